@@ -1,6 +1,6 @@
-// Speed of a GPU's loops beside its own copy rate: device_bench [numel] [repetitions]
-// A line of JSON for each; `of_copy_rate` compares bytes read and written per second with a
-// device-to-device copy of the same run. Exit status 77 where there is no GPU.
+// Measures the loops of a GPU: device_bench [numel] [repetitions] Prints one line of JSON per loop.
+// `of_copy_rate` is the rate of bytes read and written over that of a device-to-device copy in the
+// same run. Exit status 77 if there is no GPU.
 
 #include "acc/base/error.hpp"
 #include "device/open_device.hpp"
@@ -25,8 +25,8 @@ class Bench {
     device_.time_events(true);
   }
 
-  /// Queues `work` again and again; prints its median. bytes: what one run reads and writes for an
-  /// element.
+  /// Queues `work` repeatedly and prints the median time. bytes: bytes per element that one run
+  /// reads and writes.
   void measure(const char* what, double bytes, const std::function<void()>& work) {
     constexpr int kWarmUps = 3;
     std::vector<EventPtr> events;
@@ -51,7 +51,7 @@ class Bench {
     return seconds[seconds.size() / 2];
   }
 
-  // The first that is measured is the copy.
+  // The copy is measured first, as reference.
   void print(const char* what, double nbytes, double seconds) {
     const double rate = nbytes / seconds;
     copy_rate_ = copy_rate_ == 0.0 ? rate : copy_rate_;
@@ -110,7 +110,7 @@ void measure_updates(Bench& bench, Device& device, const Memory& weights, const 
   bench.measure("AdamW with bfloat16 copy", 30,
                 [&] { device.adamw(adamw, arrays, whole, device.compute()); });
 
-  std::vector<UpdateRange> many;  // as a unit's parameters lie: most are large, some are not
+  std::vector<UpdateRange> many;  // like the parameters of a unit: most are large, some small
   const auto part = static_cast<std::int64_t>(numel / 48 / 16 * 16);
   for (std::int64_t i = 0; i < 48; ++i) {
     many.push_back({.begin = i * part, .numel = i % 4 == 0 ? 768 : part, .decays = i % 4 != 0});
@@ -121,7 +121,8 @@ void measure_updates(Bench& bench, Device& device, const Memory& weights, const 
                 [&] { device.adamw(adamw, arrays, many, device.compute()); });
 }
 
-// Ordinary values: a GPU divides and takes roots of zeros on a slower path.
+// Fills arrays with ordinary values, because a GPU computes divisions and roots of zeros on a
+// slower path.
 void fill(Device& device, const Memory& memory, std::size_t numel) {
   std::vector<float> values(numel);
   for (std::size_t i = 0; i < numel; ++i) {
@@ -136,7 +137,7 @@ int run(std::size_t numel, int repetitions) {
   settings.device = plugins::Device::cuda;
   const DevicePtr device = open_device(settings).device;
   if (device->describe().find("stand-in") != std::string::npos) {
-    std::fprintf(stderr, "device_bench: %s: only a GPU's speed means anything\n",
+    std::fprintf(stderr, "device_bench: %s: only the speed of a GPU is measured\n",
                  device->describe().c_str());
     return 2;
   }

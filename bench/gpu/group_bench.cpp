@@ -1,6 +1,6 @@
-// Speed of the collectives on the memory of a device, as the runtime issues them: one after
-// another, ordered by the compute stream, the host waiting only in the end. Run under acclaunch;
-// rank 0 prints a line of JSON for each; algbw_gbps: bytes of the full buffer over the time of a
+// Measures the collectives on device memory as the runtime issues them: one after another, ordered
+// by the compute stream, with the host waiting only at the end. Runs under acclaunch. Rank 0 prints
+// one line of JSON per collective; algbw_gbps is the size of the full buffer over the time of a
 // call.
 //
 //   acclaunch --use_fsdp --num_processes N group_bench [FROM_BYTES TO_BYTES CALLS]

@@ -4,8 +4,8 @@
         --vocab 50304 --seq_len 1024 --micro_batch 32 --steps 20 --warmup 5
 
 Prints one JSON object: tokens/s (median of the steps after --warmup), peak memory, FLOP per token
-and the losses. Master weights are fp32 and products bf16: by autocast, or by FSDP2's mixed precision.
-On one device, or under torchrun on one each.
+and the losses. Master weights are fp32 and matrix products bf16, by autocast or by FSDP2's mixed
+precision. Runs on one device or, under torchrun, on one device per rank.
 """
 import argparse
 import contextlib
@@ -50,7 +50,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """The head is the token table."""
+    """GPT-2; the head shares the token embedding."""
 
     def __init__(self, args):
         super().__init__()
@@ -77,7 +77,7 @@ class Gpt(nn.Module):
 
 
 def flops_per_token(args):
-    """The matrix products of a forward and backward; attention in full, without causality."""
+    """FLOP of matrix products per token, forward and backward; attention without causal mask."""
     weights = args.layers * 12 * args.dim**2 + args.vocab * args.dim
     return 6 * weights + 12 * args.layers * args.seq_len * args.dim
 
@@ -91,7 +91,7 @@ def join_group(device):
 
 
 def shard(model, compiled):
-    """FSDP2 over blocks and root, as the runtime's units; compiled block by block."""
+    """Applies FSDP2 to blocks and root, like the runtime's units; compiles block by block."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     if compiled:
@@ -104,7 +104,7 @@ def shard(model, compiled):
 
 
 def prepare(args, device):
-    """(model, what surrounds its forward)"""
+    """(model, context manager for its forward)"""
     torch.manual_seed(args.seed)
     model = Gpt(args).to(device)
     if args.mode.startswith("fsdp2"):
@@ -123,7 +123,7 @@ def adamw(model, args, device):
 
 
 class Clock:
-    """Times of steps without making the host wait for the GPU in between."""
+    """Step times from CUDA events, so the host does not wait for the GPU between steps."""
 
     def __init__(self, device):
         self.cuda = device.type == "cuda"

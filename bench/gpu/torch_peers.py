@@ -1,4 +1,4 @@
-"""PyTorch's own figures for scripts/gpu_check; each command prints one JSON object.
+"""PyTorch's measurements for scripts/gpu_check. Each command prints one JSON object.
 
     python torch_peers.py matmul
     python torch_peers.py adamw --numel N
@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 
 def seconds(function, repeats):
-    """Time of one call, over `repeats` calls after three that do not count."""
+    """Mean time of a call over `repeats` calls, after three calls of warm-up."""
     for _ in range(3):
         function()
     begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -35,7 +35,7 @@ def matmul(_):
 
 
 def adamw(args):
-    """fp32 weights and gradients, as torch's fused update takes them; no bf16 copy."""
+    """torch's fused AdamW with fp32 weights and gradients, without a bf16 copy."""
     weight = torch.nn.Parameter(torch.randn(args.numel, device="cuda"))
     weight.grad = torch.randn_like(weight)
     optimizer = torch.optim.AdamW([weight], lr=1e-3, weight_decay=0.1, fused=True)
@@ -43,7 +43,7 @@ def adamw(args):
 
 
 def collectives(args):
-    """Mean time of a call of raw NCCL, as bench/gpu/group_bench.cpp measures ours."""
+    """Mean time per NCCL call, measured like ours in bench/gpu/group_bench.cpp."""
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     dist.init_process_group("nccl")
     world = dist.get_world_size()

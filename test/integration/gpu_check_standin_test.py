@@ -35,7 +35,7 @@ def main():
         page = pathlib.Path(folder, files[1]).read_text()
     assert ran.returncode == 0, f"status {ran.returncode}"
     assert data["standin"] and not data["has_figures"]
-    assert "no figure, only what runs" in page
+    assert "no measurements, only whether the steps run" in page
     for step in data["steps"]:
         assert step["status"] in ("passed", "skipped"), step
         assert not step["figures"], step

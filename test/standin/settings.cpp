@@ -69,7 +69,7 @@ void read_failing(Settings& settings) {
       colon == std::string::npos ? 1 : number<long>(text.substr(colon + 1), "ACC_STANDIN_FAIL");
 }
 
-/// -1: there is no such device.
+/// Number of the device with that index or UUID prefix; -1 if there is none.
 int device_called(const std::string& name, int devices) {
   for (int device = 0; device < devices; ++device) {
     const std::string uuid = device_uuid_text(device);
@@ -112,7 +112,7 @@ std::vector<int> visible_devices(const Settings& settings) {
       break;
     }
     if (std::ranges::find(visible, device) != visible.end()) {
-      return {};  // as the driver does with a list that names a device twice
+      return {};  // like the driver if a device is listed twice
     }
     visible.push_back(device);
   }

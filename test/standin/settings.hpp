@@ -6,43 +6,44 @@
 #include <string>
 #include <vector>
 
-/// What a stand-in machine looks like, told by the ACC_STANDIN_* variables (test/standin/README.md)
-/// and shared by the stand-in libraries.
+/// Properties of the stand-in machine. They are read from the ACC_STANDIN_* variables
+/// (test/standin/README.md) and shared by all stand-in libraries.
 namespace standin {
 
 enum class Fault { none, no_driver, old_driver, no_device };
 
 struct Settings {
   int devices = 2;
-  std::size_t memory = std::size_t{1} << 30;  ///< bytes a device
+  std::size_t memory = std::size_t{1} << 30;  ///< bytes per device
   Fault fault = Fault::none;
-  std::string failing;    ///< name of the function one of whose calls fails
-  long failing_call = 0;  ///< which: 1 is the first
+  std::string failing;    ///< name of the function of which one call fails
+  long failing_call = 0;  ///< number of that call, from 1
   std::uint64_t seed = 1;
-  long idle_ms = 20;      ///< queued work that nobody waits for starts after so long
-  std::vector<int> numa;  ///< a node for each device; -1 or absent: unknown
+  long idle_ms = 20;      ///< delay after which queued work starts that no thread waits for
+  std::vector<int> numa;  ///< NUMA node of each device; -1 or missing: unknown
 };
 
-/// Ends the process with a sentence when a variable cannot be understood.
+/// Reads the variables. Ends the process with a message if one is malformed.
 Settings read_settings();
-/// Those that CUDA_VISIBLE_DEVICES leaves, in its order: indices or UUIDs, up to the first that is
-/// not there.
+/// Devices selected by CUDA_VISIBLE_DEVICES (indices or UUIDs), in its order, up to the first entry
+/// that does not exist.
 std::vector<int> visible_devices(const Settings& settings);
 
-/// CUDA's version as the driver tells it: 1000 * major + 10 * minor.
+/// CUDA version that the driver reports: 1000 * major + 10 * minor.
 inline constexpr int kDriverVersion = 13000;
 inline constexpr int kOldDriverVersion = 12020;
 inline constexpr const char* kDeviceName = "stand-in GPU (host memory)";
 
 std::array<unsigned char, 16> device_uuid(int device);
-/// "GPU-…" as NVML writes it.
+/// "GPU-" and the UUID, in the format of NVML.
 std::string device_uuid_text(int device);
 int device_pci_bus(int device);
-/// "0000:10:00.0", with so many digits before the first colon.
+/// "0000:10:00.0", with `domain_digits` digits before the first colon.
 std::string device_pci_text(int device, int domain_digits);
 int device_numa_node(const Settings& settings, int device);
 
-/// Prints "stand-in CUDA: …" and aborts: a program did what would go wrong on a GPU.
+/// Prints "stand-in CUDA: " and the message, and aborts: the program did something that fails on a
+/// GPU.
 [[noreturn]] void die(const std::string& message);
 
 }  // namespace standin

@@ -1,1 +1,1 @@
-"""What scripts/gpu_check is made of."""
+"""Modules of scripts/gpu_check."""

@@ -1,11 +1,11 @@
-"""Facts about the machine's GPU, asked of the driver's own libraries."""
+"""Facts about the machine's GPU, from the driver's libraries."""
 import ctypes
 import os
 import platform
 
 
 class Device:
-    """One GPU as NVML and the driver show it. Fields that nobody tells are None."""
+    """One GPU as NVML and the driver report it. Unknown fields are None."""
 
     def __init__(self):
         self.name = self.uuid = self.driver = self.cuda = self.capability = None
@@ -29,13 +29,13 @@ def load(name):
 
 
 def works(library, function, *arguments):
-    """Calls a function that may be missing; true when it answers 0."""
+    """Calls a function that may be missing. True if it exists and returns 0."""
     call = getattr(library, function, None)
     return call is not None and call(*arguments) == 0
 
 
 def text_of(library, function, *arguments, size=96):
-    """The text that a function writes into its last two parameters, or None."""
+    """Text that a function writes to its last two parameters (buffer, size), or None."""
     buffer = ctypes.create_string_buffer(size)
     if not works(library, function, *arguments, buffer, ctypes.c_uint(size)):
         return None
@@ -96,7 +96,7 @@ def detect():
 
 
 def nccl_version(path):
-    """10000 * major + 100 * minor + patch of a libnccl, or None."""
+    """Version of a libnccl as 10000 * major + 100 * minor + patch, or None."""
     library = load(path) if path else None
     value = ctypes.c_int()
     if library is None or not works(library, "ncclGetVersion", ctypes.byref(value)):

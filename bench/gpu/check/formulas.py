@@ -1,8 +1,8 @@
-"""Work, memory and speed limits by formula: what measurements are held against."""
+"""Formulas for work, memory and peak speed, with which measurements are compared."""
 import re
 
-# Dense bf16 matrix products with fp32 sums, TFLOP/s, from the makers' data sheets. The first
-# pattern that the device's name holds counts.
+# Peak of dense bf16 matrix products with fp32 sums in TFLOP/s, from NVIDIA's data sheets. The first
+# pattern that the device's name contains applies.
 PEAKS = [(r"\bGB200\b", 2500.0), (r"\bB200\b", 2250.0), (r"\bH200\b", 989.4),
          (r"\bH100 NVL\b", 835.0), (r"\bH100 PCIe\b", 756.0), (r"\bH100\b", 989.4),
          (r"\bH800\b", 989.4), (r"\bA100\b", 312.0), (r"\bA800\b", 312.0), (r"\bL40S\b", 362.0),
@@ -11,7 +11,7 @@ HOPPER = (9, 0)
 
 
 def peak_tflops(device_name):
-    """The card's bf16 rate by its name, or None for a card that is not in the table."""
+    """Peak bf16 rate of a GPU by its name in TFLOP/s; None if it is not in the table."""
     for pattern, tflops in PEAKS:
         if re.search(pattern, device_name):
             return tflops
@@ -19,36 +19,36 @@ def peak_tflops(device_name):
 
 
 def block_parameters(dim):
-    """A pre-LN block: 4 matrices with biases (12 d^2 + 9 d) and 2 layer norms (4 d)."""
+    """Parameters of a pre-LN block: 4 matrices with biases (12 d^2 + 9 d), 2 layer norms (4 d)."""
     return 12 * dim * dim + 13 * dim
 
 
 def gpt_parameters(model):
-    """All parameters of train_gpt's model; the head is the token embedding."""
+    """Number of parameters of train_gpt's model; the head shares the token embedding."""
     dim = model["dim"]
     embeddings = (model["vocab"] + model["seq_len"]) * dim
     return model["layers"] * block_parameters(dim) + embeddings + 2 * dim
 
 
 def flops_per_token(model):
-    """Forward and backward: 6 a weight of the matrix products, 12 L s d for attention in full."""
+    """FLOP per token of forward and backward: 6 per matrix weight, 12 L s d for full attention."""
     dim, layers = model["dim"], model["layers"]
     weights = layers * 12 * dim * dim + model["vocab"] * dim
     return 6.0 * weights + 12.0 * layers * model["seq_len"] * dim
 
 
 def mfu(model, tokens_per_s, tflops):
-    """Share of the card's peak that the model's own work makes up."""
+    """Model FLOP utilization (MFU): the model's FLOP per second over the GPU's peak."""
     return flops_per_token(model) * tokens_per_s / (tflops * 1e12)
 
 
 def state_bytes(strategy, parameters, ranks, unit=0, alive=0, gradients=0):
-    """Device memory of a rank in mixed precision with Adam, without activations.
+    """Bytes of device memory per rank in mixed precision with Adam, without activations.
 
-    strategy: stage0..stage3, full_shard, shard_grad_op, or one_rank, which has nobody to share
-    with: weights in bf16 and fp32, gradients and moments in fp32, and nothing to gather.
-    unit: parameters of the largest unit; alive: units gathered at a time; gradients: elements on
-    their way to the shard.
+    strategy: stage0..stage3, full_shard, shard_grad_op, or one_rank. One rank shares nothing: it
+    has weights in bf16 and fp32, gradients and moments in fp32, and nothing to gather.
+    unit: parameters of the largest unit; alive: units gathered at the same time; gradients:
+    elements of gradients that are not reduced yet.
     """
     p, n = parameters, ranks
     gathered = 2 * unit * alive
@@ -62,10 +62,11 @@ def state_bytes(strategy, parameters, ranks, unit=0, alive=0, gradients=0):
 
 
 def micro_batch(memory_gib, model):
-    """Sequences of a rank in one step, for both sides: a power of two that fits the hungriest one.
+    """Sequences per rank and step, the same for us and PyTorch: the largest power of two that fits.
 
-    States are 16 bytes a parameter. PyTorch without compilation keeps about 60 bytes a token, layer
-    and channel (layer norms in fp32 under autocast), and 14 a logit: bf16, fp32, their gradients.
+    The program that needs most memory decides. States take 16 bytes per parameter. PyTorch without
+    compilation keeps about 60 bytes per token, layer and channel (layer norms in fp32 under
+    autocast), and 14 bytes per logit: bf16, fp32, and their gradients.
     """
     states = 16 * gpt_parameters(model)
     sequence = model["seq_len"] * (60 * model["dim"] * model["layers"] + 14 * model["vocab"])

@@ -1,4 +1,4 @@
-"""Whether the numbers are right: against PyTorch's recorded losses and the CPU back end."""
+"""Checks of losses against PyTorch's recorded run and against the CPU back end."""
 import concurrent.futures
 import json
 import os
@@ -8,10 +8,10 @@ import tempfile
 
 from .runner import Skipped, StepFailed, run, succeed
 
-ROWS = 8  # of a global batch of the parity set
-STEPS = 20  # of the set; on stand-ins fewer
+ROWS = 8  # sequences per global batch of the parity set
+STEPS = 20  # steps of the parity set; fewer on stand-ins
 FEW_STEPS = 2
-FP32_TOLERANCE = 2e-5  # of a loss, at every step, from the double-precision run
+FP32_TOLERANCE = 2e-5  # largest difference of a step's loss from the double-precision run
 BF16_TOLERANCE = 0.02
 OFFLOADS = {
     "fsdp_full_shard, parameters offloaded": ("fsdp_full_shard", ["--fsdp_offload_params", "true"]),
@@ -19,10 +19,10 @@ OFFLOADS = {
     "zero3, optimizer and parameters offloaded":
         ("zero3", ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"]),
 }
-TEST_SECONDS = 60  # for one of the tests
-PEER_SECONDS = 30  # for which a rank waits for another, before it says for which
+TEST_SECONDS = 60  # limit per test binary
+PEER_SECONDS = 30  # timeout of collectives, after which a rank names the missing one
 NCCL_SHARING = 23000  # the first NCCL that lets ranks share a GPU
-# NCCL's kernels of all ranks must fit on the card at once.
+# NCCL's kernels of all ranks must fit on the GPU at the same time.
 NCCL_VARIABLES = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
 
 
@@ -45,7 +45,7 @@ def expected_losses(places):
 
 
 def most_apart(a, b):
-    """Largest difference of two runs; infinite when one is shorter."""
+    """Largest difference of two runs' losses; infinite if their lengths differ."""
     if len(a) != len(b) or not a:
         return float("inf")
     return max(abs(x - y) for x, y in zip(a, b))
@@ -63,7 +63,7 @@ def losses(places, clock, config, workers, steps, flags=(), variables=None):
 
 
 def parity(places, record, clock, tiny):
-    """fp32 and bf16 on one rank."""
+    """Compares the losses of one rank in fp32 and bf16."""
     steps = FEW_STEPS if tiny else STEPS
     reference = expected_losses(places)[:steps]
     for precision, tolerance in (("no", FP32_TOLERANCE), ("bf16", BF16_TOLERANCE)):
@@ -78,7 +78,7 @@ def parity(places, record, clock, tiny):
 
 
 def cases(places, most_ranks, has_offloads):
-    """(name, configuration, ranks, flags) of each run."""
+    """Lists the runs as (name, configuration, ranks, flags)."""
     found = []
     for path in sorted(places.configs.glob("*.yaml")):
         for workers in (2, 4) if most_ranks >= 4 else (2,):
@@ -90,7 +90,7 @@ def cases(places, most_ranks, has_offloads):
 
 
 def strategies(places, record, clock, variables, most_ranks, has_offloads, tiny):
-    """Every configuration with ranks that share the GPU, several runs at a time."""
+    """Runs every configuration with ranks that share the GPU, several runs at the same time."""
     steps = FEW_STEPS if tiny else STEPS
     reference = expected_losses(places)[:steps]
 
@@ -117,21 +117,21 @@ def strategies_staged(places, record, clock, tiny):
 
 def strategies_nccl(places, record, clock, nccl, gpus, tiny):
     if nccl is None:
-        raise Skipped("no libnccl.so.2 was found; name a folder with --nccl")
+        raise Skipped("no libnccl.so.2 was found; give its folder with --nccl")
     can_share = nccl >= NCCL_SHARING
     if gpus < 2 and not can_share:
         raise Skipped(f"NCCL {nccl // 10000}.{nccl // 100 % 100} does not let ranks share a GPU, "
-                      "2.30 does; name a folder that holds one with --nccl")
+                      "2.30 does; give the folder of a newer one with --nccl")
     variables = NCCL_VARIABLES if can_share and gpus < 4 else {}
     strategies(places, record, clock, dict(variables, ACC_COLLECTIVES="nccl"),
                4 if can_share else gpus, False, tiny)
 
 
 def tests(places, record, clock):
-    """The binaries of the tests labelled gpu, directly: there may be no ctest."""
+    """Runs the binaries of the tests labelled gpu directly, because there may be no ctest."""
     found = places.gpu_tests()
     if not found:
-        raise StepFailed(f"no gpu test is named in {places.bin}/gpu_tests.txt")
+        raise StepFailed(f"{places.bin}/gpu_tests.txt lists no gpu test")
     environment = dict(places.environment(), ACC_TEST_DATA=str(places.data.parent))
     for program in found:
         try:
@@ -151,12 +151,12 @@ def find_sanitizer():
 
 
 def sanitizer(places, record, clock, standin):
-    """memcheck over two steps in bf16, launcher and all."""
+    """Runs two bf16 steps, including the launcher, under compute-sanitizer's memcheck."""
     if standin:
-        raise Skipped("compute-sanitizer looks into GPUs only")
+        raise Skipped("compute-sanitizer works on real GPUs only")
     tool = find_sanitizer()
     if tool is None:
-        raise Skipped("there is no compute-sanitizer here")
+        raise Skipped("compute-sanitizer was not found")
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.jsonl")
         command = parity_command(places, "fsdp_full_shard.yaml", 1, metrics,

@@ -1,4 +1,4 @@
-"""Where programs, libraries and a Python with PyTorch lie: in a bundle, a build tree, a system."""
+"""Paths of programs, libraries and a Python with PyTorch: in a bundle, build tree or system."""
 import glob
 import json
 import os
@@ -10,7 +10,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 LIBRARIES = {"nccl": ("libnccl.so.2",), "cublas": ("libcublasLt.so.13", "libcublasLt.so.12")}
 
-# Asked of another interpreter: importing torch itself takes seconds.
+# Run by another interpreter. Does not import torch, which takes seconds.
 PROBE = """
 import importlib.metadata, importlib.util, json, site, sys, sysconfig
 version = None
@@ -22,8 +22,8 @@ print(json.dumps({"torch": version, "folders": [each for each in folders if each
 
 
 class Places:
-    """Paths that the steps use. bin_folder, python, nccl: what the user named, or None; standin:
-    whether train_gpt is to be the one that was built against stand-in libraries."""
+    """Paths that the steps use. bin_folder, python, nccl: given by the user, or None. standin: true
+    to use the train_gpt that was built against stand-in libraries."""
 
     def __init__(self, bin_folder=None, python=None, nccl=None, standin=False):
         self.standin = standin
@@ -42,15 +42,15 @@ class Places:
         return self.bin / name
 
     def gpu_tests(self):
-        """The programs of the tests labelled gpu, as the build lists them. Those that hold kernels
-        of their own are called NAME_gpu_test, and run on GPUs only."""
+        """Programs of the tests labelled gpu, as listed by the build. Those with their own kernels
+        are called NAME_gpu_test and run on real GPUs only."""
         listed = self.bin / "gpu_tests.txt"
         names = listed.read_text().split() if listed.exists() else []
         return [self.bin / name for name in names
                 if not (self.standin and name.endswith("_gpu_test"))]
 
     def library_folders(self):
-        """Folders of NVIDIA's libraries in the Pythons that were found, newest CUDA first."""
+        """Folders of NVIDIA's libraries in the Pythons found, newest CUDA first."""
         found = []
         for site in self.site_folders:
             found += sorted(glob.glob(os.path.join(site, "nvidia", "*", "lib")), reverse=True)
@@ -59,7 +59,7 @@ class Places:
         return list(dict.fromkeys(found))
 
     def library(self, name):
-        """A path, or a bare name where only the system's search finds it; None: not found."""
+        """Path of a library; its bare name if only the system's search finds it; else None."""
         if name == "nccl" and self.nccl_folder:
             matches = sorted(pathlib.Path(self.nccl_folder).rglob(LIBRARIES[name][0]))
             return str(matches[0]) if matches else None
@@ -74,7 +74,7 @@ class Places:
         return None
 
     def environment(self):
-        """Variables by which our programs find CUDA's libraries where a Python keeps them."""
+        """Variables with which our programs find CUDA's libraries in a Python's site-packages."""
         variables = {}
         nccl, cublas = self.library("nccl"), self.library("cublas")
         if nccl and "/" in nccl:
@@ -87,7 +87,7 @@ class Places:
 
 
 def on_system(file):
-    """Whether the dynamic linker knows a library by its name."""
+    """True if the dynamic linker finds a library by its name."""
     listing = shutil.which("ldconfig") or "/sbin/ldconfig"
     try:
         text = subprocess.run([listing, "-p"], capture_output=True, text=True, check=False).stdout
@@ -106,7 +106,7 @@ def ask_python(python):
 
 
 def find_python(named):
-    """(interpreter, version of its torch or None, its library folders). With `named` only that."""
+    """(interpreter, version of its torch or None, library folders). `named`: the only candidate."""
     candidates = [named] if named else [sys.executable, *filter(None, map(shutil.which,
                                         ("python3", "python"))), "/opt/conda/bin/python",
                                         "/opt/venv/bin/python", "/usr/bin/python3"]

@@ -1,4 +1,4 @@
-"""The readable page of a run, and the verdicts on the aims."""
+"""The Markdown page of a run, and its verdicts on the goals."""
 import re
 
 from . import formulas
@@ -7,7 +7,7 @@ MARKS = {"passed": "passed", "failed": "**failed**", "skipped": "skipped", "runn
 
 
 def device_slug(name):
-    """A file name of a device's: "NVIDIA H200" -> "h200"."""
+    """File name for a device: "NVIDIA H200" -> "h200"."""
     words = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
     return re.sub(r"^(nvidia|tesla|geforce)-", "", words) or "gpu"
 
@@ -73,7 +73,7 @@ def overlap_verdict(data, gpus):
 
 
 def verdicts(data):
-    """Every aim with its figure and whether it is met; None: it cannot be told from this run."""
+    """Every goal with its measurement; `met` is None if this run cannot decide it."""
     table = [status_verdict(data, "tests", "the tests labelled gpu pass"),
              status_verdict(data, "parity", "losses of PyTorch and of the CPU back end"),
              status_verdict(data, "strategies_staged", "every strategy, ranks sharing a GPU by "
@@ -95,7 +95,7 @@ def formatted(value):
 
 
 def rows_of(figures):
-    """Lines of a Markdown table: nested figures by row, plain ones as name and value."""
+    """Lines of Markdown tables: one row per nested measurement; name and value of plain ones."""
     nested = {name: value for name, value in figures.items() if isinstance(value, dict)}
     plain = {name: value for name, value in figures.items() if name not in nested}
     lines = []
@@ -113,10 +113,10 @@ def rows_of(figures):
 
 
 def bad_lines(check):
-    """What a program said at its end is several lines, and no Markdown."""
+    """Lines for a failed check. Output of several lines is quoted, because it is not Markdown."""
     if "\n" not in check["detail"]:
-        return [f"- not good: {check['what']}: {check['detail']}"]
-    return [f"- not good: {check['what']}", "", "```", check["detail"], "```", ""]
+        return [f"- failed: {check['what']}: {check['detail']}"]
+    return [f"- failed: {check['what']}", "", "```", check["detail"], "```", ""]
 
 
 def step_lines(step):
@@ -128,22 +128,22 @@ def step_lines(step):
     bad = [check for check in step["checks"] if not check["good"]]
     good = len(step["checks"]) - len(bad)
     if step["checks"]:
-        lines += ["", f"{good} of {len(step['checks'])} checks good."]
+        lines += ["", f"{good} of {len(step['checks'])} checks passed."]
         lines += [line for check in bad for line in bad_lines(check)]
     lines += [""] + [f"- {note}" for note in step.get("notes", [])]
     return lines + [""] + rows_of(step["figures"])
 
 
 def page(data):
-    """The whole run as Markdown."""
+    """The whole run as a Markdown page."""
     device = data["device"]
     title = device.get("name") or "no GPU"
     lines = [f"# {title}", ""]
     if not data["has_figures"]:
         made_on = "stand-in libraries on host memory" if data["standin"] else "tiny models"
-        lines += [f"**Made on {made_on}: no figure, only what runs.**", ""]
+        lines += [f"**Made on {made_on}: no measurements, only whether the steps run.**", ""]
     lines += [f"Written by `scripts/gpu_check` on {data.get('date', '?')}, version "
-              f"{data.get('version', '?')}. What the figures mean: [README.md](README.md).", "",
+              f"{data.get('version', '?')}. Meaning of the columns: [README.md](README.md).", "",
               "| aim | figure | met |", "| --- | --- | --- |"]
     for row in data["verdicts"]:
         met = {True: "yes", False: "**no**", None: "open"}[row["met"]]

@@ -1,4 +1,4 @@
-"""Steps with time limits, and the programs that they start."""
+"""Steps with time limits, and the programs that they run."""
 import json
 import os
 import pathlib
@@ -12,11 +12,11 @@ TAIL = 1500  # characters of a program's output that an error shows
 
 
 class StepFailed(Exception):
-    """Says why a step has no result; the other steps go on."""
+    """The reason why a step failed. The other steps still run."""
 
 
 class Skipped(Exception):
-    """Says why a step does not apply to this machine."""
+    """The reason why a step does not apply to this machine."""
 
 
 class Ran:
@@ -28,7 +28,7 @@ class Ran:
 
 
 class Clock:
-    """The time that is left to a step."""
+    """Remaining time of a step."""
 
     def __init__(self, limit):
         self.deadline = time.monotonic() + limit
@@ -37,7 +37,7 @@ class Clock:
         return self.deadline - time.monotonic()
 
 
-ENDED = threading.Event()  # gpu_check itself is to end: what runs is ended, and nothing started
+ENDED = threading.Event()  # set when gpu_check is told to end: stops programs, starts no more
 
 
 def send(process, number):
@@ -48,18 +48,18 @@ def send(process, number):
 
 
 def stop(process):
-    """Ends a program and all that it started: politely, then not."""
+    """Ends a program and all processes of its group: SIGTERM, then SIGKILL after 3 s."""
     send(process, signal.SIGTERM)
     try:
         process.wait(3)
     except subprocess.TimeoutExpired:
         pass
-    send(process, signal.SIGKILL)  # also what outlived the program
+    send(process, signal.SIGKILL)  # also processes that outlived the program
     process.wait(10)
 
 
 def wait(process, seconds):
-    """False when the time is over, or gpu_check is to end."""
+    """Waits for a process. False if the time is over or gpu_check is told to end."""
     deadline = time.monotonic() + seconds
     while not ENDED.is_set():
         try:
@@ -72,7 +72,7 @@ def wait(process, seconds):
 
 
 def run(argv, clock, environment=None, limit=None):
-    """Runs a program to its end. Throws StepFailed when the time is over."""
+    """Runs a program and returns its result. Raises StepFailed after a timeout."""
     begin = time.monotonic()
     seconds = min(clock.left(), limit or clock.left())
     if seconds <= 0:
@@ -99,7 +99,7 @@ def run(argv, clock, environment=None, limit=None):
 
 
 def succeed(argv, clock, environment=None, limit=None):
-    """As `run`; a status other than 0 is a StepFailed with the end of the output."""
+    """Like `run`. Raises StepFailed with the end of the output if the status is not 0."""
     ran = run(argv, clock, environment, limit)
     if ran.status != 0:
         raise StepFailed(f"{os.path.basename(str(argv[0]))} ended with status {ran.status}\n"
@@ -108,7 +108,7 @@ def succeed(argv, clock, environment=None, limit=None):
 
 
 def last_json(text):
-    """The last line that is a JSON object."""
+    """The last line of the text that is a JSON object, decoded."""
     for line in reversed(text.splitlines()):
         if line.startswith("{"):
             try:
@@ -119,8 +119,8 @@ def last_json(text):
 
 
 class Results:
-    """What the steps found. Without `keeps_figures`, as on stand-in libraries, measurements are
-    dropped: only what passed and what did not remains."""
+    """Results of all steps, saved as JSON. Without `keeps_figures`, as on stand-in libraries,
+    measurements are dropped and only the outcomes of checks are kept."""
 
     def __init__(self, folder, name, keeps_figures):
         self.path = pathlib.Path(folder) / f"{name}.json"
@@ -141,18 +141,18 @@ class Results:
 
 
 class Recorder:
-    """A step's way to say what it found."""
+    """Records the findings of one step."""
 
     def __init__(self, step, keeps_figures):
         self.step, self.keeps_figures = step, keeps_figures
 
     def figure(self, name, value):
-        """A measurement: a number, or a flat table of them."""
+        """Records a measurement: a number, or a flat dict of numbers."""
         if self.keeps_figures:
             self.step["figures"][name] = value
 
     def check(self, what, good, detail=""):
-        """Something that is right or wrong, on any machine."""
+        """Records a check that must hold on every machine."""
         self.step["checks"].append({"what": what, "good": bool(good),
                                     "detail": detail if self.keeps_figures or not good else ""})
         mark = "ok  " if good else "FAIL"
@@ -164,7 +164,7 @@ class Recorder:
 
 
 def run_step(results, name, title, limit, function):
-    """Runs one step within its limit; whatever happens is recorded, and the next one follows."""
+    """Runs one step within its limit. Records every outcome, so that the next step can run."""
     step = results.begin(name, title)
     results.save()
     print(f"== {name}: {title} (at most {limit:.0f} s)", flush=True)

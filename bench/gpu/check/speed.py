@@ -1,4 +1,4 @@
-"""How fast it is: each measurement beside its peer, in the same run on the same card."""
+"""Speed measurements, each next to its peer's in the same run on the same GPU."""
 import array
 import json
 import math
@@ -17,11 +17,11 @@ SIZES = {
     "gpt_1.3b": {"layers": 24, "heads": 16, "dim": 2048, "vocab": 50304, "seq_len": 2048},
 }
 TINY = {"layers": 2, "heads": 2, "dim": 32, "vocab": 256, "seq_len": 64}
-PEER_MODES = ("plain", "fsdp2", "fsdp2+compile", "compile")  # what compiles longest comes last
+PEER_MODES = ("plain", "fsdp2", "fsdp2+compile", "compile")  # the longest compilation comes last
 TUNED = {"TRAIN_GPT_TUNE": "1"}
-WARMUP = 5  # steps before those that count
-UNITS_ALIVE = 2  # the running unit and the one that is prefetched
-GRADIENTS_IN_FLIGHT = 2  # of units other than the root, whose own is complete last
+WARMUP = 5  # steps that are not measured
+UNITS_ALIVE = 2  # units gathered at the same time: the one in use and the prefetched one
+GRADIENTS_IN_FLIGHT = 2  # units besides the root whose gradients are not reduced yet
 
 
 def write_tokens(path, vocab, count=1 << 20):
@@ -49,7 +49,7 @@ def read_metrics(folder):
 
 
 def run_gpt(places, clock, model, micro_batch, folder, steps, workers=1, variables=None):
-    """(tokens/s of the median step, the last step's line)."""
+    """Runs train_gpt. Returns (tokens/s of the median step, metrics of the last step)."""
     succeed(gpt_command(places, model, micro_batch, folder, steps, workers), clock,
             dict(places.environment(), **(variables or {})))
     lines = read_metrics(folder)
@@ -64,8 +64,8 @@ def row(model, tokens_per_s, tflops, peak_bytes):
 
 
 def memory_over_formulas(model, last_line):
-    """How far the peak is from states by formula and the run's own activations, as shares: for
-    what one rank alone keeps, and for a rank of FULL_SHARD, which gathers."""
+    """Peak memory over the formula for states plus the measured activations, less 1. For the states
+    of one rank alone, and for those of a FULL_SHARD rank, which gathers units."""
     rank = last_line["ranks"][0]
     peak, activations = rank.get("device_peak_bytes"), rank.get("activation_bytes")
     if not peak or activations is None:
@@ -82,14 +82,14 @@ def memory_over_formulas(model, last_line):
 
 
 class GptRuns:
-    """Runs of one model on the same batch, ours and PyTorch's."""
+    """Runs of one model with the same batch, by us and by PyTorch."""
 
     def __init__(self, places, clock, model, micro_batch, steps, tflops, folder):
         self.places, self.clock, self.model, self.folder = places, clock, model, folder
         self.micro_batch, self.steps, self.tflops = micro_batch, steps, tflops
 
     def ours(self, variables):
-        """(row, the last step's line)"""
+        """Runs train_gpt. Returns (table row, metrics of the last step)."""
         tokens_per_s, line = run_gpt(self.places, self.clock, self.model, self.micro_batch,
                                      self.folder, self.steps, variables=variables)
         peak_bytes = line["ranks"][0].get("device_peak_bytes")
@@ -105,7 +105,7 @@ class GptRuns:
 
 
 def gpt(places, record, clock, name, facts, tiny):
-    """Ours first and last, PyTorch's ways in between; then ours with cuBLASLt's own choices."""
+    """Runs ours, then PyTorch's modes, then ours again, and ours without tuned GEMMs."""
     model = TINY if tiny else SIZES[name]
     steps = 2 if tiny else WARMUP + (15 if name == "gpt_124m" else 8)
     micro_batch = 1 if tiny else formulas.micro_batch(facts["memory_gib"] or 16, model)
@@ -133,29 +133,29 @@ def gpt(places, record, clock, name, facts, tiny):
 
 
 def torch_runs(runs, record, reserve):
-    """What PyTorch reaches, mode by mode; one that fails is a note. reserve: seconds of the step
-    that are not theirs."""
+    """Speed of each PyTorch mode; a failed mode becomes a note. reserve: seconds of the step that
+    are kept for our own runs."""
     if not runs.places.torch:
-        record.note("no Python with torch was found: no peer (name one with --python)")
+        record.note("no Python with torch was found, so there is no peer (give one with --python)")
         return
     for mode in PEER_MODES:
         try:
             record.figure(f"torch {mode}", runs.torch(mode, max(1, runs.clock.left() - reserve)))
         except StepFailed as error:
-            record.note(f"torch {mode} has no figure: {error}")
+            record.note(f"torch {mode} was not measured: {error}")
 
 
 def peak(places, record, clock, facts, tiny):
-    """The rate that MFU is measured against, and what a large matrix product reaches here."""
+    """Peak rate used for MFU, and the rate that a large matrix product reaches here."""
     named, measured = facts["peak_tflops"], None
     if places.torch and not tiny:
         try:
             ran = succeed([places.python, places.scripts / "torch_peers.py", "matmul"], clock)
             measured = last_json(ran.out)["tflops"]
         except StepFailed as error:
-            record.note(f"torch has no figure: {error}")
+            record.note(f"torch was not measured: {error}")
     if named is None and measured is None:
-        raise Skipped("the card is not in the table, and there is no torch to measure with")
+        raise Skipped("this GPU is not in the table of peak rates, and there is no torch to measure it")
     facts["peak_tflops"] = named or measured
     record.figure("peak_tflops", facts["peak_tflops"])
     record.figure("peak_from", "data sheet" if named else "matrix product")
@@ -163,15 +163,15 @@ def peak(places, record, clock, facts, tiny):
 
 
 def bench_lines(text):
-    """{what: line} of a bench that prints a JSON object a line."""
+    """{what: line} for a benchmark that prints one JSON object per line."""
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
     return {line["what"]: line for line in lines}
 
 
 def adamw(places, record, clock, standin, quick):
-    """The loops of the runtime beside the card's copy rate and torch's fused AdamW."""
+    """The runtime's loops, compared with the GPU's copy rate and torch's fused AdamW."""
     if standin:
-        raise Skipped("device_bench measures GPUs only")
+        raise Skipped("device_bench measures real GPUs only")
     numel = 1 << (16 if quick else 28)
     ran = succeed([places.program("device_bench"), numel, 20], clock, places.environment())
     lines = bench_lines(ran.out)
@@ -186,7 +186,7 @@ def adamw(places, record, clock, standin, quick):
 
 
 def backends(nccl, gpus):
-    """(name, variables) of the ways in which ranks on these GPUs can talk."""
+    """(name, variables) of the routes by which ranks on these GPUs can communicate."""
     ways = [("staged", {"ACC_COLLECTIVES": "staged"})]
     if nccl and (gpus > 1 or nccl >= NCCL_SHARING):
         shared = NCCL_VARIABLES if gpus < 2 else {}
@@ -195,7 +195,7 @@ def backends(nccl, gpus):
 
 
 def overlap(places, record, clock, nccl, gpus, tiny):
-    """FULL_SHARD on several ranks with the timeline on: what communication costs, what hides."""
+    """FULL_SHARD on several ranks with ACC_TRACE: cost of communication and hidden share."""
     model = TINY if tiny else SIZES["gpt_124m"]
     workers = max(2, min(gpus, 8))
     shares = {}
@@ -221,7 +221,7 @@ def overlap(places, record, clock, nccl, gpus, tiny):
 
 
 def group_times(places, clock, variables, workers, nbytes, calls):
-    """{collective: microseconds of a call} of our groups."""
+    """{collective: microseconds per call} of our groups."""
     ran = succeed([places.program("acclaunch"), "--use_fsdp", "--num_processes", workers,
                    "--main_process_port", 0, places.program("group_bench"), nbytes, nbytes, calls],
                   clock, dict(places.environment(), ACC_SHARE_GPUS="1", **variables))
@@ -230,7 +230,7 @@ def group_times(places, clock, variables, workers, nbytes, calls):
 
 
 def collectives(places, record, clock, nccl, gpus, tiny):
-    """Our groups on device memory; on two GPUs or more beside raw NCCL by torch.distributed."""
+    """Our groups on device memory and, on two or more GPUs, NCCL through torch.distributed."""
     nbytes, calls, workers = (4096, 2, 2) if tiny else (64 << 20, 20, max(2, min(gpus, 8)))
     record.figure("bytes", nbytes)
     for name, variables in backends(nccl, gpus):
@@ -238,7 +238,7 @@ def collectives(places, record, clock, nccl, gpus, tiny):
         record.check(f"{name}: all_gather, reduce_scatter and all_reduce", len(times) == 3)
         record.figure(f"{name}, {workers} ranks", {f"{op}_us": us for op, us in times.items()})
     if gpus < 2 or not places.torch or tiny:
-        record.note("raw NCCL is measured on two GPUs or more, where torch is")
+        record.note("raw NCCL is measured only on two or more GPUs with torch")
         return
     ran = succeed([places.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
                    workers, places.scripts / "torch_peers.py", "collectives", "--bytes", nbytes,

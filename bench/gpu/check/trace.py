@@ -1,9 +1,9 @@
-"""The runtime's timeline (ACC_TRACE): how much of the communication hides behind compute."""
+"""Computes the share of communication hidden behind compute from a timeline (ACC_TRACE)."""
 import json
 
 
 def read_events(path):
-    """Complete events of a Chrome trace, one a line; a torn last line is left out."""
+    """Complete events of a Chrome trace, one per line; an incomplete last line is skipped."""
     events = []
     with open(path, encoding="utf-8") as lines:
         for line in lines:
@@ -20,7 +20,7 @@ def read_events(path):
 
 
 def merged(intervals):
-    """Sorted intervals [begin, end) without overlap that cover the same time."""
+    """Merges intervals [begin, end) to sorted ones without overlap that cover the same time."""
     result = []
     for begin, end in sorted(intervals):
         if result and begin <= result[-1][1]:
@@ -35,7 +35,7 @@ def length(intervals):
 
 
 def common(a, b):
-    """Time in both of two merged lists."""
+    """Time that both of two merged lists cover."""
     total, i, j = 0.0, 0, 0
     while i < len(a) and j < len(b):
         total += max(0.0, min(a[i][1], b[j][1]) - max(a[i][0], b[j][0]))
@@ -49,8 +49,8 @@ def common(a, b):
 def overlap(events):
     """{rank: {"communication_us", "hidden_us", "wait_us", "share"}}.
 
-    hidden: while the rank computes; wait: the compute stream stands still for communication;
-    share: hidden over all, None without communication.
+    hidden: communication while the rank computes; wait: time in which the compute stream waits for
+    communication; share: hidden over all communication, None if there is none.
     """
     result = {}
     for rank in sorted({event["pid"] for event in events}):

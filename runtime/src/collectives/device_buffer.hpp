@@ -5,7 +5,8 @@
 
 namespace acc::collectives {
 
-/// Group memory that only its own rank sees, on the rank's device.
+/// Group memory on the rank's own device, which other ranks do not map. Holds the device memory
+/// until the last reference to the buffer is released.
 class DeviceBuffer final : public GroupBuffer {
  public:
   explicit DeviceBuffer(device::MemoryPtr memory) : memory_(std::move(memory)) {
@@ -17,6 +18,7 @@ class DeviceBuffer final : public GroupBuffer {
   device::MemoryPtr memory_;
 };
 
+// Purposes under which this memory appears in memory reports and out-of-memory messages.
 inline constexpr const char* kGatheredMemory = "gathered weights";
 inline constexpr const char* kContributionMemory = "shards and gradients";
 

@@ -12,6 +12,9 @@
 #include <optional>
 #include <sstream>
 
+// The route is decided once for the whole job and not per group: one rank without a usable NCCL
+// moves all ranks to staging. Every rank evaluates the same function on the same published facts,
+// so no further message is needed.
 namespace acc::collectives {
 namespace {
 
@@ -32,6 +35,8 @@ std::vector<int> ranks_where(const Ranks& ranks, const Condition& holds) {
   return found;
 }
 
+// The checks below return the reason why NCCL cannot be used, or nothing.
+
 std::optional<std::string> missing_nccl(const Ranks& ranks) {
   const auto without = ranks_where(ranks, [](const auto& r) { return r.nccl_version == 0; });
   if (!without.empty()) {
@@ -48,7 +53,7 @@ std::optional<std::string> missing_nccl(const Ranks& ranks) {
   return std::nullopt;
 }
 
-/// NCCL connects ranks of one version only (init.cc: "Mismatched NCCL version detected").
+/// NCCL connects only ranks of the same version (init.cc: "Mismatched NCCL version detected").
 std::optional<std::string> mixed_versions(const Ranks& ranks) {
   for (std::size_t r = 1; r < ranks.size(); ++r) {
     if (ranks[r].nccl_version != ranks[0].nccl_version) {
@@ -60,6 +65,8 @@ std::optional<std::string> mixed_versions(const Ranks& ranks) {
   return std::nullopt;
 }
 
+/// NCCL refuses two ranks on one GPU ("Duplicate GPU detected") unless its version supports that
+/// and the environment of every rank enables it.
 std::optional<std::string> shared_gpu(const Ranks& ranks) {
   std::map<std::pair<std::string, std::string>, std::vector<int>> by_gpu;
   for (std::size_t r = 0; r < ranks.size(); ++r) {
@@ -108,7 +115,7 @@ RankHardware decode_hardware(const std::string& text) {
   std::getline(lines, hardware.hardware_id);
   std::getline(lines, version);
   std::getline(lines, shares);
-  const bool whole = lines.good();
+  const bool whole = lines.good();  // false if one of the first four lines is missing
   std::getline(lines, hardware.nccl_problem, '\0');
   const char* const end = version.data() + version.size();
   const auto parsed = std::from_chars(version.data(), end, hardware.nccl_version);
@@ -116,8 +123,8 @@ RankHardware decode_hardware(const std::string& text) {
       (shares != "0" && shares != "1")) {
     throw Error(
         Errc::protocol,
-        fmt::format("what the store holds of a rank's hardware ({} bytes) is not what a rank "
-                    "writes: host, GPU, NCCL's version and 0 or 1, a line each",
+        fmt::format("a rank's hardware description in the store ({} bytes) is malformed: expected "
+                    "host, GPU, NCCL version and 0 or 1, one per line",
                     text.size()));
   }
   hardware.shares_by_nccl = shares == "1";
@@ -136,7 +143,9 @@ DeviceRoute choose_route(plugins::DeviceCollectives wanted, const Ranks& ranks) 
   }
   if (wanted == plugins::DeviceCollectives::nccl) {
     throw Error(Errc::device,
-                fmt::format("ACC_COLLECTIVES=nccl cannot be: {} (staged needs no NCCL)", *problem));
+                fmt::format("ACC_COLLECTIVES=nccl is not possible: {} (use ACC_COLLECTIVES=staged, "
+                            "which needs no NCCL)",
+                            *problem));
   }
   return {.nccl = false, .reason = *problem};
 }

@@ -8,10 +8,11 @@
 
 namespace acc::collectives {
 
-/// Why a group ended: the first reason counts. Any thread.
+/// The reason for which a group ended. The first reason is kept and later ones are ignored, because
+/// they are usually consequences of the first. Any thread.
 class FirstFailure {
  public:
-  /// `at_fault`: the rank that caused it, if known.
+  /// `at_fault`: the global rank that caused the failure, if known.
   void set(const std::string& reason, std::optional<int> at_fault = std::nullopt) noexcept {
     const std::lock_guard lock(mutex_);
     if (!reason_) {
@@ -27,6 +28,7 @@ class FirstFailure {
     const std::lock_guard lock(mutex_);
     return at_fault_;
   }
+  /// Throws Error(collective) with the reason if there is one.
   void throw_if() const {
     if (const auto reason = get()) {
       throw Error(Errc::collective, *reason, at_fault());

@@ -14,18 +14,19 @@ class Store;
 
 namespace acc::collectives {
 
-/// Where and with whom a group is built. `ranks`: global ranks in group order, for messages;
-/// `rank`: this process's place in it. `store` may be null when the group has one member.
+/// Everything that a back end needs to build one group.
 struct GroupSpec {
-  std::string name;
-  std::vector<int> ranks;
-  int rank = 0;
-  rendezvous::Store* store = nullptr;
+  std::string name;        ///< unique among the groups of the job; prefix of the group's store keys
+  std::vector<int> ranks;  ///< global ranks in group order; the first one is the group's leader
+  int rank = 0;            ///< index of this process in `ranks`
+  rendezvous::Store* store = nullptr;  ///< outlives the group; null only if the group has one rank
+  /// Limit for one collective and for the creation of the group.
   std::chrono::milliseconds timeout{std::chrono::minutes(30)};
-  std::shared_ptr<WaitBoard> board = {};  ///< null: nobody knows who waits for whom
-  HashKey secret = {};                    ///< of the job; zero: it has none
+  std::shared_ptr<WaitBoard> board = {};  ///< null: a timeout blames the rank that was waited for
+  HashKey secret = {};                    ///< the job's secret; zero if the job has none
 
-  /// Why `what` timed out for who waited for the member `peer`; `late` becomes the rank at fault.
+  /// Message for a timeout of `what` while this rank waited for group member `peer`. Sets `late` to
+  /// the global rank at fault: the rank at the end of the chain of waits that starts at `peer`.
   [[nodiscard]] std::string reason_of_timeout(int peer, const std::string& what, int& late) const;
 };
 

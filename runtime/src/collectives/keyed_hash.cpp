@@ -9,15 +9,17 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "SipHash reads little-endian words");
 
+/// State of SipHash-2-4: four words, two rounds per message word and four rounds at the end.
 class SipState {
  public:
-  // The four constants are "somepseudorandomlygeneratedbytes".
+  // The constants are the ASCII text "somepseudorandomlygeneratedbytes", as in the paper.
   explicit SipState(const HashKey& key)
       : v0_(key[0] ^ 0x736f6d6570736575U),
         v1_(key[1] ^ 0x646f72616e646f6dU),
         v2_(key[0] ^ 0x6c7967656e657261U),
         v3_(key[1] ^ 0x7465646279746573U) {}
 
+  /// Adds one word of the message.
   void take(std::uint64_t word) noexcept {
     v3_ ^= word;
     rounds(2);
@@ -71,6 +73,7 @@ std::uint64_t keyed_hash(const HashKey& key, std::string_view message) noexcept 
   if (!message.empty()) {
     std::memcpy(&last, message.data(), message.size());
   }
+  // The last word has the remaining bytes and, in its top byte, the length modulo 256.
   state.take(last | length << 56U);
   return state.finish();
 }

@@ -29,7 +29,8 @@
 namespace acc::collectives {
 namespace {
 
-/// This machine since its start: containers and launches on it agree.
+/// Identifies this machine until its next reboot: the kernel's boot id, which is the same in all
+/// containers, else the host name.
 std::string machine_name() {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
@@ -38,6 +39,7 @@ std::string machine_name() {
   return boot.empty() ? name.data() : boot;
 }
 
+/// Index of the host (node_rank) that runs a global rank. Ranks are numbered host by host.
 int host_of(int rank, const plugins::WorkerIdentity& identity) {
   if (identity.local_world_sizes.empty()) {
     return rank / identity.local_world_size;
@@ -50,7 +52,7 @@ int host_of(int rank, const plugins::WorkerIdentity& identity) {
   return host;
 }
 
-/// How many of the ranks, which ascend, each of their hosts has.
+/// Number of the given ranks on each host that has any of them, in host order. `ranks` ascend.
 std::vector<int> ranks_by_host(const std::vector<int>& ranks,
                                const plugins::WorkerIdentity& identity) {
   std::vector<int> counts;
@@ -72,11 +74,11 @@ std::string GroupSpec::reason_of_timeout(int peer, const std::string& what, int&
   late = board ? board->late_rank(awaited) : awaited;
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout).count();
   if (late == awaited) {
-    return fmt::format("rank {} did not come to {} within {} s", awaited, what, seconds);
+    return fmt::format("timeout: rank {} did not reach {} within {} s", awaited, what, seconds);
   }
   return fmt::format(
-      "rank {} was late for more than {} s: rank {} waits for it, and so did not "
-      "come to {}",
+      "timeout: rank {} was late for more than {} s: rank {} waits for it, and so did not "
+      "reach {}",
       late, seconds, awaited, what);
 }
 
@@ -89,6 +91,7 @@ std::string address_towards(const std::string& host, std::uint16_t port) {
     throw Error(Errc::connection, fmt::format("cannot resolve MASTER_ADDR '{}'", host));
   }
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  // connect(2) on a UDP socket only chooses the route and the source address.
   const UniqueFd probe(::socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage own{};
   socklen_t length = sizeof(own);
@@ -115,7 +118,9 @@ std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& 
   }
   auto store = std::make_unique<rendezvous::TcpStore>(identity.master_addr, identity.master_port,
                                                       std::chrono::seconds(60));
-  // Nor may a second runtime of this process meet the keys of the one before.
+  // A second runtime of this process must not read the keys of an earlier one, so each connection
+  // has its own number. Ranks agree on it because all of them make their runtimes in the same
+  // order.
   static std::atomic<int> connections = 0;
   return std::make_unique<rendezvous::PrefixStore>(
       fmt::format("{}/{}", store_prefix(identity, "acc"), connections++), std::move(store));
@@ -141,6 +146,7 @@ GroupFactory::GroupFactory(const plugins::RuntimeSettings& settings, rendezvous:
 DeviceRoute GroupFactory::agree_on_route() const {
   const char* sharing = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   const bool wants_nccl = settings_.device_collectives != plugins::DeviceCollectives::staged;
+  // A job that asks for staging does not load NCCL at all.
   const RankHardware own{.host = machine_name(),
                          .hardware_id = device_->hardware_id(),
                          .nccl_version = wants_nccl ? backend_->nccl_version() : 0,
@@ -169,6 +175,8 @@ std::shared_ptr<ProcessGroup> GroupFactory::make(const std::vector<int>& ranks,
   if (ranks.size() == 1) {
     return std::make_shared<SoloGroup>(std::move(spec), device_);
   }
+  // A GPU group needs the host group in either case: staging runs over it, and NCCL groups use it
+  // for scalars, barriers and to detect dead peers.
   auto host = make_host_group(spec);
   if (backend_ == nullptr) {
     return host;
@@ -185,7 +193,11 @@ std::shared_ptr<ProcessGroup> GroupFactory::make_host_group(GroupSpec spec) cons
   if (on_host.size() == 1) {
     return std::make_shared<ShmGroup>(std::move(spec), !settings_.copy_gathers);
   }
+  // The groups between hosts listen on the address from which this machine reaches the main
+  // process.
   const std::string address = address_towards(identity.master_addr, identity.master_port);
+  // HierarchicalGroup needs the same number of ranks on each host. With one rank per host there is
+  // nothing to share.
   const bool alike = std::ranges::count(on_host, on_host.front()) == std::ssize(on_host);
   if (!alike || on_host.front() == 1) {
     return std::make_shared<GlooGroup>(std::move(spec), address);

@@ -18,37 +18,45 @@ class Store;
 
 namespace acc::collectives {
 
-/// What the keys of `user` begin with in the job's store: a name for this attempt alone, which who
-/// does not have the job's secret cannot know.
+/// Prefix of the keys that component `user` writes to the job's store. It is different for each
+/// attempt of the job, and a process that does not have the job's secret cannot guess it.
 std::string store_prefix(const plugins::WorkerIdentity& identity, std::string_view user);
 
-/// The job's store at MASTER_ADDR:MASTER_PORT, with the keys of this attempt; null for one rank.
+/// Connects to the job's store at MASTER_ADDR:MASTER_PORT. The returned store adds this attempt's
+/// key prefix. Null if the job has one rank. Throws if the store cannot be reached within 60 s.
 std::unique_ptr<rendezvous::Store> connect_store(const plugins::WorkerIdentity& identity);
 
-/// The address under which this host reaches `host`, hence the job's others reach it; no packet is
-/// sent. Throws Error(connection).
+/// The local address from which this machine sends to `host`; the job's other machines can reach
+/// this machine at it. Connects a UDP socket, which sends no packet. Throws Error(connection) if
+/// the name does not resolve or there is no route.
 std::string address_towards(const std::string& host, std::uint16_t port);
 
-/// Makes the process groups of one rank. What moves a GPU's memory is decided once, for the whole
-/// job: every rank says in the store what it has.
+/// Makes the process groups of one rank. The path of GPU memory (NCCL or staging) is decided once
+/// for the whole job, from the hardware that every rank publishes in the store.
 class GroupFactory {
  public:
-  /// On a GPU collective over the job's ranks. `store` and `backend` outlive the groups; null for
-  /// one rank, and on the CPU.
+  /// Collective over the job's ranks if the device is a GPU. `store` is null if the job has one
+  /// rank; `backend` is null on the CPU. Both outlive the groups.
   GroupFactory(const plugins::RuntimeSettings& settings, rendezvous::Store* store,
                device::DevicePtr device, device::Backend* backend);
 
-  /// The process group of `ranks` (global, ascending, this rank among them), for memory of the
-  /// device. One rank needs nobody. On the host it is built from what each pair can reach: shm on
-  /// one host, gloo between hosts, both composed where hosts hold equally many each, and gloo alone
-  /// where they do not; a host is one node_rank: two launches on one machine count as two. On a GPU
-  /// that is what NCCL falls back on for figures, or the way itself (staged). `kind` parts groups
-  /// of one rank from another in the store. Collective over `ranks`; with `parent`, a group made
-  /// here, over all its ranks, each of which makes its own part.
+  /// Makes the process group of `ranks` (global, ascending, this rank among them) for memory of the
+  /// device:
+  ///  - one rank: SoloGroup, without communication;
+  ///  - all ranks on one host: ShmGroup;
+  ///  - the same number of ranks, at least two, on each of several hosts: HierarchicalGroup, which
+  ///    uses shared memory within a host and Gloo between hosts;
+  ///  - otherwise: GlooGroup.
+  /// A host is one node_rank: two launches on one machine count as two hosts. On a GPU, this host
+  /// group is wrapped by StagedGroup, or used next to NCCL for scalars, barriers and failure
+  /// detection. `kind` (such as "shard") is part of the store keys and must differ between
+  /// groups with the same first rank. Collective over `ranks`. With `parent`, a group made by this
+  /// factory, collective over all ranks of `parent`, each of which makes the part that it belongs
+  /// to.
   std::shared_ptr<ProcessGroup> make(const std::vector<int>& ranks, const std::string& kind,
                                      ProcessGroup* parent = nullptr) const;
 
-  /// How a GPU's memory moves between ranks, and why; of no meaning on the CPU and for one rank.
+  /// How GPU memory moves between ranks. Meaningless on the CPU and for one rank.
   [[nodiscard]] const DeviceRoute& route() const noexcept { return route_; }
 
  private:
@@ -60,7 +68,7 @@ class GroupFactory {
   device::DevicePtr device_;
   device::Backend* backend_;
   DeviceRoute route_;
-  std::shared_ptr<WaitBoard> board_;  ///< of all groups made here; null for one rank
+  std::shared_ptr<WaitBoard> board_;  ///< shared by all groups made here; null for one rank
 };
 
 }  // namespace acc::collectives

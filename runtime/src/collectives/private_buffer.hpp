@@ -8,7 +8,8 @@
 
 namespace acc::collectives {
 
-/// Group memory that only its own rank sees; page-aligned, zeroed.
+/// Group memory on the host that other ranks do not map. Page-aligned and zero-filled, because a
+/// caller may protect single buffers by `mprotect`.
 class PrivateBuffer final : public GroupBuffer {
  public:
   explicit PrivateBuffer(std::size_t nbytes) {

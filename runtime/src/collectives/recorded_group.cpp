@@ -12,6 +12,7 @@ namespace {
 using flight::Recorder;
 using flight::State;
 
+/// Name that users know for a collective of a unit.
 std::string_view purpose_of(std::string_view kind) {
   if (kind == "all_gather") {
     return "gather";
@@ -19,7 +20,8 @@ std::string_view purpose_of(std::string_view kind) {
   return kind == "reduce_scatter" || kind == "all_reduce" ? "reduction" : kind;
 }
 
-/// " (in the gather of unit transformer.h.3, forward)"; empty outside of everything.
+/// Suffix for error messages, such as " (in the gather of unit transformer.h.3, forward)". Empty if
+/// the collective was called outside of every unit and phase.
 std::string place_of(const Recorder::Call& call, std::string_view kind) {
   const std::string_view phase = call.phase;
   if (call.unit != nullptr && !call.unit->empty()) {
@@ -28,7 +30,7 @@ std::string place_of(const Recorder::Call& call, std::string_view kind) {
   return phase.empty() ? "" : fmt::format(" (in the {})", phase);
 }
 
-/// Runs it; an error says where it happened, and is recorded.
+/// Runs a step of a collective. Adds the place to an Error that it throws and records the failure.
 template <typename Run>
 decltype(auto) recorded(Recorder& recorder, const Recorder::Call& call, const char* kind,
                         const Run& run) {
@@ -37,6 +39,7 @@ decltype(auto) recorded(Recorder& recorder, const Recorder::Call& call, const ch
   } catch (const Error& error) {
     const std::string what = error.what();
     const std::string place = place_of(call, kind);
+    // An earlier call of the group may have failed with the same text, which has the place already.
     const Error placed(error.code(), what.find(place) == std::string::npos ? what + place : what,
                        error.rank());
     recorder.failed(call, placed);
@@ -44,6 +47,8 @@ decltype(auto) recorded(Recorder& recorder, const Recorder::Call& call, const ch
   }
 }
 
+/// Records the begin and the end of each wait. A work may be waited for more than once; the last
+/// wait counts.
 class RecordedWork final : public Work {
  public:
   RecordedWork(WorkPtr inner, std::shared_ptr<Recorder> recorder, Recorder::Call call,
@@ -126,7 +131,7 @@ class RecordedGroup final : public ProcessGroup {
                                           kind);
   }
 
-  /// Collective, and there when it returns.
+  /// Records an allocation: a collective that is complete when the call returns.
   template <typename Allocate>
   BufferPtr at_once(std::size_t nbytes, const Allocate& run) {
     const Recorder::Call call = recorder_->call(index_, "allocate", nbytes);

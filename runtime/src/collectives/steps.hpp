@@ -9,16 +9,17 @@
 
 namespace acc::collectives {
 
-/// Work that is there already.
+/// Work that is already complete.
 class NoWork final : public Work {
  public:
   void wait() override {}
   void wait_released() override {}
 };
 
-/// Collectives one after the other: a step starts, in `wait`, when the one before is done. Where
-/// the steps belong to several groups, a failure aborts `owner`, so that all ranks name the first
-/// cause.
+/// A collective that consists of several steps. Only the first step is issued at once; each later
+/// step is issued inside `wait`, when the step before it is complete. The steps may belong to
+/// different groups: a failure of any step aborts `owner` and with it all of them, so that every
+/// rank reports the same first cause.
 class Steps final : public Work {
  public:
   using Step = std::function<WorkPtr()>;
@@ -34,7 +35,8 @@ class Steps final : public Work {
       }
     });
   }
-  /// Peers read this rank's input in the first step, and in all_reduce its slice in the last.
+  /// Peers read this rank's input in the first step. In all_reduce they also read its reduced
+  /// slice, in the last step.
   void wait_released() override {
     guarded([this] { first_->wait_released(); });
     wait();
@@ -53,10 +55,10 @@ class Steps final : public Work {
   }
 
   ProcessGroup* owner_;
-  std::vector<Step> rest_;  ///< owns what the steps write to: outlives them
+  std::vector<Step> rest_;  ///< captures own intermediate buffers, so these outlive the steps' work
   WorkPtr first_;
   WorkPtr current_;
-  std::size_t next_ = 0;
+  std::size_t next_ = 0;  ///< index in `rest_` of the next step to issue
 };
 
 }  // namespace acc::collectives

@@ -7,6 +7,8 @@
 namespace acc::collectives {
 namespace {
 
+/// Times are events on the compute stream. On the CPU an event is the current time of the calling
+/// thread, so the span covers issue to end of the wait.
 class TracedWork final : public Work {
  public:
   TracedWork(WorkPtr inner, device::DevicePtr device, std::string name, std::string stream)
@@ -26,6 +28,7 @@ class TracedWork final : public Work {
   }
 
  private:
+  /// Adds the span at the first wait; later waits of the same work add nothing.
   void tell() {
     device::Timeline* const timeline = device_->timeline();
     if (begin_ && timeline != nullptr) {
@@ -70,6 +73,7 @@ class TracedGroup final : public ProcessGroup {
   WorkPtr all_reduce(float* data, std::size_t numel, float scale) override {
     return traced(inner_->all_reduce(data, numel, scale), "all_reduce", numel * sizeof(float));
   }
+  // Scalars and barriers are not part of the timeline.
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override {
     return inner_->all_reduce(data, op);
   }

@@ -7,9 +7,9 @@
 
 namespace acc::collectives {
 
-/// Tells the device's timeline from when to when each collective of `inner` was under way, as far
-/// as the calling thread sees it: from issue to the end of its wait. For groups on host memory;
-/// those on a GPU know better and tell it themselves.
+/// Wraps `inner` so that each of its collectives becomes a span in the device's timeline, from its
+/// issue to the end of its wait on the calling thread. For groups on host memory. Groups on a GPU
+/// report the exact times from events on their streams and are not wrapped.
 std::shared_ptr<ProcessGroup> trace_group(std::shared_ptr<ProcessGroup> inner,
                                           device::DevicePtr device);
 

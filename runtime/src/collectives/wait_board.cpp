@@ -10,10 +10,14 @@
 #include <span>
 #include <string>
 
+// Each rank writes the store key "waits/<its global rank>": the global rank that it waits for, or
+// -1. A missing key means that the rank has never waited long. The thread that waits only sets
+// `waits_for_` and wakes the board's thread, which writes the store, because a store call may block
+// as long as the wait itself. Neither mutex is held while the other is taken.
 namespace acc::collectives {
 namespace {
 
-// After so many sleeps a wait is one that others are told of.
+// A wait is published after this many sleeps, that is after about 200 ms.
 constexpr int kLongWait = 4;
 
 std::string key_of(int rank) {
@@ -43,11 +47,12 @@ void WaitBoard::waits_for(int rank) noexcept {
     return;
   }
   waits_for_ = rank;
+  // noexcept: this runs while a wait is in progress, and a missing thread must not fail the wait.
   try {
     if (!thread_.joinable()) {
       thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
     }
-  } catch (const std::exception&) {  // then nobody hears of it
+  } catch (const std::exception&) {  // no thread to be had: the wait stays unpublished
   }
   changed_.notify_all();
 }
@@ -59,13 +64,15 @@ void WaitBoard::run(const std::stop_token& stop) {
     if (stop.stop_requested()) {
       return;
     }
+    // Values that change again before they are published are skipped: only the current wait
+    // matters.
     said_ = waits_for_;
     const std::string text = std::to_string(said_);
     lock.unlock();
     try {
       const std::lock_guard store_lock(store_mutex_);
       store().set(key_of(rank_), text);
-    } catch (const Error&) {  // the store may be away for a while
+    } catch (const Error&) {  // the store may be unreachable for a while: not published
     }
     lock.lock();
   }
@@ -74,7 +81,7 @@ void WaitBoard::run(const std::stop_token& stop) {
 int WaitBoard::late_rank(int rank) noexcept {
   try {
     const std::lock_guard lock(store_mutex_);
-    std::set<int> seen = {rank_};
+    std::set<int> seen = {rank_};  // a cycle ends the search, also one through this rank
     int late = rank;
     while (seen.insert(late).second) {
       const std::string key = key_of(late);
@@ -84,12 +91,12 @@ int WaitBoard::late_rank(int rank) noexcept {
       const std::string text = store().get(key, std::chrono::seconds(5));
       int next = kNobody;
       std::from_chars(text.data(), text.data() + text.size(), next);
-      if (next < 0 || next >= world_size_) {  // nobody, or no rank
+      if (next < 0 || next >= world_size_) {  // kNobody, or not a rank
         return late;
       }
       late = next;
     }
-  } catch (const std::exception&) {
+  } catch (const std::exception&) {  // without the store the chain cannot be followed
   }
   return rank;
 }

@@ -13,21 +13,26 @@ class Store;
 
 namespace acc::collectives {
 
-/// Who waits for whom, over all groups of the job, as far as waits take long: a rank that waits for
-/// a peer which itself waits for another one must blame that one. A rank says so in the store by a
-/// thread that is there from its first long wait on; before, it costs nothing.
+/// Records, for all groups of the job, which rank waits for which. When a wait times out, the peer
+/// may itself be waiting for a third rank in another group; that rank is the one to blame. Each
+/// rank publishes its long waits in the store under "waits/<rank>", and `late_rank` follows the
+/// chain. A thread does the publishing. It starts at the rank's first long wait, so a job without
+/// long waits pays nothing.
 class WaitBoard {
  public:
-  /// `store` outlives it; only cloned, on the board's own thread.
+  /// `store` outlives the board. The board clones it at first use, because a store connection is
+  /// not for several threads.
   WaitBoard(int rank, int world_size, rendezvous::Store& store);
   ~WaitBoard();
 
-  /// This rank has been waiting for `rank` for a while; kNobody: it goes on. Does not block.
+  /// Publishes that this rank waits for the global rank `rank`; kNobody: that it waits no longer.
+  /// Does not block; any thread.
   void waits_for(int rank) noexcept;
   static constexpr int kNobody = -1;
 
-  /// The rank that `rank`, which somebody waits for, waits for in the end; itself where it waits
-  /// for nobody, or all wait in a circle, or the store does not say.
+  /// Follows the published waits from the global rank `rank` and returns the last rank of the
+  /// chain. Returns `rank` if it waits for no one, or if the store cannot be read. Also
+  /// returns `rank` if the waits form a cycle. Blocks on the store.
   int late_rank(int rank) noexcept;
 
  private:
@@ -42,12 +47,13 @@ class WaitBoard {
   std::mutex mutex_;  ///< guards waits_for_, said_
   std::condition_variable_any changed_;
   int waits_for_ = kNobody;
-  int said_ = kNobody;
-  std::jthread thread_;
+  int said_ = kNobody;   ///< last value that the thread took for publication
+  std::jthread thread_;  ///< started by the first long wait
 };
 
-/// Tells the board of a wait that takes long. After a wait that failed the board keeps it: others,
-/// whose time is up a little later, still have to ask.
+/// Publishes one wait on the board if it takes long, and withdraws it at the end of the wait. If
+/// the wait ends by an exception, the entry stays: other ranks, whose timeouts expire a little
+/// later, still have to find it.
 class LongWait {
  public:
   /// `board` may be null.
@@ -56,14 +62,15 @@ class LongWait {
   LongWait(const LongWait&) = delete;
   LongWait& operator=(const LongWait&) = delete;
 
-  /// Another sleep is over, and `rank` is still waited for.
+  /// Called after each sleep of the wait (about 50 ms) while the global rank `rank` is still
+  /// awaited.
   void goes_on(int rank) noexcept;
 
  private:
   WaitBoard* board_;
   int sleeps_ = 0;
   bool told_ = false;
-  int exceptions_ = std::uncaught_exceptions();
+  int exceptions_ = std::uncaught_exceptions();  ///< more of them in the destructor: the wait threw
 };
 
 }  // namespace acc::collectives

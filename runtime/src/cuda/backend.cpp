@@ -14,12 +14,14 @@
 namespace acc::cuda {
 namespace {
 
+// Suffix that explains why GPUs of the machine may be missing.
 std::string visible_devices() {
   const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
   return visible == nullptr ? "" : fmt::format(" (CUDA_VISIBLE_DEVICES={})", visible);
 }
 
-// CUDA says "insufficient driver" both when there is none and when it is too old.
+// Message for cudaErrorInsufficientDriver, which CUDA returns both if there is no driver and if the
+// driver is too old. Only in the second case does it have a version.
 std::string no_usable_driver() {
   int version = 0;
   (void)cudaDriverGetVersion(&version);
@@ -76,6 +78,7 @@ class CudaBackend final : public device::Backend {
 }  // namespace
 }  // namespace acc::cuda
 
+// The only exported function of the library; see device/backend.hpp.
 extern "C" __attribute__((visibility("default"))) acc::device::Backend* acc_cuda_backend(
     int version) {
   static acc::cuda::CudaBackend backend;

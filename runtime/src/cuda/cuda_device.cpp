@@ -12,6 +12,15 @@
 
 #include <algorithm>
 
+// Order of work on a GPU. Each stream runs its work in order. Streams are created with
+// cudaStreamNonBlocking, so nothing is ordered by the default stream; the only order between
+// streams is an event that one stream records and the other waits for (`record`, `wait`). Neither
+// blocks the host.
+//
+// Memory returns to the cache without waiting for the GPU. This is correct because the next owner
+// uses it on the compute stream first (`allocate` clears it there), behind all work that its last
+// owner has ordered before that stream. Another stream that allocates for itself has to wait for
+// the compute stream, as `add_squared_norm` does.
 namespace acc::cuda {
 namespace {
 
@@ -24,13 +33,13 @@ class CudaStream final : public device::Stream {
   }
   ~CudaStream() override {
     (void)cudaSetDevice(device_);
-    (void)cudaStreamSynchronize(stream_);  // it may be using `norm_partials`
+    (void)cudaStreamSynchronize(stream_);  // queued work may use `norm_partials`, freed next
     (void)cudaStreamDestroy(stream_);
   }
   void* native() const noexcept override { return stream_; }
   [[nodiscard]] cudaStream_t get() const noexcept { return stream_; }
 
-  /// For `add_squared_norm`; made when it is first asked for.
+  /// Partial sums of `add_squared_norm`; allocated at its first call on this stream.
   device::MemoryPtr norm_partials;
 
  private:
@@ -38,6 +47,7 @@ class CudaStream final : public device::Stream {
   cudaStream_t stream_ = nullptr;
 };
 
+// Every stream and event that a CudaDevice is given was made by it.
 CudaStream& native(device::Stream& stream) {
   return static_cast<CudaStream&>(stream);
 }
@@ -63,7 +73,7 @@ class CudaDevice final : public device::Device {
     events_ = std::make_shared<EventPool>(index_);
     compute_ = std::make_shared<CudaStream>("compute", lowest, index_);
   }
-  // What is queued may use memory that goes back to the driver with the pool.
+  // Queued work may use memory that returns to the driver with the pool.
   ~CudaDevice() override {
     (void)cudaSetDevice(index_);
     (void)cudaDeviceSynchronize();
@@ -162,7 +172,8 @@ class CudaDevice final : public device::Device {
   }
 
  private:
-  // The current device belongs to the thread, and others may have set it since.
+  // Sets the thread's current device. Other code on this thread may have changed it since the last
+  // call.
   void bind() const { check(cudaSetDevice(index_), "cudaSetDevice", index_); }
   Launch launch(device::Stream& stream) const {
     bind();
@@ -175,12 +186,13 @@ class CudaDevice final : public device::Device {
   std::shared_ptr<MemoryPool> pool_;
   std::shared_ptr<EventPool> events_;
   std::shared_ptr<CudaStream> compute_;
-  std::shared_ptr<CudaStream> clock_;  ///< always idle; made when events are first timed
+  std::shared_ptr<CudaStream> clock_;  ///< always idle; made when timing is first enabled
   std::shared_ptr<const ClockAnchor> anchor_;
 };
 
-// Memory comes back to the cache while queued work may still read it, and the host does not wait
-// in line for its turn as the compute stream does.
+// Unlike device memory, host memory is written by the host, which is not ordered behind the compute
+// stream. The piece may come from the cache while queued work of its last owner still reads it, so
+// the host waits for the compute stream before it clears the piece.
 device::MemoryPtr CudaDevice::allocate_host(std::size_t nbytes, std::string_view what) {
   auto memory = pool_->allocate_host(nbytes, what);
   check(cudaStreamSynchronize(compute_->get()), "cudaStreamSynchronize", index_);
@@ -189,7 +201,8 @@ device::MemoryPtr CudaDevice::allocate_host(std::size_t nbytes, std::string_view
 }
 
 device::EventPtr CudaDevice::record(device::Stream& stream) {
-  // A float counts the milliseconds since the anchor, and the clocks drift apart.
+  // Longest use of one anchor in microseconds (10 s). CUDA gives the time since the anchor as a
+  // float in milliseconds, which loses digits as it grows, and the two clocks drift apart.
   constexpr double kAnchorHoldsFor = 10e6;
   bind();
   if (anchor_ != nullptr &&
@@ -215,7 +228,8 @@ void CudaDevice::add_squared_norm(const float* values, std::size_t numel, double
                                   device::Stream& stream) {
   CudaStream& own = native(stream);
   if (own.norm_partials == nullptr) {
-    // Its memory may have been another's on the compute stream a moment ago.
+    // The memory may have had another owner on the compute stream just before, so this stream waits
+    // for it.
     own.norm_partials = pool_->allocate(kNormPartials * sizeof(double), "partial sums of norms");
     wait(stream, *record(*compute_));
   }

@@ -4,8 +4,9 @@
 
 namespace acc::cuda {
 
-/// GPU number `index`, which is there. Its streams do not wait for the default stream, nor it for
-/// them; those of `make_stream` go before the compute stream where multiprocessors are short.
+/// Opens GPU number `index`, which must exist. Its streams are not synchronized with the default
+/// stream. Streams of `make_stream` have the highest priority and the compute stream the lowest, so
+/// that copies and communication are not delayed by the program's kernels.
 device::DevicePtr open_cuda_device(int index);
 
 }  // namespace acc::cuda

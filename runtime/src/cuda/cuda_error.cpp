@@ -15,10 +15,11 @@ void check(cudaError_t status, const char* call, int device) {
   if (status == cudaSuccess) {
     return;
   }
-  (void)cudaGetLastError();  // else the next launch reports it once more
-  throw Error(Errc::device, fmt::format("cuda:{}: {}: {}; what failed may be work that was queued "
-                                        "earlier (CUDA_LAUNCH_BLOCKING=1 names it)",
-                                        device, call, describe(status)));
+  (void)cudaGetLastError();  // clears it; otherwise the next launch reports the same error again
+  throw Error(Errc::device,
+              fmt::format("cuda:{}: {}: {}; the error may come from work that was queued earlier "
+                          "(set CUDA_LAUNCH_BLOCKING=1 to find it)",
+                          device, call, describe(status)));
 }
 
 }  // namespace acc::cuda

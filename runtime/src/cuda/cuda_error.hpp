@@ -6,11 +6,12 @@
 
 namespace acc::cuda {
 
-/// Throws Error(device) that names the call, CUDA's name for the error and its text, and the GPU,
-/// unless `status` is cudaSuccess. Work that was queued earlier may be what failed.
+/// Throws Error(device) unless `status` is cudaSuccess. The message has the call, CUDA's name and
+/// text of the error, and the GPU. CUDA reports errors late: the failed work may be one that was
+/// queued earlier.
 void check(cudaError_t status, const char* call, int device);
 
-/// "cudaErrorInvalidValue (1): invalid argument".
+/// Text of a status, such as "cudaErrorInvalidValue (1): invalid argument".
 std::string describe(cudaError_t status);
 
 }  // namespace acc::cuda

@@ -6,6 +6,7 @@
 
 namespace acc::cuda {
 
+// Events hold a reference to the pool, so all of them have been returned here.
 EventPool::~EventPool() {
   for (const auto* events : {&plain_, &timed_}) {
     for (cudaEvent_t event : *events) {
@@ -35,7 +36,8 @@ void EventPool::give_back(cudaEvent_t event, bool timed) noexcept {
   (timed ? timed_ : plain_).push_back(event);
 }
 
-// Of a few tries the one during which the least time passed on the host is the most exact.
+// Takes the best of five measurements: the one during which the least time passed on the host. The
+// error of the anchor is at most half of that time.
 ClockAnchor::ClockAnchor(std::shared_ptr<EventPool> events, cudaStream_t idle_stream, int device)
     : pool(std::move(events)), event(nullptr), host_microseconds(0.0) {
   double narrowest = 0.0;
@@ -68,6 +70,7 @@ CudaEvent::CudaEvent(std::shared_ptr<EventPool> pool, std::shared_ptr<const Cloc
       anchor_(std::move(anchor)),
       device_(device),
       event_(pool_->take(anchor_ != nullptr)) {
+  // A constructor that throws runs no destructor, so the event is returned here.
   const cudaError_t status = cudaEventRecord(event_, stream);
   if (status != cudaSuccess) {
     pool_->give_back(event_, anchor_ != nullptr);
@@ -79,8 +82,8 @@ CudaEvent::~CudaEvent() {
   pool_->give_back(event_, anchor_ != nullptr);
 }
 
-// A thread that never said which GPU it means would make a context on GPU 0, of half a GiB, at its
-// first call.
+// The current device is a property of the thread. A thread that has not set it, such as the NCCL
+// watch, would create a context on GPU 0 at its first call, which takes about half a GiB.
 void CudaEvent::bind() const {
   check(cudaSetDevice(device_), "cudaSetDevice", device_);
 }
@@ -89,7 +92,7 @@ bool CudaEvent::done() const {
   bind();
   const cudaError_t status = cudaEventQuery(event_);
   if (status == cudaErrorNotReady) {
-    (void)cudaGetLastError();  // else whoever asks for this thread's last error finds it
+    (void)cudaGetLastError();  // clears it: not an error
     return false;
   }
   check(status, "cudaEventQuery", device_);
@@ -103,7 +106,7 @@ void CudaEvent::synchronize() const {
 
 double CudaEvent::microseconds() const {
   if (anchor_ == nullptr) {
-    throw Error(Errc::internal, "an event's time was asked for, and it was recorded without one");
+    throw Error(Errc::internal, "an event was asked for its time but recorded without timing");
   }
   float milliseconds = 0.0F;
   check(cudaEventElapsedTime(&milliseconds, anchor_->event, event_), "cudaEventElapsedTime",

@@ -10,7 +10,7 @@
 
 namespace acc::cuda {
 
-/// Events are made once and used again. Any thread.
+/// Pool of CUDA events, because creating one costs more than recording it. Any thread.
 class EventPool {
  public:
   explicit EventPool(int device) : device_(device) {}
@@ -18,6 +18,7 @@ class EventPool {
   EventPool(const EventPool&) = delete;
   EventPool& operator=(const EventPool&) = delete;
 
+  /// Returns an event that no one else uses. `timed`: with timing, which makes recording slower.
   cudaEvent_t take(bool timed);
   void give_back(cudaEvent_t event, bool timed) noexcept;
 
@@ -28,8 +29,11 @@ class EventPool {
   std::vector<cudaEvent_t> timed_;
 };
 
-/// A moment that the GPU's clock and the host's steady clock both know.
+/// A point in time measured by both the GPU's clock and the host's steady clock. CUDA only gives
+/// the time between two events; with an anchor, the time of an event can be given in the host's
+/// clock.
 struct ClockAnchor {
+  /// Records an event on `idle_stream`, which must have no work, and waits for it.
   ClockAnchor(std::shared_ptr<EventPool> pool, cudaStream_t idle_stream, int device);
   ~ClockAnchor();
   ClockAnchor(const ClockAnchor&) = delete;
@@ -40,9 +44,10 @@ struct ClockAnchor {
   double host_microseconds;
 };
 
+/// An event of the pool, returned to it at the end. Any thread may query it.
 class CudaEvent final : public device::Event {
  public:
-  /// Records the point that `stream` has come to. `anchor`: null unless it is to be timed.
+  /// Records an event after all work issued to `stream`. `anchor`: null if the event is not timed.
   CudaEvent(std::shared_ptr<EventPool> pool, std::shared_ptr<const ClockAnchor> anchor,
             cudaStream_t stream, int device);
   ~CudaEvent() override;

@@ -11,7 +11,8 @@
 namespace acc::cuda {
 namespace {
 
-// The driver's own refusal is an answer, every other failure an error.
+// Returns null if the driver is out of memory, which the caller handles. Throws for every other
+// error.
 std::byte* checked(cudaError_t status, void* data, const char* call, int device) {
   if (status == cudaErrorMemoryAllocation) {
     (void)cudaGetLastError();
@@ -24,7 +25,8 @@ std::byte* checked(cudaError_t status, void* data, const char* call, int device)
 using Allocate = cudaError_t (*)(void** data, std::size_t nbytes);
 using Release = cudaError_t (*)(void* data);
 
-// Memory of the driver's, given back only when nothing uses it any more.
+// Driver memory for a caching allocator. A release first waits for all work of the device, because
+// queued work may still use the memory.
 device::RawMemory driver_memory(int device, const char* call, Allocate allocate, Release release) {
   return {.allocate =
               [=](std::size_t nbytes) {
@@ -56,6 +58,8 @@ std::string amount(auto nbytes) {
 
 }  // namespace
 
+// Device memory. Returns to the cache without waiting: the next owner uses it on the compute
+// stream first, behind the work that used it before (see device.hpp, Memory).
 class MemoryPool::Piece final : public device::Memory {
  public:
   Piece(std::shared_ptr<MemoryPool> pool, std::byte* data, std::size_t nbytes, std::string what)
@@ -74,6 +78,7 @@ class MemoryPool::Piece final : public device::Memory {
   std::string what_;
 };
 
+// Page-locked host memory.
 class MemoryPool::HostPiece final : public device::Memory {
  public:
   HostPiece(std::shared_ptr<MemoryPool> pool, std::byte* data, std::size_t nbytes)
@@ -109,9 +114,9 @@ device::MemoryPtr MemoryPool::allocate_host(std::size_t nbytes, std::string_view
   if (data == nullptr) {
     throw Error(
         Errc::out_of_memory,
-        fmt::format("cuda:{}: no page-locked host memory for {} of {}: this rank holds {} "
-                    "of it; the machine is short of memory, or limits what may be locked "
-                    "(ulimit -l, a container's limit)",
+        fmt::format("cuda:{}: out of memory: cannot allocate {} of page-locked host memory for {}: "
+                    "this rank holds {} of it; the machine is short of memory, or limits locked "
+                    "memory (ulimit -l, the container's limit)",
                     device_, amount(nbytes), what, amount(ledger_.figures().host_allocated)));
   }
   return std::make_shared<HostPiece>(shared_from_this(), data, nbytes);
@@ -138,11 +143,12 @@ std::string MemoryPool::does_not_fit(std::size_t nbytes, std::string_view what) 
     holders +=
         fmt::format("{}{} of {}", holders.empty() ? "" : ", ", amount(holder.nbytes), holder.what);
   }
+  // Memory that the driver counts as used and that is not in this pool.
   const std::int64_t others =
       static_cast<std::int64_t>(total) - static_cast<std::int64_t>(free) - held.reserved;
   return fmt::format(
-      "cuda:{}: {} for {} do not fit: {:.1f} of {:.1f} GiB are free; this rank holds {}, and {} "
-      "cached and unused; other processes and CUDA itself hold {}",
+      "cuda:{}: out of memory (OOM): {} for {} do not fit: {:.1f} of {:.1f} GiB are free; this "
+      "rank holds {}, and {} cached and unused; other processes and CUDA itself hold {}",
       device_, amount(nbytes), what, gib(free), gib(total), holders.empty() ? "nothing" : holders,
       amount(held.reserved - held.allocated), amount(std::max<std::int64_t>(others, 0)));
 }

@@ -10,19 +10,19 @@
 
 namespace acc::cuda {
 
-/// A GPU's memory and the page-locked host memory beside it, each with its cache. Outlives the
-/// device where somebody still holds some.
+/// Memory of a GPU and page-locked host memory, each with its own cache. Each piece of memory holds
+/// a reference to the pool, so the pool outlives the device if pieces do.
 class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
  public:
   explicit MemoryPool(int device);
 
-  /// Holds what was there before. Throws Error(out_of_memory) that says who holds what.
+  /// Not initialized. Throws Error(out_of_memory) with the memory in use per purpose.
   device::MemoryPtr allocate(std::size_t nbytes, std::string_view what);
   device::MemoryPtr allocate_host(std::size_t nbytes, std::string_view what);
   void account(std::int64_t nbytes, std::string_view what);
-  /// Gives what is cached and unused back to the driver.
+  /// Returns cached, unused memory to the driver.
   void trim() { gpu_.release_cached(); }
-  /// A sentence on who holds what, where that much was not to be had.
+  /// Out-of-memory message for an allocation of `nbytes`: free, total, and used memory per purpose.
   [[nodiscard]] std::string does_not_fit(std::size_t nbytes, std::string_view what) const;
   [[nodiscard]] device::MemoryFigures figures() const;
 
@@ -34,7 +34,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   device::CachingAllocator gpu_;
   device::CachingAllocator host_;
   device::MemoryLedger ledger_;
-  std::atomic<std::int64_t> accounted_ = 0;  ///< bytes that others got from the driver
+  std::atomic<std::int64_t> accounted_ = 0;  ///< bytes allocated elsewhere (`account`)
 };
 
 }  // namespace acc::cuda

@@ -11,33 +11,36 @@ struct GroupSpec;
 
 namespace acc::device {
 
-/// What libacc_cuda.so gives. It is loaded when a GPU is asked for, so that everything else runs on
-/// machines that have neither driver nor CUDA.
+/// Interface of libacc_cuda.so. The library is loaded when a GPU is requested, so everything else
+/// runs on machines that have neither a driver nor CUDA.
 class Backend {
  public:
   virtual ~Backend() = default;
-  /// GPUs that this process sees. Throws Error(device): no driver, or too old, in words.
+  /// Number of GPUs that this process sees. Throws Error(device) if there is none, the driver is
+  /// missing, or it is too old.
   virtual int device_count() = 0;
-  /// Error(device) names an index that is not there and how many are.
+  /// Opens GPU number `index`. Throws Error(device) if there is no such GPU.
   virtual DevicePtr open(int index) = 0;
 
-  /// NCCL's version as 10000 * major + 100 * minor + patch, or 0 where the library is not found;
-  /// `nccl_problem` then says what was tried.
+  /// NCCL's version as 10000 * major + 100 * minor + patch, or 0 if the library is not found. Then
+  /// `nccl_problem` says where it was searched.
   virtual int nccl_version() = 0;
   virtual std::string nccl_problem() = 0;
-  /// An NCCL communicator over the ranks of `spec`, for memory of `device`. `host`: the same ranks
-  /// on host memory, for figures, barriers, aborts and to notice a dead peer. `parent`: a group
-  /// made here that all ranks of it are splitting at this moment, each into one group, or null.
-  /// `color`: equal on the ranks of one part. Collective over `parent`, else over `spec.ranks`.
+  /// Makes an NCCL group over the ranks of `spec`, for memory of `device`. `host`: a group of the
+  /// same ranks on host memory, used for scalars, barriers, aborts and to detect dead peers.
+  /// `parent`: null, or a group made here whose communicator is split: all of its ranks call at the
+  /// same time, each for the part that it belongs to. `color`: equal on the ranks of one part,
+  /// different between parts. Collective over `parent` if there is one, else over `spec.ranks`.
   virtual std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
       const collectives::GroupSpec& spec, std::shared_ptr<collectives::ProcessGroup> host,
       DevicePtr device, collectives::ProcessGroup* parent, int color) = 0;
 };
 
-/// Changes whenever this header, device.hpp or process_group.hpp does in a way that matters.
+/// Version of the binary interface. Increase it at every incompatible change of this header,
+/// device.hpp or process_group.hpp.
 inline constexpr int kBackendVersion = 3;
 inline constexpr const char* kBackendEntry = "acc_cuda_backend";
-/// The entry's type: returns null for another `version`.
+/// Type of the entry function. It returns null if it does not implement `version`.
 using BackendEntry = Backend* (*)(int version);
 
 }  // namespace acc::device

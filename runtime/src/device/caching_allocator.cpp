@@ -3,6 +3,11 @@
 #include <algorithm>
 #include <iterator>
 
+// Invariants, under the mutex:
+//  - the blocks of a segment cover it without gaps, and two neighbouring blocks of a segment are
+//    never both free;
+//  - a free block is in the list of its size class (small or large), with its current size as key;
+//  - sizes and addresses of blocks are multiples of kAlignment.
 namespace acc::device {
 namespace {
 
@@ -49,6 +54,7 @@ CachingAllocator::Blocks::iterator CachingAllocator::find_free(std::size_t nbyte
 CachingAllocator::Blocks::iterator CachingAllocator::add_segment(std::size_t nbytes, bool small) {
   const std::size_t rounded = round_up(nbytes, kSegmentGranularity);
   std::byte* data = raw_.allocate(rounded);
+  // The driver may have enough once cached segments that no block uses are returned to it.
   if (data == nullptr && release_unused() > 0) {
     data = raw_.allocate(rounded);
   }
@@ -61,7 +67,9 @@ CachingAllocator::Blocks::iterator CachingAllocator::add_segment(std::size_t nby
   return blocks_.emplace(data, Block{rounded, data, false}).first;
 }
 
-// A large block keeps a rest that only small ones could use.
+// Cuts `block` to `nbytes` and makes a free block of the rest. A rest of a large block that only
+// small allocations could use stays with the block, because small allocations have their own
+// segments.
 void CachingAllocator::split(Blocks::iterator block, std::size_t nbytes, bool small) {
   const std::size_t rest = block->second.nbytes - nbytes;
   if (rest == 0 || (!small && rest <= kLargestSmall)) {
@@ -73,7 +81,7 @@ void CachingAllocator::split(Blocks::iterator block, std::size_t nbytes, bool sm
   free_blocks(right).emplace(rest, block->first + nbytes);
 }
 
-// `right` is free and stops being a block of its own.
+// Joins two neighbours. `right` is free, is not in a list of free blocks any more, and vanishes.
 CachingAllocator::Blocks::iterator CachingAllocator::merge(Blocks::iterator left,
                                                            Blocks::iterator right) {
   left->second.nbytes += right->second.nbytes;
@@ -112,6 +120,7 @@ std::size_t CachingAllocator::release_unused() {
   for (auto segment = segments_.begin(); segment != segments_.end();) {
     const auto [data, nbytes] = std::pair{segment->first, segment->second.nbytes};
     const auto block = blocks_.find(data);
+    // A segment is unused if its first block is free and, after merging, as large as the segment.
     if (block->second.used || block->second.nbytes != nbytes) {
       ++segment;
       continue;

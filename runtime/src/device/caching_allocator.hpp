@@ -12,18 +12,23 @@
 
 namespace acc::device {
 
-/// Where memory comes from: the driver, as a rule.
+/// Source of memory, usually the driver.
 struct RawMemory {
-  /// Null where there is not enough; aligned to 512 bytes at least.
+  /// Returns null if there is not enough memory. Aligned to at least 512 bytes.
   std::function<std::byte*(std::size_t nbytes)> allocate;
-  /// All work that uses the memory is done when this returns.
+  /// Waits until all work that uses the memory is complete, then frees it.
   std::function<void(std::byte* data)> release;
 };
 
-/// Keeps what it got from a driver whose own allocation is slow, and makes it wait for all work, at
-/// that. Segments come in whole multiples of 2 MiB and are cut into blocks: the smallest free one
-/// that fits is split, and neighbours that are free become one again. Blocks of up to 1 MiB have
-/// segments of their own, so that they do not pin large ones in pieces. Any thread.
+/// Caches memory of a driver, because the driver's allocation is slow and its release waits for all
+/// work of the device.
+///
+/// Memory is requested from the driver in segments, whole multiples of 2 MiB, which are cut into
+/// blocks. An allocation takes the smallest free block that fits and splits it; a released block is
+/// merged with free neighbours in its segment. Blocks of up to 1 MiB have separate segments, so
+/// that small allocations do not fragment the large ones. The allocator knows nothing of streams: a
+/// released block may be handed out again at once, and the owner orders the work (see device.hpp,
+/// Memory). Any thread.
 class CachingAllocator {
  public:
   static constexpr std::size_t kAlignment = 512;
@@ -31,20 +36,20 @@ class CachingAllocator {
   static constexpr std::size_t kLargestSmall = std::size_t{1} << 20;
 
   explicit CachingAllocator(RawMemory raw) : raw_(std::move(raw)) {}
-  /// Gives everything back, also what is still in use: nothing may be.
+  /// Releases all segments to the driver. No block may be in use.
   ~CachingAllocator();
   CachingAllocator(const CachingAllocator&) = delete;
   CachingAllocator& operator=(const CachingAllocator&) = delete;
 
-  /// Aligned to 512 bytes; no null for 0 bytes. When the driver is short, unused segments go back
-  /// to it first; null when that is not enough either.
+  /// Returns memory aligned to 512 bytes, also for 0 bytes. If the driver has not enough memory,
+  /// releases unused segments to it and tries again; returns null if that fails too.
   std::byte* allocate(std::size_t nbytes);
-  /// What `allocate` gave, for reuse.
+  /// Takes back memory of `allocate` for reuse.
   void release(std::byte* data) noexcept;
-  /// Gives unused segments back. Returns their bytes.
+  /// Releases unused segments to the driver. Returns their size in bytes.
   std::size_t release_cached();
 
-  [[nodiscard]] std::size_t in_use() const;    ///< bytes of blocks handed out
+  [[nodiscard]] std::size_t in_use() const;    ///< bytes of used blocks
   [[nodiscard]] std::size_t reserved() const;  ///< bytes of all segments
 
  private:
@@ -54,11 +59,11 @@ class CachingAllocator {
   };
   struct Block {
     std::size_t nbytes;
-    std::byte* segment;  ///< where its segment begins
+    std::byte* segment;  ///< start of its segment
     bool used;
   };
   using Blocks = std::map<std::byte*, Block>;
-  using FreeBlocks = std::set<std::pair<std::size_t, std::byte*>>;
+  using FreeBlocks = std::set<std::pair<std::size_t, std::byte*>>;  ///< by size, then address
 
   FreeBlocks& free_blocks(const Block& block);
   Blocks::iterator find_free(std::size_t nbytes, bool small);
@@ -69,8 +74,8 @@ class CachingAllocator {
 
   mutable std::mutex mutex_;
   RawMemory raw_;
-  std::unordered_map<std::byte*, Segment> segments_;
-  Blocks blocks_;  ///< all, by address
+  std::unordered_map<std::byte*, Segment> segments_;  ///< by start address
+  Blocks blocks_;  ///< free and used blocks of all segments, by address
   FreeBlocks free_small_;
   FreeBlocks free_large_;
   std::size_t in_use_ = 0;

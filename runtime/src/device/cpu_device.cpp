@@ -15,11 +15,12 @@
 namespace acc::device {
 namespace {
 
-/// Whole pages, so that each piece of memory can be protected by itself.
+/// Memory consists of whole pages, so that each piece can be protected by mprotect on its own.
 constexpr std::size_t kAlignment = 4096;
 
 Error no_memory(std::size_t nbytes, std::string_view what) {
-  return {Errc::out_of_memory, fmt::format("cpu: no memory for {} bytes of {}", nbytes, what)};
+  return {Errc::out_of_memory,
+          fmt::format("cpu: out of memory: cannot allocate {} bytes for {}", nbytes, what)};
 }
 
 class HostMemory final : public Memory {
@@ -45,6 +46,8 @@ class HostMemory final : public Memory {
   std::shared_ptr<MemoryLedger> ledger_;
 };
 
+// All work runs on the calling thread before the call returns. So streams need no queue, waits for
+// events do nothing, and an event is complete when it is recorded; it only stores the time.
 class CpuStream final : public Stream {
  public:
   explicit CpuStream(std::string name) : Stream(std::move(name)) {}
@@ -61,9 +64,10 @@ class CpuEvent final : public Event {
   double when_ = host_microseconds();
 };
 
-/// Elements that a thread takes at a time.
+/// Number of elements that a thread takes at a time.
 constexpr std::int64_t kTile = 1 << 16;
 
+/// Cuts ranges into tiles of at most kTile elements.
 std::vector<UpdateRange> tiles_of(std::span<const UpdateRange> ranges) {
   std::vector<UpdateRange> tiles;
   for (const UpdateRange& range : ranges) {
@@ -127,7 +131,8 @@ class CpuDevice final : public Device {
                                .accumulate = accumulate});
   }
   void add_squared_norm(const float* values, std::size_t numel, double* sum, Stream&) override {
-    // By tiles also on one thread: the same bits however many there are.
+    // Sums by tiles also on one thread, so that the result does not depend on the number of
+    // threads.
     const auto tiles = tiles_of(std::vector<UpdateRange>{{0, static_cast<std::int64_t>(numel)}});
     std::vector<double> sums(tiles.size());
     team_.run(tiles.size(), [&](std::size_t i) {
@@ -163,6 +168,8 @@ class CpuDevice final : public Device {
   }
 
  private:
+  /// Calls `update` for all ranges; with several threads, for tiles of them in parallel. Each
+  /// element is updated independently, so the result does not depend on the tiles.
   template <typename Update>
   void for_each_tile(std::span<const UpdateRange> ranges, const Update& update) {
     if (team_.size() == 1) {

@@ -13,13 +13,14 @@
 #include <string_view>
 #include <vector>
 
-/// Where a rank computes: memory, queues of work, and the few loops that sharding needs there. Two
-/// kinds, one interface: on the CPU everything happens at once on the calling thread; on a GPU it
-/// is queued on a stream. Nothing above this folder knows which.
+/// Interface to the place where a rank computes: memory, streams, and the few loops that sharding
+/// needs. On the CPU, a call does its work at once on the calling thread. On a GPU, it queues the
+/// work on a stream. Code outside of this folder does not distinguish the two.
 namespace acc::device {
 
-/// Memory of a device, or of the host beside it. Goes back to the device's cache with the last
-/// reference; work that uses it must by then be done, or come before in the compute stream.
+/// Memory of a device, or page-locked memory of its host. Returns to the device's cache with the
+/// last reference. By then, all work that uses it must be complete or ordered before the compute
+/// stream: the next owner's first use is ordered after the compute stream only.
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -40,7 +41,8 @@ class Memory {
 };
 using MemoryPtr = std::shared_ptr<Memory>;
 
-/// A queue of work that runs in order. Two queues run side by side unless an event orders them.
+/// A queue of work that runs in order. Work on two streams may run at the same time unless an event
+/// orders it.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -48,7 +50,7 @@ class Stream {
   Stream& operator=(const Stream&) = delete;
   /// The cudaStream_t; null on the CPU.
   [[nodiscard]] virtual void* native() const noexcept { return nullptr; }
-  /// For traces: "compute", "gather", …
+  /// Name in traces, such as "compute".
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
 
  protected:
@@ -59,18 +61,19 @@ class Stream {
 };
 using StreamPtr = std::shared_ptr<Stream>;
 
-/// A point in a stream.
+/// A point in a stream, recorded by `Device::record`.
 class Event {
  public:
   virtual ~Event() = default;
   Event(const Event&) = delete;
   Event& operator=(const Event&) = delete;
-  /// Whether all work before it is done. Throws Error(device) when that work failed.
+  /// True if all work before the event is complete. Throws Error(device) if that work failed.
   [[nodiscard]] virtual bool done() const = 0;
-  /// Blocks this thread until it is.
+  /// Blocks this thread until all work before the event is complete.
   virtual void synchronize() const = 0;
-  /// When it was reached, in microseconds of the host's steady clock; only once `done`, and on a
-  /// GPU only for events that were recorded while `Device::time_events(true)` held.
+  /// Time at which the event was reached, in microseconds of the host's steady clock. Only valid
+  /// once `done`. On a GPU only for events recorded while event timing was enabled
+  /// (`Device::time_events`).
   [[nodiscard]] virtual double microseconds() const = 0;
 
  protected:
@@ -78,20 +81,21 @@ class Event {
 };
 using EventPtr = std::shared_ptr<Event>;
 
-/// Who wants to know when collectives ran.
+/// Receiver of the times at which collectives ran.
 class Timeline {
  public:
   virtual ~Timeline() = default;
-  /// A collective ran on `stream` from `begin` to `end`, which need not be reached yet.
+  /// Adds a collective that runs on `stream` from `begin` to `end`. The events need not be reached
+  /// yet.
   virtual void add(std::string name, const std::string& stream, EventPtr begin, EventPtr end) = 0;
 };
 
-/// What a device holds, in bytes.
+/// Memory statistics of a device, in bytes.
 struct MemoryFigures {
-  std::int64_t allocated = 0;       ///< handed out
-  std::int64_t peak_allocated = 0;  ///< the most so far
-  std::int64_t reserved = 0;        ///< handed out or cached: what the driver has given
-  std::int64_t host_allocated = 0;  ///< page-locked host memory
+  std::int64_t allocated = 0;       ///< in use by this process
+  std::int64_t peak_allocated = 0;  ///< maximum of `allocated` so far
+  std::int64_t reserved = 0;        ///< allocated from the driver: in use or cached
+  std::int64_t host_allocated = 0;  ///< page-locked host memory in use
   struct Holder {
     std::string what;
     std::int64_t nbytes;
@@ -99,21 +103,21 @@ struct MemoryFigures {
   std::vector<Holder> holders;  ///< `allocated` by purpose, largest first
 };
 
-/// A part of a shard whose elements belong to one parameter, for the optimizer; elements that no
-/// range covers are left alone.
+/// Part of a shard whose elements belong to one parameter, in elements. An optimizer step changes
+/// only elements that a range covers.
 struct UpdateRange {
   std::int64_t begin = 0;
   std::int64_t numel = 0;
-  bool decays = true;  ///< whether weight decay applies
+  bool decays = true;  ///< true if weight decay applies
 };
 
-/// One shard as an optimizer step sees it; each [shard numel] in the device's memory.
+/// Arrays of one shard for an optimizer step; each [shard numel] in the device's memory.
 using kernels::UpdateArrays;
 
-/// A place to compute. Used by one thread, the one that opened it. All pointers are of this
-/// device's memory or, where said, of host memory that it allocated; sizes are in elements unless
-/// the name says bytes. Work is queued and may not have happened when a call returns. Throws
-/// Error(device | out_of_memory).
+/// A place to compute. Used only by the thread that opened it. Pointers are to this device's memory
+/// or, where stated, to host memory that it allocated. Sizes are in elements unless the name says
+/// bytes. Work is queued and may not be complete when a call returns. Throws Error(device |
+/// out_of_memory).
 class Device {
  public:
   virtual ~Device() = default;
@@ -122,63 +126,70 @@ class Device {
 
   [[nodiscard]] virtual plugins::Device kind() const noexcept = 0;
   [[nodiscard]] virtual int index() const noexcept = 0;  ///< 0 on the CPU
-  /// "cpu", "cuda:0 (NVIDIA H200)".
+  /// Name for messages: "cpu", "cuda:0 (NVIDIA H200)".
   [[nodiscard]] virtual std::string describe() const = 0;
-  /// Names the piece of hardware across processes of a host ("GPU-8a3f…"; "cpu").
+  /// Identifies the hardware across the processes of a host: "GPU-" and the UUID, or "cpu".
   [[nodiscard]] virtual std::string hardware_id() const = 0;
 
   // --- memory
-  /// Zero-filled, aligned to 256 bytes. `what` says whose it is, in reports and when memory is
-  /// short: "optimizer moments".
+  /// Allocates device memory, aligned to 256 bytes and zero-filled on the compute stream: other
+  /// streams must wait for that stream before they use it. `what` is the purpose in reports and
+  /// out-of-memory errors, such as "optimizer moments".
   virtual MemoryPtr allocate(std::size_t nbytes, std::string_view what) = 0;
-  /// Host memory that this device copies from and to without waiting (page-locked for a GPU).
-  /// Zero-filled.
+  /// Allocates zero-filled host memory that this device copies from and to asynchronously
+  /// (page-locked for a GPU).
   virtual MemoryPtr allocate_host(std::size_t nbytes, std::string_view what) = 0;
-  /// The same property for host memory that somebody else owns, until `unpin`.
+  /// Page-locks host memory that the caller owns, until `unpin`.
   virtual void pin(void* data, std::size_t nbytes) = 0;
   virtual void unpin(void* data) noexcept = 0;
-  /// Enters memory into the figures that was not allocated here (NCCL's own, say); negative: gone.
+  /// Adds memory to the statistics that was not allocated here, for example by NCCL. Negative:
+  /// freed.
   virtual void account(std::int64_t nbytes, std::string_view what) = 0;
-  /// Gives what is cached and unused back to the driver, for others.
+  /// Returns cached, unused memory to the driver, so that others can allocate it.
   virtual void trim() = 0;
-  /// The Error(out_of_memory) of an allocation that failed elsewhere: who holds what.
+  /// The Error(out_of_memory) for an allocation that failed elsewhere. Lists the memory per
+  /// purpose.
   [[nodiscard]] virtual Error out_of_memory(std::size_t nbytes, std::string_view what) const = 0;
   [[nodiscard]] virtual MemoryFigures memory() const = 0;
 
   // --- order
-  /// Where the program computes.
+  /// The stream of the program's own computation.
   [[nodiscard]] virtual Stream& compute() noexcept = 0;
   virtual StreamPtr make_stream(std::string name) = 0;
+  /// Records an event after everything that has been issued to `stream`.
   virtual EventPtr record(Stream& stream) = 0;
-  /// What is issued to `stream` from now on runs after `event`.
+  /// Makes everything that is issued to `stream` from now on run after `event`. Does not block the
+  /// host.
   virtual void wait(Stream& stream, const Event& event) = 0;
   /// Blocks this thread until all work on all streams of this device is done.
   virtual void synchronize() = 0;
+  /// Enables timing for events recorded from now on. It makes recording slower on a GPU.
   virtual void time_events(bool enabled) = 0;
-  /// Null: nobody. Process groups tell it of what they run on streams of this device.
+  /// Sets the receiver of the times of collectives on this device; null: none. Not owned.
   void set_timeline(Timeline* timeline) noexcept { timeline_ = timeline; }
   [[nodiscard]] Timeline* timeline() const noexcept { return timeline_; }
 
   // --- work, queued on `stream`
-  /// Between any two of: memory of this device, host memory.
+  /// Copies between any two of memory of this device and host memory. No overlap.
   virtual void copy(void* to, const void* from, std::size_t nbytes, Stream& stream) = 0;
   virtual void zero(void* to, std::size_t nbytes, Stream& stream) = 0;
-  /// Any two of float32, bfloat16 and float16; to nearest even. The same dtype copies.
+  /// Converts between float32, bfloat16 and float16, rounding to nearest even. Equal dtypes: a
+  /// copy.
   virtual void cast(const void* from, DType from_dtype, void* to, DType to_dtype, std::size_t numel,
                     Stream& stream) = 0;
   /// to = (accumulate ? to : 0) + scale * from, in float32. `to` may be `from` when that is
   /// float32.
   virtual void add_scaled(const void* from, DType from_dtype, float* to, std::size_t numel,
                           float scale, bool accumulate, Stream& stream) = 0;
-  /// *sum += the sum of squares, in double and in an order that depends on numel alone.
-  /// sum: memory of this device.
+  /// *sum += the sum of squares, computed in double in an order that depends only on numel. sum:
+  /// memory of this device.
   virtual void add_squared_norm(const float* values, std::size_t numel, double* sum,
                                 Stream& stream) = 0;
-  /// values = scale * values, brought into [-limit, limit]; NaN stays NaN.
+  /// values = scale * values, clamped to [-limit, limit]; NaN stays NaN.
   virtual void scale_clamped(float* values, std::size_t numel, float scale, float limit,
                              Stream& stream) = 0;
-  /// torch.optim.AdamW's and SGD's rules in one pass; the coefficients' decay applies where a
-  /// range says so.
+  /// Optimizer step by the rules of torch.optim.AdamW and torch.optim.SGD, in one pass. Weight
+  /// decay applies to the ranges that ask for it.
   virtual void adamw(const kernels::AdamWCoefficients& coefficients, const UpdateArrays& arrays,
                      std::span<const UpdateRange> ranges, Stream& stream) = 0;
   virtual void sgd(const kernels::SgdCoefficients& coefficients, const UpdateArrays& arrays,

@@ -4,7 +4,7 @@
 
 namespace acc::device {
 
-/// The host's steady clock, which events of every device are told in.
+/// Current time of the host's steady clock in microseconds. Times of events of all devices use it.
 inline double host_microseconds() {
   return std::chrono::duration<double, std::micro>(
              std::chrono::steady_clock::now().time_since_epoch())

@@ -11,6 +11,7 @@ MemoryFigures MemoryLedger::figures() const {
                         .reserved = allocated_,
                         .host_allocated = host_,
                         .holders = {}};
+  // Purposes whose memory has been freed completely stay in the map with 0 bytes.
   for (const auto& [what, nbytes] : holders_) {
     if (nbytes > 0) {
       figures.holders.push_back({what, nbytes});

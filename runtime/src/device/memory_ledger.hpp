@@ -9,9 +9,10 @@
 
 namespace acc::device {
 
-/// Who holds how much of a device's memory. Any thread.
+/// Counts the bytes of a device's memory in use, in total and per purpose. Any thread.
 class MemoryLedger {
  public:
+  /// Adds memory used for `what`; negative: freed.
   void add(std::int64_t nbytes, std::string_view what) {
     const std::lock_guard lock(mutex_);
     allocated_ += nbytes;
@@ -22,7 +23,7 @@ class MemoryLedger {
     const std::lock_guard lock(mutex_);
     host_ += nbytes;
   }
-  /// `reserved` is for the owner to fill in.
+  /// Sets `reserved` to `allocated`; an owner with a cache replaces it.
   [[nodiscard]] MemoryFigures figures() const;
 
  private:

@@ -15,9 +15,9 @@ namespace {
 
 constexpr const char* kLibrary = "libacc_cuda.so";
 
-// Beside the library that holds this function, or in lib/ beside a program's bin/; else where the
-// loader finds it.
-// ACC_CUDA_BACKEND names another, for tests.
+// Path of libacc_cuda.so: the value of ACC_CUDA_BACKEND (for tests) if it is set; else the folder
+// of the library or program that contains this function, or lib/ next to a program's bin/; else the
+// bare name, which the dynamic loader searches.
 std::string backend_path() {
   if (const char* const named = std::getenv("ACC_CUDA_BACKEND"); named != nullptr) {
     return named;
@@ -41,20 +41,23 @@ Backend& load_backend() {
   if (library == nullptr) {
     throw Error(
         Errc::device,
-        fmt::format("device cuda: {} does not load ({}): this build has no CUDA half; build "
+        fmt::format("device cuda: cannot load {} ({}): this build has no CUDA support; build "
                     "with the preset cuda, or use --cpu",
                     kLibrary, dlerror()));
   }
+  // The version is checked before any virtual call, because the layout of Backend may differ.
   const auto entry = reinterpret_cast<BackendEntry>(dlsym(library, kBackendEntry));
   Backend* const backend = entry == nullptr ? nullptr : entry(kBackendVersion);
   if (backend == nullptr) {
-    throw Error(Errc::device, fmt::format("device cuda: {} is of another version than the runtime "
-                                          "that loads it: install both from one build",
-                                          path));
+    throw Error(Errc::device,
+                fmt::format("device cuda: {} has a different version than the runtime "
+                            "that loads it: install both from one build",
+                            path));
   }
   return *backend;
 }
 
+// Index of this worker's GPU among those that it sees.
 int choose_gpu(const plugins::RuntimeSettings& settings, int count) {
   const auto& identity = settings.identity;
   if (settings.share_gpus) {
@@ -75,6 +78,7 @@ Opened open_device(const plugins::RuntimeSettings& settings) {
   if (settings.device == plugins::Device::cpu) {
     return {.device = open_cpu_device()};
   }
+  // Loaded once and never unloaded: memory and streams of the library may outlive every runtime.
   static Backend& backend = load_backend();
   const int index = choose_gpu(settings, backend.device_count());
   return {.device = backend.open(index), .backend = &backend};

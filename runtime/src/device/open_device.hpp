@@ -4,15 +4,15 @@
 
 namespace acc::device {
 
-/// Where this rank computes.
+/// Device of this rank, with the library that it comes from.
 struct Opened {
   DevicePtr device;
-  Backend* backend = nullptr;  ///< null on the CPU; lives as long as the process
+  Backend* backend = nullptr;  ///< null on the CPU; never unloaded
 };
 
-/// The CPU, or GPU number local_rank (modulo their number where GPUs may be shared). Throws
-/// Error(device) that says in one sentence what is missing: this library's CUDA half, the driver,
-/// a driver that is new enough, a GPU for every worker of this machine.
+/// Opens the device that the settings ask for: the CPU, or GPU number local_rank (modulo the number
+/// of GPUs if ranks may share them). Throws Error(device) if libacc_cuda.so, the driver, a new
+/// enough driver, or a GPU for each worker of this machine is missing; the message says which.
 Opened open_device(const plugins::RuntimeSettings& settings);
 
 }  // namespace acc::device

@@ -1,5 +1,8 @@
 #include "device/thread_team.hpp"
 
+// The mutex is held except while a part runs. `task_` points to the caller's function, which lives
+// until `run` returns, and `run` returns only after all parts are finished, so no thread can use it
+// afterwards. Threads that wake up late find no part left and sleep again.
 namespace acc::device {
 
 ThreadTeam::ThreadTeam(int size) {

@@ -10,10 +10,11 @@
 
 namespace acc::device {
 
-/// A few threads that do one task together at a time. Used by one thread, which takes part.
+/// A fixed set of threads that work on one task at a time. Used by one thread, which takes part in
+/// the work. Threads take the parts of a task from a common counter.
 class ThreadTeam {
  public:
-  /// `size` counts the caller.
+  /// `size`: number of threads, including the caller's.
   explicit ThreadTeam(int size);
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(threads_.size()) + 1; }
@@ -23,15 +24,17 @@ class ThreadTeam {
 
  private:
   void work(const std::stop_token& stop);
+  /// Runs parts until none is left. Releases `lock` during each part.
   void take_parts(std::unique_lock<std::mutex>& lock);
 
   std::mutex mutex_;
   std::condition_variable_any begun_;
   std::condition_variable_any done_;
-  const std::function<void(std::size_t)>* task_ = nullptr;  // guarded by mutex_, as are the next
+  // Guarded by mutex_:
+  const std::function<void(std::size_t)>* task_ = nullptr;  ///< null between tasks
   std::size_t parts_ = 0;
-  std::size_t next_ = 0;
-  std::size_t finished_ = 0;
+  std::size_t next_ = 0;      ///< the next part to take
+  std::size_t finished_ = 0;  ///< parts completed
   std::vector<std::jthread> threads_;
 };
 

@@ -1,6 +1,9 @@
-// What `acclaunch doctor` starts on every machine: looks at it, at the others and at the network.
-//   acc_doctor [--output FILE] [--driver VERSION] [--gpu NAME]...    as a worker
-//   acc_doctor --alone [--meet HOST:PORT] [--machine_rank N] ...   where machines could not meet
+// The program that `acclaunch doctor` starts on every machine. Examines the machine, the other
+// machines and the network between them.
+//   acc_doctor [--output FILE] [--driver VERSION] [--gpu NAME]...     as a worker of a job
+//   acc_doctor --alone [--meet HOST:PORT] [--machine_rank N] ...    when machines could not meet
+//
+// Exit status: 0, or 1 if a finding is an error; on all machines the status of machine 0's report.
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
@@ -29,7 +32,7 @@ namespace {
 using namespace acc::doctor;
 
 constexpr std::chrono::seconds kStoreLimit{20};
-/// Machine 0 may measure many pairs again; it ends with its launcher, if nothing else.
+/// Time limit for machine 0's result, which may measure many pairs again.
 constexpr std::chrono::minutes kVerdictLimit{10};
 
 struct Options {
@@ -37,7 +40,7 @@ struct Options {
   bool alone = false;
   std::string meet;
   int machine_rank = 0;
-  MachineFacts facts;  ///< those that the launcher knows
+  MachineFacts facts;  ///< facts passed by the launcher
 };
 
 Options read_options(int argc, char** argv) {
@@ -84,6 +87,7 @@ int show(const Examination& examination, const std::vector<Finding>& found) {
   return exit_status(found);
 }
 
+/// Prints the report, writes the JSON file if `path` is not empty, and returns the exit status.
 int report(const Examination& examination, const std::string& path) {
   const std::vector<Finding> found = findings(examination);
   const int status = show(examination, found);
@@ -109,11 +113,11 @@ int examine_alone(Options options) {
   std::vector<Finding> all = meeting_findings(place, options.facts);
   all.insert(all.end(), found.begin(), found.end());
   std::ranges::stable_sort(all, {}, &Finding::severity);
-  std::printf("The machines did not meet; what machine %d finds alone:\n\n", options.machine_rank);
+  std::printf("The machines did not meet. Findings of machine %d alone:\n\n", options.machine_rank);
   return show(examination, all);
 }
 
-/// One rank a machine, whatever else the launch has.
+/// Identity with one rank per machine, whatever the launch has.
 acc::plugins::WorkerIdentity by_machines(acc::plugins::WorkerIdentity identity) {
   identity.rank = identity.node_rank;
   identity.world_size = identity.num_nodes;
@@ -151,7 +155,7 @@ int examine_together(Options options, acc::plugins::RuntimeSettings settings) {
   if (!examination.machines.front()) {
     throw acc::Error(
         acc::Errc::timeout,
-        "machine 0 joined, but did not tell of itself in time: look at its load; it may "
+        "timeout: machine 0 joined, but did not report its facts in time: look at its load; it may "
         "be frozen");
   }
   return std::atoi(store->get("verdict", kVerdictLimit).c_str());
@@ -164,15 +168,16 @@ int run(int argc, char** argv) {
   }
   const auto settings =
       acc::plugins::settings_from_environment(acc::plugins::current_environment());
-  if (settings.identity.local_rank >
-      0) {  // a launcher a rank: the first of a machine speaks for it
+  // If there is one launcher per rank, the first rank of a machine acts for the machine.
+  if (settings.identity.local_rank > 0) {
     return 0;
   }
   return settings.identity.num_nodes == 1 ? examine_alone(std::move(options))
                                           : examine_together(std::move(options), settings);
 }
 
-/// Its lines come from all machines without a mark of the launcher's.
+/// Prints an error with the host name, because the launcher does not prefix the lines of the
+/// doctor.
 void complain(const std::exception& error) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
@@ -193,5 +198,5 @@ int main(int argc, char** argv) {
     complain(error);
   }
   std::fflush(nullptr);
-  std::_Exit(status);  // a look-up or a collective that was given up may still be under way
+  std::_Exit(status);  // threads of abandoned lookups and collectives may still run
 }

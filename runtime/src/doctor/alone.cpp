@@ -19,6 +19,7 @@ bool is_own(const std::string& address, const MachineFacts& own) {
          });
 }
 
+/// Finding for one attempt to connect to the main process.
 Finding finding_of(const MeetingPlace& place, const Attempt& attempt) {
   const std::string where = fmt::format("{}:{} ({})", place.host, place.port, attempt.address);
   switch (attempt.reached) {
@@ -27,15 +28,15 @@ Finding finding_of(const MeetingPlace& place, const Attempt& attempt) {
               "main_process_answers",
               {0},
               where + " accepts connections from here: another machine is missing, or was late",
-              "Look at the other machines' launchers; the one that is missing is named by machine "
-              "0."};
+              "Look at the launchers of the other machines; machine 0's launcher names the missing "
+              "one."};
     case Reached::refused:
       return {Severity::error,
               "main_process_refuses",
               {0},
-              where + " refuses: nobody listens there",
-              "Machine 0's launcher has ended, or was never started, or took another port; or the "
-              "address is another machine's. While it waits, ss -ltn on it shows the port."};
+              where + " refuses the connection: no process listens there (ECONNREFUSED)",
+              "Machine 0's launcher has ended, was never started, or uses another port; or the "
+              "address belongs to another machine. While it waits, ss -ltn on it shows the port."};
     case Reached::no_route:
       return {
           Severity::error,
@@ -49,7 +50,7 @@ Finding finding_of(const MeetingPlace& place, const Attempt& attempt) {
           Severity::error,
           "main_process_unreachable",
           {0},
-          where + " does not answer: packets are dropped on the way",
+          where + " does not answer (timeout): packets are dropped on the way",
           "Allow TCP to that port in machine 0's firewall and in the cloud's security group, or "
           "name an open one with --main_process_port on all machines."};
   }
@@ -77,22 +78,20 @@ std::vector<Finding> meeting_findings(const MeetingPlace& place, const MachineFa
     const auto unknown = rendezvous::main_process_unknown(place.host, place.name.failure);
     return {{Severity::error, "main_process_unknown", {0}, unknown.what, unknown.what_to_do}};
   }
+  // An address is here if it is a loopback address or belongs to an interface of this machine.
   const bool leads_here =
       std::ranges::all_of(addresses, [&](const std::string& each) { return is_own(each, own); });
   if (place.serves &&
       std::ranges::none_of(addresses, [&](const auto& each) { return is_own(each, own); })) {
     const auto elsewhere = rendezvous::main_process_elsewhere(place.host, addresses);
-    found.push_back({Severity::error,
-                     "main_process_elsewhere",
-                     {0},
-                     elsewhere.what,
-                     elsewhere.what_to_do});
+    found.push_back(
+        {Severity::error, "main_process_elsewhere", {0}, elsewhere.what, elsewhere.what_to_do});
   } else if (!place.serves && leads_here) {
     found.push_back(
         {Severity::error,
          "main_process_is_here",
          {0},
-         fmt::format("this is not machine 0, but --main_process_ip {} leads to {}, which "
+         fmt::format("this is not machine 0, but --main_process_ip {} resolves to {}, which "
                      "is this machine",
                      place.host, fmt::join(addresses, ", ")),
          "Correct --machine_rank, or the name in this machine's /etc/hosts."});

@@ -15,7 +15,7 @@
 namespace acc::doctor {
 namespace {
 
-/// All addresses, of both families where there are two.
+/// Listens on all addresses: IPv6 and IPv4 on one socket, or IPv4 alone if there is no IPv6.
 UniqueFd listen_on(std::uint16_t port) {
   constexpr int kBacklog = 1024;
   const int both = 0;
@@ -40,13 +40,13 @@ UniqueFd listen_on(std::uint16_t port) {
 }
 
 std::uint16_t port_of(const UniqueFd& socket) {
-  sockaddr_in6 own{};  // the port lies at the same place in both families
+  sockaddr_in6 own{};  // the port is at the same offset in both families
   socklen_t length = sizeof(own);
   ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length);
   return ntohs(own.sin6_port);
 }
 
-/// The first free port from `from` on, or one that the system chooses.
+/// Listens on the first free port of the 64 from `from` on, else on one that the system chooses.
 UniqueFd listen_near(int from, int high) {
   constexpr int kTries = 64;
   for (int port = from; port < from + kTries && port <= high; ++port) {
@@ -57,7 +57,7 @@ UniqueFd listen_near(int from, int high) {
   return listen_on(0);
 }
 
-/// False when the peer has gone.
+/// Answers one probe of a connection. Returns false if the connection is to be closed.
 bool answer(int socket, std::uint64_t token) {
   char request = 0;
   const ssize_t got = ::recv(socket, &request, 1, MSG_DONTWAIT);
@@ -90,9 +90,12 @@ Answering::~Answering() {
   ::eventfd_write(wake_.get(), 1);
 }
 
-// More than the machines of a job ask at once; strangers shall not take all descriptors.
+// Limit of connections; beyond it, the oldest is closed. More than the machines of a job open at
+// once. Without a limit, strangers could use up all file descriptors.
 constexpr std::size_t kMostPeers = 512;
 
+// One poll loop for listeners and connections. A new connection gets TCP_NODELAY, because delayed
+// answers would distort the clock comparison.
 void Answering::serve(const std::stop_token& stop) const {
   std::vector<UniqueFd> peers;
   while (!stop.stop_requested()) {

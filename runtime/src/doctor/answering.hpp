@@ -9,19 +9,20 @@
 
 namespace acc::doctor {
 
-/// What a machine answers to one byte.
+/// Reply to a probe, which is one byte. 16 bytes in the byte order of the machine.
 struct Answer {
-  std::uint64_t token = 0;    ///< whose answer this is
-  std::int64_t clock_ns = 0;  ///< its real-time clock
+  std::uint64_t token = 0;    ///< identifies the machine that answers
+  std::int64_t clock_ns = 0;  ///< its real-time clock, nanoseconds since 1970
 };
 
-/// Listens on ports spread over the range from which the system takes free ones, on all addresses
-/// of the machine, and answers on a thread of its own until it is destroyed.
+/// Listens on all addresses of the machine, on ports spread over the range of ephemeral ports, and
+/// answers probes on a separate thread until it is destroyed.
 class Answering {
  public:
-  /// Ports within the range: a firewall may open a part of it.
+  /// Number of ports. Several, because a firewall may open only a part of the range.
   static constexpr int kPorts = 4;
 
+  /// Throws Error(connection) if it cannot listen on any port.
   Answering(int port_low, int port_high, std::uint64_t token);
   ~Answering();
   Answering(const Answering&) = delete;
@@ -35,7 +36,7 @@ class Answering {
   std::uint64_t token_;
   std::vector<UniqueFd> listeners_;
   std::vector<std::uint16_t> ports_;
-  UniqueFd wake_;
+  UniqueFd wake_;  ///< eventfd that ends the thread's poll
   std::jthread thread_;
 };
 

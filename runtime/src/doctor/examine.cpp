@@ -20,14 +20,17 @@ using std::chrono::seconds;
 using Clock = std::chrono::steady_clock;
 using Pair = std::pair<int, int>;
 
-constexpr seconds kFactsLimit{20};   ///< until all have told of themselves
-constexpr seconds kResolveLimit{5};  ///< of one name; the usual resolver's first time-out
-constexpr seconds kConnectLimit{3};  ///< a lost packet is sent again after 1 s, then after 2 more
+constexpr seconds kFactsLimit{20};   ///< for the facts of all machines
+constexpr seconds kResolveLimit{5};  ///< per name; the default of resolv.conf's `timeout`
+constexpr seconds kConnectLimit{3};  ///< TCP sends a lost SYN again after 1 s, then after 2 s more
 constexpr seconds kClockLimit{1};
-constexpr seconds kPairLimit = kMeasureLimit + seconds(7);  ///< of a round
-constexpr int kTimesAgain = 2;                              ///< for what still looks slow
-constexpr std::size_t kMostAgain = 16;                      ///< pairs each time
+constexpr seconds kPairLimit = kMeasureLimit + seconds(7);  ///< per round of measurements
+constexpr int kTimesAgain = 2;          ///< repetitions of measurements that look slow
+constexpr std::size_t kMostAgain = 16;  ///< limit of pairs per repetition
 
+/// The examination by one machine. Machines exchange everything through the store: "facts/M",
+/// "reached/M", "round/R/M" and "pairs/M" are written by machine M, "again/..." directs the
+/// repeated measurements. A machine that misses one limit is `lost_` and is not waited for again.
 class Examiner {
  public:
   Examiner(const plugins::RuntimeSettings& settings, std::shared_ptr<rendezvous::Store> store,
@@ -56,7 +59,7 @@ class Examiner {
     return examination_.machines[static_cast<std::size_t>(number)];
   }
 
-  /// Nothing where it does not come in time.
+  /// Value of a key, or nothing if it is not written within the limit.
   std::optional<std::string> get(const std::string& key, milliseconds limit) const {
     try {
       return store_->get(key, std::max(limit, milliseconds(1)));
@@ -68,8 +71,8 @@ class Examiner {
     }
   }
 
-  /// What each of the others that are still there has put under `key`/MACHINE, all within the
-  /// limit. Who has not is not waited for again.
+  /// Calls `use` with the value that each other machine writes under `key`/MACHINE. The limit is
+  /// for all of them together. A machine whose value is missing becomes lost.
   template <typename Use>
   void get_from_others(const std::string& key, milliseconds limit, const Use& use) {
     const auto deadline = Clock::now() + limit;
@@ -93,6 +96,8 @@ class Examiner {
     });
   }
 
+  /// Resolves the other machines' names, connects to them and compares clocks. Needs nothing from
+  /// the store, so a machine that is slow here delays no other.
   void look_at_others() {
     std::vector<std::string> names;
     for (int other = 0; other < count_; ++other) {
@@ -120,7 +125,8 @@ class Examiner {
     }
   }
 
-  /// All ports of the address that counts, and one of what else the name leads to.
+  /// Adds all ports of the address that collectives publish, and one port of each other address of
+  /// the name.
   static void add_targets(std::vector<Target>& targets, const MachineFacts& other,
                           const Resolved& name) {
     for (const std::uint16_t port : other.ports) {
@@ -161,7 +167,8 @@ class Examiner {
     return found == mine_.end() ? nullptr : &*found;
   }
 
-  /// Both of a pair must know whether they measure: if one of them can reach the other.
+  /// Decides which pairs measure, in the same way on both machines of a pair: those in which at
+  /// least one machine can connect to the other.
   void agree_on_pairs() {
     std::string reached(static_cast<std::size_t>(count_), '0');
     for (const PairFacts& pair : mine_) {
@@ -193,7 +200,8 @@ class Examiner {
 
   bool is_mine(const Pair& pair) const { return pair.first == me_ || pair.second == me_; }
 
-  /// Disjoint pairs at the same time; the next round begins when all have ended this one.
+  /// Measures all pairs in rounds. The pairs of a round are disjoint and measure at the same time.
+  /// The next round begins when all machines have finished this one.
   void measure_rounds() {
     agree_on_pairs();
     const auto rounds = rounds_of_pairs(count_);
@@ -216,7 +224,7 @@ class Examiner {
       store_->set(fmt::format("pairs/{}", me_), encode(mine_));
       return;
     }
-    // What a machine has seen counts, also if it was late.
+    // Asks machines that were late in an earlier step once more, for what they measured.
     std::erase_if(lost_, [&](int other) { return machine(other).has_value(); });
     get_from_others("pairs", kPairLimit, [&](int, const std::string& text) {
       for (PairFacts& each : decode_pairs(text)) {
@@ -225,7 +233,8 @@ class Examiner {
     });
   }
 
-  /// What looks bad may be another program's doing, or another pair's.
+  /// Pairs that look slow and are measured again, because another program or another pair may have
+  /// disturbed the measurement.
   std::vector<Pair> doubtful_pairs() const {
     const SlowLinks slow = slow_links(examination_);
     std::vector<Pair> pairs = slow.pairs;
@@ -255,7 +264,8 @@ class Examiner {
     return encode(list);
   }
 
-  /// One pair after the other, with all else still; machine 0 says when.
+  /// Measures the pairs that look slow again, one after the other with no other traffic. Machine 0
+  /// writes the list of pairs and tells each pair when to start.
   void measure_again() {
     for (int time = 0; time < kTimesAgain; ++time) {
       const std::string key = fmt::format("again/{}", time);
@@ -304,6 +314,7 @@ class Examiner {
     }
   }
 
+  /// Keeps the better of the old and the new figures of a pair.
   void take_better(const PairFacts& now) {
     for (PairFacts& each : examination_.pairs) {
       if (each.from == now.from && each.to == now.to && now.failure.empty() && now.latency_us &&
@@ -320,8 +331,8 @@ class Examiner {
   int me_, count_;
   Examination examination_;
   std::vector<PairFacts> mine_;
-  std::set<int> lost_;        ///< who was late once
-  std::set<int> measurable_;  ///< one of us reaches the other
+  std::set<int> lost_;        ///< machines that missed a limit
+  std::set<int> measurable_;  ///< machines that reach this one or are reached from it
 };
 
 }  // namespace

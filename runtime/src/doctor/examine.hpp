@@ -12,10 +12,11 @@ class Store;
 
 namespace acc::doctor {
 
-/// All machines tell of themselves, look at each other and measure every pair. Collective over the
-/// machines: `settings.identity` has one rank a machine. Each step has a limit, so that a machine
-/// that is frozen, or a port that is blocked, is found and not waited for. `own` is complete.
-/// Complete on machine 0; the others have only what they saw. Throws Error where the store is lost.
+/// Exchanges the machines' facts, lets each machine probe the others, and measures every pair.
+/// Collective over the machines: `settings.identity` has one rank per machine. Each step has a time
+/// limit, so a frozen machine or a blocked port is reported instead of waited for. `own`: the
+/// complete facts of this machine. The result is complete on machine 0; on other machines it has
+/// only what they measured themselves. Throws Error if the connection to the store is lost.
 Examination examine(const plugins::RuntimeSettings& settings,
                     const std::shared_ptr<rendezvous::Store>& store, const MachineFacts& own);
 

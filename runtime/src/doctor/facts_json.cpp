@@ -9,6 +9,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Every field is required; an unknown value is null. A missing field or a wrong type is an error of
+// nlohmann::json, which `decoded` translates.
 template <typename T>
 Json or_null(const std::optional<T>& value) {
   return value ? Json(*value) : Json(nullptr);
@@ -32,7 +34,7 @@ Reached reached_of(const std::string& name) {
       return each;
     }
   }
-  throw Error(Errc::protocol, "doctor: no such end of an attempt to connect: " + name);
+  throw Error(Errc::protocol, "doctor: unknown result of an attempt to connect: " + name);
 }
 
 Json to_json(const Interface& interface) {
@@ -116,7 +118,7 @@ PairFacts pair_of(const Json& json) {
   return pair;
 }
 
-/// Bytes of a name or a message need not be UTF-8.
+/// Serializes JSON. Bytes of a host name or an error message that are not UTF-8 are replaced.
 std::string text_of(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -127,7 +129,7 @@ auto decoded(const std::string& text, const Read& read_all) {
     return read_all(Json::parse(text));
   } catch (const nlohmann::json::exception& error) {
     throw Error(Errc::protocol,
-                std::string("doctor: a machine's facts cannot be read: ") + error.what());
+                std::string("doctor: cannot parse a machine's facts: ") + error.what());
   }
 }
 
@@ -205,7 +207,7 @@ MachineFacts decode_machine(const std::string& text) {
 std::vector<PairFacts> decode_pairs(const std::string& text) {
   return decoded(text, [](const Json& all) {
     if (!all.is_array()) {
-      throw Error(Errc::protocol, "doctor: a machine's pairs are no list");
+      throw Error(Errc::protocol, "doctor: a machine's pairs are not a list");
     }
     std::vector<PairFacts> pairs;
     for (const Json& each : all) {

@@ -6,7 +6,8 @@
 
 namespace acc::doctor {
 
-// Field by field, under the names of the members: the machines' messages and the report.
+// JSON objects whose fields have the names of the members. Used in the machines' messages and in
+// the report.
 nlohmann::ordered_json to_json(const MachineFacts& facts);
 nlohmann::ordered_json to_json(const PairFacts& pair);
 

@@ -18,14 +18,16 @@ double median(std::vector<double> values) {
 using Figure = std::optional<double>;
 using FigureOf = std::function<Figure(int, int)>;
 
-/// Smaller is better: the inverse of a bandwidth, a latency.
+/// A measured quantity in which smaller is better (latency, inverse bandwidth), and the threshold
+/// above which it is slow: more than `factor` times the median and more than `at_least` above it.
 struct Measure {
   FigureOf of;
-  double factor;    ///< above so many times the median
-  double at_least;  ///< and so much more than it
+  double factor;
+  double at_least;
 };
 
-/// Machines whose best pair is bad are bad themselves; what else is bad is a pair.
+/// Finds slow machines and pairs. A machine whose best pair is slow compared to the best pairs of
+/// all machines is slow itself. The pairs of the other machines are then compared with each other.
 SlowLinks slow_by(const Measure& measure, int count) {
   SlowLinks slow;
   std::vector<Figure> best(static_cast<std::size_t>(count));
@@ -71,6 +73,7 @@ SlowLinks slow_by(const Measure& measure, int count) {
   return slow;
 }
 
+/// Adds the elements of `from` that `to` lacks, and sorts `to`.
 void add_missing(std::vector<int>& to, const std::vector<int>& from) {
   for (const int each : from) {
     if (std::ranges::find(to, each) == to.end()) {
@@ -102,6 +105,7 @@ SlowLinks slow_links(const Examination& examination) {
       all.pairs.push_back(pair);
     }
   }
+  // A machine may be slow by one quantity only; its pairs are dropped for both.
   std::erase_if(all.pairs, [&](const auto& pair) {
     return std::ranges::count(all.machines, pair.first) +
                std::ranges::count(all.machines, pair.second) >
@@ -114,6 +118,7 @@ std::vector<std::optional<double>> clock_offsets_ms(const Examination& examinati
   const std::size_t count = examination.machines.size();
   std::vector<std::optional<double>> offsets(count);
   std::vector<double> known;
+  // Offsets are taken against one machine that answered, then shifted to the median.
   std::size_t reference = 0;
   while (reference < count && !examination.machines[reference]) {
     ++reference;

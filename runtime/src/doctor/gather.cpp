@@ -32,6 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// First line of a file; empty if it cannot be read.
 std::string first_line(const fs::path& path) {
   std::string line;
   std::getline(std::ifstream(path), line);
@@ -51,7 +52,8 @@ void gather_names(MachineFacts& facts) {
   facts.name_resolves_to = resolve({facts.host}, std::chrono::seconds(5))[facts.host].addresses;
 }
 
-/// CUDA and NCCL count 12.8 as 12080 and 2.28.3 as 22803.
+// NCCL encodes 2.28.3 as 22803; CUDA encodes 12.8 as 12080. Both libraries are opened here, not
+// linked, because they may be missing.
 std::string nccl_version() {
   try {
     std::error_code none;
@@ -63,7 +65,7 @@ std::string nccl_version() {
       return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
              std::to_string(version % 100);
     }
-  } catch (const Error&) {  // none here
+  } catch (const Error&) {  // NCCL is not installed here
   }
   return {};
 }
@@ -80,6 +82,7 @@ std::string cuda_version() {
              : std::string();
 }
 
+/// Link speed in Mbit/s as the driver reports it (ETHTOOL_GSET).
 std::optional<int> speed_of(int socket, ifreq request) {
   constexpr std::uint16_t kUnknown = 0xffff;
   ethtool_cmd command{};
@@ -92,7 +95,7 @@ std::optional<int> speed_of(int socket, ifreq request) {
   return static_cast<int>(command.speed | static_cast<unsigned>(command.speed_hi) << 16);
 }
 
-/// Those that are up, the loopback left out.
+/// Lists the interfaces that are up, without the loopback.
 void gather_interfaces(MachineFacts& facts) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) {
@@ -126,6 +129,7 @@ void gather_interfaces(MachineFacts& facts) {
   }
 }
 
+/// Range from which the kernel chooses ports for listeners without a fixed port.
 void gather_ports(MachineFacts& facts) {
   std::istringstream range(first_line("/proc/sys/net/ipv4/ip_local_port_range"));
   if (!(range >> facts.port_low >> facts.port_high)) {
@@ -134,6 +138,7 @@ void gather_ports(MachineFacts& facts) {
   }
 }
 
+/// Value of a key of /proc/meminfo, in bytes; 0 if it is missing.
 std::int64_t meminfo(const std::string& key) {
   std::ifstream file("/proc/meminfo");
   std::string name, unit;
@@ -145,7 +150,8 @@ std::int64_t meminfo(const std::string& key) {
   return 0;
 }
 
-/// This process's control group of that controller, as the file system shows it.
+/// Folder of this process's control group (cgroup) for a controller. Lines of /proc/self/cgroup are
+/// "ID:CONTROLLERS:PATH"; the one of cgroup version 2 has no controllers.
 fs::path control_group(const std::string& controller) {
   std::ifstream file("/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -169,7 +175,9 @@ std::optional<std::int64_t> number_in(const fs::path& path) {
   return line >> value ? std::optional(value) : std::nullopt;
 }
 
-/// Also the limits of the groups above count; in a container its own is at the root.
+/// Reads memory and its limits. The limits of all parent control groups apply too. In a container,
+/// the path that the kernel reports may not exist, and the container's own group is the root of
+/// /sys/fs/cgroup.
 void gather_memory(MachineFacts& facts) {
   facts.memory_total = meminfo("MemTotal");
   facts.memory_available = meminfo("MemAvailable");
@@ -177,7 +185,7 @@ void gather_memory(MachineFacts& facts) {
   for (; group.string().starts_with("/sys/fs/cgroup"); group = group.parent_path()) {
     auto limit = number_in(group / "memory.max");
     auto used = number_in(group / "memory.current");
-    if (!limit) {  // version 1, where no limit is a huge one
+    if (!limit) {  // cgroup version 1, in which "no limit" is a huge number
       limit = number_in(group / "memory.limit_in_bytes");
       used = number_in(group / "memory.usage_in_bytes");
     }
@@ -202,6 +210,7 @@ void gather_cpus(MachineFacts& facts) {
   facts.cpus = ::sched_getaffinity(0, sizeof(set), &set) == 0
                    ? CPU_COUNT(&set)
                    : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  // "cpu.max" (cgroup version 2) has quota and period in microseconds, or "max" without a limit.
   fs::path group = control_group("cpu");
   for (; group.string().starts_with("/sys/fs/cgroup"); group = group.parent_path()) {
     std::istringstream line(first_line(group / "cpu.max"));

@@ -4,9 +4,9 @@
 
 namespace acc::doctor {
 
-/// All that this machine knows of itself without the others: names, limits, memory, libraries. The
-/// fields that the launcher has to tell (`machine`, `gpus`, `driver_version`), `address`, `ports`
-/// and `token` are left as they are.
+/// Fills in what this machine can find out about itself: names, limits, memory, libraries. Does not
+/// change `machine`, `gpus` and `driver_version`, which the launcher passes, nor `address`, `ports`
+/// and `token`.
 void gather(MachineFacts& facts);
 
 }  // namespace acc::doctor

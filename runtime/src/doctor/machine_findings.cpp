@@ -1,4 +1,4 @@
-// What is wrong with a machine by itself, and in what machines differ.
+// Findings about single machines, and about differences between machines.
 #include "doctor/findings.hpp"
 
 #include <fmt/format.h>
@@ -8,6 +8,8 @@
 #include <functional>
 #include <map>
 
+// Each kind of problem gives one finding for all affected machines, so that a cluster of equal
+// machines with the same problem is reported in one line.
 namespace acc::doctor {
 namespace {
 
@@ -19,7 +21,8 @@ bool is_below(std::int64_t limit, std::int64_t wanted) {
   return limit != kUnlimited && limit < wanted;
 }
 
-/// Those of the machines, which all have the same to be told, in one finding.
+/// Adds one finding for all machines that `is_affected` selects. Its text has the words of each of
+/// them.
 using IsAffected = std::function<bool(const MachineFacts&)>;
 using Words = std::function<std::string(const MachineFacts&)>;
 
@@ -44,7 +47,7 @@ void add_memory(std::vector<Finding>& to, const Examination& examination) {
        "little_shm",
        {},
        "",
-       "Give /dev/shm more: docker run --shm-size=16g or --ipc=host; in a pod an emptyDir of "
+       "Enlarge /dev/shm: docker run --shm-size=16g or --ipc=host; in a pod, an emptyDir of "
        "medium Memory at /dev/shm; else mount -o remount,size=50% /dev/shm. Files that ended jobs "
        "left there can be removed."},
       [](const MachineFacts& each) { return each.shm_free < kLittleShm; },
@@ -58,8 +61,8 @@ void add_memory(std::vector<Finding>& to, const Examination& examination) {
        "little_memory",
        {},
        "",
-       "End what else runs there, or ask the manager for more (Slurm: --mem, Kubernetes: "
-       "resources.limits.memory)."},
+       "Stop other programs there, or request more memory from the job manager (Slurm: --mem, "
+       "Kubernetes: resources.limits.memory); otherwise ranks run out of memory (OOM)."},
       [](const MachineFacts& each) { return each.memory_available < kLittleMemory; },
       [](const MachineFacts& each) {
         return fmt::format(
@@ -80,7 +83,7 @@ void add_limits(std::vector<Finding>& to, const Examination& examination) {
        "runtime."},
       [](const MachineFacts& each) { return is_below(each.nofile, kFewOpenFiles); },
       [](const MachineFacts& each) {
-        return fmt::format("at most {} open files a process", each.nofile);
+        return fmt::format("at most {} open files per process", each.nofile);
       });
   add_for_all(
       to, examination,
@@ -105,10 +108,12 @@ void add_limits(std::vector<Finding>& to, const Examination& examination) {
        "TasksMax= of the unit."},
       [](const MachineFacts& each) { return is_below(each.nproc, kFewProcesses); },
       [](const MachineFacts& each) {
-        return fmt::format("at most {} processes and threads of a user", each.nproc);
+        return fmt::format("at most {} processes and threads per user", each.nproc);
       });
 }
 
+/// True if some machine of the job is a different machine than `own`. Loopback addresses are
+/// harmless otherwise.
 bool has_other_hosts(const Examination& examination, const MachineFacts& own) {
   return std::ranges::any_of(
       examination.machines, [&](const auto& each) { return each && each->boot_id != own.boot_id; });
@@ -126,11 +131,9 @@ void add_names(std::vector<Finding>& to, const Examination& examination) {
        "loopback_address",
        {},
        "",
-       "The others cannot connect to it. Give --main_process_ip as an address or a name that is "
-       "not "
-       "of the loopback on any machine, or take the machine's own name out of the 127.0.1.1 line "
-       "of "
-       "its /etc/hosts; GLOO_SOCKET_IFNAME names an interface by hand."},
+       "Other machines cannot connect to it. Give --main_process_ip as an address or a name that "
+       "is not a loopback address on any machine, or remove the machine's own name from the "
+       "127.0.1.1 line of its /etc/hosts; GLOO_SOCKET_IFNAME selects an interface."},
       [&](const MachineFacts& each) { return others(each) && is_loopback(each.address); },
       [](const MachineFacts& each) { return "its collectives would listen on " + each.address; });
   add_for_all(
@@ -139,14 +142,16 @@ void add_names(std::vector<Finding>& to, const Examination& examination) {
        "name_loopback",
        {},
        "",
-       "Programs that publish the host's name lead the others to themselves. Write the address of "
-       "the network into /etc/hosts instead of 127.0.1.1, which Debian's installer put there."},
+       "If a program publishes this host name, other machines connect to themselves. Write the "
+       "network address into /etc/hosts instead of 127.0.1.1, which Debian's installer put there."},
       [&](const MachineFacts& each) { return others(each) && resolves_to_loopback(each); },
       [](const MachineFacts& each) {
-        return fmt::format("its own name leads to {}", fmt::join(each.name_resolves_to, ", "));
+        return fmt::format("its own name resolves to {}", fmt::join(each.name_resolves_to, ", "));
       });
 }
 
+/// Reports machine ranks that run on the same machine (equal boot id), and different machines with
+/// equal host names.
 void add_same_names(std::vector<Finding>& to, const Examination& examination) {
   std::map<std::string, std::vector<int>> by_host, by_place;
   for (const auto& machine : examination.machines) {
@@ -160,23 +165,25 @@ void add_same_names(std::vector<Finding>& to, const Examination& examination) {
       const std::string host = place.substr(0, place.find('\n'));
       to.push_back(
           {Severity::note, "same_machine", machines,
-           fmt::format("machines {} of the job are one: {}", fmt::join(machines, ", "), host),
-           "Good for trials. In earnest start one launcher on each machine, with more "
-           "processes: they then share memory."});
+           fmt::format("machines {} of the job are the same one: {}", fmt::join(machines, ", "),
+                       host),
+           "Fine for trials. Otherwise start one launcher per machine with more processes: they "
+           "then share memory."});
     }
   }
   for (const auto& [host, machines] : by_host) {
     const auto& first = *examination.machines[static_cast<std::size_t>(machines.front())];
     if (by_place[host + '\n' + first.boot_id].size() != machines.size()) {
-      to.push_back({Severity::warning, "same_name", machines,
-                    fmt::format("machines {} are all called {}", fmt::join(machines, ", "), host),
-                    "Give each a name of its own (hostnamectl set-hostname): reports and NCCL tell "
-                    "machines apart by it."});
+      to.push_back(
+          {Severity::warning, "same_name", machines,
+           fmt::format("machines {} all have the host name {}", fmt::join(machines, ", "), host),
+           "Give each machine a different name (hostnamectl set-hostname): reports and "
+           "NCCL distinguish machines by it."});
     }
   }
 }
 
-/// One finding where the machines' values are not all the same.
+/// Adds a finding if the machines' values are not all equal. Its text lists the machines per value.
 void add_difference(std::vector<Finding>& to, const Examination& examination, Severity severity,
                     const std::string& kind, const std::string& what, const std::string& remedy,
                     const Words& value_of) {
@@ -239,9 +246,10 @@ std::vector<Finding> machine_findings(const Examination& examination) {
           {Severity::error,
            "no_facts",
            {static_cast<int>(machine)},
-           fmt::format("machine {} joined, but did not tell of itself in time", machine),
-           "Look at its launcher's output and load; it may be frozen, or cut off from "
-           "the main process since."});
+           fmt::format("machine {} joined, but did not report its facts in time (timeout)",
+                       machine),
+           "Look at its launcher's output and load; it may be frozen, or have lost the "
+           "connection to the main process."});
     }
   }
   add_memory(found, examination);
@@ -258,35 +266,38 @@ std::vector<Finding> difference_findings(const Examination& examination) {
     add_difference(found, examination, severity, kind, what, remedy, value_of);
   };
   compare(Severity::error, "acclaunch_versions", "Versions of acclaunch",
-          "Install the same one on all machines, or start it from a folder that all of them see.",
+          "Install the same version on all machines, or start it from a shared folder.",
           [](const MachineFacts& each) { return each.acclaunch_version; });
   compare(Severity::error, "nccl_versions", "Versions of NCCL",
-          "Use the same container or environment on all machines; ACC_NCCL_LIBRARY names the "
-          "library by hand.",
+          "Use the same container or environment on all machines; ACC_NCCL_LIBRARY selects the "
+          "library.",
           [](const MachineFacts& each) { return each.nccl_version; });
-  compare(Severity::warning, "driver_versions", "Versions of the GPUs' driver",
-          "Install the same driver on all machines, or ask the manager for alike ones.",
-          [](const MachineFacts& each) { return each.driver_version; });
+  compare(
+      Severity::warning, "driver_versions", "Versions of the GPU driver",
+      "Install the same driver on all machines, or request equal machines from the job manager.",
+      [](const MachineFacts& each) { return each.driver_version; });
   compare(Severity::warning, "gpus", "GPUs",
-          "Ask the manager for alike machines; --num_local_processes says how many ranks a machine "
-          "has where they differ on purpose.",
+          "Request equal machines from the job manager; if they differ on purpose, "
+          "--num_local_processes sets the number of ranks of a machine.",
           gpus_in_words);
   compare(Severity::error, "architectures", "Processors",
-          "Programs and libraries must be built for each; ask the manager for alike machines.",
+          "Programs and libraries must be built for each; request equal machines from the job "
+          "manager.",
           [](const MachineFacts& each) { return each.architecture; });
   compare(Severity::note, "kernels", "Kernels",
-          "Nothing must be done; think of it where one machine behaves in its own way.",
+          "Nothing needs to be done; remember it if one machine behaves differently.",
           [](const MachineFacts& each) { return each.kernel; });
   compare(
       Severity::warning, "mtu", "Largest packets (MTU) of the interfaces",
       "Set the same on all machines and switches (ip link set IFACE mtu N): packets that are too "
       "large for one are dropped or split.",
       main_mtu);
-  compare(Severity::warning, "interface_speed", "Speeds of the interfaces",
-          "Look for a cable or port that negotiated less (ethtool IFACE), or for a machine that is "
-          "reached over its management network; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME name the "
-          "interface.",
-          main_speed);
+  compare(
+      Severity::warning, "interface_speed", "Speeds of the interfaces",
+      "Look for a cable or port that negotiated a lower speed (ethtool IFACE), or for a machine "
+      "that is reached over its management network; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME "
+      "select the interface.",
+      main_speed);
   return found;
 }
 

@@ -19,8 +19,8 @@ namespace {
 using collectives::ProcessGroup;
 using Clock = std::chrono::steady_clock;
 
-constexpr double kSecondsEach = 0.15;  ///< for latency, and for one transfer of bandwidth
-constexpr std::size_t kSmallest = 64 << 10, kLargest = 64 << 20;  ///< bytes of a transfer
+constexpr double kSecondsEach = 0.15;  ///< target time of the latency test and of one transfer
+constexpr std::size_t kSmallest = 64 << 10, kLargest = 64 << 20;  ///< bytes per transfer
 
 double seconds_of(const std::function<void()>& call) {
   const auto begin = Clock::now();
@@ -28,17 +28,18 @@ double seconds_of(const std::function<void()>& call) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// Both do the same number of repetitions by the slower one's figure.
+/// The larger of both machines' times. With it both choose the same number of repetitions.
 double slower(ProcessGroup& group, double seconds) {
   std::vector<double> figure = {seconds};
   group.all_reduce(figure, ReduceOp::max)->wait();
   return std::max(figure[0], 1e-6);
 }
 
-/// The quickest tenth: what the link can do, whatever else runs on the machines' CPUs.
+/// The first decile of the samples, which shows the link rather than other load on the machines'
+/// CPUs.
 double latency_us(ProcessGroup& group) {
   const auto call = [&] {
-    float one = 1.0F;  // nothing else moves so little
+    float one = 1.0F;  // the smallest collective
     group.all_reduce(&one, 1, 1.0F)->wait();
   };
   call();
@@ -53,7 +54,7 @@ double latency_us(ProcessGroup& group) {
   return slower(group, *quick) * 1e6;
 }
 
-/// The best of three: what the link can do, whatever else runs.
+/// The best of three transfers, which shows the link rather than other load.
 double bandwidth_gbps(ProcessGroup& group) {
   std::vector<std::byte> mine, all;
   const auto transfer = [&](std::size_t nbytes) {
@@ -65,7 +66,8 @@ double bandwidth_gbps(ProcessGroup& group) {
                   }));
   };
   transfer(kSmallest);
-  // Step by step: a link that lets a burst through promises more than it keeps.
+  // Increases the size step by step. A size computed from a small transfer could be far too large,
+  // since many links let a short burst pass faster than their sustained rate.
   std::size_t nbytes = kSmallest;
   double best = transfer(nbytes);
   while (best < kSecondsEach && nbytes < kLargest) {
@@ -94,7 +96,8 @@ Figures measure(const plugins::RuntimeSettings& settings,
 Figures measure_pair(plugins::RuntimeSettings settings,
                      const std::shared_ptr<rendezvous::Store>& store, const std::string& name,
                      int a, int b) {
-  settings.collective_timeout = kMeasureLimit / 2;  // its own reason is the better one
+  // Shorter than the limit below, because the group's own error says more.
+  settings.collective_timeout = kMeasureLimit / 2;
   const auto own_store = std::shared_ptr(store->clone());
   std::promise<Figures> promise;
   std::future<Figures> figures = promise.get_future();
@@ -106,7 +109,8 @@ Figures measure_pair(plugins::RuntimeSettings settings,
     }
   }).detach();
   if (figures.wait_for(kMeasureLimit) != std::future_status::ready) {
-    throw Error(Errc::timeout, fmt::format("no end within {} s", kMeasureLimit.count()));
+    throw Error(Errc::timeout,
+                fmt::format("timeout: not finished within {} s", kMeasureLimit.count()));
   }
   return figures.get();
 }

@@ -12,19 +12,21 @@ class Store;
 
 namespace acc::doctor {
 
+/// Measured speed of a pair.
 struct Figures {
-  double latency_us = 0;
-  double bandwidth_gbps = 0;
+  double latency_us = 0;      ///< time of an all_reduce of one number
+  double bandwidth_gbps = 0;  ///< Gbit/s per direction, both directions at once
 };
 
-/// All of a pair's collectives: a link of 1 Mbit/s still makes it.
+/// Time limit for all collectives of a pair. Enough for a link of 1 Mbit/s.
 constexpr std::chrono::seconds kMeasureLimit{8};
 
-/// Makes a process group of two machines on the host, as a job would between hosts, and times its
-/// collectives; about a second on a sound link. Collective over the two: `settings` says which of
-/// them this is, one rank a machine; `name` is used once. Throws Error when the other does not
-/// come, or all of it takes longer than `kMeasureLimit`; a thread that is then still in a call is
-/// left behind, and the program must end by `_Exit`.
+/// Makes a process group of machines `a` and `b` on host memory, as a job does between hosts, and
+/// measures its collectives; takes about one second on a good link. Collective over the two
+/// machines: `settings` has one rank per machine and says which one this is. `name` is the prefix
+/// of the store keys and must be used only once. Throws Error if the other machine does not join,
+/// or everything takes longer than `kMeasureLimit`. A thread that is still in a call then is
+/// abandoned, so the program must end by `_Exit`.
 Figures measure_pair(plugins::RuntimeSettings settings,
                      const std::shared_ptr<rendezvous::Store>& store, const std::string& name,
                      int a, int b);

@@ -1,4 +1,4 @@
-// What is wrong between machines.
+// Findings about pairs of machines: connections, names, clocks, speed.
 #include "doctor/findings.hpp"
 
 #include <fmt/format.h>
@@ -9,6 +9,9 @@
 #include <map>
 #include <set>
 
+// Findings are grouped so that each cause is reported once: a blocked machine gives one finding for
+// all machines that cannot reach it, and a failed collective is not reported for a pair that cannot
+// connect at all.
 namespace acc::doctor {
 namespace {
 
@@ -20,15 +23,16 @@ std::string names_of(const Examination& examination, const std::vector<int>& mac
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// How the attempts at the address that counts went; nothing where all were answered.
+/// Attempts of a pair that were not answered, at the address that collectives publish.
 struct Blocked {
-  Reached reached = Reached::no_answer;
+  Reached reached = Reached::no_answer;  ///< result of the last one
   std::vector<std::uint16_t> ports;
-  bool all = true;  ///< not one was answered
+  bool all = true;  ///< no attempt was answered
 
   auto operator<=>(const Blocked&) const = default;
 };
 
+/// Empty if all attempts were answered.
 std::optional<Blocked> blocked(const PairFacts& pair, const MachineFacts& to) {
   Blocked result;
   for (const Attempt& each : pair.attempts) {
@@ -45,6 +49,7 @@ std::optional<Blocked> blocked(const PairFacts& pair, const MachineFacts& to) {
   return result.ports.empty() ? std::nullopt : std::optional(result);
 }
 
+/// Kind and texts of a finding.
 struct Sentence {
   const char* kind;
   const char* what;
@@ -54,36 +59,35 @@ struct Sentence {
 Sentence sentence_of(Reached reached) {
   switch (reached) {
     case Reached::silent:
-      return {"no_reply", "accepted, but the program there does not answer",
-              "Look at the load of that machine; its processes may be frozen, or wait for a disk."};
-    case Reached::refused:
       return {
-          "port_blocked", "refused, though the doctor listens there",
-          "A firewall rejects it, or the address leads to another machine (NAT, a name with two "
-          "machines): allow TCP between the job's machines, at all ports of "
-          "net.ipv4.ip_local_port_range."};
+          "no_reply", "accepted, but the program there does not answer",
+          "Look at the load of that machine; its processes may be frozen or waiting for a disk."};
+    case Reached::refused:
+      return {"port_blocked", "refused (ECONNREFUSED), though the doctor listens there",
+              "A firewall rejects it, or the address belongs to another machine (NAT, a name "
+              "shared by two machines): allow TCP between the job's machines, at all ports of "
+              "net.ipv4.ip_local_port_range."};
     case Reached::no_route:
-      return {"no_route", "no route to there, or a firewall says so",
-              "Compare ip route and the firewalls of both machines; GLOO_SOCKET_IFNAME names the "
+      return {"no_route", "no route to it, or a firewall rejects it as such",
+              "Compare ip route and the firewalls of both machines; GLOO_SOCKET_IFNAME selects the "
               "interface whose network all machines share."};
     case Reached::other:
-      return {
-          "wrong_machine", "somebody else answers",
-          "The address leads to another machine or to a proxy: look for an address that is used "
-          "twice, and at NAT."};
+      return {"wrong_machine", "another program or machine answers",
+              "The address belongs to another machine or a proxy: look for an address that is used "
+              "twice, and at NAT."};
     default:
-      return {
-          "port_blocked", "no answer: packets are dropped on the way",
-          "Allow TCP between the job's machines, in both directions and at all ports of "
-          "net.ipv4.ip_local_port_range: collectives listen where the system puts them. Ask for "
-          "the firewall (nft list ruleset, firewall-cmd --list-all) or the cloud's security "
-          "group."};
+      return {"port_blocked", "no answer (timeout): packets are dropped on the way",
+              "Allow TCP between the job's machines, in both directions and at all ports of "
+              "net.ipv4.ip_local_port_range: collectives listen on ports that the system chooses. "
+              "Check the firewall (nft list ruleset, firewall-cmd --list-all) and the cloud's "
+              "security group."};
   }
 }
 
 using MachinePairs = std::set<std::pair<int, int>>;
 
-/// One finding for all who cannot reach a machine in the same way.
+/// Adds one finding for all machines that cannot reach a machine in the same way. Adds the pairs to
+/// `explained`, so that their failed collectives are not reported too.
 void add_unreachable(std::vector<Finding>& found, const Examination& examination,
                      MachinePairs& explained) {
   std::map<std::pair<int, Blocked>, std::vector<int>> groups;
@@ -109,7 +113,7 @@ void add_unreachable(std::vector<Finding>& found, const Examination& examination
         fmt::format("{} cannot connect to {} at {}, {} {}: {}{}", names_of(examination, froms),
                     name_of(examination, to), facts.address, how.all ? "any port; tried" : "port",
                     fmt::join(how.ports, ", "), sentence.what,
-                    both_ways ? "; nor the other way round" : "; the other way round it can");
+                    both_ways ? "; the other direction fails too" : "; the other direction works");
     found.push_back(std::move(finding));
   }
 }
@@ -131,13 +135,15 @@ void add_failures(std::vector<Finding>& found, const Examination& examination,
   }
 }
 
-/// By whom a name is not seen as it should be.
+/// Machines on which the host name of one machine does not resolve as it should.
 struct NameViews {
-  std::map<std::string, std::vector<int>> failures;  ///< reason -> who
-  std::vector<int> loopback, elsewhere;
-  std::set<std::vector<std::string>> seen;
+  std::map<std::string, std::vector<int>> failures;  ///< machines by reason of the failed lookup
+  std::vector<int> loopback, elsewhere;     ///< resolves to loopback, to addresses of no interface
+  std::set<std::vector<std::string>> seen;  ///< all different results
 };
 
+/// Collects the lookups of one machine's host name by all other machines. Lookups on the same
+/// physical machine do not count, because a loopback address is correct there.
 NameViews views_of(const Examination& examination, const MachineFacts& named) {
   NameViews views;
   std::set<std::string> own;
@@ -176,28 +182,28 @@ void add_names(std::vector<Finding>& found, const Examination& examination,
   for (const auto& [reason, who] : views.failures) {
     add("name_unknown", who,
         fmt::format("{} cannot look up the name {}: {}", names_of(examination, who), name, reason),
-        "Put the names of all machines into the name server or into every /etc/hosts; until then "
+        "Add the names of all machines to the name server (DNS) or to every /etc/hosts; until then "
         "use addresses, not names.");
   }
   if (!views.loopback.empty()) {
     add("name_loopback", views.loopback,
-        fmt::format("on {} the name {} leads to the loopback",
+        fmt::format("on {} the name {} resolves to a loopback address",
                     names_of(examination, views.loopback), name),
         "Correct its /etc/hosts: that name belongs to another machine.");
   }
   if (!views.elsewhere.empty()) {
     add("name_elsewhere", views.elsewhere,
-        fmt::format("on {} the name {} leads to none of that machine's addresses",
+        fmt::format("on {} the name {} resolves to none of that machine's addresses",
                     names_of(examination, views.elsewhere), name),
         "Look for an old line in /etc/hosts or an old record of the name server; behind NAT it may "
-        "be right.");
+        "be correct.");
   } else if (views.seen.size() > 1) {
     std::vector<std::string> texts;
     for (const auto& each : views.seen) {
       texts.push_back(fmt::format("{}", fmt::join(each, ", ")));
     }
     add("names_differ", {},
-        fmt::format("the name {} leads to different addresses on different machines: {}", name,
+        fmt::format("the name {} resolves to different addresses on different machines: {}", name,
                     fmt::join(texts, " or ")),
         "Make /etc/hosts and the name server of all machines agree.");
   }
@@ -213,9 +219,8 @@ void add_clocks(std::vector<Finding>& found, const Examination& examination) {
           {skew > kSkewErrorMs ? Severity::error : Severity::warning,
            "clock_skew",
            {who},
-           fmt::format("the clock of {} is {:.1f} s {} that of the others",
-                       name_of(examination, who), skew / 1000,
-                       *offsets[machine] > 0 ? "before" : "behind"),
+           fmt::format("the clock of {} is {:.1f} s {} the other clocks", name_of(examination, who),
+                       skew / 1000, *offsets[machine] > 0 ? "ahead of" : "behind"),
            "Start chronyd, ntpd or systemd-timesyncd there (timedatectl, chronyc tracking)."});
     }
   }
@@ -239,13 +244,14 @@ void add_slow(std::vector<Finding>& found, const Examination& examination) {
             fmt::format("{} with {}", figures(examination, machine, b), name_of(examination, b)));
       }
     }
-    found.push_back({Severity::warning,
-                     "slow_machine",
-                     {machine},
-                     fmt::format("{} is much slower than the others with all of them: {}",
-                                 name_of(examination, machine), fmt::join(texts, "; ")),
-                     "Look at its cable, port and interface (ethtool IFACE: speed, errors), at its "
-                     "load, and whether its address is that of a management network."});
+    found.push_back(
+        {Severity::warning,
+         "slow_machine",
+         {machine},
+         fmt::format("{} has much slower connections than the others, to all machines: {}",
+                     name_of(examination, machine), fmt::join(texts, "; ")),
+         "Look at its cable, port and interface (ethtool IFACE: speed, errors), at its "
+         "load, and whether its address is that of a management network."});
   }
   for (const auto& [a, b] : slow.pairs) {
     found.push_back(
@@ -254,9 +260,9 @@ void add_slow(std::vector<Finding>& found, const Examination& examination) {
          {a, b},
          fmt::format("{} and {} are much slower with each other than other pairs: {}",
                      name_of(examination, a), name_of(examination, b), figures(examination, a, b)),
-         "Each of them is well with others, so look between them: switches, uplinks that "
-         "many share, routes (ip route get ADDRESS, tracepath); ask the manager for "
-         "machines that lie closer (Slurm: --switches=1)."});
+         "Each of them is fast with others, so look between them: switches, shared uplinks, "
+         "routes (ip route get ADDRESS, tracepath); request machines that are closer to each "
+         "other (Slurm: --switches=1)."});
   }
 }
 

@@ -19,6 +19,10 @@
 #include <set>
 #include <thread>
 
+// Probes another machine: connects, sends one byte, and reads the 16 bytes of `Answer`. The steps
+// tell apart where a connection fails. No reply to the connect means dropped packets. A connection
+// that is accepted without an answer means that the kernel works, but the program is frozen. An
+// answer with another token comes from another machine.
 namespace acc::doctor {
 namespace {
 
@@ -53,7 +57,8 @@ int milliseconds_until(Clock::time_point deadline) {
   return static_cast<int>(std::max<std::int64_t>(0, left));
 }
 
-/// One attempt to connect, from the call to the answer.
+/// State of one attempt to connect: connecting, then accepted and waiting for the answer, then
+/// done.
 struct Connecting {
   UniqueFd socket;
   bool accepted = false;
@@ -70,6 +75,7 @@ Reached reason(int error) {
   }
 }
 
+/// Starts a non-blocking connect. The attempt is done at once if that fails.
 void begin(Connecting& connecting, Attempt& attempt) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -95,6 +101,7 @@ void begin(Connecting& connecting, Attempt& attempt) {
   }
 }
 
+/// Handles the end of the connect: sends the probe byte if it succeeded.
 void ask_once_accepted(Connecting& connecting, Attempt& attempt, bool wants_answer) {
   int error = 0;
   socklen_t length = sizeof(error);
@@ -118,7 +125,7 @@ void read_answer(Connecting& connecting, Attempt& attempt, std::uint64_t token) 
     return;
   }
   connecting.done = true;
-  const bool whole = got == sizeof(connecting.answer);  // 16 bytes come in one piece
+  const bool whole = got == sizeof(connecting.answer);  // 16 bytes are sent in one segment
   attempt.reached = whole && connecting.answer.token == token ? Reached::yes : Reached::other;
 }
 
@@ -127,7 +134,7 @@ void advance(Connecting& connecting, Attempt& attempt, const Target& target) {
                       : ask_once_accepted(connecting, attempt, target.token != 0);
 }
 
-/// Fewer at once than a usual limit of open files.
+/// Runs one batch of attempts in a poll loop until all are done or the limit is over.
 void connect_some(std::span<const Target> targets, std::span<Attempt> attempts,
                   std::chrono::milliseconds limit) {
   const auto deadline = Clock::now() + limit;
@@ -159,7 +166,7 @@ void connect_some(std::span<const Target> targets, std::span<Attempt> attempts,
   }
 }
 
-/// A connection that is there within the limit.
+/// Connects and returns the socket; empty if that fails or takes until the deadline.
 UniqueFd connected(const Target& target, Clock::time_point deadline) {
   Connecting connecting;
   Attempt attempt{target.address, target.port, Reached::no_answer};
@@ -179,6 +186,7 @@ std::int64_t real_time_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
 }
 
+/// One exchange of a clock comparison. Assumes that both directions take equally long.
 std::optional<ClockReading> exchange(int socket, std::uint64_t token, Clock::time_point deadline) {
   const char request = '?';
   Answer answer;
@@ -227,7 +235,7 @@ std::map<std::string, Resolved> resolve(const std::vector<std::string>& names,
 
 std::vector<Attempt> connect_to(const std::vector<Target>& targets,
                                 std::chrono::milliseconds limit) {
-  constexpr std::size_t kAtOnce = 256;
+  constexpr std::size_t kAtOnce = 256;  // below the usual soft limit of 1,024 open files
   std::vector<Attempt> attempts(targets.size());
   for (std::size_t i = 0; i < targets.size(); i += kAtOnce) {
     const std::size_t count = std::min(kAtOnce, targets.size() - i);

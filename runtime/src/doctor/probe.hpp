@@ -9,33 +9,38 @@
 
 namespace acc::doctor {
 
+/// Result of a name lookup.
 struct Resolved {
   std::vector<std::string> addresses;  ///< sorted
-  std::string failure;                 ///< why there are none
+  std::string failure;                 ///< why there are no addresses
 };
 
-/// Looks all names up at once, each on a thread of its own, which is left behind at the limit: a
-/// name server may not answer for minutes.
+/// Looks up all names at the same time, each on its own thread. Threads that have no result at
+/// the limit are abandoned, because getaddrinfo cannot be interrupted and a name server may not
+/// answer for minutes.
 std::map<std::string, Resolved> resolve(const std::vector<std::string>& names,
                                         std::chrono::milliseconds limit);
 
-/// Where another machine may answer.
+/// Address at which another machine may answer.
 struct Target {
   std::string address;
   std::uint16_t port = 0;
-  std::uint64_t token = 0;  ///< that the right one's answer carries; 0: to be accepted is enough
+  std::uint64_t token = 0;  ///< expected in the answer; 0: an accepted connection is enough
 };
 
-/// Connects to all at once and waits for their answers, at most `limit`. In the order of `targets`.
+/// Connects to the targets at the same time, 256 at once, and waits for their answers, at most
+/// `limit` for each batch. Returns the results in the order of `targets`.
 std::vector<Attempt> connect_to(const std::vector<Target>& targets,
                                 std::chrono::milliseconds limit);
 
+/// Result of a clock comparison.
 struct ClockReading {
-  double offset_ms = 0;  ///< of the other's clock against this one
-  double round_trip_us = 0;
+  double offset_ms = 0;      ///< the other machine's clock minus this one's
+  double round_trip_us = 0;  ///< of the exchange; half of it bounds the error of the offset
 };
 
-/// The quickest of 20 exchanges, as NTP takes it; nothing where there was none within the limit.
+/// Compares the clocks by 20 exchanges and returns the one with the shortest round trip, as NTP
+/// does. Empty if no exchange was complete within the limit.
 std::optional<ClockReading> compare_clocks(const Target& target, std::chrono::milliseconds limit);
 
 }  // namespace acc::doctor

@@ -11,7 +11,7 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-/// Columns as wide as their widest cell; the first row is the heading.
+/// Formats rows as columns that are as wide as their widest cell. The first row is the heading.
 std::string aligned(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths;
   for (const Row& row : rows) {
@@ -118,6 +118,7 @@ std::string json(const Examination& examination, const std::vector<Finding>& fou
   Json clocks = Json::array();
   for (const auto& each : examination.machines) {
     machines.push_back(each ? to_json(*each) : Json(nullptr));
+    // The token only serves the probes of this run.
     if (each) {
       machines.back().erase("token");
     }

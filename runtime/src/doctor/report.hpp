@@ -6,15 +6,16 @@
 
 namespace acc::doctor {
 
-/// For people: machines, pairs, findings with what to do. Ends with a newline.
+/// Text report: tables of machines and pairs, and the findings with their remedies. Ends with a
+/// newline.
 std::string table(const Examination& examination, const std::vector<Finding>& found);
 
-/// For programs, as docs/doctor.schema.json says. Ends with a newline. `time`: of the report, as
-/// "2025-01-31T12:00:00Z".
+/// JSON report, described by docs/doctor.schema.json. Ends with a newline. `time`: time of the
+/// report, such as "2025-01-31T12:00:00Z".
 std::string json(const Examination& examination, const std::vector<Finding>& found,
                  const std::string& time);
 
-/// 1 where one of them is an error, else 0.
+/// 1 if a finding is an error, else 0.
 int exit_status(const std::vector<Finding>& found) noexcept;
 
 }  // namespace acc::doctor

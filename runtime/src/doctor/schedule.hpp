@@ -5,9 +5,9 @@
 
 namespace acc::doctor {
 
-/// Rounds of pairs (a < b) of `count` machines in which everybody meets everybody once, and no
-/// machine is in two pairs of a round: the circle method. `count` - 1 rounds, `count` where that is
-/// odd, in each of which one machine rests.
+/// Schedule of pairs (a < b) of `count` machines by the circle method: every pair occurs once, and
+/// no machine is in two pairs of a round. Has `count` - 1 rounds; if `count` is odd, `count`
+/// rounds, in each of which one machine rests.
 std::vector<std::vector<std::pair<int, int>>> rounds_of_pairs(int count);
 
 }  // namespace acc::doctor

@@ -17,19 +17,22 @@
 namespace acc::flight {
 namespace {
 
-/// The kernel's tick, a few milliseconds, is exact enough and read in a few nanoseconds.
+/// Current time in microseconds since 1970. The coarse clock has the resolution of the kernel's
+/// tick (1 to 10 ms), which is enough here, and costs only a few nanoseconds.
 std::int64_t now_us() noexcept {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME_COARSE, &now);
   return std::int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
 }
 
+/// Stores a field that tells a reader in another process that the fields written before are valid.
 template <typename T>
 void publish(T& place, T value) noexcept {
   std::atomic_ref<T>(place).store(value, std::memory_order_release);
 }
 
-/// The end of what is too long: it tells a unit from its neighbours.
+/// Copies text with a final NUL. Of a text that is too long it keeps the end, which is where the
+/// names of neighbouring units differ.
 template <std::size_t N>
 void write(std::array<char, N>& to, std::string_view text) noexcept {
   text.remove_prefix(text.size() - std::min(text.size(), N - 1));
@@ -47,7 +50,8 @@ void* anonymous_memory() {
 
 }  // namespace
 
-/// The space is taken at once: a full disk must not end the program at a store.
+/// Maps the file. Its space is allocated first: if the disk filled up later, a store into the
+/// mapping would end the program by SIGBUS.
 void* Recorder::map(const std::string& path) {
   if (path.empty()) {
     return anonymous_memory();
@@ -132,6 +136,8 @@ Recorder::Call Recorder::call(int group, const char* kind, std::size_t nbytes) {
   const Scope now = scopes_.empty() ? Scope{"", nullptr} : scopes_.back();
   const Call call{++number_, of.called + 1, group, now.phase, now.unit};
   file::FileSlot& slot = slots_[call.number % file::kSlots];
+  // A reader ignores a slot whose number is 0. The fence orders that store before the stores to the
+  // fields.
   publish(slot.number, std::uint64_t{0});
   std::atomic_thread_fence(std::memory_order_release);
   head_->has_left = 0;
@@ -150,7 +156,7 @@ Recorder::Call Recorder::call(int group, const char* kind, std::size_t nbytes) {
   return call;
 }
 
-/// Null where later collectives have taken its place.
+/// The slot of a collective; null if a later one has reused it.
 file::FileSlot* Recorder::slot_of(const Call& call) const noexcept {
   file::FileSlot& slot = slots_[call.number % file::kSlots];
   return slot.number == call.number ? &slot : nullptr;
@@ -165,7 +171,8 @@ void Recorder::waits(const Call& call) noexcept {
 }
 
 void Recorder::ended(const Call& call, State state) noexcept {
-  // It may fail where it is called, before anybody waits.
+  // A collective may fail when it is issued, before `waits`; then it is the one that the rank is
+  // in.
   publish(groups_[call.group].waiting, state == State::done ? std::uint32_t{0} : call.sequence);
   if (file::FileSlot* const slot = slot_of(call)) {
     slot->ended_us = now_us();

@@ -12,40 +12,47 @@
 
 namespace acc::flight {
 
-/// What this rank is doing and what its last collectives were for: said in the messages of those
-/// that fail, and left in a file for the launcher. Writing is a few stores into mapped memory,
-/// which the kernel keeps however this process ends. One thread writes.
+/// Records what this rank is doing and for which unit and phase its last collectives ran. The
+/// messages of failed collectives use it, and the launcher reads it from a file after a failure.
+/// Recording is a few stores into a shared file mapping, without a system call. The kernel keeps
+/// the pages even if this process is killed. One thread writes. The launcher may read at any time,
+/// so each entry is published by a final release store.
 class Recorder {
  public:
-  /// `path` empty, or a file that cannot be had or that another recorder is writing: the record
-  /// stays in this process.
+  /// Keeps the record in private memory if `path` is empty, if the file cannot be written (with a
+  /// warning), or if another recorder is writing it.
   Recorder(const std::string& path, int rank);
   ~Recorder();
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// Its index; groups beyond `file::kGroups` share the last one. `ranks`: evenly spaced.
+  /// Adds a group and returns its index. Groups beyond `file::kGroups` share the last index.
+  /// `ranks` are evenly spaced.
   int add_group(std::string_view name, const std::vector<int>& ranks);
 
-  /// Where the program is from now on, until the same is left. Units' scopes need not be nested.
+  /// Enters a scope, which lasts until `leave` with the same arguments. Scopes of different units
+  /// may overlap without being nested.
   void enter(const char* phase, std::string_view unit);
   void leave(const char* phase, std::string_view unit);
 
-  /// One collective, as `call` gives it.
+  /// Handle of a recorded collective.
   struct Call {
-    std::uint64_t number = 0;
-    std::uint32_t sequence = 0;
+    std::uint64_t number = 0;    ///< over all groups, from 1; chooses the slot in the file
+    std::uint32_t sequence = 0;  ///< in its group, from 1
     int group = 0;
     const char* phase = "";
     const std::string* unit = nullptr;  ///< lives as long as the recorder
   };
+  /// Records that the program issues a collective in group `group`, in the current scope.
   Call call(int group, const char* kind, std::size_t nbytes);
+  /// Records that the program waits for the collective.
   void waits(const Call& call) noexcept;
+  /// Records the end of the collective: done or failed.
   void ended(const Call& call, State state) noexcept;
-  /// The program lets go of its model without an error: what fails from here on, until the next
-  /// call, does not fail because of a peer.
+  /// Records that the program destroys its model without an error. A failure after that, until the
+  /// next call, is not caused by a peer and is not recorded.
   void leaves() noexcept;
-  /// It failed with `error`; the record keeps the first one.
+  /// Records that the collective failed with `error`. The record keeps only the first failure.
   void failed(const Call& call, const Error& error) noexcept;
 
  private:
@@ -63,12 +70,12 @@ class Recorder {
   file::FileFailure* failure_;
   file::FileGroup* groups_;
   file::FileSlot* slots_;
-  std::uint64_t number_ = 0;
-  std::set<std::string, std::less<>> names_;
-  std::vector<Scope> scopes_;
+  std::uint64_t number_ = 0;                  ///< of the last collective
+  std::set<std::string, std::less<>> names_;  ///< units' names; addresses of elements are stable
+  std::vector<Scope> scopes_;                 ///< open scopes, the current one last
 };
 
-/// Brackets what belongs to a unit; the recorder may be absent.
+/// Enters a scope of the recorder and leaves it in the destructor. `recorder` may be null.
 class Scope {
  public:
   Scope(Recorder* recorder, const char* phase, std::string_view unit)

@@ -7,6 +7,9 @@
 #include <cstring>
 #include <string>
 
+// Selects the variant of the kernels at run time, so that one binary uses AVX-512 or AVX2 where the
+// CPU has it and still runs on any x86-64 CPU. Each variant is compiled from kernels_body.inc in
+// its own object file.
 namespace acc::kernels {
 
 namespace generic {
@@ -23,6 +26,7 @@ extern const Kernels table;
 
 namespace {
 
+/// Variants that this CPU supports, fastest first. The generic one is always there.
 struct Available {
   std::array<const Kernels*, 3> variants{};
   std::size_t count = 0;
@@ -30,6 +34,8 @@ struct Available {
   Available() noexcept {
 #ifdef __x86_64__
     __builtin_cpu_init();
+    // __builtin_cpu_supports also checks that the operating system saves the wide registers
+    // (XGETBV).
     const bool has_avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                           __builtin_cpu_supports("f16c");
     if (has_avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -65,6 +71,7 @@ void widen(const void* from, DType dtype, float* to, std::size_t numel) {
       static_cast<const std::uint16_t*>(from), to, numel);
 }
 
+/// Converts between the two 16-bit dtypes in blocks of float32 that stay in the L1 cache.
 void cast_halves(const std::uint16_t* from, DType from_dtype, std::uint16_t* to, DType to_dtype,
                  std::size_t numel) {
   std::array<float, 1024> block;

@@ -6,14 +6,16 @@
 #include <cstdint>
 #include <span>
 
-/// Arithmetic on contiguous arrays, for the widest vector unit that this CPU has. Pointers need no
-/// alignment beyond their element's. Nothing is fused or reordered, so that every variant gives the
-/// same bits, whatever the CPU and wherever an element lies. Pure functions: any thread may call.
+/// Arithmetic on contiguous arrays, compiled for the widest vector unit of this CPU. Pointers need
+/// only the alignment of their elements. Operations are neither fused (FMA) nor reordered, so
+/// results are bitwise equal on every CPU and for every alignment. Pure functions; any thread may
+/// call them.
 namespace acc::kernels {
 
 /// result[i] = (accumulate ? destinations[0][i] : 0) + scale * (((s0[i] op s1[i]) op s2[i]) op …),
-/// strictly in the order of `sources`, in fp32; written to every destination. A destination may be
-/// one of the sources, else arrays do not overlap. At least one source and one destination.
+/// in the order of `sources`, in float32. The result is written to every destination. A destination
+/// may be one of the sources; otherwise arrays do not overlap. At least one source and one
+/// destination.
 struct Reduction {
   std::span<const void* const> sources;  ///< each [numel] of `dtype`
   std::span<float* const> destinations;  ///< each [numel]
@@ -26,7 +28,7 @@ struct Reduction {
 
 /// Coefficients of one AdamW step; `optim/update.hpp` derives them from the settings.
 struct AdamWCoefficients {
-  float grad_scale;  ///< multiplies each gradient first (mean, clipping)
+  float grad_scale;  ///< factor for each gradient (mean over ranks, clipping)
   float decay;       ///< 1 - lr * weight_decay
   float beta1_complement, beta2, beta2_complement;
   float sqrt_bias_correction2;
@@ -34,41 +36,44 @@ struct AdamWCoefficients {
   float step_size;  ///< lr / bias_correction1
 };
 
-/// Coefficients of one SGD step. `first`: the velocity starts as the gradient, as torch's does.
+/// Coefficients of one SGD step. `first`: the first step, in which the velocity becomes the
+/// gradient, as in torch.optim.SGD.
 struct SgdCoefficients {
   float grad_scale;
   float lr, momentum, weight_decay;
   bool nesterov, first;
 };
 
-/// One shard as an optimizer step sees it; each [shard numel]. Weights and moments are both
-/// float32, or the moments bfloat16 beside weights of 16 bits. The rules are computed in float32.
+/// Arrays of one shard for an optimizer step; each [shard numel]. Either weights and moments are
+/// both float32, or weights have 16 bits and moments are bfloat16. The rules are computed in
+/// float32.
 struct UpdateArrays {
   void* weights;       ///< `weight_dtype`, updated in place
   const float* grads;  ///< not changed
   void* first;         ///< exp_avg or velocity; null for SGD without momentum
   void* second;        ///< exp_avg_sq; null for SGD
-  void* rounded;       ///< new weights in `rounded_dtype`, or null
+  void* rounded;       ///< receives a copy of the new weights in `rounded_dtype`; may be null
   DType rounded_dtype = DType::bfloat16;
   DType weight_dtype = DType::float32;
   DType moment_dtype = DType::float32;
-  /// Weights of 16 bits are rounded up or down by chance, so that their mean is what was to be
-  /// rounded. Chance is a hash of `noise_key` and of the element's number, `noise_first` for
-  /// element 0: the same on every device, however a flat parameter is cut.
+  /// Stochastic rounding of 16-bit weights: a value is rounded up or down at random, so that the
+  /// expected result is the exact value. The random number is a hash of `noise_key` and the
+  /// element's number, which is `noise_first` for element 0. So it is the same on every device and
+  /// for every way to shard a parameter.
   bool stochastic = false;
   std::uint64_t noise_key = 0;
   std::uint32_t noise_first = 0;
 };
 
-/// One variant's functions. All of a variant are compiled from kernels_body.inc.
+/// The functions of one variant, compiled from kernels_body.inc.
 struct Kernels {
   const char* name;
 
   void (*reduce)(const Reduction&);
-  /// In double, in 16 interleaved partial sums.
+  /// Sum of squares in double: 16 interleaved partial sums, which are then added in order.
   double (*squared_norm)(const float* values, std::size_t numel);
   void (*scale)(float* values, float factor, std::size_t numel);
-  /// values[i] = factor * values[i], brought into [-limit, limit]; NaN stays NaN.
+  /// values[i] = factor * values[i], clamped to [-limit, limit]; NaN stays NaN.
   void (*scale_clamped)(float* values, float factor, float limit, std::size_t numel);
 
   /// Rounds to nearest, ties to even; NaN stays NaN.
@@ -77,25 +82,27 @@ struct Kernels {
   void (*f32_to_f16)(const float* from, std::uint16_t* to, std::size_t numel);
   void (*f16_to_f32)(const std::uint16_t* from, float* to, std::size_t numel);
 
-  /// torch.optim.AdamW's and SGD's rules in one pass over elements [begin, begin + numel) of the
-  /// arrays. No overlap.
+  /// Optimizer steps by the rules of torch.optim.AdamW and torch.optim.SGD, in one pass over
+  /// elements [begin, begin + numel) of the arrays. The arrays do not overlap.
   void (*adamw)(const AdamWCoefficients&, const UpdateArrays&, std::size_t begin,
                 std::size_t numel);
   void (*sgd)(const SgdCoefficients&, const UpdateArrays&, std::size_t begin, std::size_t numel);
 };
 
-/// The fastest variant that this CPU runs; chosen at the first call.
+/// The fastest variant that this CPU supports; chosen at the first call.
 const Kernels& kernels() noexcept;
 
-/// All variants that this CPU runs, fastest first.
+/// All variants that this CPU supports, fastest first.
 std::span<const Kernels* const> available_kernels() noexcept;
 
-/// Any two of float32, bfloat16 and float16, to nearest even; NaN and infinity are kept. Between
-/// the two 16-bit dtypes values go through float32. The same dtype copies; no overlap else. Throws
-/// Error(internal) for other dtypes.
+/// Converts between float32, bfloat16 and float16, rounding to nearest even; NaN and infinity are
+/// kept. Between the two 16-bit dtypes, values are converted through float32. Equal dtypes: a copy,
+/// in which `to` may be `from`. Otherwise the arrays do not overlap. Throws Error(internal) for
+/// other dtypes.
 void cast(const void* from, DType from_dtype, void* to, DType to_dtype, std::size_t numel);
 
-/// destinations[·][i] = s0[i] op s1[i] op …, in order, in double; for a handful of values.
+/// Sets element i of every destination to s0[i] op s1[i] op …, in the order of `sources`, in
+/// double. Not vectorized: for a few values.
 void reduce_doubles(ReduceOp op, std::span<const double* const> sources,
                     std::span<double* const> destinations, std::size_t numel) noexcept;
 

@@ -16,6 +16,9 @@
 namespace acc::trace {
 namespace {
 
+// One event per line. "M" events name the process (rank) and its threads (streams); "X" events are
+// complete spans with begin (`ts`) and duration (`dur`) in microseconds of the host's steady clock,
+// which all ranks of a machine share.
 constexpr const char* kComputeStream = "compute";
 constexpr std::string_view kOpen = "[\n";
 constexpr std::string_view kClose = "\n]\n";
@@ -37,8 +40,9 @@ void write_at(const UniqueFd& file, off_t offset, const std::string& path,
   }
 }
 
-/// Adds lines that each end with a comma and a newline to the array, which is closed again: the
-/// file is JSON at any time. The lock keeps the ranks' lines apart.
+/// Appends lines to the JSON array in the file; each line ends with a comma and a newline.
+/// Overwrites the closing bracket and writes it again at the end, so the file is valid JSON after
+/// every call. The lock serializes the ranks that share the file.
 void append(const std::string& path, std::string lines) {
   const UniqueFd file = open_file(path, 0);
   ::flock(file.get(), LOCK_EX);
@@ -74,7 +78,7 @@ Tracer::~Tracer() {
   try {
     device_->synchronize();
     flush();
-  } catch (const std::exception&) {  // the device failed; what was written before stays
+  } catch (const std::exception&) {  // the device failed; spans written earlier stay in the file
   }
 }
 
@@ -89,6 +93,8 @@ int Tracer::thread_of(const std::string& stream) {
   return found->second;
 }
 
+// A scope is written as one span per uninterrupted part: entering a nested scope ends the span of
+// the outer one, and leaving it begins the next.
 void Tracer::cut() {
   device::EventPtr now = device_->record(device_->compute());
   if (!scopes_.empty()) {
@@ -123,6 +129,8 @@ std::string Tracer::line(const Span& span) const {
       span.end->microseconds() - begin);
 }
 
+// Spans whose end is not reached yet are kept for the next flush, so that a flush never waits for
+// the GPU.
 void Tracer::flush() {
   std::string text = std::move(head_);
   head_.clear();

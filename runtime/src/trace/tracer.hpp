@@ -10,16 +10,21 @@
 
 namespace acc::trace {
 
-/// The timeline of one rank, appended to a file that all ranks of a machine share, in the trace
-/// event format that Chrome and Perfetto read (a JSON array).
-/// A rank is a process there, a stream a thread. Categories: `compute` and `wait` divide the
-/// compute stream without overlap (a nested scope interrupts the one around it), `communication` is
-/// a collective on its own stream. The time that `wait` covers is what communication costs; the
-/// rest of it is hidden.
+/// Writes the timeline of one rank to a file that all ranks of a machine share, in the Trace Event
+/// Format (a JSON array), which Chrome and Perfetto read. A rank is a process of the trace and a
+/// stream is a thread.
+///
+/// Categories: `compute` and `wait` divide the time of the compute stream without overlap (a nested
+/// scope interrupts the one around it). `communication` is a collective on its own stream. The time
+/// in `wait` is the cost of communication; communication outside of it is hidden behind
+/// computation.
+///
+/// Spans are kept as pairs of events and written once both are reached, so tracing does not wait
+/// for a GPU.
 class Tracer final : public device::Timeline {
  public:
-  /// Begins an empty file. One rank of a machine does it, before the others open theirs. Throws
-  /// Error(config) naming a file that cannot be written.
+  /// Creates an empty trace, or truncates the file. Called by one rank per machine before the
+  /// others append. Throws Error(config) with the path if the file cannot be written.
   static void create_file(const std::string& path);
 
   Tracer(std::string path, int rank, std::shared_ptr<device::Device> device);
@@ -27,12 +32,12 @@ class Tracer final : public device::Timeline {
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
 
-  /// What the compute stream does from now on, until `leave`; then again what it did before.
+  /// Begins a scope of the compute stream. At `leave`, the scope around it continues.
   void enter(const char* category, std::string name);
   void leave();
   void add(std::string name, const std::string& stream, device::EventPtr begin,
            device::EventPtr end) override;
-  /// Writes what is over.
+  /// Writes all spans that are complete.
   void flush();
 
  private:
@@ -47,7 +52,9 @@ class Tracer final : public device::Timeline {
     const char* category;
     std::string name;
   };
+  /// Thread id of a stream in the trace; assigned at first use.
   int thread_of(const std::string& stream);
+  /// Ends the current span of the compute stream and begins the next.
   void cut();
   [[nodiscard]] std::string line(const Span& span) const;
 
@@ -56,12 +63,12 @@ class Tracer final : public device::Timeline {
   std::shared_ptr<device::Device> device_;
   std::map<std::string, int> threads_;
   std::vector<Scope> scopes_;
-  device::EventPtr since_;  ///< when the innermost scope began or went on
+  device::EventPtr since_;  ///< start of the current span of the innermost scope
   std::deque<Span> spans_;
-  std::string head_;  ///< names of process and threads that are not written yet
+  std::string head_;  ///< lines with process and thread names that are not written yet
 };
 
-/// A scope of a tracer that may be absent.
+/// Enters a scope of the tracer and leaves it in the destructor. `tracer` may be null.
 class Scope {
  public:
   Scope(Tracer* tracer, const char* category, const char* phase, const std::string& name)

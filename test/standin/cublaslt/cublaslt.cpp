@@ -161,7 +161,7 @@ bool fits(const Layout& layout, std::int64_t rows, std::int64_t cols) {
   return layout.rows == rows && layout.cols == cols && layout.stride >= rows;
 }
 
-/// What the documentation asks of a product's description.
+/// True if the description of a matrix product fulfils the documented conditions.
 bool allowed(const Description& d, const Layout& a, const Layout& b, const Layout& c,
              const Layout& out) {
   const bool a_plain = d.a_operation == CUBLAS_OP_N;
@@ -181,7 +181,7 @@ bool allowed(const Description& d, const Layout& a, const Layout& b, const Layou
   return types && shapes && auxiliary && bias;
 }
 
-/// Whether ACC_STANDIN_CUBLASLT_LACKS (numbers of epilogues, with commas) names this one.
+/// True if ACC_STANDIN_CUBLASLT_LACKS (numbers of epilogues, separated by commas) has this one.
 bool lacks(cublasLtEpilogue_t epilogue) {
   const char* variable = std::getenv("ACC_STANDIN_CUBLASLT_LACKS");
   std::istringstream list(variable == nullptr ? "" : variable);
@@ -282,7 +282,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t /
              : CUBLAS_STATUS_INVALID_VALUE;
 }
 
-// Two candidates where as many are asked for, so that choosing between them is tried.
+// Returns two candidates if at least two are requested, so that the choice between them is tested.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
                                               cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,

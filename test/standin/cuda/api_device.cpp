@@ -10,10 +10,11 @@ using namespace standin;
 
 namespace {
 
-// A small Hopper: few multiprocessors, so that grids sized by them are small too.
+// Properties of a Hopper GPU with few multiprocessors, so that grids sized by their number are
+// small.
 constexpr int kMultiprocessors = 4;
 
-/// The machine's number of a visible device, or -1.
+/// Number on the machine of a visible device; -1 if it is not visible.
 int physical(int device) {
   const auto& visible = devices();
   const bool exists = device >= 0 && device < static_cast<int>(visible.size());

@@ -38,8 +38,8 @@ void check_both(const void* to, const void* from, std::size_t nbytes) {
   table().check(from, nbytes, "cudaMemcpy's source");
 }
 
-/// Host memory that is not page-locked is read at the call, as CUDA may, and written before the
-/// call returns, as CUDA does.
+/// Copies. Host memory that is not page-locked is read at the call, which CUDA may do, and written
+/// before the call returns, which CUDA does.
 cudaError_t copy(void* to, const void* from, std::size_t nbytes, cudaMemcpyKind kind,
                  cudaStream_t handle) {
   const StreamPtr stream = stream_of(handle);

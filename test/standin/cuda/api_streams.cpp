@@ -13,13 +13,13 @@ using namespace standin;
 struct CUevent_st {
   unsigned flags = 0;
   int device = 0;
-  Ticket ticket;                            ///< of the last cudaEventRecord
-  std::shared_ptr<Clock::time_point> when;  ///< null before the first
+  Ticket ticket;                            ///< point of the last cudaEventRecord
+  std::shared_ptr<Clock::time_point> when;  ///< time it was reached; null before the first record
 };
 
 namespace {
 
-/// The handles that are not destroyed.
+/// Handles that have not been destroyed.
 template <typename Handle>
 class Handles {
  public:
@@ -50,7 +50,7 @@ Handles<cudaEvent_t>& events() {
   return *handles;
 }
 
-/// What went wrong in work that is done shows when somebody asks for it.
+/// Errors of completed work are reported by the next call that waits for it or polls it.
 cudaError_t outcome(int device) {
   return device_fault(device);
 }

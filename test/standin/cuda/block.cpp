@@ -13,8 +13,8 @@ namespace {
 
 constexpr std::size_t kStackBytes = 128 * 1024;
 
-/// The workers of this host thread: fibers do not move between host threads, because `__shared__`
-/// variables are the host thread's.
+/// The workers of this host thread. Fibers do not move between host threads, because `__shared__`
+/// variables are thread-local variables of the host thread.
 class WorkerPool {
  public:
   Worker& take() {
@@ -38,7 +38,7 @@ WorkerPool& pool() {
   return workers;
 }
 
-/// Differs from launch to launch, so that each order is tried at some time.
+/// Seed of one launch. It differs between launches, so that many orders are tried.
 std::uint64_t next_seed() {
   static const std::uint64_t seed = read_settings().seed;
   static thread_local std::uint64_t launches = 0;

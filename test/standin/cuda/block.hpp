@@ -15,17 +15,18 @@
 
 namespace standin {
 
-/// A stack on which threads run, one at a time; a thread that waits keeps its worker.
+/// A fiber on which threads of a block run, one after the other. A thread that waits keeps its
+/// worker.
 class Worker {
  public:
   Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
-  /// Runs until the worker suspends.
+  /// Runs the worker until it suspends.
   void resume() { fiber_ = std::move(fiber_).resume(); }
-  /// Called on the worker: back to whoever resumed it.
+  /// Called on the worker: returns to the caller of `resume`.
   void suspend() { resumer_ = std::move(resumer_).resume(); }
-  Block* block = nullptr;  ///< whose threads it runs next
+  Block* block = nullptr;  ///< block whose threads it runs next
 
  private:
   boost::context::fiber fiber_;
@@ -36,7 +37,7 @@ struct AsyncCopy {
   void* to;
   const void* from;
   std::size_t nbytes;
-  std::size_t source_nbytes;  ///< the rest is zero
+  std::size_t source_nbytes;  ///< bytes to copy; the rest of the target becomes zero
   std::size_t group;
 
   void run() const {
@@ -62,19 +63,19 @@ struct WarpCall {
   std::source_location where;
 };
 
-/// The threads of one block; used for one block after the other.
+/// The threads of one block. The object is reused for successive blocks.
 class Block {
  public:
   Block(const GridShape& shape, const std::function<void()>& kernel);
   void run();
-  /// On a worker: runs fresh threads until there are none.
+  /// Called on a worker: runs threads that have not started until there are none left.
   void run_fresh_threads(Worker& worker);
 
   void barrier(FiberThread& thread, std::source_location where);
   void warp_operation(FiberThread& thread, const WarpCall& call, void* arguments);
 
  private:
-  /// Lanes that have come to a warp operation so far.
+  /// Lanes that have reached a warp operation so far.
   struct Gathering {
     WarpCall call;
     unsigned arrived = 0;
@@ -102,7 +103,7 @@ class Block {
   std::vector<FiberThread*> at_barrier_;
   std::size_t started_ = 0;
   std::size_t ended_ = 0;
-  bool backwards_ = false;  ///< fresh threads start from the last
+  bool backwards_ = false;  ///< threads start in descending order
   std::mt19937_64 random_;
 };
 

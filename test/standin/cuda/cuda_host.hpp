@@ -46,7 +46,7 @@ inline constexpr int warpSize = 32;
 
 namespace standin {
 
-/// Queues `body`, which runs the whole grid, as CUDA would a launch of `kernel`.
+/// Queues `body`, which runs the whole grid, like a launch of `kernel` in CUDA.
 cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
                    std::function<void()> body);
 
@@ -62,7 +62,7 @@ cudaError_t standin_launch_kernel(const cudaLaunchConfig_t* config, void (*kerne
   };
   return standin::launch(*config, reinterpret_cast<const void*>(kernel), std::move(body));
 }
-/// CUDA's own template of this name hands the arguments on without their types.
+/// Replaces CUDA's template of this name, which passes the arguments without their types.
 #define cudaLaunchKernelEx standin_launch_kernel
 
 template <typename Function>

@@ -1,7 +1,7 @@
 #pragma once
 
-/// The device functions that kernels call on one thread: arithmetic, memory, atomics. Part of
-/// cuda_host.hpp. Add what a kernel misses.
+/// Device functions that concern one thread: arithmetic, memory, atomics. Part of cuda_host.hpp.
+/// Has only the functions that kernels use so far.
 
 #include <vector_types.h>
 
@@ -120,7 +120,7 @@ inline unsigned __umulhi(unsigned x, unsigned y) {
   return static_cast<unsigned>((static_cast<unsigned long long>(x) * y) >> 32);
 }
 
-// Loads and stores with a hint for the caches.
+// Loads and stores with cache hints, which are ignored.
 #define ACC_STANDIN_LOAD(name)      \
   template <typename T>             \
   inline T name(const T* address) { \

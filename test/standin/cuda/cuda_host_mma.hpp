@@ -1,9 +1,10 @@
 #pragma once
 
-/// The host's twins of the PTX instructions that move and multiply small matrices in a warp, with
-/// the fragments' layouts as in the PTX ISA ("Matrix Fragments for mma.m16n8k16 with floating point
-/// type", "ldmatrix", "cp.async"). Registers of two 16-bit elements hold the first in the low half.
-/// Part of cuda_host.hpp; a kernel's wrapper calls them where nvcc's branch has the assembly.
+/// Host versions of the PTX instructions that move and multiply small matrices in a warp. Fragment
+/// layouts follow the PTX ISA ("Matrix Fragments for mma.m16n8k16 with floating point type",
+/// "ldmatrix", "cp.async"). A register of two 16-bit elements has the first one in its low half.
+/// Part of cuda_host.hpp. A kernel's wrapper function calls them where its branch for nvcc has
+/// inline assembly.
 
 #include "standin/cuda/emulator.hpp"
 #include "standin/settings.hpp"
@@ -29,7 +30,7 @@ float element_of(std::uint32_t pair, unsigned which) {
 inline void require_whole_warp(void* const (&lanes)[kWarpSize], const char* name) {
   for (const void* lane : lanes) {
     if (lane == nullptr) {
-      die(std::string(name) + " by a warp of which some lanes are not there");
+      die(std::string(name) + " by a warp of which some lanes do not exist");
     }
   }
 }
@@ -89,7 +90,7 @@ void mma_m16n8k16(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_
 
 template <unsigned kMatrices>
 struct LoadMatrix {
-  const void* row;  ///< lanes 8 m … 8 m + 7 bring the rows of matrix m
+  const void* row;  ///< lanes 8 m to 8 m + 7 pass the rows of matrix m
   std::uint32_t registers[kMatrices];
 };
 
@@ -113,7 +114,7 @@ void load_matrix_lanes(void* const (&lanes)[kWarpSize]) {
 }
 
 /// ldmatrix.sync.aligned.m8n8.x{1,2,4}{.trans}.shared.b16. row: where this lane's row of 8 elements
-/// starts, aligned to 16 bytes; only the first 8 kMatrices lanes' count.
+/// starts, aligned to 16 bytes; only the values of the first 8 kMatrices lanes are used.
 template <bool kTransposed, unsigned kMatrices>
 void load_matrix(std::uint32_t (&registers)[kMatrices], const void* row,
                  std::source_location where = std::source_location::current()) {
@@ -138,7 +139,7 @@ void ldmatrix_trans(std::uint32_t (&registers)[kMatrices], const void* row,
   load_matrix<true>(registers, row, where);
 }
 
-/// cp.async.cg.shared.global of 16 bytes, of which only source_nbytes are read and the rest zeros.
+/// cp.async.cg.shared.global of 16 bytes: reads source_nbytes and fills the rest with zeros.
 inline void cp_async_16(void* to_shared, const void* from, std::size_t source_nbytes = 16) {
   async_copy(to_shared, from, 16, source_nbytes);
 }

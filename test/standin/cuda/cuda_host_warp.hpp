@@ -1,6 +1,6 @@
 #pragma once
 
-/// What the threads of a block or a warp do together. Part of cuda_host.hpp.
+/// Device functions that the threads of a block or a warp call together. Part of cuda_host.hpp.
 
 #include "standin/cuda/emulator.hpp"
 
@@ -27,7 +27,7 @@ struct Shuffle {
   T result;
 };
 
-/// Lanes that are not there give NaNs, as their value is undefined.
+/// Lanes that have ended or are not in the mask give NaNs, because their value is undefined.
 template <typename T>
 void shuffle_lanes(void* const (&lanes)[kWarpSize]) {
   for (void* lane : lanes) {
@@ -51,7 +51,7 @@ T shuffle(unsigned mask, T value, unsigned source, const char* name, std::source
   return arguments.result;
 }
 
-/// Of the part of `width` lanes that this lane is in.
+/// First and last lane of the segment of `width` lanes that contains this lane.
 inline unsigned first_lane(int width) {
   return current_thread->lane & ~(static_cast<unsigned>(width) - 1);
 }
@@ -59,7 +59,7 @@ inline unsigned last_lane(int width) {
   return first_lane(width) + static_cast<unsigned>(width) - 1;
 }
 
-/// A vote: what each lane brings, and what all of them get.
+/// State of a vote: the value of each lane, and the result that all lanes get.
 struct Vote {
   unsigned value;
   unsigned result;

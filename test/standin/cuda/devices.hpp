@@ -7,19 +7,19 @@
 #include <string_view>
 #include <vector>
 
-/// What the API's functions share: the devices that this process sees, and how calls fail.
+/// State shared by the API functions: the devices that this process sees, and the errors of calls.
 namespace standin {
 
-/// Read once.
+/// The settings, read once per process.
 const Settings& settings();
-/// The machine's number of each device that this process sees.
+/// Number on the machine of each device that this process sees.
 const std::vector<int>& devices();
 int current_device();
 cudaError_t set_current_device(int device);
 
-/// 0, or what the driver's state makes of any call that needs it.
+/// Error that the driver's state causes in every call that needs it; 0 if there is none.
 cudaError_t driver_state();
-/// Whether this is the call that ACC_STANDIN_FAIL names.
+/// True if this is the call that ACC_STANDIN_FAIL selects.
 bool injected_failure(std::string_view function);
 
 /// A device whose kernel faulted fails every later call.
@@ -28,10 +28,12 @@ cudaError_t device_fault(int device);
 cudaError_t last_error(bool clear);
 cudaError_t remember(cudaError_t error);
 
-/// Whether this thread runs a host function of a stream, where CUDA's functions are not allowed.
+/// True while this thread runs a host function of a stream, in which CUDA functions are not
+/// allowed.
 bool& inside_host_function();
 
-/// The frame of an API function that needs a device.
+/// Common frame of all API functions that need a device: checks the driver's state and injected
+/// failures.
 template <typename Body>
 cudaError_t api_call(const char* name, Body&& body) {
   if (const cudaError_t error = driver_state(); error != cudaSuccess) {

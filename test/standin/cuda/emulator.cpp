@@ -20,7 +20,7 @@ namespace {
 constexpr int kPoison = 0xff;  // a NaN as float, double, half and bfloat16
 constexpr std::size_t kRedzoneBytes = 256;
 
-/// The host thread's dynamic shared memory, and what lies behind it to notice overruns.
+/// The host thread's dynamic shared memory, followed by a guard area in which overruns are found.
 class SharedMemory {
  public:
   void start_block(std::size_t nbytes) {
@@ -42,7 +42,8 @@ class SharedMemory {
   alignas(128) unsigned char storage_[kMaxSharedBytes + kRedzoneBytes];
 };
 
-// On the heap: a library that a running program loads has little room for thread-local memory.
+// On the heap, because a library that is loaded at run time has little space for thread-local
+// variables.
 SharedMemory& shared_memory() {
   static thread_local const auto memory = std::make_unique<SharedMemory>();
   return *memory;

@@ -9,7 +9,7 @@
 #include <vector>
 
 #define ACC_STANDIN_THREAD_LOCAL extern __thread __attribute__((tls_model("initial-exec")))
-/// CUDA's variables, of the thread that is running on this host thread.
+/// CUDA's built-in variables, for the thread that runs on this host thread.
 ACC_STANDIN_THREAD_LOCAL uint3 threadIdx;
 ACC_STANDIN_THREAD_LOCAL uint3 blockIdx;
 ACC_STANDIN_THREAD_LOCAL uint3 blockDim;
@@ -31,39 +31,39 @@ struct GridShape {
 };
 
 /// Calls `kernel` once for each thread of the grid, on this host thread. Ends the process with a
-/// sentence when threads wait for something that cannot happen.
+/// message if threads wait for something that cannot happen.
 void run_grid(const GridShape& shape, const std::function<void()>& kernel);
 
 class Block;
 
-/// What a kernel's thread sees of itself.
+/// Identity of a kernel's thread.
 struct Thread {
   unsigned lane = 0;
-  unsigned rank = 0;  ///< in the block
+  unsigned rank = 0;  ///< number in the block
   Block* block = nullptr;
 };
 
-/// The one that is running on this host thread.
+/// The thread that runs on this host thread.
 ACC_STANDIN_THREAD_LOCAL Thread* current_thread;
 
-/// The block's dynamic shared memory; holds NaNs when the block starts.
+/// The block's dynamic shared memory; filled with NaNs when the block starts.
 void* dynamic_shared();
 
 /// __syncthreads.
 void block_barrier(std::source_location where);
 
-/// What the lanes of a warp do together, once all lanes of a mask have come.
-/// lanes[i]: what lane i brought; null where it is not in the mask or has ended.
+/// Operation of the lanes of a warp, called once all lanes of a mask have arrived. lanes[i]: the
+/// argument of lane i; null if the lane is not in the mask or has ended.
 using WarpOperation = void (*)(void* const (&lanes)[kWarpSize]);
-/// Every lane in `mask` that still runs must call this with the same mask from the same place.
-/// `arguments` may hold the result: they live until the call returns.
+/// Runs a warp operation. Every lane in `mask` that has not ended must call this with the same mask
+/// from the same place. `arguments` may receive the result; they live until the call returns.
 void warp_operation(unsigned mask, WarpOperation operation, void* arguments, const char* name,
                     std::source_location where);
 
-/// cp.async: the copy happens as late as it may, and until then its target holds NaNs.
+/// cp.async: the copy runs as late as is allowed. Until then its target is filled with NaNs.
 void async_copy(void* to_shared, const void* from, std::size_t nbytes, std::size_t source_nbytes);
 void async_copy_commit();
-/// Blocks until at most `pending` committed groups of this thread are under way.
+/// Waits until at most `pending` committed groups of this thread are incomplete.
 void async_copy_wait(std::size_t pending);
 
 }  // namespace standin

@@ -14,7 +14,7 @@ constexpr unsigned kMaxThreads = 1024;
 constexpr unsigned kMaxBlockZ = 64;
 constexpr unsigned kMaxGridYZ = 65535;
 
-/// What cudaFuncSetAttribute allowed each kernel.
+/// Dynamic shared memory that cudaFuncSetAttribute allowed for each kernel.
 class SharedLimits {
  public:
   void set(const void* kernel, std::size_t nbytes) {
@@ -112,7 +112,7 @@ extern "C" cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
   return api_call("cudaOccupancyMaxActiveBlocksPerMultiprocessor", [&] {
     constexpr int kThreadsOfMultiprocessor = 2048;
     constexpr std::size_t kSharedOfMultiprocessor = 228 * 1024;
-    constexpr std::size_t kSystemsShare = 1024;  // of each block's shared memory
+    constexpr std::size_t kSystemsShare = 1024;  // reserved in the shared memory of a block
     if (block_size <= 0 || block_size > static_cast<int>(kMaxThreads)) {
       return cudaErrorInvalidValue;
     }

@@ -38,7 +38,7 @@ std::string describe(std::uintptr_t begin, std::size_t nbytes, int device, long 
   return text.str();
 }
 
-/// The entry of `map` whose [first, first + nbytes) meets [begin, end), or map.end().
+/// The entry of `map` whose [first, first + nbytes) overlaps [begin, end), or map.end().
 template <typename Map>
 auto find_overlap(const Map& map, std::uintptr_t begin, std::uintptr_t end) {
   auto after = map.lower_bound(end);

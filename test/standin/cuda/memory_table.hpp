@@ -9,7 +9,7 @@
 #include <mutex>
 #include <string>
 
-/// The devices' memory, which is host memory, and what of the host's is page-locked.
+/// Table of the devices' memory, which is host memory, and of page-locked host memory.
 namespace standin {
 
 class MemoryTable {
@@ -26,21 +26,21 @@ class MemoryTable {
   cudaError_t unpin(void* address);
 
   [[nodiscard]] bool is_pinned(const void* address) const;
-  /// -1: not of a device.
+  /// Device to which an address belongs; -1 if it is not device memory.
   [[nodiscard]] int device_of(const void* address) const;
-  /// Dies when the range touches what was freed or reaches past an allocation; `what` names the
-  /// call. Memory that is of no device is the caller's affair.
+  /// Ends the process if the range overlaps freed memory or reaches past an allocation. `what`
+  /// names the call. Memory that is not device memory is not checked.
   void check(const void* address, std::size_t nbytes, const char* what) const;
 
  private:
   struct Allocation {
     std::size_t nbytes = 0;
     int device = 0;
-    long serial = 0;  ///< 1 is the first of the process
+    long serial = 0;  ///< number in the process, from 1
   };
   struct Pinned {
     std::size_t nbytes = 0;
-    bool ours = false;  ///< from allocate_host
+    bool ours = false;  ///< allocated by allocate_host
   };
   using Address = std::uintptr_t;
 
@@ -51,7 +51,7 @@ class MemoryTable {
 
   mutable std::mutex mutex_;
   std::map<Address, Allocation> live_;
-  std::map<Address, Allocation> freed_;  ///< kept a while, to notice late uses
+  std::map<Address, Allocation> freed_;  ///< kept for a while, to detect late uses
   std::deque<Address> freed_order_;
   std::size_t freed_bytes_ = 0;
   std::map<int, std::size_t> used_;

@@ -15,13 +15,14 @@
 namespace standin {
 namespace {
 
-constexpr auto kRetry = std::chrono::microseconds(100);  // of work that said "not yet"
+constexpr auto kRetry = std::chrono::microseconds(100);  // interval for work that is not complete
 
-/// At the process's end queued work is dropped; what runs at that moment uses objects that are
-/// about to be destroyed, and is awaited.
+/// At the end of the process, queued work is dropped. Work that is running then uses objects that
+/// are about to be destroyed, so the process waits for it.
 void stop_at_exit();
 
-/// One mutex and one condition for all streams of the process: there are few.
+/// State of all streams of the process. One mutex and one condition variable are enough, because
+/// there are few.
 struct Shared {
   Shared() { std::atexit(stop_at_exit); }
   bool stopping = false;
@@ -52,15 +53,15 @@ bool is_done(const Ticket& ticket) {
 
 }  // namespace
 
-/// The thread that runs the streams which one host thread made on one device. Ranks that are
-/// threads of one process so do not hold each other up.
+/// Thread that runs the streams which one host thread made on one device. With one per host thread,
+/// ranks that are threads of one process do not block each other.
 class Engine {
  public:
   explicit Engine(std::uint64_t seed) : random_(seed) {
     std::thread([this] { run(); }).detach();
   }
 
-  // All of these under the shared mutex.
+  // All of these require the shared mutex.
   void add(StreamPtr stream) { streams_.push_back(std::move(stream)); }
   void forget(const StreamPtr& stream) { forgotten_.push_back(stream); }
   [[nodiscard]] const std::vector<StreamPtr>& streams() const { return streams_; }
@@ -74,9 +75,9 @@ class Engine {
 
  private:
   [[noreturn]] void run();
-  /// Whether work may start: somebody waits, has polled, or it is old.
+  /// True if work may start: a thread waits or has polled, or the work is old enough.
   bool may_run();
-  /// The end of time where there is no work.
+  /// Time at which work becomes old enough; the maximum if there is no work.
   [[nodiscard]] Clock::time_point when_oldest_is_due() const;
   Stream* choose();
   void execute(Stream& stream, std::unique_lock<std::mutex>& lock);
@@ -86,7 +87,7 @@ class Engine {
   std::vector<StreamPtr> streams_;
   std::vector<StreamPtr> forgotten_;
   std::vector<Ticket> wanted_;
-  std::vector<const Stream*> not_yet_;  ///< said so since something was done
+  std::vector<const Stream*> not_yet_;  ///< streams found incomplete since the last progress
   const Stream* last_ = nullptr;
   long polls_ = 0;
   long steps_granted_ = 0;
@@ -147,7 +148,8 @@ Stream* Engine::choose() {
   if (runnable.empty()) {
     return nullptr;
   }
-  // Half of the time the same stream goes on, so that one gets far ahead of another.
+  // With probability 1/2 the same stream continues, so that one stream can get far ahead of
+  // another.
   const bool goes_on = random_() % 2 == 0;
   const auto last = std::ranges::find(runnable, last_);
   Stream* chosen =
@@ -175,7 +177,7 @@ void Engine::execute(Stream& stream, std::unique_lock<std::mutex>& lock) {
   steps_granted_ = std::max(0L, steps_granted_ - 1);
   not_yet_.clear();
   lock.unlock();
-  finished = {};  // what it holds may call back when it goes
+  finished = {};  // captured objects may call back when they are destroyed
   lock.lock();
 }
 
@@ -221,7 +223,8 @@ void each_stream(int device, Visit&& visit) {
   }
 }
 
-/// The default stream is ordered with every blocking stream of its device.
+/// Points for which new work must wait: the default stream is ordered with every blocking stream of
+/// its device.
 void add_implicit_order(const StreamPtr& stream, std::vector<Ticket>& after) {
   if (!stream->blocking) {
     return;
@@ -310,7 +313,7 @@ void wait_for_device(int device) {
   wait_all(tickets);
 }
 
-// --- what standin.hpp gives to other stand-ins
+// --- interface for other stand-ins (standin.hpp)
 
 cudaError_t enqueue_poll(cudaStream_t handle, std::function<bool()> work) {
   const StreamPtr stream = stream_of(handle);

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-/// Streams whose work runs late and, across streams, in an order drawn at random: only what the
-/// program ordered by streams and events can be relied on.
+/// Streams whose work runs late and, between streams, in a random order. Only the order that the
+/// program expresses by streams and events is kept.
 namespace standin {
 
 class Engine;
@@ -20,17 +20,17 @@ using Clock = std::chrono::steady_clock;
 
 /// A point in a stream: after its first `number` pieces of work.
 struct Ticket {
-  StreamPtr stream;  ///< null: a point that has been reached
+  StreamPtr stream;  ///< null: the point has been reached
   std::uint64_t number = 0;
 };
 
 struct Work {
-  std::function<bool()> step;  ///< false: not yet
+  std::function<bool()> step;  ///< returns false if it is not complete
   std::vector<Ticket> after;
   Clock::time_point issued = Clock::now();
 };
 
-/// Runs one after the other. Its members are guarded by the mutex that all engines share.
+/// A queue of work that runs in order. Members are guarded by the mutex that all engines share.
 class Stream {
  public:
   Stream(int on_device, bool is_blocking, Engine& its_engine)
@@ -43,21 +43,22 @@ class Stream {
   std::uint64_t done = 0;
 };
 
-/// A stream for work that this host thread issues.
+/// Makes a stream for work that this host thread issues.
 StreamPtr make_stream(int device, bool blocking);
-/// Runs with the streams of the host thread that used it first.
+/// The default stream of a device. Its work runs with the streams of the host thread that used it
+/// first.
 StreamPtr default_stream(int device);
-/// The stream goes when its work is done.
+/// Destroys the stream once its work is complete.
 void forget_stream(const StreamPtr& stream);
 
-/// `step` runs after the work before it in `stream` and after `after`.
+/// Queues `step`, which runs after the work before it in `stream` and after the points `after`.
 Ticket enqueue(const StreamPtr& stream, std::function<bool()> step, std::vector<Ticket> after = {});
-/// The point that `stream` has come to with all that was issued so far.
+/// The point in `stream` after everything issued so far.
 Ticket now(const StreamPtr& stream);
 
 [[nodiscard]] bool reached(const Ticket& ticket);
-/// Like `reached`, and where it is not, lets the work go on by a step: who asks often enough sees
-/// it done.
+/// Like `reached`. If the point is not reached, lets the work proceed by one step, so that repeated
+/// polling completes it.
 [[nodiscard]] bool poll(const Ticket& ticket);
 void wait(const Ticket& ticket);
 void wait_for_device(int device);
@@ -69,6 +70,7 @@ struct CUstream_st {
   standin::StreamPtr stream;
 };
 namespace standin {
-/// Null where there is no such stream. A null handle is the current device's default stream.
+/// The stream of a handle; null if there is none. A null handle is the current device's default
+/// stream.
 StreamPtr stream_of(cudaStream_t handle);
 }  // namespace standin

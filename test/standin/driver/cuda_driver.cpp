@@ -5,11 +5,11 @@
 #include <cstdio>
 #include <cstring>
 
-// The header's name for the second version of a function; the driver has both.
+// The header redefines this name to the second version of the function; the driver exports both.
 #undef cuDeviceGetUuid
 
-/// The part of libcuda.so.1 that tells which devices there are. Like the driver it looks at
-/// CUDA_VISIBLE_DEVICES once, in cuInit.
+/// The part of libcuda.so.1 that lists devices. Like the driver, it reads CUDA_VISIBLE_DEVICES
+/// once, in cuInit.
 namespace {
 
 struct Driver {
@@ -23,7 +23,7 @@ Driver& driver() {
   return state;
 }
 
-/// The machine's number of a visible device, or -1.
+/// Number on the machine of a visible device; -1 if it is not visible.
 int physical(CUdevice device) {
   const auto& visible = driver().visible;
   const bool exists = device >= 0 && device < static_cast<int>(visible.size());

@@ -4,9 +4,8 @@
 #include <cstdio>
 #include <string>
 
-/// The part of libnvidia-ml.so.1 that tells which devices there are, whatever CUDA_VISIBLE_DEVICES
-/// says. NVML's header is not in the toolkit: types and numbers are as NVML's documentation has
-/// them.
+/// The part of libnvidia-ml.so.1 that lists devices, regardless of CUDA_VISIBLE_DEVICES. The
+/// toolkit does not include NVML's header; types and constants follow NVML's API reference.
 namespace {
 
 enum Result {
@@ -141,7 +140,8 @@ int nvmlDeviceGetMaxMigDeviceCount(Device device, unsigned* count) {
   });
 }
 
-/// nodes: a bit for each node. scope (of the node, or of the socket) makes no difference here.
+/// nodes: one bit per node. The last parameter, the scope (node or socket), makes no difference
+/// here.
 int nvmlDeviceGetMemoryAffinity(Device device, unsigned words, unsigned long* nodes, unsigned) {
   return with_device(device, [&](const standin::Settings& settings, int number) {
     for (unsigned i = 0; i < words; ++i) {

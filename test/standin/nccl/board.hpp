@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-/// Where the ranks of a stand-in communicator meet, be they threads or processes: a piece of shared
-/// memory that is valid when it is all zero. Counters have one writer, their rank.
+/// Shared memory in which the ranks of a stand-in communicator exchange data; ranks may be threads
+/// or processes. All zeros is a valid initial state. Each counter has one writer, its rank.
 namespace standin::nccl {
 
 inline constexpr int kMaxRanks = 16;
@@ -16,7 +16,7 @@ inline constexpr std::size_t kMaxSplits = 32;
 
 enum class Kind : std::uint8_t { none, all_gather, reduce_scatter, all_reduce, broadcast };
 
-/// What all ranks of one collective must agree on.
+/// Parameters of a collective in which all ranks must agree.
 struct Call {
   Kind kind = Kind::none;
   int dtype = 0;
@@ -35,9 +35,9 @@ struct SplitChoice {
 struct RankPlace {
   std::atomic<std::uint32_t> came;
   std::array<unsigned char, 16> gpu;
-  std::atomic<std::uint64_t> posted;   ///< collectives that it has come to
-  std::atomic<std::uint64_t> written;  ///< chunks in its stage, over all collectives
-  std::atomic<std::uint64_t> read;     ///< chunks that it has taken from all stages
+  std::atomic<std::uint64_t> posted;   ///< collectives that the rank has entered
+  std::atomic<std::uint64_t> written;  ///< chunks written to its stage, over all collectives
+  std::atomic<std::uint64_t> read;     ///< chunks that it has read from all stages
   std::atomic<std::uint64_t> splits;
   std::array<Call, 2> calls;  ///< by number modulo 2
   std::array<SplitChoice, kMaxSplits> choices;
@@ -49,14 +49,15 @@ struct Board {
   std::array<RankPlace, kMaxRanks> ranks;
 };
 
-/// A board by name, made by whoever comes first and without a name when all have come.
+/// A board found by name. The first rank creates it; the name is removed when all ranks have opened
+/// it.
 class SharedBoard {
  public:
   SharedBoard(std::string name, int size);
   ~SharedBoard();
   SharedBoard(const SharedBoard&) = delete;
   SharedBoard& operator=(const SharedBoard&) = delete;
-  /// Leaves no file behind, even where somebody never came.
+  /// Removes the name, also if a rank never opened the board, so that no file is left.
   void forget_name() const noexcept;
   [[nodiscard]] Board& operator*() const noexcept { return *board_; }
   [[nodiscard]] Board* operator->() const noexcept { return board_; }
@@ -67,7 +68,8 @@ class SharedBoard {
   Board* board_ = nullptr;
 };
 
-/// Prints "stand-in NCCL: …" and aborts: a program did what would hang or corrupt on a GPU.
+/// Prints "stand-in NCCL: " and the message, and aborts: the program did something that hangs or
+/// corrupts data on a GPU.
 [[noreturn]] void die(const std::string& message);
 
 }  // namespace standin::nccl

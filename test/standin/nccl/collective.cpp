@@ -48,7 +48,7 @@ std::size_t nbytes_of(int dtype) {
     case ncclFloat16:
     case ncclBfloat16: return 2;
     case ncclFloat32: return 4;
-    default: die("no data type " + std::to_string(dtype) + " here");
+    default: die("data type " + std::to_string(dtype) + " is not emulated");
   }
 }
 
@@ -96,7 +96,7 @@ std::size_t Collective::width() const {
   return nbytes_of(call_.dtype);
 }
 
-/// Elements of one rank's part in a chunk.
+/// Number of elements of one rank's part in a chunk.
 std::size_t Collective::piece() const {
   const auto parts = call_.kind == Kind::reduce_scatter ? shared_->size : 1;
   return kStageNbytes / static_cast<std::size_t>(parts) / width();
@@ -113,7 +113,7 @@ bool Collective::exchange_chunks() {
     }
     return true;
   };
-  do {  // at least one, so that nobody is ahead by more than a collective
+  do {  // at least one chunk, so that no rank gets ahead by more than one collective
     const std::size_t length = std::min<std::size_t>(piece(), call_.count - begin_);
     if (!filled_) {
       if (!all_reached(&RankPlace::read, shared_->chunks)) {
@@ -174,10 +174,10 @@ void Collective::drain(std::size_t begin, std::size_t length) const {
   }
 }
 
-/// In float32 and in rank order, rounded once.
+/// Sums in float32 in rank order, and rounds once at the end.
 void Collective::reduce(const std::byte* const* sources, std::byte* to, std::size_t length) const {
   if (call_.op != ncclSum) {
-    die("no reduction " + std::to_string(call_.op) + " here");
+    die("reduction " + std::to_string(call_.op) + " is not emulated");
   }
   for (std::size_t i = 0; i < length; ++i) {
     float sum = 0.0F;

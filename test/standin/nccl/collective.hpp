@@ -10,7 +10,7 @@
 
 namespace standin::nccl {
 
-/// What the queued collectives of a communicator share.
+/// State shared by the queued collectives of a communicator.
 struct Shared {
   Shared(std::string name, int communicator_rank, int communicator_size)
       : board(std::move(name), communicator_size),
@@ -21,9 +21,9 @@ struct Shared {
   int rank;
   int size;
   std::atomic<bool> aborted = false;
-  std::atomic<bool> failed = false;  ///< in the background: nothing completes any more
+  std::atomic<bool> failed = false;  ///< failed in the background: no collective completes any more
   std::atomic<std::uint64_t> done = 0;
-  std::uint64_t chunks = 0;  ///< touched by one collective at a time
+  std::uint64_t chunks = 0;  ///< used by one collective at a time
 };
 
 /// One collective of one rank; its steps run on the stand-in's stream.
@@ -32,7 +32,7 @@ class Collective {
   Collective(std::shared_ptr<Shared> shared, std::uint64_t number, const Call& call,
              const void* send, void* receive)
       : shared_(std::move(shared)), number_(number), call_(call), send_(send), receive_(receive) {}
-  /// Goes on as far as the peers let it; true when all is done.
+  /// Proceeds as far as the peers allow. Returns true when the collective is complete.
   bool step();
 
  private:

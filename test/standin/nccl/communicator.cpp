@@ -42,8 +42,8 @@ std::array<unsigned char, 16> gpu_uuid(int device) {
   return uuid;
 }
 
-/// ACC_STANDIN_NCCL_FAIL=RANK:NUMBER: that rank's collective of that number fails in the
-/// background, in every communicator.
+/// True if ACC_STANDIN_NCCL_FAIL=RANK:NUMBER selects this collective: that rank's collective of
+/// that number fails in the background, in every communicator.
 bool fails_here(int rank, std::uint64_t number) {
   int victim = -1;
   unsigned long at = 0;
@@ -152,7 +152,7 @@ ncclResult_t ncclComm::enqueue(const Call& call, const void* send, void* receive
     state = ncclRemoteError;
     last_error() = "connection closed by the stand-in";
   } else if (number == 1 && !blocking) {
-    state = ncclInProgress;  // as the real one, which connects with the first collective
+    state = ncclInProgress;  // like the real NCCL, which connects at the first collective
     polls_left = 2;
   }
   auto collective = std::make_shared<Collective>(shared, number, call, send, receive);

@@ -7,12 +7,12 @@
 #include <optional>
 #include <set>
 
-/// NCCL's handle. What a non-blocking communicator does in the background it does here when it is
-/// asked how it is.
+/// NCCL's handle. Work that a non-blocking communicator does in the background is done here when
+/// its state is polled.
 struct ncclComm {
   ncclComm(std::string name, int rank, int size, int gpu, bool blocking);
 
-  std::mutex mutex;  ///< guards all but `shared`
+  std::mutex mutex;  ///< guards all members except `shared`
   std::shared_ptr<standin::nccl::Shared> shared;
   int device;
   bool blocking;
@@ -25,14 +25,14 @@ struct ncclComm {
   std::uint64_t splits = 0;
   std::set<void*> registered;
 
-  /// A split under way: what the new communicator's handle is written to.
+  /// A split in progress, with the place to which the new communicator's handle is written.
   struct Split {
     ncclComm** child;
     bool child_blocks;
   };
   std::optional<Split> split;
 
-  /// Goes on with what is under way; under the mutex.
+  /// Proceeds with the operation in progress. Requires the mutex.
   ncclResult_t poll();
   ncclResult_t enqueue(const standin::nccl::Call& call, const void* send, void* receive,
                        cudaStream_t stream);
@@ -46,7 +46,7 @@ struct ncclComm {
 namespace standin::nccl {
 
 int version();
-/// What ncclGetLastError says.
+/// Text that ncclGetLastError returns.
 std::string& last_error();
 
 }  // namespace standin::nccl

@@ -1,5 +1,5 @@
-// The part of NCCL's interface that the runtime uses, on host memory. What the real one answers
-// with a hang or wrong numbers ends the process here, with a sentence.
+// The part of NCCL's interface that the runtime uses, on host memory. Misuse that makes the real
+// NCCL hang or return wrong results ends the process with a message here.
 #include "standin/nccl/communicator.hpp"
 
 #include <cuda_runtime_api.h>
@@ -27,7 +27,7 @@ ncclComm& living(ncclComm_t comm, const char* function) {
   return *comm;
 }
 
-/// A new call while the one before is under way is invalid.
+/// A new call is invalid while the previous one is in progress.
 ncclResult_t begin(ncclComm& comm, const char* function) {
   if (comm.state == ncclInProgress) {
     die(std::string(function) + " while the communicator is in progress: poll it first");
@@ -135,7 +135,7 @@ STANDIN_API ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   if (!comm.finalizing || comm.state != ncclSuccess) {
     die("ncclCommDestroy before ncclCommFinalize was done");
   }
-  comm.dead = true;  // the handle stays, to catch its use
+  comm.dead = true;  // the handle is kept, to detect later uses
   return ncclSuccess;
 }
 
@@ -147,7 +147,7 @@ STANDIN_API ncclResult_t ncclCommAbort(ncclComm_t handle) {
     comm.shared->board.forget_name();
     comm.dead = true;
   }
-  // The real one frees memory of the GPU, which waits for all that runs there.
+  // The real NCCL frees GPU memory here, which waits for everything that runs on the GPU.
   cudaSetDevice(comm.device);
   cudaDeviceSynchronize();
   return ncclSuccess;
@@ -218,7 +218,7 @@ ncclResult_t forget(ncclComm_t handle, const char* function, void* memory) {
 
 }  // namespace
 
-// As aligned as windows must be, which cudaMalloc does not promise.
+// Alignment that windows require and cudaMalloc does not guarantee.
 STANDIN_API ncclResult_t ncclMemAlloc(void** memory, size_t nbytes) {
   void* whole = nullptr;
   if (cudaMalloc(&whole, nbytes + NCCL_WIN_REQUIRED_ALIGNMENT) != cudaSuccess) {

@@ -46,7 +46,7 @@ TEST_CASE("activations of a GPU: kept there or on the host, whatever the program
         return nbytes / static_cast<std::int64_t>(kNbytes);
       };
       const std::int64_t on_gpu = pieces(held.allocated - before.allocated);
-      // Two on their way out, two on their way back.
+      // Two copies to the host and two back are in flight.
       CHECK((offload ? on_gpu <= 4 : on_gpu == kCount));
       CHECK(pieces(held.host_allocated - before.host_allocated) == (offload ? kCount : 0));
       for (unsigned left = kCount; left-- > 0;) {
@@ -61,7 +61,7 @@ TEST_CASE("activations of a GPU: kept there or on the host, whatever the program
   }
 }
 
-TEST_CASE("activations of a GPU that nobody wants back, and some that only set out") {
+TEST_CASE("activations of a GPU that are never fetched, or whose copy to the host is in flight") {
   const auto gpu = acc::test::open_gpu().device;
   const auto store = std::make_shared<ActivationStore>(gpu, true);
   const std::vector<float> values = random_values(kNumel, 1);

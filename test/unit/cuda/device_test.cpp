@@ -49,7 +49,7 @@ std::string message_of(auto&& call) {
 
 }  // namespace
 
-TEST_CASE("a GPU says what it is") {
+TEST_CASE("a GPU describes itself") {
   const auto [gpu, backend] = test::open_gpu();
   CHECK(gpu->kind() == plugins::Device::cuda);
   CHECK(gpu->index() == 0);
@@ -85,7 +85,8 @@ TEST_CASE("memory is zero-filled, also when it was used before") {
   }
 }
 
-TEST_CASE("memory that goes back while the compute stream reads it is not overwritten too early") {
+TEST_CASE(
+    "memory that is released while the compute stream reads it is not overwritten too early") {
   const auto gpu = test::open_gpu().device;
   const std::vector<std::byte> ones(kMiB, std::byte{1});
   const MemoryPtr target = gpu->allocate(kMiB, "target");
@@ -104,7 +105,7 @@ TEST_CASE("memory that goes back while the compute stream reads it is not overwr
   CHECK(bytes_of(*gpu, *target) == std::vector<std::byte>(kMiB, std::byte{2}));
 }
 
-TEST_CASE("figures say who holds what") {
+TEST_CASE("memory statistics list bytes per purpose") {
   const auto gpu = test::open_gpu().device;
   const MemoryFigures before = gpu->memory();
   MemoryPtr large = gpu->allocate(3 * kMiB, "gathered weights");
@@ -129,7 +130,7 @@ TEST_CASE("figures say who holds what") {
   CHECK(gpu->memory().host_allocated == 2 * static_cast<std::int64_t>(kMiB));
 }
 
-TEST_CASE("what does not fit says who holds the memory, after the cache was given up") {
+TEST_CASE("an out-of-memory error lists bytes per purpose, after the cache was released") {
   const auto gpu = test::open_gpu().device;
   const MemoryPtr moments = gpu->allocate(40 * kMiB, "optimizer moments");
   gpu->allocate(60 * kMiB, "gone");
@@ -138,7 +139,8 @@ TEST_CASE("what does not fit says who holds the memory, after the cache was give
       message_of([&] { gpu->allocate(std::size_t{1} << 50, "gathered weights"); });
   CAPTURE(message);
   CHECK(
-      message.starts_with("out_of_memory: cuda:0: 1048576.0 GiB for gathered weights do not fit"));
+      message.starts_with("out_of_memory: cuda:0: out of memory (OOM): 1048576.0 GiB for gathered "
+                          "weights do not fit"));
   CHECK(contains(message, " GiB are free"));
   CHECK(contains(message, "this rank holds 40.0 MiB of optimizer moments"));
   CHECK(contains(message, "cached and unused"));
@@ -168,7 +170,7 @@ TEST_CASE("copies between device, page-locked and ordinary host memory") {
   CHECK(test::same_bits(back, expected));
 }
 
-TEST_CASE("events order one stream after another") {
+TEST_CASE("an event orders one stream after another") {
   const auto gpu = test::open_gpu().device;
   const std::size_t numel = 3 * kMiB / sizeof(float);
   const OnDevice<float> values(*gpu, std::vector<float>(numel, 1.0F));
@@ -189,7 +191,7 @@ TEST_CASE("events order one stream after another") {
   CHECK(test::same_bits(values.values(), std::vector<float>(numel, expected)));
 }
 
-TEST_CASE("an event says when, in the host's time") {
+TEST_CASE("an event gives its time in the host's clock") {
   const auto gpu = test::open_gpu().device;
   const auto now = [] {
     return std::chrono::duration<double, std::micro>(
@@ -210,7 +212,7 @@ TEST_CASE("an event says when, in the host's time") {
   const double end = now();
   CHECK(first->done());
   CHECK(second->done());
-  // Both clocks are read within a round trip to the GPU.
+  // Both clocks are read within one round trip to the GPU.
   constexpr double kSlack = 5000.0;
   CHECK(first->microseconds() >= start - kSlack);
   CHECK(first->microseconds() <= second->microseconds());
@@ -219,7 +221,7 @@ TEST_CASE("an event says when, in the host's time") {
   CHECK_THROWS_AS((void)gpu->record(gpu->compute())->microseconds(), Error);
 }
 
-TEST_CASE("memory may outlive its device, and a thread may have a device of its own") {
+TEST_CASE("memory may outlive its device, and each thread may have its own device") {
   MemoryPtr survivor;
   {
     const auto gpu = test::open_gpu().device;
@@ -242,7 +244,7 @@ TEST_CASE("memory may outlive its device, and a thread may have a device of its 
   CHECK(here.values() == std::vector{1.0F, 2.0F, 3.0F});
 }
 
-TEST_CASE("GPUs that are not there") {
+TEST_CASE("GPUs that do not exist") {
   const auto [gpu, backend] = test::open_gpu();
   const int count = backend->device_count();
   const std::string number = std::to_string(count);

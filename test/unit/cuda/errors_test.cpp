@@ -32,7 +32,7 @@ TEST_CASE("a worker gets the GPU of its local rank") {
   CHECK(outcome.status == 0);
 }
 
-TEST_CASE("what is missing is said in one sentence") {
+TEST_CASE("an error names in one sentence what is missing") {
   struct Case {
     Variables variables;
     const char* expected;
@@ -55,11 +55,11 @@ TEST_CASE("what is missing is said in one sentence") {
        "device: cuda:0: cudaStreamCreateWithPriority: "},
       {{{"ACC_STANDIN_FAIL", "cudaMalloc"}}, "device: cuda:0: cudaMalloc: "},
       {{{"ACC_CUDA_BACKEND", "/nowhere/libacc_cuda.so"}},
-       "device: device cuda: libacc_cuda.so does not load (/nowhere/libacc_cuda.so: cannot open "
-       "shared object file: No such file or directory): this build has no CUDA half; build with "
+       "device: device cuda: cannot load libacc_cuda.so (/nowhere/libacc_cuda.so: cannot open "
+       "shared object file: No such file or directory): this build has no CUDA support; build with "
        "the preset cuda, or use --cpu\n"},
       {{{"ACC_CUDA_BACKEND", "libdl.so.2"}},
-       "device: device cuda: libdl.so.2 is of another version than the runtime that loads it: "
+       "device: device cuda: libdl.so.2 has a different version than the runtime that loads it: "
        "install both from one build\n"},
   };
   for (const Case& test : cases) {
@@ -79,14 +79,14 @@ TEST_CASE("more workers than GPUs") {
   CHECK(outcome.status == 2);
 }
 
-TEST_CASE("a GPU that is too small for what is asked") {
+TEST_CASE("a GPU with too little memory for an allocation") {
   const Outcome outcome = probe({{"ACC_STANDIN_MEMORY", "100000"}});
-  CHECK(
-      outcome.text.starts_with("out_of_memory: cuda:0: 1.0 MiB for probe do not fit: 0.0 of 0.0"));
+  CHECK(outcome.text.starts_with(
+      "out_of_memory: cuda:0: out of memory (OOM): 1.0 MiB for probe do not fit: 0.0 of 0.0"));
   CHECK(outcome.status == 1);
 }
 
-// The library itself, on a machine without a driver: it loads, and says so.
+// The real library on a machine without a driver: it loads and reports what is missing.
 TEST_CASE("the real library without a driver") {
   const Outcome real =
       probe({{"ACC_CUDA_BACKEND", ACC_REAL_BACKEND}, {"CUDA_VISIBLE_DEVICES", ""}});

@@ -9,7 +9,7 @@
 
 namespace acc::test {
 
-/// The GPU under test: a real one, or the one that ACC_CUDA_BACKEND stands in for.
+/// The GPU under test: a real one, or the stand-in that ACC_CUDA_BACKEND selects.
 inline device::Opened open_gpu(int local_rank = 0) {
   plugins::RuntimeSettings settings;
   settings.device = plugins::Device::cuda;
@@ -28,7 +28,7 @@ inline std::vector<float> random_values(std::size_t numel, unsigned seed) {
   return values;
 }
 
-/// `values` in memory of `device`, `offset` elements after an aligned address.
+/// Copies `values` to memory of `device`, `offset` elements after an aligned address.
 template <typename T>
 class OnDevice {
  public:

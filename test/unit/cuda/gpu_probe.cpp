@@ -1,5 +1,5 @@
-// gpu_probe LOCAL_RANK LOCAL_WORLD_SIZE: opens the GPU of that worker and says which it is, or why
-// there is none.
+// gpu_probe LOCAL_RANK LOCAL_WORLD_SIZE: opens the GPU of that worker and prints its description,
+// or the error.
 #include "acc/base/error.hpp"
 #include "device/open_device.hpp"
 

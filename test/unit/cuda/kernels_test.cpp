@@ -1,4 +1,4 @@
-// Every loop of a GPU against the CPU's: the same bits.
+// Compares every loop of a GPU with the CPU's: the results are bitwise equal.
 #include "device/cpu_device.hpp"
 #include "gpu.hpp"
 
@@ -18,7 +18,7 @@ using acc::test::same_bits;
 
 namespace {
 
-// Around the sizes of a quad, of a block's row of quads and of a tile, and several tiles.
+// Sizes around those of a quad, of a block's row of quads and of a tile, and several tiles.
 const std::size_t kSizes[] = {0, 1, 3, 4, 5, 255, 1023, 1024, 1025, 4095, 4096, 4097, 20'011};
 const DType kHalves[] = {DType::bfloat16, DType::float16};
 
@@ -31,8 +31,8 @@ Device& cpu() {
   return *device;
 }
 
-// Random values of all magnitudes, with every special one and values halfway between two 16-bit
-// ones among them.
+// Random values of all magnitudes, including all special values and values halfway between two
+// 16-bit values.
 std::vector<float> wide_values(std::size_t numel, unsigned seed) {
   std::mt19937 generator(seed);
   std::vector<float> values(numel);
@@ -51,7 +51,7 @@ std::vector<float> wide_values(std::size_t numel, unsigned seed) {
   for (std::size_t i = 0; i < numel; ++i) {
     auto bits = static_cast<std::uint32_t>(generator());
     if (i % 3 == 1) {
-      bits = (bits & 0x8fffffffU) | 0x30000000U;  // what float16 can hold
+      bits = (bits & 0x8fffffffU) | 0x30000000U;  // within the range of float16
     }
     const float value = std::bit_cast<float>(bits);
     values[i] = i % 5 == 2 ? special[i / 5 % std::size(special)] : std::isnan(value) ? 1.5F : value;
@@ -94,7 +94,8 @@ double tree_sum(std::vector<double> sums) {
   return sums[0];
 }
 
-// The order in which a GPU adds: 256 threads a block, four elements of a tile of 4096 at a time.
+// The order in which a GPU adds: 256 threads per block, each with four elements of a tile of 4096
+// at a time.
 double norm_in_order(const std::vector<float>& values) {
   constexpr std::size_t kThreads = 256;
   constexpr std::size_t kTile = 4096;
@@ -111,7 +112,7 @@ double norm_in_order(const std::vector<float>& values) {
   return tree_sum(of_blocks);
 }
 
-// A shard with what an optimizer keeps of it.
+// A shard with its optimizer state.
 struct Shard {
   std::vector<float> weights, grads, first, second;
   std::vector<std::uint16_t> rounded;
@@ -161,7 +162,7 @@ Shard updated_on(Device& device, Shard shard, const UpdateCase& options, auto&& 
   return shard;
 }
 
-// Ranges of all sizes one after the other, with gaps that belong to nobody: more than a launch
+// Ranges of all sizes in ascending order, with gaps between them; more ranges than one launch
 // takes.
 std::vector<UpdateRange> odd_ranges(std::int64_t& numel) {
   std::vector<UpdateRange> ranges;
@@ -288,7 +289,7 @@ TEST_CASE("two streams compute norms side by side") {
   CHECK(sums.values()[1] == 4 * norm_on_gpu(more, 0));
 }
 
-TEST_CASE("a norm's scratch memory is another's no more") {
+TEST_CASE("the scratch memory of a norm is not used by its last owner any more") {
   const auto values = random_values(50'000, 11);
   const OnDevice<float> source(gpu(), values);
   const OnDevice<double> sum(gpu(), {0.0});
@@ -307,7 +308,7 @@ TEST_CASE("a norm's scratch memory is another's no more") {
   CHECK(sum.values()[0] == expected);
 }
 
-TEST_CASE("AdamW gives the CPU's bits over any ranges and leaves what is between them") {
+TEST_CASE("AdamW gives the CPU's bits over any ranges and does not change the gaps") {
   std::int64_t numel = 0;
   const auto ranges = odd_ranges(numel);
   const auto step = [&](Device& device, const UpdateArrays& arrays) {
@@ -325,7 +326,7 @@ TEST_CASE("AdamW gives the CPU's bits over any ranges and leaves what is between
   }
 }
 
-TEST_CASE("AdamW writes float16 weights where they are asked for") {
+TEST_CASE("AdamW writes float16 weights if requested") {
   const std::vector<UpdateRange> ranges{{.begin = 0, .numel = 5'001}};
   const Shard before(5'004, 3);
   const Shard after = updated_on(gpu(), before, {.rounded_dtype = DType::float16},
@@ -340,7 +341,7 @@ TEST_CASE("AdamW writes float16 weights where they are asked for") {
 
 namespace {
 
-// A shard of a model that is kept in 16 bits.
+// A shard of a model with 16-bit weights.
 struct HalfShard {
   DType weight_dtype;
   std::vector<std::uint16_t> weights, first, second;
@@ -356,8 +357,8 @@ struct HalfShard {
     for (float& value : squares) {
       value *= value;
     }
-    // Subnormal and very large weights are among them; no infinite ones: a NaN may lose its
-    // payload.
+    // Includes subnormal and very large weights. No infinite ones, because they lead to NaNs, which
+    // may lose their payload.
     auto values = random_values(numel, 2);
     for (std::size_t i = 0; i < numel; i += 7) {
       values[i] *= i % 2 == 0 ? 1e-6F : 10'000.0F;
@@ -393,7 +394,7 @@ HalfShard half_updated_on(Device& device, HalfShard shard, bool stochastic, auto
 
 }  // namespace
 
-TEST_CASE("updates of what is kept in 16 bits give the CPU's bits, to nearest and by chance") {
+TEST_CASE("updates of 16-bit weights give the CPU's bits, rounded to nearest and stochastically") {
   std::int64_t numel = 0;
   const auto ranges = odd_ranges(numel);
   const kernels::SgdCoefficients sgd{.grad_scale = 0.7F,

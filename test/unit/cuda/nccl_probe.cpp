@@ -1,5 +1,6 @@
-// A rank on a GPU that meets its peers and then, if it is the chosen one, dies without a word; the
-// others wait for it on the GPU, without a word to each other, and must say who is missing.
+// A rank on a GPU that runs a collective with its peers. Then rank VICTIM kills itself. The others
+// wait for it on the GPU only, without communication between their hosts, and must name the missing
+// rank.
 //   nccl_probe VICTIM
 #include "acc/base/error.hpp"
 #include "acc/plugins/environment.hpp"
@@ -33,10 +34,10 @@ int main(int, char** argv) try {
     ::kill(::getpid(), SIGKILL);
   }
   group->all_reduce(data->as<float>(), 1000, 1.0F)->wait();
-  opened.device->synchronize();  // returns, for the watch ends what cannot end
+  opened.device->synchronize();  // returns because the watch aborts the collective
   const auto reason = group->failure();
   if (!reason) {
-    group->barrier()->wait_released();  // who leaves before looks like one that failed
+    group->barrier()->wait_released();  // a rank that left earlier would look like a failed one
   }
   std::fprintf(stderr, "%s\n", reason ? reason->c_str() : "nothing was wrong");
   return reason ? 42 : 0;

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-// Ranks as processes, each with a GPU of the stand-in: what cannot be shown by threads.
+// Ranks as processes, each with a GPU of the stand-in: cases that threads cannot show.
 namespace {
 
 using acc::test::Program;
@@ -16,7 +16,8 @@ struct Outcome {
   std::string text;
 };
 
-/// Runs nccl_probe once a rank; `variables` besides what the launcher would set.
+/// Runs nccl_probe once per rank, with `variables` in addition to those that the launcher would
+/// set.
 std::vector<Outcome> run_probes(int ranks, int victim, const Variables& variables) {
   Program store({std::string(ACC_BIN_DIR) + "/acc-rendezvous", "--port", "0"});
   store.wait_for_text("listening on 127.0.0.1:");
@@ -51,7 +52,7 @@ constexpr int kNobody = -1;
 
 }  // namespace
 
-TEST_CASE("ranks in processes of their own reach each other") {
+TEST_CASE("ranks in separate processes reach each other") {
   for (const Outcome& rank : run_probes(3, kNobody, {})) {
     CAPTURE(rank.text);
     CHECK(rank.status == 0);
@@ -59,7 +60,7 @@ TEST_CASE("ranks in processes of their own reach each other") {
   }
 }
 
-TEST_CASE("a killed rank is named by those whose GPUs wait for it") {
+TEST_CASE("a killed rank is named by the ranks whose GPUs wait for it") {
   for (const char* route : {"nccl", "staged"}) {
     CAPTURE(route);
     const auto outcomes = run_probes(3, 2, {{"ACC_COLLECTIVES", route}});
@@ -74,7 +75,7 @@ TEST_CASE("a killed rank is named by those whose GPUs wait for it") {
   }
 }
 
-TEST_CASE("what moves the memory follows from what is there, and rank 0 says why") {
+TEST_CASE("the route of GPU memory follows from GPUs and NCCL, and rank 0 logs the reason") {
   struct Case {
     Variables variables;
     const char* said;
@@ -99,7 +100,7 @@ TEST_CASE("what moves the memory follows from what is there, and rank 0 says why
         {"NCCL_MULTI_RANK_GPU_ENABLE", "1"}},
        "nccl (NCCL 2.30.0)"},
       {{{"ACC_STANDIN_DEVICES", "1"}, {"ACC_SHARE_GPUS", "1"}, {"ACC_COLLECTIVES", "nccl"}},
-       "ACC_COLLECTIVES=nccl cannot be: ranks 0,1 share GPU-",
+       "ACC_COLLECTIVES=nccl is not possible: ranks 0,1 share GPU-",
        42},
   };
   for (const Case& each : kCases) {

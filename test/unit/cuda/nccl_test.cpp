@@ -15,8 +15,8 @@
 #include <numeric>
 #include <thread>
 
-// Process groups over memory of GPUs: one rank, NCCL, staged; ranks are threads. On the stand-in
-// there are four GPUs; on a machine with fewer, what needs more is left out.
+// Process groups over GPU memory: one rank, NCCL, staged. Ranks are threads. The stand-in has four
+// GPUs; on a machine with fewer GPUs, cases that need more are skipped.
 namespace {
 
 using acc::DType;
@@ -37,7 +37,7 @@ struct Topology {
   const char* name;
   int ranks;
   DeviceCollectives route;
-  std::size_t chunk_nbytes = 0;  ///< of a staged group; 0: its default
+  std::size_t chunk_nbytes = 0;  ///< chunk size of a staged group; 0: its default
 };
 
 constexpr Topology kTopologies[] = {
@@ -50,7 +50,7 @@ constexpr Topology kTopologies[] = {
     {"staged of 2, in small chunks", 2, DeviceCollectives::staged, 4096},
     {"staged of 3, in small chunks", 3, DeviceCollectives::staged, 16384}};
 
-// doctest's macros are not for many threads; a failed expectation travels as an exception.
+// doctest's macros must not be used on several threads, so a failed expectation is an exception.
 void expect(bool condition, const std::string& what) {
   if (!condition) {
     throw std::runtime_error(what);
@@ -67,8 +67,8 @@ bool fits(const Topology& topology) {
   return topology.route != DeviceCollectives::nccl || topology.ranks <= gpu_count();
 }
 
-/// One rank of a test: its device, its group, and arrays that are written and read in the order of
-/// the compute stream and of nothing else.
+/// One rank of a test: its device, its group, and arrays that are written and read on the compute
+/// stream without any other order.
 struct Rank {
   const acc::plugins::RuntimeSettings& settings;
   acc::rendezvous::Store* store;
@@ -225,7 +225,7 @@ TEST_CASE("reduce_scatter: every scale, accumulated or not, in place, 16 bits") 
   }
 }
 
-TEST_CASE("all_reduce, figures, broadcast and barrier") {
+TEST_CASE("all_reduce, scalars, broadcast and barrier") {
   for (const Topology& topology : kTopologies) {
     CAPTURE(topology.name);
     if (!fits(topology)) {
@@ -255,7 +255,7 @@ TEST_CASE("all_reduce, figures, broadcast and barrier") {
   }
 }
 
-TEST_CASE("parts of the world are groups of their own, beside it") {
+TEST_CASE("parts of the world are separate groups, usable at the same time as the world") {
   const Topology topology{"nccl of 4", 4, DeviceCollectives::nccl};
   if (!fits(topology)) {
     return;
@@ -274,11 +274,11 @@ TEST_CASE("parts of the world are groups of their own, beside it") {
     expect(sum_over(*shard) == (me < 2 ? 3 : 12), "wrong shard group");
     expect(sum_over(*replicate) == (me % 2 == 0 ? 5 : 10), "wrong replicate group");
     expect(sum_over(*rank.group) == 15, "the world does not work any more");
-    rank.group->barrier()->wait_released();  // who leaves a group ends it for those still in it
+    rank.group->barrier()->wait_released();  // a rank that leaves a group ends it for the others
   });
 }
 
-TEST_CASE("gathered memory is in the device's figures, and gone from them") {
+TEST_CASE("gathered memory is counted in the device's statistics until it is freed") {
   const Topology topology{"nccl of 2", 2, DeviceCollectives::nccl};
   if (!fits(topology)) {
     return;
@@ -295,7 +295,7 @@ TEST_CASE("gathered memory is in the device's figures, and gone from them") {
   });
 }
 
-TEST_CASE("a rank that never comes is named when the time is over") {
+TEST_CASE("a rank that never joins is named at the timeout") {
   const Topology topology{"nccl of 3", 3, DeviceCollectives::nccl};
   if (!fits(topology)) {
     return;
@@ -315,7 +315,7 @@ TEST_CASE("a rank that never comes is named when the time is over") {
           try {
             rank.opened.backend->make_nccl_group(spec, rank.group, rank.opened.device, nullptr, 0);
           } catch (const Error& error) {
-            named += std::string(error.what()).find("rank 1 did not come") != std::string::npos;
+            named += std::string(error.what()).find("rank 1 did not join") != std::string::npos;
           }
         }
         while (!rank.group->failure()) {
@@ -326,7 +326,7 @@ TEST_CASE("a rank that never comes is named when the time is over") {
   CHECK(named == 2);
 }
 
-TEST_CASE("a collective that a rank never comes to ends, on every rank, within the time limit") {
+TEST_CASE("a collective that a rank never enters ends on every rank within the time limit") {
   const Topology topology{"nccl of 2", 2, DeviceCollectives::nccl};
   if (!fits(topology)) {
     return;
@@ -347,7 +347,7 @@ TEST_CASE("a collective that a rank never comes to ends, on every rank, within t
         }
         const auto reason = rank.group->failure();
         expect(reason && reason->find("all_reduce of 16 x float32 over nccl[0,1] did not end "
-                                      "within 1 s on rank 0; rank 1 did not come to it") !=
+                                      "within 1 s on rank 0; rank 1 did not reach it") !=
                              std::string::npos,
                "another reason: " + reason.value_or("none"));
         std::vector<double> figures = {0.0};
@@ -357,12 +357,12 @@ TEST_CASE("a collective that a rank never comes to ends, on every rank, within t
         } catch (const Error& error) {
           refused = error.code() == Errc::collective;
         }
-        expect(refused, "figures of a group that ended");
+        expect(refused, "scalars of a group that ended");
       },
       std::chrono::seconds(1));
 }
 
-TEST_CASE("an abort on one rank ends what the others wait for, with its reason") {
+TEST_CASE("an abort on one rank ends the waits of the others, with its reason") {
   for (const Topology& topology : kTopologies) {
     CAPTURE(topology.name);
     if (!fits(topology) || topology.ranks == 1) {
@@ -408,7 +408,7 @@ TEST_CASE("an abort ends groups that hang on one GPU together") {
   });
 }
 
-TEST_CASE("an error in NCCL's background ends the group on every rank") {
+TEST_CASE("a background error of NCCL ends the group on every rank") {
   if (std::getenv("ACC_CUDA_BACKEND") == nullptr) {
     return;  // only the stand-in fails on demand
   }

@@ -37,14 +37,14 @@ float widened(std::uint16_t bits, DType dtype) {
                                  : std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
 }
 
-/// For values that are multiples of 1/64 below 2: exact.
+/// Exact for values that are multiples of 1/64 below 2.
 std::uint16_t narrowed(float value, DType dtype) {
   return dtype == DType::float16
              ? std::bit_cast<std::uint16_t>(__float2half_rn(value))
              : static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
 }
 
-/// Reads and writes a program's arrays wherever they are, in the order of its stream.
+/// Reads and writes a program's arrays, in host or device memory, in the order of its stream.
 class Access {
  public:
   Access(const acc::ComputeDevice& device, DType dtype)
@@ -91,7 +91,7 @@ class Access {
   DType dtype_;
 };
 
-/// A root and three blocks whose sizes divide by nothing, one with a frozen part.
+/// A root and three blocks with sizes that no rank count divides, one with a frozen part.
 class Net {
  public:
   explicit Net(acc::Model& model) : root_(&model.root("net", "Net")) {
@@ -104,7 +104,7 @@ class Net {
     }
   }
 
-  /// Gradients are `scale` times what they are without.
+  /// Multiplies gradients by `scale`.
   void micro_step(const Access& access, int salt, float scale = 1.0F) {
     {
       auto whole = root_->forward();
@@ -163,17 +163,17 @@ class Net {
   std::vector<Block> blocks_;
 };
 
-/// NCCL joins one rank of a process to a GPU.
+/// NCCL allows one rank of a process per GPU.
 bool nccl_joins(int ranks) {
   int gpus = 0;
   REQUIRE(cudaGetDeviceCount(&gpus) == cudaSuccess);
   return gpus >= ranks;
 }
 
-/// What a program chooses beside its settings.
+/// Choices of a program in addition to its settings.
 struct Choices {
   DType dtype = DType::float32;
-  bool no_sync = false;  ///< in all micro-steps but the last
+  bool no_sync = false;  ///< in all micro-steps except the last
   double clip_value = 0.0;
 };
 
@@ -302,8 +302,8 @@ TEST_CASE("a GPU gives the CPU's weights in every strategy: fp32, one rank and s
   check_all(2, MixedPrecision::no, 3, 2e-6, DeviceCollectives::staged);
 }
 
-// Sums of gradients that are exact in bfloat16 differ by the reduction's rounding alone; a weight
-// is seen to a part in 256.
+// Gradients are exact in bfloat16, so their sums differ only by the rounding of the reduction.
+// Weights are compared to one part in 256.
 TEST_CASE("a GPU gives the CPU's weights in every strategy: bf16") {
   check_all(1, MixedPrecision::bf16, 2, 0.02, DeviceCollectives::staged);
   check_all(4, MixedPrecision::bf16, 1, 0.02, DeviceCollectives::staged);
@@ -318,8 +318,9 @@ TEST_CASE("a GPU gives the CPU's weights in every strategy: NCCL") {
   check_all(2, MixedPrecision::bf16, 3, 0.02, DeviceCollectives::nccl);
 }
 
-// Gradients and their sums are exact in either 16-bit dtype, and chance is a hash: what differs
-// from the CPU is the order in which the norm is summed, which may move a weight to its neighbour.
+// Gradients and their sums are exact in both 16-bit dtypes, and stochastic rounding uses a hash.
+// The only difference from the CPU is the order in which the norm is summed, which may change a
+// weight by one unit in the last place.
 TEST_CASE("a GPU gives the CPU's weights: low precision, loss scale, no_sync, clipping by value") {
   struct Variant {
     const char* name;
@@ -351,7 +352,7 @@ TEST_CASE("a GPU gives the CPU's weights: low precision, loss scale, no_sync, cl
   }
 }
 
-TEST_CASE("weights loaded while the first gathers are under way are what every rank sees") {
+TEST_CASE("every rank sees weights that were loaded while the first gathers were in flight") {
   const acc::test::TemporaryFolder folder;
   const std::string path = (folder.path() / "weights.safetensors").string();
   Weights saved;
@@ -385,10 +386,11 @@ TEST_CASE("weights loaded while the first gathers are under way are what every r
   }
 }
 
-TEST_CASE("checkpoints of every form come from a GPU, and into one, offloaded or not") {
+TEST_CASE(
+    "checkpoints of every format are saved from a GPU and loaded into one, offloaded or not") {
   const acc::test::TemporaryFolder folder;
   const std::string path = (folder.path() / "saved").string();
-  /// Step number `step` after what `from` holds, if it is given; saved to `to`, if that is.
+  /// Loads `from` if it is given, runs step number `step`, and saves to `to` if that is given.
   const auto step_once = [](const Job& job, int step, const std::string& from,
                             const std::string& to) {
     Weights result;
@@ -402,7 +404,7 @@ TEST_CASE("checkpoints of every form come from a GPU, and into one, offloaded or
         runtime.load(from, model, optimizer);
       }
       const Access access(runtime.device(), model.compute_dtype());
-      net.micro_step(access, step);  // alike on all ranks
+      net.micro_step(access, step);  // equal on all ranks
       optimizer.step();
       if (!to.empty()) {
         runtime.save(to, model, optimizer);
@@ -435,7 +437,7 @@ TEST_CASE("checkpoints of every form come from a GPU, and into one, offloaded or
   }
 }
 
-TEST_CASE("the state dict of a GPU, in its memory or the host's, is there when it is handed out") {
+TEST_CASE("the state dict of a GPU, in its memory or the host's, is complete when it is returned") {
   for (const Strategy strategy : {Strategy::no_shard, Strategy::full_shard}) {
     for (const Offload& offload : kOffloads) {
       if (offload.param != OffloadDevice::none && strategy == Strategy::no_shard) {
@@ -455,7 +457,7 @@ TEST_CASE("the state dict of a GPU, in its memory or the host's, is there when i
         auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05});
         net.micro_step(Access(runtime.device(), model.compute_dtype()), 1);
         optimizer.step();
-        // Of a stream that is not ordered with the program's.
+        // Uses a stream that is not ordered with the program's.
         const auto taken = [&](bool to_cpu) {
           Weights all;
           model.state_dict({.rank0_only = false, .offload_to_cpu = to_cpu},
@@ -572,7 +574,7 @@ TEST_CASE("what a GPU cannot offload is refused by name") {
   CHECK_THROWS_WITH_AS(train(job), doctest::Contains("offload of parameters"), acc::Error);
 }
 
-TEST_CASE("16-bit parameters are not handed out as floats") {
+TEST_CASE("16-bit parameters are not returned as floats") {
   Job job = job_of(1, {Strategy::full_shard}, MixedPrecision::bf16, 1);
   job.device = Device::cuda;
   acc::test::run_ranks(job, [](const auto& settings, auto store) {

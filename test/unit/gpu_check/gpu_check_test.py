@@ -276,8 +276,8 @@ class Report(unittest.TestCase):
         data["verdicts"] = report.verdicts(data)
         page = report.page(data)
         for part in ("# NVIDIA H200\n", "| gpt_124m: MFU above PyTorch's | 0.550 against 0.520 "
-                     "(torch compile) | yes |", "1 of 3 checks good.", "- not good: b: broke\n",
-                     "- not good: c\n\n```\none\n# two\n```\n",
+                     "(torch compile) | yes |", "1 of 3 checks passed.", "- failed: b: broke\n",
+                     "- failed: c\n\n```\none\n# two\n```\n",
                      "| train_gpt | 500000 | 0.55 | 0.02 |", "| torch plain | 400000 | 0.44 |  |"):
             self.assertIn(part, page)
         self.assertNotIn("stand-in", page)

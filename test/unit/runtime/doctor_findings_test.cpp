@@ -96,7 +96,7 @@ const std::vector<Case> kCases = {
     {"name_loopback",
      Severity::warning,
      {3},
-     "its own name leads to 127.0.1.1",
+     "its own name resolves to 127.0.1.1",
      [](Examination& job) { machine_of(job, 3).name_resolves_to = {"127.0.1.1"}; }},
     {"name_loopback",
      Severity::warning,
@@ -129,12 +129,12 @@ const std::vector<Case> kCases = {
     {"same_name",
      Severity::warning,
      {1, 2},
-     "all called node1",
+     "all have the host name node1",
      [](Examination& job) { machine_of(job, 2).host = "node1"; }},
     {"same_machine",
      Severity::note,
      {1, 2},
-     "are one: node1",
+     "are the same one: node1",
      [](Examination& job) {
        machine_of(job, 2).host = "node1";
        machine_of(job, 2).boot_id = "boot1";
@@ -184,7 +184,7 @@ const std::vector<Case> kCases = {
     {"port_blocked",
      Severity::error,
      {3, 1},
-     "the other way round it can",
+     "the other direction works",
      [](Examination& job) {
        block(pair_of(job, 3, 1), Reached::no_answer);
        pair_of(job, 3, 1).failure = pair_of(job, 1, 3).failure = "no connection";
@@ -217,7 +217,7 @@ const std::vector<Case> kCases = {
     {"wrong_machine",
      Severity::error,
      {0, 1},
-     "somebody else",
+     "another program or machine answers",
      [](Examination& job) { block(pair_of(job, 0, 1), Reached::other); }},
     {"collective_failed",
      Severity::error,
@@ -230,7 +230,7 @@ const std::vector<Case> kCases = {
     {"clock_skew",
      Severity::warning,
      {0},
-     "node0 is 2.0 s before",
+     "node0 is 2.0 s ahead of",
      [](Examination& job) { set_clock(job, 0, 2000); }},
     {"clock_skew",
      Severity::error,

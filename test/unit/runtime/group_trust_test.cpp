@@ -189,11 +189,11 @@ TEST_CASE("SipHash-2-4 gives the values of the paper") {
 TEST_CASE("a forged store key does not give access to another process's memory") {
   const std::string token = acc::random_token();
   const std::pair<std::string, const char*> rows[] = {
-      {"", "no name of a local socket"},
-      {"0 0", "no name of a local socket"},
-      {std::to_string(::getpid()) + " 3", "no name of a local socket"},
-      {std::string(4 << 20, 'a'), "no name of a local socket"},
-      {"../../../../../../../../etc/shadow", "no name of a local socket"},
+      {"", "not the name of a local socket"},
+      {"0 0", "not the name of a local socket"},
+      {std::to_string(::getpid()) + " 3", "not the name of a local socket"},
+      {std::string(4 << 20, 'a'), "not the name of a local socket"},
+      {"../../../../../../../../etc/shadow", "not the name of a local socket"},
       {token, "Connection refused"},
   };
   for (const auto& [planted, expected] : rows) {
@@ -305,7 +305,7 @@ TEST_CASE("a rank identifies itself once, with a rank of the group") {
     claims.rank = rank == 0 ? -1'000 : rank;  // rank 0 would listen itself
     const Error error = error_of([&] { const DescriptorLinks links(claims); });
     CHECK(error.code() == Errc::protocol);
-    CHECK(contains(error, "turned this process"));
+    CHECK(contains(error, "refused this process"));
     auto good = error_later([&] { ShmGroup(spec_of(1, 2, store), true); });
     CHECK(good.get().what() == std::string("no error"));
     CHECK(leader.get().what() == std::string("no error"));

@@ -32,7 +32,7 @@ class DeviceArray {
   DeviceArray& operator=(const DeviceArray&) = delete;
 
   [[nodiscard]] T* data() const { return data_; }
-  /// After all work of the device.
+  /// Returns the elements after all work of the device is complete.
   [[nodiscard]] std::vector<T> read() const {
     check(cudaDeviceSynchronize());
     std::vector<T> values(numel_);

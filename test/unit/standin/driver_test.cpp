@@ -36,7 +36,7 @@ class Library {
 
 using Values = std::map<std::string, std::string>;
 
-/// Environment variables for as long as it lives.
+/// Sets environment variables and restores them in the destructor.
 class Variables {
  public:
   explicit Variables(Values values) : values_(std::move(values)) {
@@ -77,7 +77,7 @@ std::vector<std::string> cuda_bus_ids() {
 
 }  // namespace
 
-TEST_CASE("the stand-in driver shows the devices that CUDA_VISIBLE_DEVICES leaves") {
+TEST_CASE("the stand-in driver lists the devices that CUDA_VISIBLE_DEVICES selects") {
   CHECK(cuda_bus_ids() == std::vector<std::string>{"0000:10:00.0", "0000:11:00.0"});
   const Variables variables(Values{{"ACC_STANDIN_DEVICES", "4"}, {"CUDA_VISIBLE_DEVICES", "2,0"}});
   CHECK(cuda_bus_ids() == std::vector<std::string>{"0000:12:00.0", "0000:10:00.0"});
@@ -97,7 +97,7 @@ TEST_CASE("the stand-in driver without a device") {
   }
 }
 
-TEST_CASE("the stand-in NVML shows every device") {
+TEST_CASE("the stand-in NVML lists every device") {
   const Variables variables(
       {{"ACC_STANDIN_DEVICES", "3"}, {"CUDA_VISIBLE_DEVICES", "0"}, {"ACC_STANDIN_NUMA", "0,1"}});
   const Library nvml(ACC_STANDIN_NVML);
@@ -106,7 +106,7 @@ TEST_CASE("the stand-in NVML shows every device") {
   REQUIRE(nvml.call("nvmlInit_v2") == 0);
   REQUIRE(nvml.call("nvmlDeviceGetCount_v2", &count) == 0);
   CHECK(count == 3);
-  const std::array<int, 3> expected_status = {0, 0, 3};  // NVML_ERROR_NOT_SUPPORTED: not told
+  const std::array<int, 3> expected_status = {0, 0, 3};  // 3: NVML_ERROR_NOT_SUPPORTED, unknown
   const std::array<unsigned long, 3> expected_nodes = {1, 2, 0};
   for (unsigned i = 0; i < count; ++i) {
     CAPTURE(i);

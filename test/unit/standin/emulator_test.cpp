@@ -19,7 +19,7 @@ std::vector<int> counting(std::size_t numel) {
   return values;
 }
 
-/// Sums of consecutive parts of `each` values.
+/// Sums of consecutive parts with `each` values.
 template <typename T>
 std::vector<T> block_sums(const std::vector<T>& values, std::size_t each) {
   std::vector<T> sums;
@@ -76,7 +76,7 @@ TEST_CASE("shuffles and dynamic shared memory sum a block") {
   CHECK(out.read() == block_sums(input, 512));
 }
 
-TEST_CASE("warp functions give each lane what CUDA says") {
+TEST_CASE("warp functions give each lane the documented result") {
   const DeviceArray<int> out(32 * 7);
   REQUIRE(warp_functions(out.data()) == cudaSuccess);
   const std::vector<int> got = out.read();
@@ -138,7 +138,7 @@ TEST_CASE("ldmatrix and mma.sync multiply a tile") {
   }
 }
 
-TEST_CASE("cp.async has happened only after the wait for it") {
+TEST_CASE("cp.async is complete only after the wait for it") {
   std::vector<float> input(128);
   std::iota(input.begin(), input.end(), 1.0F);
   const DeviceArray<float> from(input);
@@ -151,7 +151,7 @@ TEST_CASE("cp.async has happened only after the wait for it") {
   }
 }
 
-TEST_CASE("more than 48 KiB of shared memory has to be allowed, and 227 KiB is the end") {
+TEST_CASE("more than 48 KiB of shared memory must be allowed first, and 227 KiB is the limit") {
   constexpr int kMost = 227 * 1024;
   const DeviceArray<int> sum(std::vector<int>{0});
   CHECK(fill_shared(kMost, sum.data()) == cudaErrorInvalidValue);

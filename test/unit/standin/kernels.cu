@@ -119,7 +119,7 @@ __device__ std::uint32_t pair_of(std::uint16_t first, std::uint16_t second) {
   return first | static_cast<std::uint32_t>(second) << 16;
 }
 
-/// Without ldmatrix: registers filled as the PTX ISA draws the fragments.
+/// Without ldmatrix: fills registers with the fragment layout of the PTX ISA.
 __global__ void multiply_fragments_kernel(const std::uint16_t* a, const std::uint16_t* b,
                                           float* c) {
   const unsigned group = threadIdx.x / 4;

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-/// Kernels for the emulator's tests. Pointers are of device memory.
+/// Kernels for the emulator's tests. Pointers are to device memory.
 namespace standin_test {
 
 struct Launch {
@@ -14,7 +14,7 @@ struct Launch {
   cudaStream_t stream = nullptr;
 };
 
-/// out[i] = i of thread i of the grid, in three dimensions of blocks and threads.
+/// out[i] = i for thread i of the grid, with three dimensions of blocks and threads.
 cudaError_t number_threads(dim3 grid, dim3 block, int* out);
 /// values[i] = values[i] * factor + 1
 cudaError_t scale_add(const Launch& launch, float* values, unsigned numel, float factor);
@@ -33,13 +33,13 @@ cudaError_t count_threads(const Launch& launch, int* as_int, float* as_float, do
 cudaError_t multiply_tile(const std::uint16_t* a, const std::uint16_t* b, float* c);
 /// The same without ldmatrix.
 cudaError_t multiply_fragments(const std::uint16_t* a, const std::uint16_t* b, float* c);
-/// *sum += nbytes, over that much dynamic shared memory, which has to be allowed first.
+/// *sum += nbytes, over that much dynamic shared memory, which must be allowed first.
 cudaError_t fill_shared(unsigned nbytes, int* sum);
 cudaError_t allow_shared(int nbytes);
-/// Copies 16 bytes a thread by cp.async and, where `waits`, waits for them.
+/// Copies 16 bytes per thread by cp.async, and waits for them if `waits`.
 cudaError_t copy_async(const float* from, float* to, bool waits);
 
-/// Errors that the emulator ends the process for.
+/// Kernels with errors for which the emulator ends the process.
 cudaError_t diverge_at_barrier();
 cudaError_t diverge_in_warp();
 cudaError_t wait_for_each_other();

@@ -15,7 +15,7 @@ TEST_CASE("fresh device memory holds NaNs") {
   }
 }
 
-TEST_CASE("a device has only so much memory") {
+TEST_CASE("the memory of a device is limited") {
   std::size_t free_before = 0;
   std::size_t total = 0;
   check(cudaMemGetInfo(&free_before, &total));
@@ -49,7 +49,7 @@ TEST_CASE("a copy's kind must fit its pointers") {
   CHECK(cudaMemset(host.data(), 0, 4) == cudaErrorInvalidValue);
 }
 
-TEST_CASE("pointers are told apart") {
+TEST_CASE("kinds of pointers are distinguished") {
   const DeviceArray<int> device(4);
   int on_stack = 0;
   void* pinned = nullptr;

@@ -1,4 +1,4 @@
-// Does one thing that ends the process or depends on its environment; see probe_test.cpp.
+// Runs one action that ends the process or depends on its environment; see probe_test.cpp.
 #include "device_array.hpp"
 #include "kernels.hpp"
 
@@ -30,13 +30,15 @@ void copy_past_the_end() {
   check(cudaMemset(memory.data() + 60, 0, 41));
 }
 
-/// Kernels' addresses are not checked; what they wrote past the end shows in cudaFree.
+/// Addresses of kernels are not checked; a write past the end of an allocation is found in
+/// cudaFree.
 void kernel_past_the_end() {
   const DeviceArray<int> values(16);
   check(number_threads(dim3(1), dim3(17), values.data()));
 }
 
-/// What they wrote to freed memory shows when that is given back, after much more was freed.
+/// A kernel's write to freed memory is found when the memory is returned, after much more was
+/// freed.
 void kernel_after_free() {
   int* values = nullptr;
   {

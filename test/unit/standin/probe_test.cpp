@@ -33,7 +33,7 @@ void check_contains(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("what would go wrong on a GPU ends the process with a sentence") {
+TEST_CASE("an error that would corrupt or hang a GPU ends the process with a message") {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"use_after_free", "cudaMemset: 8 bytes from offset 100 of allocation 1 (4096 bytes"},
       {"free_twice", "which has been freed"},
@@ -55,7 +55,7 @@ TEST_CASE("what would go wrong on a GPU ends the process with a sentence") {
   }
 }
 
-TEST_CASE("a machine's devices are what the environment says") {
+TEST_CASE("the environment sets the devices of the machine") {
   const std::vector<std::pair<Variables, std::string>> cases = {
       {{}, "count: cudaSuccess\n2 devices, driver 13000\n0 at 0000:10:00.0\n1 at 0000:11:00.0\n"},
       {{{"ACC_STANDIN_DEVICES", "1"}},
@@ -78,7 +78,7 @@ TEST_CASE("a machine's devices are what the environment says") {
   }
 }
 
-TEST_CASE("the call that ACC_STANDIN_FAIL names fails, and a kernel's fault stays") {
+TEST_CASE("the call that ACC_STANDIN_FAIL selects fails, and a kernel's fault is permanent") {
   const std::vector<std::pair<Variables, std::string>> cases = {
       {{},
        "malloc: cudaSuccess\nmalloc: cudaSuccess\nmalloc: cudaSuccess\nlaunch: cudaSuccess\n"
@@ -98,7 +98,7 @@ TEST_CASE("the call that ACC_STANDIN_FAIL names fails, and a kernel's fault stay
   }
 }
 
-TEST_CASE("a variable that cannot be understood is named") {
+TEST_CASE("a malformed variable is named") {
   const Outcome outcome = run_probe("devices", {{"ACC_STANDIN_DEVICES", "two"}});
   CHECK(outcome.status == 128 + SIGABRT);
   check_contains(outcome.err, "ACC_STANDIN_DEVICES: 'two' is not a number");

@@ -15,7 +15,7 @@ using namespace standin_test;
 
 namespace {
 
-constexpr int kRounds = 30;  // an order that goes well by luck does not so often
+constexpr int kRounds = 30;  // enough that a wrong order does not give the right result every time
 
 class Stream {
  public:
@@ -45,12 +45,13 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Appends `value` to `log` when the stream gets there.
+/// Appends `value` to `log` when the stream reaches this point.
 void append(cudaStream_t stream, std::vector<int>& log, int value) {
   check(standin::enqueue(stream, [&log, value] { log.push_back(value); }));
 }
 
-/// One stream fills values with ones, another doubles them and adds one; 3 if that order holds.
+/// One stream fills values with ones, another doubles them and adds one. The result is 3 if the
+/// order is kept.
 float produce_then_consume(bool with_event) {
   const DeviceArray<float> values(64);
   const Stream producer;
@@ -86,7 +87,7 @@ TEST_CASE("an event orders two streams") {
   }
 }
 
-TEST_CASE("a missing event shows as a wrong number") {
+TEST_CASE("a missing event shows as a wrong result") {
   int wrong = 0;
   for (int round = 0; round < kRounds; ++round) {
     wrong += produce_then_consume(/*with_event=*/false) != 3.0F ? 1 : 0;
@@ -94,7 +95,7 @@ TEST_CASE("a missing event shows as a wrong number") {
   CHECK(wrong > 0);
 }
 
-TEST_CASE("an event stands for the work before its last record") {
+TEST_CASE("an event covers the work before its last record") {
   const Stream first;
   const Stream second;
   const Event event;
@@ -105,14 +106,14 @@ TEST_CASE("an event stands for the work before its last record") {
     append(first, log, 2);
     check(cudaEventRecord(event, first));
     check(cudaStreamWaitEvent(second, event, 0));
-    check(cudaEventRecord(event, second));  // does not change what was waited for
+    check(cudaEventRecord(event, second));  // does not change the earlier wait
     append(second, log, 3);
     check(cudaDeviceSynchronize());
     CHECK(log == std::vector{1, 2, 3});
   }
 }
 
-TEST_CASE("an event that was never recorded is done") {
+TEST_CASE("an event that was never recorded is complete") {
   const Event event;
   CHECK(cudaEventQuery(event) == cudaSuccess);
   CHECK(cudaEventSynchronize(event) == cudaSuccess);
@@ -143,7 +144,7 @@ TEST_CASE("the default stream is not ordered with the others") {
   CHECK(swapped > 0);
 }
 
-TEST_CASE("work that nobody waits for runs after a while") {
+TEST_CASE("work that no thread waits for runs after a delay") {
   const Stream stream;
   std::promise<void> done;
   check(standin::enqueue(stream, [&done] { done.set_value(); }));
@@ -151,7 +152,7 @@ TEST_CASE("work that nobody waits for runs after a while") {
   CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
 }
 
-TEST_CASE("asking often enough sees the work done") {
+TEST_CASE("repeated polling completes the work") {
   const Stream stream;
   const Event event;
   std::atomic<int> steps = 0;
@@ -166,7 +167,7 @@ TEST_CASE("asking often enough sees the work done") {
   CHECK(cudaStreamQuery(stream) == cudaSuccess);
 }
 
-TEST_CASE("work that says not yet lets other streams run") {
+TEST_CASE("work that is not complete lets other streams run") {
   const Stream waiting;
   const Stream setting;
   for (int round = 0; round < kRounds; ++round) {

@@ -23,11 +23,15 @@
 #include <string_view>
 #include <vector>
 
+// Collectives are written here with Gloo's point-to-point messages, not with Gloo's own
+// collectives: those run one at a time and block the caller, whereas several of ours must be in
+// flight; and they sum in an order that depends on the algorithm, whereas ours sum in rank order
+// and give bitwise equal results on all ranks.
 namespace acc::collectives {
 namespace {
 
-/// The addresses that a rank has put into the store. Gloo copies them out without a look at sizes,
-/// so everything that it relies on is checked here.
+/// The addresses that a rank has put into the store. Gloo copies them without checking sizes, so
+/// everything that it relies on is checked here.
 struct StoredAddresses {
   std::vector<std::string_view> addresses;  ///< each a struct that begins with a sockaddr_storage
   std::size_t num_sequence_numbers = 0;
@@ -80,8 +84,8 @@ StoredAddresses read_plain(std::string_view value, std::size_t num_ranks) {
   return stored;
 }
 
-/// Our store behind Gloo's interface. Under its number each rank puts the addresses at which it
-/// listens for the others.
+/// Adapter from our store to Gloo's store interface. In `connectFullMesh`, each rank sets the key
+/// with its rank number to the addresses at which it listens for the others.
 class StoreForGloo final : public gloo::rendezvous::Store {
  public:
   StoreForGloo(rendezvous::Store& store, const GroupSpec& spec)
@@ -115,14 +119,15 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   }
 
  private:
-  /// A peer's addresses must look like those that this rank's Gloo has written.
+  /// Throws if a peer's value cannot be what a rank's Gloo has written: Gloo reads it without checks,
+  /// and any process that reaches the store may have written it.
   void check_addresses(const std::string& key, std::string_view value) const {
     const auto own = read_described(own_addresses_, num_ranks_);
     const auto peer = own ? read_described(value, num_ranks_) : read_plain(value, num_ranks_);
     if (!peer || !peer->is_like(own ? *own : read_plain(own_addresses_, num_ranks_))) {
       throw Error(Errc::protocol,
-                  fmt::format("store key {}{} holds {} bytes that are not the addresses of one of "
-                              "{} ranks as Gloo writes them, in {} bytes",
+                  fmt::format("store key {}{} holds {} bytes that are not the addresses that Gloo "
+                              "publishes for one of {} ranks, of {} bytes in all",
                               prefix_, key, value.size(), num_ranks_, own_addresses_.size()));
     }
   }
@@ -137,7 +142,7 @@ class StoreForGloo final : public gloo::rendezvous::Store {
 
 std::shared_ptr<gloo::transport::Device> make_device(const std::string& address) {
   gloo::transport::tcp::attr attributes;
-  if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {  // torch's variable for the same
+  if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {  // as in torch
     attributes.iface = name;
   } else {
     attributes.hostname = address;
@@ -145,8 +150,9 @@ std::shared_ptr<gloo::transport::Device> make_device(const std::string& address)
   return gloo::transport::tcp::CreateDevice(attributes);
 }
 
-/// Gloo 0.5 writes to its sockets without MSG_NOSIGNAL: a dead peer would kill this process before
-/// it could say which. A program's own handler stays.
+/// Ignores SIGPIPE unless the program has its own handler. Gloo 0.5 writes to its sockets without
+/// MSG_NOSIGNAL: the connection of a dead peer would kill this process before it could name the
+/// peer.
 void ignore_broken_pipes() {
   struct sigaction current {};
   if (::sigaction(SIGPIPE, nullptr, &current) == 0 && current.sa_handler == SIG_DFL) {
@@ -156,7 +162,9 @@ void ignore_broken_pipes() {
 
 }  // namespace
 
-/// The messages of one collective, and what is to be done with them when they are there.
+/// The messages of one collective and the computation that follows them. All messages are in flight
+/// from the issue on; `wait` waits for the receives, then for the sends (after which this rank's
+/// input may be overwritten), then runs the computation.
 class GlooGroup::Exchange final : public Work {
  public:
   Exchange(GlooGroup* group, std::string call, std::uint64_t tag)
@@ -176,7 +184,7 @@ class GlooGroup::Exchange final : public Work {
       receives_.push_back({peer, std::move(buffer)});
     });
   }
-  /// `finish` runs once, in the first wait, when all messages have come and gone.
+  /// Sets the computation: it runs once, in the first wait, after all messages are complete.
   void then(std::function<void()> finish) { finish_ = std::move(finish); }
   std::vector<std::byte>& scratch() { return scratch_; }
   std::vector<std::byte>& scratch(std::size_t nbytes) {
@@ -188,6 +196,8 @@ class GlooGroup::Exchange final : public Work {
     if (done_) {
       return;
     }
+    // Gloo's waits block. While this thread is in one, the watch may find a reason to give up and
+    // calls `cancel` on its own thread, which makes the wait return false.
     group_->watch_->begin([this] { cancel(); });
     for (const bool receiving : {true, false}) {
       for (auto& each : receiving ? receives_ : sends_) {
@@ -212,6 +222,7 @@ class GlooGroup::Exchange final : public Work {
     std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   };
 
+  /// Returns false if the wait was cancelled. Throws if the connection broke or the timeout passed.
   bool wait_for(Message& message, bool receiving) {
     bool arrived = false;
     guarded(message.peer, [&] {
@@ -230,6 +241,9 @@ class GlooGroup::Exchange final : public Work {
     }
   }
 
+  /// Runs a call of Gloo and translates its exceptions: to a published abort if there is one, to a
+  /// timeout if the time is over, else to the loss of `peer`. Gloo throws the same type for all of
+  /// these.
   template <typename Call>
   void guarded(int peer, const Call& call) {
     const auto begin = std::chrono::steady_clock::now();
@@ -258,7 +272,7 @@ class GlooGroup::Exchange final : public Work {
   GlooGroup* group_;
   std::string call_;
   std::uint64_t tag_;
-  std::vector<std::byte> scratch_;  ///< messages point into it: outlives them
+  std::vector<std::byte> scratch_;  ///< messages point into it, so it is destroyed after them
   std::vector<Message> sends_;
   std::vector<Message> receives_;
   std::function<void()> finish_;
@@ -301,6 +315,7 @@ std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(OpKind kind, DType dtype,
                                                       std::uint64_t count) {
   ++sequence_;
   std::string call = fmt::format("{} of {} x {}", to_string(kind), count, to_string(dtype));
+  // High 32 bits: the collective's number; low 32 bits: a hash of what all ranks must agree on.
   const std::uint64_t detail =
       (count * 31 + static_cast<std::uint64_t>(kind)) * 31 + static_cast<std::uint64_t>(dtype);
   const std::uint64_t tag = (std::uint64_t{sequence_} << 32) | (detail & 0xffffffffU);
@@ -367,6 +382,7 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
       work->receive(static_cast<int>(r), incoming + r * nbytes, nbytes);
     }
   }
+  // Receives are posted before sends, so that incoming data goes directly to its place.
   for (std::size_t r = 0; r < ranks; ++r) {
     if (static_cast<int>(r) != rank()) {
       work->send(static_cast<int>(r), from + r * nbytes, nbytes);
@@ -385,7 +401,9 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
 
 WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
   const auto ranks = static_cast<std::size_t>(size());
-  if (numel % ranks != 0) {  // small or odd: everybody sums everything
+  // Not divisible by the number of ranks: every rank receives all arrays and sums them itself.
+  // Otherwise reduce_scatter, then all_gather, which sends only 2 / ranks as much.
+  if (numel % ranks != 0) {
     auto work =
         exchange_all(OpKind::all_reduce, DType::float32, numel, data, numel * sizeof(float));
     const auto* all = reinterpret_cast<const float*>(work->scratch().data());

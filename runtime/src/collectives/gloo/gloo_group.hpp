@@ -15,13 +15,16 @@ namespace acc::collectives {
 
 class StallWatch;
 
-/// Ranks of different hosts over TCP, on Gloo's point-to-point buffers. Sends and receives run on
-/// Gloo's thread from the moment of issue; sums are done in `wait`, in rank order. Every message
-/// carries its collective's number, kind and size as tag, so that different calls never mix; who
-/// waits long compares with the peers through the store and names the rank that differs.
+/// Process group over TCP, for ranks of different hosts, on Gloo's point-to-point buffers. Sends
+/// and receives run on Gloo's thread from the moment of issue. Sums are computed in `wait`, in rank
+/// order. The tag of every message has the collective's number and a hash of its kind, size and
+/// dtype, so messages of different calls never match. A rank whose wait takes long compares its
+/// calls with those of the peers through the store (StallWatch) and fails with the name of the rank
+/// that differs.
 class GlooGroup final : public ProcessGroup {
  public:
-  /// `address`: of this host, as the peers reach it.
+  /// Connects all pairs of ranks. Collective. `address`: of this host, as the peers reach it;
+  /// GLOO_SOCKET_IFNAME overrides it. Throws Error(connection | protocol).
   GlooGroup(GroupSpec spec, const std::string& address);
   ~GlooGroup() override;
 
@@ -35,7 +38,7 @@ class GlooGroup final : public ProcessGroup {
   void release_gathered(const BufferPtr&) override {}
 
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
-  /// The same with a place of its own for each rank's shard; this rank's is left alone.
+  /// Gathers the shard of rank r to places[r]. Does not write places[rank()].
   WorkPtr gather_to(const void* shard, std::vector<void*> places, std::size_t shard_nbytes);
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                          ReduceOptions options) override;
@@ -46,22 +49,24 @@ class GlooGroup final : public ProcessGroup {
   void after(const std::shared_ptr<device::Event>&) override {}
 
   void progress() override {}
-  /// Aborted here or, seen within a second or so, by a peer; or a connection broke under a
-  /// collective of this rank.
+  /// The reason why the group is unusable: this rank aborted it, a connection broke during one of
+  /// its collectives, or a peer aborted it, which this rank sees within about a second.
   std::optional<std::string> failure() const override;
   void abort(const std::string& reason) noexcept override;
 
  private:
   class Exchange;
+  /// Begins the next collective: takes its number and tag, and tells the watch.
   std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count);
-  /// Everybody's `data` goes to everybody: the scratch of the result holds it in rank order.
+  /// Sends `data` of every rank to every rank. The scratch memory of the result holds it in rank
+  /// order.
   std::shared_ptr<Exchange> exchange_all(OpKind kind, DType dtype, std::uint64_t count,
                                          const void* data, std::size_t nbytes);
 
   GroupSpec spec_;
   std::shared_ptr<gloo::Context> context_;
   std::unique_ptr<StallWatch> watch_;
-  std::uint32_t sequence_ = 0;
+  std::uint32_t sequence_ = 0;  ///< number of the last collective
 };
 
 }  // namespace acc::collectives

@@ -18,19 +18,22 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Only waits longer than this cost a look into the store, and then one look in this time.
+// Waits shorter than this do not use the store; longer ones use it once per this interval.
 constexpr auto kLongWait = 250ms;
+// Interval at which the store is read for aborts between waits, once `failure` has been called.
 constexpr auto kAbortInterval = 1s;
-// How often a rank that found a difference looks again for what the others call.
+// Number of times that a rank which found a difference looks again while some ranks have not
+// published their call yet; about 5 s.
 constexpr int kMostLooks = 20;
-// Ranks may differ in one that none of them waits in yet.
+// Number of calls that a rank publishes. More than one, because ranks issue ahead: they may differ
+// in a collective that none of them waits in yet.
 constexpr std::size_t kComparedCalls = 16;
-// Of a reason, which may come from anybody who reaches the store.
+// Longest accepted abort reason in bytes. Any process that reaches the store may have written it.
 constexpr std::size_t kMaxReason = 4096;
 
 using Calls = std::map<std::uint32_t, std::string>;
 
-/// A line each: "41 reduce_scatter of …".
+/// Text of the store value: one line per call, such as "41 reduce_scatter of 8 x float32".
 std::string encode(const Calls& calls) {
   std::string text;
   for (const auto& [sequence, call] : calls) {
@@ -39,6 +42,7 @@ std::string encode(const Calls& calls) {
   return text;
 }
 
+/// Parses such text and ignores malformed lines, because any process may have written it.
 Calls decode(std::string_view text) {
   Calls calls;
   while (!text.empty()) {
@@ -102,6 +106,8 @@ std::optional<StallWatch::Verdict> StallWatch::give_up() {
   return std::exchange(verdict_, std::nullopt);
 }
 
+/// Returns when a wait has begun. Meanwhile, once `failure` has been called, reads aborts from the
+/// store.
 void StallWatch::await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
   const auto waiting = [this] { return wait_.has_value(); };
   while (!stop.stop_requested() && !wait_.has_value()) {
@@ -114,10 +120,15 @@ void StallWatch::await_wait(std::unique_lock<std::mutex>& lock, const std::stop_
   }
 }
 
+// The watch's thread. For each wait that lasts longer than kLongWait it publishes this rank's calls
+// and compares them with the others', until the wait ends or there is a verdict. The store is never
+// used with mutex_ held, because `begin` and `end` run on the path of every collective.
 void StallWatch::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
     await_wait(lock, stop);
+    // The store is read without the lock, so the wait may end meanwhile. The generation tells
+    // whether the verdict is still about the current wait.
     const std::uint64_t generation = generation_;
     const auto moved = [&] { return generation_ != generation; };
     while (!stop.stop_requested() && !changed_.wait_for(lock, stop, kLongWait, moved) &&
@@ -137,6 +148,7 @@ void StallWatch::run(const std::stop_token& stop) {
         break;
       }
     }
+    // After a verdict: the waiting thread has yet to take it in `give_up`.
     if (!stop.stop_requested()) {
       changed_.wait(lock, stop, moved);
     }
@@ -159,12 +171,13 @@ std::optional<StallWatch::Verdict> StallWatch::compare(const Calls& mine) {
     }
     return difference(calls, mine);
   } catch (const std::exception&) {
-    return std::nullopt;  // the store may be away for a while; dead peers show by their connections
+    return std::nullopt;  // the store may be unreachable; dead peers are found by their connections
   }
 }
 
-/// The first collective of this rank that others called differently, when all have said what they
-/// call there, or enough looks have been taken.
+/// Finds the first collective of this rank that other ranks called differently. Reports it when all
+/// ranks have published their call under that number, or after kMostLooks attempts: only with all
+/// calls is it known which ones are in the minority.
 std::optional<StallWatch::Verdict> StallWatch::difference(const std::map<int, Calls>& calls,
                                                           const Calls& mine) {
   for (const auto& [sequence, _] : mine) {
@@ -197,14 +210,15 @@ std::optional<std::string> StallWatch::failure() noexcept {
   return known_.get();
 }
 
-/// In the store: the rank that is the cause, or -1, and the reason.
+/// The store value is "<rank at fault or -1> <reason>". compare_set with an empty old value lets
+/// only the first rank write it.
 void StallWatch::publish_abort(const std::string& reason, std::optional<int> at_fault) noexcept {
   known_.set(reason, at_fault);
   const std::lock_guard lock(store_mutex_);
   try {
     store_->compare_set(spec_.name + "/abort", "",
                         std::to_string(at_fault.value_or(-1)) + " " + reason);
-  } catch (const Error&) {  // without a store the peers see the closed connections
+  } catch (const Error&) {  // without a store, peers only see closed connections
   }
 }
 
@@ -214,13 +228,13 @@ std::optional<StallWatch::Verdict> StallWatch::abort_reason() noexcept {
     if (auto abort = read_abort()) {
       return abort;
     }
-  } catch (const Error&) {
+  } catch (const Error&) {  // without the store, this rank's own reason is all that is known
   }
   const auto reason = known_.get();
   return reason ? std::optional(Verdict{*reason, known_.at_fault()}) : std::nullopt;
 }
 
-/// Of the store; known from then on.
+/// Reads the abort of any rank from the store, and keeps it as this group's failure.
 std::optional<StallWatch::Verdict> StallWatch::read_abort() {
   const std::string key = spec_.name + "/abort";
   if (!store_->check(std::span(&key, 1))) {

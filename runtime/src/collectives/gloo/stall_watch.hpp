@@ -20,44 +20,51 @@ class Store;
 
 namespace acc::collectives {
 
-/// Looks after waits that take long. A rank that has waited for a while says in the store which
-/// collectives it called last and reads what the others say: another call under the same number, or
-/// an abort, ends the wait. Costs nothing while waits are short.
+/// Observes the waits of one Gloo group on a separate thread. A rank that has waited for 250 ms
+/// publishes its last calls in the store, reads those of the other ranks, and repeats that until
+/// the wait ends. The watch cancels the wait if ranks made different calls under one number, or if
+/// a rank has published an abort. Short waits cost nothing.
 class StallWatch {
  public:
+  /// `store` is used by this object alone.
   StallWatch(const GroupSpec& spec, std::unique_ptr<rendezvous::Store> store);
   ~StallWatch();
 
-  /// Notes a collective of this rank; `call` describes it.
+  /// Records a collective of this rank; `call` describes it.
   void called(std::uint32_t sequence, std::string call);
-  /// Brackets one wait. `cancel` is called, on another thread, when the wait is hopeless.
+  /// Begins the observation of a wait. If the wait cannot succeed, `cancel` is called on the
+  /// watch's thread.
   void begin(std::function<void()> cancel);
-  /// Within it: what is waited for now comes from this member of the group.
+  /// Within a wait: the group member whose message is awaited now.
   void awaits(int peer) noexcept { peer_ = peer; }
+  /// Ends the observation of a wait that succeeded.
   void end();
-  /// Ends a wait that failed, and returns why if the watch ended it. The board keeps whom this rank
-  /// waited for: others, whose time is up a little later, still have to ask.
+  /// Reason to give up a wait.
   struct Verdict {
     std::string reason;
     std::optional<int> at_fault;  ///< global rank
   };
+  /// Ends the observation of a wait that failed. Returns the reason if the watch cancelled the
+  /// wait. The wait board keeps this rank's entry: other ranks, whose timeouts expire a little
+  /// later, still have to find it.
   std::optional<Verdict> give_up();
 
-  /// Tells the group why this rank gives up, and the global rank that is the cause; the first
-  /// reason counts.
+  /// Publishes in the store why this rank gives up, and the global rank at fault. The first reason
+  /// in the group is kept.
   void publish_abort(const std::string& reason, std::optional<int> at_fault) noexcept;
-  /// The reason that any rank gave, if one did.
+  /// Reads the store for an abort of any rank. Blocks on the store.
   std::optional<Verdict> abort_reason() noexcept;
-  /// The same without a look into the store, which from the first call on the watch takes every
-  /// second. Any thread.
+  /// The abort reason known so far, without reading the store. From the first call on, the watch's
+  /// thread reads the store once per second. Any thread.
   std::optional<std::string> failure() noexcept;
 
  private:
-  using Calls = std::map<std::uint32_t, std::string>;  ///< by number
+  using Calls = std::map<std::uint32_t, std::string>;  ///< text of each call, by collective number
   struct Wait {
     std::function<void()> cancel;
   };
   void run(const std::stop_token& stop);
+  /// Publishes `mine`, reads the other ranks' calls and aborts, and compares.
   std::optional<Verdict> compare(const Calls& mine);
   std::optional<Verdict> difference(const std::map<int, Calls>& calls, const Calls& mine);
   std::optional<Verdict> read_abort();
@@ -71,13 +78,15 @@ class StallWatch {
   std::atomic<int> peer_ = -1;
   std::mutex mutex_;  ///< guards calls_, wait_, generation_, verdict_, asked_, told_
   std::condition_variable_any changed_;
-  Calls calls_;  ///< the last ones
-  std::optional<Wait> wait_;
-  std::uint64_t generation_ = 0;
-  std::optional<Verdict> verdict_;
-  int incomplete_looks_ = 0;  ///< at a difference, while a rank had not yet said what it calls; the watch's thread
-  bool told_ = false;   ///< the board, of this wait
-  bool asked_ = false;  ///< somebody wants to know of aborts without waiting
+  Calls calls_;                     ///< the last kComparedCalls of this rank
+  std::optional<Wait> wait_;        ///< the wait under observation
+  std::uint64_t generation_ = 0;    ///< changes at every begin and end of a wait
+  std::optional<Verdict> verdict_;  ///< why the watch cancelled the wait
+  /// Comparisons that found a difference before all ranks had published their call. Used by the
+  /// watch's thread only.
+  int incomplete_looks_ = 0;
+  bool told_ = false;   ///< the wait board has an entry for this wait
+  bool asked_ = false;  ///< `failure` was called: read the store also between waits
   std::jthread thread_;
 };
 

@@ -5,9 +5,13 @@
 #include <cstring>
 #include <utility>
 
+// Layout of gathered memory: [hosts, locals, shard]. Rank (host, local) owns shard host * locals +
+// local, so the shards of one column lie `locals` shards apart, and the shards of one host are
+// contiguous.
 namespace acc::collectives {
 namespace {
 
+/// Spec of the group of this rank's host.
 GroupSpec local_part(const GroupSpec& spec, int ranks_per_host) {
   const int host = spec.rank / ranks_per_host;
   GroupSpec part = spec;
@@ -18,6 +22,7 @@ GroupSpec local_part(const GroupSpec& spec, int ranks_per_host) {
   return part;
 }
 
+/// Spec of the group of the ranks with this rank's local rank on all hosts.
 GroupSpec column_part(const GroupSpec& spec, int ranks_per_host) {
   const int place = spec.rank % ranks_per_host;
   GroupSpec part = spec;
@@ -33,6 +38,7 @@ GroupSpec column_part(const GroupSpec& spec, int ranks_per_host) {
 
 }  // namespace
 
+// Keeps a weak reference only: a work that the caller has dropped is not waited for.
 WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<Steps::Step> rest) {
   auto work = std::make_shared<Steps>(this, std::move(first), std::move(rest));
   std::erase_if(unfinished_, [](const auto& each) { return each.expired(); });
@@ -40,8 +46,9 @@ WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<Steps::Step> rest) {
   return work;
 }
 
-/// Those that were issued before: a peer on another host may wait for one whose next step only
-/// starts when this rank waits for it.
+/// Completes all works that were issued before. Needed before a collective whose first step may
+/// block peers: a peer on another host may wait for a work whose next step this rank issues only
+/// when it waits for that work itself, and the two waits would form a cycle.
 void HierarchicalGroup::finish_earlier() {
   for (const auto& each : std::exchange(unfinished_, {})) {
     if (const auto work = each.lock()) {
@@ -82,6 +89,8 @@ WorkPtr HierarchicalGroup::all_gather(const void* shard, void* out, std::size_t 
 
 WorkPtr HierarchicalGroup::gather_into_common(const void* shard, std::byte* out,
                                               std::size_t shard_nbytes, WorkPtr& released) {
+  // The buffer is shared: its old content may be overwritten only when all ranks of the host have
+  // released it.
   if (released) {
     released->wait();
     released.reset();
@@ -110,7 +119,8 @@ WorkPtr HierarchicalGroup::gather_into_private(const void* shard, std::byte* out
 
 WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel,
                                           DType dtype, ReduceOptions options) {
-  // The host's sum for each rank of the column, then the column's sum of those.
+  // partial: [hosts, shard_numel], this host's sums for the ranks of the column. The column then
+  // sums them over hosts; scale and accumulate apply only there.
   auto partial = std::make_shared<std::vector<float>>(shard_numel * hosts());
   std::vector<std::size_t> firsts;
   std::vector<float*> outs;
@@ -128,6 +138,7 @@ WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_
 
 WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, float scale) {
   const std::size_t width = numel / locals();
+  // Not divisible by the ranks of a host: every rank sends the whole array through its column.
   if (width * locals() != numel) {
     return steps(local_.all_reduce(data, numel, 1.0F),
                  {[=, this] { return column_.all_reduce(data, numel, scale); }});
@@ -151,6 +162,7 @@ WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
   finish_earlier();
   const int root_host = root / local_.size();
   const int root_local = root % local_.size();
+  // The root's column brings the data to one rank per host, which then broadcasts it on its host.
   WorkPtr first = std::make_shared<NoWork>();
   if (local_.rank() == root_local) {
     first = column_.broadcast(data, nbytes, root_host);
@@ -160,6 +172,8 @@ WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
 
 WorkPtr HierarchicalGroup::barrier() {
   finish_earlier();
+  // The first local barrier makes the columns wait for every rank of this host, the second makes
+  // every rank of this host wait for the columns.
   return steps(local_.barrier(),
                {[this] { return column_.barrier(); }, [this] { return local_.barrier(); }});
 }

@@ -10,11 +10,19 @@
 
 namespace acc::collectives {
 
-/// Several hosts with equally many ranks each: shared memory within a host, Gloo between hosts. A
-/// rank talks to its *column*, the ranks with its place on the other hosts; what its column brings,
-/// the whole host shares. Group rank = host * ranks_per_host + local rank.
+/// Process group over several hosts with the same number of ranks each: shared memory within a
+/// host, Gloo between hosts. Group rank = host * ranks_per_host + local rank.
+///
+/// Each rank belongs to two groups: `local_`, the ranks of its host, and `column_`, the ranks with
+/// the same local rank on all hosts. A collective is a sequence of collectives of these two, so
+/// each byte crosses the network once per host instead of once per rank:
+///  - all_gather: each column gathers its shards into the host's common copy, then a local barrier;
+///  - reduce_scatter: each host sums locally, then each column sums the hosts' sums;
+///  - all_reduce: local reduce_scatter, column all_reduce, local all_gather.
+/// Later steps are issued only inside a `wait` (see Steps). A failure in either group aborts both.
 class HierarchicalGroup final : public ProcessGroup {
  public:
+  /// Collective. `address`: of this host, as the other hosts reach it.
   HierarchicalGroup(GroupSpec spec, int ranks_per_host, const std::string& address);
 
   int rank() const noexcept override { return spec_.rank; }
@@ -22,7 +30,7 @@ class HierarchicalGroup final : public ProcessGroup {
   std::string describe() const override;
 
   bool shares_gathered_memory() const noexcept override { return false; }
-  /// One copy for the ranks of a host.
+  /// One copy per host, shared by its ranks.
   BufferPtr allocate_gathered(std::size_t nbytes) override;
   BufferPtr allocate_contribution(std::size_t nbytes) override;
   void release_gathered(const BufferPtr& gathered) override;
@@ -43,8 +51,12 @@ class HierarchicalGroup final : public ProcessGroup {
  private:
   WorkPtr steps(WorkPtr first, std::vector<Steps::Step> rest);
   void finish_earlier();
+  /// `out` is common memory of the host: this rank's column brings one shard per host, and the
+  /// local barrier says that all columns have brought theirs.
   WorkPtr gather_into_common(const void* shard, std::byte* out, std::size_t shard_nbytes,
                              WorkPtr& released);
+  /// `out` is private memory: gathers the host's block locally, then exchanges whole blocks in the
+  /// column.
   WorkPtr gather_into_private(const void* shard, std::byte* out, std::size_t shard_nbytes);
   [[nodiscard]] std::size_t host() const { return static_cast<std::size_t>(column_.rank()); }
   [[nodiscard]] std::size_t hosts() const { return static_cast<std::size_t>(column_.size()); }
@@ -54,9 +66,10 @@ class HierarchicalGroup final : public ProcessGroup {
   GroupSpec spec_;
   ShmGroup local_;
   GlooGroup column_;
-  /// Of each gathered buffer: complete when every rank of the host has let go of its content.
+  /// For each gathered buffer, by address: the local barrier that completes when every rank of the
+  /// host has released the buffer's content. Null if the content is in use, or the buffer is new.
   std::map<const std::byte*, WorkPtr> gathered_;
-  std::vector<std::weak_ptr<Work>> unfinished_;  ///< that may be, in the order of their issue
+  std::vector<std::weak_ptr<Work>> unfinished_;  ///< works that may be unfinished, in issue order
 };
 
 }  // namespace acc::collectives

@@ -24,6 +24,20 @@
 #include <string_view>
 #include <thread>
 
+// How the ranks of one host connect. Rank 0 listens on an abstract Unix socket with a random name
+// and puts the name into the store. Each other rank connects, and both ends authenticate each
+// other:
+//
+//   rank   -> rank 0: hello(rank, pid, challenge of the rank)
+//   rank 0 -> rank:   answer(challenge of rank 0, proof of rank 0)
+//   rank   -> rank 0: proof(proof of the rank)
+//
+// A proof is a keyed hash, by the job's secret, of side, socket name, group, rank, pid and both
+// challenges. It cannot be replayed on another connection, nor be sent back as the other side's
+// proof. The rank sends its own proof only after it has verified that of rank 0. Both ends also
+// require that the kernel reports the same user for the peer, and rank 0 that the pid in `hello` is
+// the one that the kernel reports. Afterwards rank 0 sends each memory file (SCM_RIGHTS) as a
+// `gift`, in the order of allocation.
 namespace acc::collectives {
 namespace {
 
@@ -31,21 +45,21 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kPollInterval = 50ms;
-// Connections that have proven nothing yet, besides one for each rank; with one more the oldest is
-// closed.
+// Limit of connections that have not authenticated, in addition to one per rank. Beyond it, the
+// oldest is closed, so that a stranger cannot use up all file descriptors.
 constexpr std::size_t kMaxStrangers = 256;
-// Connections that are accepted before those that are there are heard again.
+// Limit of connections accepted in a row before existing connections are read again.
 constexpr int kAcceptedAtOnce = 64;
 
-/// All that the ends say to each other, in messages of one size.
+/// The only message format. All messages have the same size, and SOCK_SEQPACKET keeps them apart.
 struct Message {
   enum class Kind : std::uint32_t {
-    hello = 0x61636331,  ///< a rank: rank, pid, challenge
-    answer,              ///< rank 0: challenge, proof
-    proof,               ///< the rank: proof
-    gift,                ///< rank 0: nbytes, and the descriptor
-    refusal,             ///< rank 0: text; it is no rank of the group
-    failure,             ///< rank 0: text, rank at fault, code; there will be no group
+    hello = 0x61636331,  ///< from a rank: rank, pid, challenge
+    answer,              ///< from rank 0: challenge, proof
+    proof,               ///< from a rank: proof
+    gift,                ///< from rank 0: nbytes, and a descriptor
+    refusal,             ///< from rank 0: text; the receiver is not a rank of the group
+    failure,             ///< from rank 0: text, rank at fault, code; the group will not be created
   };
   Kind kind = Kind::hello;
   std::int32_t rank = -1;
@@ -64,7 +78,8 @@ struct Message {
   }
 };
 
-/// An abstract name: it is in no file system, and gone with the process. `name` is a token.
+/// Socket address in the abstract namespace (unix(7)): it has no file and vanishes with the
+/// process. `name` is a random token.
 struct Address {
   explicit Address(const std::string& name) {
     const auto end =
@@ -86,7 +101,8 @@ UniqueFd local_socket() {
   return made;
 }
 
-/// Empty, with errno, where nobody listens.
+/// Connects to the socket `name`. Returns an empty descriptor, with errno, if no process listens
+/// there.
 UniqueFd connect(const std::string& name, std::chrono::milliseconds timeout) {
   UniqueFd socket = local_socket();
   const Address address(name);
@@ -95,12 +111,12 @@ UniqueFd connect(const std::string& name, std::chrono::milliseconds timeout) {
     if (errno != EAGAIN || Clock::now() > deadline) {
       return {};
     }
-    std::this_thread::sleep_for(10ms);  // as many wait there as can
+    std::this_thread::sleep_for(10ms);  // EAGAIN: the listener's backlog is full
   }
   return socket;
 }
 
-/// The process at the other end when it connected or listened.
+/// User and process id of the other end, as the kernel recorded them at connect or listen.
 std::optional<ucred> peer_of(int socket) {
   ucred who{};
   socklen_t size = sizeof who;
@@ -110,7 +126,7 @@ std::optional<ucred> peer_of(int socket) {
   return who;
 }
 
-/// Does not wait. 0, or errno.
+/// Sends a message, with a descriptor if `fd` is not negative. Does not block. Returns 0 or errno.
 int send(int socket, const Message& message, int fd = -1) noexcept {
   iovec part{const_cast<Message*>(&message), sizeof message};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -129,9 +145,12 @@ int send(int socket, const Message& message, int fd = -1) noexcept {
   return ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
 }
 
+/// Result of `receive`: no message yet, a message of the right size, bytes that are not a message,
+/// or the end of the connection.
 enum class Received { nothing, message, other, end };
 
-/// Does not wait. `fd` takes the descriptor that came along; without it the kernel lets none in.
+/// Receives a message if there is one. Does not block. `fd` takes a descriptor that came with it.
+/// If `fd` is null, there is no room for control data and the kernel discards such descriptors.
 Received receive(int socket, Message& message, UniqueFd* fd = nullptr) {
   iovec part{&message, sizeof message};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
@@ -140,7 +159,7 @@ Received receive(int socket, Message& message, UniqueFd* fd = nullptr) {
   header.msg_iovlen = 1;
   if (fd != nullptr) {
     header.msg_control = control.data();
-    header.msg_controllen = CMSG_LEN(sizeof(int));  // room for one
+    header.msg_controllen = CMSG_LEN(sizeof(int));  // room for one descriptor
   }
   const ssize_t size = ::recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (size < 0 && (errno == EAGAIN || errno == EINTR)) {
@@ -171,16 +190,17 @@ std::array<char, 32> new_challenge() {
   return challenge;
 }
 
-/// What both ends know of one connection. Proofs of one side, rank, socket or group are of no use
-/// for another.
+/// Data of one connection that both ends know and that the proofs cover, so that a proof of one
+/// side, rank, socket or group is invalid for every other.
 struct Session {
   const GroupSpec& spec;
-  std::string socket;
-  std::int32_t rank = -1;
-  std::int32_t pid = 0;
-  std::array<char, 32> of_rank{};
-  std::array<char, 32> of_leader{};
+  std::string socket;                ///< random name of the socket
+  std::int32_t rank = -1;            ///< group rank of the connecting process; -1 before its hello
+  std::int32_t pid = 0;              ///< of the connecting process
+  std::array<char, 32> of_rank{};    ///< challenge of the connecting rank
+  std::array<char, 32> of_leader{};  ///< challenge of rank 0
 
+  /// Proof that `side` ("leader" or "rank") has the job's secret.
   [[nodiscard]] std::uint64_t proof(std::string_view side) const {
     return keyed_hash(spec.secret, fmt::format("{}/{}/{}/{}/{}/{}/{}", side, socket, spec.name,
                                                rank, pid, view(of_rank), view(of_leader)));
@@ -195,7 +215,9 @@ std::string key_of(const GroupSpec& spec) {
   return spec.name + "/shm";
 }
 
-/// The next message of rank 0, which must be of `kind`, on another rank.
+/// On a rank other than 0: waits for the next message of rank 0 and returns it. Throws if the
+/// message is not of `kind`, and throws rank 0's own error if rank 0 refuses this process or has
+/// failed.
 Message await(const GroupSpec& spec, int socket, pid_t pid, Message::Kind kind, UniqueFd* fd) {
   const int leader = spec.ranks[0];
   const auto deadline = Clock::now() + spec.timeout;
@@ -215,8 +237,8 @@ Message await(const GroupSpec& spec, int socket, pid_t pid, Message::Kind kind, 
   }
   if (received == Received::end) {
     throw Error(Errc::collective,
-                fmt::format("rank {} (pid {}) ended before it gave the memory of {}", leader, pid,
-                            describe(spec)),
+                fmt::format("rank {} (pid {}) ended before it sent the shared memory of {}", leader,
+                            pid, describe(spec)),
                 leader);
   }
   if (received == Received::message && message.kind == Message::Kind::refusal) {
@@ -224,6 +246,7 @@ Message await(const GroupSpec& spec, int socket, pid_t pid, Message::Kind kind, 
   }
   if (received == Received::message && message.kind == Message::Kind::failure &&
       kind == Message::Kind::gift) {
+    // The rank comes from another process: it is used only if it is a rank of this group.
     const bool is_member = std::ranges::find(spec.ranks, message.rank) != spec.ranks.end();
     throw Error(message.code == static_cast<int>(Errc::timeout) ? Errc::timeout : Errc::collective,
                 message.get_text(), is_member ? std::optional(message.rank) : std::nullopt);
@@ -231,8 +254,8 @@ Message await(const GroupSpec& spec, int socket, pid_t pid, Message::Kind kind, 
   if (received != Received::message || message.kind != kind) {
     throw Error(
         Errc::protocol,
-        fmt::format("the process (pid {}) that listens for the ranks of {} does not say what "
-                    "rank {} would",
+        fmt::format("the process (pid {}) that listens for the ranks of {} sent an unexpected "
+                    "message: it is not rank {}",
                     pid, describe(spec), leader));
   }
   return message;
@@ -240,7 +263,9 @@ Message await(const GroupSpec& spec, int socket, pid_t pid, Message::Kind kind, 
 
 }  // namespace
 
-/// Rank 0 until all others have come.
+/// Rank 0's side of the handshake: listens, authenticates the other ranks, and fills `links` by
+/// group rank. A connection is a guest until it has authenticated; then its socket moves to
+/// `links`.
 class DescriptorLinks::Gathering {
  public:
   Gathering(const GroupSpec& spec, std::vector<Link>& links)
@@ -250,13 +275,15 @@ class DescriptorLinks::Gathering {
         ::listen(listener_.get(), SOMAXCONN) != 0) {
       throw Error(
           Errc::collective,
-          fmt::format("cannot listen on a local socket, over which the ranks of a host share "
+          fmt::format("cannot listen on the local socket over which the ranks of a host share "
                       "memory: {}",
                       std::strerror(errno)));
     }
     spec_.store->set(key_of(spec_), name_);
   }
 
+  /// Returns when all ranks have connected. Reports a failure to the ranks that have, so that they
+  /// end with the same error, and rethrows it.
   void run() {
     try {
       LongWait long_wait(spec_.board.get());
@@ -282,18 +309,18 @@ class DescriptorLinks::Gathering {
  private:
   struct Guest {
     UniqueFd socket;
-    ucred who;
+    ucred who;  ///< as the kernel reports it
     Session session;
   };
 
-  /// The first rank that has not come; the number of ranks: none.
+  /// Group rank of the first rank that has not connected; the number of ranks if all have.
   [[nodiscard]] std::size_t missing() const {
     const auto first = std::find_if(links_.begin() + 1, links_.end(),
                                     [](const Link& link) { return !link.socket; });
     return static_cast<std::size_t>(first - links_.begin());
   }
 
-  /// False when nothing has happened for a while.
+  /// Waits up to kPollInterval for any socket to become readable. True if one did.
   bool poll() const {
     std::vector<pollfd> waits = {{listener_.get(), POLLIN, 0}};
     for (const Guest& guest : guests_) {
@@ -339,17 +366,19 @@ class DescriptorLinks::Gathering {
     }
   }
 
-  /// False: the guest is done with here.
+  /// Handles one message of a guest. Returns false if the guest is to be removed: it was refused,
+  /// or it has authenticated and moved to `links`.
   bool hear(Guest& guest, const Message& message) {
     Session& session = guest.session;
     if (message.kind == Message::Kind::hello && session.rank < 0) {
       if (message.pid != guest.who.pid) {
-        return refuse(guest, fmt::format("the kernel says that its process id is {}, not {}: ranks "
-                                         "of one host must see each other's processes",
+        // A different pid means another pid namespace, in which pids cannot be watched for death.
+        return refuse(guest, fmt::format("the kernel reports its process id as {}, not {}: ranks "
+                                         "of one host must run in the same pid namespace",
                                          guest.who.pid, message.pid));
       }
       if (message.rank < 1 || message.rank >= std::ssize(links_)) {
-        return refuse(guest, fmt::format("it says that it is number {} of {} ranks", message.rank,
+        return refuse(guest, fmt::format("it claims to be number {} of {} ranks", message.rank,
                                          links_.size()));
       }
       session.rank = message.rank;
@@ -375,27 +404,29 @@ class DescriptorLinks::Gathering {
     return false;
   }
 
+  /// Tells the guest why it is refused. Returns false, like `hear` for a guest to remove.
   bool refuse(const Guest& guest, const std::string& reason) {
     log_refusal(guest.who, reason);
     Message message{.kind = Message::Kind::refusal};
-    message.set_text(fmt::format("rank {} of {} (pid {}) turned this process (pid {}) away: {}",
+    message.set_text(fmt::format("rank {} of {} (pid {}) refused this process (pid {}): {}",
                                  spec_.ranks[0], describe(spec_), ::getpid(), guest.who.pid,
                                  reason));
     send(guest.socket.get(), message);
     return false;
   }
 
-  /// The first ones: a stranger must not fill the log.
+  /// Logs only the first refusals, so that a stranger cannot fill the log.
   void log_refusal(const ucred& who, const std::string& reason) {
     constexpr int kLogged = 3;
     if (num_refused_++ < kLogged) {
       logger("collectives")
-          ->warn("turned away a process (pid {}, user {}) that connected to {}: {}", who.pid,
-                 who.uid, describe(spec_), reason);
+          ->warn("refused a process (pid {}, user {}) that connected to {}: {}", who.pid, who.uid,
+                 describe(spec_), reason);
     }
   }
 
-  /// A rank says nothing more until the group is made: what can be heard is its end.
+  /// Throws if a connected rank has ended. Connected ranks send nothing until the group is created,
+  /// so the only event on their sockets is the end.
   void look_at_members() {
     for (std::size_t r = 1; r < links_.size(); ++r) {
       Message message;
@@ -453,7 +484,7 @@ void DescriptorLinks::join() {
   const std::string name = spec_.store->get(key, spec_.timeout);
   if (!is_token(name)) {
     throw Error(Errc::protocol,
-                fmt::format("store key {} holds {} bytes that are no name of a local "
+                fmt::format("store key {} holds {} bytes that are not the name of a local "
                             "socket: {} did not write it",
                             key, name.size(), leader));
   }
@@ -463,9 +494,10 @@ void DescriptorLinks::join() {
     throw Error(
         Errc::protocol,
         fmt::format("{} is not at the local socket that store key {} names: {} (it has ended, "
-                    "runs in another network namespace, or somebody else wrote the key)",
+                    "runs in another network namespace, or another process wrote the key)",
                     leader, key, std::strerror(errno)));
   }
+  // A listening socket has the credentials of the process that called listen(2).
   const auto who = peer_of(socket);
   if (!who || who->uid != ::geteuid()) {
     throw Error(
@@ -497,9 +529,10 @@ void DescriptorLinks::give(int fd, std::size_t nbytes) const {
   for (std::size_t r = 1; r < links_.size(); ++r) {
     const int error =
         send(links_[r].socket.get(), {.kind = Message::Kind::gift, .nbytes = nbytes}, fd);
-    if (error != 0 && error != EPIPE && error != ECONNRESET) {  // who is gone is found waiting
+    // A rank that has ended is no error here: the next wait for it names it.
+    if (error != 0 && error != EPIPE && error != ECONNRESET) {
       throw Error(Errc::collective,
-                  fmt::format("cannot give shared memory of {} to rank {}: {}", describe(spec_),
+                  fmt::format("cannot send shared memory of {} to rank {}: {}", describe(spec_),
                               spec_.ranks[r], std::strerror(error)));
     }
   }
@@ -511,7 +544,7 @@ UniqueFd DescriptorLinks::take(std::size_t nbytes) const {
   const Message gift = await(spec_, link.socket.get(), link.pid, Message::Kind::gift, &fd);
   if (!fd || gift.nbytes != nbytes) {
     throw Error(Errc::protocol,
-                fmt::format("rank {} gave {} bytes of shared memory{}, rank {} expected {}",
+                fmt::format("rank {} sent {} bytes of shared memory{}, rank {} expected {}",
                             spec_.ranks[0], gift.nbytes, fd ? "" : " without a descriptor",
                             spec_.ranks[static_cast<std::size_t>(spec_.rank)], nbytes),
                 spec_.ranks[0]);

@@ -10,23 +10,26 @@
 
 namespace acc::collectives {
 
-/// The sockets over which rank 0 of a group on one host gives its shared memory to the others. Each
-/// end learns from the kernel that the other runs as the same user and which process it is, and
-/// demands a proof that it has the job's secret and is this rank of this group. The store says only
-/// at which local socket rank 0 listens, and is not trusted with more.
+/// Unix domain sockets over which rank 0 of a group on one host passes the descriptors of its
+/// shared memory to the other ranks. Each end asks the kernel (SO_PEERCRED) for the other's user
+/// and process id, and demands a proof that the other has the job's secret and is the expected rank
+/// of this group. The store is trusted only with the name of the socket on which rank 0 listens: a
+/// wrong name makes the creation of the group fail, but gives no one access to its memory.
 class DescriptorLinks {
  public:
-  /// Collective over the ranks of `spec`, which outlives it. Throws Error(protocol) on a rank that
-  /// meets another process than rank 0, Error(timeout) and Error(collective) that name the rank
-  /// that did not come or that ended; who is no rank of the group is turned away.
+  /// Connects the ranks of `spec`, which outlives the object. Collective. Throws Error(protocol) on
+  /// a rank that finds a process other than rank 0 at the socket. Throws Error(timeout) or
+  /// Error(collective), which name the rank, if a rank does not connect in time or ends before.
+  /// Processes that are not ranks of the group are refused with a warning and do no harm.
   explicit DescriptorLinks(const GroupSpec& spec);
 
-  /// On rank 0: the process of each other rank.
+  /// On rank 0: the process id of another rank.
   [[nodiscard]] pid_t pid(int rank) const { return links_[static_cast<std::size_t>(rank)].pid; }
 
-  /// On rank 0: gives the memory file `fd` to all others. Does not wait for them.
+  /// On rank 0: sends the memory file `fd` to all other ranks. Does not wait until they receive it.
   void give(int fd, std::size_t nbytes) const;
-  /// On the others: waits for what rank 0 gives. Its content is not checked.
+  /// On other ranks: waits for the next memory file of rank 0, which must be announced with
+  /// `nbytes`. Does not check the file itself; `SharedMapping::open` does.
   [[nodiscard]] UniqueFd take(std::size_t nbytes) const;
 
  private:
@@ -39,7 +42,7 @@ class DescriptorLinks {
   void join();
 
   const GroupSpec& spec_;
-  std::vector<Link> links_;  ///< rank 0: by rank, the first unused; others: the one to rank 0
+  std::vector<Link> links_;  ///< rank 0: by group rank, [0] unused; others: one, to rank 0
 };
 
 }  // namespace acc::collectives

@@ -12,7 +12,9 @@
 
 namespace acc::collectives {
 
-/// Sleeps while `word` holds `seen`, at most `limit`; may return early. Works across processes.
+/// Sleeps until `word` differs from `seen`, a wake-up, a signal, or the end of `limit`. May return
+/// early, so callers check their condition again. The futex is not FUTEX_PRIVATE: it works between
+/// processes that map the same memory.
 inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen,
                        std::chrono::nanoseconds limit) noexcept {
   const timespec time{.tv_sec = static_cast<time_t>(limit.count() / 1'000'000'000),
@@ -20,6 +22,7 @@ inline void futex_wait(const std::atomic<std::uint32_t>& word, std::uint32_t see
   ::syscall(SYS_futex, &word, FUTEX_WAIT, seen, &time, nullptr, 0);
 }
 
+/// Wakes all threads of all processes that sleep on `word`.
 inline void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }

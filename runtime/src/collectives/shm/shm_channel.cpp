@@ -26,25 +26,29 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Its size stays, and so do the seals.
+// The size of shared memory cannot be changed, and the seals cannot be removed or extended.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// A dead peer is noticed by its pidfd between two sleeps; this bounds how late.
+// Longest sleep of a wait. Between two sleeps the peer's pidfd and the abort state are checked, so
+// this bounds how late the death of a peer is noticed.
 constexpr auto kLivenessInterval = 50ms;
+
+/// Tells the CPU that this is a spin loop (PAUSE), which leaves more of the core to its
+/// hyperthread.
 void pause_cpu() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
 }
 
-/// For kernels and sandboxes without pidfds. A process that ended and that nobody reaped is dead.
+/// True if the process exists and is not a zombie. For kernels and sandboxes without pidfd_open(2).
 bool is_alive(pid_t pid) {
   if (::kill(pid, 0) != 0) {
     return errno != ESRCH;
   }
   std::string stat;
   std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid)), stat);
-  const auto name_end = stat.rfind(')');  // "17 (a name) S 4 …"
+  const auto name_end = stat.rfind(')');  // "17 (a name) S 4 ..."
   return name_end == std::string::npos || stat.compare(name_end, 3, ") Z") != 0;
 }
 
@@ -56,7 +60,7 @@ SharedMapping SharedMapping::map(UniqueFd fd, std::size_t nbytes) {
     throw Error(Errc::out_of_memory, fmt::format("cannot map {} bytes of shared memory: {}", nbytes,
                                                  std::strerror(errno)));
   }
-  ::madvise(data, nbytes, MADV_HUGEPAGE);
+  ::madvise(data, nbytes, MADV_HUGEPAGE);  // only a hint: fails where shmem has no huge pages
   SharedMapping made;
   made.fd_ = std::move(fd);
   made.data_ = static_cast<std::byte*>(data);
@@ -75,14 +79,14 @@ SharedMapping SharedMapping::create(std::size_t nbytes) {
 }
 
 SharedMapping SharedMapping::open(UniqueFd fd, std::size_t nbytes) {
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);  // fails for what is not in memory
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);  // fails for files that are not in memory
   struct stat state {};
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(fd.get(), &state) != 0 ||
       state.st_size != static_cast<off_t>(nbytes)) {
     throw Error(
         Errc::protocol,
-        fmt::format("what is said to be the group's shared memory is not a sealed memory file "
-                    "of {} bytes",
+        fmt::format("the descriptor received for the group's shared memory is not a sealed memory "
+                    "file (memfd) of {} bytes",
                     nbytes));
   }
   return map(std::move(fd), nbytes);
@@ -117,11 +121,13 @@ ShmChannel::ShmChannel(GroupSpec spec) : spec_(std::move(spec)) {
   head_ = std::launder(reinterpret_cast<ControlHead*>(mapping_.data()));
   ranks_ = std::launder(reinterpret_cast<RankControl*>(mapping_.data() + sizeof(ControlHead)));
   staging_ = mapping_.data() + sizeof(ControlHead) + count * sizeof(RankControl);
+  // A private copy: a peer can overwrite the block, but cannot redirect later liveness checks.
   for (int r = 0; r < size(); ++r) {
     pids_.push_back(control(r).pid);
   }
   pidfds_.resize(count);
-  // Spinning pays only where every rank has a core of its own.
+  // Spinning helps only if every rank has its own core; otherwise it delays the rank that it waits
+  // for.
   spins_ = count <= std::thread::hardware_concurrency() ? 300 : 0;
 }
 
@@ -158,6 +164,8 @@ ShmChannel::~ShmChannel() {
   if (mapping_.data() == nullptr) {
     return;
   }
+  // The block stays mapped by the peers. A peer that waits for this rank sleeps on one of its
+  // counters.
   own().departed.store(1);
   for (auto* counter :
        {&own().posted, &own().finished, &own().chunk_posted, &own().chunk_finished}) {
@@ -174,12 +182,17 @@ bool ShmChannel::reached(const RankControl::Counter& counter, std::uint32_t targ
 }
 
 void ShmChannel::advance(RankControl::Counter& counter, std::uint32_t value) noexcept {
+  // Both accesses are sequentially consistent, like the two in `wait`: either this thread sees the
+  // sleeper and wakes it, or the sleeper sees the new value and does not sleep.
   counter.value.store(value);
   if (counter.sleepers.load() != 0) {
     futex_wake_all(counter.value);
   }
 }
 
+// Spins first, because a peer on another core usually answers within microseconds, less than a
+// futex sleep and wake-up cost. Then sleeps for at most kLivenessInterval at a time; between two
+// sleeps it checks for an abort, the end of the peer and the timeout.
 void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target, int peer,
                       const std::function<std::string()>& what) {
   for (int i = 0; i < spins_; ++i) {
@@ -192,6 +205,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
   LongWait long_wait(spec_.board.get());
   auto& sleepers = const_cast<RankControl::Counter&>(counter).sleepers;
   while (!reached(counter, target)) {
+    // An abort between this check and the sleep wakes no one, but the sleep is short.
     throw_if_aborted();
     sleepers.fetch_add(1);
     const std::uint32_t seen = counter.value.load();
@@ -207,7 +221,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
     if (std::chrono::steady_clock::now() > deadline) {
       int late = -1;
       const std::string reason = spec_.reason_of_timeout(peer, what(), late);
-      throw_if_aborted();
+      throw_if_aborted();  // asking the store took time: a peer's reason may have come first
       abort(reason, late);
       throw Error(Errc::timeout, reason, late);
     }
@@ -217,6 +231,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
 const char* ShmChannel::end_of(int peer) const {
   const pid_t pid = pids_[static_cast<std::size_t>(peer)];
   const std::lock_guard lock(pidfds_mutex_);
+  // A pidfd stays bound to the process even if its pid is reused; it becomes readable at its end.
   auto& pidfd = pidfds_[static_cast<std::size_t>(peer)];
   if (!pidfd) {
     pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -230,16 +245,17 @@ const char* ShmChannel::end_of(int peer) const {
 void ShmChannel::check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
                             const std::function<std::string()>& what) {
   const char* end = end_of(peer);
-  // What it did before its end still counts: look again after having seen the end.
+  // The peer may have advanced the counter just before its end, and that still counts. Its end was
+  // seen first, so this second look sees the counter's final value.
   if (end != nullptr && !reached(counter, target)) {
     throw_if_aborted();
-    fail(fmt::format("rank {} (pid {}) {} before it came to {}", global_rank(peer),
+    fail(fmt::format("rank {} (pid {}) {} before it reached {}", global_rank(peer),
                      pids_[static_cast<std::size_t>(peer)], end, what()),
          global_rank(peer));
   }
 }
 
-/// As another rank wrote it.
+/// The reason as some rank wrote it. Not trusted: limited in length, control characters escaped.
 std::string ShmChannel::abort_text() const {
   return printable({head_->abort_text.data(), ::strnlen(head_->abort_text.data(), kAbortText)});
 }
@@ -266,6 +282,8 @@ void ShmChannel::throw_if_aborted() const {
   }
 }
 
+// May race with aborts of other ranks and with `wait` on other threads. Only the winner of the
+// exchange writes the reason; readers use it only in state 2.
 void ShmChannel::abort(const std::string& reason, int at_fault) noexcept {
   aborted_here_ = true;
   std::uint32_t none = 0;
@@ -275,6 +293,7 @@ void ShmChannel::abort(const std::string& reason, int at_fault) noexcept {
     head_->abort_rank = at_fault;
     head_->abort_state.store(2, std::memory_order_release);
   }
+  // Waiters may sleep on any counter of any rank.
   for (int r = 0; r < size(); ++r) {
     RankControl& each = control(r);
     for (auto* counter : {&each.posted, &each.finished, &each.chunk_posted, &each.chunk_finished}) {

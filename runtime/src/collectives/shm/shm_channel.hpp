@@ -15,16 +15,16 @@
 
 namespace acc::collectives {
 
-/// A memory mapping that several processes of one host share. It has no name in any file system
-/// (memfd), so nothing can be left behind.
+/// Owns a memory mapping that several processes of one host share. The memory is a memfd, which has
+/// no name in any file system: it is freed with its last mapping or descriptor, also after a crash.
 class SharedMapping {
  public:
   SharedMapping() = default;
-  /// Makes `nbytes` of zeroed shared memory whose size nobody can change. Throws
-  /// Error(out_of_memory).
+  /// Creates `nbytes` of zero-filled shared memory and seals its size. Throws Error(out_of_memory).
   static SharedMapping create(std::size_t nbytes);
-  /// Maps memory that another process made so. Throws Error(protocol) for anything else: memory
-  /// that shrinks later would end this process at an access.
+  /// Maps memory that another process created in this way. Throws Error(protocol) if `fd` is not a
+  /// memfd of `nbytes` with a sealed size: if the file shrank later, an access would end this
+  /// process by SIGBUS. Throws Error(out_of_memory).
   static SharedMapping open(UniqueFd fd, std::size_t nbytes);
   SharedMapping(SharedMapping&& other) noexcept;
   SharedMapping& operator=(SharedMapping&& other) noexcept;
@@ -33,6 +33,7 @@ class SharedMapping {
   [[nodiscard]] std::byte* data() const noexcept { return data_; }
   [[nodiscard]] std::size_t nbytes() const noexcept { return nbytes_; }
   [[nodiscard]] int fd() const noexcept { return fd_.get(); }
+  /// Closes the descriptor, which is not needed once all ranks have the memory. The mapping stays.
   void close_descriptor() noexcept { fd_.reset(); }
 
  private:
@@ -42,11 +43,20 @@ class SharedMapping {
   std::size_t nbytes_ = 0;
 };
 
-/// The control block of a group of ranks on one host: counters to wait on, liveness of the peers,
-/// abort. Waits sleep on a futex and wake at once when a peer moves, aborts or dies.
+/// The control block of a group of ranks on one host (layout and memory ordering:
+/// control_block.hpp). Provides waiting on counters, shared memory for buffers, liveness of the
+/// peers, and abort.
+///
+/// A wait spins briefly, then sleeps on the futex of one peer's counter. It wakes at once when the
+/// peer advances the counter or leaves, or when a rank aborts. The death of a process wakes no one:
+/// it is found by the peer's pidfd, which is polled every 50 ms.
+///
+/// One thread uses a channel, except for `failure` and `abort`, which any thread may call.
 class ShmChannel {
  public:
+  /// Connects the ranks and maps the control block. Collective over the ranks of `spec`.
   explicit ShmChannel(GroupSpec spec);
+  /// Marks this rank as departed and wakes the peers that wait for it. Not collective.
   ~ShmChannel();
   ShmChannel(const ShmChannel&) = delete;
   ShmChannel& operator=(const ShmChannel&) = delete;
@@ -58,56 +68,66 @@ class ShmChannel {
   }
   [[nodiscard]] const GroupSpec& spec() const noexcept { return spec_; }
 
-  /// On rank 0: makes memory that all ranks share and gives it to the others, without waiting.
+  /// On rank 0: creates memory that all ranks share and sends its descriptor to the others. Does
+  /// not wait for them.
   SharedMapping make_shared(std::size_t nbytes) const;
-  /// On the others: waits for what rank 0 gives. Throws Error(protocol) where that is no sealed
-  /// memory of `nbytes`.
+  /// On other ranks: waits for the memory that rank 0 sends and maps it. Throws Error(protocol) if
+  /// it is not sealed memory of `nbytes`.
   SharedMapping take_shared(std::size_t nbytes) const;
 
   [[nodiscard]] RankControl& control(int rank) const noexcept { return ranks_[rank]; }
   [[nodiscard]] RankControl& own() const noexcept { return ranks_[spec_.rank]; }
-  /// This rank's two staging chunks, or a peer's.
+  /// One of the two staging chunks (`which` is 0 or 1) of a rank; kStagingChunk bytes.
   [[nodiscard]] std::byte* staging(int rank, unsigned which) const noexcept;
 
+  /// True if `counter` has reached `target`. Acquire order: what the rank wrote before is visible
+  /// then.
   static bool reached(const RankControl::Counter& counter, std::uint32_t target) noexcept;
-  /// Sets a counter of this rank and wakes who waits for it.
+  /// Sets a counter of this rank, after everything that it announces is written, and wakes the
+  /// waiters.
   static void advance(RankControl::Counter& counter, std::uint32_t value) noexcept;
-  /// Returns when `counter` of `peer` has reached `target`. `what` is asked for only in an error.
+  /// Returns when `counter` of group rank `peer` has reached `target`. Throws Error(collective) if
+  /// the group is aborted or the peer has ended or left, and Error(timeout) after the group's
+  /// timeout; both abort the group. `what` describes the awaited event and is called only for the
+  /// error.
   void wait(const RankControl::Counter& counter, std::uint32_t target, int peer,
             const std::function<std::string()>& what);
 
-  /// Ends the group on all ranks. `at_fault`: the global rank that caused it.
+  /// Ends the group on all ranks. The first reason is kept. `at_fault`: the global rank that caused
+  /// it; -1: unknown.
   void abort(const std::string& reason, int at_fault) noexcept;
-  /// The same by this rank's own fault.
+  /// The same, with this rank at fault.
   void abort(const std::string& reason) noexcept { abort(reason, global_rank(rank())); }
-  /// Whether it was this rank that ended the group, or one of several.
+  /// True if this rank called `abort`, even if another rank's reason came first.
   [[nodiscard]] bool aborted_here() const noexcept { return aborted_here_; }
-  /// Throws the reason, if the group is aborted.
+  /// Throws Error(collective) with the reason if the group is aborted.
   void throw_if_aborted() const;
   /// Aborts the group with `reason` and throws it, naming the global rank `at_fault`, if known.
   [[noreturn]] void fail(const std::string& reason, std::optional<int> at_fault);
-  /// Why the group cannot go on: aborted, or a peer ended or left. Does not block; any thread.
+  /// The reason why the group is unusable: it is aborted, or a peer has ended or left. Does not
+  /// block; any thread.
   [[nodiscard]] std::optional<std::string> failure() const;
 
  private:
   SharedMapping make_control_block(std::size_t nbytes) const;
   void give(const SharedMapping& mapping) const;
   [[nodiscard]] std::string abort_text() const;
-  /// "ended" or "left the group", if `peer` did.
+  /// "ended" or "left the group" if `peer` did that, else null.
   [[nodiscard]] const char* end_of(int peer) const;
+  /// Throws if `peer` can no longer advance `counter` to `target`.
   void check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
                   const std::function<std::string()>& what);
 
   const GroupSpec spec_;
-  std::optional<DescriptorLinks> links_;  ///< none: one rank
+  std::optional<DescriptorLinks> links_;  ///< empty if the group has one rank
   SharedMapping mapping_;
   ControlHead* head_ = nullptr;
   RankControl* ranks_ = nullptr;
   std::byte* staging_ = nullptr;
-  std::vector<pid_t> pids_;          ///< by rank, as the kernel told rank 0
-  mutable std::mutex pidfds_mutex_;  ///< guards pidfds_
-  mutable std::vector<UniqueFd> pidfds_;
-  int spins_ = 0;
+  std::vector<pid_t> pids_;               ///< by group rank, as the kernel told rank 0
+  mutable std::mutex pidfds_mutex_;       ///< guards pidfds_
+  mutable std::vector<UniqueFd> pidfds_;  ///< by group rank, opened at first use
+  int spins_ = 0;                         ///< times that `wait` tests a counter before it sleeps
   std::atomic<bool> aborted_here_ = false;
 };
 

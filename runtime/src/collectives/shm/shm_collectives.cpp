@@ -7,7 +7,14 @@
 #include <algorithm>
 #include <cstring>
 
+// The collectives of ShmGroup. Each one posts a descriptor and gives `issue` a function with this
+// rank's share of the work. Depending on where the input lies there are two cases:
+//  - group memory: the function reads the peers' inputs directly (`input_of`) and needs no help;
+//  - private memory: all ranks copy piece by piece through their staging chunks (`run_staged`),
+//    which needs all of them to wait at the same time.
+// Sums are computed in rank order in both cases, so all ranks get bitwise equal results.
 namespace acc::collectives {
+
 WorkPtr ShmGroup::barrier() {
   return issue({.kind = OpKind::barrier}, nullptr, false);
 }
@@ -18,12 +25,14 @@ WorkPtr ShmGroup::all_gather(const void* shard, void* out, std::size_t shard_nby
   };
   OpDescriptor descriptor{.kind = OpKind::all_gather, .count = shard_nbytes};
   const auto target = find(out);
-  if (target && target->segment->stride == 0) {  // one copy for all: each puts its slice there
+  // One copy for all ranks: each rank writes its slice into it, and the post publishes the slice.
+  if (target && target->segment->stride == 0) {
     if (slice(rank()) != shard) {
       std::memcpy(slice(rank()), shard, shard_nbytes);
     }
     return issue(descriptor, nullptr, false);
   }
+  // Private gathered memory: the peers' shards are copied, from their buffers or through staging.
   const auto source = find(shard);
   describe_input(descriptor, source);
   if (slice(rank()) != shard) {
@@ -104,7 +113,8 @@ WorkPtr ShmGroup::reduce_scatter(const void* in, float* out, std::size_t shard_n
   return issue(
       descriptor,
       [=, this] {
-        // A chunk holds the same range of every rank's slice, one after the other.
+        // A chunk holds the same range [begin, begin + length) of every rank's slice, in rank
+        // order.
         const std::size_t width = nbytes_of(dtype);
         const std::size_t ranks = static_cast<std::size_t>(size());
         const auto* from = static_cast<const std::byte*>(in);
@@ -133,10 +143,11 @@ WorkPtr ShmGroup::reduce_scatter(const void* in, float* out, std::size_t shard_n
       true);
 }
 
+/// All-reduce in place, for buffers in group memory: rank r sums slice r of all ranks' buffers and
+/// writes the sum back to all of them. No other rank reads or writes slice r, so no copy is needed.
 void ShmGroup::sum_slice_everywhere(std::uint32_t sequence, std::size_t numel, float scale) {
-  // Slice r of every rank's buffer is touched by rank r alone, so the sum can replace it
-  // everywhere.
   const std::size_t ranks = static_cast<std::size_t>(size());
+  // Multiples of 16 floats (64 bytes), so that two ranks do not write to one cache line.
   const std::size_t width = (numel / ranks + 16) / 16 * 16;
   const std::size_t begin = std::min(numel, width * static_cast<std::size_t>(rank()));
   const std::size_t end = std::min(numel, begin + width);
@@ -192,7 +203,7 @@ WorkPtr ShmGroup::all_reduce(std::span<double> data, ReduceOp op) {
                           .count = data.size()};
   if (data.size() > descriptor.figures.size()) {
     throw Error(Errc::invalid_argument,
-                fmt::format("all_reduce of {} figures, at most {} go at once", data.size(),
+                fmt::format("all_reduce of {} scalars, the limit is {} per call", data.size(),
                             descriptor.figures.size()));
   }
   std::copy(data.begin(), data.end(), descriptor.figures.begin());
@@ -202,6 +213,7 @@ WorkPtr ShmGroup::all_reduce(std::span<double> data, ReduceOp op) {
       [this, sequence, data, op] {
         std::vector<const double*> sources;
         for (int r = 0; r < size(); ++r) {
+          // Stays valid during the sum: a peer reuses the slot only after this rank has finished.
           sources.push_back(descriptor_of(r, sequence).figures.data());
         }
         double* const out = data.data();
@@ -220,6 +232,7 @@ WorkPtr ShmGroup::broadcast(void* data, std::size_t nbytes, int root) {
       [this, to = static_cast<std::byte*>(data), nbytes, root] {
         run_staged(
             nbytes, kStagingChunk,
+            // All ranks take part in the chunk protocol, but only the root writes its stage.
             [&](std::byte* stage, std::size_t begin, std::size_t length) {
               if (rank() == root) {
                 std::memcpy(stage, to + begin, length);
@@ -247,7 +260,8 @@ void ShmGroup::run_staged(std::size_t total, std::size_t piece,
   for (std::size_t begin = 0; begin < total; begin += piece) {
     const std::size_t length = std::min(piece, total - begin);
     const std::uint32_t chunk = ++chunks_;
-    for (int r = 0; r < size() && chunk > 2; ++r) {  // the stage's content before last is read
+    // Chunk n overwrites chunk n - 2, which every rank must have read.
+    for (int r = 0; r < size() && chunk > 2; ++r) {
       channel_.wait(channel_.control(r).chunk_finished, chunk - 2, r, what);
     }
     fill(channel_.staging(rank(), chunk % 2), begin, length);

@@ -15,7 +15,7 @@
 namespace acc::collectives {
 namespace {
 
-/// Everything that two ranks must have alike in a collective: "all_reduce of 8 x float32".
+/// Text of everything in which two ranks' calls must agree, such as "all_reduce of 8 x float32".
 std::string call_text(const OpDescriptor& call, std::uint32_t sequence) {
   std::string text =
       fmt::format("{} of {} x {}", to_string(call.kind), call.count, to_string(call.dtype));
@@ -32,6 +32,7 @@ std::string call_text(const OpDescriptor& call, std::uint32_t sequence) {
 
 }  // namespace
 
+/// Owns one mapping of a segment, and removes the segment from the group's table at its end.
 class ShmGroup::Buffer final : public GroupBuffer {
  public:
   Buffer(ShmGroup* group, SharedMapping mapping, std::list<Segment>::iterator segment,
@@ -75,8 +76,8 @@ class ShmGroup::Op final : public Work {
   ShmGroup* group_;
   std::uint32_t sequence_;
   std::function<void()> execute_;
-  bool blocking_;          ///< needs the peers' help while it runs: not for `progress`
-  bool result_needs_all_;  ///< the peers write parts of this rank's result
+  bool blocking_;          ///< needs the peers to take part while it runs; not run by `progress`
+  bool result_needs_all_;  ///< peers write parts of this rank's result
 };
 
 ShmGroup::ShmGroup(GroupSpec spec, bool share_gathered)
@@ -85,7 +86,7 @@ ShmGroup::ShmGroup(GroupSpec spec, bool share_gathered)
 }
 
 ShmGroup::~ShmGroup() {
-  // What this rank still owes is not waited for: the peers see that it left.
+  // Pending collectives are dropped. Peers that wait for them see that this rank has left.
   pending_.clear();
 }
 
@@ -94,6 +95,10 @@ std::string ShmGroup::describe() const {
 }
 
 // --- order, waiting, agreement ---
+//
+// Every wait for a peer goes through ShmChannel::wait and therefore ends if the peer dies, leaves
+// or aborts, or at the timeout. Descriptors of peers are copied before they are compared or used,
+// because a faulty peer may change them at any time.
 
 const OpDescriptor& ShmGroup::descriptor_of(int rank, std::uint32_t sequence) const {
   return channel_.control(rank).ring[sequence % kDescriptorRing];
@@ -109,6 +114,7 @@ WorkPtr ShmGroup::issue(OpDescriptor descriptor, std::function<void()> execute, 
                         bool result_needs_all) {
   channel_.throw_if_aborted();
   const std::uint32_t sequence = issued_ + 1;
+  // The ring slot is free once every rank has finished the collective that used it before.
   if (sequence > kDescriptorRing) {
     const std::uint32_t reused = sequence - kDescriptorRing;
     complete_through(reused);
@@ -117,7 +123,7 @@ WorkPtr ShmGroup::issue(OpDescriptor descriptor, std::function<void()> execute, 
   issued_ = sequence;
   descriptor.sequence = sequence;
   channel_.own().ring[sequence % kDescriptorRing] = descriptor;
-  ShmChannel::advance(channel_.own().posted, sequence);
+  ShmChannel::advance(channel_.own().posted, sequence);  // publishes descriptor and input
   auto op = std::make_shared<Op>(this, sequence, std::move(execute), blocking, result_needs_all);
   pending_.push_back(op);
   return op;
@@ -132,7 +138,8 @@ bool ShmGroup::all_posted(std::uint32_t sequence) const {
   return true;
 }
 
-/// Only with the calls of all ranks is it known which of them are the odd ones.
+/// Waits up to 5 s for the calls of all ranks. Only then is it known which ones are in the minority
+/// and therefore at fault.
 void ShmGroup::await_other_calls(std::uint32_t sequence) const {
   constexpr std::chrono::seconds kLimit{5};
   const auto deadline = std::chrono::steady_clock::now() + kLimit;
@@ -180,8 +187,8 @@ void ShmGroup::await_finished(std::uint32_t sequence) {
 void ShmGroup::complete_through(std::uint32_t sequence) {
   while (static_cast<std::int32_t>(completed_ - sequence) < 0) {
     const OpPtr op = pending_.front();
-    // A peer's abort does not undo what every rank has issued; after one's own, what the collective
-    // would touch may be gone.
+    // A collective that every rank has posted may still complete after a peer's abort. After this
+    // rank's own abort it must not run, because the memory that it uses may be freed already.
     if (channel_.aborted_here() || !all_posted(op->sequence_)) {
       channel_.throw_if_aborted();
     }
@@ -196,6 +203,8 @@ void ShmGroup::complete_through(std::uint32_t sequence) {
   }
 }
 
+// Runs only collectives that need no help by the peers, because a caller of `progress` must not
+// block.
 void ShmGroup::progress() {
   while (!pending_.empty() && !pending_.front()->blocking_ &&
          all_posted(pending_.front()->sequence_)) {
@@ -206,11 +215,12 @@ void ShmGroup::progress() {
 // --- memory ---
 
 BufferPtr ShmGroup::allocate(std::size_t nbytes, bool one_part) {
+  // Whole pages, so that each rank's part can be protected on its own.
   const std::size_t stride = (nbytes + 4095) / 4096 * 4096;
   const std::size_t total = one_part ? stride : stride * static_cast<std::size_t>(size());
   SharedMapping mapping;
   if (rank() == 0) {
-    mapping = channel_.make_shared(total);  // the others find it there when this rank has posted
+    mapping = channel_.make_shared(total);  // sent before the post, so no rank waits for it in vain
   }
   auto work = issue(
       {.kind = OpKind::allocate, .count = total},
@@ -220,8 +230,9 @@ BufferPtr ShmGroup::allocate(std::size_t nbytes, bool one_part) {
         }
       },
       true);
-  work->wait_released();
+  work->wait_released();  // all ranks have mapped it
   mapping.close_descriptor();
+  // All ranks allocate in the same order, so the same number means the same segment on every rank.
   segments_.push_back({next_segment_++, mapping.data(), total, one_part ? 0 : stride});
   const auto segment = std::prev(segments_.end());
   const std::size_t offset = one_part ? 0 : stride * static_cast<std::size_t>(rank());
@@ -242,8 +253,8 @@ BufferPtr ShmGroup::allocate_common(std::size_t nbytes) {
 }
 
 void ShmGroup::release_gathered(const BufferPtr& /*gathered*/) {
-  // Shared: weights change only between two steps, which a barrier already parts. Private: nobody
-  // else reads them.
+  // Shared memory: weights change only between two steps, which are already separated by a barrier.
+  // Private memory: no other rank reads it.
 }
 
 std::optional<ShmGroup::Place> ShmGroup::find(const void* data) const {
@@ -271,15 +282,17 @@ const std::byte* ShmGroup::input_of(int rank, std::uint32_t sequence, std::size_
   const auto segment = std::find_if(segments_.begin(), segments_.end(),
                                     [&](const Segment& s) { return s.id == theirs.segment; });
   if (segment == segments_.end()) {
-    channel_.fail(fmt::format("rank {} names shared segment {} in {}, and there is none",
+    channel_.fail(fmt::format("rank {} refers to shared segment {} in {}, which does not exist",
                               channel_.global_rank(rank), theirs.segment, name_of(sequence)),
                   channel_.global_rank(rank));
   }
   const std::size_t part = segment->part_nbytes();
+  // Written so that no sum can overflow: offset and part come from different processes.
   if (theirs.offset > part || begin > part - theirs.offset ||
       nbytes > part - theirs.offset - begin || theirs.offset % width != 0) {
-    channel_.fail(fmt::format("rank {} says that its input of {} begins at byte {} of a shared "
-                              "segment of {} bytes: {} bytes from byte {} on are not in there",
+    channel_.fail(fmt::format("rank {} published an invalid input for {}: it begins at byte {} of "
+                              "a shared segment of {} bytes, and {} bytes from its byte {} on lie "
+                              "outside",
                               channel_.global_rank(rank), name_of(sequence), theirs.offset, part,
                               nbytes, begin),
                   channel_.global_rank(rank));

@@ -7,8 +7,9 @@
 
 namespace acc::collectives {
 
-/// One rank, on any device: what is gathered is the shard itself. Everything happens on the
-/// compute stream.
+/// Process group of one rank, on any device. A gathered parameter is the shard itself, so gathers
+/// move nothing. All work runs on the compute stream, so no event is needed between it and the
+/// program's work.
 class SoloGroup final : public ProcessGroup {
  public:
   SoloGroup(GroupSpec spec, device::DevicePtr device)

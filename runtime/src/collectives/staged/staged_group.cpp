@@ -8,10 +8,15 @@
 #include <algorithm>
 #include <utility>
 
+// The pipeline counts chunks over all collectives. Three slots are enough: while one chunk is in
+// the host's collective, the slot after it is filled by copies down and the slot before it is
+// emptied by copies up. A collective that is issued early has its first chunks copied down at once;
+// the rest follows as slots become free, in `wait` or `progress`.
 namespace acc::collectives {
 namespace {
 
-constexpr const char* kStagingMemory = "staging of collectives";
+constexpr const char* kStagingMemory = "staging buffers of collectives";
+// Chunks are cut at multiples of this many bytes, so that copies of all dtypes stay aligned.
 constexpr std::size_t kAlignment = 256;
 
 }  // namespace
@@ -42,9 +47,9 @@ class StagedGroup::Op final : public Work {
 
   StagedGroup* group_;
   Plan plan_;
-  device::EventPtr issued_;  ///< what the program computed before the call
-  device::EventPtr done_;    ///< the whole result is on the device
-  std::uint64_t first_;      ///< its chunks are [first, end)
+  device::EventPtr issued_;  ///< point of the compute stream at the call
+  device::EventPtr done_;    ///< the last copy up so far; null before the first
+  std::uint64_t first_;      ///< the collective's chunks are [first_, end_)
   std::uint64_t end_;
 };
 
@@ -68,10 +73,10 @@ StagedGroup::StagedGroup(std::shared_ptr<ProcessGroup> host, device::DevicePtr d
 StagedGroup::~StagedGroup() {
   pending_.clear();
   for (Slot& slot : slots_) {
-    try {  // copies under way read and write the staging
+    try {  // copies in flight still use the memory that is unpinned and freed below
       device_->record(*down_)->synchronize();
       device_->record(*up_)->synchronize();
-    } catch (const Error&) {  // said where the work was issued
+    } catch (const Error&) {  // the device failed, which was reported where the work was issued
     }
     device_->unpin(slot.gathered->data());
     device_->unpin(slot.contribution->data());
@@ -100,7 +105,8 @@ WorkPtr StagedGroup::issue(Plan plan) {
   return op;
 }
 
-/// What moves no memory of the device still keeps its place among what does.
+/// Issues a collective that moves no device memory. It needs no staging, but must keep its place
+/// behind pending collectives, because all ranks have to call the host group in the same order.
 WorkPtr StagedGroup::issue_on_host(std::function<WorkPtr()> call) {
   if (pending_.empty()) {
     return call();
@@ -118,9 +124,11 @@ void StagedGroup::copy_down_ahead() {
       continue;
     }
     Slot& slot = slots_[started_ % kSlots];
+    // The all_reduce result of the slot's last chunk is copied up from `contribution`.
     if (slot.up) {
       device_->wait(*down_, *slot.up);
     }
+    // Later chunks of the collective follow on the same stream and are ordered by it.
     if (started_ == (*op)->first_) {
       device_->wait(*down_, *(*op)->issued_);
     }
@@ -129,10 +137,13 @@ void StagedGroup::copy_down_ahead() {
   }
 }
 
+/// Makes sure that no peer reads `slot.gathered` any more before the host group writes it again.
 void StagedGroup::begin_use_of_gathered(Slot& slot) {
   if (std::exchange(slot.filled, true)) {
     if (host_->shares_gathered_memory()) {
-      host_->barrier()->wait();  // every rank has copied up what is in it
+      // One mapping for all ranks. Each rank enters the barrier only after its copy up of the
+      // slot's last content: `meet_next` has waited for the event.
+      host_->barrier()->wait();
     } else {
       host_->release_gathered(slot.gathered);
     }
@@ -143,6 +154,7 @@ void StagedGroup::meet_next() {
   Op& op = *pending_.front();
   Slot& slot = slots_[met_ % kSlots];
   const Range range = op.range(met_);
+  // The host reads and writes the slot from here on, so it waits for the copies from and to it.
   for (const auto& event : {std::exchange(slot.down, nullptr), std::exchange(slot.up, nullptr)}) {
     if (event) {
       event->synchronize();
@@ -153,11 +165,13 @@ void StagedGroup::meet_next() {
   }
   slot.work = op.plan_.meet(slot, range);
   slot.work->wait();
+  // Releases the chunk before this one, one chunk late, when the peers have most likely read it.
   if (met_ > released_) {
     slots_[released_ % kSlots].work->wait_released();
     ++released_;
   }
   if (op.plan_.up) {
+    // The program may still use the output until the point at which it issued the collective.
     if (met_ == op.first_) {
       device_->wait(*up_, *op.issued_);
     }
@@ -227,7 +241,7 @@ void StagedGroup::put_up(float* out, const void* sums, std::size_t numel, Reduce
   }
   if (!partial_) {
     partial_ = device_->allocate(slots_[0].result->nbytes(), kStagingMemory);
-    device_->wait(*up_, *device_->record(device_->compute()));  // it is zero-filled there
+    device_->wait(*up_, *device_->record(device_->compute()));  // `allocate` zero-fills it there
   }
   device_->copy(partial_->data(), sums, nbytes, *up_);
   device_->add_scaled(partial_->data(), DType::float32, out, numel, options.scale, true, *up_);
@@ -238,7 +252,7 @@ WorkPtr StagedGroup::reduce_scatter(const void* in, float* out, std::size_t shar
   const auto ranks = static_cast<std::size_t>(size());
   const std::size_t width = nbytes_of(dtype);
   const auto* const from = static_cast<const std::byte*>(in);
-  // A chunk holds the same range of every rank's slice, one after the other.
+  // A chunk holds the same range of every rank's slice, in rank order.
   return issue({.total = shard_numel,
                 .piece = chunk_nbytes_ / ranks / kAlignment * kAlignment / width,
                 .down =

@@ -11,16 +11,24 @@
 
 namespace acc::collectives {
 
-/// Memory of a device over a group of the host: what goes to other ranks is copied down into
-/// page-locked memory of the host group, meets the peers' there, and the result is copied up. Large
-/// matters go in chunks: while one is in the host's collective, the next is on its way down and the
-/// one before on its way up. There is no communication thread: the first copies down start at
-/// issue, the rest runs in issue order in `wait`.
+/// Process group for device memory that moves through host memory. Each chunk of a collective
+/// passes three stages:
+///  1. down: the input is copied from the device to page-locked memory of the host group;
+///  2. meet: the host group runs its collective on that memory;
+///  3. up: the result is copied from host memory to the device.
+/// The stages of successive chunks overlap: while one chunk is in the host's collective, the next
+/// is copied down and the one before is copied up. There is no communication thread. The first
+/// copies down start at issue; all other stages run in issue order on the thread that calls `wait`.
+///
+/// Ordering: the copies run on two own streams, `down_` and `up_`. A copy down waits, by event, for
+/// what the compute stream had been given at the issue of its collective, and for the copy up that
+/// used the same slot before. The host waits for the copies of a slot before it runs the
+/// collective. `Work::wait` makes the compute stream wait for the last copy up.
 class StagedGroup final : public ProcessGroup {
  public:
   static constexpr std::size_t kChunkNbytes = std::size_t{4} << 20;
 
-  /// Collective over `host`'s ranks. `chunk_nbytes`: of all ranks' parts of a chunk together.
+  /// Collective over `host`'s ranks. `chunk_nbytes`: size of one chunk, all ranks' parts together.
   StagedGroup(std::shared_ptr<ProcessGroup> host, device::DevicePtr device,
               std::size_t chunk_nbytes = kChunkNbytes);
   ~StagedGroup() override;
@@ -51,39 +59,43 @@ class StagedGroup final : public ProcessGroup {
   class Op;
   using OpPtr = std::shared_ptr<Op>;
 
-  /// Staging for one chunk; chunk n uses slot n % kSlots.
+  /// Host memory for one chunk. Chunk n uses slot n % kSlots.
   struct Slot {
-    BufferPtr contribution;    ///< what this rank brings: [chunk]
-    BufferPtr gathered;        ///< what all bring: [chunk]
-    device::MemoryPtr result;  ///< this rank's sums: [2 * chunk / size]
-    bool filled = false;       ///< peers may still read `gathered`
-    device::EventPtr down;     ///< the contribution is there
-    device::EventPtr up;       ///< the slot's last content is on the device
-    WorkPtr work;              ///< the host's collective
+    BufferPtr contribution;    ///< this rank's input: [chunk_nbytes]
+    BufferPtr gathered;        ///< all ranks' shards: [chunk_nbytes]
+    device::MemoryPtr result;  ///< this rank's sums: [2 * chunk_nbytes / size]
+    bool filled = false;       ///< `gathered` has been used: peers may still read it
+    device::EventPtr down;     ///< the copy of the input to `contribution` is complete
+    device::EventPtr up;       ///< the copy of the slot's last result to the device is complete
+    WorkPtr work;              ///< the host group's collective
   };
   static constexpr std::uint64_t kSlots = 3;
 
-  /// A part of a collective, in its own unit (elements or bytes of one rank's part).
+  /// Part of a collective that one chunk moves, in the plan's unit.
   struct Range {
     std::size_t begin;
     std::size_t length;
   };
-  /// One collective cut into chunks: copies to the slot, the host's collective, copies from it.
+  /// One collective and how its three stages run for a chunk. `down` and `up` may be empty.
   struct Plan {
-    std::size_t total = 1;
-    std::size_t piece = 1;
+    std::size_t total = 1;  ///< elements or bytes of one rank's part
+    std::size_t piece = 1;  ///< the same per chunk
     std::function<void(Slot&, Range)> down;
     std::function<WorkPtr(Slot&, Range)> meet;
     std::function<void(Slot&, Range)> up;
-    bool gathers = false;  ///< fills `Slot::gathered`
+    bool gathers = false;  ///< `meet` fills `Slot::gathered`
   };
 
   WorkPtr issue(Plan plan);
   WorkPtr issue_on_host(std::function<WorkPtr()> call);
+  /// Starts the copies down of as many chunks as there are free slots.
   void copy_down_ahead();
+  /// Runs the host's collective and the copy up of the next chunk. Blocks.
   void meet_next();
+  /// Runs `meet_next` for all chunks before number `end`.
   void meet_through(std::uint64_t end);
   void begin_use_of_gathered(Slot& slot);
+  /// Copies sums from host memory to `out` on `up_`, with scale and accumulation.
   void put_up(float* out, const void* sums, std::size_t numel, ReduceOptions options);
 
   std::shared_ptr<ProcessGroup> host_;
@@ -92,10 +104,12 @@ class StagedGroup final : public ProcessGroup {
   device::StreamPtr down_;
   device::StreamPtr up_;
   std::array<Slot, kSlots> slots_;
-  device::MemoryPtr partial_;  ///< of sums that are added to what is there
-  std::deque<OpPtr> pending_;
-  // Chunks, counted over all collectives: issued >= started (down) >= met (host) >= released (every
-  // peer has read this rank's).
+  device::MemoryPtr partial_;  ///< device memory for sums that are to be accumulated
+  std::deque<OpPtr> pending_;  ///< collectives with chunks that have not met, in issue order
+  // Number of chunks, counted over all collectives, that are issued, started (copy down begun), met
+  // (host collective complete) and released (no peer reads this rank's contribution any more).
+  // Always issued >= started >= met >= released, and started <= released + kSlots, so a slot is
+  // never overwritten in use.
   std::uint64_t issued_ = 0;
   std::uint64_t started_ = 0;
   std::uint64_t met_ = 0;

@@ -4,6 +4,8 @@
 namespace acc::cuda {
 namespace {
 
+// The two loops are separate so that all loads of a tile are in flight before the first result is
+// needed.
 template <typename From, typename To>
 __global__ void __launch_bounds__(kThreads)
     cast_tiles(const From* __restrict__ from, To* __restrict__ to, std::size_t numel,
@@ -32,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// `to` may be `from`: an element is read by the thread that writes it, before it does.
+// `to` may be `from`: each element is read and then written by the same thread.
 template <typename From>
 __global__ void __launch_bounds__(kThreads)
     add_scaled_tiles(const From* from, float* to, std::size_t numel, float scale, bool accumulate,

@@ -4,6 +4,7 @@
 namespace acc::cuda {
 namespace {
 
+// Comparisons with NaN are false, so a NaN passes through, as on the CPU.
 __device__ __forceinline__ float clamped(float value, float limit) {
   const float above = value < -limit ? -limit : value;
   return above > limit ? limit : above;

@@ -1,10 +1,10 @@
 #pragma once
 
-/// What a kernel source needs beside CUDA's own headers. The same source is also compiled as C++
-/// and run on host memory by tests; the few lines that differ are here.
+/// Definitions for kernel sources that differ between CUDA and the stand-in of the tests, which
+/// compiles the same sources as C++ and runs them on host memory.
 namespace acc::cuda {
 
-/// The block's dynamic shared memory, of the size that the launch named, aligned to 128 bytes.
+/// The block's dynamic shared memory, with the size given at the launch; aligned to 128 bytes.
 template <typename T>
 __device__ __forceinline__ T* dynamic_shared() {
 #ifdef __CUDACC__

@@ -4,7 +4,8 @@
 namespace acc::cuda {
 namespace {
 
-// The sum over a block's threads, in a fixed order; thread 0 has it.
+// Returns the sum of `value` over the threads of the block, added in a fixed order. Valid on thread
+// 0.
 __device__ double block_sum(double value) {
   __shared__ double sums[kThreads];
   sums[threadIdx.x] = value;
@@ -22,7 +23,9 @@ __device__ __forceinline__ void add_square(double& sum, float value) {
   sum += static_cast<double>(value) * static_cast<double>(value);
 }
 
-// Which element a thread adds when follows from the element's index alone, aligned or not.
+// First pass: one partial sum per block. The thread that adds an element, and the order in which it
+// does, depend only on the element's index and numel, not on alignment. So the result is
+// reproducible.
 __global__ void __launch_bounds__(kThreads)
     sum_squares(const float* __restrict__ values, std::size_t numel, double* partials,
                 bool aligned) {
@@ -55,6 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Second pass, one block: adds the partial sums to `*sum`.
 __global__ void __launch_bounds__(kThreads)
     add_partials(const double* partials, unsigned count, double* sum) {
   double own = 0.0;
@@ -75,6 +79,7 @@ cudaError_t add_squared_norm(const float* values, std::size_t numel, double* sum
     return cudaSuccess;
   }
   cudaLaunchConfig_t config{};
+  // The grid depends on numel only, not on the GPU, so every GPU adds in the same order.
   const auto blocks = static_cast<unsigned>(std::min((numel + kTile - 1) / kTile, kNormPartials));
   config.gridDim = dim3(blocks);
   config.blockDim = dim3(kThreads);

@@ -10,14 +10,17 @@
 #include <cstring>
 #include <type_traits>
 
-/// How kernels walk over arrays: a block takes a tile at a time, a thread of it four neighbouring
-/// elements at a time, so that what a warp reads or writes at once is contiguous.
+/// Iteration of kernels over arrays. A block takes one tile of 4096 elements at a time. Within a
+/// tile, a thread takes four adjacent elements (a quad) at a time and the threads of a warp take
+/// adjacent quads, so the accesses of a warp are contiguous. A tile at the end, or of unaligned
+/// arrays, is processed element by element.
 namespace acc::cuda {
 
 inline constexpr unsigned kThreads = 256;
-inline constexpr unsigned kQuadsOfTile = 4;  ///< per thread
+inline constexpr unsigned kQuadsOfTile = 4;  ///< quads per thread in a tile
 inline constexpr std::size_t kTile = std::size_t{4} * kQuadsOfTile * kThreads;
-/// Enough for every multiprocessor to be full, several times over, so that none idles at the end.
+/// Limit of blocks per multiprocessor: several times what it can run at once, so that the last
+/// blocks are distributed evenly. Blocks loop over the remaining tiles.
 inline constexpr std::size_t kBlocksPerMultiprocessor = 32;
 
 inline cudaLaunchConfig_t tile_grid(std::size_t tiles, int multiprocessors, cudaStream_t stream) {
@@ -34,17 +37,19 @@ struct Quad {
   T values[4];
 };
 
-/// This thread's quad number `index` of a tile, from the tile's begin.
+/// Offset of this thread's quad number `index` from the start of the tile, in elements.
 __device__ __forceinline__ std::size_t quad_offset(unsigned index) {
   return std::size_t{4} * (index * kThreads + threadIdx.x);
 }
 
+/// True if quads of this array can be loaded as single words.
 template <typename T>
 inline bool quads_aligned(const T* data) {
   return reinterpret_cast<std::uintptr_t>(data) % sizeof(Quad<T>) == 0;
 }
 
-/// Elements that pass once need not push others out of the caches.
+/// Loads a quad with the streaming cache hint: each element is used once and should not displace
+/// other data in the caches. `from` must be aligned to the quad.
 template <typename T>
 __device__ __forceinline__ Quad<T> load_quad(const T* from) {
   Quad<T> quad;
@@ -62,6 +67,7 @@ __device__ __forceinline__ Quad<T> load_quad(const T* from) {
   return quad;
 }
 
+/// Stores a quad with the same hint.
 template <typename T>
 __device__ __forceinline__ void store_quad(T* to, const Quad<T>& quad) {
 #ifdef __CUDACC__
@@ -79,7 +85,8 @@ __device__ __forceinline__ void store_quad(T* to, const Quad<T>& quad) {
 #endif
 }
 
-/// The 16-bit formats by their bits: CUDA's own types have constructors, which a Quad cannot.
+/// The 16-bit formats as plain bits. CUDA's types have constructors, which members of Quad must not
+/// have.
 struct Bf16 {
   std::uint16_t bits;
 };

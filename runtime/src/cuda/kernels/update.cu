@@ -1,28 +1,32 @@
 #include "cuda/kernels/kernels.hpp"
 #include "cuda/kernels/tiles.cuh"
 
+// Optimizer steps on a GPU: one kernel template, with the optimizer's rule (AdamWStep, SgdStep) and
+// the dtypes of weights, moments and rounded copy as parameters. A launch gets up to 64 ranges of
+// the shard as an argument and treats their tiles as one sequence.
 namespace acc::cuda {
 namespace {
 
 constexpr int kMaxRanges = 64;
-constexpr unsigned kQuads = 2;  // of each array that a thread has in flight
+constexpr unsigned kQuads = 2;  // quads of each array that a thread loads before it computes
 constexpr std::int64_t kUpdateTile = std::int64_t{4} * kQuads * kThreads;
 
-// Ranges that one launch updates, by value. Tiles are counted through all of them.
+// Ranges that one launch updates, passed by value as a kernel argument. Tiles are numbered over all
+// ranges.
 struct RangeTable {
   std::int64_t begin[kMaxRanges];
   std::int64_t numel[kMaxRanges];
-  std::uint32_t first_tile[kMaxRanges + 1];
-  std::uint64_t decays;  // a bit each
+  std::uint32_t first_tile[kMaxRanges + 1];  // [count] is the total number of tiles
+  std::uint64_t decays;                      // bit i: weight decay applies to range i
   int count;
 };
 
-// Nowhere: no rounded copy is wanted.
+// Element type of `Arrays::rounded` if no rounded copy is wanted.
 struct NotRounded {
   std::uint16_t bits;
 };
 
-// How weights of 16 bits are rounded: to nearest, or by chance.
+// Parameters of stochastic rounding (UpdateArrays::noise_key and noise_first).
 struct Chance {
   std::uint64_t key;
   std::uint32_t first;
@@ -42,7 +46,8 @@ struct Arrays {
   Chance chance;
 };
 
-// These give the bits of the CPU's functions of the same names.
+// noise_of, bits_of and narrow_by_chance compute the same bits as the CPU's functions (noise_of,
+// to_bf16_by_chance and to_f16_by_chance in kernels_body.inc).
 __device__ __forceinline__ std::uint32_t noise_of(std::uint64_t key, std::uint32_t index) {
   std::uint32_t x = index ^ static_cast<std::uint32_t>(key);
   x ^= x >> 16;
@@ -98,7 +103,9 @@ __device__ __forceinline__ typename All::WeightType narrow_weight(const All& arr
   return narrow<Weight>(value);
 }
 
-// One element's rule; the CPU's are in kernels_body.inc and give the same bits.
+// The rule for one element. It has the same operations in the same order as the CPU's in
+// kernels_body.inc, so the results are bitwise equal. `first` and `second` are the optimizer
+// states, updated in place.
 struct AdamWStep {
   static constexpr int kStates = 2;
   kernels::AdamWCoefficients c;
@@ -134,6 +141,7 @@ struct SgdStep {
   }
 };
 
+// Index of the range that contains a tile, by binary search.
 __device__ __forceinline__ int range_of(const RangeTable& ranges, std::uint32_t tile) {
   int low = 0;
   int high = ranges.count;
@@ -144,6 +152,7 @@ __device__ __forceinline__ int range_of(const RangeTable& ranges, std::uint32_t 
   return low;
 }
 
+// Updates a whole tile by quads. All loads come before the computation, so that many are in flight.
 template <typename Step, typename All>
 __device__ void update_tile(const Step& step, const All& arrays, std::int64_t begin, bool decays) {
   using Moment = typename All::MomentType;
@@ -192,6 +201,7 @@ __device__ void update_tile(const Step& step, const All& arrays, std::int64_t be
   }
 }
 
+// Updates one element, for the last, incomplete tile of a range.
 template <typename Step, typename All>
 __device__ void update_one(const Step& step, const All& arrays, std::int64_t at, bool decays) {
   using Moment = typename All::MomentType;
@@ -232,6 +242,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// Numbers the tiles of up to kMaxRanges ranges.
 RangeTable table_of(std::span<const device::UpdateRange> ranges) {
   RangeTable table{};
   for (const device::UpdateRange& range : ranges) {
@@ -258,6 +269,8 @@ cudaError_t launch_updates(const Step& step, const device::UpdateArrays& arrays,
       !quads_aligned(typed.second) || !quads_aligned(typed.rounded)) {
     return cudaErrorMisalignedAddress;
   }
+  // More than kMaxRanges ranges take several launches, because a kernel's arguments are limited in
+  // size.
   for (std::size_t done = 0; done < ranges.size(); done += kMaxRanges) {
     const auto part = ranges.subspan(done, std::min<std::size_t>(kMaxRanges, ranges.size() - done));
     const RangeTable table = table_of(part);

@@ -19,14 +19,15 @@ namespace {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kSetupLimit = 120s;
-constexpr std::chrono::milliseconds kFinishLimit = 10s;
-constexpr std::chrono::milliseconds kLockLimit = 2s;
-/// Ranks that share a GPU hang unless the blocks of all of them fit on it at once; NCCL's own
-/// choice fits for two. NCCL_MAX_CTAS overrides it.
+constexpr std::chrono::milliseconds kSetupLimit = 120s;  // for connecting
+constexpr std::chrono::milliseconds kFinishLimit = 10s;  // for issued work, in the destructor
+constexpr std::chrono::milliseconds kLockLimit = 2s;     // for another thread's NCCL call, in abort
+/// Limit of thread blocks (CTAs) per rank if ranks share a GPU. They hang unless the blocks of all
+/// ranks are resident at the same time; NCCL's default fits for two ranks. NCCL_MAX_CTAS overrides
+/// it.
 constexpr int kSharedGpuCtas = 8;
-constexpr int kBriskPolls = 256;
-constexpr int kPollsBetweenPeers = 32;
+constexpr int kBriskPolls = 256;        // polls without a sleep
+constexpr int kPollsBetweenPeers = 32;  // polls between two checks of the peers
 
 ncclConfig_t configuration() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -38,8 +39,8 @@ ncclConfig_t configuration() {
   return config;
 }
 
-/// Without a sleep at first: NCCL takes up most calls within some 50 us, on a thread that it makes
-/// for each, and the program issues no work meanwhile.
+/// Waits between two polls. At first only yields: NCCL accepts most calls within about 50 us, on a
+/// thread that it starts for each call, and meanwhile the program cannot issue work.
 void pause(int polls) {
   if (polls < kBriskPolls) {
     std::this_thread::yield();
@@ -67,14 +68,14 @@ Communicator::Communicator(Communicator& parent, const collectives::GroupSpec& s
     : api_(parent.api_), spec_(spec), host_(std::move(host)) {
   announce();
   ncclConfig_t config = configuration();
-  auto child = std::make_unique<ncclComm_t>();  // NCCL writes it from a thread of its own
+  auto child = std::make_unique<ncclComm_t>();  // written by a thread of NCCL
   try {
     parent.call("splitting", [&](ncclComm_t comm) {
       return api_.comm_split(comm, color, spec_.rank, child.get(), &config);
     });
     await_split(parent, child.get());
   } catch (const Error&) {
-    (void)child.release();  // and may still do so
+    (void)child.release();  // leaked on purpose: that thread may still write it
     throw;
   }
   connect(poll().value_or(ncclInternalError));
@@ -89,6 +90,8 @@ void Communicator::connect(ncclResult_t result) {
   }
 }
 
+// finalize and destroy are not called on a communicator that has failed or that waits for a dead
+// peer, because they would wait for its work. Such a communicator is aborted.
 Communicator::~Communicator() {
   const auto finished = [this](ncclResult_t result) {
     const auto deadline = Clock::now() + kFinishLimit;
@@ -103,7 +106,7 @@ Communicator::~Communicator() {
   }
   const ncclResult_t state = poll().value_or(ncclSuccess);
   if (state == ncclInProgress && host_->failure()) {
-    abort();  // it waits for somebody who does not come
+    abort();  // the call in progress waits for a peer that is gone
   } else if (finished(state) && finished(api_.comm_finalize(comm_))) {
     api_.comm_destroy(comm_);
   } else {
@@ -125,11 +128,12 @@ ncclUniqueId Communicator::exchange_id() {
   if (spec_.rank == 0) {
     const ncclResult_t result = api_.get_unique_id(&id);
     if (result != ncclSuccess) {
-      throw Error(Errc::device, fmt::format("NCCL gave no unique id: {}", text(result)));
+      throw Error(Errc::device, fmt::format("ncclGetUniqueId failed: {}", text(result)));
     }
     spec_.store->set(key, {id.internal, sizeof(id.internal)});
     return id;
   }
+  // Polls instead of a blocking get, so that a failed peer ends the wait at once.
   const auto deadline = Clock::now() + setup_limit();
   while (!spec_.store->check(std::span(&key, 1))) {
     std::this_thread::sleep_for(1ms);
@@ -144,7 +148,7 @@ ncclUniqueId Communicator::exchange_id() {
   return id;
 }
 
-/// Until the split is done there is only the parent to ask.
+// There is no child communicator to poll yet, so errors are read from the parent.
 void Communicator::await_split(Communicator& parent, ncclComm_t* child) {
   const auto deadline = Clock::now() + setup_limit();
   for (int polls = 0; __atomic_load_n(child, __ATOMIC_ACQUIRE) == nullptr; ++polls) {
@@ -170,6 +174,7 @@ std::optional<ncclResult_t> Communicator::poll() {
 }
 
 void Communicator::call(const std::string& what, const Call& function) {
+  // If the communicator is aborted, `settle` polls, finds none, and throws the reason.
   ncclResult_t result = ncclInProgress;
   {
     const std::lock_guard lock(mutex_);
@@ -200,7 +205,7 @@ void Communicator::settle(ncclResult_t result, const std::string& what,
   if (result != ncclSuccess) {
     const std::string reason = text(result);
     throw Error(Errc::collective,
-                host_->failure().value_or(fmt::format("NCCL failed at {} over {}: {}", what,
+                host_->failure().value_or(fmt::format("NCCL failed in {} over ranks {}: {}", what,
                                                       fmt::join(spec_.ranks, ","), reason)));
   }
 }
@@ -210,8 +215,9 @@ void Communicator::check_peers(const std::string& what, Clock::time_point deadli
     throw Error(Errc::collective, *reason);
   }
   if (Clock::now() > deadline) {
-    const std::string reason = fmt::format("NCCL was not done with {} of ranks {} in time{}", what,
-                                           fmt::join(spec_.ranks, ","), absent_ranks());
+    const std::string reason =
+        fmt::format("timeout: NCCL did not finish {} over ranks {} in time{}", what,
+                    fmt::join(spec_.ranks, ","), absent_ranks());
     host_->abort(reason);
     throw Error(Errc::timeout, reason);
   }
@@ -225,12 +231,13 @@ std::string Communicator::absent_ranks() const {
       if (!spec_.store->check(std::span(&key, 1))) {
         absent.push_back(spec_.ranks[r]);
       }
-    } catch (const Error&) {  // the store is away: nothing is known
+    } catch (const Error&) {  // the store is unreachable: nothing is known about this rank
     }
   }
-  return absent.empty() ? "" : fmt::format("; rank {} did not come", fmt::join(absent, ","));
+  return absent.empty() ? "" : fmt::format("; rank {} did not join", fmt::join(absent, ","));
 }
 
+// NCCL's last error has details (host, socket, CUDA error) that the result code lacks.
 std::string Communicator::text(ncclResult_t result) const {
   const char* last = api_.get_last_error(nullptr);
   const bool said = last != nullptr && *last != '\0';
@@ -246,12 +253,13 @@ std::optional<std::string> Communicator::async_error() {
   return text(*state);
 }
 
-// NCCL frees memory of the GPU in it, which waits for all that runs there, kernels of other
-// communicators too: whoever aborts those must not wait for this mutex.
+// ncclCommAbort runs without the mutex. It frees GPU memory, which waits for all kernels on the
+// GPU, also those of other communicators that hang until they are aborted on other threads.
 void Communicator::abort() noexcept {
   ncclComm_t comm = nullptr;
   {
-    // A call may itself hang on the device that this is to free: then it goes on without the lock.
+    // Another thread may hold the lock in an NCCL call that hangs on the GPU until this abort.
+    // After the limit the abort continues without the lock.
     const std::unique_lock lock(mutex_, kLockLimit);
     comm = comm_.exchange(nullptr);
   }

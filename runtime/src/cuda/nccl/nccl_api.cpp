@@ -19,6 +19,8 @@ struct Loaded {
   std::string problem;
 };
 
+/// Looks up one function. Adds the name of a missing one to `missing`, which is null for optional
+/// functions.
 template <typename Function>
 void bind(void* library, const char* name, Function& function, std::string* missing = nullptr) {
   function = reinterpret_cast<Function>(::dlsym(library, name));
@@ -27,7 +29,7 @@ void bind(void* library, const char* name, Function& function, std::string* miss
   }
 }
 
-/// Returns the names of functions that must be there and are not.
+/// Looks up all functions. Returns the names of required functions that are missing.
 std::string bind_all(void* library, NcclApi& api) {
   std::string missing;
   bind(library, "ncclGetVersion", api.get_version, &missing);
@@ -53,6 +55,7 @@ std::string bind_all(void* library, NcclApi& api) {
   return missing;
 }
 
+/// Path of this library, next to which NCCL is searched too.
 std::string own_path() {
   Dl_info info{};
   return ::dladdr(reinterpret_cast<void*>(&own_path), &info) != 0 ? info.dli_fname : "";
@@ -76,13 +79,15 @@ Loaded load() {
     loaded.problem = fmt::format("{} is NCCL {}, at least {} is needed{}", api.path,
                                  collectives::nccl_version_text(api.version),
                                  collectives::nccl_version_text(collectives::kMinNcclVersion),
-                                 missing.empty() ? "" : fmt::format(" (it lacks {})", missing));
+                                 missing.empty() ? "" : fmt::format(" (missing: {})", missing));
   } else {
     loaded.usable = true;
   }
   return loaded;
 }
 
+// Opened once. A failed search is not repeated, so that all ranks keep the route that they have
+// agreed on.
 const Loaded& loaded() {
   static const Loaded once = load();
   return once;

@@ -6,11 +6,11 @@
 
 namespace acc::cuda {
 
-/// NCCL's functions, from a library that is opened at run time. Those that came after 2.18 are null
-/// in older versions.
+/// Functions of the NCCL library, which is opened at run time. Functions added after NCCL 2.18 are
+/// null in versions that lack them.
 struct NcclApi {
   int version = 0;   ///< 10000 * major + 100 * minor + patch
-  std::string path;  ///< of the library
+  std::string path;  ///< path of the library
 
   decltype(&::ncclGetVersion) get_version = nullptr;
   decltype(&::ncclGetErrorString) get_error_string = nullptr;
@@ -27,22 +27,21 @@ struct NcclApi {
   decltype(&::ncclAllReduce) all_reduce = nullptr;
   decltype(&::ncclBroadcast) broadcast = nullptr;
 
-  // 2.19
+  // Since NCCL 2.19:
   ncclResult_t (*mem_alloc)(void**, size_t) = nullptr;
   ncclResult_t (*mem_free)(void*) = nullptr;
   ncclResult_t (*comm_register)(ncclComm_t, void*, size_t, void**) = nullptr;
   ncclResult_t (*comm_deregister)(ncclComm_t, void*) = nullptr;
-  // 2.27; a window's handle is opaque
+  // Since NCCL 2.27. The window's handle (ncclWindow_t) is declared as void*.
   ncclResult_t (*comm_window_register)(ncclComm_t, void*, size_t, void**, int) = nullptr;
   ncclResult_t (*comm_window_deregister)(ncclComm_t, void*) = nullptr;
 };
 
-/// The process's NCCL, opened at the first call. Null where there is none or it is too old. Any
-/// thread.
+/// The process's NCCL, opened at the first call. Null if it is not found or too old. Any thread.
 const NcclApi* nccl_api();
-/// Its version, also of one that is too old; 0: none found.
+/// Version of the NCCL that was found, even if it is too old; 0 if none was found.
 int nccl_version();
-/// What was tried, where `nccl_api` is null.
+/// The reason why `nccl_api` is null, with the places that were searched.
 std::string nccl_problem();
 
 }  // namespace acc::cuda

@@ -31,7 +31,8 @@ class NcclGroup::Issued final : public Work {
     group_->failure_.throw_if();
     group_->device_->wait(group_->device_->compute(), *done_);
   }
-  /// NCCL is done with a rank's input when it is done with the rank.
+  /// A collective is complete on this rank only after its input has been read, so there is no more
+  /// to wait for.
   void wait_released() override { wait(); }
 
  private:
@@ -51,10 +52,11 @@ NcclGroup::NcclGroup(collectives::GroupSpec spec, std::shared_ptr<ProcessGroup> 
 }
 
 NcclGroup::~NcclGroup() {
-  // Still watched: should a peer be gone, what it owes is aborted and so ends.
+  // Still watched: if a peer is gone, the watch aborts the collectives that wait for it, so this
+  // wait ends.
   try {
     device_->record(*stream_)->synchronize();
-  } catch (const Error&) {  // said where the work was issued
+  } catch (const Error&) {  // the device failed, which was reported where the work was issued
   }
   NcclWatch::instance().remove(this);
 }
@@ -71,7 +73,7 @@ BufferPtr NcclGroup::allocate_gathered(std::size_t nbytes) {
       return buffer;
     }
   } catch (const Error& error) {
-    end(error.what());  // the others wait for this rank
+    end(error.what());  // registration is collective: the other ranks wait for this one
     throw;
   }
   return std::make_shared<DeviceBuffer>(device_->allocate(nbytes, collectives::kGatheredMemory));
@@ -84,9 +86,10 @@ BufferPtr NcclGroup::allocate_contribution(std::size_t nbytes) {
 
 float* NcclGroup::scratch(std::size_t nbytes) {
   if (!scratch_ || scratch_->nbytes() < nbytes) {
-    // The old one goes back in the order of the compute stream.
+    // The old memory's next owner is ordered behind the compute stream only (see device.hpp,
+    // Memory).
     device_->wait(device_->compute(), *device_->record(*stream_));
-    scratch_ = device_->allocate(nbytes, "sums of collectives");
+    scratch_ = device_->allocate(nbytes, "reduction buffers of collectives");
   }
   return scratch_->as<float>();
 }
@@ -96,6 +99,8 @@ float* NcclGroup::scratch(std::size_t nbytes) {
 WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
                          const std::function<void()>& after) {
   failure_.throw_if();
+  // compute -> communication stream: the input is complete and the output is no longer used. The
+  // way back is in Issued::wait.
   auto ready = device_->record(device_->compute());
   device_->wait(*stream_, *ready);
   device::Timeline* const timeline = device_->timeline();
@@ -114,6 +119,7 @@ WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
     timeline->add(what, stream_->name(), begin, done);
   }
   const std::lock_guard lock(running_mutex_);
+  // Collectives of a group complete in issue order, so complete ones are at the front.
   while (!running_.empty() && running_.front().done->done()) {
     running_.pop_front();
   }
@@ -143,8 +149,9 @@ ncclDataType_t nccl_dtype(DType dtype) {
 
 }  // namespace
 
-// Sums, not ncclAvg: that multiplies by 1 / size before it adds, rounded to the dtype (0.2 % off
-// for three ranks in bfloat16), and neither NVLink's multicast nor symmetric kernels know it.
+// Uses ncclSum and scales afterwards. ncclAvg multiplies each input by 1 / size, rounded to the
+// dtype, before it adds (an error of 0.2 % for three ranks in bfloat16), and is not supported by
+// NVLink multicast and symmetric kernels.
 WorkPtr NcclGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                                   ReduceOptions options) {
   const bool straight = dtype == DType::float32 && !options.accumulate;
@@ -193,7 +200,21 @@ WorkPtr NcclGroup::barrier() {
   return host_->barrier();
 }
 
-// --- trouble ---
+// --- failures ---
+//
+// NCCL's kernels on the GPU wait for peers without a timeout. The watch therefore looks every 100
+// ms at the oldest collective that has not completed, and ends the group
+//  - if NCCL reports a background error,
+//  - if the host group has failed (a peer ended or aborted) and the collective is still running at
+//    the next look, or
+//  - if it has not completed within the group's timeout. The time counts from when its input was
+//    complete and all collectives before it were done, so slow computation of this rank does not
+//    count.
+// After a quarter of the timeout each rank publishes the collective that it waits for. The ranks
+// that have not done so at the timeout are the late ones.
+//
+// Ending a group aborts the host group, which ends the waits of the peers' hosts, and the
+// communicator, which ends the kernels on this GPU.
 
 std::optional<std::string> NcclGroup::failure() const {
   auto own = failure_.get();
@@ -210,7 +231,9 @@ void NcclGroup::end(const std::string& reason) noexcept {
     return;
   }
   host_->abort(reason);
-  (void)cudaSetDevice(device_->index());  // NCCL comes back to the thread's device: not to GPU 0
+  // NCCL restores the thread's current device after the abort. On the watch's thread that would be
+  // GPU 0, in which it would create a context.
+  (void)cudaSetDevice(device_->index());
   communicator_->abort();
 }
 
@@ -218,6 +241,7 @@ std::optional<std::string> NcclGroup::trouble() {
   if (const auto reason = failure_.get()) {
     return reason;
   }
+  // The host group's reason names a rank; NCCL's own is often only "remote process error".
   if (const auto error = communicator_->async_error()) {
     return host_->failure().value_or(fmt::format("NCCL failed in {} on rank {}: {}", describe(),
                                                  spec_.ranks[static_cast<std::size_t>(spec_.rank)],
@@ -238,7 +262,8 @@ std::optional<std::string> NcclGroup::trouble() {
 }
 
 std::optional<std::string> NcclGroup::trouble_of(Running& oldest) {
-  // A peer that left after its part is no trouble: what it took part in will end by itself.
+  // A peer that left after its part in a collective is not an error: the collective will end by
+  // itself. It is given the time until the next look of the watch (100 ms).
   if (const auto reason = host_->failure()) {
     if (std::exchange(oldest.doomed, true)) {
       return reason;
@@ -252,10 +277,10 @@ std::optional<std::string> NcclGroup::trouble_of(Running& oldest) {
     say_that_it_waits(oldest);
   }
   if (oldest.seen && now - *oldest.seen > spec_.timeout) {
-    return fmt::format("{} over {} did not end within {} s on rank {}{}", oldest.what, describe(),
-                       std::chrono::duration_cast<std::chrono::seconds>(spec_.timeout).count(),
-                       spec_.ranks[static_cast<std::size_t>(spec_.rank)],
-                       late_ranks(oldest.number));
+    return fmt::format(
+        "timeout: {} over {} did not end within {} s on rank {}{}", oldest.what, describe(),
+        std::chrono::duration_cast<std::chrono::seconds>(spec_.timeout).count(),
+        spec_.ranks[static_cast<std::size_t>(spec_.rank)], late_ranks(oldest.number));
   }
   return std::nullopt;
 }
@@ -265,7 +290,7 @@ void NcclGroup::say_that_it_waits(Running& oldest) {
     try {
       store_->set(fmt::format("{}/nccl/waits/{}", spec_.name, spec_.rank),
                   std::to_string(oldest.number));
-    } catch (const Error&) {  // without a store nobody can be named
+    } catch (const Error&) {  // without the store the late ranks cannot be found
     }
   }
 }
@@ -283,7 +308,7 @@ std::string NcclGroup::late_ranks(std::uint64_t number) const {
       return "";
     }
   }
-  return late.empty() ? "" : fmt::format("; rank {} did not come to it", fmt::join(late, ","));
+  return late.empty() ? "" : fmt::format("; rank {} did not reach it", fmt::join(late, ","));
 }
 
 std::shared_ptr<ProcessGroup> make_nccl_group(const collectives::GroupSpec& spec,
@@ -294,7 +319,8 @@ std::shared_ptr<ProcessGroup> make_nccl_group(const collectives::GroupSpec& spec
   if (api == nullptr) {
     throw Error(Errc::device, "no NCCL: " + nccl_problem());
   }
-  check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());  // NCCL goes by it
+  // NCCL uses the thread's current device.
+  check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());
   auto communicator =
       parent == nullptr ? std::make_shared<Communicator>(*api, spec, host)
                         : std::make_shared<Communicator>(

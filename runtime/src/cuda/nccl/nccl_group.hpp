@@ -20,10 +20,14 @@ class Store;
 
 namespace acc::cuda {
 
-/// GPUs over NCCL. Collectives run on one communication stream a group, between events: after what
-/// was issued to the compute stream before the call, before what comes after `wait`. Figures and
-/// barriers go over `host`, the same ranks on host memory, which also tells of dead peers; a rank
-/// that meets trouble aborts both, so that neither a host nor a GPU waits for ever.
+/// Process group for GPUs over NCCL. Each group has one communication stream. A collective waits,
+/// by event, for what was issued to the compute stream before the call; `Work::wait` makes the
+/// compute stream wait for the collective. The host never waits for the GPU.
+///
+/// Scalars and barriers use `host`, a group of the same ranks on host memory. It also detects dead
+/// peers, which NCCL does not report. NcclWatch polls every group; on trouble it
+/// aborts both the host group and the communicator, so that neither a host thread nor a GPU waits
+/// forever.
 class NcclGroup final : public collectives::ProcessGroup, private Watched {
  public:
   NcclGroup(collectives::GroupSpec spec, std::shared_ptr<collectives::ProcessGroup> host,
@@ -37,7 +41,8 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   std::string describe() const override;
 
   bool shares_gathered_memory() const noexcept override { return false; }
-  /// Registered with NCCL where its version can.
+  /// Memory of NCCL's allocator, registered with the communicator, if this NCCL version supports
+  /// that.
   collectives::BufferPtr allocate_gathered(std::size_t nbytes) override;
   collectives::BufferPtr allocate_contribution(std::size_t nbytes) override;
   void release_gathered(const collectives::BufferPtr&) override {}
@@ -58,26 +63,36 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
 
  private:
   class Issued;
-  /// A collective that may still run.
+  /// A collective that may still be running on the GPU.
   struct Running {
-    std::uint64_t number;  ///< of the group's collectives, from 1
+    std::uint64_t number;  ///< number in the group, from 1
     std::string what;
-    device::EventPtr ready;  ///< its input is there
+    device::EventPtr ready;  ///< its input is complete
     device::EventPtr done;
-    std::optional<std::chrono::steady_clock::time_point> seen;  ///< first, by the watch, as oldest
-    bool doomed = false;  ///< seen when a peer was gone already
-    bool said = false;    ///< in the store, that this rank waits for its end
+    /// When the watch first saw it as the oldest collective with complete input: the timeout's
+    /// start.
+    std::optional<std::chrono::steady_clock::time_point> seen;
+    bool doomed = false;  ///< it was still running when the host group had already failed
+    bool said = false;    ///< the store has the entry that this rank waits for it
   };
 
+  // Watched, called on the watch's thread:
   std::optional<std::string> trouble() override;
   void end(const std::string& reason) noexcept override;
   bool ended() const noexcept override { return ended_; }
   std::optional<std::string> trouble_of(Running& oldest);
+  /// Publishes in the store that this rank waits for the collective, for `late_ranks` of the
+  /// others.
   void say_that_it_waits(Running& oldest);
+  /// Message suffix with the ranks that have not published that they wait for collective `number`.
   [[nodiscard]] std::string late_ranks(std::uint64_t number) const;
 
+  /// Issues one NCCL call on the communication stream, between events. `after` queues more work on
+  /// the stream.
   collectives::WorkPtr issue(std::string what, const Communicator::Call& call,
                              const std::function<void()>& after = {});
+  /// Device memory for sums before they are scaled. Used only on the communication stream, so
+  /// successive collectives can share it.
   float* scratch(std::size_t nbytes);
   [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_->native()); }
 
@@ -86,8 +101,8 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   device::DevicePtr device_;
   std::shared_ptr<Communicator> communicator_;
   device::StreamPtr stream_;
-  device::MemoryPtr scratch_;                 ///< of reductions, in the order of the stream
-  std::unique_ptr<rendezvous::Store> store_;  ///< the watch's
+  device::MemoryPtr scratch_;
+  std::unique_ptr<rendezvous::Store> store_;  ///< used by the watch's thread only
   collectives::FirstFailure failure_;
   std::atomic<bool> ended_ = false;
   std::uint64_t issued_ = 0;

@@ -11,7 +11,7 @@ constexpr std::chrono::milliseconds kInterval{100};
 }  // namespace
 
 NcclWatch& NcclWatch::instance() {
-  static auto* const the_watch = new NcclWatch;  // a program may end with groups left
+  static auto* const the_watch = new NcclWatch;  // never destroyed: groups may be left at exit
   return *the_watch;
 }
 
@@ -24,6 +24,8 @@ void NcclWatch::add(Watched* group) {
   }
 }
 
+// `mutex_` is held during a whole look, so a group that is being aborted is not removed meanwhile.
+// `life_` is separate, because the thread that is joined here needs `mutex_`.
 void NcclWatch::remove(Watched* group) {
   const std::lock_guard life(life_);
   bool last = false;
@@ -56,8 +58,8 @@ void NcclWatch::look() {
   if (!reason) {
     return;
   }
-  // At once, each on its own thread: aborting one frees memory of the GPU, which waits until the
-  // kernels of all others have ended.
+  // Aborts all groups at the same time, each on its own thread: an abort frees GPU memory, which
+  // waits until the kernels of all other groups have ended.
   std::vector<std::jthread> ends;
   for (Watched* group : groups_) {
     if (!group->ended()) {

@@ -9,24 +9,27 @@
 
 namespace acc::cuda {
 
-/// What the watch looks after. Both are called on its thread.
+/// Interface of a group to the watch.
 class Watched {
  public:
   virtual ~Watched() = default;
-  /// Why it cannot go on, if so; a sentence that names the rank at fault where that is known.
+  /// The reason why the group cannot go on, if there is one; it names the rank at fault if that is
+  /// known. Called on the watch's thread.
   virtual std::optional<std::string> trouble() = 0;
-  /// May block until the other groups are ended too. A second call does nothing.
+  /// Aborts the group. May block until the other groups are aborted too. A second call does
+  /// nothing. Called on a thread of the watch.
   virtual void end(const std::string& reason) noexcept = 0;
   [[nodiscard]] virtual bool ended() const noexcept = 0;
 };
 
-/// One thread a process that looks after all its NCCL groups: NCCL has no event for a peer that
-/// died or an error in the background, and a GPU waits for ever. Trouble of one ends all.
+/// One thread per process that polls all of its NCCL groups every 100 ms. Polling is needed because
+/// NCCL reports neither a dead peer nor a background error by itself, and the GPU would wait
+/// forever. Trouble of one group ends all groups, since they share the GPU.
 class NcclWatch {
  public:
   static NcclWatch& instance();
   void add(Watched* group);
-  /// After this returns, nothing of `group` is called any more.
+  /// After this returns, `group` is not called any more.
   void remove(Watched* group);
 
  private:
@@ -35,7 +38,7 @@ class NcclWatch {
   std::mutex mutex_;  ///< guards groups_
   std::condition_variable_any changed_;
   std::vector<Watched*> groups_;
-  std::jthread thread_;  ///< while there are groups; touched by `add` and `remove`, under life_
+  std::jthread thread_;  ///< runs while there are groups; guarded by life_
   std::mutex life_;
 };
 

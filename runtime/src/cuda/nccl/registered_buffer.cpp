@@ -25,9 +25,11 @@ std::shared_ptr<RegisteredBuffer> RegisteredBuffer::make(std::shared_ptr<Communi
   if (api.mem_alloc == nullptr || api.mem_free == nullptr || api.comm_register == nullptr) {
     return nullptr;
   }
+  // ncclMemAlloc allocates on the thread's current device.
   check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());
   void* data = nullptr;
   if (api.mem_alloc(&data, rounded(nbytes)) != ncclSuccess) {
+    // The device's cache may hold the memory that NCCL asks the driver for.
     device->trim();
     if (api.mem_alloc(&data, rounded(nbytes)) != ncclSuccess) {
       throw device->out_of_memory(nbytes, collectives::kGatheredMemory);
@@ -43,23 +45,24 @@ RegisteredBuffer::RegisteredBuffer(std::shared_ptr<Communicator> communicator,
   data_ = data;
   nbytes_ = nbytes;
   device_->account(static_cast<std::int64_t>(nbytes_), collectives::kGatheredMemory);
+  // Ordered on the compute stream, like memory of Device::allocate.
   device_->zero(data_, nbytes_, device_->compute());
   register_memory();
 }
 
 RegisteredBuffer::~RegisteredBuffer() {
   try {
-    // Unlike the device's own memory, this goes back at once.
+    // Unlike memory of the device's cache, this is freed at once, so its last use must be complete.
     device_->record(device_->compute())->synchronize();
     deregister_memory();
-  } catch (const Error&) {  // the group is over; the memory goes with the process's device
+  } catch (const Error&) {  // the group is aborted, and with it the registration
   }
   communicator_->api().mem_free(data_);
   device_->account(-static_cast<std::int64_t>(nbytes_), collectives::kGatheredMemory);
 }
 
-/// Symmetric windows (2.27) let NCCL use its fastest kernels; where the machine cannot, it gives
-/// none, and registration still saves the copy.
+/// Registers a symmetric window (NCCL 2.27), which lets NCCL use its fastest kernels. On machines
+/// that do not support windows NCCL returns none; then a plain registration still saves the copy.
 void RegisteredBuffer::register_memory() {
   const NcclApi& api = communicator_->api();
   if (api.comm_window_register != nullptr) {

@@ -8,11 +8,12 @@
 
 namespace acc::cuda {
 
-/// GPU memory of NCCL's own allocator, registered with a communicator: gathers write to it without
-/// a copy in between.
+/// GPU memory of NCCL's allocator (ncclMemAlloc), registered with a communicator, so that gathers
+/// write to it without an intermediate copy.
 class RegisteredBuffer final : public collectives::GroupBuffer {
  public:
-  /// Collective over the communicator. Null where this NCCL cannot, on every rank alike.
+  /// Allocates and registers `nbytes`, zero-filled. Collective over the communicator. Returns null
+  /// on every rank if this NCCL version does not support registration. Throws Error(out_of_memory).
   static std::shared_ptr<RegisteredBuffer> make(std::shared_ptr<Communicator> communicator,
                                                 device::DevicePtr device, std::size_t nbytes);
   RegisteredBuffer(std::shared_ptr<Communicator> communicator, device::DevicePtr device,
@@ -24,8 +25,8 @@ class RegisteredBuffer final : public collectives::GroupBuffer {
   void deregister_memory();
   std::shared_ptr<Communicator> communicator_;
   device::DevicePtr device_;
-  void* window_ = nullptr;
-  void* handle_ = nullptr;
+  void* window_ = nullptr;  ///< symmetric window, or null
+  void* handle_ = nullptr;  ///< plain registration, used if there is no window
 };
 
 }  // namespace acc::cuda
