@@ -293,9 +293,9 @@ TEST_CASE("faults: the user is told that the keeper or the supervisor was killed
     job.check_end(std::string(kWho[static_cast<int>(who)]) + " SIGKILL, alone", 128 + SIGKILL,
                   false);
     CHECK(contains(job.program().err(),
-                   std::string("acclaunch: its ") + kWho[static_cast<int>(who)] + " (pid " +
-                       std::to_string(killed[0]) +
-                       ") was killed by SIGKILL (signal 9); the workers were ended\n"));
+                   std::string("acclaunch: its ") + kWho[static_cast<int>(who)] +
+                       " process (pid " + std::to_string(killed[0]) +
+                       ") was killed by SIGKILL (signal 9); all workers were killed\n"));
   }
 }
 

@@ -24,6 +24,7 @@ UniqueFd watch_end_of(pid_t child) {
     throw Error(Errc::process, std::string("cannot make a pipe: ") + std::strerror(errno));
   }
   UniqueFd readable(ends[0]);
+  // WNOWAIT leaves the exit status for the owner of the worker.
   std::thread([child, closes_at_end = UniqueFd(ends[1])] {
     siginfo_t info{};
     while (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) != 0 &&
