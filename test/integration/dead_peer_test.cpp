@@ -134,9 +134,9 @@ void check_report(Layout layout, const Fault& fault) {
     CAPTURE(machine->err());
     CHECK(contains(machine->err(), "  last collectives:\n"));
     const std::string late = "  late      " + rank +
-                             ": it did not come to all_reduce 4 of unit transformer.h.2, backward";
+                             " did not enter all_reduce 4 of unit transformer.h.2, backward";
     if (how == "other" || how == "size") {
-      CHECK(contains(machine->err(), "  differs   " + rank + ": it called "));
+      CHECK(contains(machine->err(), "  differs   " + rank + " called "));
     } else {
       // A peer may see its connections closed, and end, before it has ended itself.
       const bool by_itself = how == "killed" || how == "fails";
@@ -181,7 +181,7 @@ void check_time_limit() {
   CAPTURE(launcher.err());
   CHECK(contains(launcher.err(), "the job failed: the time limit of 2 s is over"));
   CHECK(contains(launcher.err(),
-                 "  late      rank 1: it did not come to all_reduce 4 of unit "
+                 "  late      rank 1 did not enter all_reduce 4 of unit "
                  "transformer.h.2, backward, in which ranks 0,2 waited for "));
 }
 

@@ -88,21 +88,21 @@ bool dumps_core_into_working_directory() {
 
 }  // namespace
 
-TEST_CASE("failure report: a worker killed for want of memory, by the kernel's log" *
+TEST_CASE("failure report: an out-of-memory kill that the kernel log names" *
           doctest::skip(!can_limit_memory() || !can_read_kernel_log())) {
   const SmallGroup group;
   Program program(job({}, group.entry() + "; exec " + kFaultyWorker + " touch 200"));
   CHECK(program.wait() == 128 + SIGKILL);
   CAPTURE(program.err());
   CHECK(contains(program.err(), "the job failed: rank 1: killed by SIGKILL (signal 9)\n"));
-  CHECK(contains(program.err(), "  cause     killed by the kernel for want of memory: 6"));
-  // The kernel gives the group's name in no more than ten reports in five seconds.
+  CHECK(contains(program.err(), "  cause     killed by the kernel: out of memory (OOM); 6"));
+  // The kernel limits the line with the group's name to ten in five seconds.
   CHECK((contains(program.err(),
                   " MiB resident, the limit of cgroup " + group.name() + " is 64 MiB\n") ||
-         contains(program.err(), " MiB resident, all that its cgroup may have\n")));
+         contains(program.err(), " MiB resident, the memory limit of its cgroup\n")));
 }
 
-TEST_CASE("failure report: a worker killed for want of memory in a container" *
+TEST_CASE("failure report: an out-of-memory kill in a container" *
           doctest::skip(!can_limit_memory() || !can_make_pid_namespaces())) {
   const SmallGroup group;
   Program program(job({.before = group.entry(), .wrapper = "unshare -pf --mount-proc "},
@@ -111,12 +111,12 @@ TEST_CASE("failure report: a worker killed for want of memory in a container" *
   CAPTURE(program.err());
   CHECK(
       contains(program.err(),
-               "  cause     probably killed by the kernel for want of memory (its cgroup counts 1 "
-               "more such kill since the start); it had "));
+               "  cause     probably killed by the kernel: out of memory (OOM); its cgroup counts "
+               "1 OOM kill since the start; its peak memory was "));
   CHECK(contains(program.err(), " MiB; the limit of its cgroup is 64 MiB\n"));
 }
 
-TEST_CASE("failure report: a SIGKILL of somebody else is not taken for want of memory") {
+TEST_CASE("failure report: a SIGKILL of another process is not reported as out of memory") {
   Program program(job({}, "kill -KILL $$"));
   CHECK(program.wait() == 128 + SIGKILL);
   CHECK_FALSE(contains(program.err(), "killed by the kernel"));
@@ -158,7 +158,8 @@ TEST_CASE("failure report: a segmentation fault without a core dump") {
   CAPTURE(program.err());
   CHECK(contains(program.err(), "the job failed: rank 1: killed by SIGSEGV (signal 11)\n"));
   CHECK(
-      contains(program.err(), "  cause     no core dump: its limit is 0 (ulimit -c unlimited)\n"));
+      contains(program.err(), "  cause     no core dump: the limit on core files is 0 (raise it by "
+                              "ulimit -c unlimited)\n"));
   CHECK(contains(program.err(), "  its last lines on stderr:\n    | about to fail\n"));
 }
 
@@ -178,7 +179,7 @@ TEST_CASE("failure report: a segmentation fault with a core dump" *
 TEST_CASE("failure report: an error file that nobody can read does not hold up the report") {
   Program program(job({}, "mkfifo $TORCHELASTIC_ERROR_FILE; exit 3"));
   CHECK(program.wait() == 3);
-  CHECK(contains(program.err(), "/error.json is no regular file)\n"));
+  CHECK(contains(program.err(), "/error.json is not a regular file)\n"));
   Program huge(job({}, "truncate -s 100G $TORCHELASTIC_ERROR_FILE; exit 3"));
   CHECK(huge.wait() == 3);
   CHECK(contains(huge.err(), "/error.json is larger than 1 MiB)\n"));

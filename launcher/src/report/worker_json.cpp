@@ -20,7 +20,8 @@ using Kind = ProcessEnd::Kind;
 constexpr std::array<std::pair<Kind, const char*>, 3> kKinds = {
     {{Kind::exited, "exited"}, {Kind::killed, "killed"}, {Kind::not_executed, "not_executed"}}};
 constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kHundredYears = 100LL * 366 * 24 * 3600;  // s, which fit every clock in ns
+// Limit of times in seconds. In nanoseconds it still fits into 64 bits, so that no clock overflows.
+constexpr std::int64_t kHundredYears = 100LL * 366 * 24 * 3600;
 
 Json end_json(const ProcessEnd& end) {
   const auto* kind = std::ranges::find(kKinds, end.kind, &std::pair<Kind, const char*>::first);
@@ -87,7 +88,7 @@ bool ReportFields::boolean(const char* name) const {
 
 std::string ReportFields::text(const char* name) const {
   if (!field(name).is_string()) {
-    refuse(name, "a text");
+    refuse(name, "a string");
   }
   return field(name).get<std::string>();
 }
@@ -103,7 +104,7 @@ std::vector<std::string> ReportFields::texts(const char* name) const {
   std::vector<std::string> all;
   for (const Json& item : array(name)) {
     if (!item.is_string()) {
-      refuse(name, "a list of texts");
+      refuse(name, "a list of strings");
     }
     all.push_back(item.get<std::string>());
   }
