@@ -173,7 +173,7 @@ TEST_CASE("merge-weights: what cannot be done is said, and nothing is written") 
       {{model, folder.path() / "taken", "--max_shard_size", "1KB"}, {"taken/model.safetensors"}},
       {{model, model + "/out", "--remove_checkpoint_dir"}, {"--remove_checkpoint_dir", "/out"}},
       {{copy, out, "--remove-checkpoint-dir"},
-       {"--remove_checkpoint_dir", "more than the weights"}},
+       {"--remove_checkpoint_dir", "more than the merged weights"}},
   };
   for (const Case& each : cases) {
     Words words = {"merge-weights"};
@@ -223,7 +223,7 @@ TEST_CASE("a series' folder stands for its newest checkpoint, and is never remov
   const std::string out = folder.path() / "out";
   const Ended refused = acclaunch({"merge-weights", series, out, "--remove_checkpoint_dir"});
   CHECK(refused.status == 2);
-  CHECK(contains(refused.err, "more than the weights"));
+  CHECK(contains(refused.err, "more than the merged weights"));
   CHECK(fs::exists(series / "checkpoint_0/model.safetensors"));
   CHECK(acclaunch({"merge-weights", series, out}).status == 0);
   CHECK(tensors_of(out, Want::weights) == tensors_of(series / "checkpoint_1", Want::weights));
@@ -234,7 +234,7 @@ TEST_CASE("inspect: what is there, for people and for programs") {
   REQUIRE(told.status == 0);
   for (const char* part :
        {"torch DCP", "ranks:       4\n", "step:        3\n", "lr 0.001", "[30, 32]",
-        "  transformer.wpe.weight\n", "exp_avg_sq", "in all: 113 tensors"}) {
+        "  transformer.wpe.weight\n", "exp_avg_sq", "total: 113 tensors"}) {
     CAPTURE(part);
     CHECK(contains(told.out, part));
   }

@@ -153,7 +153,7 @@ TEST_CASE("acclaunch expand-hosts: a host a line, or nothing") {
                 "2 at character 5"},
            Case{{"a", "x[1-2]y"}, "", "", 2, "list \"x[1-2]y\": expected"},
            Case{{}, "", "", 2, "no list given, and SLURM_JOB_NODELIST is not set"},
-           Case{{"--sorted", "a"}, "", "", 2, "no flag --sorted"},
+           Case{{"--sorted", "a"}, "", "", 2, "unknown flag --sorted"},
        }) {
     CAPTURE(lists);
     CAPTURE(job);

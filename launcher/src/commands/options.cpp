@@ -9,7 +9,8 @@
 namespace acc::launcher {
 namespace {
 
-/// CLI11 takes its arguments from the back.
+/// Replaces '-' by '_' in the names of long flags. Returns the arguments in reverse order, which is
+/// what CLI::App::parse expects.
 std::vector<std::string> canonical(std::span<const std::string> arguments) {
   std::vector<std::string> words(arguments.rbegin(), arguments.rend());
   for (std::string& word : words) {

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{20};
 
-// The packages' own records: an import of torch alone would take seconds.
+// Reads the versions from the packages' metadata, because importing torch takes seconds.
 constexpr std::string_view kQuestions = R"py(
 import platform, sys
 from importlib.metadata import PackageNotFoundError, version
