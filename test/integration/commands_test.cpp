@@ -240,12 +240,12 @@ TEST_CASE("acclaunch doctor: one machine, and a file where one is asked for") {
   }
 }
 
-TEST_CASE("acclaunch estimate-memory: each table names whose figures it has") {
+TEST_CASE("acclaunch estimate-memory: each table names its source") {
   Program estimate(acclaunch({"estimate-memory", "7B", "--num_processes", "16"}));
   CHECK(estimate.wait() == 0);
   for (const char* part :
-       {"By Accelerate's formulas", "By acclaunch", "16 rank(s), 8 per machine", "HYBRID_SHARD",
-        "By DeepSpeed's formulas"}) {
+       {"Accelerate's estimate", "acclaunch's estimate", "16 rank(s), 8 per machine",
+        "HYBRID_SHARD", "DeepSpeed's estimate"}) {
     CAPTURE(part);
     CHECK(contains(estimate.out(), part));
   }
