@@ -1,4 +1,4 @@
-// What a user is told after real failures.
+// Failure reports after real failures of workers.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"
 #include "support/program.hpp"
@@ -25,7 +25,7 @@ std::vector<std::string> job(const InShell& shell, const std::string& script) {
   return in_shell("[ $RANK = 0 ] && exec sleep 1000\n" + script, shell);
 }
 
-/// A control group of 64 MiB, without swap where that can be had.
+/// A control group limited to 64 MiB, without swap if that can be configured.
 class SmallGroup {
  public:
   SmallGroup() {
@@ -49,7 +49,7 @@ class SmallGroup {
 
   explicit operator bool() const { return !path_.empty(); }
   [[nodiscard]] std::string name() const { return "/" + path_.filename().string(); }
-  /// For a shell that goes into it.
+  /// Returns a shell command that moves the shell itself into the group.
   [[nodiscard]] std::string entry() const {
     return "echo $$ > " + path_.string() + "/cgroup.procs";
   }
@@ -122,7 +122,7 @@ TEST_CASE("failure report: a SIGKILL of another process is not reported as out o
   CHECK_FALSE(contains(program.err(), "killed by the kernel"));
 }
 
-TEST_CASE("failure report: a signal that acclaunch passed on is nobody's fault") {
+TEST_CASE("failure report: a signal that acclaunch passed on is reported as such") {
   Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "/bin/sh", "-c",
                "echo worker-up; exec sleep 1000"});
   job.wait_for_text("worker-up", 2);
@@ -131,7 +131,7 @@ TEST_CASE("failure report: a signal that acclaunch passed on is nobody's fault")
   CHECK(contains(job.err(), "  cause     acclaunch got SIGXCPU and passed it on to all workers\n"));
 }
 
-TEST_CASE("failure report: two workers that fail at the same moment failed by themselves") {
+TEST_CASE("failure report: two workers that fail at the same moment both failed by themselves") {
   for (int round = 0; round < 5; ++round) {
     const Gate gate;
     // Rank 0 ends while the kernel still frees the memory of rank 1, which has called _exit: its
@@ -176,7 +176,7 @@ TEST_CASE("failure report: a segmentation fault with a core dump" *
   CHECK(fs::file_size(folder.path() / "core") > 0);
 }
 
-TEST_CASE("failure report: an error file that nobody can read does not hold up the report") {
+TEST_CASE("failure report: an unreadable error file does not delay the report") {
   Program program(job({}, "mkfifo $TORCHELASTIC_ERROR_FILE; exit 3"));
   CHECK(program.wait() == 3);
   CHECK(contains(program.err(), "/error.json is not a regular file)\n"));
