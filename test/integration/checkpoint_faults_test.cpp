@@ -274,7 +274,7 @@ TEST_CASE("checkpoints of the lower layer of an overlayfs are replaced, and stay
       "mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all";
   const std::string folders = "mkdir lower upper work all; ";
   if (on_disk_of("10m", folders + mount + " && echo mounted") != "mounted\n") {
-    MESSAGE("skipped: this machine lets nobody mount an overlayfs");
+    MESSAGE("skipped: this machine does not allow mounting an overlayfs");
     return;
   }
   const std::string saver = std::string(ACC_CHECKPOINT_SAVER) + " ";
@@ -295,7 +295,7 @@ TEST_CASE("a checkpoint with an immutable file does not block its series") {
   saver.save(1);
   const std::string file = (saver.folder / "checkpoint_0" / kSmall).string();
   if (Program({"/usr/bin/chattr", "+i", file}).wait() != 0) {
-    MESSAGE("skipped: this file system has no immutable files, or nobody may make one");
+    MESSAGE("skipped: immutable files are not supported or not permitted here");
     return;
   }
   Words command = saver.save_command(2);
@@ -318,7 +318,7 @@ TEST_CASE("a checkpoint with an immutable file does not block its series") {
 
 TEST_CASE("a disk that is too small for the new checkpoint keeps the old one") {
   if (on_disk_of("1m", "echo mounted") != "mounted\n") {
-    MESSAGE("skipped: this machine lets nobody mount a tmpfs");
+    MESSAGE("skipped: this machine does not allow mounting a tmpfs");
     return;
   }
   // A temporary folder next to it would be on another file system.

@@ -263,7 +263,7 @@ TEST_CASE("a run whose disk was full resumes from its last checkpoint once there
   };
   const std::string mounted = "mount -t tmpfs -o size=10m none " + at;
   if (Program(in_namespace(mounted)).wait() != 0) {
-    MESSAGE("skipped: this machine lets nobody mount a tmpfs");
+    MESSAGE("skipped: this machine does not allow mounting a tmpfs");
     return;
   }
   const auto part = [&](int until) {

@@ -95,12 +95,12 @@ TEST_CASE("worker ends: a job stopped by signal n has status 128 + n for any wor
     std::string shutdown_timeout;
   };
   const Answer kAnswers[] = {
-      {"as usual", "", "1000"},
+      {"default action", "", "1000"},
       {"success", "trap 'exit 0' TERM INT HUP QUIT", "1000"},
-      {"a code of its own", "trap 'exit 7' TERM INT HUP QUIT", "1000"},
-      {"a signal of its own", "trap 'kill -9 $$' TERM INT HUP QUIT", "1000"},
+      {"another exit code", "trap 'exit 7' TERM INT HUP QUIT", "1000"},
+      {"another signal", "trap 'kill -9 $$' TERM INT HUP QUIT", "1000"},
       {"one succeeds, one fails", "trap 'exit $RANK' TERM INT HUP QUIT", "1000"},
-      {"nothing", "trap '' TERM INT HUP QUIT", "0"},
+      {"ignores it", "trap '' TERM INT HUP QUIT", "0"},
   };
   for (const Answer& answer : kAnswers) {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
