@@ -147,7 +147,7 @@ TEST_CASE("failure report: two workers that fail at the same moment both failed 
     const int status = program.wait();
     CAPTURE(program.err());
     CHECK((status == 3 || status == 1));
-    CHECK_FALSE(contains(program.err(), "when it was told to end"));
+    CHECK_FALSE(contains(program.err(), "asked it to end"));
   }
 }
 

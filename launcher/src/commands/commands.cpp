@@ -6,6 +6,7 @@
 
 namespace acc::launcher {
 
+// The order is that of --help. The commands without a help text generate pages of docs/.
 std::span<const SubCommand> sub_commands() noexcept {
   static constexpr std::array kCommands = {
       SubCommand{"explain", "shows what a launch would do, and why (--json: as JSON)",

@@ -32,6 +32,7 @@ bool read_options(CLI::App& app, std::span<const std::string> arguments) {
     std::fputs(app.help().c_str(), stdout);
     return false;
   } catch (const CLI::ParseError& error) {
+    // The name is "acclaunch COMMAND".
     const std::string command = app.get_name().substr(app.get_name().rfind(' ') + 1);
     throw Error(Errc::invalid_argument, command + ": " + error.what() +
                                             "; see acclaunch help " + command);

@@ -120,6 +120,8 @@ std::array<std::unique_ptr<OutputMux::Console>, 2> OutputMux::open_consoles() {
           std::make_unique<Console>(executor_, true, err)};
 }
 
+// The streams of an ended attempt are kept until the worker starts again, so that the report can
+// show its last lines.
 OutputMux::WorkerEnds OutputMux::add_worker(const WorkerOutput& worker) {
   prompting_ = nullptr;
   std::erase_if(streams_, [&worker](const auto& stream) {  // streams of its earlier attempt
@@ -148,7 +150,7 @@ UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
                              const StreamTarget& target) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw Error(Errc::process, std::string("cannot make a pipe for the output of rank ") +
+    throw Error(Errc::process, std::string("cannot create a pipe for the output of rank ") +
                                    std::to_string(worker.rank) + ": " + std::strerror(errno));
   }
   UniqueFd write_end(ends[1]);
@@ -217,6 +219,8 @@ bool OutputMux::take(Stream& stream) {
   return static_cast<std::size_t>(count) == chunk_.size();
 }
 
+/// Passes bytes on to all destinations of a stream. Only a stream with a prefix, an editor or a
+/// filter is split into lines; others are copied.
 void OutputMux::pass_on(Stream& stream, std::string_view bytes) {
   if (stream.console.is_stderr) {
     stream.last.feed(bytes);
@@ -236,6 +240,7 @@ void OutputMux::pass_on(Stream& stream, std::string_view bytes) {
   }
 }
 
+/// Restarts the timer that shows an unfinished line as a prompt.
 void OutputMux::await_prompt(Stream& stream) {
   stream.prompt_clock->cancel();
   if (stream.lines.unfinished().size() > stream.prompted) {
@@ -328,6 +333,7 @@ void OutputMux::write_folded(Console& console) {
   }
 }
 
+/// Ends a stream: completes its last line with "\n", and closes pipe and files.
 void OutputMux::end(Stream& stream) {
   stream.prompt_clock.reset();
   stream.lines.finish([&](std::string_view line) { add_line(stream, line); });

@@ -59,6 +59,7 @@ OutputSink::OutputSink(const asio::any_io_executor& executor, int fd, OnLost on_
   open(fd);
 }
 
+// Regular files and block devices stay `file`: they are always writable, so blocking is acceptable.
 void OutputSink::open(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) {
@@ -84,6 +85,7 @@ void OutputSink::watch() {
   }
   const int fd = out_.native_handle();
   const int flags = ::fcntl(fd, F_GETFL);
+  // epoll reports an error condition when the last reader of a pipe closes it.
   out_.async_wait(asio::posix::stream_descriptor::wait_error,
                   [self = shared_from_this()](const boost::system::error_code& error) {
                     if (!error) {

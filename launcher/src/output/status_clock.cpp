@@ -34,6 +34,7 @@ void StatusClock::tick() {
   const auto now = std::chrono::steady_clock::now();
   sink_->show_status(status_text(*status_, now), foreground_group_);
   clock_.expires_at(now + std::chrono::seconds(1));  // cancels the wait of the previous tick
+  // A handler that is already queued runs even if the timer is cancelled or destroyed.
   clock_.async_wait([this, lives = std::weak_ptr(lives_)](const boost::system::error_code& error) {
     if (!error && !lives.expired() && status_) {
       tick();

@@ -81,6 +81,8 @@ std::string below(const fs::path& folder, const std::string& glob) {
 
 }  // namespace
 
+// core(5): "%p" is the pid, "%%" a percent sign, "%" at the end is dropped. If the pattern has no
+// "%p" and kernel.core_uses_pid is 1, the kernel appends "." and the pid.
 std::string core_file_glob(const std::string& pattern, pid_t pid, bool adds_pid) {
   std::string name;
   bool has_pid = false;
@@ -92,7 +94,7 @@ std::string core_file_glob(const std::string& pattern, pid_t pid, bool adds_pid)
     const char what = ++i < pattern.size() ? pattern[i] : '\0';
     has_pid = has_pid || what == 'p';
     switch (what) {
-      case '\0': break;  // the kernel drops a single one at the end
+      case '\0': break;
       case '%': name += '%'; break;
       case 'p': name += std::to_string(pid); break;
       default: name += '*';

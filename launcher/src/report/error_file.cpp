@@ -25,6 +25,7 @@ constexpr int kMaxDepth = 16;
 /// Reads the file into `text`. Returns empty on success, else the reason of the failure. A missing
 /// file counts as an empty one.
 std::string read_regular(const std::string& path, std::string& text) {
+  // O_NONBLOCK: opening a FIFO that the worker created would block otherwise.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   if (!file) {
     return errno == ENOENT ? "" : std::string("cannot be read: ") + std::strerror(errno);

@@ -51,6 +51,8 @@ flight::Failure failure(const ReportFields& fields) {
           .reason = fields.text("message")};
 }
 
+/// Parses a collective. Its group must be one of the record's `num_groups` groups, since the index
+/// is used without further checks.
 Collective collective(const ReportFields& fields, std::size_t num_groups) {
   const std::string word = fields.text("state");
   const auto* state =

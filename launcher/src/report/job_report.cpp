@@ -26,6 +26,7 @@ JobReport job_report(const std::vector<rendezvous::MachineWord>& machines) {
     }
   }
   std::ranges::stable_sort(job.workers, {}, &WorkerReport::rank);
+  // All machines have the same reports, so all come to the same root cause.
   job.first_failure = root_cause(job.workers, true).worker;
   return job;
 }

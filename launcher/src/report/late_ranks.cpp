@@ -222,7 +222,7 @@ std::vector<LateRanks> late_ranks(const std::vector<WorkerReport>& workers,
     }
   }
   if (!different.empty()) {
-    return different;
+    return different;  // rule 1
   }
   if (first_failure && !failed_in_collective(workers[*first_failure])) {
     std::erase_if(late, [&](const LateRanks& each) {

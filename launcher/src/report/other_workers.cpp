@@ -113,6 +113,7 @@ std::string machine_names(const std::map<int, std::string>& machines) {
          (machines.size() == 1 ? " (" + printable(machines.begin()->second) + ")" : "");
 }
 
+/// A way in which workers ended, and the ranks that ended so.
 using EndOfRanks = std::pair<std::string, std::vector<int>>;
 
 std::vector<EndOfRanks> by_rank(const std::map<std::string, std::vector<int>>& ranks_by_end) {
@@ -124,6 +125,8 @@ std::vector<EndOfRanks> by_rank(const std::map<std::string, std::vector<int>>& r
   return sorted;
 }
 
+/// Appends how the remaining workers ended, one line per way. `names_machines`: groups by machines.
+/// `all`: there was no failure, so that these are all workers.
 void add_rest(std::string& out, const Workers& rest, bool names_machines, bool all) {
   if (rest.empty()) {
     return;
@@ -149,6 +152,7 @@ std::string other_workers(const JobReport& report) {
   for (std::size_t i = 0; i < report.workers.size(); ++i) {
     if (i != report.first_failure) {
       const WorkerReport& worker = report.workers[i];
+      // Every worker is in exactly one of the three lists.
       (!worker.end ? stuck : worker.failed() ? failures : rest).push_back(&worker);
     }
   }

@@ -99,6 +99,7 @@ class Decision {
     if (const auto cause = left_early()) {
       return {cause, true};
     }
+    // Only guesses are left. They are certain if no other worker can fail, or after a timeout.
     const bool may_others_fail =
         !is_whole_job_ ||
         std::ranges::any_of(workers_, [](const WorkerReport& worker) { return !worker.end; });
@@ -120,6 +121,8 @@ class Decision {
                : nullptr;
   }
 
+  /// Follows the chain that begins at `rank`: each rank's error names the next one. It ends at a
+  /// rank without a failed collective, at one that blames itself or nobody, or in a cycle.
   [[nodiscard]] ChainEnd follow(int rank) const {
     ChainEnd end{rank};
     std::vector<int> seen;
@@ -141,6 +144,7 @@ class Decision {
     return end;
   }
 
+  /// Counts a failed worker for the rank at the end of its chain, or as failed by itself.
   void weigh(std::size_t index) {
     const WorkerReport& worker = workers_[index];
     const ChainEnd end = follow(worker.rank);

@@ -59,6 +59,7 @@ void ReportFields::refuse(const std::string& name, const std::string& expected) 
   throw Error(Errc::protocol, where_ + ": " + name + " must be " + expected + ", it " + value);
 }
 
+// A missing field is returned as a discarded value, which fails every type check.
 const Json& ReportFields::field(const char* name) const {
   static const Json missing = Json::value_t::discarded;
   const auto found = object_->find(name);
@@ -143,6 +144,7 @@ Json worker_json(const WorkerReport& worker) {
           {"collectives", worker.flight ? flight_json(*worker.flight) : Json(nullptr)}};
 }
 
+// The report comes from another machine, so every number is checked against the range of its type.
 WorkerReport worker_report(const ReportFields& fields) {
   const auto time = [&](const char* name, std::int64_t units_per_second) {
     const std::int64_t limit = kHundredYears * units_per_second;

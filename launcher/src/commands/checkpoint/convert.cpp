@@ -30,6 +30,7 @@ const std::map<std::string, Target>& targets() {
   return kTargets;
 }
 
+/// Reads the flags of convert. Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConvertFlags& flags) {
   CLI::App app("Converts a checkpoint from any supported format to another, in bounded memory.",
                "acclaunch convert");
@@ -55,6 +56,7 @@ bool read(std::span<const std::string> arguments, ConvertFlags& flags) {
   return read_options(app, arguments);
 }
 
+/// Reads the flags of reshard. Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConvertFlags& flags, const char* name) {
   CLI::App app(
       "Rewrites a sharded checkpoint for another number of ranks: a torch DCP folder sharded by "

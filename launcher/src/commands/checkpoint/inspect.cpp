@@ -38,6 +38,7 @@ bool has_checksums(const StoredTensor& tensor) {
   });
 }
 
+/// Sums over all tensors of a checkpoint.
 struct Totals {
   std::uint64_t tensors = 0;
   std::uint64_t nbytes = 0;

@@ -44,7 +44,7 @@ int verify_command(std::span<const std::string> arguments) {
   if (!read_options(app, arguments)) {
     return 0;
   }
-  path = checkpoint::find_checkpoint(path);
+  path = checkpoint::find_checkpoint(path);  // a series' folder stands for its newest checkpoint
   const conversion::Options options = work.options();
   const conversion::Verification found =
       conversion::verify(path, options.num_threads, options.progress);

@@ -55,6 +55,8 @@ bool read(std::span<const std::string> arguments, ConfigOptions& options) {
   return true;
 }
 
+/// Returns the path of the file to write. Throws Error(config) if its folder does not exist; the
+/// default folder is created instead.
 fs::path file_to_write(const ConfigOptions& options, const plugins::Environment& environment) {
   std::error_code error;
   if (!options.config_file.empty()) {
@@ -105,6 +107,7 @@ int config_command(std::span<const std::string> arguments) {
   } else {
     config = config_document(ask_all(), value_of(environment, variables::home, "/"));
   }
+  // Like Accelerate, only `default` protects an existing file.
   const bool keeps_other_file = options.makes_default && !options.overwrites;
   write_file(path, plugins::to_text(config, path),
              keeps_other_file ? Overwrite::no : Overwrite::yes);

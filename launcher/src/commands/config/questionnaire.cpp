@@ -73,6 +73,8 @@ std::string numbers_of(const Question& question) {
   return text;
 }
 
+/// Returns the value of the choice that `input` selects. Input that selects an unsupported choice
+/// of Accelerate gets an error of its own.
 std::string read_choice(const Question& question, std::string_view input) {
   if (const Choice* choice = find_choice(question.choices, input)) {
     return choice->value;
@@ -141,6 +143,7 @@ std::string distributed_type(const Answers& answers) {
   return answers.yes("use_fsdp") ? "FSDP" : *answers.find("distributed_type");
 }
 
+// Stateless: the next question is the first row that applies and has no answer.
 std::optional<Question> next_question(const Answers& answers) {
   for (const Step& step : questionnaire_steps()) {
     if (answers.find(step.key) == nullptr && (step.asked == nullptr || step.asked(answers))) {

@@ -1,3 +1,7 @@
+// The questionnaire as a table. The order of rows is the order of questions, and a row's condition
+// may refer only to answers of earlier rows. Two rows may have the same key if at most one of them
+// is asked (fsdp_state_dict_type). Keys, values and defaults are those of Accelerate's
+// configuration file; the questions' texts are ours.
 #include "commands/config/questions.hpp"
 
 #include <array>
@@ -19,6 +23,7 @@ constexpr std::string_view kDynamoBackends =
 constexpr std::string_view kFp8 = "fp8_config";
 constexpr std::string_view kDevices = "none|cpu|nvme";
 
+// Conditions on earlier answers. A question that was not asked has no answer, and equals no value.
 bool several_kinds(const Answers& a) {
   return !a.is("distributed_type", "NO");
 }

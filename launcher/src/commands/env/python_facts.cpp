@@ -26,6 +26,7 @@ constexpr std::array kNames = {"Python", "PyTorch", "Accelerate", "NumPy"};
 
 }  // namespace
 
+// The script prints one line per name in kNames. If Python cannot be started, all are "Not found".
 Facts python_facts(const plugins::Environment& environment) {
   const std::string python = value_of(environment, variables::python, "python3");
   std::istringstream lines(

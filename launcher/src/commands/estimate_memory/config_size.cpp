@@ -61,6 +61,7 @@ std::int64_t plain_block(std::int64_t width, std::int64_t inner) {
   return 4 * linear(width, width) + linear(width, inner) + linear(inner, width) + 2 * 2 * width;
 }
 
+// One function per family of models. A part with `true` is a repeated layer, which is a unit.
 Parts gpt2(Config& config) {
   const std::int64_t width = config["n_embd"];
   const std::int64_t vocabulary = config["vocab_size"];
@@ -96,6 +97,7 @@ Parts llama_like(Config& config, LlamaKind kind) {
       linear(width, heads * head, in_bias) + 2 * linear(width, key_values, in_bias) +
       linear(heads * head, width, bias) + (kind.query_key_norm ? 2 * head : 0);
   const std::int64_t mlp = 2 * linear(width, inner, mlp_bias) + linear(inner, width, mlp_bias);
+  // Mixture of experts (Mixtral): the experts' MLPs, and a router that scores each expert.
   const std::int64_t experts = config.value_or("num_local_experts", 0);
   const std::int64_t feed_forward = experts == 0 ? mlp : experts * mlp + width * experts;
   Parts parts = {{"embed_tokens", vocabulary * width},
@@ -143,6 +145,7 @@ Parts opt(Config& config) {
   const std::int64_t embedding = config.value_or("word_embed_proj_dim", width);
   Parts parts = {
       {"embed_tokens", config["vocab_size"] * embedding},
+      // OPTLearnedPositionalEmbedding has an offset of 2.
       {"embed_positions", (config["max_position_embeddings"] + 2) * width},
       {"layer", plain_block(width, config["ffn_dim"]), config["num_hidden_layers"], true}};
   if (config.flag("do_layer_norm_before", true)) {
@@ -171,6 +174,7 @@ Parts t5(Config& config) {
   const std::int64_t width = config["d_model"];
   const std::int64_t heads = config["num_heads"];
   const std::int64_t vocabulary = config["vocab_size"];
+  // T5 has no bias. Its RMSNorm before each sublayer is counted with the sublayer (+ width).
   const std::int64_t attention = 4 * width * heads * config["d_kv"] + width;
   const bool gated = config.text("feed_forward_proj").starts_with("gated-");
   const std::int64_t feed_forward = (gated ? 3 : 2) * width * config["d_ff"] + width;

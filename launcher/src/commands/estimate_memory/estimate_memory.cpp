@@ -183,6 +183,7 @@ bool makes_sense(const EstimateOptions& options, const StrategyName& row,
          (options.offload == "any" || options.offload == offload.name);
 }
 
+/// Returns acclaunch's own table: one row per strategy and offload.
 std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
   TrainingSize size{.numel = model.numel(),
                     .largest_unit = model.largest_unit(),

@@ -55,6 +55,7 @@ std::optional<ModelSize> size_from_count(const std::string& text, int layers) {
   }
   const std::int64_t numel = std::llround(*number * scale);
   ModelSize size{.name = text + " parameters", .parts = {}};
+  // Without knowledge of the model, all parameters are taken to be in equal layers.
   size.parts.push_back({"layer", numel / layers, layers, true});
   size.parts.push_back({"rest", numel % layers, 1, false});
   return size;

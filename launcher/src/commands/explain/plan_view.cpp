@@ -129,6 +129,8 @@ std::optional<ShardGroups> shard_groups(const LaunchPlan& plan) {
   return ShardGroups{shard, plan.num_processes / shard};
 }
 
+// Builds the environment of each local worker for the plan and for a second job, and compares them
+// with each other and with `parent`.
 EnvironmentChanges environment_changes(const LaunchPlan& plan, const Environment& parent) {
   const Assignment planned = planned_assignment(plan, plan.rendezvous.port);
   const OtherJob other = other_job(plan, planned);

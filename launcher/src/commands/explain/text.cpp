@@ -1,3 +1,5 @@
+// Prints a plan as text for people. Programs should use the JSON output: this text has no stable
+// format. Values from outside are escaped (printable).
 #include "acc/base/text.hpp"
 
 #include "acc/launcher/explain.hpp"
@@ -15,6 +17,7 @@ namespace {
 using Backend = RendezvousPlan::Backend;
 using Lines = std::vector<std::string>;
 
+/// Formats three columns.
 std::string aligned(const std::vector<std::array<std::string, 3>>& lines) {
   constexpr std::size_t kWidest = 44;  // a longer value shifts only its own row
   std::array<std::size_t, 2> widths{};
@@ -113,6 +116,7 @@ Lines gpus_of(const LaunchPlan& plan) {
   return lines;
 }
 
+/// Returns one line per worker that has a GPU or is bound to CPUs.
 Lines workers_of(const LaunchPlan& plan) {
   Lines lines;
   for (const Placement& worker : plan.placements) {
@@ -167,6 +171,7 @@ std::string name_of(OutputPlan::Streams streams) {
   return kNames[streams % kNames.size()];
 }
 
+/// Returns the destinations of output, one line per worker if they differ from the default.
 Lines output_of(const LaunchPlan& plan) {
   const OutputPlan& output = plan.output;
   Lines lines;
