@@ -1,3 +1,5 @@
+// The program acclaunch. A sub-command runs in this process. A launch is split into guardian,
+// keeper and supervisor (run_guarded); the supervisor process makes the plan and runs the job.
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 #include "acc/launcher/command_line.hpp"
@@ -42,6 +44,7 @@ struct Failure {
   int exit_status = 1;
 };
 
+/// Returns the message and exit status for an exception. Any other exception than Error is a bug.
 Failure failure_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -52,6 +55,7 @@ Failure failure_of(const std::exception_ptr& error) {
   }
 }
 
+/// Prints a failure on stderr, with `head` before each line.
 void print_failure(const std::string& head, const std::string& reason) {
   const std::string lines =
       acc::plugins::with_head(acc::printable(head), acc::printable_lines(reason));
@@ -64,7 +68,8 @@ int say_why_not(const std::exception_ptr& error) {
   return failure.exit_status;
 }
 
-/// An answer that could not be written is no success.
+/// Flushes stdout. Returns `status`, or 1 if a sub-command's output could not be written (disk
+/// full).
 int answered(int status) {
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && status == 0) {
     std::fprintf(stderr, "acclaunch: cannot write to standard output: %s\n", std::strerror(errno));
@@ -73,7 +78,7 @@ int answered(int status) {
   return status;
 }
 
-/// What other tools of the job read.
+/// Appends the variables for other machines to a file such as .deepspeed_env.
 void append_file(const LaunchPlan& plan) {
   if (!plan.appended_file) {
     return;
@@ -86,7 +91,8 @@ void append_file(const LaunchPlan& plan) {
   }
 }
 
-/// Reads files and asks the driver, either of which may hang.
+/// Makes the plan of a launch. Reads files and queries the GPU driver, either of which may hang;
+/// therefore signals end the process immediately until the plan is complete (UsualSignals).
 LaunchPlan make_plan(const Face& face, const Flags& flags,
                      const acc::plugins::Environment& environment, int guardian) {
   const UsualSignals until_something_runs(guardian);
@@ -100,7 +106,7 @@ LaunchPlan make_plan(const Face& face, const Flags& flags,
   }
 }
 
-/// What a machine finds out alone, where it could not meet the others. Takes some seconds.
+/// Runs a diagnostic of this machine alone, after the machines could not meet. Takes some seconds.
 void run_unmet(const std::vector<std::string>& command) {
   std::vector<char*> words;
   for (const std::string& word : command) {
@@ -113,7 +119,7 @@ void run_unmet(const std::vector<std::string>& command) {
   }
 }
 
-/// The machine's own findings come before the reason why it met nobody.
+/// Runs the job. If the rendezvous fails, prints the diagnostic of this machine before the error.
 int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environment, Guard guard) {
   try {
     return run_job(plan, environment, std::move(guard));
@@ -125,13 +131,15 @@ int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environmen
   }
 }
 
-/// In the supervisor process. `head`: what stands before a line of this launcher's.
+/// Runs a launch in the supervisor process. `head`: receives the prefix of the launcher's own
+/// lines, which names the host in a job of several machines.
 int launch(const Face& face, const Flags& flags, Guard guard, std::string& head) {
   const auto environment = acc::plugins::current_environment();
   const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
   head = line_head(plan, host_name());
-  if (plan.start && was_started(environment)) {  // and so on, without end
-    throw acc::Error(acc::Errc::internal, "started by another acclaunch, to start machines");
+  if (plan.start && was_started(environment)) {  // would start launchers without end
+    throw acc::Error(acc::Errc::internal,
+                     "acclaunch was started by another acclaunch and must not start machines too");
   }
   if (plan.start) {
     return start_machines(plan, environment, std::move(guard));
@@ -141,7 +149,8 @@ int launch(const Face& face, const Flags& flags, Guard guard, std::string& head)
   return status == 0 && !plan.success.empty() ? print(plan.success + "\n") : status;
 }
 
-/// Says why not, and to a starter how it ended.
+/// Runs `body` in the supervisor process and returns the exit status. Prints the error if it fails.
+/// If another acclaunch started this one over ssh, pdsh or srun, also sends it the result.
 int launch_to_the_end(const std::function<int(std::string& head)>& body) {
   Failure failure;
   std::string head;
@@ -149,7 +158,7 @@ int launch_to_the_end(const std::function<int(std::string& head)>& body) {
     failure.exit_status = body(head);
   } catch (...) {
     failure = failure_of(std::current_exception());
-    if (head.empty()) {  // nothing was decided yet
+    if (head.empty()) {  // failed before the plan was made
       head = was_started(acc::plugins::current_environment()) ? "acclaunch on " + host_name() + ": "
                                                               : "acclaunch: ";
     }
@@ -162,7 +171,8 @@ int launch_to_the_end(const std::function<int(std::string& head)>& body) {
   return failure.exit_status;
 }
 
-/// What another acclaunch asks for, in the supervisor process too.
+/// Runs `acclaunch remote` in the supervisor process: reads the request of another acclaunch from
+/// stdin, and runs the launch or sub-command that it contains.
 int launch_from_afar(std::span<const std::string> arguments, Guard guard, std::string& head) {
   std::vector<std::string> asked;
   {
@@ -208,7 +218,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGXFSZ, SIG_IGN);  // over a limit on files (ulimit -f) a write fails, with EFBIG
+  std::signal(SIGXFSZ, SIG_IGN);  // a write over the file size limit (ulimit -f) returns EFBIG
   try {
     return run(argc, argv);
   } catch (...) {

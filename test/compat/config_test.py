@@ -254,9 +254,9 @@ class ConfigTest(unittest.TestCase):
             "SageMaker": (["1"], "SageMaker"),
             "beyond the menu": (["", "11"], '"11"'),
             "yes or no": (["", NONE, "perhaps"], "yes or no"),
-            "integer": (["", CPU, "two"], "an integer of 1 to"),
+            "integer": (["", CPU, "two"], "an integer from 1 to"),
             "port": (["", CPU, "2", "0", "host", "65536"], "65535"),
-            "one GPU": (["", GPU, "", "", "", "", "", "1"], "an integer of 2 to"),
+            "one GPU": (["", GPU, "", "", "", "", "", "1"], "an integer from 2 to"),
             "no address": (["", CPU, "2", "0", ""], "no default"),
             "end": (["", CPU], "ended"),
             "machine": (["", CPU, "2", "2"], "expected 0, 1"),
@@ -331,13 +331,13 @@ class TerminalTest(unittest.TestCase):
         talk = self.talk
         talk.answer(self.KIND_MENU, self.DOWN + "\033OB" + self.UP + self.DOWN * 2 + self.ENTER)
         talk.answer("machines take part? [1]: ", "many\n")
-        talk.wait_for('expected an integer of 1 to 1000000, got "many"')
+        talk.wait_for('expected an integer from 1 to 1000000, got "many"')
         talk.answer("machines take part? [1]: ", "\n")
         for prompt in ("slower)? [yes/NO]: ", "dynamo? [yes/NO]: ", "(ZeRO)? [yes/NO]: "):
             talk.answer(prompt, "\n")
         talk.answer("parallel)? [yes/NO]: ", "\n")
         talk.answer("all machines? [2]: ", "1\n")
-        talk.wait_for("an integer of 2 to")
+        talk.wait_for("an integer from 2 to")
         talk.answer("all machines? [2]: ", "\n")
         talk.answer("0,2? [all]: ", "\n")
         talk.answer("(NUMA)? [yes/NO]: ", "\n")

@@ -1,4 +1,5 @@
-// What keeps a job from starting: a clear message and status, nothing started, nothing left.
+// Errors before a job starts: each gives a clear message and status, starts nothing and leaves
+// nothing behind.
 #include "support/acclaunch.hpp"
 #include "support/left_behind.hpp"
 #include "support/machines.hpp"
@@ -19,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 
-/// A file with this text and these permissions.
+/// Creates a file with this text and these permissions.
 std::string file_in(const TemporaryFolder& folder, const std::string& name, const std::string& text,
                     fs::perms permissions) {
   const fs::path path = folder.path() / name;
@@ -47,7 +48,7 @@ void check(const Refusal& refusal) {
   CHECK(place.left(job) == "nothing");
 }
 
-/// Starts `command` in a mount namespace where `folder` is a small file system of its own.
+/// Starts `command` in a mount namespace in which a small file system is mounted on `folder`.
 Words with_small_disk(const std::string& folder, const std::string& options, Words command) {
   Words all = {"/usr/bin/unshare",
                "--mount",
@@ -67,7 +68,7 @@ bool can_mount() {
 
 }  // namespace
 
-TEST_CASE("bad start: a program that cannot be executed is 127 or 126") {
+TEST_CASE("bad start: a program that cannot be executed gives status 127 or 126") {
   const TemporaryFolder folder;
   const std::string script = file_in(folder, "script", "#!/no/such/interpreter\n", fs::perms::all);
   const std::string no_permission =
@@ -96,7 +97,7 @@ TEST_CASE("bad start: a program that cannot be executed is 127 or 126") {
   }
 }
 
-TEST_CASE("bad start: a log folder that cannot be made") {
+TEST_CASE("bad start: a log folder that cannot be created") {
   const TemporaryFolder folder;
   const std::string file = file_in(folder, "file", "", fs::perms::all);
   for (const std::string& place : {file, file + "/logs", std::string("/proc/logs")}) {
@@ -104,7 +105,7 @@ TEST_CASE("bad start: a log folder that cannot be made") {
   }
 }
 
-TEST_CASE("bad start: the folder that TMPDIR names is made where it is missing") {
+TEST_CASE("bad start: the folder that TMPDIR names is created if it is missing") {
   const TemporaryFolder folder;
   const std::string missing = folder.path().string() + "/no/such/folder";
   Program job(acclaunch({"--cpu", "--num_processes", "2"}, "echo started"), {{"TMPDIR", missing}});
@@ -122,7 +123,7 @@ TEST_CASE("bad start: a log folder on a full disk" * doctest::skip(!can_mount())
          2, "No space left on device"});
 }
 
-TEST_CASE("bad start: a full disk ends the files, not the job" * doctest::skip(!can_mount())) {
+TEST_CASE("bad start: a full disk ends the log files, not the job" * doctest::skip(!can_mount())) {
   const TemporaryFolder folder;
   const std::string place = folder.path().string();
   const JobPlace job_place;
@@ -138,7 +139,7 @@ TEST_CASE("bad start: a full disk ends the files, not the job" * doctest::skip(!
 }
 
 TEST_CASE("bad start: an environment that is too large for the workers") {
-  // The kernel takes a quarter of the stack's limit for arguments and environment.
+  // Linux limits arguments and environment together to a quarter of the stack limit (execve(2)).
   rlimit usual{};
   ::getrlimit(RLIMIT_STACK, &usual);
   const rlimit small{900 << 10, usual.rlim_max};
@@ -150,7 +151,7 @@ TEST_CASE("bad start: an environment that is too large for the workers") {
                                               {"LARGE", std::string(120000, 'x')},
                                               {"REST", std::string(size, 'x')}};
   };
-  Words version = command;  // as long as the command, and starts nothing
+  Words version = command;  // as long as the command, but starts nothing
   version.insert(version.begin() + 1, "--version");
   std::size_t fits = 0;
   for (std::size_t step = 1 << 16; step != 0; step /= 2) {
@@ -168,7 +169,7 @@ TEST_CASE("bad start: an environment that is too large for the workers") {
   CHECK(place.left(job) == "nothing");
 }
 
-TEST_CASE("bad start: a job can do without its working folder") {
+TEST_CASE("bad start: a job runs although its working folder was removed") {
   const TemporaryFolder folder;
   const std::string gone = folder.path().string() + "/gone";
   const JobPlace place;

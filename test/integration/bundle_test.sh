@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# bundle_test.sh BUILD_TREE SOURCE: packs the tree, moves the folder elsewhere, and works with it in
-# an empty environment.
+# bundle_test.sh BUILD_TREE SOURCE: packs the tree, moves the bundle to another folder, and uses it
+# with an empty environment.
 set -euo pipefail
 tree=$1 source=$2
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The limits are for a real bundle, with the plain BLAS, from an older distribution.
+# The limits are for a bundle with plain BLAS from an older distribution; this tree may contain oneDNN.
 "$source/scripts/gpu_bundle" --build "$tree" --out "$work/packed" --limit 120 \
   --glibc "$(getconf GNU_LIBC_VERSION | cut -d' ' -f2)"
 mkdir "$work/elsewhere"

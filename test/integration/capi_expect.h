@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Ends the program with 1, and says why, where the condition does not hold. */
+/* Prints the condition and exits with 1 if it does not hold. */
 #define EXPECT(condition)                                                            \
   do {                                                                               \
     if (!(condition)) {                                                              \

@@ -1,6 +1,6 @@
-/* What capi_test does not use of the C ABI: groups, schedules, clipping by value, no_sync, buffers,
- * kept activations, recomputation, callers of older headers, misuse. In any number of ranks, with
- * any gradient_accumulation_steps. Exits with 0 when all is as expected, else tells what is not. */
+/* Parts of the C ABI that capi_test does not use: groups, schedules, clipping by value, no_sync,
+ * buffers, saved activations, recomputation, callers of older headers, misuse. Runs with any number
+ * of ranks and any gradient_accumulation_steps. Exits with 0, or prints the failed expectation. */
 
 #include "acc/runtime.h"
 #include "capi_expect.h"
@@ -17,7 +17,7 @@ static int near(double found, double expected) {
   return fabs(found - expected) < 1e-6;
 }
 
-/* One unit, weights 1 and biases 0, whose gradients a step writes as it is told. */
+/* A model of one unit with weights 1 and biases 0. A step writes the gradients that it is given. */
 typedef struct Program {
   acc_runtime* runtime;
   acc_model* model;
@@ -63,7 +63,7 @@ static void micro_step(const Program* p, float gradient) {
   acc_forward_use* forward = NULL;
   EXPECT_OK(acc_forward_begin(p->unit, &forward));
   EXPECT_OK(acc_forward_end(forward));
-  /* As a program with activation checkpointing does. */
+  /* As in a program with activation checkpointing. */
   EXPECT_OK(acc_recompute_begin(p->unit, &forward));
   const float* weight = NULL;
   EXPECT_OK(acc_forward_parameter(forward, p->weight, &weight));
@@ -75,7 +75,7 @@ static void micro_step(const Program* p, float gradient) {
   EXPECT_OK(acc_backward_end(backward));
 }
 
-/* Micro-steps but the last under no_sync where that is asked for, then the step. */
+/* Runs the micro-steps, all except the last with no_sync if requested, and then the step. */
 static acc_step_info step(const Program* p, float gradient, int no_sync) {
   const int micro_steps = acc_runtime_gradient_accumulation_steps(p->runtime);
   EXPECT_OK(acc_model_reset_traffic(p->model));
@@ -98,13 +98,13 @@ static acc_step_info step(const Program* p, float gradient, int no_sync) {
   acc_step_info info = ACC_STEP_INFO_INITIALIZER;
   EXPECT_OK(acc_optimizer_step(p->optimizer, &info));
   EXPECT(info.loss_scale == 1.0 && info.skipped == 0 && info.skipped_steps == 0);
-  /* A rank whose shard is padding alone has no tile. */
+  /* A rank whose shard contains only padding has no tile. */
   EXPECT(info.tiles >= (acc_runtime_rank(p->runtime) == 0 ? 1 : 0));
   acc_traffic_report traffic = ACC_TRAFFIC_REPORT_INITIALIZER;
   traffic.secondary_elements = -1;
   EXPECT_OK(acc_model_traffic(p->model, &traffic));
   EXPECT(traffic.secondary_elements == 0);
-  /* An older caller's report ends before it. */
+  /* The struct of an older caller ends before this field. */
   traffic.size = offsetof(acc_traffic_report, secondary_elements);
   traffic.secondary_elements = -7;
   EXPECT_OK(acc_model_traffic(p->model, &traffic));
@@ -146,7 +146,7 @@ static void expect_groups(acc_runtime* runtime) {
   EXPECT(near(value(&p, p.weight), 0.0) && near(value(&p, p.bias), -0.375));
   EXPECT(acc_optimizer_group_lr(p.optimizer, "fast", &lr) != ACC_OK);
   EXPECT(strstr(acc_last_error(), "fast") != NULL);
-  /* Each element of the mean gradient, 1, becomes 0.5 at most. */
+  /* Each element of the mean gradient, 1, is clipped to 0.5. */
   EXPECT_OK(acc_optimizer_set_clip_value(p.optimizer, 0.5));
   double clip = 0.0;
   EXPECT_OK(acc_optimizer_clip_value(p.optimizer, &clip));
@@ -156,7 +156,7 @@ static void expect_groups(acc_runtime* runtime) {
   destroy(&p);
 }
 
-/* An older header's struct ends after lr; two of them follow each other without the new field. */
+/* The struct of an older header ends after lr; an array of them has no space for the new field. */
 static void expect_old_groups(acc_runtime* runtime) {
   Program p = create(runtime);
   enum { kOldSize = offsetof(acc_parameter_group, weight_decay) };
@@ -222,14 +222,14 @@ static void expect_schedules(acc_runtime* runtime) {
   schedule.kind = ACC_LR_CUSTOM + 1;
   EXPECT(acc_optimizer_set_schedule(p.optimizer, &schedule) == ACC_INVALID_ARGUMENT);
   EXPECT(acc_optimizer_set_schedule(p.optimizer, NULL) == ACC_INVALID_ARGUMENT);
-  /* An older caller's config ends after the kind. */
+  /* The config of an older caller ends after the kind. */
   schedule.kind = ACC_LR_CONSTANT;
   schedule.size = offsetof(acc_lr_schedule_config, linear_warmup);
   schedule.warmup_steps = 1000;
   EXPECT_OK(acc_optimizer_set_schedule(p.optimizer, &schedule));
   EXPECT(step(&p, 0.0F, 0).lr == 1.0);
   EXPECT_OK(acc_optimizer_set_lr(p.optimizer, 0.75));
-  /* An older caller's report ends before the learning rate. */
+  /* The report of an older caller ends before the learning rate. */
   micro_step(&p, 0.0F);
   for (int i = 1; i < acc_runtime_gradient_accumulation_steps(runtime); ++i) {
     micro_step(&p, 0.0F);
@@ -284,7 +284,7 @@ static void expect_models(acc_runtime* runtime) {
   config.dtype = 17;
   EXPECT(acc_model_create_with(runtime, &config, &model) == ACC_INVALID_ARGUMENT);
   EXPECT(strstr(acc_last_error(), "17") != NULL && model == NULL);
-  config.size = offsetof(acc_model_config, dtype); /* an older header without the field */
+  config.size = offsetof(acc_model_config, dtype); /* size in an older header */
   EXPECT_OK(acc_model_create_with(runtime, &config, &model));
   acc_model_free(model);
   EXPECT_OK(acc_model_create_with(runtime, NULL, &model));
@@ -299,7 +299,7 @@ static void count_up(uint64_t stream, int64_t offset, float* out, size_t count, 
   *(size_t*)context += count;
 }
 
-/* A pure initialiser makes on each rank what that keeps, a custom one all of it on rank 0. */
+/* A pure initialiser creates on each rank only its shard; a custom one creates all on rank 0. */
 static void expect_initializers(acc_runtime* runtime) {
   enum { kNumel = 64 };
   const int64_t shape[] = {kNumel};
@@ -326,7 +326,7 @@ static void expect_initializers(acc_runtime* runtime) {
   }
 }
 
-/* Micro-steps without gradients, which the option allows. */
+/* Micro-steps without gradients, which an option allows. */
 static void empty_micro_steps(const Program* p) {
   for (int i = 0; i < acc_runtime_gradient_accumulation_steps(p->runtime); ++i) {
     acc_forward_use* forward = NULL;
@@ -338,8 +338,8 @@ static void empty_micro_steps(const Program* p) {
   }
 }
 
-/* Handles of another model and of a use that has ended, and a step without gradients, which ends
- * the groups: comes last. */
+/* Handles of another model and of a use that has ended, and a step without gradients. The last one
+ * ends the groups, so this test runs last. */
 static void expect_misuse(acc_runtime* runtime) {
   Program p = create(runtime);
   Program other = create(runtime);
@@ -379,7 +379,7 @@ static void expect_misuse(acc_runtime* runtime) {
     EXPECT_OK(acc_unit_parameter(p.unit, "weight", shape, 1, NULL, &p.weight));
     EXPECT_OK(acc_optimizer_sgd(p.model, NULL, &p.optimizer));
     empty_micro_steps(&p);
-    EXPECT_OK(acc_runtime_barrier(runtime)); /* else a rank may be told before its own step */
+    EXPECT_OK(acc_runtime_barrier(runtime)); /* else a rank may get the error before its own step */
     if (allowed) {
       EXPECT_OK(acc_optimizer_step(p.optimizer, NULL));
     } else {

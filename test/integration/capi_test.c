@@ -1,5 +1,5 @@
-/* capi_test FOLDER: trains y = x W through the C ABI, saves to FOLDER/checkpoint and resumes; in
- * any number of ranks. Exits with 0 when all is as expected, else tells what is not. */
+/* capi_test FOLDER: trains y = x W through the C ABI, saves to FOLDER/checkpoint and resumes. Runs
+ * with any number of ranks. Exits with 0, or prints the failed expectation. */
 
 #include "acc/runtime_checkpoint.h"
 #include "capi_expect.h"
@@ -64,7 +64,7 @@ static void destroy(Program* p) {
   acc_runtime_free(p->runtime);
 }
 
-/* Mean squared error of this rank's rows; where `use` is given, its gradient too. */
+/* Returns the mean squared error of this rank's rows. Computes its gradient if `use` is given. */
 static double loss(const Program* p, const float* weight, acc_backward_use* use) {
   const int rank = acc_runtime_rank(p->runtime);
   const int rows = kRows / acc_runtime_world_size(p->runtime);
@@ -91,7 +91,7 @@ static double loss(const Program* p, const float* weight, acc_backward_use* use)
     float beta = 0.0F;
     EXPECT_OK(acc_backward_grad(use, p->frozen, &data, &beta));
     EXPECT(data == NULL);
-    /* Written by now, so both say: add. */
+    /* The gradient was written before, so both parts must be added. */
     void* raw = NULL;
     void* same = NULL;
     EXPECT_OK(acc_backward_raw_grad(use, p->weight, &raw, &beta));
@@ -102,7 +102,7 @@ static double loss(const Program* p, const float* weight, acc_backward_use* use)
   return sum;
 }
 
-/* One step; gives the loss before it, averaged over the ranks. */
+/* Makes one step. Returns the loss before it, averaged over the ranks. */
 static double train_step(const Program* p) {
   acc_forward_use* forward = NULL;
   const float* weight = NULL;
@@ -138,14 +138,14 @@ static void expect_errors(const Program* p) {
   EXPECT(strstr(acc_last_error(), "is NULL") != NULL);
   EXPECT(acc_last_error_rank() == -1);
   EXPECT(acc_model_load_weights(p->model, "/no/such/file") == ACC_CONFIG);
-  /* Rank 0 alone reads the weights. */
+  /* Only rank 0 reads the weights. */
   const char* reader = acc_runtime_rank(p->runtime) == 0 ? "/no/such/file" : "rank 0";
   EXPECT(strstr(acc_last_error(), reader) != NULL);
   EXPECT(acc_exit_status(ACC_CONFIG) == 2 && strcmp(acc_status_name(ACC_CONFIG), "config") == 0);
   acc_memory_report report = ACC_MEMORY_REPORT_INITIALIZER;
   report.size = 1000;
   EXPECT(acc_model_memory(p->model, &report) == ACC_INVALID_ARGUMENT);
-  /* A caller whose header ended after the first field gets that and no more. */
+  /* A caller whose header ends after the first field gets only that field. */
   report.size = offsetof(acc_memory_report, gradient_bytes);
   report.gradient_bytes = -7;
   EXPECT_OK(acc_model_memory(p->model, &report));
@@ -172,7 +172,8 @@ static void expect_helpers(const Program* p) {
   EXPECT_OK(acc_runtime_barrier(p->runtime));
 }
 
-/* What the launcher says otherwise, and what no plugin knows, is refused before any rank is met. */
+/* Settings that contradict the launcher, or that no plugin knows, are errors before any
+ * communication. */
 static void expect_plugins(int is_alone) {
   acc_fsdp_plugin* fsdp = NULL;
   EXPECT_OK(acc_fsdp_plugin_create(&fsdp));
@@ -261,7 +262,7 @@ static void see(const acc_full_tensor* tensor, void* context) {
   }
 }
 
-/* What is exported comes in again, and is what the state dict hands out. */
+/* Exported weights can be imported, and equal those of the state dict. */
 static void expect_files(const Program* p, const char* parent) {
   Seen before = {0, 0.0};
   Seen after = {0, 0.0};
@@ -317,7 +318,7 @@ int main(int argc, char** argv) {
   EXPECT(first > 0.1 && last < 1e-6 * first);
   const double next = train_step(&p);
 
-  /* Resumed in the same process: the same two losses, bit for bit. */
+  /* Resumed in the same process: the two losses are bitwise equal. */
   load(&p, folder);
   EXPECT(train_step(&p) == last);
   EXPECT(train_step(&p) == next);

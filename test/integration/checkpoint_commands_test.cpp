@@ -1,5 +1,5 @@
-// merge-weights, inspect, verify, reshard and convert as a user meets them, on checkpoints that
-// torch and DeepSpeed wrote. What their own tools make of the same is compared in test/compat.
+// The commands merge-weights, inspect, verify, reshard and convert, on checkpoints that torch and
+// DeepSpeed wrote. test/compat compares the results with those of torch's and DeepSpeed's tools.
 #include "acc/base/error.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "checkpoint/catalog/open.hpp"
@@ -44,7 +44,7 @@ Ended acclaunch(Words words) {
   return {status, program.out(), program.err()};
 }
 
-/// "name kind dtype shape" and the bytes of every tensor.
+/// Returns the bytes of every tensor, by "name kind dtype shape".
 std::map<std::string, std::vector<std::byte>> tensors_of(const fs::path& path, Want want) {
   const Stored stored = open_checkpoint(path, want);
   TensorReader reader(stored.catalog);
@@ -68,7 +68,7 @@ fs::path copy_of(const fs::path& source, const TemporaryFolder& folder) {
   return copy;
 }
 
-/// Turns a bit in the middle of a piece of a tensor. Gives the file.
+/// Flips a bit in the middle of a piece of a tensor. Returns the damaged file.
 fs::path damage(const fs::path& checkpoint, const std::string& tensor, std::size_t piece) {
   const Stored stored = open_checkpoint(checkpoint);
   const StoredPiece hit = stored.catalog.at(tensor, "param", "test").all_pieces().at(piece);
@@ -81,7 +81,7 @@ fs::path damage(const fs::path& checkpoint, const std::string& tensor, std::size
   return path;
 }
 
-/// A safetensors file of zeros, which takes no room on the disk.
+/// Creates a sparse safetensors file of zeros, which uses no disk space.
 fs::path sparse_weights(const fs::path& path, std::uint64_t numel) {
   std::string header =
       nlohmann::json{
@@ -94,7 +94,7 @@ fs::path sparse_weights(const fs::path& path, std::uint64_t numel) {
   return path;
 }
 
-/// Waits for names that appear in a folder.
+/// Waits until files with certain names appear in a folder.
 class FolderWatch {
  public:
   explicit FolderWatch(const fs::path& folder) : fd_(::inotify_init1(IN_CLOEXEC)) {
@@ -150,7 +150,7 @@ TEST_CASE("merge-weights: any checkpoint into model.safetensors") {
   }
 }
 
-TEST_CASE("merge-weights: what cannot be done is said, and nothing is written") {
+TEST_CASE("merge-weights: each error has a message, and nothing is written") {
   const TemporaryFolder folder;
   const std::string out = folder.path() / "out";
   const fs::path copy = copy_of(kFsdp, folder);
@@ -173,7 +173,7 @@ TEST_CASE("merge-weights: what cannot be done is said, and nothing is written") 
       {{model, folder.path() / "taken", "--max_shard_size", "1KB"}, {"taken/model.safetensors"}},
       {{model, model + "/out", "--remove_checkpoint_dir"}, {"--remove_checkpoint_dir", "/out"}},
       {{copy, out, "--remove-checkpoint-dir"},
-       {"--remove_checkpoint_dir", "more than the weights"}},
+       {"--remove_checkpoint_dir", "more than the merged weights"}},
   };
   for (const Case& each : cases) {
     Words words = {"merge-weights"};
@@ -190,7 +190,7 @@ TEST_CASE("merge-weights: what cannot be done is said, and nothing is written") 
   CHECK(acclaunch({"verify", copy}).status == 0);
 }
 
-TEST_CASE("merge-weights: the checkpoint is removed after the check, and only then") {
+TEST_CASE("merge-weights: the checkpoint is removed only after the output was verified") {
   const TemporaryFolder folder;
   const fs::path copy = copy_of(kModel, folder);
   const std::string out = folder.path() / "out";
@@ -203,14 +203,14 @@ TEST_CASE("merge-weights: the checkpoint is removed after the check, and only th
   CHECK_FALSE(fs::exists(out));
   CHECK(fs::exists(copy / ".metadata"));
 
-  damage(copy, "transformer.h.0.mlp.c_fc.weight", 2);  // turns it back
+  damage(copy, "transformer.h.0.mlp.c_fc.weight", 2);  // restores the bit
   CHECK(acclaunch({"merge-weights", copy, out, "--remove_checkpoint_dir"}).status == 0);
   CHECK_FALSE(fs::exists(copy));
   CHECK(tensors_of(out, Want::weights) ==
         tensors_of(kFsdp / "model_full.safetensors", Want::weights));
 }
 
-TEST_CASE("a series' folder stands for its newest checkpoint, and is never removed") {
+TEST_CASE("the folder of a series stands for its newest checkpoint, and is never removed") {
   const TemporaryFolder folder;
   const fs::path series = folder.path() / "series";
   for (const char* name : {"checkpoint_0", "checkpoint_1"}) {
@@ -223,18 +223,18 @@ TEST_CASE("a series' folder stands for its newest checkpoint, and is never remov
   const std::string out = folder.path() / "out";
   const Ended refused = acclaunch({"merge-weights", series, out, "--remove_checkpoint_dir"});
   CHECK(refused.status == 2);
-  CHECK(contains(refused.err, "more than the weights"));
+  CHECK(contains(refused.err, "more than the merged weights"));
   CHECK(fs::exists(series / "checkpoint_0/model.safetensors"));
   CHECK(acclaunch({"merge-weights", series, out}).status == 0);
   CHECK(tensors_of(out, Want::weights) == tensors_of(series / "checkpoint_1", Want::weights));
 }
 
-TEST_CASE("inspect: what is there, for people and for programs") {
+TEST_CASE("inspect: text and JSON list what the checkpoint contains") {
   const Ended told = acclaunch({"inspect", kFsdp});
   REQUIRE(told.status == 0);
   for (const char* part :
        {"torch DCP", "ranks:       4\n", "step:        3\n", "lr 0.001", "[30, 32]",
-        "  transformer.wpe.weight\n", "exp_avg_sq", "in all: 113 tensors"}) {
+        "  transformer.wpe.weight\n", "exp_avg_sq", "total: 113 tensors"}) {
     CAPTURE(part);
     CHECK(contains(told.out, part));
   }
@@ -290,7 +290,7 @@ TEST_CASE("verify: names every damaged file and tensor") {
   CHECK(contains(without.err, "damaged: " + files[2].string() + ", model.transformer.wte.weight"));
 }
 
-TEST_CASE("a pipe in the place of any file is refused by name, and nobody waits for its writer") {
+TEST_CASE("a FIFO in place of any file is an error that names it, and does not block") {
   const TemporaryFolder folder;
   const auto replace_by_pipe = [](const fs::path& path) {
     fs::remove(path);
@@ -324,7 +324,7 @@ TEST_CASE("a pipe in the place of any file is refused by name, and nobody waits 
       replace_by_pipe(folder.path() / "copies" / path);
       const Ended verified = acclaunch({"verify", copy});
       CAPTURE(verified.err);
-      // Nothing reads the reference values beside a checkpoint.
+      // The reference values next to a checkpoint are not part of it and are not read.
       const bool is_read = path.extension() != ".safetensors";
       CHECK((verified.status == 0) == !is_read);
       CHECK(contains(verified.err, path.filename().string()) == is_read);
@@ -341,7 +341,7 @@ TEST_CASE("a pipe in the place of any file is refused by name, and nobody waits 
   }
 }
 
-TEST_CASE("reshard and convert: there and back, weights and optimizer") {
+TEST_CASE("reshard and convert: a round trip keeps weights and optimizer state") {
   const TemporaryFolder folder;
   const auto weights = tensors_of(kFsdp, Want::weights);
   const auto everything = tensors_of(kFsdp, Want::everything);
@@ -374,7 +374,7 @@ TEST_CASE("reshard and convert: there and back, weights and optimizer") {
   }
 }
 
-TEST_CASE("reshard and convert: a save folder's other files come along") {
+TEST_CASE("reshard and convert: other files of a save folder are copied") {
   const TemporaryFolder folder;
   const fs::path copy = copy_of(kFsdp, folder);
   for (const char* name :
@@ -393,7 +393,7 @@ TEST_CASE("reshard and convert: a save folder's other files come along") {
   }
 }
 
-TEST_CASE("reshard and convert: another folder is not replaced unasked, other files never") {
+TEST_CASE("reshard and convert: a folder is replaced only with --overwrite, other files never") {
   const TemporaryFolder folder;
   const std::string out = folder.path() / "out";
   const auto to = [&](const char* ranks, const Words& flags = {}) {
@@ -418,7 +418,7 @@ TEST_CASE("reshard and convert: another folder is not replaced unasked, other fi
   CHECK(contains(same.err, "any number of ranks"));
 }
 
-TEST_CASE("a kill leaves no half of an output, and nothing that is in the way") {
+TEST_CASE("a killed command leaves no partial output, and nothing that disturbs the next one") {
   const TemporaryFolder folder;
   const fs::path source = sparse_weights(folder.path() / "large.safetensors", 16 << 20);
   const fs::path out = folder.path() / "out";
@@ -445,7 +445,7 @@ TEST_CASE("a kill leaves no half of an output, and nothing that is in the way") 
     watch.await(each.first_sign);
     program.signal(SIGKILL);
     program.wait();
-    if (fs::exists(each.result)) {  // it was quicker
+    if (fs::exists(each.result)) {  // the command ended before the kill
       CHECK(acclaunch({"verify", each.result}).status == 0);
       fs::remove_all(each.result);
     }
@@ -456,7 +456,7 @@ TEST_CASE("a kill leaves no half of an output, and nothing that is in the way") 
   CHECK(names_in(folder.path()) == std::set<std::string>{"large.safetensors", "out", "dcp"});
 }
 
-// Sanitizers take more address space than that by themselves.
+// Sanitizers need more address space than the limit of this test.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_CASE("merge-weights: a checkpoint larger than the memory it may take") {
   const TemporaryFolder folder;

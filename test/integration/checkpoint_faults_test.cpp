@@ -30,9 +30,9 @@ Words names_in(const fs::path& folder) {
   return names;
 }
 
-constexpr const char* kSmall = "scheduler.bin";  // a file of checkpoint_saver's
+constexpr const char* kSmall = "scheduler.bin";  // a file that checkpoint_saver writes
 
-/// Saves and shows by checkpoint_saver, in a folder of its own.
+/// Saves and reads checkpoints with checkpoint_saver, in a temporary folder.
 struct Saver {
   explicit Saver(std::string how) : mode(std::move(how)), folder(top.path() / "all") {
     fs::create_directory(folder);
@@ -47,14 +47,14 @@ struct Saver {
     Program program(save_command(value));
     REQUIRE_MESSAGE(program.wait() == 0, program.err());
   }
-  /// The newest checkpoint's value; 0 where there is none. All its bytes are right.
+  /// Returns the newest checkpoint's value, or 0 if there is none. Checks all its bytes.
   [[nodiscard]] int value() const {
     const fs::path target = mode == "series" ? folder : folder / "c";
     Program program({ACC_CHECKPOINT_SAVER, "show", saver_mode(), target.string()});
     REQUIRE_MESSAGE(program.wait() == 0, program.err());
     return program.out() == "none\n" ? 0 : std::stoi(program.out());
   }
-  /// What `latest` names is there.
+  /// True if the checkpoint that `latest` names exists.
   [[nodiscard]] bool latest_is_true() const {
     const fs::path latest = folder / "latest";
     return !fs::exists(latest) || fs::exists(folder / acc::test::file_text(latest.string()));
@@ -70,7 +70,7 @@ struct Saver {
   fs::path folder;
 };
 
-/// One save that is struck at call `fault.at`. Tells whether it was.
+/// Runs one save with a fault injected at system call number `fault.at`. True if it was reached.
 bool struck(const Saver& saver, FileFault fault, int& value) {
   const int older = saver.value();
   const Words before = names_in(saver.folder);
@@ -94,12 +94,13 @@ bool struck(const Saver& saver, FileFault fault, int& value) {
     CHECK(found == value);
   } else if (fault.what == "kill") {
     CHECK(status == 128 + SIGKILL);
-  } else if (status != 0) {  // it may take place where nothing is lost by it: fallocate
+  } else if (status != 0) {  // a fault in fallocate, for example, does not fail the save
     CHECK(status == 2);
     CHECK(contains(program.err(), fault.reason()));
     CHECK(contains(program.err(), saver.folder.string()));
     const Words after = names_in(saver.folder);
-    // Where folders cannot be exchanged: the newer one, which readers look for, and the older one.
+    // Without an atomic exchange of folders both exist: the newer one, which readers use, and the
+    // older one.
     const bool has_steps = saver.mode.starts_with("replace in ");
     CHECK(std::ranges::none_of(after, [&](const std::string& name) {
       return !(has_steps && contains(name, "acc-tmp.removed")) &&
@@ -109,7 +110,7 @@ bool struck(const Saver& saver, FileFault fault, int& value) {
   return hit;
 }
 
-/// Strikes at every call, until a save makes no more calls. After each, the next save succeeds.
+/// Injects a fault at every system call of a save in turn. After each fault the next save succeeds.
 int strike_everywhere(const std::string& mode, const std::string& what) {
   const Saver saver(mode);
   FileFault fault{.what = what, .under = saver.folder, .hit = saver.top.path() / "hit"};
@@ -158,7 +159,7 @@ std::vector<Call> calls_of(const fs::path& log) {
   return calls;
 }
 
-// The last call of those names on that path; -1 where there is none.
+// Returns the number of the last call with one of those names on that path; -1 if there is none.
 int last(const std::vector<Call>& calls, const std::string& path, const Words& names) {
   for (int i = static_cast<int>(calls.size()) - 1; i >= 0; --i) {
     const Call& call = calls[static_cast<std::size_t>(i)];
@@ -171,7 +172,7 @@ int last(const std::vector<Call>& calls, const std::string& path, const Words& n
 
 }  // namespace
 
-TEST_CASE("all that a checkpoint consists of is on the disk before its name is") {
+TEST_CASE("all data of a checkpoint is on the disk before its name is") {
   for (const std::string mode : {"series", "replace"}) {
     CAPTURE(mode);
     const Saver saver(mode);
@@ -215,7 +216,7 @@ TEST_CASE("all that a checkpoint consists of is on the disk before its name is")
 TEST_CASE("an older checkpoint that cannot be removed stays, the save succeeds, the next retries") {
   struct Row {
     const char* mode;
-    const char* target;  // what cannot be removed
+    const char* target;  // the file or folder that cannot be removed
     const char* what;
   };
   const Row rows[] = {
@@ -231,7 +232,7 @@ TEST_CASE("an older checkpoint that cannot be removed stays, the save succeeds, 
     const bool is_series = saver.mode == "series";
     auto command = [&](int value) {
       Words words = saver.save_command(value);
-      words.back() = "1";  // of a series
+      words.back() = "1";  // total limit of the series
       return words;
     };
     REQUIRE(Program(command(1)).wait() == 0);
@@ -255,7 +256,7 @@ TEST_CASE("an older checkpoint that cannot be removed stays, the save succeeds, 
 
 namespace {
 
-/// Output of a shell script in a folder on which a tmpfs of that size is mounted.
+/// Returns the output of a shell script in a folder with a tmpfs of that size.
 std::string on_disk_of(const std::string& size, const std::string& script) {
   const TemporaryFolder folder;
   const std::string at = folder.path().string();
@@ -273,7 +274,7 @@ TEST_CASE("checkpoints of the lower layer of an overlayfs are replaced, and stay
       "mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work all";
   const std::string folders = "mkdir lower upper work all; ";
   if (on_disk_of("10m", folders + mount + " && echo mounted") != "mounted\n") {
-    MESSAGE("skipped: this machine lets nobody mount an overlayfs");
+    MESSAGE("skipped: this machine does not allow mounting an overlayfs");
     return;
   }
   const std::string saver = std::string(ACC_CHECKPOINT_SAVER) + " ";
@@ -289,12 +290,12 @@ TEST_CASE("checkpoints of the lower layer of an overlayfs are replaced, and stay
   CHECK(out.starts_with("0\ncannot rename all/s/checkpoint_0 to "));
 }
 
-TEST_CASE("a checkpoint with an immutable file is out of the way of a series") {
+TEST_CASE("a checkpoint with an immutable file does not block its series") {
   const Saver saver("series");
   saver.save(1);
   const std::string file = (saver.folder / "checkpoint_0" / kSmall).string();
   if (Program({"/usr/bin/chattr", "+i", file}).wait() != 0) {
-    MESSAGE("skipped: this file system has no immutable files, or nobody may make one");
+    MESSAGE("skipped: immutable files are not supported or not permitted here");
     return;
   }
   Words command = saver.save_command(2);
@@ -307,7 +308,7 @@ TEST_CASE("a checkpoint with an immutable file is out of the way of a series") {
   CAPTURE(program.err());
   CHECK(status == 0);
   CHECK(contains(program.err(), left + kSmall + ": Operation not permitted"));
-  // All that can be removed is: the large file takes no room.
+  // Everything that can be removed is removed; the large file uses no disk space.
   CHECK(std::ranges::count_if(names, [&](const std::string& name) {
           return name.starts_with(left);
         }) == 1);
@@ -317,10 +318,10 @@ TEST_CASE("a checkpoint with an immutable file is out of the way of a series") {
 
 TEST_CASE("a disk that is too small for the new checkpoint keeps the old one") {
   if (on_disk_of("1m", "echo mounted") != "mounted\n") {
-    MESSAGE("skipped: this machine lets nobody mount a tmpfs");
+    MESSAGE("skipped: this machine does not allow mounting a tmpfs");
     return;
   }
-  // Its folder beside it would lie on another disk.
+  // A temporary folder next to it would be on another file system.
   CHECK(contains(on_disk_of("1m", std::string(ACC_CHECKPOINT_SAVER) + " replace . 1; echo $?"),
                  "2\ncannot replace "));
   struct Row {
@@ -328,7 +329,7 @@ TEST_CASE("a disk that is too small for the new checkpoint keeps the old one") {
     const char* mode;
     bool fits;
   };
-  // Two checkpoints take 216 KiB, `latest` 4 and what replaces it as much.
+  // Two checkpoints need 216 KiB, `latest` 4 KiB, and the file that replaces it 4 KiB.
   const Row rows[] = {
       {"200k", "replace", false}, {"212k", "replace", false}, {"216k", "replace", true},
       {"200k", "series", false},  {"212k", "series", false},  {"220k", "series", false},

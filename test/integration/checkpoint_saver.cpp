@@ -1,7 +1,7 @@
-// Saves checkpoints, and checks them.
-//   checkpoint_saver series FOLDER VALUE [TOTAL_LIMIT]   the next one of a series
-//   checkpoint_saver replace FOLDER VALUE                FOLDER itself
-//   checkpoint_saver show series|replace FOLDER          the value of the newest, and its name
+// Saves and checks checkpoints.
+//   checkpoint_saver series FOLDER VALUE [TOTAL_LIMIT]   saves the next checkpoint of a series
+//   checkpoint_saver replace FOLDER VALUE                saves a checkpoint to FOLDER itself
+//   checkpoint_saver show series|replace FOLDER          prints value and name of the newest one
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
 #include "checkpoint/files/atomic_folder.hpp"

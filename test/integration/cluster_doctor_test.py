@@ -1,8 +1,8 @@
-"""acclaunch doctor on virtual hosts with one slow link and one blocked port; and where hosts do not meet.
+"""acclaunch doctor on virtual hosts: one slow link, one blocked port, and hosts that cannot connect.
 
     python cluster_doctor_test.py BIN      BIN holds acclaunch and acc_doctor
 
-Status 77: no such hosts here.
+Exits with 77 if this machine cannot create virtual hosts.
 """
 import json
 import pathlib
@@ -19,7 +19,7 @@ from hosts import check  # noqa: E402
 SKIPPED = 77
 PORT = 29500
 NODES = ["node0", "node1", "node2", "node3"]
-SLOW, BLOCKED = ("node0", "node2"), ("node3", "node1")  # the second: from the first to the second
+SLOW, BLOCKED = ("node0", "node2"), ("node3", "node1")  # SLOW: a link; BLOCKED: from node3 to node1 only
 SOUND_KILOBITS, SLOW_KILOBITS = 60_000, 6_000
 ANY_PORT = range(1024, 65536)
 BETWEEN_MACHINES = {"port_blocked", "no_reply", "no_route", "wrong_machine", "collective_failed", "slow_pair",
@@ -94,7 +94,7 @@ def slow_and_blocked(cluster, programs, folder):
 
 
 def not_met(cluster, programs, folder):
-    """The blocked port is the one where all are to meet."""
+    """The blocked port is that of the rendezvous."""
     cluster.block("node1", "node0", range(PORT, PORT + 1))
     (alone,) = start(cluster, programs, folder, ["node1"], 2, "--rdzv_conf", "timeout=2")
     check(alone.wait() != 0, "machines that cannot meet")

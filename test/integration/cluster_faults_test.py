@@ -1,8 +1,8 @@
-"""acclaunch and acc-rendezvous on virtual hosts that are slow, lossy, cut off, frozen and lost.
+"""acclaunch and acc-rendezvous on virtual hosts with delay, packet loss, partitions, freezes, crashes.
 
     python cluster_faults_test.py BIN      BIN holds acclaunch, acc-rendezvous and train_gpt
 
-How long each took is printed; nothing is asserted about it. Status 77: no such hosts here.
+Prints how long each step took, without checking it. Exits with 77 without virtual hosts.
 """
 import json
 import pathlib
@@ -21,7 +21,7 @@ DAEMON_HOST, PORT = "head", 29500
 NODES = ["node0", "node1", "node2", "node3"]
 CONF = "heartbeat_timeout=1,last_call_timeout=1,join_timeout=30"
 PARITY = ROOT / "test" / "data" / "parity_gpt"
-# Says where it is and stays until its job is told to finish.
+# Prints its rank and runs until the job is told to finish.
 WORKER = """echo "WORLD $WORLD_SIZE RANK $RANK"
 while [ ! -e "$1" ]; do sleep 0.2; done
 """
@@ -32,7 +32,7 @@ def report(what, since, until):
 
 
 class Site:
-    """The hosts, and where the programs and their files are."""
+    """The hosts, and the folders of the programs and their files."""
 
     def __init__(self, cluster, programs, folder):
         self.cluster, self.programs, self.folder = cluster, programs, folder
@@ -40,7 +40,7 @@ class Site:
 
 
 class Job:
-    """A launcher on each of some hosts, with one worker each."""
+    """Launchers on several hosts, with one worker each."""
 
     def __init__(self, site, run_id):
         self.site, self.run_id = site, run_id
@@ -66,15 +66,15 @@ class Job:
                       "--master-addr", names[0], "--master-port", str(PORT))
 
     def wait_for_round(self, names, size, earlier=None):
-        """Time when the last of these hosts had its worker in a round of that size; those counted
-        in `earlier` are not meant."""
+        """Waits for a round of this size, and returns the time at which the last of the hosts had its
+        worker in it. Rounds counted in `earlier` are ignored."""
         earlier = earlier or {}
         launchers = [self.launchers[name] for name in names]
         return max(launcher.wait_for(f"WORLD {size} ", earlier.get(launcher, 0) + 1)
                    for launcher in launchers)
 
     def rounds(self, size):
-        """How many rounds of that size each launcher has had a worker in."""
+        """Number of rounds of this size that each launcher has had a worker in."""
         return {launcher: launcher.count(f"WORLD {size} ") for launcher in self.launchers.values()}
 
     def workers_on(self, name):
@@ -90,7 +90,7 @@ class Job:
 
 
 def expect_round(job, what, names, size, act):
-    """After `act` these hosts go on in a new round of that size."""
+    """After `act` these hosts continue in a new round of this size."""
     earlier = job.rounds(size)
     begin = time.monotonic()
     act()
@@ -98,7 +98,7 @@ def expect_round(job, what, names, size, act):
 
 
 def expect_own_end(site, what, name, pids):
-    """The workers that were left on a lost machine end, though nobody can reach it."""
+    """The workers on a lost machine end, although no other machine can reach it."""
     begin = time.monotonic()
     wait_until(lambda: not set(pids) & set(site.cluster[name].processes()),
                f"{what}: end of the workers")
@@ -118,7 +118,7 @@ def slow_and_lossy(site):
 
 
 def come_and_go(site):
-    """One job through all that can happen to a machine."""
+    """One job whose machines go through all kinds of faults."""
     cluster = site.cluster
     job = Job(site, "elastic")
     few, lost = NODES[:3], NODES[3]
@@ -180,7 +180,7 @@ def static_jobs(site):
 
 
 def two_machines_0(site):
-    """Two hosts that both believe to be machine 0 would each wait for the others."""
+    """Two hosts with machine rank 0, each of which would wait for the others."""
     ranks = {"node0": 0, "node1": 0, "node2": 1}
     for address in ("node0", "node1"):
         for order in (list(ranks), list(reversed(ranks))):
@@ -199,7 +199,7 @@ def two_machines_0(site):
 
 
 def training(site):
-    """Loses a machine, gains one, and makes the steps of an unbroken run."""
+    """A training that loses and gains a machine has the same steps as an uninterrupted one."""
     names = NODES[:3]
     metrics, checkpoints = site.folder / "metrics.jsonl", site.folder / "checkpoints"
     job = Job(site, "training")

@@ -1,4 +1,4 @@
-"""What cluster_slurm_test.py and cluster_mpi_test.py share: a training run and its losses."""
+"""Shared by cluster_slurm_test.py and cluster_mpi_test.py: a training run and its losses."""
 import json
 import pathlib
 import time
@@ -8,13 +8,13 @@ from hosts import check
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PARITY = ROOT / "test" / "data" / "parity_gpt"
 CONFIG = ROOT / "configs" / "fsdp_hybrid_shard.yaml"
-# As training_test.cpp has it: four workers make these steps to PyTorch's losses.
+# As in training_test.cpp: four workers reach PyTorch's losses in these steps.
 MODEL = ["--layers", "2", "--heads", "4", "--dim", "64", "--seq_len", "64", "--vocab", "256",
          "--lr", "1e-3", "--betas", "0.9,0.95", "--eps", "1e-8", "--weight_decay", "0.1",
          "--grad_clip", "1.0"]
 GOLDEN = ["--batches", PARITY / "tokens.npy", "--init_from", PARITY / "init.safetensors", *MODEL]
 STEPS = 20
-# A run that nobody sees the end of.
+# A run that is too long to end by itself.
 ENDLESS = ["--data", ROOT / "docs", "--layers", "2", "--heads", "4", "--dim", "64", "--seq_len", "64",
            "--global_batch", "8", "--steps", "1000000", "--checkpoint_every", "1000000"]
 
@@ -26,7 +26,7 @@ def steps_in(metrics):
 
 
 def check_losses(metrics, ranks, what):
-    """All steps once, by so many ranks, to the losses of one machine."""
+    """Checks that each step was made once, by that many ranks, with the losses of one machine."""
     steps = steps_in(metrics)
     check([each["step"] for each in steps] == list(range(1, STEPS + 1)),
           f"{what}: made the steps {[each['step'] for each in steps]}")

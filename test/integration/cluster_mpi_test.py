@@ -1,8 +1,8 @@
-"""acclaunch below mpirun of Open MPI and mpiexec of MPICH, on two virtual hosts with sshd.
+"""acclaunch started by mpirun of Open MPI and by mpiexec of MPICH, on two virtual hosts with sshd.
 
     python cluster_mpi_test.py BIN    BIN holds acclaunch and train_gpt
 
-Status 77: no such hosts, no sshd, or neither of the two here.
+Exits with 77 without virtual hosts, without sshd, or without both MPI launchers.
 """
 import pathlib
 import shutil
@@ -32,8 +32,8 @@ def mpich(tasks_a_node):
 
 
 def run(cluster, programs, folder, name, command):
-    """Both ways, to the losses of one machine."""
-    for tasks, what in ((1, "a task a machine"), (2, "a task a rank")):
+    """A training in both ways gives the losses of one machine."""
+    for tasks, what in ((1, "one task per machine"), (2, "one task per rank")):
         begin = time.monotonic()
         metrics = folder / f"{name}_{tasks}.jsonl"
         line = [programs / "acclaunch", "--config_file", CONFIG, programs / "train_gpt", *GOLDEN,

@@ -2,7 +2,7 @@
 
     python cluster_slurm_test.py BIN [SCENARIO...]    BIN holds acclaunch and train_gpt
 
-How long each took is printed; nothing is asserted about it. Status 77: no Slurm or no hosts here.
+Prints how long each scenario took, without checking it. Exits with 77 without Slurm or virtual hosts.
 """
 import os
 import pathlib
@@ -23,21 +23,21 @@ TEMPLATES = ROOT / "scripts" / "slurm"
 
 
 class Site:
-    """The Slurm, and where the programs and their files are."""
+    """The Slurm cluster, and the folders of the programs and their files."""
 
     def __init__(self, cluster, programs, folder):
         self.slurm, self.folder = cluster, folder
         self.acclaunch, self.train_gpt = programs / "acclaunch", programs / "train_gpt"
-        self.variables = {"BIN": str(programs)}  # of the templates
+        self.variables = {"BIN": str(programs)}  # variables of the templates
         cluster.variables["OMP_NUM_THREADS"] = "1"  # all nodes share this machine's cores
 
     def line(self, *training, flags=()):
-        """The one line for every site."""
+        """The command line of acclaunch, which is the same for every site."""
         words = [self.acclaunch, "--config_file", CONFIG, *flags, self.train_gpt, *training]
         return list(map(str, words))
 
     def batch(self, options, line):
-        """A batch script that is nothing but that line."""
+        """Submits a batch script that contains only this command line."""
         return self.slurm.sbatch([*options, "--wrap", "exec " + shlex.join(line)])
 
     def template(self, name, options, training, **variables):
@@ -54,7 +54,7 @@ class Site:
 
 
 def same_line(site):
-    """In a script, below srun in both ways, in salloc: HYBRID_SHARD on 2 and on 4 machines."""
+    """HYBRID_SHARD on 2 and 4 machines: in a batch script, with srun (two ways), with salloc."""
     for nodes in (2, 4):
         def run(name, start):
             what = f"{name}, {nodes} nodes"
@@ -66,15 +66,15 @@ def same_line(site):
 
         count = f"--nodes={nodes}"
         run("sbatch", lambda line: check(site.batch([count], line).wait() == (0, 0), "status"))
-        run("srun a task a node", lambda line: site.slurm.srun(
+        run("srun, one task per node", lambda line: site.slurm.srun(
             [count, "--ntasks-per-node=1", *line]).expect_status(0))
-        run("srun a task a rank", lambda line: site.slurm.srun(
+        run("srun, one task per rank", lambda line: site.slurm.srun(
             [count, f"--ntasks-per-node={4 // nodes}", *line]).expect_status(0))
         run("salloc", lambda line: site.slurm.run(["salloc", count, *line]).expect_status(0))
 
 
 def templates(site):
-    """As they are, at the same time on the same machines where they do not ask for whole ones."""
+    """The unchanged templates, concurrently on the same machines unless they request whole ones."""
     begin = time.monotonic()
     one, several = site.metrics("one_node"), site.metrics("several_nodes")
     jobs = [site.template("one_node.sbatch", ["--nodelist=node0"], [*GOLDEN, "--metrics", one]),
@@ -96,7 +96,7 @@ def templates(site):
 
 
 def two_jobs(site):
-    """Two jobs on the same machines, both training at the same time, then asked to end."""
+    """Two jobs train concurrently on the same machines, and then get a stop signal."""
     begin = time.monotonic()
     jobs = [site.batch(["--nodes=2", "--nodelist=node[0-1]"],
                        site.line(*ENDLESS, "--checkpoint", site.folder / f"two_{number}"))
@@ -114,7 +114,7 @@ def two_jobs(site):
 
 
 def cancelled(site):
-    """scancel: all ranks have saved, and nothing is left."""
+    """scancel: all ranks save a checkpoint, and no process is left."""
     begin = time.monotonic()
     job = site.template("several_nodes.sbatch", ["--nodes=4"],
                         [*ENDLESS, "--checkpoint", site.folder / "cancelled"], WORKERS="1")
@@ -130,7 +130,7 @@ def cancelled(site):
 
 
 def crash(site):
-    """A machine without power: the others name it and end."""
+    """A machine loses power: the others name it and end."""
     begin = time.monotonic()
     job = site.batch(["--nodes=2", "--nodelist=node[2-3]", "--no-requeue"], site.line(*ENDLESS))
     job.wait_for("step 1/")
@@ -149,7 +149,7 @@ def crash(site):
 
 
 def crash_unnoticed(site):
-    """The launcher ends when the others have, long before Slurm misses the machine."""
+    """The launcher ends when the other machines have, long before Slurm notices the lost machine."""
     with slurm.Slurm(nodes=2, more="SlurmdTimeout=300\n") as patient:
         there = Site(patient, site.acclaunch.parent, site.folder)
         script = shlex.join(there.line(*ENDLESS)) + "; echo acclaunch has ended with $?"
@@ -163,7 +163,7 @@ def crash_unnoticed(site):
 
 
 def requeued(site):
-    """requeue.sbatch: asked in the middle, it is queued again and goes on from its checkpoint."""
+    """requeue.sbatch: on a signal the job is requeued and resumes from its checkpoint."""
     begin = time.monotonic()
     nodes = ("node0", "node1")
     for name in nodes:
@@ -183,7 +183,7 @@ def requeued(site):
 
 
 def contradictions(site):
-    """Each machine names what does not fit, with status 2."""
+    """Each machine names the contradiction and ends with status 2."""
     begin = time.monotonic()
     step = ["--nodes=2", "--ntasks-per-node=1"]
     for what, options, environment, words in (
@@ -214,7 +214,7 @@ def main():
         return SKIPPED
     programs, wanted = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-slurm-"))
-    os.chdir(ROOT)  # the templates are submitted from there
+    os.chdir(ROOT)  # the templates must be submitted from this folder
     try:
         begin = time.monotonic()
         with slurm.Slurm(nodes=4) as cluster:

@@ -1,9 +1,9 @@
-"""acclaunch --hostfile over real sshd, on virtual hosts that refuse, fall silent and are lost.
+"""acclaunch --hostfile over real sshd, on virtual hosts that refuse, stop responding and crash.
 
     python cluster_ssh_test.py BIN [CASE...]      BIN holds acclaunch
 
-After each case nothing of the job is left on any host. How long each took is printed; nothing is
-asserted about it. Status 77: no such hosts here.
+After each case no process of the job is left on any host. Prints how long each case took, without
+checking it. Exits with 77 without virtual hosts.
 """
 import functools
 import os
@@ -23,7 +23,7 @@ from hosts import check  # noqa: E402
 SKIPPED = 77
 NODES = ["node0", "node1", "node2"]
 FILE_NAME = "hosts.txt"
-# The starter's own host: nothing of the job runs there, so that it can be lost alone.
+# Host of the launcher that starts the others. It runs no workers, so that it can be lost alone.
 HOME = "head"
 WORKER = """trap 'echo "USR1 at $RANK"' USR1
 trap 'echo "TERM at $RANK"; exit 0' TERM
@@ -37,7 +37,7 @@ wait_until = functools.partial(hosts.wait_until, limit_s=2 * hosts.DEADLINE_S)
 
 
 class Job:
-    """acclaunch on the head with two workers on each node, until they are told how to end."""
+    """acclaunch on the head host, with two workers per node that run until they are told to end."""
 
     def __init__(self, cluster, programs, folder):
         self.cluster, self.programs, self.folder = cluster, programs, folder
@@ -45,7 +45,7 @@ class Job:
         self.finish_file = folder / "finish"
         self.nodes = NODES
         self.flags = []
-        self.limit = ""  # of the starter, a shell's command
+        self.limit = ""  # shell command that sets a limit for the launcher on the head host
         self.program = programs / "acclaunch"
         self.begin = time.monotonic()
         self.started = None
@@ -61,7 +61,7 @@ class Job:
         return self.started
 
     def run(self, environment=None):
-        """Started, and all workers are there."""
+        """Starts the job and waits until all workers are running."""
         self.start(environment)
         for rank in range(2 * len(self.nodes)):
             self.started.wait_for(f"worker {rank} of {2 * len(self.nodes)} on")
@@ -72,11 +72,11 @@ class Job:
         self.finish_file.write_text(statuses)
 
     def guardian(self):
-        """What the user started, by its pid as seen from here."""
+        """Pid of the process that the user started, as seen from here."""
         return only(self.cluster[HOME].matching(str(self.program)))
 
     def client_of(self, name):
-        """The ssh that stands for that host."""
+        """Pid of the ssh client of that host."""
         for pid in self.cluster[HOME].matching(shutil.which("ssh")):
             words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             if name.encode() in words:
@@ -84,7 +84,7 @@ class Job:
         raise AssertionError(f"no ssh to {name}")
 
     def expect(self, status, *texts):
-        """It ends like that, says all of it, and nothing is left."""
+        """Checks the exit status, the messages, and that no process is left."""
         self.started.expect_status(status)
         for text in texts:
             if text not in self.started.text():
@@ -103,7 +103,7 @@ def only(pids):
 
 
 def left_on(host):
-    """Of a job, and of the connections that started it."""
+    """Processes that are left of a job and of the connections that started it."""
     found = []
     for pid in host.processes():
         try:
@@ -149,7 +149,7 @@ def stopped(number):
     def act(job):
         job.run()
         os.kill(job.guardian(), number)
-        # After SIGINT it ends by that signal, as a shell's loop expects.
+        # After SIGINT it ends by that signal, so that a loop in a shell ends, too.
         status = -number if number == signal.SIGINT else 128 + number
         job.expect(status, f"stopped by {signal.Signals(number).name}")
     return act
@@ -215,7 +215,7 @@ def starters_network_cut(job):
 
 
 def launcher_stopped(job):
-    """sshd lives, and nobody behind it."""
+    """sshd is running, but the launcher behind it is stopped."""
     job.run()
     for pid in job.cluster["node1"].matching("acc-supervisor"):
         os.kill(pid, signal.SIGSTOP)
@@ -241,7 +241,7 @@ def no_such_host(job):
 
 
 def few_open_files(job):
-    """Its soft limit is for fewer connections than the job has machines."""
+    """The soft limit on open files is too low for one connection per machine."""
     job.limit = "ulimit -Sn 64;"
     job.nodes = [f"nowhere{i}" for i in range(30)]
     job.start()
@@ -275,7 +275,7 @@ def host_key_unknown(job):
 
 
 def not_installed(job):
-    """Only the starter's host has it."""
+    """acclaunch is installed only on the head host."""
     elsewhere = job.folder / "private"
     elsewhere.mkdir()
     job.program = elsewhere / "acclaunch"
@@ -295,7 +295,7 @@ def no_such_folder(job):
 
 
 def port_in_use(job):
-    """A fault of one machine while the others wait for it."""
+    """One machine fails while the others wait for it."""
     job.cluster["node0"].start([sys.executable, "-c", "import socket, time\n"
                                 "s = socket.create_server(('', 29777)); print('has it', flush=True)\n"
                                 "time.sleep(600)"]).wait_for("has it")
@@ -307,11 +307,11 @@ def port_in_use(job):
 
 
 def of_processes(file):
-    """Of all hosts."""
+    """Processes of all hosts."""
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
             yield (process / file).read_bytes()
-        except OSError:  # has ended
+        except OSError:  # the process has ended
             pass
 
 
@@ -321,7 +321,7 @@ def by_pdsh(job):
     for rank, name in enumerate(NODES):
         check(job.started.count(f"worker {2 * rank} of 6 on {name}") == 1, "ranks follow the list")
     password = b"a-password"
-    for line in of_processes("cmdline"):  # as it is, and as digits
+    for line in of_processes("cmdline"):  # neither as text nor in hexadecimal digits
         check(password not in line and password.hex().encode() not in line,
               f"a password is on a command line: {line[:200]}")
     carried = [each for each in of_processes("environ") if b"WANDB_API_KEY=" + password in each]
@@ -339,21 +339,21 @@ def pdsh_stopped(job):
 
 CASES = {
     "all succeed": all_succeed,
-    "environment and folder go along": environment_and_folder,
+    "environment and folder are passed on": environment_and_folder,
     "one worker fails": one_fails,
     "a worker fails with ssh's own status": fails_with_the_status_of_ssh,
     "SIGTERM": stopped(signal.SIGTERM),
     "SIGINT": stopped(signal.SIGINT),
     "SIGTERM twice": stopped_twice,
     "SIGUSR1": other_signals,
-    "starter killed": starter_killed,
+    "starting launcher killed": starter_killed,
     "one ssh killed": client_killed,
-    "crash of the starter's host": starters_host_crashes,
+    "crash of the starting launcher's host": starters_host_crashes,
     "crash of a host": host_crashes,
     "a host freezes": host_freezes,
-    "the starter is cut off": starters_network_cut,
+    "the starting launcher is cut off": starters_network_cut,
     "a launcher is stopped": launcher_stopped,
-    "nobody listens": nobody_listens,
+    "connection refused": nobody_listens,
     "no such host": no_such_host,
     "few open files": few_open_files,
     "too few open files": too_few_open_files,

@@ -1,4 +1,4 @@
-// Sub-commands as a user meets them.
+// Sub-commands of acclaunch: output and exit status.
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -32,7 +32,7 @@ std::string write(const TemporaryFolder& folder, const std::string& name, const 
 
 }  // namespace
 
-TEST_CASE("acclaunch test: every strategy works, and it says so") {
+TEST_CASE("acclaunch test: every strategy works, and the output confirms it") {
   const std::vector<Words> cases = {
       {"--num_processes", "1"},
       {"--num_processes", "2"},
@@ -77,7 +77,7 @@ TEST_CASE("acclaunch test: two machines") {
   CHECK(second.out() == kSuccess);
 }
 
-TEST_CASE("acclaunch test: what does not work is an error with its reason") {
+TEST_CASE("acclaunch test: a failure is an error with its reason") {
   Program precision(
       acclaunch({"test", "--cpu", "--num_processes", "2", "--mixed_precision", "fp8"}));
   CHECK(precision.wait() == 2);
@@ -89,7 +89,7 @@ TEST_CASE("acclaunch test: what does not work is an error with its reason") {
   CHECK(contains(program.err(), "take out /bin/true"));
 }
 
-TEST_CASE("acclaunch env: machine, variables and configuration, a line each") {
+TEST_CASE("acclaunch env: machine, variables and configuration, one line each") {
   const TemporaryFolder folder;
   const std::string config =
       write(folder, "c.yaml", "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n");
@@ -108,7 +108,7 @@ TEST_CASE("acclaunch env: machine, variables and configuration, a line each") {
   CHECK(contains(env.out(), "(nofile): " + std::to_string(limits.rlim_cur)));
 }
 
-TEST_CASE("acclaunch env: what is not there") {
+TEST_CASE("acclaunch env: missing parts are reported as not found") {
   const TemporaryFolder folder;
   Program env(acclaunch({"env"}), {{"HF_HOME", folder.path()}, {"PYTHON_EXEC", "no-python-here"}});
   CHECK(env.wait() == 0);
@@ -126,7 +126,7 @@ TEST_CASE("acclaunch env: what is not there") {
   CHECK(contains(report.out(), "- Configuration: " + broken + ":"));
 }
 
-TEST_CASE("an answer that nobody gets is no success") {
+TEST_CASE("a command whose output cannot be written fails") {
   for (const std::string words : {"--version", "deepspeed --help", "estimate-memory 7B", "env"}) {
     CAPTURE(words);
     Program job({"/bin/sh", "-c", "exec " ACC_BIN_DIR "/acclaunch " + words + " > /dev/full"});
@@ -135,7 +135,7 @@ TEST_CASE("an answer that nobody gets is no success") {
   }
 }
 
-TEST_CASE("acclaunch expand-hosts: a host a line, or nothing") {
+TEST_CASE("acclaunch expand-hosts: one host per line, or an error without output") {
   struct Case {
     Words lists;
     std::string job;
@@ -154,7 +154,7 @@ TEST_CASE("acclaunch expand-hosts: a host a line, or nothing") {
                 "2 at character 5"},
            Case{{"a", "x[1-2]y"}, "", "", 2, "list \"x[1-2]y\": expected"},
            Case{{}, "", "", 2, "no list given, and SLURM_JOB_NODELIST is not set"},
-           Case{{"--sorted", "a"}, "", "", 2, "no flag --sorted"},
+           Case{{"--sorted", "a"}, "", "", 2, "unknown flag --sorted"},
        }) {
     CAPTURE(lists);
     CAPTURE(job);
@@ -190,7 +190,7 @@ TEST_CASE("acclaunch help: a short first page, and a page for each command") {
     CHECK(page.out() == same.out());
     CHECK(page.out() != first.out());
     CHECK(contains(page.out(), command == "launch" ? "--fsdp_offload_params" : command));
-    const std::size_t once = page.out().find("\nLaunch\n");  // a group has one heading
+    const std::size_t once = page.out().find("\nLaunch\n");  // each group has one heading
     CHECK(page.out().find("\nLaunch\n", once + 1) == std::string::npos);
   }
   Program none(acclaunch({"help", "estimate-memroy"}));
@@ -213,7 +213,7 @@ TEST_CASE("acclaunch: every line of an error begins with the program's name, onc
   }
 }
 
-TEST_CASE("acclaunch config: Enter takes every default that it offers") {
+TEST_CASE("acclaunch config: Enter accepts every default") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "config.yaml";
   Program config({"/bin/sh", "-c",
@@ -227,7 +227,7 @@ TEST_CASE("acclaunch config: Enter takes every default that it offers") {
   CHECK(contains(file_text(file), "num_processes: 2\n"));
 }
 
-TEST_CASE("acclaunch doctor: one machine, and a file where one is asked for") {
+TEST_CASE("acclaunch doctor: one machine, and a report file on request") {
   const TemporaryFolder folder;
   for (const bool asked : {false, true}) {
     Program doctor({"/bin/sh", "-c",
@@ -241,12 +241,12 @@ TEST_CASE("acclaunch doctor: one machine, and a file where one is asked for") {
   }
 }
 
-TEST_CASE("acclaunch estimate-memory: each table names whose figures it has") {
+TEST_CASE("acclaunch estimate-memory: each table names its source") {
   Program estimate(acclaunch({"estimate-memory", "7B", "--num_processes", "16"}));
   CHECK(estimate.wait() == 0);
   for (const char* part :
-       {"By Accelerate's formulas", "By acclaunch", "16 rank(s), 8 per machine", "HYBRID_SHARD",
-        "By DeepSpeed's formulas"}) {
+       {"Accelerate's estimate", "acclaunch's estimate", "16 rank(s), 8 per machine",
+        "HYBRID_SHARD", "DeepSpeed's estimate"}) {
     CAPTURE(part);
     CHECK(contains(estimate.out(), part));
   }

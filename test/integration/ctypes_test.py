@@ -1,5 +1,5 @@
-"""ctypes_test.py LIBRARY ACCLAUNCH: a linear model trained from Python through the C ABI, by two
-ranks of acclaunch, against the closed form; and how errors look from there."""
+"""ctypes_test.py LIBRARY ACCLAUNCH: trains a linear model from Python through the C ABI, on two ranks,
+and compares it with the closed form. Also tests how errors are reported to Python."""
 
 import ctypes as c
 import os
@@ -41,7 +41,7 @@ class Parameter(c.Structure):
 
 
 class Library:
-    """The functions that it uses, whose failures are exceptions."""
+    """The functions of the library; errors become exceptions."""
 
     def __init__(self, path):
         self.c = c.CDLL(path)
@@ -55,7 +55,7 @@ class Library:
         assert status == OK, f"{name}: {status} {self.c.acc_last_error().decode()}"
 
     def make(self, name, *arguments):
-        """What a function gives through its last argument."""
+        """Calls a function and returns the value of its last, output argument."""
         made = c.c_void_p()
         self.call(name, *arguments, c.byref(made))
         return made
@@ -74,7 +74,7 @@ def target(point):
 
 
 def gradient(weight, points):
-    """Of the mean of squared differences."""
+    """Gradient of the mean squared error."""
     total = [0.0] * INPUTS
     for point in points:
         x = features(point)
@@ -84,7 +84,7 @@ def gradient(weight, points):
 
 
 def closed_form():
-    """The weights that gradient descent over all points ends with."""
+    """Weights after gradient descent over all points."""
     weight = [0.25] * INPUTS
     for _ in range(STEPS):
         weight = [w - LR * g for w, g in zip(weight, gradient(weight, range(POINTS)))]
@@ -96,7 +96,7 @@ def expect_errors(library, model, rank):
     status, message = library.failure("acc_model_unit", model, None, b"Linear", c.byref(unit))
     assert status == INVALID_ARGUMENT and "name is NULL" in message, message
     status, message = library.failure("acc_model_load_weights", model, b"/no/such/file")
-    # Rank 0 may be the only one that reads.
+    # Possibly only rank 0 reads the file.
     assert status == CONFIG and ("/no/such/file" in message or rank > 0), message
     assert library.c.acc_status_name(status) == b"config"
     assert library.c.acc_exit_status(status) == 2
@@ -106,7 +106,7 @@ def expect_errors(library, model, rank):
 
 
 def parameters(library, unit, weight, kind):
-    """The weights in a use that has begun, and the use."""
+    """Begins a use of the weights, and returns the weights and the use."""
     use = library.make(f"acc_{kind}_begin", unit)
     data = c.POINTER(c.c_float)()
     library.call(f"acc_{kind}_parameter", use, weight, c.byref(data))
@@ -114,7 +114,7 @@ def parameters(library, unit, weight, kind):
 
 
 def expect_checkpoint(library, runtime, model, optimizer, rank):
-    """Values of the program and of the rank come back; the state dict has the full weight."""
+    """The program's and the rank's own values are restored; the state dict has the full weight."""
     folder = os.path.join(os.environ["CHECKPOINTS"], "saved").encode()
     values = (ProgramValue * 2)(
         ProgramValue(c.sizeof(ProgramValue), b"seen", 0, 0, 7, 0.0, None, 0),

@@ -10,7 +10,8 @@
 #include <string>
 #include <vector>
 
-// A rank that dies, leaves, stops or calls something else: what its peers say, and the report.
+// A rank that dies, leaves, stops or calls another collective: the errors of its peers, and the
+// failure report.
 namespace {
 
 using acc::test::contains;
@@ -25,9 +26,9 @@ struct Layout {
 constexpr Layout kLayouts[] = {{"shm", 3, 1}, {"gloo", 3, 3}, {"both", 4, 2}};
 
 struct Fault {
-  const char* how;      ///< as group_probe knows it
-  int status;           ///< of the rank at fault; -1: it has to be killed
-  const char* timeout;  ///< of collectives, in seconds
+  const char* how;      ///< argument of group_probe
+  int status;           ///< exit status of the rank at fault; -1: it must be killed
+  const char* timeout;  ///< timeout of collectives, in seconds
 };
 
 constexpr Fault kFaults[] = {{"killed", 128 + SIGKILL, "1800"},
@@ -54,13 +55,14 @@ std::map<std::string, std::string> identity(Layout layout, int rank, const std::
           {"MASTER_PORT", port}};
 }
 
-/// The number that follows `mark`.
+/// Returns the number that follows `mark`.
 long long time_after(const std::string& text, const std::string& mark) {
   const std::size_t at = text.find(mark);
   return at == std::string::npos ? 0 : std::stoll(text.substr(at + mark.size()));
 }
 
-/// Without a launcher that would end them. Shows how long each rank took to hear of it.
+/// Runs the ranks without a launcher, which would end them. Prints the time after which each rank
+/// got the error.
 void check_peers(Layout layout, const Fault& fault) {
   Program store({std::string(ACC_BIN_DIR) + "/acc-rendezvous", "--port", "0"});
   store.wait_for_text("listening on 127.0.0.1:");
@@ -96,7 +98,7 @@ void check_peers(Layout layout, const Fault& fault) {
   std::printf(" ms\n");
 }
 
-/// A launcher for each machine, at the port.
+/// Starts one launcher per machine.
 std::vector<std::unique_ptr<Program>> launch(Layout layout, const acc::test::ReservedPort& port,
                                              const char* how, const char* timeout) {
   std::vector<std::unique_ptr<Program>> machines;
@@ -122,7 +124,7 @@ std::vector<std::unique_ptr<Program>> launch(Layout layout, const acc::test::Res
   return machines;
 }
 
-/// Under a launcher a machine, which all print the same report.
+/// Runs the ranks with one launcher per machine. All launchers print the same report.
 void check_report(Layout layout, const Fault& fault) {
   const acc::test::ReservedPort port;
   const int at_fault = layout.ranks - 1;
@@ -134,11 +136,11 @@ void check_report(Layout layout, const Fault& fault) {
     CAPTURE(machine->err());
     CHECK(contains(machine->err(), "  last collectives:\n"));
     const std::string late = "  late      " + rank +
-                             ": it did not come to all_reduce 4 of unit transformer.h.2, backward";
+                             " did not enter all_reduce 4 of unit transformer.h.2, backward";
     if (how == "other" || how == "size") {
-      CHECK(contains(machine->err(), "  differs   " + rank + ": it called "));
+      CHECK(contains(machine->err(), "  differs   " + rank + " called "));
     } else {
-      // A peer may see its connections closed, and end, before it has ended itself.
+      // A peer may lose its connection and end before the rank at fault has ended.
       const bool by_itself = how == "killed" || how == "fails";
       const bool is_first = contains(machine->err(), "the job failed: " + rank + ": ");
       CHECK(((by_itself && is_first) || contains(machine->err(), late)));
@@ -146,7 +148,7 @@ void check_report(Layout layout, const Fault& fault) {
   }
 }
 
-/// Four ranks on two machines wait for one. Somebody who reaches the store meanwhile.
+/// Four ranks on two machines wait for one. Meanwhile a foreign client connects to the store.
 void check_stranger_at_store() {
   const acc::test::ReservedPort port;
   const auto machines = launch({"both", 4, 2}, port, "late", "3");
@@ -169,7 +171,7 @@ void check_stranger_at_store() {
   }
 }
 
-/// A rank that never comes, where only the launcher loses patience.
+/// A rank never enters a collective, and the job's time limit ends the job.
 void check_time_limit() {
   std::vector<std::string> command = {
       std::string(ACC_BIN_DIR) + "/acclaunch", "--cpu", "--num_processes", "3", "--timeout", "2"};
@@ -181,21 +183,21 @@ void check_time_limit() {
   CAPTURE(launcher.err());
   CHECK(contains(launcher.err(), "the job failed: the time limit of 2 s is over"));
   CHECK(contains(launcher.err(),
-                 "  late      rank 1: it did not come to all_reduce 4 of unit "
+                 "  late      rank 1 did not enter all_reduce 4 of unit "
                  "transformer.h.2, backward, in which ranks 0,2 waited for "));
 }
 
 }  // namespace
 
-TEST_CASE("the report of a job whose time is over names who was late") {
+TEST_CASE("the report of a job that exceeded its time limit names the late rank") {
   check_time_limit();
 }
 
-TEST_CASE("who reaches the store of a job neither finds the keys of its ranks nor ends it") {
+TEST_CASE("a foreign client of a job's store cannot read the ranks' keys or end the job") {
   check_stranger_at_store();
 }
 
-TEST_CASE("peers of a rank that dies, leaves, stops or differs name it, and the unit") {
+TEST_CASE("a rank that dies, leaves, stops or differs is named by its peers, with the unit") {
   for (const Fault& fault : kFaults) {
     for (const Layout& layout : kLayouts) {
       CAPTURE(layout.name);
@@ -205,7 +207,7 @@ TEST_CASE("peers of a rank that dies, leaves, stops or differs name it, and the 
   }
 }
 
-TEST_CASE("the report names a rank that dies, leaves, stops or differs, and the unit") {
+TEST_CASE("a rank that dies, leaves, stops or differs is named by the report, with the unit") {
   for (const Fault& fault : kFaults) {
     for (const Layout& layout : kLayouts) {
       CAPTURE(layout.name);

@@ -1,4 +1,4 @@
-// Launchers of one job, or of two, that were not started alike.
+// Launchers of one job, or of two jobs, that were started with different settings.
 #include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/text.hpp"
@@ -37,7 +37,7 @@ void check_refused(Program& job, const std::string& why, const std::string& why_
 
 }  // namespace
 
-TEST_CASE("disagreeing machines: each names what differs, and ends with status 2") {
+TEST_CASE("disagreeing machines: each names the difference and ends with status 2") {
   const struct {
     Words flags0, flags1, program1;
     std::string said0, said1;
@@ -86,7 +86,7 @@ TEST_CASE("disagreeing machines: each names what differs, and ends with status 2
   }
 }
 
-TEST_CASE("disagreeing machines: who comes after the refusal hears it too") {
+TEST_CASE("disagreeing machines: a machine that joins later gets the same error") {
   const ReservedPort port;
   const std::string why = "with the program echo";
   Program machine0(machine(0, port, 3, {}, kProgram));
@@ -98,7 +98,7 @@ TEST_CASE("disagreeing machines: who comes after the refusal hears it too") {
   check_refused(machine0, why);
 }
 
-TEST_CASE("disagreeing machines: one rank twice") {
+TEST_CASE("disagreeing machines: two machines with the same rank") {
   for (const int rank : {0, 1}) {
     CAPTURE(rank);
     const ReservedPort port;
@@ -116,7 +116,7 @@ TEST_CASE("disagreeing machines: one rank twice") {
   }
 }
 
-TEST_CASE("disagreeing machines: another job has the port") {
+TEST_CASE("disagreeing machines: another job uses the port") {
   const ReservedPort port;
   const std::map<std::string, std::string> other = {{"PET_RDZV_ID", "other"}};
   const std::string why = "serves the job 'none' there, not the job 'other'";

@@ -1,4 +1,4 @@
-// Elastic jobs: machines that come and go, and a daemon that forms the rounds.
+// Elastic jobs: machines join and leave, and a rendezvous daemon forms the rounds.
 #include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
@@ -21,7 +21,7 @@ Flags daemon_at(const ReservedPort& port) {
   return {ACC_BIN_DIR "/acc-rendezvous", "--port", port.text()};
 }
 
-/// One of `nodes` machines whose workers meet at the port.
+/// Returns the command of one of `nodes` machines that meet at the port.
 Flags machine(const ReservedPort& port, const std::string& nodes, const std::string& script,
               const Flags& more = {}) {
   Flags flags = c10d_flags(nodes, port, {"--rdzv-id", "job", "--rdzv-conf", "last_call_timeout=1"});
@@ -35,7 +35,7 @@ Flags with_rank(const ReservedPort& port, const std::string& rank) {
 
 }  // namespace
 
-TEST_CASE("elastic: who is killed, comes again or leaves makes a new round of the others") {
+TEST_CASE("elastic: a machine that is killed, rejoins or leaves starts a new round") {
   const ReservedPort port;
   Program daemon(daemon_at(port));
   daemon.wait_for_text("listening on");
@@ -72,7 +72,7 @@ TEST_CASE("elastic: who is killed, comes again or leaves makes a new round of th
   }
 }
 
-TEST_CASE("elastic: a job finds its daemon again, and counts its rounds on") {
+TEST_CASE("elastic: a job reconnects to a restarted daemon and continues its round numbers") {
   const ReservedPort port;
   const TemporaryFolder folder;
   auto daemon = std::make_unique<Program>(daemon_at(port));
@@ -91,7 +91,7 @@ TEST_CASE("elastic: a job finds its daemon again, and counts its rounds on") {
     each->wait_for_text("/2 end", 2);
     CHECK(contains(each->err(), "acclaunch: round 1: 2 machines, 2 workers; this is machine "));
   }
-  one.signal(SIGTERM);  // the other one is not enough
+  one.signal(SIGTERM);  // the remaining machine is fewer than the minimum
   CHECK(one.wait() == 128 + SIGTERM);
   CHECK(other.wait() == 128 + SIGTERM);
   int logs_of_rounds = 0;
@@ -102,7 +102,7 @@ TEST_CASE("elastic: a job finds its daemon again, and counts its rounds on") {
   CHECK(logs_of_rounds == 4);
 }
 
-TEST_CASE("elastic: to stop all machines at once is to ask each of them once") {
+TEST_CASE("elastic: a stop signal to all machines at once counts once per machine") {
   for (const char* nodes : {"2", "1:2"}) {
     CAPTURE(nodes);
     const ReservedPort port;
@@ -116,7 +116,7 @@ TEST_CASE("elastic: to stop all machines at once is to ask each of them once") {
     one.wait_for_text("worker-up");
     other.wait_for_text("worker-up");
     one.signal(SIGTERM);
-    other.wait_for_text("stopped by SIGTERM");  // has heard of it
+    other.wait_for_text("stopped by SIGTERM");  // knows that `one` stopped
     other.signal(SIGTERM);
     CHECK(one.wait() == 128 + SIGTERM);
     CHECK(other.wait() == 128 + SIGTERM);
@@ -126,7 +126,7 @@ TEST_CASE("elastic: to stop all machines at once is to ask each of them once") {
 }
 
 TEST_CASE(
-    "elastic: a time limit that passes on all machines leaves the workers their time to end") {
+    "elastic: when the time limit passes on all machines, workers still have time to end") {
   const ReservedPort port;
   const std::string script =
       "trap 'sleep 0.3; echo saved; exit 0' TERM; while :; do sleep 1000 & wait; done";
@@ -139,7 +139,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("elastic: who stops during the last call leaves the others to it") {
+TEST_CASE("elastic: a machine that stops during the last call leaves a round of the others") {
   const ReservedPort port;
   Program daemon(daemon_at(port));
   daemon.wait_for_text("listening on");
@@ -154,7 +154,7 @@ TEST_CASE("elastic: who stops during the last call leaves the others to it") {
   CHECK(one.out() == prefix(0) + "0 of 1\n");
 }
 
-TEST_CASE("elastic: a machine without a place hears that the job has ended") {
+TEST_CASE("elastic: a waiting machine is informed that the job has ended") {
   const ReservedPort port;
   Program daemon(daemon_at(port));
   daemon.wait_for_text("listening on");
@@ -172,7 +172,7 @@ TEST_CASE("elastic: a machine without a place hears that the job has ended") {
   CHECK(contains(spare.err(), ": the job 'job' has ended\n"));
 }
 
-TEST_CASE("elastic: a machine that has no place for its logs says so at once") {
+TEST_CASE("elastic: a machine whose log folder cannot be created fails at once") {
   const ReservedPort port;
   Program job(machine(port, "2", "echo started", {"--log-dir", "/proc/nowhere", "-r", "3"}));
   CHECK(job.wait() == 2);

@@ -1,4 +1,4 @@
-"""What `acclaunch explain --json` prints is what docs/explain.schema.json says.
+"""Validates the output of `acclaunch explain --json` against docs/explain.schema.json.
 
     explain_json_test.py ACCLAUNCH SOURCE_FOLDER
 """
@@ -31,7 +31,7 @@ def explain(words, folder, status=0, **variables):
 
 
 def check_schema_itself(plan):
-    """A schema that lets anything pass would prove nothing."""
+    """The schema must reject invalid documents."""
     for name in list(plan):
         assert SCHEMA.faults({k: v for k, v in plan.items() if k != name}), name
     assert SCHEMA.faults({**plan, "mode": "fast"})
@@ -81,8 +81,8 @@ tpu_use_cluster: true
 
 
 def check_mistakes(folder):
-    """A typo, a bad value, two keys that contradict each other, another mode's block, and what is
-    not supported: all in one run, with the lines of all keys concerned."""
+    """A typo, a bad value, two contradicting keys, the block of another mode and an unsupported
+    setting: all are reported in one run, with the lines of their keys."""
     (folder / "five.yaml").write_text(FIVE_MISTAKES)
     faults = explain(["--config_file", "five.yaml"], folder, status=2)["faults"]
     lines = [set(re.findall(r"five\.yaml:(\d+)", fault)) for fault in faults]
@@ -113,7 +113,7 @@ def main():
         refused = explain(["--config_file", "c.yaml"], folder, status=2)
         assert len(refused["faults"]) == 2, refused
         assert refused["faults"][0].startswith("c.yaml:1: "), refused
-        # A hint of several lines belongs to its fault.
+        # A hint of several lines is a part of its fault.
         assert len(explain(["--num_machines", "2", "--num_processes", "2", "true"], folder,
                            status=2)["faults"]) == 1
         check_configs(folder)

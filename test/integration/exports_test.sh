@@ -1,6 +1,6 @@
 #!/bin/sh
-# exports_test.sh LIBRARY HEADER...: the library exports each function of the C headers, and besides
-# them only what belongs to namespace acc.
+# exports_test.sh LIBRARY HEADER...: checks that the library exports each function of the C headers,
+# and otherwise only symbols of the namespace acc.
 set -eu
 library=$1
 shift

@@ -1,4 +1,4 @@
-// The other command lines that acclaunch speaks, by sub-command and by the name of a link.
+// The torchrun and deepspeed front ends, selected by sub-command or by the name of a link.
 #include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
@@ -59,7 +59,7 @@ TEST_CASE("faces: a link named torchrun is torchrun") {
   }
 }
 
-TEST_CASE("faces: the words of a link are flags and a program, never a sub-command") {
+TEST_CASE("faces: the arguments of a link are flags and a program, never a sub-command") {
   const Link link("torchrun");
   Program help({link.word()[0], "--help"});
   CHECK(help.wait() == 0);
@@ -70,14 +70,14 @@ TEST_CASE("faces: the words of a link are flags and a program, never a sub-comma
   CHECK(contains(wrong.err(), "--nnodes must be"));
 }
 
-TEST_CASE("faces: torchrun keeps the status of the worker that failed") {
+TEST_CASE("faces: torchrun returns the status of the worker that failed") {
   Program job(
       command(face("torchrun"), {"--nproc-per-node=2"}, "[ $RANK = 1 ] && exit 7; exec sleep 60"));
   CHECK(job.wait() == 7);
   CHECK(contains(job.err(), "rank 1: exited with code 7"));
 }
 
-TEST_CASE("faces: a signal of torchrun's list ends the job, another goes to the workers") {
+TEST_CASE("faces: a stop signal of torchrun ends the job, others are passed on to the workers") {
   const std::string script =
       "trap 'echo told; exit 0' USR1; echo ready; while :; do sleep 0.05; done";
   for (const auto& [list, says, status] :
@@ -94,7 +94,7 @@ TEST_CASE("faces: a signal of torchrun's list ends the job, another goes to the 
   }
 }
 
-TEST_CASE("faces: the local rank in the arguments, and the redirected streams") {
+TEST_CASE("faces: local rank in the arguments, and redirected streams") {
   const TemporaryFolder folder;
   Words words = command(face("torchrun"),
                         {"--nproc-per-node=2", "-r1:1", "--log-dir", folder.path().string(),
@@ -149,7 +149,7 @@ TEST_CASE("faces: a link named deepspeed is deepspeed") {
   CHECK(contains(second.out(), prefix(2) + "2 1 3 2 1 2 127.0.0.1 yes none\n"));
 }
 
-TEST_CASE("faces: machines bring different numbers of workers, with ranks given or handed out") {
+TEST_CASE("faces: machines with different numbers of workers, with fixed or assigned ranks") {
   const std::string script =
       "echo $RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE of $GROUP_WORLD_SIZE";
   for (const std::string backend : {"static", "c10d"}) {

@@ -1,4 +1,4 @@
-// What a user is told after real failures.
+// Failure reports after real failures of workers.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"
 #include "support/program.hpp"
@@ -25,7 +25,7 @@ std::vector<std::string> job(const InShell& shell, const std::string& script) {
   return in_shell("[ $RANK = 0 ] && exec sleep 1000\n" + script, shell);
 }
 
-/// A control group of 64 MiB, without swap where that can be had.
+/// A control group limited to 64 MiB, without swap if that can be configured.
 class SmallGroup {
  public:
   SmallGroup() {
@@ -49,7 +49,7 @@ class SmallGroup {
 
   explicit operator bool() const { return !path_.empty(); }
   [[nodiscard]] std::string name() const { return "/" + path_.filename().string(); }
-  /// For a shell that goes into it.
+  /// Returns a shell command that moves the shell itself into the group.
   [[nodiscard]] std::string entry() const {
     return "echo $$ > " + path_.string() + "/cgroup.procs";
   }
@@ -88,21 +88,21 @@ bool dumps_core_into_working_directory() {
 
 }  // namespace
 
-TEST_CASE("failure report: a worker killed for want of memory, by the kernel's log" *
+TEST_CASE("failure report: an out-of-memory kill that the kernel log names" *
           doctest::skip(!can_limit_memory() || !can_read_kernel_log())) {
   const SmallGroup group;
   Program program(job({}, group.entry() + "; exec " + kFaultyWorker + " touch 200"));
   CHECK(program.wait() == 128 + SIGKILL);
   CAPTURE(program.err());
   CHECK(contains(program.err(), "the job failed: rank 1: killed by SIGKILL (signal 9)\n"));
-  CHECK(contains(program.err(), "  cause     killed by the kernel for want of memory: 6"));
-  // The kernel gives the group's name in no more than ten reports in five seconds.
+  CHECK(contains(program.err(), "  cause     killed by the kernel: out of memory (OOM); 6"));
+  // The kernel limits the line with the group's name to ten in five seconds.
   CHECK((contains(program.err(),
                   " MiB resident, the limit of cgroup " + group.name() + " is 64 MiB\n") ||
-         contains(program.err(), " MiB resident, all that its cgroup may have\n")));
+         contains(program.err(), " MiB resident, the memory limit of its cgroup\n")));
 }
 
-TEST_CASE("failure report: a worker killed for want of memory in a container" *
+TEST_CASE("failure report: an out-of-memory kill in a container" *
           doctest::skip(!can_limit_memory() || !can_make_pid_namespaces())) {
   const SmallGroup group;
   Program program(job({.before = group.entry(), .wrapper = "unshare -pf --mount-proc "},
@@ -111,18 +111,18 @@ TEST_CASE("failure report: a worker killed for want of memory in a container" *
   CAPTURE(program.err());
   CHECK(
       contains(program.err(),
-               "  cause     probably killed by the kernel for want of memory (its cgroup counts 1 "
-               "more such kill since the start); it had "));
+               "  cause     probably killed by the kernel: out of memory (OOM); its cgroup counts "
+               "1 OOM kill since the start; its peak memory was "));
   CHECK(contains(program.err(), " MiB; the limit of its cgroup is 64 MiB\n"));
 }
 
-TEST_CASE("failure report: a SIGKILL of somebody else is not taken for want of memory") {
+TEST_CASE("failure report: a SIGKILL of another process is not reported as out of memory") {
   Program program(job({}, "kill -KILL $$"));
   CHECK(program.wait() == 128 + SIGKILL);
   CHECK_FALSE(contains(program.err(), "killed by the kernel"));
 }
 
-TEST_CASE("failure report: a signal that acclaunch passed on is nobody's fault") {
+TEST_CASE("failure report: a signal that acclaunch passed on is reported as such") {
   Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "/bin/sh", "-c",
                "echo worker-up; exec sleep 1000"});
   job.wait_for_text("worker-up", 2);
@@ -131,7 +131,7 @@ TEST_CASE("failure report: a signal that acclaunch passed on is nobody's fault")
   CHECK(contains(job.err(), "  cause     acclaunch got SIGXCPU and passed it on to all workers\n"));
 }
 
-TEST_CASE("failure report: two workers that fail at the same moment failed by themselves") {
+TEST_CASE("failure report: two workers that fail at the same moment both failed by themselves") {
   for (int round = 0; round < 5; ++round) {
     const Gate gate;
     // Rank 0 ends while the kernel still frees the memory of rank 1, which has called _exit: its
@@ -147,7 +147,7 @@ TEST_CASE("failure report: two workers that fail at the same moment failed by th
     const int status = program.wait();
     CAPTURE(program.err());
     CHECK((status == 3 || status == 1));
-    CHECK_FALSE(contains(program.err(), "when it was told to end"));
+    CHECK_FALSE(contains(program.err(), "asked it to end"));
   }
 }
 
@@ -158,7 +158,8 @@ TEST_CASE("failure report: a segmentation fault without a core dump") {
   CAPTURE(program.err());
   CHECK(contains(program.err(), "the job failed: rank 1: killed by SIGSEGV (signal 11)\n"));
   CHECK(
-      contains(program.err(), "  cause     no core dump: its limit is 0 (ulimit -c unlimited)\n"));
+      contains(program.err(), "  cause     no core dump: the limit on core files is 0 (raise it by "
+                              "ulimit -c unlimited)\n"));
   CHECK(contains(program.err(), "  its last lines on stderr:\n    | about to fail\n"));
 }
 
@@ -175,10 +176,10 @@ TEST_CASE("failure report: a segmentation fault with a core dump" *
   CHECK(fs::file_size(folder.path() / "core") > 0);
 }
 
-TEST_CASE("failure report: an error file that nobody can read does not hold up the report") {
+TEST_CASE("failure report: an unreadable error file does not delay the report") {
   Program program(job({}, "mkfifo $TORCHELASTIC_ERROR_FILE; exit 3"));
   CHECK(program.wait() == 3);
-  CHECK(contains(program.err(), "/error.json is no regular file)\n"));
+  CHECK(contains(program.err(), "/error.json is not a regular file)\n"));
   Program huge(job({}, "truncate -s 100G $TORCHELASTIC_ERROR_FILE; exit 3"));
   CHECK(huge.wait() == 3);
   CHECK(contains(huge.err(), "/error.json is larger than 1 MiB)\n"));

@@ -1,4 +1,5 @@
-// Who is hit by which signal, and when: how the job ends, and what is left of it.
+// Signals to every process of a job at every stage: how the job ends, and whether processes are
+// left.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"
 #include "support/left_behind.hpp"
@@ -22,24 +23,24 @@ namespace {
 
 enum class Who {
   acclaunch,   ///< the process that the user started
-  keeper,      ///< its child
+  keeper,      ///< child of acclaunch
   supervisor,  ///< the keeper's child, the workers' parent
   worker,
-  another,  ///< worker
-  workers,  ///< all of them
-  child,    ///< of a worker
-  session,  ///< a worker's child that went into a session of its own
+  another,  ///< another worker
+  workers,  ///< all workers
+  child,    ///< child of a worker
+  session,  ///< child of a worker that called setsid()
 };
 
 enum class When {
-  reading,   ///< the launcher, its config file; there is no worker yet
-  starting,  ///< the first of nine workers runs
+  reading,   ///< the launcher reads its config file; there are no workers yet
+  starting,  ///< the first of nine workers is running
   running,
-  ending,   ///< the workers were told to end by SIGTERM, and take their time
-  pausing,  ///< before the second restart
+  ending,   ///< the workers got SIGTERM and are ending slowly
+  pausing,  ///< the pause before the second restart
 };
 
-/// A status of 0: the job goes on, and then ends well.
+/// A status of 0 means that the job continues and succeeds.
 struct Fault {
   Who who = Who::acclaunch;
   int signal = 0;
@@ -50,7 +51,7 @@ constexpr const char* kWho[] = {"acclaunch", "keeper",  "supervisor", "worker",
                                 "another",   "workers", "child",      "session"};
 constexpr const char* kWhen[] = {"reading", "starting", "running", "ending", "pausing"};
 
-/// Two workers with a child each, and one in a session of its own; they wait at the gate.
+/// Two workers with one child each, and with a process in its own session; they wait at the gate.
 constexpr const char* kRunning = R"(
   setsid sh -c 'echo "session=$$ end"; exec sleep 1000' &
   sh -c 'echo "child=$$ end"; exec sleep 1000' &
@@ -91,7 +92,7 @@ std::vector<std::string> command_of(When when, const JobPlace& place, const Gate
   return {};
 }
 
-/// A job in a place of its own, which has come to `when`.
+/// A job with its own temporary folder that has reached the stage `when`.
 class Job {
  public:
   explicit Job(When when, const Fault& fault = {})
@@ -134,8 +135,8 @@ class Job {
     return found;
   }
 
-  /// The processes that clean up after acclaunch end after it.
-  /// Shows what it found, as a row of a table.
+  /// Checks the exit status and that nothing is left of the job, after waiting for the processes
+  /// that clean up when acclaunch has ended. Prints the result as one row of a table.
   void check_end(const std::string& row, int status, bool acclaunch_died) {
     const int found = program_.wait();
     const std::string left = acclaunch_died ? place_.left_at_last(program_) : place_.left(program_);
@@ -162,7 +163,7 @@ void await_stop(const Watched& processes) {
   }
 }
 
-/// A child of a worker that is stopped stays so.
+/// Sends the fault's signal. Continues processes that it stopped, except children of workers.
 void hit(const Fault& fault, const Job& job) {
   const Watched processes = job.find(fault.who);
   send(fault.signal, processes);
@@ -180,9 +181,9 @@ const Signals kStops = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
 const Signals kDeaths = {SIGKILL, SIGSEGV, SIGABRT};
 const Signals kStopsAndDeaths = {SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGKILL, SIGSEGV, SIGABRT};
 
-constexpr int kOfSignal = -1;  ///< a status: 128 + the signal
+constexpr int kOfSignal = -1;  ///< stands for the status 128 + signal
 
-/// Each of them is hit by each of the signals.
+/// A set of faults: each of the signals for each of the processes.
 struct Faults {
   std::vector<Who> who;
   Signals signals;
@@ -274,7 +275,7 @@ TEST_CASE("faults: any two of acclaunch, keeper and supervisor killed at the sam
       Job job(When::running);
       const Watched first = job.find(pair[0]);
       const Watched second = job.find(pair[1]);
-      for (const int signal : {SIGSTOP, SIGKILL}) {  // when one dies, neither can do anything
+      for (const int signal : {SIGSTOP, SIGKILL}) {  // stops both before either is killed
         send(signal, first);
         send(signal, second);
       }
@@ -285,7 +286,7 @@ TEST_CASE("faults: any two of acclaunch, keeper and supervisor killed at the sam
   }
 }
 
-TEST_CASE("faults: the user is told that the keeper or the supervisor was killed") {
+TEST_CASE("faults: a message names the keeper or supervisor that was killed") {
   for (const Who who : {Who::keeper, Who::supervisor}) {
     Job job(When::running);
     const Watched killed = job.find(who);
@@ -293,18 +294,18 @@ TEST_CASE("faults: the user is told that the keeper or the supervisor was killed
     job.check_end(std::string(kWho[static_cast<int>(who)]) + " SIGKILL, alone", 128 + SIGKILL,
                   false);
     CHECK(contains(job.program().err(),
-                   std::string("acclaunch: its ") + kWho[static_cast<int>(who)] + " (pid " +
-                       std::to_string(killed[0]) +
-                       ") was killed by SIGKILL (signal 9); the workers were ended\n"));
+                   std::string("acclaunch: its ") + kWho[static_cast<int>(who)] +
+                       " process (pid " + std::to_string(killed[0]) +
+                       ") was killed by SIGKILL (signal 9); all workers were killed\n"));
   }
 }
 
-TEST_CASE("faults: what is stopped, and perhaps goes on, ends all the same") {
+TEST_CASE("faults: a stopped process, continued or not, does not keep the job from ending") {
   const Fault kEnds[] = {
       {Who::acclaunch, SIGTERM}, {Who::acclaunch, SIGKILL}, {Who::another, SIGKILL}};
   for (const Who who : {Who::acclaunch, Who::keeper, Who::supervisor, Who::worker, Who::workers}) {
     for (const Fault& end : kEnds) {
-      // Nobody but the user continues acclaunch, nor anything for a worker's failure.
+      // Only the user continues acclaunch; a worker's failure continues nothing.
       const bool must_go_on =
           who == Who::acclaunch || (end.who == Who::another && who < Who::worker);
       for (const bool goes_on : {true, false}) {
@@ -342,7 +343,7 @@ TEST_CASE("faults: Ctrl-Z stops the workers, fg continues them") {
   job.check_end("acclaunch SIGTSTP, then SIGCONT", 0, false);
 }
 
-TEST_CASE("faults: processes that start others, faster than one can look, end with the job") {
+TEST_CASE("faults: processes that fork continuously end with the job") {
   const std::string script = R"(
     setsid sh -c 'trap "" TERM; while :; do setsid sh -c "sleep 1000 & sleep 0.01" & wait $!; done' &
     echo worker-up

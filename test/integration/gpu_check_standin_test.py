@@ -1,4 +1,4 @@
-"""scripts/gpu_check from its first to its last step on stand-in libraries; nothing of it is recorded.
+"""Runs all steps of scripts/gpu_check on stand-in libraries, without recording results.
 
     gpu_check_standin_test.py BIN STANDIN_FOLDER
 """

@@ -1,5 +1,5 @@
-// A rank that meets its peers and then, if it is the one at fault, does what it is told, while the
-// others do a few collectives; who is told of a failure prints it and ends with 42.
+// A rank that joins its group and runs a few collectives. The rank at fault misbehaves as its
+// argument says. A rank whose collective fails prints the error and exits with 42.
 //   group_probe RANK [killed|exits|fails|stops|other|size|late]
 #include "acc/base/error.hpp"
 #include "acc/plugins/environment.hpp"
@@ -28,7 +28,7 @@ long long milliseconds() {
       .count();
 }
 
-/// What the rank at fault does where the others call all_reduce of 1000 figures.
+/// Action of the rank at fault while the others call all_reduce of 1000 elements.
 void be_at_fault(const std::string& how, acc::collectives::ProcessGroup& group,
                  std::vector<float>& data) {
   std::fprintf(stderr, "at fault at %lld ms\n", milliseconds());

@@ -1,5 +1,5 @@
-// acclaunch in an interactive shell on a terminal: each case is what the same program shows without
-// acclaunch, which runs it first.
+// acclaunch in an interactive shell on a terminal. Each case runs a program first without acclaunch
+// and then with it, and expects the same output.
 #include "support/temporary_folder.hpp"
 #include "support/terminal_session.hpp"
 #include "support/text.hpp"
@@ -18,7 +18,8 @@ namespace {
 constexpr const char* kCtrlC = "\x03";
 constexpr const char* kCtrlZ = "\x1a";
 
-/// Rank 0 reads the terminal, or what another process sends; other ranks wait for its end.
+/// Rank 0 reads the terminal, or the input that another process sends; other ranks wait for its
+/// end.
 constexpr const char* kPrograms = R"(
 [ "${RANK:-0}" = 0 ] || exec sleep 1000
 echo begun
@@ -28,7 +29,7 @@ case $1 in
 esac
 )";
 
-/// One line of keys, and then what has to appear.
+/// One line of input, and the output that must follow.
 struct Step {
   std::string keys;
   std::string awaited;
@@ -50,7 +51,7 @@ std::string replaced(std::string text, const std::string& word, const std::strin
   return text;
 }
 
-/// An interactive bash that does not echo what is typed.
+/// An interactive bash without echo.
 class Shell {
  public:
   explicit Shell(const std::string& launcher)
@@ -178,7 +179,7 @@ TEST_CASE("job control: a job under nohup outlives its terminal") {
     Shell shell(launcher);
     shell.run({"nohup %waits > %file 2>&1 &\n", kPrompt});
     shell.run({"tail -F %file | grep -m1 begun\n", "begun"});
-    // Sends to the program and hears of it, after the terminal is gone.
+    // Exchanges data with the program after the terminal has closed.
     Program friend_of_it({"/bin/sh", "-c", "echo now > " + shell.folder() + "/in; cat " +
                                                shell.folder() + "/out"});
     shell.session().hang_up();
@@ -187,12 +188,12 @@ TEST_CASE("job control: a job under nohup outlives its terminal") {
   }
 }
 
-TEST_CASE("job control: a job that was interrupted dies of SIGINT, with its status for a shell") {
+TEST_CASE("job control: an interrupted job dies of SIGINT, and a shell sees that status") {
   struct Row {
     std::string signal;
     int number;
     int wait_status;
-    int compat_wait_status;  ///< of `accelerate launch`
+    int compat_wait_status;  ///< that of `accelerate launch`
   };
   for (const Row& row : {Row{"INT", SIGINT, SIGINT, SIGINT},
                          Row{"TERM", SIGTERM, (128 + SIGTERM) << 8, 1 << 8}}) {
@@ -214,7 +215,7 @@ TEST_CASE("job control: a job that was interrupted dies of SIGINT, with its stat
   }
 }
 
-TEST_CASE("job control: the terminal is left as it was by a job that failed") {
+TEST_CASE("job control: a failed job restores the terminal's mode") {
   const std::string job = kAcclaunch + "2 /bin/sh -c '[ $RANK = 1 ] || stty -echo; ";
   const std::string shows = "echo mode:$(stty -a | grep -o -- \"-*echo \")";
   TerminalSession failing({"/bin/sh", "-c", job + "kill -9 $$'; " + shows});
@@ -225,7 +226,7 @@ TEST_CASE("job control: the terminal is left as it was by a job that failed") {
   CHECK(contains(changing.bytes(), "mode:-echo"));
 }
 
-TEST_CASE("job control: a debugger in rank 0 of several") {
+TEST_CASE("job control: a debugger on rank 0 of several ranks") {
   TerminalSession session({ACC_BIN_DIR "/acclaunch", "torchrun", "--nproc-per-node", "2",
                            "--no-python", "python3", "-u", "-c",
                            "import os, pdb\n"
@@ -240,10 +241,10 @@ TEST_CASE("job control: a debugger in rank 0 of several") {
   CHECK(session.wait() == 0);
 }
 
-TEST_CASE("stdin: one rank reads what the launcher reads, the others nothing") {
+TEST_CASE("stdin: one rank reads the launcher's stdin, the others /dev/null") {
   struct Row {
     std::string flags;
-    std::string lines;  ///< that all ranks have read, sorted
+    std::string lines;  ///< lines that all ranks have read, sorted
   };
   const std::vector<Row> rows = {
       {"--cpu --num_processes 1", "0:data "},
@@ -266,7 +267,7 @@ TEST_CASE("stdin: one rank reads what the launcher reads, the others nothing") {
   }
 }
 
-TEST_CASE("stdin: a rank that cannot be") {
+TEST_CASE("stdin: an invalid rank is an error") {
   for (const auto& [value, expected] : std::map<std::string, std::string>{
            {"2", "--stdin must be below the number of processes, 2, got \"2\""},
            {"-1", "--stdin must be a rank, from 0, or none, got \"-1\""},
@@ -280,7 +281,7 @@ TEST_CASE("stdin: a rank that cannot be") {
   }
 }
 
-TEST_CASE("job control: as without acclaunch") {
+TEST_CASE("job control: a program behaves as without acclaunch") {
   for (const Case& row : kCases) {
     for (const std::string& launcher : kLaunchers) {
       CAPTURE(row.name);

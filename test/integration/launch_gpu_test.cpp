@@ -1,4 +1,4 @@
-// acclaunch on a machine with GPUs: the driver's libraries are stand-ins, everything else is real.
+// acclaunch on a machine with GPUs. Only the driver's libraries are replaced by stand-ins.
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using Words = std::vector<std::string>;
 using Variables = std::map<std::string, std::string>;
 
-/// The first and the last CPU that this process may run on.
+/// Returns the first and the last CPU that this process may run on.
 std::pair<std::string, std::string> two_cores() {
   cpu_set_t usable;
   REQUIRE(::sched_getaffinity(0, sizeof usable, &usable) == 0);
@@ -29,7 +29,7 @@ std::pair<std::string, std::string> two_cores() {
   return {std::to_string(first), std::to_string(last)};
 }
 
-/// Two GPUs, each at a NUMA node of one core.
+/// Two GPUs, each next to a NUMA node with one core.
 class Machine {
  public:
   [[nodiscard]] Variables with(const Variables& more) const {
@@ -46,7 +46,7 @@ class Machine {
   }
 
  private:
-  TemporaryFolder sys_;  // empty: nothing there knows the GPUs
+  TemporaryFolder sys_;  // an empty sysfs, without the GPUs
 };
 
 struct Ran {
@@ -85,7 +85,7 @@ TEST_CASE("GPUs: a worker runs on the cores of its GPU's NUMA node") {
   CHECK(contains(chosen.out, "[0] cores " + last + " cuda\n"));
 }
 
-TEST_CASE("GPUs: explain shows them and where each worker runs") {
+TEST_CASE("GPUs: explain shows the GPUs and the placement of each worker") {
   const Machine machine;
   const auto [first, last] = two_cores();
   const Ran shown = acclaunch(
@@ -99,7 +99,7 @@ TEST_CASE("GPUs: explain shows them and where each worker runs") {
   CHECK(contains(shown.out, "local rank 1 on GPU 1, CPUs " + last + " of NUMA node 1"));
 }
 
-TEST_CASE("GPUs: without NVML the driver itself is asked, whatever is visible") {
+TEST_CASE("GPUs: without NVML the CUDA driver is queried, independent of CUDA_VISIBLE_DEVICES") {
   const Machine machine;
   const TemporaryFolder folder;
   fs::create_symlink(fs::path(ACC_STANDIN_FOLDER) / "libcuda.so.1", folder.path() / "libcuda.so.1");
@@ -112,7 +112,7 @@ TEST_CASE("GPUs: without NVML the driver itself is asked, whatever is visible") 
   CHECK(contains(shown.out, "local rank 0 on GPU 1"));
 }
 
-TEST_CASE("GPUs: without any, several ranks run on the CPU, and acclaunch says why") {
+TEST_CASE("GPUs: without GPUs several ranks run on the CPU, and a notice says why") {
   const Machine machine;
   const std::map<std::string, std::string> reasons = {
       {"no_driver", "no GPU on this machine: the workers run on the CPU"},
@@ -127,7 +127,7 @@ TEST_CASE("GPUs: without any, several ranks run on the CPU, and acclaunch says w
   }
 }
 
-TEST_CASE("GPUs: what is asked for and is not there ends in one sentence and status 2") {
+TEST_CASE("GPUs: a missing GPU that is requested ends in one message and status 2") {
   struct Case {
     Words words;
     Variables variables;

@@ -1,4 +1,4 @@
-// acclaunch with real processes: what they get, how they end, and that nothing of them is left.
+// acclaunch with real processes: their environment, how they end, and that no process is left.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"
 #include "support/program.hpp"
@@ -22,7 +22,7 @@ using Flags = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("launch: success is quiet, lines carry their rank") {
+TEST_CASE("launch: success prints nothing, lines have their rank as prefix") {
   Program job(acclaunch({"--cpu", "--num_processes", "3"}, "echo out $RANK; echo err $RANK >&2"));
   CHECK(job.wait() == 0);
   std::istringstream out(job.out());
@@ -36,7 +36,7 @@ TEST_CASE("launch: success is quiet, lines carry their rank") {
   CHECK_FALSE(contains(job.err(), "failed"));
 }
 
-TEST_CASE("launch: workers see who they are") {
+TEST_CASE("launch: workers get their ranks in environment variables") {
   Program job(acclaunch({"--cpu", "--num_processes", "2"}, R"(
     echo "$RANK $LOCAL_RANK $WORLD_SIZE $LOCAL_WORLD_SIZE $GROUP_RANK $TORCHELASTIC_RESTART_COUNT" \
          "$MASTER_ADDR $INHERITED"
@@ -85,7 +85,7 @@ TEST_CASE("launch: supervisor and guardian have different names") {
   CHECK_FALSE(contains(title, "acclaunch"));
 }
 
-TEST_CASE("launch: a worker that cleans up on SIGTERM has the time for it") {
+TEST_CASE("launch: a worker has time to clean up on SIGTERM") {
   Program job(
       acclaunch({"--cpu", "--num_processes", "2"},
                 "trap 'echo saved $RANK; exit 0' TERM; echo worker-up; while :; do sleep 1000 "
@@ -97,7 +97,7 @@ TEST_CASE("launch: a worker that cleans up on SIGTERM has the time for it") {
   CHECK(contains(job.out(), "[1] saved 1\n"));
 }
 
-TEST_CASE("launch: a job whose time is over ends with status 124") {
+TEST_CASE("launch: a job that exceeds its time limit ends with status 124") {
   for (const char* script : {"exec sleep 1000", "trap 'exit 0' TERM; sleep 1000 & wait"}) {
     CAPTURE(script);
     Program job(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1"}, script));
@@ -110,7 +110,7 @@ TEST_CASE("launch: a job whose time is over ends with status 124") {
   CHECK(quick.wait() == 0);
 }
 
-TEST_CASE("launch: a failed job leaves its report, and its first failure where torchrun does") {
+TEST_CASE("launch: a failed job writes its report, and torchrun's error file") {
   const TemporaryFolder folder;
   const std::string logs = (folder.path() / "logs").string();
   const std::string own = (folder.path() / "error.json").string();
@@ -213,7 +213,7 @@ TEST_CASE("launch: several machines need their port, also the default one") {
   CHECK(job.out().empty());
 }
 
-TEST_CASE("launch: two jobs beside each other each get a port") {
+TEST_CASE("launch: two concurrent jobs get different ports") {
   const std::string script = "echo port=$MASTER_PORT end; read -r line < $GATE";
   const Gate gate;
   Program one(acclaunch({"--cpu", "--num_processes", "2"}, script), {{"GATE", gate.path()}});

@@ -1,4 +1,4 @@
-// Lines of a program that uses the runtime are there when they are written.
+// Lines of a program that uses the runtime appear as soon as they are written.
 #include "support/program.hpp"
 
 #include <doctest/doctest.h>

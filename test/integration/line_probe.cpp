@@ -1,4 +1,4 @@
-// Writes a line in each way that C++ has, flushes none, and waits for a signal.
+// Writes a line with each output facility of C++ without flushing it, and waits for a signal.
 #include "acc/runtime.hpp"
 
 #include <unistd.h>

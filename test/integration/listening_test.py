@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Where launchers listen, by what they are told, in a network and with an /etc/hosts of their own.
+"""Addresses on which launchers listen, by their flags, in a network namespace with its own /etc/hosts.
 
     listening_test.py BIN_FOLDER
 
-Each row starts launchers, waits until they serve, and compares the addresses of all listening
-sockets. Returns 77 where no network or mount namespace can be made.
+Each row starts launchers, waits until they listen, and compares the addresses of all listening
+sockets. Exits with 77 if network or mount namespaces cannot be created.
 """
 import os
 import socket
@@ -22,11 +22,11 @@ from own_network import own_network
 SKIPPED = 77
 PORT = 29511
 OWN, OWN6, FOREIGN = "10.9.0.1", "fd00:9::1", "192.0.2.1"
-NODE = "node0.test"  # leads to 127.0.1.1, as Debian has it
-HERE = "here.test"  # leads to OWN
+NODE = "node0.test"  # resolves to 127.0.1.1, as on Debian
+HERE = "here.test"  # resolves to OWN
 ALL = {"0.0.0.0", "::"}
 UP = "echo worker-up; exec sleep 1000"
-# A worker that finds its store as torch does, by the system's look-up.
+# A worker that connects to its store like torch, by the system's name resolution.
 REACH = ("python3 -c 'import os, socket; e = os.environ; "
          "socket.create_connection((e[\"MASTER_ADDR\"], int(e[\"MASTER_PORT\"]))); print(\"reached\")'")
 HOSTS = f"127.0.0.1 localhost\n127.0.1.1 {NODE}\n{OWN} {HERE}\n"
@@ -49,7 +49,7 @@ def listening():
 
 
 class Launcher:
-    """acclaunch with an /etc/hosts of its own."""
+    """acclaunch with its own /etc/hosts."""
 
     def __init__(self, arguments, script, hosts, errors):
         self.errors = errors
@@ -61,7 +61,7 @@ class Launcher:
     def wait_for_error(self, text):
         while text not in self.said():
             assert self.process.poll() is None, self.said()
-            time.sleep(0.02)  # between two looks at a file that another process writes
+            time.sleep(0.02)  # poll interval for a file that another process writes
 
     def wait_for_output(self, text):
         line = ""
@@ -97,8 +97,8 @@ def several(address, rank=0):
 WARNING = "is open: any client that reaches it can read and write every key and join every job"
 ELSEWHERE = (f"this is machine 0, but --main_process_ip {FOREIGN} resolves to {FOREIGN}, "
              "which is not an address of this machine")
-# Name, launchers, addresses, what is said on standard error and what is not. One launcher of two
-# machines waits for the other; otherwise the workers run.
+# Name, launchers, addresses, expected text on stderr, unexpected text on stderr. A single launcher of
+# two machines waits for the other one; otherwise the workers run.
 ROWS = [
     ("static, loopback", [static("127.0.0.1")], {"127.0.0.1"}, [], [WARNING]),
     ("static, localhost", [static("localhost")], {"127.0.0.1"}, [], [WARNING]),
@@ -141,7 +141,7 @@ ROWS = [
     ("one machine, deepspeed", [["deepspeed", "--num_gpus", "2", "--no_python", "--no_local_rank"]], {"127.0.0.1"}, [], [WARNING]),
 ]
 
-# What localhost is in /etc/hosts, and where a store at localhost listens.
+# Lines for localhost in /etc/hosts, and the addresses on which a store at localhost listens.
 LOCALHOSTS = [
     ("as IPv4 written as IPv6", "::ffff:127.0.0.1 localhost\n", {"127.0.0.1"}),
     ("as IPv6 alone", "::1 localhost\n", {"::1"}),
@@ -203,7 +203,7 @@ def check_localhost(name, hosts, expected):
 
 
 def collect(failures, check, *arguments):
-    """All rows are told of, not only the first that fails."""
+    """Reports all rows that fail, not only the first one."""
     try:
         check(*arguments)
     except AssertionError as error:

@@ -1,4 +1,4 @@
-// What loading weights reads, and how much host memory it takes:
+// Measures how much data is read, and how much host memory is used, when loading weights:
 //   loading_probe write FILE
 //   loading_probe read FILE_OF_RANK_0 FILE_OF_THE_OTHERS
 #include "acc/runtime.hpp"
@@ -9,7 +9,7 @@
 
 namespace {
 
-/// A figure of /proc/self/<file>, under its name there.
+/// Returns a value of /proc/self/<file>, by its name there.
 long figure(const char* file, const std::string& name) {
   std::ifstream lines(std::string("/proc/self/") + file);
   for (std::string word; lines >> word;) {
@@ -22,12 +22,12 @@ long figure(const char* file, const std::string& name) {
   return -1;
 }
 
-/// The most memory that this process had so far, files that it mapped included.
+/// Returns the peak resident memory of this process, including mapped files.
 long peak_kib() {
   return figure("status", "VmHWM:");
 }
 
-/// What it has read by calls so far.
+/// Returns the number of bytes read by system calls so far.
 long read_kib() {
   return figure("io", "rchar:") / 1024;
 }

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-// Real processes that load a file of 64 MiB: what they read, and the memory that this takes.
+// Processes that load a file of 64 MiB: the bytes that they read, and the memory that this needs.
 namespace {
 
 using acc::test::Program;
@@ -17,10 +17,10 @@ constexpr long kFileKib = 64 * 1024;
 
 struct Loading {
   long read_kib = 0;
-  long grown_kib = 0;  ///< by how much it raised the rank's peak
+  long grown_kib = 0;  ///< increase of the rank's peak memory
 };
 
-/// What each rank did. Every rank keeps all weights.
+/// Returns the measurements of each rank. Every rank keeps all weights.
 std::vector<Loading> load(const std::string& efficient, const std::string& file,
                           const std::string& file_of_others) {
   Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "3", "--use_fsdp",
@@ -39,7 +39,7 @@ std::vector<Loading> load(const std::string& efficient, const std::string& file,
     REQUIRE(std::sscanf(job.out().c_str() + at, "rank %*d: read %ld KiB, grew %ld KiB, %lf",
                         &loading.read_kib, &loading.grown_kib, &last) == 3);
     CHECK(last == 0.5);
-    CHECK(loading.grown_kib < kFileKib / 4);  // what is read or sent at once, and no more
+    CHECK(loading.grown_kib < kFileKib / 4);  // only what is read or sent at a time
     ranks.push_back(loading);
   }
   return ranks;
@@ -47,7 +47,7 @@ std::vector<Loading> load(const std::string& efficient, const std::string& file,
 
 }  // namespace
 
-TEST_CASE("fsdp_cpu_ram_efficient_loading: rank 0 alone reads the file, and nobody holds it") {
+TEST_CASE("fsdp_cpu_ram_efficient_loading: only rank 0 reads the file, and no rank holds it") {
   const acc::test::TemporaryFolder folder;
   const std::string file = (folder.path() / "weights.safetensors").string();
   Program writer({kProbe, "write", file});

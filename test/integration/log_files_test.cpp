@@ -1,4 +1,4 @@
-// Where the workers' output goes: log folders, redirection, tee and filters.
+// Destinations of the workers' output: log folders, redirection, tee and filters.
 #include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 using Files = std::map<std::string, std::string>;
 
-/// Every file below `folder`, its path from the run's own folder on, with its text.
+/// Returns the text of every file below `folder`, by its path relative to the folder of the run.
 Files files_below(const fs::path& folder) {
   Files files;
   for (const auto& run : fs::directory_iterator(folder)) {
@@ -51,7 +51,7 @@ TEST_CASE("log files: a stream goes to its file, to the console, or to both") {
   CHECK_FALSE(contains(job.err(), "err 0"));
 }
 
-TEST_CASE("log files: lines with one of the words also go to a file of all ranks") {
+TEST_CASE("log files: lines that match the filter also go to a file of all ranks") {
   TemporaryFolder folder;
   Program job(
       torchrun({"--nproc-per-node", "2", "-t", "1", "--duplicate-stdout-filters", "loss,a,,b",
@@ -65,10 +65,10 @@ TEST_CASE("log files: lines with one of the words also go to a file of all ranks
     CHECK(contains(filtered, line));
   }
   CHECK_FALSE(contains(filtered, "other"));
-  CHECK_FALSE(files.contains("attempt_0/filtered_stderr.log"));  // stderr is not tee'd
+  CHECK_FALSE(files.contains("attempt_0/filtered_stderr.log"));  // --tee does not include stderr
 }
 
-TEST_CASE("log files: each attempt has its own") {
+TEST_CASE("log files: each attempt has its own files") {
   TemporaryFolder folder;
   Program job(torchrun({"-r", "3", "--max-restarts", "1", "--log-dir", folder.path().string()},
                        "echo in $TORCHELASTIC_RESTART_COUNT; exit $((1 - "
@@ -95,7 +95,7 @@ TEST_CASE("log files: the report has the last lines of a redirected stderr") {
   CHECK_FALSE(contains(job.err(), "line 29979\n"));
 }
 
-TEST_CASE("log files: ranks that the filter leaves out are not on the console") {
+TEST_CASE("log files: ranks that the filter excludes are not on the console") {
   Program job(torchrun({"--nproc-per-node", "3", "--local-ranks-filter", "1"}, kSpeak));
   CHECK(job.wait() == 0);
   CHECK(job.out() == "[1] out 1\n");
@@ -103,7 +103,7 @@ TEST_CASE("log files: ranks that the filter leaves out are not on the console") 
   CHECK_FALSE(contains(job.err(), "err 0"));
 }
 
-TEST_CASE("log files: where nobody named a folder, the launcher says where they are") {
+TEST_CASE("log files: without --log_dir the launcher prints the folder") {
   TemporaryFolder folder;
   Program job(torchrun({"-t", "3"}, kSpeak), {{"TMPDIR", folder.path().string()}});
   CHECK(job.wait() == 0);
@@ -121,7 +121,7 @@ TEST_CASE("log files: where nobody named a folder, the launcher says where they 
   }
 }
 
-TEST_CASE("log files: the temporary folder is for nobody else to look into") {
+TEST_CASE("log files: other users cannot read the temporary folder") {
   TemporaryFolder folder;
   Program job(
       torchrun({"--nproc-per-node", "2"}, "stat -c %a $TMPDIR/acclaunch_*; exec sleep 1000"),
@@ -132,7 +132,7 @@ TEST_CASE("log files: the temporary folder is for nobody else to look into") {
   CHECK(fs::is_empty(folder.path()));
 }
 
-TEST_CASE("log files: a job that does not come together leaves no folder") {
+TEST_CASE("log files: a job whose rendezvous fails leaves no folder") {
   const TemporaryFolder folder;
   const ReservedPort port;
   port.listen();

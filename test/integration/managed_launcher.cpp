@@ -1,4 +1,4 @@
-// acclaunch as it is under a manager that prints all machines' lines to one place and signals every
+// Runs acclaunch like a job manager that merges the output of all machines and that signals every
 // process itself.
 #include "acc/base/error.hpp"
 #include "acc/launcher/face.hpp"
@@ -11,7 +11,7 @@
 using namespace acc::launcher;
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);  // argv becomes a title
+  const std::vector<std::string> arguments(argv + 1, argv + argc);  // argv is overwritten later
   return run_guarded(argc, argv, [&](Guard guard) {
     try {
       const Face& face = accelerate_face();

@@ -1,4 +1,4 @@
-// Launchers under a manager of jobs, managed_launcher.cpp.
+// Launchers under a job manager, which managed_launcher.cpp simulates.
 #include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/text.hpp"
@@ -28,7 +28,7 @@ std::vector<std::string> machine(int rank, const ReservedPort& port) {
 
 }  // namespace
 
-TEST_CASE("managed machines: one report, and lines about the job once") {
+TEST_CASE("managed machines: one report, and job-wide lines once") {
   const ReservedPort port;
   const std::string script = "[ $RANK = 1 ] && exit 7; exec sleep 1000";
   Program machine0(managed(machine(0, port), script));
@@ -42,7 +42,7 @@ TEST_CASE("managed machines: one report, and lines about the job once") {
 }
 
 TEST_CASE(
-    "managed machines: a signal to workers and launcher is no failure, whoever gets it first") {
+    "managed machines: a signal to workers and launcher is not a failure, in either order") {
   for (const bool workers_first : {true, false}) {
     CAPTURE(workers_first);
     Program job(managed({"--num_processes", "2"}, "echo pid=$$ end; exec sleep 1000"));
@@ -67,7 +67,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("managed machines: a repeated signal does not insist") {
+TEST_CASE("managed machines: a repeated stop signal does not kill the workers") {
   Program job(
       managed({}, "trap 'sleep 1; echo saved; exit 0' TERM; echo up; while :; do sleep 0.1; done"));
   job.wait_for_text("up");
@@ -78,7 +78,7 @@ TEST_CASE("managed machines: a repeated signal does not insist") {
   CHECK(contains(job.out(), "saved"));
 }
 
-TEST_CASE("managed machines: a worker that a signal ended alone has failed") {
+TEST_CASE("managed machines: a worker that alone was killed by a signal has failed") {
   Program job(managed({"--num_processes", "2"}, "[ $RANK = 1 ] && kill -TERM $$; exec sleep 1000"));
   CHECK(job.wait() == 128 + SIGTERM);
   CHECK(contains(job.err(), "the job failed: rank 1: killed by SIGTERM"));

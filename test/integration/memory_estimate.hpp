@@ -16,19 +16,19 @@ namespace acc::test {
 using launcher::Offload;
 using plugins::Strategy;
 
-/// A small GPT-2 trained by four ranks, and what is foretold of it.
+/// A training of a small GPT-2 on four ranks, and the inputs of its memory estimate.
 struct EstimateCase {
-  std::vector<std::string> flags;  ///< of the launch
+  std::vector<std::string> flags;  ///< launcher flags
   Strategy strategy = Strategy::no_shard;
   bool sixteen_bit = false;
   Offload offload = Offload::none;
   bool overlaps = true;
-  std::vector<std::string> options = {};  ///< of train_gpt
-  /// What else its size says.
+  std::vector<std::string> options = {};  ///< train_gpt options
+  /// Sets further fields of the training size.
   std::function<void(launcher::TrainingSize&)> adjust = [](launcher::TrainingSize&) {};
 };
 
-// Shards are padded to whole multiples of 16 elements, parameter by parameter.
+// Shards are padded to multiples of 16 elements per parameter, which the estimate does not include.
 inline constexpr double kTolerance = 0.02;
 
 inline launcher::TrainingSize training_size(const EstimateCase& each) {
@@ -46,7 +46,7 @@ inline launcher::TrainingSize training_size(const EstimateCase& each) {
   return size;
 }
 
-/// The last line of the metrics of two steps of that model.
+/// Trains the model for two steps and returns the last line of its metrics.
 inline nlohmann::json metrics_of(const EstimateCase& each, const std::string& train_gpt,
                                  const std::map<std::string, std::string>& variables = {}) {
   const TemporaryFolder folder;

@@ -1,9 +1,9 @@
-// What estimate-memory foretells beside what the runtime holds of a stand-in GPU's memory.
+// Compares estimate-memory with the memory that the runtime uses on a stand-in GPU.
 #include "memory_estimate.hpp"
 
 using namespace acc::test;
 
-TEST_CASE("estimate-memory: what a training holds of a GPU's memory is what was foretold") {
+TEST_CASE("estimate-memory: the estimate equals the GPU memory that a training uses") {
   const std::string standins = ACC_STANDIN_FOLDER;
   const std::map<std::string, std::string> variables = {
       {"LD_LIBRARY_PATH", standins},
@@ -19,7 +19,7 @@ TEST_CASE("estimate-memory: what a training holds of a GPU's memory is what was 
       {{"--use_deepspeed", "--zero_stage", "1", "--mixed_precision", "bf16"},
        Strategy::shard_optimizer,
        true},
-      // DeepSpeed's overlap_comm is off but for stage 3.
+      // DeepSpeed's overlap_comm is off except for stage 3.
       {{"--use_deepspeed", "--zero_stage", "2"},
        Strategy::shard_grad_op,
        false,
@@ -70,7 +70,7 @@ TEST_CASE("estimate-memory: what a training holds of a GPU's memory is what was 
         acc::launcher::rank_memory(training_size(each), each.strategy, each.offload);
     const std::int64_t activations = found.at("activation_bytes");
     check_near(found.at("device_peak_bytes").get<std::int64_t>() - activations, foretold.device);
-    // Its shard is counted in host memory, too.
+    // Its shard is counted in host memory, as well.
     CHECK(found.at("parameter_bytes") > 0);
   }
 }

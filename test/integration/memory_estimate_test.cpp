@@ -1,4 +1,4 @@
-// What estimate-memory foretells beside what the runtime reports of a training on the CPU.
+// Compares estimate-memory with the memory that the runtime reports for a training on the CPU.
 #include "memory_estimate.hpp"
 
 using namespace acc::test;
@@ -29,7 +29,7 @@ void check(const EstimateCase& each, const std::map<std::string, std::string>& v
   const nlohmann::json metrics = metrics_of(on_cpu, ACC_BIN_DIR "/train_gpt", variables);
   TrainingSize size = training_size(each);
   size.on_cpu = true;
-  // It takes 16-bit weights as they are where the CPU can multiply them.
+  // 16-bit weights are not converted if the CPU can multiply them (AVX512-BF16).
   size.widens = metrics.at("compute_dtype") == "float32";
   const auto foretold = acc::launcher::rank_memory(size, each.strategy, each.offload);
   const nlohmann::json& found = metrics.at("ranks").at(0);
@@ -40,7 +40,7 @@ void check(const EstimateCase& each, const std::map<std::string, std::string>& v
   check_near(found.at("gradient_buffer_bytes"), foretold.gradient_buffers);
 }
 
-/// DeepSpeed's defaults: all of so small a model is used again before long.
+/// DeepSpeed's defaults: the whole model is smaller than the reuse distance, and stays gathered.
 void keep(TrainingSize& size) {
   size.keeps = 1'000'000'000;
 }
@@ -49,7 +49,7 @@ const std::vector<EstimateCase> kStrategies = {
     {{}, Strategy::no_shard},
     {zero("0"), Strategy::no_shard},
     {zero("1"), Strategy::shard_optimizer},
-    // DeepSpeed's overlap_comm is off but for stage 3.
+    // DeepSpeed's overlap_comm is off except for stage 3.
     {zero("2"), Strategy::shard_grad_op, false, Offload::none, false},
     {zero("3"), Strategy::full_shard, false, Offload::none, true, {}, keep},
     {fsdp("NO_SHARD"), Strategy::no_shard},
@@ -59,7 +59,7 @@ const std::vector<EstimateCase> kStrategies = {
 
 }  // namespace
 
-TEST_CASE("estimate-memory: what a training on the CPU holds is what was foretold") {
+TEST_CASE("estimate-memory: the estimate equals the memory that a training on the CPU uses") {
   for (EstimateCase each : kStrategies) {
     check(each);
     each.flags.insert(each.flags.end(), kBf16.begin(), kBf16.end());
@@ -78,7 +78,7 @@ TEST_CASE("estimate-memory: shard groups of two ranks") {
   }
 }
 
-TEST_CASE("estimate-memory: on the CPU an offload changes nothing, all is in host memory") {
+TEST_CASE("estimate-memory: on the CPU an offload changes nothing, since all is in host memory") {
   check({fsdp("FULL_SHARD", {"--fsdp_offload_params", "true"}), Strategy::full_shard, false,
          Offload::all});
   const Words optimizer = {"--offload_optimizer_device", "cpu"};
@@ -98,7 +98,7 @@ TEST_CASE("estimate-memory: weights loaded in 16 bits without mixed precision") 
   }
 }
 
-TEST_CASE("estimate-memory: under no_sync whole gradients wait in the buffers of reductions") {
+TEST_CASE("estimate-memory: with no_sync the full gradients stay in the buffers of reductions") {
   for (const auto& [name, strategy] : {std::pair{"FULL_SHARD", Strategy::full_shard},
                                        std::pair{"SHARD_GRAD_OP", Strategy::shard_grad_op}}) {
     EstimateCase each{fsdp(name, {"--gradient_accumulation_steps", "2"}), strategy};
@@ -108,7 +108,7 @@ TEST_CASE("estimate-memory: under no_sync whole gradients wait in the buffers of
   }
 }
 
-TEST_CASE("estimate-memory: on groups that copy, units alive are each rank's own") {
+TEST_CASE("estimate-memory: with ACC_SHM_GATHER set to copy each rank has its own gathered units") {
   const TemporaryFolder folder;
   const auto deepspeed = [&](const std::string& name, const std::string& keys) {
     const std::string path = folder.path() / name;
@@ -126,7 +126,7 @@ TEST_CASE("estimate-memory: on groups that copy, units alive are each rank's own
       // Every parameter is below the threshold.
       {zero("3"), Strategy::full_shard},
       {zero("3", kBf16), Strategy::full_shard, true},
-      // A model of fewer elements than the distance of reuse.
+      // The model has fewer elements than the reuse distance.
       {deepspeed("reuse.json", R"("stage3_param_persistence_threshold": 0)"), Strategy::full_shard},
       {deepspeed("none.json",
                  R"("stage3_param_persistence_threshold": 0, "stage3_max_reuse_distance": 0,

@@ -1,5 +1,5 @@
-// Launcher and runtime where the kernel lacks system calls that have a fallback, as in some
-// sandboxes: the real calls are switched off for the programs under test.
+// Launcher and runtime on kernels and in sandboxes that lack system calls for which there is a
+// fallback. A seccomp filter makes these calls fail in the programs under test.
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -24,7 +24,7 @@ const std::string kBin = ACC_BIN_DIR;
 constexpr const char* kMissing =
     "pidfd_open,pidfd_send_signal,clone3,futex_waitv,io_uring_setup,close_range";
 
-/// The command with the calls switched off.
+/// Returns the command with these system calls disabled.
 Words without_syscalls(const Words& command) {
   Words all = {kBin + "/without_syscalls", kMissing};
   all.insert(all.end(), command.begin(), command.end());
@@ -38,7 +38,7 @@ Words acclaunch(const Words& flags, const std::string& script) {
   return without_syscalls(command);
 }
 
-/// Machines that forbid seccomp cannot run these tests.
+/// Skips the test on machines that forbid seccomp.
 void skip_without_seccomp() {
   if (Program(without_syscalls({"/bin/true"})).wait() == 77) {
     std::exit(77);
@@ -60,7 +60,7 @@ std::vector<double> losses(const Words& command, const std::string& metrics) {
 
 }  // namespace
 
-TEST_CASE("missing system calls: they are missing") {
+TEST_CASE("missing system calls: the filter works") {
   skip_without_seccomp();
   Program probe(without_syscalls({"/usr/bin/env", "python3", "-c", R"(
 import os
@@ -175,7 +175,7 @@ TEST_CASE("missing system calls: a killed peer is named by every rank that waits
                                                                      {"MASTER_ADDR", "127.0.0.1"},
                                                                      {"MASTER_PORT", port}}));
   }
-  for (int rank = 0; rank < 3; ++rank) {  // the dead one, the last, is reaped last: a zombie so far
+  for (int rank = 0; rank < 3; ++rank) {  // the dead rank, the last one, stays a zombie until then
     Program& each = *ranks[static_cast<std::size_t>(rank)];
     CAPTURE(rank);
     CHECK(each.wait() == (rank == 2 ? 137 : 42));

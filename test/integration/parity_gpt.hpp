@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-// train_gpt under acclaunch against the numbers of real PyTorch in test/data/parity_gpt.
+// Runs train_gpt under acclaunch on the data of test/data/parity_gpt, which has PyTorch's results.
 namespace acc::test {
 
 inline const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt";
@@ -21,10 +21,10 @@ inline const std::string kParity = std::string(ACC_TEST_DATA) + "/parity_gpt";
 struct Layout {
   int workers;
   int machines;
-  int on_machine_0 = 0;  ///< 0: as many as on the others
+  int on_machine_0 = 0;  ///< ranks on machine 0; 0: the same number as on the others
 };
 
-/// acclaunch on one machine, with train_gpt on the parity data; `more` for train_gpt.
+/// Returns the command of acclaunch with train_gpt on the parity data. `more`: flags of train_gpt.
 inline std::vector<std::string> command(const std::string& config, Layout layout, int machine_rank,
                                         const std::string& port,
                                         const std::vector<std::string>& more) {
@@ -77,7 +77,7 @@ inline std::vector<std::string> command(const std::string& config, Layout layout
   return all;
 }
 
-/// Runs it on all machines. flags, variables: more for the launcher.
+/// Runs the training on all machines. `flags`, `variables`: additional ones for the launcher.
 inline void train(const std::string& config, Layout layout, const std::vector<std::string>& more,
                   const std::vector<std::string>& flags = {},
                   const std::map<std::string, std::string>& variables = {}) {
@@ -109,7 +109,7 @@ inline nlohmann::json golden() {
   return nlohmann::json::parse(std::ifstream(kParity + "/losses.json"));
 }
 
-/// Loss and norm of each step; the first is number `first`.
+/// Checks loss and gradient norm of each step. `first`: number of the first step.
 inline void check_losses(const std::vector<nlohmann::json>& steps, std::size_t first = 0) {
   const nlohmann::json expected = golden().at("single_fp64");
   for (std::size_t i = 0; i < steps.size(); ++i) {

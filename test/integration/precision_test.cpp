@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-// train_gpt in 16 bits against a run of PyTorch in fp64 (test/data/parity_gpt): mixed precision and
-// weights that are kept in 16 bits, over strategies, ranks and micro-steps.
+// Compares train_gpt in 16 bits with a run of PyTorch in fp64 (test/data/parity_gpt): mixed
+// precision and 16-bit weights, for several strategies, numbers of ranks and micro-steps.
 namespace {
 
 struct Run {
@@ -21,7 +21,7 @@ struct Run {
   std::vector<std::string> program_flags;
 };
 
-/// The largest distances from the run in fp64, over all steps.
+/// The largest differences from the fp64 run, over all steps.
 struct Distance {
   double loss = 0.0;
   double norm = 0.0;  ///< relative
@@ -92,10 +92,10 @@ TEST_CASE("fp16 follows fp64 in every strategy, with and without accumulation") 
   }
 }
 
-TEST_CASE("weights and moments kept in 16 bits follow fp64 as far as those allow") {
+TEST_CASE("weights and moments in 16 bits follow fp64 within their precision") {
   struct Row {
     const char* dtype;
-    double loss, norm;  ///< what is seen is 4.9e-3, 6.5e-3 and 3.3e-4, 4.6e-4
+    double loss, norm;  ///< limits; measured: 4.9e-3, 6.5e-3 and 3.3e-4, 4.6e-4
   };
   for (const Row& row : {Row{"bf16", 1e-2, 2e-2}, Row{"fp16", 1e-3, 2e-3}}) {
     for (const char* config : {"fsdp_full_shard", "fsdp_no_shard"}) {

@@ -1,4 +1,4 @@
-"""Text from outside never moves the terminal's cursor nor begins a line of its own.
+"""External text is escaped: it cannot move the terminal's cursor or begin a new line.
 
     printable_texts_test.py ACCLAUNCH ACC_RENDEZVOUS SOURCE_FOLDER
 """
@@ -21,8 +21,8 @@ SHOWN = r"evil\x1b[2J\xc2\x9b1m\xe2\x80\xae\x0aacclaunch: all is well " + "\u00e
 
 
 def check(what, output, times=1):
-    """`times`: how often the text has to be there, as a person may see it."""
-    shown = output.decode()  # UTF-8 stays UTF-8
+    """`times`: required number of occurrences of the text in its escaped form."""
+    shown = output.decode()  # the output must stay valid UTF-8
     lines = shown.splitlines()
     assert not set(shown) & {"\x1b", "\x9b", "\u202e", "\x07"}, (what, shown)
     assert not any(line.startswith("acclaunch: all is well") for line in lines), (what, shown)
@@ -31,15 +31,15 @@ def check(what, output, times=1):
 
 
 class RogueServer:
-    """Answers one agent with whatever it is told to."""
+    """Answers one agent with given bytes."""
 
     def __init__(self):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
 
     def run(self, flags, *answers):
-        """What a launcher prints that meets it. None: waits for the agent's next frame that is no
-        heartbeat."""
+        """Returns the output of a launcher that connects to this server. None in the replies: wait for
+        the agent's next frame that is not a heartbeat."""
         launcher = subprocess.Popen([ACCLAUNCH, "--cpu", "--num_machines", "2", "--num_processes",
                                      "2", "--machine_rank", "1", "--main_process_ip", "127.0.0.1",
                                      "--main_process_port", str(self.port), *flags],
@@ -119,7 +119,7 @@ def check_workers(folder):
     (folder / "error").write_text('{"message": {"message": "%s"}}' % escaped)
     output = run("--cpu", "--num_processes", "2", "--no_python", str(script)).decode()
     assert not set(output) & {"\x1b", "\x9b", "\u202e"}, output
-    # A message of several lines goes on below itself.
+    # Further lines of a message are indented.
     assert r"  error     evil\x1b[2J\xc2\x9b1m\xe2\x80\xae" + "\n            acclaunch: all is well" \
         in output, output
     print("an error file: in its place")
@@ -132,7 +132,7 @@ def check_daemon():
                               env={**os.environ, **variables}).stdout
 
     check("a setting of acc-rendezvous", run_daemon(EVIL))
-    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that it ends after its warning
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # the port is in use, so the launcher ends after its warning
         log = run_daemon(str(taken.getsockname()[1]), **{"ACC_RENDEZVOUS_\x1b[2J": "1"})
     assert b"\x1b" not in log and rb"ACC_RENDEZVOUS_\x1b[2J is not a setting" in log, log
     print("a line of acc-rendezvous's log: in its place")

@@ -1,4 +1,4 @@
-// The processes of a job: what they need, and what is left when some of them are killed or stopped.
+// The processes of a job: their file descriptors, and cleanup after some are killed or stopped.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"
 #include "support/left_behind.hpp"
@@ -27,7 +27,7 @@ std::string first_line(const std::filesystem::path& file) {
   return line;
 }
 
-/// Makes a process immune to SIGKILL for a while: frozen by cgroup version 1.
+/// Makes a process immune to SIGKILL until it is thawed, with the cgroup version 1 freezer.
 class Freezer {
  public:
   Freezer() {
@@ -59,7 +59,7 @@ class Freezer {
   bool usable_ = false;
 };
 
-/// Gives up soon, and could start again.
+/// A job with short timeouts and with restarts allowed.
 const std::string kImpatient = "--num_processes 2 --shutdown_timeout 1 --max_restarts 3";
 
 bool can_freeze() {
@@ -84,7 +84,7 @@ TEST_CASE("processes: a worker in uninterruptible sleep ends the job, and no res
   CHECK_FALSE(contains(job.err(), "restart 1"));
 }
 
-TEST_CASE("processes: without a limit uninterruptible sleep is nobody's business") {
+TEST_CASE("processes: without --stuck_timeout uninterruptible sleep is ignored") {
   Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "/bin/sh", "-c",
                "[ $RANK = 1 ] && exec $0; exec sleep 1000", ACC_UNINTERRUPTIBLE});
   job.wait_for_text("asleep");
@@ -92,7 +92,7 @@ TEST_CASE("processes: without a limit uninterruptible sleep is nobody's business
   CHECK(job.wait() == 128 + SIGTERM);
 }
 
-TEST_CASE("processes: a worker that cannot be killed is given up, and said to be there" *
+TEST_CASE("processes: a worker that cannot be killed is reported as still there" *
           doctest::skip(!can_freeze())) {
   const Freezer freezer;
   Gate gate;
@@ -112,10 +112,11 @@ TEST_CASE("processes: a worker that cannot be killed is given up, and said to be
   CHECK_FALSE(contains(job.err(), "restart 1"));
   freezer.thaw();
   CHECK(workers.all_end());
-  std::filesystem::remove(control_group_of(job.pid()));  // nobody else can now
+  std::filesystem::remove(control_group_of(job.pid()));  // the launcher could not remove it
 }
 
-/// A job with a frozen worker that is given up, which has more to say than its reader takes.
+/// A job with a frozen worker that the launcher gives up, and with more output than its reader
+/// reads.
 class GivenUpJob {
  public:
   explicit GivenUpJob(const Freezer& freezer)
@@ -141,7 +142,7 @@ class GivenUpJob {
   [[nodiscard]] const Watched& workers() const { return workers_; }
   void read_on() { reader_.open(1); }
   Program& program() { return job_; }
-  void remove_group() const { std::filesystem::remove(group_); }  // nobody else can any more
+  void remove_group() const { std::filesystem::remove(group_); }  // the launcher could not
 
  private:
   Gate gate_;
@@ -152,7 +153,7 @@ class GivenUpJob {
   std::filesystem::path group_;
 };
 
-TEST_CASE("processes: a job that gave up a worker can be stopped while its reader is waited for" *
+TEST_CASE("processes: a job that gave up a worker can be stopped while it waits for its reader" *
           doctest::skip(!can_freeze())) {
   const Freezer freezer;
   GivenUpJob job(freezer);
@@ -175,7 +176,7 @@ bool has_containers() {
   return Program(in_container({"/bin/true"})).wait() == 0;
 }
 
-TEST_CASE("processes: jobs of one number in two containers leave each other alone" *
+TEST_CASE("processes: jobs with the same pid in two containers do not affect each other" *
           doctest::skip(!has_containers())) {
   Gate gate;
   Program one(in_container(in_shell("echo up; read -r line < $GATE")), {{"GATE", gate.path()}});
@@ -207,7 +208,7 @@ TEST_CASE("processes: a worker's child that cannot be killed is named, and no re
   std::filesystem::remove(control_group_of(job.pid()));
 }
 
-TEST_CASE("processes: deaths while the supervisor was stopped are told in their order") {
+TEST_CASE("processes: deaths while the supervisor was stopped are reported in their order") {
   for (int round = 0; round < 10; ++round) {
     for (const std::vector<int>& order : std::vector<std::vector<int>>{
              {2, 0, 1}, {0, 1, 2}, {1, 2, 0}, {2, 1, 0}, {1, 0, 2}, {0, 2, 1}}) {
@@ -223,7 +224,7 @@ TEST_CASE("processes: deaths while the supervisor was stopped are told in their 
       ::kill(supervisor_of(job), SIGCONT);
       CHECK(job.wait() == 128 + SIGKILL);
       std::size_t at = job.err().find("the job failed: rank " + std::to_string(order[0]) + ": ");
-      for (const int rank : {order[1], order[2]}) {  // by themselves too, and so they are told
+      for (const int rank : {order[1], order[2]}) {  // reported as failed by themselves too
         REQUIRE(at != std::string::npos);
         at = job.err().find(" later, rank " + std::to_string(rank) + " (", at);
       }
@@ -232,7 +233,7 @@ TEST_CASE("processes: deaths while the supervisor was stopped are told in their 
   }
 }
 
-TEST_CASE("processes: no control group stays, however the job ends" *
+TEST_CASE("processes: no control group is left, however the job ends" *
           doctest::skip(!jobs_have_control_groups())) {
   for (const char* how : {"exit 0", "exit 3", "kill -9 $$"}) {
     CAPTURE(how);
@@ -249,7 +250,7 @@ TEST_CASE("processes: no control group stays, however the job ends" *
   }
 }
 
-TEST_CASE("processes: 32 workers under a soft limit of 64 descriptors, which they see") {
+TEST_CASE("processes: 32 workers under a soft limit of 64 descriptors, which workers inherit") {
   Program job(in_shell("echo limit=$(ulimit -Sn) end",
                        {.before = "ulimit -Sn 64", .flags = "--num_processes 32"}));
   CHECK(job.wait() == 0);
@@ -258,7 +259,7 @@ TEST_CASE("processes: 32 workers under a soft limit of 64 descriptors, which the
   CHECK(contains(job.out(), "[31] limit=64 end\n"));
 }
 
-TEST_CASE("processes: a hard limit of 64 descriptors is enough for few, and refuses 32 clearly") {
+TEST_CASE("processes: a hard limit of 64 descriptors allows few workers, and 32 are an error") {
   Program few(in_shell("echo limit=$(ulimit -Sn) end",
                        {.before = "ulimit -n 64", .flags = "--num_processes 4"}));
   CHECK(few.wait() == 0);
@@ -275,7 +276,7 @@ TEST_CASE("processes: a hard limit of 64 descriptors is enough for few, and refu
   }
 }
 
-TEST_CASE("processes: as many descriptors as the refusal names are enough") {
+TEST_CASE("processes: the number of descriptors that the error names is enough") {
   for (const std::string flags : {"", "-t 3", "-r 3", "-t 1 -r 2 --duplicate-stdout-filters a,b"}) {
     CAPTURE(flags);
     const TemporaryFolder folder;
@@ -299,7 +300,7 @@ TEST_CASE("processes: as many descriptors as the refusal names are enough") {
   }
 }
 
-TEST_CASE("processes: a standard stream that was closed at the start harms nobody") {
+TEST_CASE("processes: a standard stream that was closed at the start causes no harm") {
   for (const char* closing :
        {"exec <&-", "exec >&-", "exec 2>&-", "exec <&- >&-", "exec <&- >&- 2>&-"}) {
     CAPTURE(closing);

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-// Two runs of one layout give the same bits, whoever arrives first.
+// Two runs of one layout give bitwise equal results, independent of the ranks' arrival order.
 namespace {
 
 struct Result {
-  std::vector<std::pair<double, double>> steps;  ///< loss and norm
-  std::string weights;                           ///< the file
+  std::vector<std::pair<double, double>> steps;  ///< loss and gradient norm
+  std::string weights;                           ///< bytes of the weights file
   bool operator==(const Result&) const = default;
 };
 
@@ -35,7 +35,7 @@ Result run(const std::map<std::string, std::string>& variables) {
 
 }  // namespace
 
-TEST_CASE("hybrid in bf16 on two machines is repeated to the bit, deterministic or not") {
+TEST_CASE("hybrid sharding in bf16 on two machines is bitwise repeatable, deterministic or not") {
   const Result once = run({});
   REQUIRE(once.steps.size() == 10);
   REQUIRE(once.weights.size() > 120'576 * 4);

@@ -1,4 +1,4 @@
-"""The report.json of failed attempts is what docs/report.schema.json says.
+"""Validates the report.json of failed attempts against docs/report.schema.json.
 
     report_json_test.py ACCLAUNCH SOURCE_FOLDER GROUP_PROBE
 """
@@ -35,7 +35,7 @@ def reports(folder, flags, script, status):
 
 
 def check_schema_itself(report):
-    """A schema that lets anything pass would prove nothing."""
+    """The schema must reject invalid documents."""
     for name in report:
         assert SCHEMA.faults({k: v for k, v in report.items() if k != name}), name
     worker = report["workers"][0]
@@ -49,7 +49,7 @@ def check_schema_itself(report):
 
 
 def check_collectives(folder, probe):
-    """Rank 2 leaves without a word where the others wait for it."""
+    """Rank 2 leaves without an error while the others wait for it."""
     [report] = reports(folder, ["--num_processes", "3"], f"exec {probe} 2 exits", 42)
     [late] = report["late"]
     assert late["ranks"] == [2] and late["waiting_ranks"] == [0, 1], late

@@ -1,4 +1,4 @@
-// Workers that fail and are started again, on one machine and on several.
+// Restarts after failures of workers, on one machine and on several.
 #include "support/gate.hpp"
 #include "support/machines.hpp"
 #include "support/program.hpp"
@@ -40,7 +40,7 @@ TEST_CASE("restart: all workers start again until the job succeeds") {
   CHECK_FALSE(contains(job.err(), "the job failed"));
 }
 
-TEST_CASE("restart: when none is left the job fails with its worker's status") {
+TEST_CASE("restart: when no restart is left the job fails with the worker's status") {
   Program job(torchrun({"--nproc-per-node", "2", "--max-restarts", "1"},
                        "[ $RANK = 0 ] && exit 5; exec sleep 1000"));
   CHECK(job.wait() == 5);
@@ -48,7 +48,7 @@ TEST_CASE("restart: when none is left the job fails with its worker's status") {
   CHECK(contains(job.err(), "the job failed: rank 0: exited with code 5\n"));
 }
 
-TEST_CASE("restart: children of the attempt before have ended") {
+TEST_CASE("restart: child processes of the previous attempt have ended") {
   const Gate fifo;
   Program job(torchrun({"--max-restarts", "1"}, R"(
     [ $TORCHELASTIC_RESTART_COUNT = 1 ] && { echo again; exec sleep 1000; }
@@ -63,7 +63,7 @@ TEST_CASE("restart: children of the attempt before have ended") {
   CHECK(job.wait() == 128 + SIGTERM);
 }
 
-TEST_CASE("restart: a stop signal is no failure") {
+TEST_CASE("restart: a stop signal does not cause a restart") {
   Program job(torchrun({"--nproc-per-node", "2", "--max-restarts", "3"},
                        "echo worker-up; exec sleep 1000"));
   job.wait_for_text("worker-up", 2);
@@ -72,7 +72,7 @@ TEST_CASE("restart: a stop signal is no failure") {
   CHECK_FALSE(contains(job.err(), "restart"));
 }
 
-TEST_CASE("restart: a stop signal while the workers end for it stops the job") {
+TEST_CASE("restart: a stop signal while workers end for a restart stops the job") {
   const Gate fifo;
   Program job(torchrun({"--nproc-per-node", "2", "--max-restarts", "3"}, R"(
     [ $RANK = 0 ] && { read -r line < $FIFO; exit 9; }
@@ -81,12 +81,12 @@ TEST_CASE("restart: a stop signal while the workers end for it stops the job") {
     while :; do sleep 1000 & wait; done)"),
               {{"FIFO", fifo.path()}});
   job.wait_for_text("stopping");
-  job.signal(SIGINT);  // kills at once: the second request to end
+  job.signal(SIGINT);  // the second stop signal kills at once
   CHECK(job.wait() == 9);
   CHECK_FALSE(contains(job.err(), "restart 1"));
 }
 
-TEST_CASE("restart: the store has forgotten the dead attempt, and keeps its port") {
+TEST_CASE("restart: the store drops the keys of the failed attempt and keeps its port") {
   TemporaryFolder folder;
   Program job(torchrun({"--max-restarts", "1"},
                        "echo $MASTER_PORT > $FOLDER/port_$TORCHELASTIC_RESTART_COUNT; " +
@@ -149,7 +149,7 @@ TEST_CASE("restart: the budget is the job's, not the machine's") {
   for (const Way way : {Way::fixed, Way::c10d}) {
     CAPTURE(way_name(way));
     const ReservedPort port;
-    // Machine 0 fails first, then machine 1; then nothing is left.
+    // Machine 0 fails first, then machine 1; then no restart is left.
     TwoMachines machines(way, port, {"--max-restarts", "1"},
                          "[ $RANK = 0 ] && [ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 4\n"
                          "[ $RANK = 3 ] && [ $TORCHELASTIC_RESTART_COUNT = 1 ] && exit 6\n"
@@ -159,13 +159,13 @@ TEST_CASE("restart: the budget is the job's, not the machine's") {
   }
 }
 
-TEST_CASE("restart: a launcher that cannot go on ends the job on the other machine too") {
+TEST_CASE("restart: a launcher that cannot continue ends the job on the other machine too") {
   for (const int at_fault : {0, 1}) {
     CAPTURE(at_fault);
     const TemporaryFolder folder;
     const std::string logs = (folder.path() / "logs").string();
     const ReservedPort port;
-    // A file where the folder of the next attempt should be made.
+    // A file in place of the folder of the next attempt.
     const std::string script = "[ $RANK = " + std::to_string(2 * at_fault + 1) +
                                " ] && { dir=${TORCHELASTIC_ERROR_FILE%/attempt_0/*}\n"
                                "rm -r $dir; touch $dir; exit 1; }; exec sleep 1000";
@@ -178,7 +178,7 @@ TEST_CASE("restart: a launcher that cannot go on ends the job on the other machi
   }
 }
 
-TEST_CASE("restart: a machine that is gone without a word ends the job") {
+TEST_CASE("restart: a machine that disappears ends the job") {
   const std::pair<Way, const char*> cases[] = {{Way::fixed, "3"}, {Way::c10d, "0"}};
   for (const auto& [way, restarts] : cases) {
     for (const int killed : {0, 1}) {
@@ -199,7 +199,7 @@ TEST_CASE("restart: a machine that is gone without a word ends the job") {
   }
 }
 
-TEST_CASE("restart: c10d waits for another machine in place of one that is gone") {
+TEST_CASE("restart: c10d waits for another machine to replace one that disappeared") {
   const ReservedPort port;
   const auto machine = [&] {
     return torchrun(c10d_flags("2", port, {"--max-restarts", "1"}),

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A server and clients of the agent protocol that send values of the right form and no meaning.
+"""A server and clients of the agent protocol that send well-formed messages with invalid values.
 
     rogue_rendezvous_test.py BIN_FOLDER
 
-A launcher at such a server names the value, sends no flood and ends in its time; a job at a daemon
-that such clients visit goes on as if they were not there.
+A launcher that connects to such a server names the value, limits its attempts and ends in time. A job
+at a daemon with such clients is not affected.
 """
 import socket
 import struct
@@ -19,7 +19,7 @@ from agent_bytes import HELLO, enter, frame, i32, text
 BIN = Path(sys.argv[1]).resolve()
 MAX_INT = 2**31 - 1
 WELCOME = frame(0, struct.pack("<2q", 1_000, 5_000))
-# A second of attempts with pauses that double from 10 ms on; far from what a loop would make.
+# Attempts in one second, with pauses that double from 10 ms; far fewer than without pauses.
 MOST_CONNECTIONS = 40
 MOST_BYTES = 100_000
 
@@ -31,7 +31,7 @@ def formed(rank=0, sizes=(1, 1), round_number=0, restarts=0, host="127.0.0.1", p
                  text(secret))
 
 
-# What the server sends, and what the launcher says of it.
+# Values that the server sends, and the launcher's messages.
 SERVERS = {
     "no beat interval": (frame(0, struct.pack("<2q", 0, 5_000)), "beat_interval is 0 ms, expected 20 to"),
     "a negative interval": (frame(0, struct.pack("<2q", -5, 5_000)), "beat_interval is -5 ms"),
@@ -50,7 +50,7 @@ SERVERS = {
     "the end only": (WELCOME, "the server closed it"),
 }
 
-# The same from a server whose round has begun: the job ends, with its workers.
+# The same from a server after the round has begun: job and workers end.
 ENDS = frame(4, i32(0), text("host"), i32(300), b"\0\0", text("over"))
 SETTLED = frame(6, b"\0", struct.pack("<I", 1), i32(7), text("host"), text(""), b"\0")
 ROUNDS = {
@@ -59,14 +59,14 @@ ROUNDS = {
     "a report of machine 7": (WELCOME + formed() + SETTLED, "machine_rank of a report is 7, expected less than 2"),
 }
 
-# Values that nobody may found or join a job with.
+# Values with which a job cannot be created or joined.
 CLIENTS = [enter(local_world_size=MAX_INT), enter(local_world_size=-1), enter(-1), enter(heartbeat=4),
            enter(heartbeat=0), enter(machines=(1, 65_537)), enter(machines=(5, 2)), enter(close=-1),
            enter(pid=-1), enter(run_id="r" * 1_025), enter(secret="0" * 31)]
 
 
 class RogueServer(threading.Thread):
-    """Answers each hello with the same bytes, and closes where these are not refused."""
+    """Answers each hello with the same bytes, then shuts down its side of the connection."""
 
     def __init__(self, answer):
         super().__init__(daemon=True)
@@ -108,7 +108,7 @@ def check_rogue_rounds():
 
 
 def check_own_values():
-    """The user of a launcher whose own values are out of range reads which one it is."""
+    """A launcher whose own settings are out of range names the setting."""
     job = subprocess.run([BIN / "acclaunch", "torchrun", "--nnodes", "65537", "--node-rank", "0", "--master-addr",
                           "127.0.0.1", "--no-python", "/bin/true"], capture_output=True, text=True, timeout=60)
     assert job.returncode == 2 and "num_machines is 65537, expected 1 to 65536" in job.stderr, job

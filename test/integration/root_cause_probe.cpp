@@ -1,6 +1,6 @@
-// A small training of which one rank makes a mistake in the third of six steps:
+// A small training in which one rank makes a mistake in the third of six steps:
 //   root_cause_probe RANK [skips|returns|leaves|throws|killed]
-// A rank whose collective fails prints the error and ends with 10 + its rank.
+// A rank whose collective fails prints the error and exits with 10 + its rank.
 #include "acc/runtime.hpp"
 
 #include <signal.h>

@@ -1,5 +1,5 @@
-// One of four ranks makes a mistake and the others fail because of it: the report has to name that
-// rank, with its own message and exit code. bench/root_cause.py repeats the same many times.
+// One of four ranks makes a mistake and the others fail because of it. The report must name that
+// rank, with its own message and exit code. bench/root_cause.py repeats this many times.
 #include "support/program.hpp"
 #include "support/text.hpp"
 
@@ -17,15 +17,15 @@ using acc::test::Program;
 
 constexpr int kRanks = 4;
 
-/// Numbers of launchers: ranks that meet in shared memory, over both, and over Gloo.
+/// Numbers of launchers: ranks that communicate by shared memory, by both, and by Gloo.
 constexpr int kMachines[] = {1, 2, 4};
 
-/// A mistake that root_cause_probe knows, of rank R.
+/// A mistake of rank R that root_cause_probe can make.
 struct Mistake {
   const char* how;
-  int status;  ///< of the rank and the job; kOwn: 10 + R, kOthers: that of another rank
+  int status;  ///< status of rank and job; kOwn: 10 + R, kOthers: that of another rank
   const char* headline;
-  const char* message;  ///< of the rank; "": none
+  const char* message;  ///< the rank's own error message; "": none
 };
 constexpr int kOwn = -1;
 constexpr int kOthers = -2;

@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr int kForever = 1'000'000;
 const std::string kBin = ACC_BIN_DIR;
 
-/// acclaunch with two workers that tell their pids and train up to `steps`.
+/// Starts acclaunch with two workers that print their pids and train up to `steps`.
 std::vector<std::string> command(int steps, const std::string& more,
                                  const std::vector<std::string>& flags = {}) {
   std::vector<std::string> all = {kBin + "/acclaunch",
@@ -42,7 +42,7 @@ std::vector<std::string> command(int steps, const std::string& more,
   return all;
 }
 
-/// The losses by step, each step made once.
+/// Returns the losses by step. Checks that no step was made twice.
 std::vector<double> losses(const fs::path& metrics) {
   std::vector<double> all;
   std::ifstream file(metrics);
@@ -54,7 +54,7 @@ std::vector<double> losses(const fs::path& metrics) {
   return all;
 }
 
-/// A run that is asked to end in its middle, and what it says then.
+/// A run that gets a signal in the middle, and its output.
 struct Interrupted {
   TemporaryFolder folder;
   std::string flags = "--checkpoint " + (folder.path() / "checkpoints").string() +
@@ -65,17 +65,17 @@ struct Interrupted {
       : launcher(command(kForever, flags, launcher_flags)) {
     launcher.wait_for_text("pid ", 2);
     const auto deadline = std::chrono::steady_clock::now() + acc::test::kDeadline;
-    while (losses(metrics()).size() < 2) {  // every rank has then made one
+    while (losses(metrics()).size() < 2) {  // every rank has then made at least one step
       REQUIRE(std::chrono::steady_clock::now() < deadline);
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    launcher.wait_for_text("tokens/s");  // a later line: those with the pids are whole
+    launcher.wait_for_text("tokens/s");  // printed after the lines with the pids
   }
 
   [[nodiscard]] fs::path metrics() const { return folder.path() / "metrics.jsonl"; }
   [[nodiscard]] Watched workers() const { return {launcher.out(), "pid "}; }
 
-  /// It has ended so, and a run that goes on makes the steps of an unbroken one.
+  /// Checks the end of the run, and that a resumed run makes the steps of an uninterrupted one.
   void check(int status, const char* signal) {
     const int ended = launcher.wait();
     CAPTURE(launcher.out());
@@ -91,16 +91,16 @@ struct Interrupted {
     const fs::path other = folder.path() / "unbroken.jsonl";
     Program unbroken(command(made + 5, "--metrics " + other.string()));
     REQUIRE(unbroken.wait() == 0);
-    CHECK(losses(metrics()) == losses(other));  // to the bit: the same layout
+    CHECK(losses(metrics()) == losses(other));  // bitwise, since the layout is the same
   }
 };
 
 }  // namespace
 
-TEST_CASE("SIGUSR1 to the launcher: all ranks save and end well") {
+TEST_CASE("SIGUSR1 to the launcher: all ranks save and succeed") {
   Interrupted run;
   run.launcher.signal(SIGUSR1);
-  run.launcher.signal(SIGUSR1);  // one request
+  run.launcher.signal(SIGUSR1);  // requests one checkpoint
   run.check(0, "SIGUSR1");
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("SIGTERM to the launcher: all ranks save before they end") {
   run.check(128 + SIGTERM, "SIGTERM");
 }
 
-TEST_CASE("SIGTERM to one rank: they save, and the job has failed") {
+TEST_CASE("SIGTERM to one rank: all ranks save, and the job fails") {
   Interrupted run;
   REQUIRE(::kill(run.workers()[1], SIGTERM) == 0);
   run.check(128 + SIGTERM, "SIGTERM");
@@ -140,7 +140,7 @@ TEST_CASE("SIGUSR1 to the launcher of one machine ends the ranks of all") {
   CHECK(first.out().find("received SIGUSR1: saved a checkpoint") != std::string::npos);
 }
 
-TEST_CASE("a rank that waits for one that is lost does not wait for a checkpoint") {
+TEST_CASE("a save request does not delay the error of a rank whose peer has died") {
   Interrupted run({"--shutdown_timeout", "1"});
   const Watched workers = run.workers();
   REQUIRE(::kill(workers[1], SIGSTOP) == 0);
@@ -149,7 +149,7 @@ TEST_CASE("a rank that waits for one that is lost does not wait for a checkpoint
   CHECK(run.launcher.out().find("saved a checkpoint") == std::string::npos);
 }
 
-TEST_CASE("without --checkpoint the signals do what they always did") {
+TEST_CASE("without --checkpoint the signals have their default effect") {
   for (const int signal : {SIGUSR1, SIGTERM}) {
     CAPTURE(signal);
     Program launcher(command(kForever, ""));

@@ -1,4 +1,4 @@
-// acclaunch's self-test on stand-ins of GPUs, their driver and NCCL.
+// The self-test of acclaunch on stand-ins for GPUs, their driver and NCCL.
 #include "support/program.hpp"
 #include "support/text.hpp"
 

@@ -1,5 +1,5 @@
-// No setting of how a training is sharded changes what it computes: each against the numbers of
-// real PyTorch, on groups whose ranks share the gathered memory, that copy, and of two machines.
+// No sharding setting changes the results of a training. Each setting is compared with the results
+// of PyTorch, with ranks that share gathered memory, with ranks that copy, and on two machines.
 #include "parity_gpt.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -15,7 +15,7 @@ constexpr const char* kSteps = "6";
 
 const std::map<std::string, std::string> kCopies = {{"ACC_SHM_GATHER", "copy"}};
 
-/// Metrics of some steps.
+/// Runs a training and returns the metrics of its steps.
 std::vector<nlohmann::json> steps_of(const std::string& config, Layout layout, const Words& flags,
                                      const Words& program,
                                      const std::map<std::string, std::string>& variables = {}) {
@@ -35,7 +35,7 @@ std::string text(const Words& words) {
   return all;
 }
 
-/// Flags of a mode that switch something, and where it is tried.
+/// Flags of a mode, and the groups on which they are tested.
 struct Setting {
   Words flags;
   Words program = {};
@@ -75,7 +75,7 @@ void check(const Setting& setting) {
   }
 }
 
-/// What rank 0 told of its last step.
+/// Returns the metrics of rank 0's last step.
 nlohmann::json last_rank(const std::vector<nlohmann::json>& steps) {
   return steps.back().at("ranks").at(0);
 }
@@ -88,7 +88,7 @@ TEST_CASE("parity holds under every setting") {
   }
 }
 
-TEST_CASE("parity holds under settings that change what travels between machines") {
+TEST_CASE("parity holds under settings that change the communication between machines") {
   for (const Setting& setting :
        {Setting{{"--fsdp_activation_checkpointing", "true"}},
         Setting{{"--fsdp_auto_wrap_policy", "NO_WRAP"}}, Setting{{"--fsdp_offload_params", "true"}},
@@ -107,8 +107,8 @@ TEST_CASE("a single rank computes the same") {
 }
 
 TEST_CASE(
-    "activation checkpointing: the same bits, a set of activations for all blocks, no gather "
-    "more") {
+    "activation checkpointing: bitwise equal, activations of one block only, no additional "
+    "gather") {
   for (const char* config : {"fsdp_full_shard", "fsdp_shard_grad_op"}) {
     CAPTURE(config);
     const auto plain = steps_of(config, {2, 1}, {}, {}, kCopies);
@@ -122,8 +122,8 @@ TEST_CASE(
     const auto after = last_rank(checkpointed);
     CHECK(after.at("gather_calls") == before.at("gather_calls"));
     CHECK(after.at("gathered_elements") == before.at("gathered_elements"));
-    // 4 sequences of 64 tokens, 64 channels, 4 heads, 2 layers: 10 C + H + 4 floats a token and
-    // layer, of which one layer's stay, and each layer's input.
+    // 4 sequences of 64 tokens, 64 channels C, 4 heads H, 2 layers: 10 C + H + 4 floats per token
+    // and layer. With checkpointing, those of one layer and the input of each layer are kept.
     constexpr std::int64_t kTokens = 4 * 64;
     CHECK(before.at("activation_bytes").get<std::int64_t>() -
               after.at("activation_bytes").get<std::int64_t>() ==
@@ -133,14 +133,14 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("no_sync: gradients are reduced once a step") {
+TEST_CASE("no_sync: gradients are reduced once per step") {
   const Words flags = {"--gradient_accumulation_steps", "4"};
   const auto often = last_rank(steps_of("fsdp_full_shard", {2, 1}, flags, {}));
   const auto once = last_rank(steps_of("fsdp_full_shard", {2, 1}, flags, {"--no_sync"}));
   CHECK(often.at("reduce_calls").get<int>() == 4 * once.at("reduce_calls").get<int>());
 }
 
-TEST_CASE("the learning rate follows its schedule, over a checkpoint too") {
+TEST_CASE("the learning rate follows its schedule, also after resuming from a checkpoint") {
   const TemporaryFolder folder;
   const std::string metrics = folder.path() / "metrics.jsonl";
   const std::string checkpoint = folder.path() / "checkpoint";
@@ -158,7 +158,7 @@ TEST_CASE("the learning rate follows its schedule, over a checkpoint too") {
   }
   run({"--steps", "4", "--save", checkpoint});
   run({"--steps", "6", "--resume", checkpoint});
-  const auto all = read_metrics(metrics);  // 4 steps, and what was added to them
+  const auto all = read_metrics(metrics);  // 4 steps, and those of the resumed run
   REQUIRE(all.size() == expected.size());
   CHECK(all[4].at("lr").get<double>() == doctest::Approx(expected[4]));
   CHECK(all[5].at("lr").get<double>() == doctest::Approx(expected[5]));
@@ -175,7 +175,7 @@ TEST_CASE("--clip_value bounds each element of the gradient") {
   CHECK(fall(clipped) < 0.02 * fall(plain));  // far below AdamW's epsilon
 }
 
-TEST_CASE("the optimizer of a DeepSpeed file is taken, and refused beside flags that say another") {
+TEST_CASE("the optimizer of a DeepSpeed file is used, and conflicting flags are an error") {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "deepspeed.json";
   const std::string metrics = folder.path() / "metrics.jsonl";

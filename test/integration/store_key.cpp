@@ -1,5 +1,5 @@
-// A worker that leaves a key in the job's store: says whether it was the first, then fails unless
-// it was restarted.
+// A worker that sets a key in the job's store, prints whether the key was new, and fails unless the
+// job was restarted.
 #include "acc/rendezvous/tcp_store.hpp"
 
 #include <cstdio>

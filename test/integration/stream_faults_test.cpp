@@ -1,4 +1,4 @@
-// Streams and signals that the launcher was started with, and what workers do to theirs.
+// Unusual streams and signals of the launcher at its start, and workers that close their streams.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"
 #include "support/left_behind.hpp"
@@ -22,7 +22,7 @@ std::string workers_flag(const std::string& workers) {
 
 }  // namespace
 
-TEST_CASE("streams: any of the launcher's three may be closed") {
+TEST_CASE("streams: any of the launcher's three standard streams may be closed") {
   const std::string script =
       "for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] || exit 9; done\n"
       "echo out; echo err >&2; exit 3";
@@ -46,7 +46,7 @@ TEST_CASE("streams: any of the launcher's three may be closed") {
   }
 }
 
-TEST_CASE("streams: a console that is over the limit of a file's size is like a full disk") {
+TEST_CASE("streams: a console file at the file size limit is treated like a full disk") {
   const std::string script =
       "i=0; while [ $i -lt 2000 ]; do echo a line of this rank; i=$((i+1)); done; exit 3";
   const JobPlace place;
@@ -58,13 +58,13 @@ TEST_CASE("streams: a console that is over the limit of a file's size is like a 
   CHECK(contains(job.err(), "exited with code 3"));
 }
 
-TEST_CASE("streams: a job whose reader has gone ends with 141, whether its workers write or not") {
+TEST_CASE("streams: a job whose reader has gone ends with status 141, with or without output") {
   struct Case {
     std::string workers;
     std::string script;
   };
   const Case kCases[] = {
-      {"1", "exec yes"},  // its stdout is the worker's own
+      {"1", "exec yes"},  // a single worker has the launcher's own stdout
       {"2", "exec yes"},
       {"2", "trap '' PIPE; while :; do echo y; done"},
       {"2", "echo y; exec sleep 1000"},
@@ -87,11 +87,11 @@ TEST_CASE("streams: a job whose reader has gone ends with 141, whether its worke
   }
 }
 
-TEST_CASE("streams: a job that is stopped does not wait for a reader that has stopped, too") {
+TEST_CASE("streams: a stopped job does not wait for a reader that has stopped reading") {
   const JobPlace place;
   Gate reader;
   reader.open(0);
-  // More than a pipe holds, less than the launcher keeps.
+  // More than the capacity of a pipe, less than the launcher's buffer.
   Program job(in_shell("head -c 150000 /dev/zero | tr '\\0' '~'\n"
                        "echo worker-up >&2; exec sleep 1000",
                        {.flags = "--num_processes 2 --shutdown_timeout 1",
@@ -103,7 +103,7 @@ TEST_CASE("streams: a job that is stopped does not wait for a reader that has st
   CHECK(place.left(job) == "nothing");
 }
 
-TEST_CASE("streams: a job does not wait for processes that hold a worker's pipe") {
+TEST_CASE("streams: a job does not wait for processes that keep a worker's pipe open") {
   const std::string kHolders[] = {
       "sleep 1000 &",
       "setsid sleep 1000 &",
@@ -127,7 +127,7 @@ TEST_CASE("streams: a job does not wait for processes that hold a worker's pipe"
   }
 }
 
-TEST_CASE("streams: a worker may close its own") {
+TEST_CASE("streams: a worker may close its own streams") {
   for (const std::string closes : {"exec >&-", "exec 2>&-", "exec >&- 2>&-", "exec <&- >&- 2>&-"}) {
     CAPTURE(closes);
     const JobPlace place;
@@ -143,7 +143,7 @@ TEST_CASE("streams: a worker may close its own") {
   }
 }
 
-TEST_CASE("streams: a megabyte without a newline arrives, though its worker is killed") {
+TEST_CASE("streams: a megabyte without a newline is shown even if the worker is killed") {
   constexpr int kBytes = 1000000;
   for (const std::string stream : {"", ">&2"}) {
     for (const std::string workers : {"1", "2"}) {
@@ -157,7 +157,7 @@ TEST_CASE("streams: a megabyte without a newline arrives, though its worker is k
                   {{"TMPDIR", place.folder()}});
       CHECK(job.wait() == 128 + SIGKILL);
       const std::string& text = stream.empty() ? job.out() : job.err();
-      CHECK(std::ranges::count(text, '~') >= kBytes);  // the report shows the last of it again
+      CHECK(std::ranges::count(text, '~') >= kBytes);  // the report repeats the last part
       CHECK(contains(job.err(), "killed by SIGKILL"));
       CHECK(place.left(job) == "nothing");
     }
@@ -171,7 +171,7 @@ TEST_CASE("streams: bytes of any kind pass through unchanged") {
   CHECK(job.out() == std::string("[0] a\0b\377\376\001\033c\n", 13));
 }
 
-TEST_CASE("signals: what was ignored when the launcher was started stays so") {
+TEST_CASE("signals: signals that were ignored at the launcher's start stay ignored") {
   for (const int signal : {SIGHUP, SIGINT, SIGTERM, SIGQUIT, SIGUSR1}) {
     CAPTURE(signal);
     const JobPlace place;
@@ -187,7 +187,7 @@ TEST_CASE("signals: what was ignored when the launcher was started stays so") {
   }
 }
 
-TEST_CASE("signals: the launcher works whatever its parent blocked or ignored") {
+TEST_CASE("signals: the launcher works with any signals blocked or ignored by its parent") {
   const std::string script =
       "grep -q 'SigBlk:.0*$' /proc/self/status || exit 9\n"
       "echo worker-up; read -r line < $GATE; exit 7";

@@ -1,4 +1,4 @@
-// acclaunch on a terminal: the status line is there, and then it is not.
+// acclaunch on a terminal: the status line appears, and is removed at the end.
 #include "support/screen.hpp"
 #include "support/text.hpp"
 
@@ -15,7 +15,7 @@ using namespace acc::test;
 
 namespace {
 
-/// What a script writes to the terminal that it is started on; its exit status.
+/// A script on a terminal: its output and its exit status.
 struct Session {
   explicit Session(const std::string& script) {
     int terminal = -1;
@@ -63,7 +63,7 @@ TEST_CASE("terminal: no status line of a job in the background") {
   CHECK(contains(shown(session.bytes), "[0] hello\n"));
 }
 
-TEST_CASE("terminal: Ctrl-C for a single worker, which has the terminal to itself, is no failure") {
+TEST_CASE("terminal: Ctrl-C that a single worker handles itself is not a failure") {
   const Session session("exec " ACC_BIN_DIR
                         "/acclaunch --cpu --num_processes 1 /bin/sh -c 'kill -INT $$'");
   CHECK(session.status == 128 + SIGINT);

@@ -9,7 +9,7 @@
 #include <map>
 #include <set>
 
-// ACC_TRACE: what Chrome and Perfetto are given to read.
+// ACC_TRACE: the trace file for Chrome and Perfetto.
 namespace {
 
 using nlohmann::json;
@@ -43,7 +43,7 @@ std::vector<std::string> training(const std::string& config) {
 
 }  // namespace
 
-TEST_CASE("a trace shows what every rank computes, waits for and communicates") {
+TEST_CASE("a trace shows the computation, waiting and communication of every rank") {
   const acc::test::TemporaryFolder folder;
   const auto path = folder.path() / "trace.json";
   std::ofstream(path) << "of an earlier run";
@@ -74,8 +74,8 @@ TEST_CASE("a trace shows what every rank computes, waits for and communicates") 
           "for the gather of transformer.h.1", "for the norm of all ranks"}) {
       CHECK_MESSAGE(names[rank].contains(name), name);
     }
-    // The comparison of what the ranks declare; then root and three blocks, gathered forward, the
-    // blocks again backward, and all reduced.
+    // The ranks compare their declarations. Then root and three blocks are gathered in the forward
+    // pass, the blocks again in the backward pass, and all four are reduced.
     CHECK(categories[rank]["communication"] == 1 + 3 * (4 + 3 + 4));
     // Nothing overlaps on the compute stream.
     auto& spans = compute_stream[rank];
@@ -96,7 +96,7 @@ TEST_CASE("a trace that cannot be written ends the job with status 2 and the pat
 
 TEST_CASE("metrics that cannot be written end the training with an error") {
   std::vector<std::string> command = training("fsdp_full_shard");
-  *std::ranges::find(command, "2") = "1";  // no other rank can be blamed
+  *std::ranges::find(command, "2") = "1";  // one rank, so that no other rank is the root cause
   command.insert(command.end(), {"--metrics", "/dev/full"});
   acc::test::Program launcher(command);
   CHECK(launcher.wait() == 2);

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-// train_gpt under acclaunch: its saves struck, its disk full, its checkpoints damaged.
+// train_gpt under acclaunch, with faults during saves, a full disk, and damaged checkpoints.
 namespace {
 
 namespace fs = std::filesystem;
@@ -69,7 +69,7 @@ Losses losses_in(const fs::path& metrics) {
   return all;
 }
 
-/// Of a run that nothing happens to.
+/// Returns the losses of an undisturbed run.
 Losses unbroken(const std::string& form, int steps) {
   const TemporaryFolder folder;
   const fs::path metrics = folder.path() / "metrics";
@@ -78,13 +78,13 @@ Losses unbroken(const std::string& form, int steps) {
   return losses_in(metrics);
 }
 
-/// A run of which every part saves one step later than the one before.
+/// A run in several parts, each of which makes one more step and saves a checkpoint.
 struct Run {
   explicit Run(std::string form_of_state) : form(std::move(form_of_state)) {
     fs::create_directory(checkpoints);
   }
 
-  /// Of the newest checkpoint, all of whose files are as its manifest says; 0 where there is none.
+  /// Returns the step of the newest checkpoint, or 0 if there is none. Verifies its manifest.
   [[nodiscard]] int step() const {
     const auto newest = acc::checkpoint::SeriesFolder(checkpoints).newest();
     const auto manifest = newest ? acc::checkpoint::read_manifest(*newest) : std::nullopt;
@@ -98,7 +98,7 @@ struct Run {
     return static_cast<int>(manifest->step);
   }
 
-  /// Goes on from the newest checkpoint to `until`, and saves. The status.
+  /// Resumes from the newest checkpoint, trains until step `until` and saves. Returns the status.
   int go_on(int until, const std::map<std::string, std::string>& variables = {}) {
     fs::remove(metrics);
     Program program(training(form, until,
@@ -123,7 +123,7 @@ bool is_left_behind(const fs::path& checkpoints) {
   });
 }
 
-/// Goes on by a step, which ends in a save that is struck. Tells whether it was.
+/// Makes one more step and saves with an injected fault. True if the fault was reached.
 bool struck(Run& run, const FileFault& fault, Losses& expected) {
   const int before = run.step();
   fs::remove(fault.hit);
@@ -159,7 +159,7 @@ struct Matrix {
   int stride;
 };
 
-/// Strikes at every stride'th call, until a save makes no more. How often it was.
+/// Injects a fault at every stride-th system call of a save. Returns the number of faults.
 int strike(const Matrix& matrix, Losses& expected) {
   Run run(matrix.form);
   REQUIRE_MESSAGE(run.go_on(1) == 0, run.err);
@@ -173,14 +173,14 @@ int strike(const Matrix& matrix, Losses& expected) {
     ++points;
     REQUIRE(fault.at < 1000);
   }
-  // The last one was not struck: one checkpoint and `latest`, nothing of those before.
+  // The last save had no fault: it leaves one checkpoint and `latest`, and no leftovers.
   CHECK(std::distance(fs::directory_iterator(run.checkpoints), {}) == 2);
   return points;
 }
 
 }  // namespace
 
-TEST_CASE("a run goes on from the last good checkpoint, wherever its save was struck") {
+TEST_CASE("a run resumes from the last good checkpoint, wherever a save failed") {
   const bool all = std::getenv("ACC_FAULT_MATRIX") != nullptr;
   std::vector<Matrix> matrices = {
       {"SHARDED_STATE_DICT", "kill", "0", 11},
@@ -209,12 +209,12 @@ TEST_CASE("a run goes on from the last good checkpoint, wherever its save was st
   }
 }
 
-TEST_CASE("a checkpoint with a damaged byte is refused by the names of file and tensor") {
+TEST_CASE("a checkpoint with a damaged byte is an error that names file and tensor") {
   Run run("SHARDED_STATE_DICT");
   REQUIRE_MESSAGE(run.go_on(1) == 0, run.err);
   const fs::path checkpoint = acc::checkpoint::SeriesFolder(run.checkpoints).newest().value();
   const std::string weights = (run.top.path() / "weights.safetensors").string();
-  // A step of the optimizer, so that its state shows too.
+  // Makes an optimizer step, so that damage of the optimizer's state is visible.
   const Words command =
       training(run.form, 2, {"--resume", checkpoint.string(), "--export", weights});
   REQUIRE(Program(command).wait() == 0);
@@ -225,7 +225,8 @@ TEST_CASE("a checkpoint with a damaged byte is refused by the names of file and 
     if (!entry.is_regular_file()) {
       continue;
     }
-    // For others: the step tells us the learning rate, the plan in the manifest where pieces are.
+    // Only other programs read these files: we take the learning rate from the step, and the
+    // positions of pieces from the plan in the manifest.
     const bool is_read = path.filename() != "scheduler.bin" && path.filename() != ".metadata";
     CAPTURE(path.string());
     const std::string text = acc::test::file_text(path.string());
@@ -239,7 +240,7 @@ TEST_CASE("a checkpoint with a damaged byte is refused by the names of file and 
       const int status = program.wait();
       CAPTURE(at);
       CAPTURE(program.err());
-      if (status == 0) {  // a byte of no meaning, as between the records of an archive
+      if (status == 0) {  // an unused byte, for example between the records of an archive
         CHECK(acc::test::file_text(weights) == expected);
       } else {
         CHECK(status == 2);
@@ -254,7 +255,7 @@ TEST_CASE("a checkpoint with a damaged byte is refused by the names of file and 
   CHECK(tensors_named > 0);
 }
 
-TEST_CASE("a run whose disk becomes full goes on from its last checkpoint when there is room") {
+TEST_CASE("a run whose disk was full resumes from its last checkpoint once there is space") {
   const TemporaryFolder folder;
   const std::string at = folder.path().string();
   const auto in_namespace = [](const std::string& script) {
@@ -262,7 +263,7 @@ TEST_CASE("a run whose disk becomes full goes on from its last checkpoint when t
   };
   const std::string mounted = "mount -t tmpfs -o size=10m none " + at;
   if (Program(in_namespace(mounted)).wait() != 0) {
-    MESSAGE("skipped: this machine lets nobody mount a tmpfs");
+    MESSAGE("skipped: this machine does not allow mounting a tmpfs");
     return;
   }
   const auto part = [&](int until) {
@@ -273,7 +274,7 @@ TEST_CASE("a run whose disk becomes full goes on from its last checkpoint when t
     }
     return line + "\n";
   };
-  // Room for the first checkpoint, and for more or less of the second.
+  // Space for the first checkpoint and for a part of the second one.
   for (const std::string room : {"4", "40", "100", "200"}) {
     CAPTURE(room);
     Program program(in_namespace(mounted + "\n" + part(1) + "used=$(df --output=used -k " + at +

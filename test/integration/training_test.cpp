@@ -12,7 +12,7 @@
 #include <fstream>
 #include <memory>
 
-// train_gpt under acclaunch against the numbers of real PyTorch in test/data/parity_gpt.
+// Compares train_gpt under acclaunch with the results of PyTorch in test/data/parity_gpt.
 namespace {
 
 using namespace acc::test;
@@ -25,7 +25,7 @@ std::vector<float> read_tensor(const acc::checkpoint::SafetensorsFile& file,
   return values;
 }
 
-/// Largest difference between the tensors of `a` and those of the same names in `b`.
+/// Returns the largest difference between tensors of the same name in `a` and `b`.
 double distance(const fs::path& a_path, const fs::path& b_path) {
   const acc::checkpoint::SafetensorsFile a(a_path);
   const acc::checkpoint::SafetensorsFile b(b_path);
@@ -41,7 +41,7 @@ double distance(const fs::path& a_path, const fs::path& b_path) {
   return most;
 }
 
-/// 20 steps on two workers with more flags for the launcher; the metrics.
+/// Runs 20 steps on two workers with additional launcher flags. Returns the metrics.
 std::vector<nlohmann::json> train_two(const std::string& config,
                                       const std::vector<std::string>& launcher_flags) {
   const TemporaryFolder folder;
@@ -54,7 +54,7 @@ void check_parity(const std::string& config) {
   for (const Layout layout :
        {Layout{1, 1}, Layout{2, 1}, Layout{4, 1}, Layout{2, 2}, Layout{4, 2}}) {
     if (config == "zero3_hpz" && layout.workers == 1) {
-      continue;  // its partition is 2
+      continue;  // hpZ has a partition size of 2
     }
     CAPTURE(config);
     CAPTURE(layout.workers);
@@ -104,7 +104,7 @@ TEST_CASE("PyTorch's losses, norms and weights: ZeRO 3 with hpZ") {
   check_parity("zero3_hpz");
 }
 
-TEST_CASE("machines with differently many ranks train alike") {
+TEST_CASE("machines with different numbers of ranks give the same results") {
   for (const char* config : {"fsdp_full_shard", "fsdp_no_shard", "zero1", "zero3_hpz"}) {
     for (const int first : {1, 3}) {
       CAPTURE(config);
@@ -136,10 +136,10 @@ TEST_CASE("accumulation over micro-steps gives the losses of the whole batch") {
   }
 }
 
-TEST_CASE("the bytes that each rank reports are the strategy's formula") {
+TEST_CASE("the memory that each rank reports matches the formula of its strategy") {
   struct Expected {
     const char* config;
-    int parameters, gradients, optimizer;  ///< divisors of 4P, 4P and 8P on 4 workers
+    int parameters, gradients, optimizer;  ///< divisors of 4P, 4P and 8P bytes on 4 workers
   };
   constexpr std::int64_t kParameters = 120'576;
   for (const Expected& each :
@@ -157,7 +157,7 @@ TEST_CASE("the bytes that each rank reports are the strategy's formula") {
   }
 }
 
-TEST_CASE("any layout resumes what any other saved; the same layout to the bit") {
+TEST_CASE("any layout resumes from a checkpoint of any other; the same layout bitwise") {
   const TemporaryFolder folder;
   const auto path = [&](const char* name) { return (folder.path() / name).string(); };
   train("zero3", {4, 1}, {"--steps", "20", "--export", path("straight.safetensors")});
@@ -183,7 +183,7 @@ TEST_CASE("any layout resumes what any other saved; the same layout to the bit")
   }
 }
 
-TEST_CASE("a run goes on from its newest checkpoint, whatever ranks it has") {
+TEST_CASE("a run resumes from its newest checkpoint with any number of ranks") {
   const TemporaryFolder folder;
   const auto path = [&](const char* name) { return (folder.path() / name).string(); };
   struct Part {
@@ -210,7 +210,7 @@ TEST_CASE("a run goes on from its newest checkpoint, whatever ranks it has") {
     std::vector<std::string> expected = each.kept;
     expected.push_back("latest");
     CHECK(names == expected);
-    // As a kill while a folder was being removed leaves it: no checkpoint.
+    // A folder that is left if a run is killed while it removes a checkpoint; it does not count.
     fs::create_directory(folder.path() / "run" / "checkpoint_0.acc-tmp.removed");
   }
   const auto steps = read_metrics(path("metrics.jsonl"));
@@ -218,7 +218,7 @@ TEST_CASE("a run goes on from its newest checkpoint, whatever ranks it has") {
   check_losses(steps);
 }
 
-TEST_CASE("a run goes on from what torch's FSDP saved in Accelerate's layout") {
+TEST_CASE("a run resumes from a checkpoint of torch's FSDP in Accelerate's layout") {
   const TemporaryFolder folder;
   const fs::path saved = fs::path(ACC_TEST_DATA) / "checkpoints" / "fsdp2_w4";
   const std::string tokens = folder.path() / "tokens.bin";
@@ -255,7 +255,7 @@ TEST_CASE("a run goes on from what torch's FSDP saved in Accelerate's layout") {
   CHECK(distance(saved / "model_full.safetensors", exported) == 0.0);
 }
 
-TEST_CASE("bf16 follows fp32 closely, in every strategy alike") {
+TEST_CASE("bf16 follows fp32 closely in every strategy") {
   for (const char* config : {"fsdp_full_shard", "fsdp_no_shard", "zero1", "zero3_hpz"}) {
     CAPTURE(config);
     const auto steps = train_two(config, {"--mixed_precision", "bf16"});
@@ -265,7 +265,7 @@ TEST_CASE("bf16 follows fp32 closely, in every strategy alike") {
   }
 }
 
-TEST_CASE("bad files end every worker with status 2 and a sentence that names them") {
+TEST_CASE("invalid files end every worker with status 2 and a message that names them") {
   struct Bad {
     std::vector<std::string> flags;
     const char* message;
@@ -288,7 +288,7 @@ TEST_CASE("bad files end every worker with status 2 and a sentence that names th
         line.insert(line.end(), {each.flags[i], each.flags[i + 1]});
       }
     }
-    if (each.flags[0] == "--vocab") {  // the weights are of 256
+    if (each.flags[0] == "--vocab") {  // the weights have a vocabulary of 256
       line.erase(std::find(line.begin(), line.end(), "--init_from"),
                  std::find(line.begin(), line.end(), "--init_from") + 2);
     }

@@ -1,4 +1,4 @@
-// Two acclaunch processes on one host that play two machines.
+// Two acclaunch processes on one host, which act as two machines.
 #include "acc/base/token.hpp"
 #include "support/machines.hpp"
 #include "support/program.hpp"
@@ -26,7 +26,7 @@ Flags machine(int rank, const ReservedPort& port, const std::string& script, Fla
   return command;
 }
 
-/// The report, from rule to rule.
+/// Returns the failure report: the lines between two lines of '='.
 std::string block_of(const Program& machine) {
   const std::string rule(72, '=');
   const std::size_t begin = machine.err().find(rule);
@@ -36,13 +36,13 @@ std::string block_of(const Program& machine) {
 
 }  // namespace
 
-TEST_CASE("two machines: ranks are counted over both, whichever comes first") {
+TEST_CASE("two machines: ranks are numbered over both, whichever joins first") {
   const std::string script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $GROUP_RANK";
   for (const int first : {0, 1}) {
     CAPTURE(first);
     const ReservedPort port;
     Program one(machine(first, port, script));
-    one.wait_for_text("acclaunch: ");  // it waits, and says so
+    one.wait_for_text("acclaunch: ");  // the notice that it waits for the other machine
     Program other(machine(1 - first, port, script));
     CHECK(one.wait() == 0);
     CHECK(other.wait() == 0);
@@ -91,7 +91,7 @@ TEST_CASE("two machines: a stop signal to one ends both") {
   }
 }
 
-TEST_CASE("two machines: who is asked twice to end does not wait for workers anywhere") {
+TEST_CASE("two machines: after a second stop signal no machine waits for workers") {
   for (const int asked : {0, 1}) {
     CAPTURE(asked);
     const ReservedPort port;
@@ -130,7 +130,7 @@ TEST_CASE("two machines: kill -9 of one acclaunch ends the other machine's worke
   }
 }
 
-TEST_CASE("two machines: a machine that does not come is named when the time is over") {
+TEST_CASE("two machines: a machine that does not join within the timeout is named") {
   const ReservedPort port;
   for (const int alone : {0, 1}) {
     CAPTURE(alone);
@@ -162,7 +162,7 @@ TEST_CASE("two machines: disagreement about the job is an error on both") {
   CHECK(machine0.out() + machine1.out() == "");
 }
 
-TEST_CASE("two machines: c10d hands out the ranks, at a port of the workers' own") {
+TEST_CASE("two machines: c10d assigns the ranks, and workers have their own port") {
   const ReservedPort port;
   TwoMachines machines(Way::c10d, port, {},
                        "echo $RANK/$WORLD_SIZE group $GROUP_RANK at $MASTER_ADDR:$MASTER_PORT end; "
@@ -182,7 +182,7 @@ TEST_CASE("two machines: c10d hands out the ranks, at a port of the workers' own
   CHECK(machines[1].wait() == 128 + SIGTERM);
 }
 
-TEST_CASE("the workers of all machines have one secret, which is the round's own") {
+TEST_CASE("the workers of all machines share one secret per round") {
   const std::map<std::string, std::string> outer = {{"ACC_JOB_SECRET", "an outer job's"}};
   std::set<std::string> secrets;
   for (const Way way : {Way::fixed, Way::c10d, Way::fixed}) {
@@ -211,14 +211,14 @@ TEST_CASE("the workers of all machines have one secret, which is the round's own
   CHECK(plain.out() == "\n");
 }
 
-TEST_CASE("two machines: one job may end at a meeting point while another runs on") {
+TEST_CASE("two machines: one job may end at a rendezvous host while another one continues") {
   const ReservedPort port;
   const auto job = [&](const std::string& id, const std::string& script) {
     return torchrun({"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
                      "localhost:" + port.text(), "--rdzv-id", id},
                     script);
   };
-  Program host(job("one", "echo worker-up; exec sleep 1000"));  // serves the meeting
+  Program host(job("one", "echo worker-up; exec sleep 1000"));  // hosts the rendezvous
   host.wait_for_text("waiting for machines");
   const std::string script = "echo two-up; trap 'exit 5' USR1; while :; do sleep 1000 & wait; done";
   Program third(job("two", script));
@@ -237,7 +237,7 @@ TEST_CASE("two machines: one job may end at a meeting point while another runs o
 }
 
 TEST_CASE(
-    "two machines: the minimum starts after the last call, and who is late makes a new round") {
+    "two machines: the minimum starts after the last call, and a late machine starts a new round") {
   const ReservedPort port;
   const auto machine = [&] {
     return torchrun(c10d_flags("1:3", port, {"--rdzv-conf", "last_call_timeout=1"}),
@@ -250,14 +250,14 @@ TEST_CASE(
   late.wait_for_text("world 2 after 0 end");
   CHECK(contains(first.err(), " has joined: starting again with 2 machines\n"));
   CHECK(contains(first.err(), "acclaunch: round 1: 2 machines, 2 workers; this is machine "));
-  late.signal(SIGTERM);  // leaves alone
+  late.signal(SIGTERM);  // only this machine leaves
   CHECK(late.wait() == 128 + SIGTERM);
   first.wait_for_text("world 1 after 0 end", 2);
-  first.signal(SIGTERM);  // it serves, and is the last one
+  first.signal(SIGTERM);  // hosts the rendezvous, and is the last machine
   CHECK(first.wait() == 128 + SIGTERM);
 }
 
-TEST_CASE("two machines: who stops waiting leaves the place to another") {
+TEST_CASE("two machines: a machine that stops waiting is replaced by another one") {
   const ReservedPort port;
   const auto machine = [&](const std::string& script) {
     return torchrun(c10d_flags("3", port), script);
@@ -278,7 +278,7 @@ TEST_CASE("two machines: who stops waiting leaves the place to another") {
   CHECK(third.out() == prefix(2) + "2 of 3\n");
 }
 
-TEST_CASE("two machines: a stranger at the meeting point is named") {
+TEST_CASE("two machines: a foreign server at the rendezvous port is named") {
   const ReservedPort held;
   held.listen();
   Program job(torchrun(c10d_flags("2", held, {"--rdzv-conf", "join_timeout=1"}), "echo started"));
@@ -289,7 +289,7 @@ TEST_CASE("two machines: a stranger at the meeting point is named") {
   CHECK(job.out().empty());
 }
 
-TEST_CASE("two machines: each brings as many workers as it likes") {
+TEST_CASE("two machines: each may have a different number of workers") {
   const ReservedPort port;
   const auto machine = [&](const std::string& rank, const std::string& count) {
     return torchrun({"--nnodes", "2", "--nproc-per-node", count, "--node-rank", rank,

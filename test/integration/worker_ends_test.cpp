@@ -1,5 +1,5 @@
-// How a worker ends is how the job ends: every exit code, every fatal signal, every answer to a
-// stop signal.
+// The job's exit status follows from how its workers end: every exit code, every fatal signal, and
+// every reaction to a stop signal.
 #include "support/acclaunch.hpp"
 #include "support/left_behind.hpp"
 #include "support/program.hpp"
@@ -16,7 +16,7 @@ using namespace acc::test;
 
 namespace {
 
-/// Jobs that run beside each other.
+/// Number of jobs that run concurrently.
 constexpr int kAtOnce = 16;
 
 struct Ended {
@@ -24,7 +24,7 @@ struct Ended {
   std::string report;
 };
 
-/// What becomes of jobs of which rank 1 runs each of the scripts, while rank 0 waits.
+/// Runs one job per script, in which rank 1 runs the script and rank 0 waits. Returns the results.
 std::vector<Ended> run_all(const std::vector<std::string>& scripts) {
   std::vector<Ended> ended;
   for (std::size_t first = 0; first < scripts.size(); first += kAtOnce) {
@@ -42,7 +42,7 @@ std::vector<Ended> run_all(const std::vector<std::string>& scripts) {
   return ended;
 }
 
-/// 32 and 33 are the C library's own: a program that posix_spawn started ignores them.
+/// Signals 32 and 33 are reserved by the C library; a program started by posix_spawn ignores them.
 bool is_fatal(int signal) {
   constexpr int kOthers[] = {SIGCHLD, SIGCONT, SIGSTOP,  SIGTSTP, SIGTTIN,
                              SIGTTOU, SIGURG,  SIGWINCH, 32,      33};
@@ -51,7 +51,7 @@ bool is_fatal(int signal) {
 
 }  // namespace
 
-TEST_CASE("worker ends: each exit code is the launcher's, and in the report") {
+TEST_CASE("worker ends: each exit code becomes the launcher's, and is in the report") {
   std::vector<std::string> scripts;
   for (int code = 1; code < 256; ++code) {
     scripts.push_back("exit " + std::to_string(code));
@@ -66,7 +66,7 @@ TEST_CASE("worker ends: each exit code is the launcher's, and in the report") {
   }
 }
 
-TEST_CASE("worker ends: each fatal signal is the launcher's 128 + n, and in the report") {
+TEST_CASE("worker ends: each fatal signal n becomes status 128 + n, and is in the report") {
   std::vector<int> signals;
   std::vector<std::string> scripts;
   for (int signal = 1; signal <= 64; ++signal) {
@@ -88,19 +88,19 @@ TEST_CASE("worker ends: each fatal signal is the launcher's 128 + n, and in the 
   }
 }
 
-TEST_CASE("worker ends: a job that was stopped is 128 + n, whatever its workers return") {
+TEST_CASE("worker ends: a job stopped by signal n has status 128 + n for any worker status") {
   struct Answer {
     std::string what;
     std::string script;
     std::string shutdown_timeout;
   };
   const Answer kAnswers[] = {
-      {"as usual", "", "1000"},
+      {"default action", "", "1000"},
       {"success", "trap 'exit 0' TERM INT HUP QUIT", "1000"},
-      {"a code of its own", "trap 'exit 7' TERM INT HUP QUIT", "1000"},
-      {"a signal of its own", "trap 'kill -9 $$' TERM INT HUP QUIT", "1000"},
+      {"another exit code", "trap 'exit 7' TERM INT HUP QUIT", "1000"},
+      {"another signal", "trap 'kill -9 $$' TERM INT HUP QUIT", "1000"},
       {"one succeeds, one fails", "trap 'exit $RANK' TERM INT HUP QUIT", "1000"},
-      {"nothing", "trap '' TERM INT HUP QUIT", "0"},
+      {"ignores it", "trap '' TERM INT HUP QUIT", "0"},
   };
   for (const Answer& answer : kAnswers) {
     for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGQUIT}) {
@@ -137,7 +137,7 @@ TEST_CASE("worker ends: a second stop signal kills those that ignore the first")
   }
 }
 
-TEST_CASE("worker ends: those that ignore SIGTERM after a failure are killed in the end") {
+TEST_CASE("worker ends: workers that ignore SIGTERM after a failure are killed") {
   const JobPlace place;
   Program job(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", place.port(),
                          "--shutdown_timeout", "0"},

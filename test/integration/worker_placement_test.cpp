@@ -1,4 +1,4 @@
-// Workers run where the plan says: asked of the kernel in the worker itself.
+// CPU placement of workers, which each worker reads from the kernel.
 #include "support/program.hpp"
 #include "support/text.hpp"
 
@@ -13,7 +13,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-/// Numbers of the CPUs that this process may run on.
+/// Returns the CPUs that this process may run on.
 Words usable_cpus() {
   cpu_set_t usable;
   CPU_ZERO(&usable);
@@ -32,7 +32,7 @@ struct Ran {
   std::string out, err;
 };
 
-/// Two workers that print their CPUs and threads, on GPUs that are not there or on none.
+/// Starts two workers that print their CPUs and threads, with simulated GPUs or without GPUs.
 Ran two_workers(const std::string& topology, const std::string& gpus, Words flags,
                 std::map<std::string, std::string> variables = {}) {
   Words command = {ACC_BIN_DIR "/acclaunch", "--num_processes", "2"};
@@ -71,7 +71,7 @@ TEST_CASE("placement: workers run on the CPUs of their NUMA node, GPU or not" *
   CHECK(contains(turned.out, "[0] on " + cpus[1] + " "));
 }
 
-TEST_CASE("placement: threads follow the physical cores that a worker has" *
+TEST_CASE("placement: OMP_NUM_THREADS is the number of a worker's physical cores" *
           doctest::skip(usable_cpus().size() < 2)) {
   const Words cpus = usable_cpus();
   const std::string both = "(indexes=" + cpus[0] + "," + cpus[1] + ")";
@@ -86,7 +86,7 @@ TEST_CASE("placement: threads follow the physical cores that a worker has" *
   CHECK(contains(told.out, " threads 7\n"));
 }
 
-TEST_CASE("placement: nothing starts where a binding cannot be had") {
+TEST_CASE("placement: a binding that is not possible is an error before the start") {
   const Ran cramped = two_workers("numa:1 core:1 pu:2", "2", {"--numa-binding", "exclusive"});
   CHECK(cramped.status == 2);
   CHECK(cramped.out.empty());

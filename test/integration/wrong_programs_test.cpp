@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-// Wrong programs under acclaunch: what their user sees.
+// Programs with mistakes under acclaunch: the error messages.
 namespace {
 
 using acc::test::contains;
@@ -38,7 +38,7 @@ const Layout kLayouts[] = {
       "--mixed_precision", "bf16"}},
 };
 
-/// A sanitizer has the signal after us, and ends the program in its own way.
+/// A sanitizer handles the signal after us, and ends the program with its own status.
 bool ends_by_fault(int status) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return status != 0;
@@ -49,7 +49,7 @@ bool ends_by_fault(int status) {
 
 }  // namespace
 
-TEST_CASE("--debug: a weight that is written or kept beyond its scope ends the program, by name") {
+TEST_CASE("--debug: a weight written, or used outside of its scope, is an error that names it") {
   struct Row {
     const char* mistake;
     const char* said;
@@ -83,7 +83,7 @@ TEST_CASE("--debug: a weight that is written or kept beyond its scope ends the p
   }
 }
 
-TEST_CASE("mistakes of a program that need no check are refused with unit and rank") {
+TEST_CASE("mistakes that are detected without --debug are errors with unit and rank") {
   struct Row {
     Words program;
     std::string said;
@@ -104,13 +104,13 @@ TEST_CASE("mistakes of a program that need no check are refused with unit and ra
     Program program(command_of({"--num_processes", "2", "--use_fsdp"}, row.program));
     const int status = program.wait();
     CAPTURE(program.err());
-    // Of the rank at fault, or of a peer that was told and ended first.
+    // The error of the rank at fault, or of a peer that was notified and ended first.
     CHECK((status == 2 || status == 1));
     CHECK(contains(program.err(), row.said));
   }
 }
 
-TEST_CASE("the first line of one process has no words of the runtime's inside") {
+TEST_CASE("the first line of an error does not mention internals of the runtime") {
   Program program(command_of({"--num_processes", "1"}, {"none"}));
   REQUIRE_MESSAGE(program.wait() == 0, program.err());
   CHECK(program.out() == "one process, cpu, precision fp32\n");

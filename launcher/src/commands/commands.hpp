@@ -3,7 +3,8 @@
 #include <span>
 #include <string>
 
-/// One function a sub-command; see SubCommand.
+/// Entry points of the sub-commands: each gets the arguments after its name and returns the exit
+/// status; see SubCommand.
 namespace acc::launcher {
 
 int config_command(std::span<const std::string> arguments);

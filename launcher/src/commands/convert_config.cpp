@@ -1,3 +1,5 @@
+// acclaunch convert-config and to-fsdp2: convert configuration files between FSDP 1, FSDP 2 and
+// DeepSpeed. The conversion itself is in plugins; notes about settings that change go to stderr.
 #include "acc/plugins/convert_config.hpp"
 
 #include "acc/base/atomic_file.hpp"
@@ -21,11 +23,11 @@ struct ConvertOptions {
   bool overwrite = false;
 };
 
-/// False: --help was all that was asked for.
+/// Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConvertOptions& options) {
   CLI::App app(
-      "Says an FSDP configuration in DeepSpeed's words, or the reverse, and lists what "
-      "is lost or changes.",
+      "Converts an FSDP configuration to DeepSpeed, or the reverse, and lists the settings that "
+      "are lost or changed.",
       "acclaunch convert-config");
   app.add_option("input", options.input, "Accelerate's YAML or JSON file, or DeepSpeed's JSON file")
       ->required();
@@ -34,19 +36,22 @@ bool read(std::span<const std::string> arguments, ConvertOptions& options) {
                  "fsdp, fsdp2, deepspeed or deepspeed-json; default: deepspeed for an FSDP file, "
                  "else fsdp");
   app.add_option("--gpus_per_machine", options.gpus_per_machine,
-                 "for HYBRID_SHARD; default: num_processes / num_machines of the file")
+                 "GPUs per machine, needed for HYBRID_SHARD; default: num_processes / num_machines "
+                 "of the file")
       ->check(CLI::PositiveNumber);
-  app.add_flag("--overwrite", options.overwrite, "replace files that are there");
+  app.add_flag("--overwrite", options.overwrite, "replace existing files");
   return read_options(app, arguments);
 }
 
-/// As named from the working directory, else beside the file that names it.
+/// Returns the path of a file that `config` names: relative to the working directory, or, if it
+/// does not exist there, relative to the folder of `config`.
 fs::path found_beside(const fs::path& named, const fs::path& config) {
   std::error_code error;
   return fs::exists(named, error) ? named : config.parent_path() / named;
 }
 
-/// `conf/new.yaml` → `conf/new_deepspeed.json`
+/// Returns the path for the DeepSpeed file that belongs to `output`: `conf/new_deepspeed.json` for
+/// `conf/new.yaml`.
 fs::path deepspeed_file_beside(const fs::path& output) {
   return output.parent_path() / (output.stem().string() + "_deepspeed.json");
 }
@@ -79,10 +84,11 @@ void write(const Conversion& conversion, const ConvertOptions& options, bool jso
   }
   const Overwrite overwrite = options.overwrite ? Overwrite::yes : Overwrite::no;
   if (conversion.deepspeed_file) {
-    check_free(options.output, overwrite);  // nothing is written unless all of it may be
+    check_free(options.output, overwrite);  // checks both files before the first is written
     const fs::path beside = deepspeed_file_beside(options.output);
     write_file(beside, plugins::to_json(*conversion.deepspeed_file), overwrite);
-    std::fprintf(stderr, "note: %s holds what Accelerate's file has no key for\n", beside.c_str());
+    std::fprintf(stderr, "note: %s contains the settings that Accelerate's file has no key for\n",
+                 beside.c_str());
   }
   write_file(options.output, text, overwrite);
 }
@@ -94,11 +100,11 @@ struct ToFsdp2Options {
 };
 
 bool read(std::span<const std::string> arguments, ToFsdp2Options& options) {
-  CLI::App app("Writes a configuration file of FSDP 1 as one of FSDP 2.", "acclaunch to-fsdp2");
+  CLI::App app("Converts a configuration file from FSDP 1 to FSDP 2.", "acclaunch to-fsdp2");
   app.add_option("--config_file", options.config_file, "file to read")->required();
   app.add_option("--output_file", options.output_file,
                  "file to write; default, with --overwrite: the file that was read");
-  app.add_flag("--overwrite", options.overwrite, "replace the file if it is there");
+  app.add_flag("--overwrite", options.overwrite, "replace an existing file");
   return read_options(app, arguments);
 }
 

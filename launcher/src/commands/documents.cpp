@@ -1,4 +1,5 @@
-// Reference tables for docs/, made from the settings table so that they cannot fall behind it.
+// Generates docs/environment.md and docs/configuration.md from the settings table, so that these
+// pages are always complete. The commands that print them are not listed in --help.
 #include "acc/launcher/explain.hpp"
 #include "acc/launcher/face.hpp"
 #include "acc/plugins/deepspeed_json.hpp"
@@ -12,6 +13,7 @@ namespace {
 
 using plugins::SettingRow;
 
+/// Formats a table cell as code; '|' must be escaped in a Markdown table.
 std::string code(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -55,47 +57,54 @@ std::string manager_variables_table() {
 std::string environment_document() {
   std::string text =
       "# Environment of the workers\n\n"
-      "Made from the settings table by `acclaunch environment-table`; a test compares the two.\n\n"
-      "A setting travels under Accelerate's name where it has one. It travels as `ACC_…` where\n"
-      "Accelerate has none, where the value comes from a DeepSpeed JSON file, and (accumulation,\n"
-      "clipping) outside DeepSpeed mode; a worker reads `ACC_…` first. `ACC_MODE` is `none`, "
-      "`fsdp`\n"
-      "or `deepspeed`, `ACC_DEVICE` is `cpu` or `cuda`. Besides these a worker gets torchrun's\n"
-      "variables (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, TORCHELASTIC_*, …), OMP_NUM_THREADS\n"
-      "and, with `--gpu_ids`, CUDA_VISIBLE_DEVICES. Where machines have differently many ranks,\n"
-      "`ACC_LOCAL_WORLD_SIZES` says how many each has: `1,2`. `ACC_FLIGHT_RECORD` names the file in\n"
-      "which the runtime leaves its last collectives for [the report](report.md). `ACC_JOB_SECRET` "
-      "holds\n"
-      "128 random bits that all workers of a round share: [who is trusted](architecture.md#trust).\n"
-      "`ACC_SETTING_SOURCES` says where the launcher found each value (`KEY=config.yaml:12` or\n"
-      "`KEY=--flag`, joined by `;`), so that a worker's message can name the place.\n\n"
-      "These variables are the runtime's own, handed on as they are found:\n\n"
-      "| variable | means | default |\n|---|---|---|\n"
-      "| `ACC_COLLECTIVE_TIMEOUT` | seconds that a collective waits for a living peer | 1800 |\n"
-      "| `ACC_SHM_GATHER` | `copy`: gathers on one host copy, as those between hosts do | `share` "
+      "Generated from the settings table by `acclaunch environment-table`; a test compares this "
+      "page with its\noutput.\n\n"
+      "The launcher passes each setting to the workers in an environment variable: under "
+      "Accelerate's name if it\n"
+      "has one, otherwise as `ACC_…`. The `ACC_…` variable is also used for a value from a "
+      "DeepSpeed JSON file and,\n"
+      "outside of DeepSpeed mode, for gradient accumulation and clipping. A worker reads `ACC_…` "
+      "first. `ACC_MODE`\n"
+      "is `none`, `fsdp` or `deepspeed`; `ACC_DEVICE` is `cpu` or `cuda`. A worker also gets "
+      "torchrun's variables\n"
+      "(RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, TORCHELASTIC_*, …), OMP_NUM_THREADS and, with "
+      "`--gpu_ids`,\n"
+      "CUDA_VISIBLE_DEVICES.\n\n"
+      "- `ACC_LOCAL_WORLD_SIZES` lists the number of ranks per machine if it differs: `1,2`.\n"
+      "- `ACC_FLIGHT_RECORD` names the file in which the runtime records its last collectives for\n"
+      "  [the report](report.md).\n"
+      "- `ACC_JOB_SECRET` contains 128 random bits that all workers of a rendezvous round share:\n"
+      "  [who is trusted](architecture.md#trust).\n"
+      "- `ACC_SETTING_SOURCES` lists where the launcher found each value (`KEY=config.yaml:12` or\n"
+      "  `KEY=--flag`, separated by `;`), so that a worker's error message can name the place.\n\n"
+      "The runtime reads the following variables. The launcher passes them on unchanged.\n\n"
+      "| variable | meaning | default |\n|---|---|---|\n"
+      "| `ACC_COLLECTIVE_TIMEOUT` | timeout of a collective, in seconds, while its peers are alive "
+      "| 1800 |\n"
+      "| `ACC_SHM_GATHER` | `share`: ranks of one host share the memory of gathered weights; "
+      "`copy`: each rank has its own copy, as between hosts | `share` |\n"
+      "| `ACC_COLLECTIVES` | transport for GPU memory: `nccl`, `staged` (through host memory) or "
+      "`auto` | `auto` |\n"
+      "| `ACC_SHARE_GPUS` | `1`: allow more ranks than GPUs on a machine; they share the GPUs | "
+      "`0` |\n"
+      "| `ACC_CHECK` | `1`: gathered weights are read-only within a scope and inaccessible outside "
+      "of it (CPU only) | the value of `--debug` |\n"
+      "| `ACC_TRACE` | file for a timeline, for Perfetto or Chrome | none |\n"
+      "| `ACC_NCCL_LIBRARY` | path of libnccl.so.2 | searched: next to our library, by the dynamic "
+      "loader, in a Python installation |\n"
+      "| `ACC_CUDA_BACKEND` | path of libacc_cuda.so; used by tests | next to libacc_runtime.so "
       "|\n"
-      "| `ACC_COLLECTIVES` | who moves the memory of GPUs: `nccl`, `staged` (through host memory) "
-      "or `auto` | `auto` |\n"
-      "| `ACC_SHARE_GPUS` | `1`: more ranks than GPUs on a machine share them | `0` |\n"
-      "| `ACC_CHECK` | `1`: gathered weights are read-only in a scope and inaccessible outside of "
-      "one "
-      "(on the CPU) | what `--debug` says |\n"
-      "| `ACC_TRACE` | file for a timeline that Perfetto and Chrome show | none |\n"
-      "| `ACC_NCCL_LIBRARY` | the libnccl.so.2 to use | found: beside our library, by the loader, "
-      "in a Python |\n"
-      "| `ACC_CUDA_BACKEND` | the libacc_cuda.so to use, as tests do | the one beside "
-      "libacc_runtime.so |\n"
-      "| `ACC_LOG_LEVEL` | what is logged to stderr: `debug`, `info`, `warn`, `error` or `off` | "
-      "`info` |\n"
-      "| `ACC_LOG` | the same by part: `collectives:debug,runtime:warn` | none |\n\n"
-      "`train_gpt` has a few of its own on GPUs: examples/train_gpt/cuda/README.md.\n\n"
-      "`acclaunch` itself reads the variables below, torchrun's `PET_…` where torchrun would, and\n"
-      "hwloc's `HWLOC_…`:\n\n"
-      "| variable | what for |\n|---|---|\n" +
+      "| `ACC_LOG_LEVEL` | level of messages on stderr: `debug`, `info`, `warn`, `error` or `off` "
+      "| `info` |\n"
+      "| `ACC_LOG` | level per component: `collectives:debug,runtime:warn` | none |\n\n"
+      "`train_gpt` has further variables for GPUs: examples/train_gpt/cuda/README.md.\n\n"
+      "`acclaunch` itself reads the following variables, torchrun's `PET_…` variables where "
+      "torchrun reads them,\nand hwloc's `HWLOC_…`:\n\n"
+      "| variable | purpose |\n|---|---|\n" +
       own_variables_table() +
-      "\nWhat a manager of jobs says of a process's place in its job counts below flags and above\n"
-      "the file:\n\n"
-      "| manager | variables |\n|---|---|\n" +
+      "\nThe following variables of job managers describe the place of a process in its job. They "
+      "have precedence\nover the configuration file; flags have precedence over them.\n\n"
+      "| job manager | variables |\n|---|---|\n" +
       manager_variables_table() +
       "\n| setting | Accelerate's variable | set | our variable |\n|---|---|---|---|\n";
   for (const SettingRow& row : plugins::settings_table()) {
@@ -110,16 +119,16 @@ std::string environment_document() {
 std::string configuration_document() {
   std::string text =
       "# Flags and configuration keys\n\n"
-      "Made from the settings table by `acclaunch configuration-table`; a test compares the "
-      "two.\n\n"
-      "A flag beats the DeepSpeed JSON file's `\"auto\"` and the YAML file, those beat the "
-      "default.\n"
-      "A variable of the environment by which the setting travels (docs/environment.md) counts "
-      "where\n"
-      "neither flag nor file names it and it has no exported default; `acclaunch explain` shows "
-      "it.\n"
-      "Inside `fsdp_config` and `dynamo_config` the prefix `fsdp_` or `dynamo_` may be left "
-      "out.\n\n"
+      "Generated from the settings table by `acclaunch configuration-table`; a test compares this "
+      "page with its\noutput.\n\n"
+      "A flag has precedence over `\"auto\"` in the DeepSpeed JSON file and over the YAML file; "
+      "these have precedence\n"
+      "over the default. The environment variable of a setting (docs/environment.md) is used if "
+      "neither a flag nor\n"
+      "the file names the setting and it has no exported default. `acclaunch explain` shows which "
+      "source was used.\n"
+      "Inside of `fsdp_config` and `dynamo_config` the prefix `fsdp_` or `dynamo_` may be "
+      "omitted.\n\n"
       "| setting | flag | YAML block | DeepSpeed JSON | value | default | |\n"
       "|---|---|---|---|---|---|---|\n";
   for (const SettingRow& row : accelerate_face().table) {
@@ -131,18 +140,22 @@ std::string configuration_document() {
             code(row.fallback) + " | " + std::string(row.help) + " |\n";
   }
   text +=
-      "\n## Keys of a DeepSpeed file that are no settings\n\n"
-      "A Python program has them from the file. libacc_runtime refuses at its start, by name, what "
-      "asks\nfor something that it has not; the others mean nothing to it: they are about logs, "
-      "data, modules of\nPython or files on NVMe, which is refused itself. The batch sizes give "
-      "`gradient_accumulation_steps`.\n\n"
-      "`optimizer` and `scheduler` count for a program that asks for what the file says "
-      "(`Model::optimizer_from_settings`):\nAdam (which decays as AdamW does unless `adam_w_mode` "
-      "is false), AdamW and SGD; WarmupLR, WarmupDecayLR and\nWarmupCosineLR. Other types and "
-      "parameters are refused then. What is `\"auto\"` stays the program's.\n\n"
-      "| key | says nothing with | libacc_runtime |\n|---|---|---|\n";
+      "\n## Keys of a DeepSpeed file that are not settings\n\n"
+      "A Python program reads these keys from the file itself. libacc_runtime rejects, at its "
+      "start and by name, a\n"
+      "key that requests a feature it does not have. It ignores the other keys: they concern "
+      "logging, data, Python\n"
+      "modules, or files on NVMe (offloading to NVMe is rejected itself). The batch sizes "
+      "determine\n`gradient_accumulation_steps`.\n\n"
+      "`optimizer` and `scheduler` apply to a program that requests them "
+      "(`Model::optimizer_from_settings`): Adam\n"
+      "(with AdamW's weight decay unless `adam_w_mode` is false), AdamW and SGD; WarmupLR, "
+      "WarmupDecayLR and\n"
+      "WarmupCosineLR. Other types and parameters are then rejected. The program decides about "
+      "values that are\n`\"auto\"`.\n\n"
+      "| key | value without effect | libacc_runtime |\n|---|---|---|\n";
   for (const auto& [path, fallback, is_refused] : plugins::foreign_deepspeed_keys()) {
-    text += "| " + code(path) + " | " + code(fallback) + " | " + (is_refused ? "refuses it" : "") +
+    text += "| " + code(path) + " | " + code(fallback) + " | " + (is_refused ? "rejects it" : "") +
             " |\n";
   }
   return text;

@@ -9,12 +9,14 @@
 namespace acc::launcher {
 namespace {
 
-/// CLI11 would take a list such as [1-3] for one of its own.
+/// Returns the host lists of the command line, or else the job's. They are not declared as CLI11
+/// options, since CLI11 would parse "[1-3]" as a vector of its own syntax.
 std::vector<Given> lists_of(const CLI::App& app) {
   std::vector<Given> lists;
   for (const std::string& word : app.remaining()) {
     if (word.starts_with("-")) {
-      throw Error(Errc::invalid_argument, app.get_name() + ": no flag " + word + "; see --help");
+      throw Error(Errc::invalid_argument,
+                  app.get_name() + ": unknown flag " + word + "; see --help");
     }
     lists.push_back({"list", word});
   }
@@ -34,9 +36,8 @@ std::vector<Given> lists_of(const CLI::App& app) {
 
 int expand_hosts_command(std::span<const std::string> arguments) {
   CLI::App app(
-      "acclaunch expand-hosts [LIST...]: the hosts of Slurm's lists, such as "
-      "node[0-3,08-11],login, "
-      "one a\nline, as `scontrol show hostnames` prints them. Without a list: that of the job, "
+      "acclaunch expand-hosts [LIST...]: expands Slurm host lists such as node[0-3,08-11],login, "
+      "one host\nper line, like `scontrol show hostnames`. Without LIST it expands the job's list, "
       "SLURM_JOB_NODELIST.",
       "acclaunch expand-hosts");
   app.allow_extras();

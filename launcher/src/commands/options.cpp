@@ -9,7 +9,8 @@
 namespace acc::launcher {
 namespace {
 
-/// CLI11 takes its arguments from the back.
+/// Replaces '-' by '_' in the names of long flags. Returns the arguments in reverse order, which is
+/// what CLI::App::parse expects.
 std::vector<std::string> canonical(std::span<const std::string> arguments) {
   std::vector<std::string> words(arguments.rbegin(), arguments.rend());
   for (std::string& word : words) {
@@ -31,6 +32,7 @@ bool read_options(CLI::App& app, std::span<const std::string> arguments) {
     std::fputs(app.help().c_str(), stdout);
     return false;
   } catch (const CLI::ParseError& error) {
+    // The name is "acclaunch COMMAND".
     const std::string command = app.get_name().substr(app.get_name().rfind(' ') + 1);
     throw Error(Errc::invalid_argument, command + ": " + error.what() +
                                             "; see acclaunch help " + command);

@@ -7,6 +7,8 @@
 namespace acc::launcher {
 namespace {
 
+/// Returns the part of a line that a terminal would show last: the text after the last "\r", except
+/// those at the end ("\r\n").
 std::string_view as_seen_last(std::string_view line) {
   while (line.ends_with('\r')) {
     line.remove_suffix(1);
@@ -17,7 +19,7 @@ std::string_view as_seen_last(std::string_view line) {
 }  // namespace
 
 void LastLines::feed(std::string_view bytes) {
-  // Only the last lines of a large block are looked at.
+  // Skips all but the last kLines + 1 lines, so that the cost of a large block is small.
   std::size_t begin = bytes.size();
   for (std::size_t count = 0; count <= kLines && begin != 0; ++count) {
     const std::size_t newline = bytes.rfind('\n', begin - 1);
@@ -35,6 +37,7 @@ void LastLines::feed(std::string_view bytes) {
     bytes.remove_prefix(end + 1);
   }
   partial_.append(bytes);
+  // Bounds the memory for an unfinished line: drops overwritten versions first, then the end.
   if (const std::size_t cut = partial_.rfind('\r');
       partial_.size() > kLineLength && cut != std::string::npos && cut + 1 < partial_.size()) {
     partial_.erase(0, cut + 1);
@@ -57,7 +60,7 @@ std::vector<std::string> LastLines::lines() const {
 }
 
 std::vector<std::string> last_lines_of(const std::string& path) {
-  // More than is kept: lines that overwrote themselves, such as progress bars, are shortened.
+  // Three times the size of what is kept, since overwritten parts of lines are dropped.
   constexpr std::streamoff kEnough = 3 * LastLines::kLines * LastLines::kLineLength;
   LastLines last;
   std::ifstream file(path, std::ios::binary | std::ios::ate);

@@ -8,8 +8,8 @@
 
 namespace acc::launcher {
 
-/// Keeps the last lines of a stream of bytes. A line that overwrote itself with "\r" counts as it
-/// was seen last; long ones are cut.
+/// Keeps the last lines of a stream of bytes. Of a line that was overwritten with "\r", such as a
+/// progress bar, only the last version is kept. Lines are truncated to kLineLength.
 class LastLines {
  public:
   static constexpr std::size_t kLines = 20;
@@ -17,7 +17,7 @@ class LastLines {
 
   void feed(std::string_view bytes);
 
-  /// Oldest first, the unfinished last line included.
+  /// Returns the lines, oldest first, including an unfinished last line.
   [[nodiscard]] std::vector<std::string> lines() const;
 
  private:
@@ -25,7 +25,7 @@ class LastLines {
   std::string partial_;
 };
 
-/// Those of a file, as much of it as there is. None where it cannot be read.
+/// Returns the last lines of a file; none if it cannot be read.
 std::vector<std::string> last_lines_of(const std::string& path);
 
 }  // namespace acc::launcher

@@ -9,33 +9,34 @@
 
 namespace acc::launcher {
 
-/// Cuts one stream of bytes into lines. A line ends at "\n", or at a lone "\r" (progress bars). Any
-/// other byte passes unchanged. Lines that arrive whole are not copied.
+/// Splits one stream of bytes into lines. A line ends with "\n", or with "\r" that is not followed
+/// by "\n" (progress bars). All bytes are kept unchanged. A line that arrives in one piece is not
+/// copied.
 ///
-/// Memory is bounded: a line that is longer than `kMinBroken` is broken with "\n" where all streams
-/// together hold more than `kMaxHeld` of unfinished lines.
+/// Memory is bounded: if the unfinished lines of all streams together exceed `kMaxHeld`, an
+/// unfinished line that is longer than `kMinBroken` is ended with an additional "\n".
 class LineAssembler {
  public:
   static constexpr std::size_t kMaxHeld = std::size_t{16} << 20;
   static constexpr std::size_t kMinBroken = std::size_t{64} << 10;
 
-  /// `held`: the bytes of unfinished lines of all streams, which share it.
+  /// `held`: number of bytes in the unfinished lines of all streams; shared by their assemblers.
   explicit LineAssembler(std::shared_ptr<std::size_t> held) : held_(std::move(held)) {}
   LineAssembler(LineAssembler&& other) noexcept
       : held_(other.held_), partial_(std::exchange(other.partial_, {})) {}
   LineAssembler& operator=(LineAssembler&&) = delete;
   ~LineAssembler() { *held_ -= partial_.size(); }
 
-  /// Calls `take` with each line that `bytes` completes, its end included. The text is valid during
-  /// that call.
+  /// Calls `take` with each line that `bytes` completes, including its line end. The text is valid
+  /// only during the call.
   template <typename Take>
   void feed(std::string_view bytes, const Take& take);
 
-  /// The end of the stream: `take` gets what is left, with "\n" added.
+  /// Ends the stream: calls `take` with the unfinished line, if there is one, and "\n".
   template <typename Take>
   void finish(const Take& take);
 
-  /// The line that has no end yet.
+  /// Returns the line that has no end yet.
   [[nodiscard]] std::string_view unfinished() const noexcept { return partial_; }
 
  private:
@@ -49,13 +50,13 @@ class LineAssembler {
   std::string partial_;
 };
 
-/// Finds the lines of a block one after the other. A "\r" ends a line once it is known not to be
-/// half of "\r\n".
+/// Iterates over the lines of a block. A "\r" at the end of the block does not end a line yet: the
+/// next block may begin with the "\n" of "\r\n".
 class LineAssembler::Scanner {
  public:
   explicit Scanner(std::string_view bytes) : bytes_(bytes), return_(bytes.find('\r')) {}
 
-  /// With its end; empty when no further line is complete.
+  /// Returns the next line with its line end; empty if no further line is complete.
   std::string_view next() {
     std::size_t end = bytes_.find('\n', begin_);
     while (return_ < end) {
@@ -77,11 +78,12 @@ class LineAssembler::Scanner {
  private:
   std::string_view bytes_;
   std::size_t begin_ = 0;
-  std::size_t return_;  ///< the next "\r" not yet looked at
+  std::size_t return_;  ///< position of the next "\r"
 };
 
 template <typename Take>
 void LineAssembler::feed(std::string_view bytes, const Take& take) {
+  // A "\r" at the end of the previous block ended a line if no "\n" follows.
   if (partial_.ends_with('\r') && !bytes.empty() && bytes.front() != '\n') {
     take_partial("", take);
   }
@@ -94,6 +96,7 @@ void LineAssembler::feed(std::string_view bytes, const Take& take) {
     }
   }
   std::string_view rest = lines.rest();
+  // Breaks the unfinished line, in parts as long as the limits allow.
   while (*held_ + rest.size() > kMaxHeld && partial_.size() + rest.size() > kMinBroken) {
     const std::size_t others = *held_ - partial_.size();
     const std::size_t allowed = std::max(kMinBroken, kMaxHeld - std::min(kMaxHeld, others));

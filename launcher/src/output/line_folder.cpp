@@ -26,8 +26,9 @@ void LineFolder::add(int rank, std::string_view text, Time now) {
   same->line.ranks.insert(rank);
 }
 
-/// The earliest line that `rank` may join. It keeps its order with the lines that it shares with
-/// others; those that it alone has written can be moved.
+/// Returns the earliest pending line with this text that `rank` may join. The search stops at a
+/// line that `rank` shares with other ranks, since it cannot be moved; lines that only `rank` has
+/// written can be moved before the joined line (`move_lines_of`).
 LineFolder::Lines::iterator LineFolder::find_same(int rank, std::string_view text) {
   auto same = pending_.end();
   for (auto line = pending_.end(); line != pending_.begin();) {
@@ -43,11 +44,14 @@ LineFolder::Lines::iterator LineFolder::find_same(int rank, std::string_view tex
   return same;
 }
 
+/// Moves the lines that `rank` wrote before its new line, but that are pending behind `same`, to
+/// the position before `same`, so that the lines of `rank` keep their order.
 void LineFolder::move_lines_of(int rank, Lines::iterator same) {
   for (auto line = std::next(same); line != pending_.end();) {
     const auto current = line++;
     if (current->line.ranks.contains(rank)) {
-      current->due = std::min(current->due, same->due);  // nothing waits longer for it
+      // This line is now before `same`, and must not delay it.
+      current->due = std::min(current->due, same->due);
       pending_.splice(same, pending_, current);
     }
   }

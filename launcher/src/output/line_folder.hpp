@@ -11,34 +11,34 @@
 
 namespace acc::launcher {
 
-/// Makes one line of those that several ranks write alike within a short time. Each rank's own
-/// lines go out in the order in which it wrote them; those of different ranks in about the order in
-/// which they came first: a line that one rank alone has written gives way to one that several
-/// share.
+/// Merges equal lines that several ranks write within a short time into one line. The lines of each
+/// rank keep their order. Lines of different ranks keep the order of their first arrival
+/// approximately: lines that only one rank has written may be moved before an earlier shared line.
 class LineFolder {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  static constexpr std::chrono::milliseconds kWindow{200};
-  static constexpr std::size_t kMaxLines = 1000;  ///< that wait for other ranks
-  static constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
+  static constexpr std::chrono::milliseconds kWindow{200};  ///< longest delay of a line
+  static constexpr std::size_t kMaxLines = 1000;            ///< limit of pending lines
+  static constexpr std::size_t kMaxBytes = std::size_t{1} << 20;  ///< limit of their texts
 
   struct Line {
-    std::set<int> ranks;
+    std::set<int> ranks;  ///< the ranks that wrote it
     std::string text;
   };
 
-  /// A rank that a line may be waited for from, until it leaves.
+  /// Adds or removes a running rank. A pending line waits for the same line of all running ranks.
   void join(int rank) { running_.insert(rank); }
   void leave(int rank) { running_.erase(rank); }
 
+  /// Adds a line that `rank` wrote at time `now`.
   void add(int rank, std::string_view text, Time now);
 
-  /// The next line that all running ranks have written, whose time is over, or that there is no
-  /// room for any more.
+  /// Removes and returns the first line if it is ready: all running ranks have written it, its
+  /// window is over, or the limits are exceeded. Empty if it is not ready, or if there is none.
   std::optional<Line> take(Time now);
 
-  /// When the next line goes out at the latest.
+  /// Returns the time at which the first pending line becomes ready at the latest.
   [[nodiscard]] std::optional<Time> due() const;
 
  private:
@@ -55,8 +55,9 @@ class LineFolder {
 
   std::set<int> running_;
   Lines pending_;
-  std::unordered_multiset<std::size_t> hashes_;  ///< of their texts: most lines are like none
-  std::size_t bytes_ = 0;                        ///< of their texts
+  /// Hashes of the pending texts: avoids a search for most lines, which equal no other line.
+  std::unordered_multiset<std::size_t> hashes_;
+  std::size_t bytes_ = 0;  ///< total size of the pending texts
 };
 
 }  // namespace acc::launcher

@@ -8,10 +8,11 @@
 namespace acc::launcher {
 namespace {
 
-/// What a text begins with: `$name`, `${name}`, `$$`, or a byte that has no name.
+/// A macro at the beginning of a text: `$name`, `${name}` or `$$`. If there is none, `name` is
+/// empty and the length is that of one ordinary byte.
 struct Macro {
   std::string_view name;
-  std::size_t length = 1;
+  std::size_t length = 1;  ///< bytes of the text that it takes
 };
 
 Macro first_macro(std::string_view text) {

@@ -6,7 +6,7 @@
 
 namespace acc::launcher {
 
-/// A worker as the prefix of its lines may name it.
+/// Values of one worker that a prefix can contain.
 struct LineSource {
   std::string role_name;
   int rank = 0;
@@ -14,12 +14,13 @@ struct LineSource {
   std::string host;
 };
 
-/// What stands before each line of a worker: `pattern`, in which role_name, rank, local_rank and
-/// host are replaced where they stand as $name or ${name}, and $$ is $; every other byte stays, as
-/// with torchrun. Without a pattern "[RANK] " on one machine, and "[HOST RANK] " on several.
+/// Returns the prefix of a worker's lines. In `pattern`, the names role_name, rank, local_rank and
+/// host are replaced if written as $name or ${name}, and $$ becomes $. Other text stays unchanged,
+/// as with torchrun's log line template. If `pattern` is empty, the prefix is "[RANK] " in a job of
+/// one machine, and "[HOST RANK] " in a job of several.
 std::string line_prefix(std::string_view pattern, const LineSource& source, int num_machines);
 
-/// What stands before a line that all of `ranks`, ascending, have written: "[0-3,5] ".
+/// Returns the prefix of a line that several ranks have written: "[0-3,5] ". `ranks`: ascending.
 std::string prefix_of_ranks(const std::vector<int>& ranks);
 
 }  // namespace acc::launcher

@@ -11,6 +11,7 @@
 namespace acc::launcher {
 
 UniqueFd open_log(const std::string& path) {
+  // With O_APPEND each write goes to the end, even if several processes share the file.
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
   if (!file) {
     throw Error(Errc::config, "cannot write " + path + ": " + std::strerror(errno));

@@ -8,17 +8,18 @@
 
 namespace acc::launcher {
 
-/// For appending, made where it is missing. Throws Error(config) where that cannot be.
+/// Opens a file for appending, and creates it if it does not exist. Throws Error(config).
 UniqueFd open_log(const std::string& path);
 
-/// A file that gets a copy of what workers write, until it cannot be written any more.
+/// A log file with a copy of the workers' output. After the first write error (disk full) the file
+/// is closed and further output is ignored; the job goes on.
 class LogFile {
  public:
   explicit LogFile(std::string path) : path_(std::move(path)), file_(open_log(path_)) {}
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
-  /// Returns 0, or once the error number with which the file has ended.
+  /// Appends `bytes`. Returns 0, or the errno value of the write error, once.
   int write(std::string_view bytes);
 
  private:

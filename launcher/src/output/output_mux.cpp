@@ -29,10 +29,10 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-/// A line that stays unfinished for so long is a prompt.
+/// A line of a worker with `prompts` that stays unfinished for this time is shown as a prompt.
 constexpr std::chrono::milliseconds kPromptPause{50};
 
-constexpr std::size_t kChunk = std::size_t{64} << 10;  // what a pipe holds by default
+constexpr std::size_t kChunk = std::size_t{64} << 10;  // default capacity of a pipe (pipe(7))
 
 bool same_file(int a, int b) {
   struct stat of_a {};
@@ -41,6 +41,7 @@ bool same_file(int a, int b) {
          of_a.st_ino == of_b.st_ino;
 }
 
+/// Wraps the prefix in an ANSI colour that depends on the rank.
 std::string coloured(const std::string& prefix, int rank) {
   constexpr std::array<int, 6> kColours = {36, 33, 32, 35, 34, 31};
   const int colour = kColours[static_cast<std::size_t>(rank) % kColours.size()];
@@ -49,7 +50,7 @@ std::string coloured(const std::string& prefix, int rank) {
 
 }  // namespace
 
-/// One of the launcher's own streams, on the way to its sink.
+/// One of the launcher's own streams, stdout or stderr.
 struct OutputMux::Console {
   Console(const asio::any_io_executor& executor, bool of_stderr, std::shared_ptr<OutputSink> to)
       : is_stderr(of_stderr), sink(std::move(to)), fold_clock(executor) {}
@@ -57,27 +58,31 @@ struct OutputMux::Console {
   bool is_stderr;
   std::shared_ptr<OutputSink> sink;
   LineFolder folder;
-  std::map<int, std::string> prefixes;  ///< by rank, of lines that nobody else has written
-  asio::steady_timer fold_clock;
+  std::map<int, std::string> prefixes;  ///< by rank, for lines that only this rank has written
+  asio::steady_timer fold_clock;        ///< expires when the folder's first line is due
   bool clock_runs = false;
 };
 
+/// One output stream of a worker that the mux reads. A coroutine (`pump`) shares its ownership, and
+/// ends when the pipe is closed.
 struct OutputMux::Stream {
   int rank;
   Console& console;
   asio::posix::stream_descriptor pipe;
-  std::string prefix;                    ///< on the console
-  std::shared_ptr<LogFile> file;         ///< gets a copy, if there is one
-  std::vector<std::string> words;        ///< that the filter looks for
-  std::shared_ptr<LogFile> filter_file;  ///< for lines with one of them
+  std::string prefix;                    ///< prefix on the console, with colour
+  std::shared_ptr<LogFile> file;         ///< gets a copy of the bytes; may be null
+  std::vector<std::string> words;        ///< words of the filter
+  std::shared_ptr<LogFile> filter_file;  ///< gets the lines that contain one of the words
   std::string filter_prefix;
   LineAssembler lines;
-  bool is_whole = false;  ///< lines pass whole though there is no prefix
+  bool is_whole = false;  ///< output is split into lines: it has a prefix or is edited
   std::function<std::string_view(std::string_view)> edit = {};
-  std::optional<asio::steady_timer> prompt_clock = {};  ///< of a worker that asks the user
-  std::size_t prompted = 0;  ///< bytes of the unfinished line that have been shown
+  std::optional<asio::steady_timer> prompt_clock = {};  ///< set if the worker may prompt the user
+  std::size_t prompted = 0;  ///< bytes of the unfinished line that are already on the console
   LastLines last = {};
 
+  /// True if some destination still accepts the bytes. Otherwise the pipe is closed, so that the
+  /// worker gets SIGPIPE.
   [[nodiscard]] bool is_wanted() const {
     return !console.sink->is_closed() || file != nullptr || filter_file != nullptr;
   }
@@ -100,7 +105,8 @@ OutputMux::~OutputMux() {
   }
 }
 
-/// One sink where both are one file.
+/// Opens stdout and stderr. They share one sink if they are the same file (2>&1), so that blocks of
+/// both do not overtake each other.
 std::array<std::unique_ptr<OutputMux::Console>, 2> OutputMux::open_consoles() {
   const auto opened = [this](int fd, bool is_stderr) {
     const auto on_error = [this, is_stderr](int error) { on_lost({is_stderr, error}); };
@@ -114,9 +120,11 @@ std::array<std::unique_ptr<OutputMux::Console>, 2> OutputMux::open_consoles() {
           std::make_unique<Console>(executor_, true, err)};
 }
 
+// The streams of an ended attempt are kept until the worker starts again, so that the report can
+// show its last lines.
 OutputMux::WorkerEnds OutputMux::add_worker(const WorkerOutput& worker) {
   prompting_ = nullptr;
-  std::erase_if(streams_, [&worker](const auto& stream) {  // of its earlier attempt
+  std::erase_if(streams_, [&worker](const auto& stream) {  // streams of its earlier attempt
     return stream->rank == worker.rank && !stream->pipe.is_open();
   });
   stderr_files_.erase(worker.rank);
@@ -142,7 +150,7 @@ UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
                              const StreamTarget& target) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw Error(Errc::process, std::string("cannot make a pipe for the output of rank ") +
+    throw Error(Errc::process, std::string("cannot create a pipe for the output of rank ") +
                                    std::to_string(worker.rank) + ": " + std::strerror(errno));
   }
   UniqueFd write_end(ends[1]);
@@ -178,8 +186,9 @@ std::shared_ptr<LogFile> OutputMux::shared_file(const std::string& path) {
   return file;
 }
 
-/// One chunk a turn of the loop, so that no stream keeps the others off. Once the pipe is closed
-/// the mux may be gone.
+/// Reads a stream until its pipe is closed: one chunk per iteration of the event loop, so that no
+/// stream starves the others. After each co_await the pipe must be checked first, because the
+/// mux closes it in its destructor and may not exist any more.
 asio::awaitable<void> OutputMux::pump(std::shared_ptr<Stream> stream) {
   while (stream->pipe.is_open()) {
     co_await stream->console.sink->room();
@@ -194,7 +203,7 @@ asio::awaitable<void> OutputMux::pump(std::shared_ptr<Stream> stream) {
   }
 }
 
-/// Reads once. False: there is nothing more for now, or for ever.
+/// Reads one chunk. False if no more data is available at present, or if the stream has ended.
 bool OutputMux::take(Stream& stream) {
   const ssize_t count = ::read(stream.pipe.native_handle(), chunk_.data(), chunk_.size());
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
@@ -210,6 +219,8 @@ bool OutputMux::take(Stream& stream) {
   return static_cast<std::size_t>(count) == chunk_.size();
 }
 
+/// Passes bytes on to all destinations of a stream. Only a stream with a prefix, an editor or a
+/// filter is split into lines; others are copied.
 void OutputMux::pass_on(Stream& stream, std::string_view bytes) {
   if (stream.console.is_stderr) {
     stream.last.feed(bytes);
@@ -229,6 +240,7 @@ void OutputMux::pass_on(Stream& stream, std::string_view bytes) {
   }
 }
 
+/// Restarts the timer that shows an unfinished line as a prompt.
 void OutputMux::await_prompt(Stream& stream) {
   stream.prompt_clock->cancel();
   if (stream.lines.unfinished().size() > stream.prompted) {
@@ -243,7 +255,7 @@ void OutputMux::await_prompt(Stream& stream) {
 
 void OutputMux::show_prompt(Stream& stream) {
   if (stream.lines.unfinished().size() <= stream.prompted) {
-    return;  // it has ended meanwhile
+    return;  // the line was completed after the timer had expired
   }
   if (prompting_ != &stream) {
     block_ = stream.prefix;
@@ -251,13 +263,13 @@ void OutputMux::show_prompt(Stream& stream) {
   block_.append(stream.lines.unfinished().substr(stream.prompted));
   stream.prompted = stream.lines.unfinished().size();
   if (prompting_ == &stream) {
-    prompting_ = nullptr;  // it goes on
+    prompting_ = nullptr;  // continues the line: `show` must not end it
   }
   show(*stream.console.sink, std::exchange(block_, {}));
   prompting_ = &stream;
 }
 
-/// Ends the line of a prompt first, if that is the last one there.
+/// Writes a block to the console. If the last line there is an unfinished prompt, ends it first.
 void OutputMux::show(OutputSink& sink, std::string_view block) {
   if (prompting_ != nullptr && prompting_->console.sink.get() == &sink && !block.empty()) {
     prompting_ = nullptr;
@@ -266,6 +278,7 @@ void OutputMux::show(OutputSink& sink, std::string_view block) {
   sink.write(block);
 }
 
+/// Adds a complete line to the console's block or folder, and to the filter's block.
 void OutputMux::add_line(Stream& stream, std::string_view line) {
   if (stream.edit) {
     line = stream.edit(line);
@@ -298,6 +311,7 @@ void OutputMux::write_blocks(Stream& stream) {
   }
 }
 
+/// Writes the folder's lines that are ready, and waits for the next one to become ready.
 void OutputMux::write_folded(Console& console) {
   while (const auto line = console.folder.take(Clock::now())) {
     const int first = *line->ranks.begin();
@@ -319,6 +333,7 @@ void OutputMux::write_folded(Console& console) {
   }
 }
 
+/// Ends a stream: completes its last line with "\n", and closes pipe and files.
 void OutputMux::end(Stream& stream) {
   stream.prompt_clock.reset();
   stream.lines.finish([&](std::string_view line) { add_line(stream, line); });
@@ -332,10 +347,11 @@ void OutputMux::end(Stream& stream) {
 void OutputMux::write_file(LogFile& file, std::string_view bytes) {
   if (const int error = file.write(bytes); error != 0) {
     write_stderr("acclaunch: cannot write " + printable(file.path()) + ": " + std::strerror(error) +
-                 "; it ends here\n");
+                 "; this file gets no further output\n");
   }
 }
 
+// Called from within a sink's write. The handler is posted, since it may write or end the job.
 void OutputMux::on_lost(const Lost& lost) {
   asio::post(executor_, [this, lost, lives = std::weak_ptr(lives_)] {
     if (lives.expired()) {
@@ -344,7 +360,7 @@ void OutputMux::on_lost(const Lost& lost) {
     if (lost.error != EPIPE) {
       consoles_[lost.is_stderr ? 0 : 1]->sink->write(
           std::string("acclaunch: cannot write to ") + (lost.is_stderr ? "stderr: " : "stdout: ") +
-          std::strerror(lost.error) + "; what follows is dropped\n");
+          std::strerror(lost.error) + "; its further output is dropped\n");
     }
     if (options_.on_lost) {
       options_.on_lost(lost);
@@ -374,7 +390,8 @@ void OutputMux::catch_up(int rank) {
   }
 }
 
-/// A stranger may write on and on: no more than the pipe can hold.
+/// Reads what is in the pipe. A process that outlives the worker may write continuously, so no more
+/// than the capacity of the pipe is read.
 void OutputMux::take_all(Stream& stream) {
   const int size = stream.pipe.is_open() ? ::fcntl(stream.pipe.native_handle(), F_GETPIPE_SZ) : 0;
   for (std::size_t taken = 0; taken < static_cast<std::size_t>(size); taken += chunk_.size()) {

@@ -22,35 +22,36 @@ namespace acc::launcher {
 
 class LogFile;
 
+/// Parameters for the output of one worker.
 struct WorkerOutput {
   int rank = 0;
-  std::string prefix = {};  ///< as it stands before each line; empty: bytes pass as they come
+  std::string prefix = {};  ///< prefix of each line; empty: bytes are copied without splitting
   WorkerTargets targets = {};
-  bool prompts = false;  ///< it asks the user: a line that stays unfinished is shown as far as it is
-  /// Lines go to the console whole, and as this makes them: it gets each with its end and returns
-  /// what of it is to be shown. Empty: none such.
+  bool prompts = false;  ///< the worker may prompt the user: shows lines that stay unfinished
+  /// Edits the lines for the console: gets each complete line with its end, and returns the part to
+  /// show. Empty: lines are shown unchanged.
   std::function<std::string_view(std::string_view line)> edit = {};
 };
 
-/// One of the launcher's own streams cannot be written any more.
+/// Reports that one of the launcher's own streams cannot be written any more.
 struct Lost {
-  bool is_stderr = false;  ///< false too where both are one file
-  int error = 0;           ///< EPIPE: its reader has gone
+  bool is_stderr = false;  ///< false also if stdout and stderr are the same file
+  int error = 0;           ///< errno value; EPIPE if the reader has gone
 };
 
-/// Brings the output of several workers onto the launcher's stdout and stderr, line by line. A
-/// reader that is slow slows the workers down, and one that has gone is a closed pipe for them too,
-/// as if they wrote to it themselves. A disk that is full, or gone, is named on the other stream,
-/// and what does not fit is dropped. The loop's thread only.
+/// Merges the output of several workers into the launcher's stdout and stderr, line by line. A slow
+/// reader slows the workers down. If the reader has gone, the workers get SIGPIPE, as if they wrote
+/// to it directly. If the disk is full, a message is written to the other stream, and further
+/// output is dropped. Use it in the event loop's thread only.
 class OutputMux {
  public:
   struct Options {
     int out = 1;
     int err = 2;
-    bool folds_lines = false;    ///< what several ranks write alike is shown once
-    bool status_line = false;    ///< below the output, where stderr is a terminal
-    pid_t foreground_group = 0;  ///< no status line while the terminal is another group's; 0: any
-    std::function<void(const Lost&)> on_lost = {};  ///< once a stream; called by the loop
+    bool folds_lines = false;    ///< merges equal lines of several ranks
+    bool status_line = false;    ///< shows a status line below the output if stderr is a terminal
+    pid_t foreground_group = 0;  ///< hides the status line while another group has the terminal
+    std::function<void(const Lost&)> on_lost = {};  ///< called by the loop, at most once per stream
   };
 
   OutputMux(const boost::asio::any_io_executor& executor, Options options);
@@ -58,42 +59,44 @@ class OutputMux {
   OutputMux& operator=(const OutputMux&) = delete;
   ~OutputMux();
 
-  /// Descriptors for a new worker's stdout and stderr; close them once it has started. What goes to
-  /// a file only is written by the worker itself. Throws Error(config) for a file that cannot be
-  /// written.
+  /// Descriptors to pass to a new worker as stdout and stderr. Close them once it has started. A
+  /// stream that goes only to a file is written by the worker directly.
   struct WorkerEnds {
     UniqueFd out;
     UniqueFd err;
   };
+  /// Adds a worker before its start. Throws Error(config) if a file cannot be opened for writing,
+  /// and Error(process) if a pipe cannot be created.
   WorkerEnds add_worker(const WorkerOutput& worker);
 
-  /// Takes what the workers have written until now, unfinished lines included, and waits neither
-  /// for a reader nor for a pipe that some stranger still holds open. To be called after all
-  /// workers have ended; others may be added then.
+  /// Reads what the workers have written until now, including unfinished lines, and closes their
+  /// pipes. Does not wait for the reader of the console, nor for processes that still hold a pipe
+  /// open. Call it after all workers have ended; new workers may be added afterwards.
   void drain();
-  /// The same for one worker that has ended.
+  /// Does the same for one worker that has ended.
   void drain(int rank);
 
-  /// Takes what `rank`, which has ended, has written until now; its streams stay open for what its
-  /// children still write.
+  /// Reads what worker `rank`, which has ended, has written until now. Its streams stay open for
+  /// its children.
   void catch_up(int rank);
 
-  /// Something waits for its reader.
+  /// True if some output is waiting for a slow reader.
   [[nodiscard]] bool is_blocked() const;
 
-  /// Removes the status line and completes when everything has gone out. The end: readers are not
-  /// watched any more.
+  /// Removes the status line, and completes when all output is written. Also stops watching the
+  /// readers, so that the event loop can end.
   boost::asio::awaitable<void> flushed();
 
-  /// The last lines that `rank` wrote to stderr, oldest first; of its last attempt.
+  /// Returns the last lines that `rank` wrote to stderr in its last attempt, oldest first.
   [[nodiscard]] std::vector<std::string> last_stderr_lines(int rank) const;
 
-  /// Lines of the launcher's own, kept apart from the workers' lines.
+  /// Writes lines of the launcher itself. They are not mixed into a worker's unfinished line.
   void write_stderr(std::string_view text);
 
-  /// Shows the status line, with more than one worker, and keeps its clock going.
+  /// Shows the status line, if there is more than one worker, and updates it every second.
   void set_status(const JobStatus& status);
-  /// Until the next second or `set_status`: before the launcher stops itself.
+  /// Hides the status line until the next second or `set_status`. Used before the launcher stops
+  /// itself (Ctrl-Z).
   void hide_status() { status_.hide(); }
 
  private:
@@ -124,15 +127,16 @@ class OutputMux {
   std::array<std::unique_ptr<Console>, 2> consoles_;  ///< stdout, stderr
   StatusClock status_;
   std::vector<std::shared_ptr<Stream>> streams_;
-  const Stream* prompting_ = nullptr;  ///< whose unfinished line is the last on its console
-  std::map<int, std::string> stderr_files_;                     ///< by rank, if on no console
+  const Stream* prompting_ = nullptr;  ///< stream whose prompt is the last line on its console
+  std::map<int, std::string> stderr_files_;  ///< stderr that goes to a file only: path by rank
   std::map<std::string, std::weak_ptr<LogFile>> shared_files_;  ///< by path
-  /// Bytes of unfinished lines, of all streams.
+  /// Number of bytes in unfinished lines of all streams; see LineAssembler.
   std::shared_ptr<std::size_t> held_ = std::make_shared<std::size_t>(0);
-  std::string chunk_;     ///< what was just read; of all streams, since the loop is one thread
-  std::string block_;     ///< the lines made of it
-  std::string filtered_;  ///< those that a filter picked
-  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  ///< for what the loop still holds
+  std::string chunk_;     ///< read buffer, shared by all streams since they use one thread
+  std::string block_;     ///< lines for the console, built from `chunk_`
+  std::string filtered_;  ///< lines that matched a filter
+  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  ///< expires with this object; lets
+                                                                ///< queued handlers detect that
 };
 
 }  // namespace acc::launcher

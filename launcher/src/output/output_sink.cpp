@@ -22,23 +22,27 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// O_NONBLOCK belongs to the open file that the shell and others share, so a pipe or terminal is
-/// opened anew. Empty where that is not allowed: a pipe of another user.
+/// Opens a pipe or terminal again with O_NONBLOCK. The flag belongs to the open file description,
+/// which the shell and other processes share, so it must not be set on `fd` itself. Empty if this
+/// is not permitted, as for a pipe of another user.
 UniqueFd reopen_nonblocking(int fd) {
   const std::string path = "/proc/self/fd/" + std::to_string(fd);
   return UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
 }
 
+/// Polls `fd` without waiting.
 short events_of(int fd, short wanted) {
   pollfd polled{fd, wanted, 0};
   return ::poll(&polled, 1, 0) == 1 ? polled.revents : short{0};
 }
 
+/// True if a process group other than `group` has the terminal.
 bool is_background(pid_t group, int terminal) {
-  const pid_t foreground = ::tcgetpgrp(terminal);  // -1: not the terminal that controls us
+  const pid_t foreground = ::tcgetpgrp(terminal);  // -1: not our controlling terminal
   return group != 0 && foreground != -1 && foreground != group;
 }
 
+/// Truncates `text` to one column less than the terminal's width, so that it never wraps.
 std::string cut_to_width(const std::string& text, int terminal) {
   winsize size{};
   const bool known = ::ioctl(terminal, TIOCGWINSZ, &size) == 0 && size.ws_col != 0;
@@ -55,6 +59,7 @@ OutputSink::OutputSink(const asio::any_io_executor& executor, int fd, OnLost on_
   open(fd);
 }
 
+// Regular files and block devices stay `file`: they are always writable, so blocking is acceptable.
 void OutputSink::open(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) {
@@ -80,13 +85,14 @@ void OutputSink::watch() {
   }
   const int fd = out_.native_handle();
   const int flags = ::fcntl(fd, F_GETFL);
+  // epoll reports an error condition when the last reader of a pipe closes it.
   out_.async_wait(asio::posix::stream_descriptor::wait_error,
                   [self = shared_from_this()](const boost::system::error_code& error) {
                     if (!error) {
                       self->look_for_reader();
                     }
                   });
-  ::fcntl(fd, F_SETFL, flags);  // Asio's first wait has added O_NONBLOCK
+  ::fcntl(fd, F_SETFL, flags);  // async_wait has set O_NONBLOCK, which other processes share
 }
 
 void OutputSink::look_for_reader() {
@@ -114,7 +120,7 @@ void OutputSink::write(std::string_view block) {
 }
 
 void OutputSink::put(std::string_view bytes) {
-  if (!pending_.empty()) {  // a coroutine waits to write it
+  if (!pending_.empty()) {  // `write_when_ready` is running and keeps the order
     pending_.append(bytes);
     return;
   }
@@ -139,7 +145,8 @@ ssize_t OutputSink::write_some(std::string_view bytes) {
   if (kind_ == Kind::socket) {
     return ::send(fd, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
-  if (kind_ == Kind::shared) {  // so much can be written at once where anything can
+  // If poll() reports a blocking pipe as writable, a write of PIPE_BUF bytes does not block.
+  if (kind_ == Kind::shared) {
     if (events_of(fd, POLLOUT) == 0) {
       errno = EAGAIN;
       return -1;
@@ -149,7 +156,8 @@ ssize_t OutputSink::write_some(std::string_view bytes) {
   return ::write(fd, bytes.data(), bytes.size());
 }
 
-/// Returns how much of `bytes` needs no more care.
+/// Writes as much as possible without blocking. Returns the number of bytes that are done: written,
+/// or dropped after an error.
 std::size_t OutputSink::write_now(std::string_view bytes) {
   std::size_t done = 0;
   while (done < bytes.size()) {

@@ -16,17 +16,18 @@
 
 namespace acc::launcher {
 
-/// Writes whole blocks to a terminal, pipe, socket or file without ever blocking the event loop on
-/// a reader that has stopped: the rest waits here, and writers wait for `room()`. Once something
-/// could not be written the sink is lost: nothing is written any more. The loop's thread only; to
-/// be held by shared_ptr.
+/// Writes blocks of text to a terminal, pipe, socket or file without blocking the event loop if the
+/// reader is slow. Bytes that cannot be written yet are kept; writers wait for `room()` before they
+/// produce more. After a write error the sink is lost and drops everything. Use it in the event
+/// loop's thread only, and hold it by shared_ptr, since its coroutines share the ownership.
 class OutputSink : public std::enable_shared_from_this<OutputSink> {
  public:
-  /// Gets the error number, once. EPIPE: the reader has gone. Others: ENOSPC, EIO.
+  /// Called once when the sink is lost, with the errno value: EPIPE if the reader has gone, ENOSPC,
+  /// EIO, …
   using OnLost = std::function<void(int error)>;
 
-  /// `fd` stays the caller's. Its file status flags are left alone, since other processes share
-  /// them. A launcher that was started without this descriptor drops what is written.
+  /// `fd` remains owned by the caller. Its file status flags (O_NONBLOCK) are not changed, because
+  /// other processes share them. If `fd` is not open, all output is dropped.
   OutputSink(const boost::asio::any_io_executor& executor, int fd, OnLost on_lost);
 
   [[nodiscard]] bool is_terminal() const noexcept { return is_terminal_; }
@@ -34,31 +35,34 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
   /// True when the reader has gone.
   [[nodiscard]] bool is_closed() const noexcept { return is_closed_; }
 
-  /// Notices from now on that the reader has gone though nothing is written. To be called first; a
-  /// file has no reader.
+  /// Starts to watch for the reader's end, so that it is noticed even while nothing is written.
+  /// Call it before the first write. A regular file has no reader, and is not affected.
   void watch();
-  /// Ends `watch`, which keeps the loop busy.
+  /// Ends `watch`, whose pending operation would keep the event loop running.
   void stop_watching();
 
-  /// Completes when little enough is waiting for one more block to be written.
+  /// Completes when few enough bytes are pending to write another block.
   boost::asio::awaitable<void> room() { return below(kEnough); }
-  /// Completes when nothing is waiting.
+  /// Completes when no bytes are pending.
   boost::asio::awaitable<void> flushed() { return below(1); }
 
+  /// True if bytes are pending.
   [[nodiscard]] bool is_waiting() const noexcept { return !pending_.empty(); }
 
-  /// Never tears a block apart: blocks go out one after the other.
+  /// Writes a block. Blocks are never interleaved.
   void write(std::string_view block);
 
-  /// A terminal's last line, cut to its width; empty: none. Not shown while another process group
-  /// than `group` has the terminal; 0: any may.
+  /// Sets the last line of a terminal, truncated to its width; an empty text removes it. The line
+  /// is hidden while a process group other than `group` has the terminal; group 0 shows it always.
   void show_status(const std::string& text, pid_t group);
 
-  /// Drops what has not been written.
+  /// Closes the sink and drops pending bytes.
   void close();
 
  private:
-  static constexpr std::size_t kEnough = std::size_t{256} << 10;
+  static constexpr std::size_t kEnough = std::size_t{256} << 10;  ///< bytes
+  /// How the descriptor is written: `polled`, reopened with O_NONBLOCK; `shared`, blocking, after
+  /// poll() only; `socket`, with MSG_DONTWAIT; `file`, blocking, since files have no reader.
   enum class Kind { polled, shared, socket, file };
 
   void open(int fd);
@@ -77,9 +81,9 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
   OnLost on_lost_;
   StatusLine status_;
   std::string pending_;
-  std::size_t written_ = 0;  ///< of pending_
+  std::size_t written_ = 0;  ///< number of bytes at the start of `pending_` that are written
   boost::asio::posix::stream_descriptor out_;
-  boost::asio::steady_timer progress_;  ///< never expires; cancelled when something was written
+  boost::asio::steady_timer progress_;  ///< never expires; cancelled after each write, as an event
 };
 
 }  // namespace acc::launcher

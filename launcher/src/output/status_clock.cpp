@@ -8,6 +8,7 @@
 namespace acc::launcher {
 namespace {
 
+/// True if the sink is a terminal that understands the escape sequences of StatusLine.
 bool has_cursor(const OutputSink& sink) {
   const char* terminal = std::getenv("TERM");
   return sink.is_terminal() && terminal != nullptr && terminal != std::string_view("dumb");
@@ -32,7 +33,8 @@ void StatusClock::set(const JobStatus& status) {
 void StatusClock::tick() {
   const auto now = std::chrono::steady_clock::now();
   sink_->show_status(status_text(*status_, now), foreground_group_);
-  clock_.expires_at(now + std::chrono::seconds(1));  // cancels the wait of an earlier tick
+  clock_.expires_at(now + std::chrono::seconds(1));  // cancels the wait of the previous tick
+  // A handler that is already queued runs even if the timer is cancelled or destroyed.
   clock_.async_wait([this, lives = std::weak_ptr(lives_)](const boost::system::error_code& error) {
     if (!error && !lives.expired() && status_) {
       tick();

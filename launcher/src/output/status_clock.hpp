@@ -12,19 +12,19 @@
 
 namespace acc::launcher {
 
-/// Keeps the status line of a terminal up to date, second by second, while there is a status. The
+/// Updates the status line of a terminal once per second while a status is set. Use it in the event
 /// loop's thread only.
 class StatusClock {
  public:
-  /// Shows nothing where `sink` is no terminal, or a dumb one, or another process group than
-  /// `foreground_group` has it (0: any may).
+  /// Shows nothing if `sink` is not a terminal, or if TERM is "dumb", or while a process group
+  /// other than `foreground_group` has the terminal (0: any group may have it).
   StatusClock(const boost::asio::any_io_executor& executor, std::shared_ptr<OutputSink> sink,
               pid_t foreground_group);
 
   void set(const JobStatus& status);
-  /// Until the next second or `set`.
+  /// Hides the line until the next second or `set`.
   void hide();
-  /// Removes the line; the loop has nothing more to do for it.
+  /// Removes the line and stops the timer.
   void end();
 
  private:
@@ -35,7 +35,7 @@ class StatusClock {
   bool can_draw_;
   std::optional<JobStatus> status_;
   boost::asio::steady_timer clock_;
-  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  ///< for what the loop still holds
+  std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  ///< lets handlers detect the end
 };
 
 }  // namespace acc::launcher

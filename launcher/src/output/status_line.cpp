@@ -6,6 +6,7 @@
 namespace acc::launcher {
 namespace {
 
+/// Formats a duration as "3:07" or "2:03:17".
 std::string clock_text(std::chrono::seconds time) {
   const long long total = time.count();
   std::array<char, 64> text{};
@@ -34,7 +35,7 @@ std::string StatusLine::around(std::string_view block) {
   if (block.empty() && shown_ == text_) {
     return {};
   }
-  std::string bytes = shown_.empty() ? "" : "\r\033[K";
+  std::string bytes = shown_.empty() ? "" : "\r\033[K";  // start of the line; erase it (ECMA-48 EL)
   bytes.append(block);
   at_line_start_ = block.empty() ? at_line_start_ : block.ends_with('\n');
   shown_ = at_line_start_ ? text_ : "";

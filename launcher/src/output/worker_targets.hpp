@@ -6,27 +6,28 @@
 
 namespace acc::launcher {
 
-/// Lines with one of the words also go to a file, with their prefix. Workers and streams may share
-/// it. No words: no line.
+/// Copies the lines that contain one of `words` to a file, with their prefix. Workers and streams
+/// may share a file. An empty list of words disables the filter.
 struct LineFilter {
   std::vector<std::string> words = {};
   std::string file = {};
 };
 
-/// Where one output stream of a worker goes; nowhere is possible too.
+/// Destinations of one output stream of a worker. Without file and console the output is discarded.
 struct StreamTarget {
-  std::string file = {};   ///< empty: none
-  bool console = true;     ///< the launcher's own stream, with the prefix before each line
-  LineFilter filter = {};  ///< of what goes to the console
+  std::string file = {};   ///< log file; empty: none
+  bool console = true;     ///< shown on the launcher's own stream, with a prefix per line
+  LineFilter filter = {};  ///< applies to lines that go to the console
 };
 
+/// Destinations of a worker's stdout and stderr.
 struct WorkerTargets {
   StreamTarget out = {};
   StreamTarget err = {};
 };
 
-/// How many descriptors a mux needs for the output of these workers: a pipe for each stream that it
-/// reads, the files that it writes.
+/// Returns the number of descriptors that an OutputMux needs for the output of these workers: one
+/// pipe per stream that it reads, and one per file that it writes.
 std::size_t descriptors_of(const std::vector<WorkerTargets>& workers);
 
 }  // namespace acc::launcher

@@ -23,6 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::array kDumpingSignals = {SIGABRT, SIGBUS, SIGFPE,  SIGILL,  SIGQUIT,
                                         SIGSEGV, SIGSYS, SIGTRAP, SIGXCPU, SIGXFSZ};  // signal(7)
 
+/// True if core dumps are disabled: workers inherit the launcher's limit.
 bool is_limited_to_nothing() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_CORE, &limit) == 0 && limit.rlim_cur == 0;
@@ -38,7 +39,7 @@ std::vector<fs::path> matches(const std::string& pattern) {
   return files;
 }
 
-/// The newest of the files, if it is not older than `since`.
+/// Returns the newest of the files, if it is not older than `since`.
 std::optional<fs::path> newest(const std::vector<fs::path>& files, fs::file_time_type since) {
   std::optional<fs::path> best;
   for (const fs::path& file : files) {
@@ -52,16 +53,17 @@ std::optional<fs::path> newest(const std::vector<fs::path>& files, fs::file_time
   return best;
 }
 
+/// Describes a dump that the kernel piped to a program. `pattern` names the program:
 /// "|/usr/lib/systemd/systemd-coredump %P %u ...".
 std::string handed_over(const std::string& pattern, pid_t pid) {
   const std::string program = pattern.substr(1, pattern.find(' ') - 1);
-  const std::string text = "core dump handed to " + program;
+  const std::string text = "core dump passed to " + program;
   return program.ends_with("/systemd-coredump")
              ? text + "; see coredumpctl info " + std::to_string(pid)
              : text;
 }
 
-/// As glob(7) takes it literally.
+/// Escapes `text` so that glob(7) takes it literally.
 std::string escaped(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -71,7 +73,7 @@ std::string escaped(std::string_view text) {
   return out;
 }
 
-/// An absolute pattern for `glob`.
+/// Makes the pattern `glob` absolute, starting at `folder` or at the current directory.
 std::string below(const fs::path& folder, const std::string& glob) {
   const fs::path start = folder.empty() ? fs::current_path() : fs::absolute(folder);
   return glob.starts_with('/') ? glob : escaped(start.string()) + "/" + glob;
@@ -79,6 +81,8 @@ std::string below(const fs::path& folder, const std::string& glob) {
 
 }  // namespace
 
+// core(5): "%p" is the pid, "%%" a percent sign, "%" at the end is dropped. If the pattern has no
+// "%p" and kernel.core_uses_pid is 1, the kernel appends "." and the pid.
 std::string core_file_glob(const std::string& pattern, pid_t pid, bool adds_pid) {
   std::string name;
   bool has_pid = false;
@@ -90,7 +94,7 @@ std::string core_file_glob(const std::string& pattern, pid_t pid, bool adds_pid)
     const char what = ++i < pattern.size() ? pattern[i] : '\0';
     has_pid = has_pid || what == 'p';
     switch (what) {
-      case '\0': break;  // the kernel drops a single one at the end
+      case '\0': break;
       case '%': name += '%'; break;
       case 'p': name += std::to_string(pid); break;
       default: name += '*';
@@ -101,7 +105,7 @@ std::string core_file_glob(const std::string& pattern, pid_t pid, bool adds_pid)
 
 CoreDumps::CoreDumps(fs::path root)
     : root_(std::move(root)),
-      // file systems have a coarser clock than we, at worst seconds
+      // file systems round modification times, at worst to 2 seconds
       made_at_(fs::file_time_type::clock::now() - std::chrono::seconds(2)) {}
 
 std::string CoreDumps::cause(const WorkerRecord& worker, const fs::path& folder) const {
@@ -113,9 +117,10 @@ std::string CoreDumps::cause(const WorkerRecord& worker, const fs::path& folder)
   const bool adds_pid = first_line(root_ / "proc/sys/kernel/core_uses_pid") == "1";
   if (!worker.end->core_dumped) {
     if (is_limited_to_nothing()) {
-      return "no core dump: its limit is 0 (ulimit -c unlimited)";
+      return "no core dump: the limit on core files is 0 (raise it by ulimit -c unlimited)";
     }
-    return "no core dump, though its limit allows one: kernel.core_pattern is \"" + pattern + "\"";
+    return "no core dump, although the limit (ulimit -c) allows one; kernel.core_pattern is \"" +
+           pattern + "\"";
   }
   if (pattern.starts_with('|')) {
     return handed_over(pattern, worker.pid);
@@ -123,7 +128,7 @@ std::string CoreDumps::cause(const WorkerRecord& worker, const fs::path& folder)
   const std::string glob = below(folder, core_file_glob(pattern, worker.pid, adds_pid));
   const std::optional<fs::path> file = newest(matches(glob), made_at_);
   return file ? "core dump in " + file->string()
-              : "core dump written, by kernel.core_pattern " + pattern;
+              : "core dump written, but not found; kernel.core_pattern is \"" + pattern + "\"";
 }
 
 }  // namespace acc::launcher

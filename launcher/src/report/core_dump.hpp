@@ -7,23 +7,24 @@
 
 namespace acc::launcher {
 
-/// Where the kernel leaves core dumps (core(5)), from now on.
+/// Finds the core dumps that the kernel writes after this object was constructed (core(5)).
 class CoreDumps {
  public:
   explicit CoreDumps(std::filesystem::path root);
 
-  /// Where that of a worker is which a signal ended that makes one, or why there is none. Empty:
-  /// the signal makes none. A folder: where the worker was started, unless it went elsewhere.
+  /// Returns where the core dump of a killed worker is, or why there is none. Empty if the worker's
+  /// signal does not produce core dumps. `folder`: the worker's initial working directory, in which
+  /// relative patterns are searched; it may have changed since.
   [[nodiscard]] std::string cause(const WorkerRecord& worker,
                                   const std::filesystem::path& folder) const;
 
  private:
-  std::filesystem::path root_;
-  std::filesystem::file_time_type made_at_;  ///< older files are of others
+  std::filesystem::path root_;  ///< prefix of paths in /proc: "/", except in tests
+  std::filesystem::file_time_type made_at_;  ///< older files belong to other processes
 };
 
-/// The files that a dump of process `pid` may be by `pattern`, for glob(7): what is not known of it
-/// is "*". `adds_pid`: kernel.core_uses_pid.
+/// Translates kernel.core_pattern into a glob(7) pattern for the dump of process `pid`. Unknown
+/// parts, such as the time of the dump, become "*". `adds_pid`: the value of kernel.core_uses_pid.
 std::string core_file_glob(const std::string& pattern, pid_t pid, bool adds_pid);
 
 }  // namespace acc::launcher

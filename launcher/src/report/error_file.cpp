@@ -19,18 +19,20 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
-constexpr int kMaxDepth = 16;  // PyTorch's has 3; each level of a hostile one costs memory
+// PyTorch's files have 3 levels. The limit bounds the parser's memory for a malformed file.
+constexpr int kMaxDepth = 16;
 
-/// The reason why there is nothing to parse; empty where `text` has it all. A file that is not
-/// there is an empty text.
+/// Reads the file into `text`. Returns empty on success, else the reason of the failure. A missing
+/// file counts as an empty one.
 std::string read_regular(const std::string& path, std::string& text) {
+  // O_NONBLOCK: opening a FIFO that the worker created would block otherwise.
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
   if (!file) {
     return errno == ENOENT ? "" : std::string("cannot be read: ") + std::strerror(errno);
   }
   struct stat status {};
   if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return "is no regular file";
+    return "is not a regular file";
   }
   text.resize(kMaxBytes + 1);
   std::size_t size = 0;
@@ -46,6 +48,7 @@ std::string read_regular(const std::string& path, std::string& text) {
   return size > kMaxBytes ? "is larger than 1 MiB" : "";
 }
 
+/// Parses `text`. Returns a discarded value if it is not JSON; drops what is nested too deeply.
 Json parse(const std::string& text) {
   const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth < kMaxDepth; };
   return Json::parse(text, shallow, /*allow_exceptions=*/false);
@@ -67,6 +70,8 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
+/// Parses both forms that PyTorch writes: {"message": "..."}, and {"message": {"message": "...",
+/// "extraInfo": {"py_callstack": "..."}}}. Empty if `text` has neither form.
 std::optional<ErrorFile> understood(const std::string& text) {
   const Json document = parse(text);
   if (const auto plain = text_of(document, "message")) {
@@ -81,6 +86,7 @@ std::optional<ErrorFile> understood(const std::string& text) {
   return ErrorFile{*words, lines_of(callstack.value_or("")), text};
 }
 
+/// Builds an error file from a worker's report.
 Json composed(const WorkerReport& worker) {
   std::string callstack;
   for (const std::string& line : worker.traceback) {
@@ -107,7 +113,7 @@ ErrorFile read_error_file(const std::string& path) {
     return {};
   }
   return understood(text).value_or(
-      ErrorFile{"(" + path + " is not an error file as PyTorch writes it)", {}, {}});
+      ErrorFile{"(" + path + " is not an error file in PyTorch's format)", {}, {}});
 }
 
 std::string root_cause_file(const WorkerReport& worker, const std::string& text) {

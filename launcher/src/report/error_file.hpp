@@ -7,21 +7,22 @@
 
 namespace acc::launcher {
 
-/// What a worker left in its TORCHELASTIC_ERROR_FILE (PyTorch 2.13,
-/// torch/distributed/elastic/multiprocessing/errors).
+/// Contents of a worker's TORCHELASTIC_ERROR_FILE, a JSON file that PyTorch writes when a Python
+/// worker ends with an exception (PyTorch 2.13, torch/distributed/elastic/multiprocessing/errors).
 struct ErrorFile {
-  std::string message;                 ///< empty: there is no such file
-  std::vector<std::string> traceback;  ///< `extraInfo.py_callstack`, a line each
-  std::string text;                    ///< the whole file, where it is an error file
+  std::string message;                 ///< empty if there is no such file
+  std::vector<std::string> traceback;  ///< lines of `extraInfo.py_callstack`
+  std::string text;                    ///< the whole file; empty if it is not a valid error file
 };
 
-/// Reads it; what cannot be understood is said in the message. Never waits, and reads no more than
-/// 1 MiB, whatever the worker put there.
+/// Reads an error file. If it cannot be read or parsed, `message` says why. Never blocks (on a FIFO
+/// for example) and reads at most 1 MiB.
 ErrorFile read_error_file(const std::string& path);
 
-/// What torchrun leaves in its own TORCHELASTIC_ERROR_FILE: the text of the error file of the
-/// worker that failed first, with its exit code, or minus its signal, as `message.errorCode`. Where
-/// `text` is empty, one in the same form with what the report has, where torchrun leaves nothing.
+/// Returns the contents of the launcher's own TORCHELASTIC_ERROR_FILE, as torchrun writes it: the
+/// error file of the root cause, in which `message.errorCode` is set to the worker's exit code, or
+/// to minus its signal number. `text`: the worker's error file. If it is empty, a file in the same
+/// format is composed from the report; torchrun writes none in that case.
 std::string root_cause_file(const WorkerReport& worker, const std::string& text);
 
 }  // namespace acc::launcher

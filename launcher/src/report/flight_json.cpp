@@ -15,6 +15,7 @@ constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMostCalls = std::numeric_limits<std::uint32_t>::max();
 constexpr State kStates[] = {State::called, State::waiting, State::done, State::failed};
 
+/// Returns a time in microseconds, or null for 0, which means that it was not recorded.
 Json time_json(std::int64_t us) {
   return us > 0 ? Json(us) : Json(nullptr);
 }
@@ -50,6 +51,8 @@ flight::Failure failure(const ReportFields& fields) {
           .reason = fields.text("message")};
 }
 
+/// Parses a collective. Its group must be one of the record's `num_groups` groups, since the index
+/// is used without further checks.
 Collective collective(const ReportFields& fields, std::size_t num_groups) {
   const std::string word = fields.text("state");
   const auto* state =

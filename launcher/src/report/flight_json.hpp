@@ -8,13 +8,13 @@
 
 namespace acc::launcher {
 
-/// A worker's flight record as in docs/report.md.
+/// Returns a worker's flight record in the format of docs/report.md.
 nlohmann::ordered_json flight_json(const flight::Record& record);
 
-/// What it wrote. Throws Error(protocol).
+/// Parses the output of `flight_json`. Throws Error(protocol).
 flight::Record flight_record(const ReportFields& fields);
 
-/// Who was late, as in docs/report.md.
+/// Returns the ranks that were late in a collective in the format of docs/report.md.
 nlohmann::ordered_json late_json(const LateRanks& late);
 
 }  // namespace acc::launcher

@@ -21,11 +21,12 @@ JobReport job_report(const std::vector<rendezvous::MachineWord>& machines) {
     try {
       MachineReport report = decode_machine_report(text);
       std::ranges::move(report.workers, std::back_inserter(job.workers));
-    } catch (const Error&) {  // silent, or a launcher of another version
+    } catch (const Error&) {  // no report, or one of another version of the launcher
       job.silent_machines.push_back("machine " + std::to_string(machine_rank) + " (" + host + ")");
     }
   }
   std::ranges::stable_sort(job.workers, {}, &WorkerReport::rank);
+  // All machines have the same reports, so all come to the same root cause.
   job.first_failure = root_cause(job.workers, true).worker;
   return job;
 }

@@ -10,36 +10,37 @@
 
 namespace acc::launcher {
 
-/// Everything about the end of a failed job or attempt, the same on all its machines.
+/// Facts about the end of a failed job or attempt. All machines of the job hold the same report.
 struct JobReport {
   std::vector<std::string> command;
   std::string run_id;
-  int attempt = 0;  ///< how often the job had been restarted
+  int attempt = 0;  ///< number of restarts before this attempt
   int max_restarts = 0;
-  /// Until the next attempt; empty: the job is over.
+  /// Delay until the next attempt; empty if the job is over.
   std::optional<std::chrono::milliseconds> restarts_after;
   int exit_status = 0;
-  std::string reason;  ///< one line, where no worker is to blame: "machine 1 (node2) is gone: …"
+  /// Set if no worker caused the failure, one line: "machine 1 (node2) is gone: …".
+  std::string reason;
   std::optional<std::size_t> first_failure;  ///< index of the root cause (root_cause.hpp)
-  std::vector<WorkerReport> workers;         ///< by rank
-  std::vector<std::string> silent_machines;  ///< that could not say how their workers ended
-  std::string log_folder;                    ///< of the attempt; empty: nothing is kept
-  std::string report_file;                   ///< where `report_json` is written; empty: nowhere
+  std::vector<WorkerReport> workers;         ///< sorted by rank
+  std::vector<std::string> silent_machines;  ///< machines whose report is missing or unreadable
+  std::string log_folder;                    ///< logs of the attempt; empty: none are kept
+  std::string report_file;                   ///< file for `report_json`; empty: not written
 
-  /// Whether hosts alone would not say which machine is meant.
+  /// True if the job has more than one machine, so that the report must name machines by rank.
   [[nodiscard]] bool has_several_machines() const;
 };
 
-/// What all machines say together, each as `encode` wrote it. One that says nothing, or nothing
-/// that can be read, is silent.
+/// Merges the reports of all machines, each written by `encode`. A machine without a report, or
+/// with one that cannot be parsed, is added to `silent_machines`.
 JobReport job_report(const std::vector<rendezvous::MachineWord>& machines);
 
-/// The block that closes a failed job or attempt, for stderr: the first failure with all that is
-/// known about it, a line for each other one, how the rest ended, and what follows. Whatever the
-/// workers wrote, nothing in it moves a terminal's cursor.
+/// Returns the text block that is printed on stderr at the end of a failed job or attempt: the root
+/// cause with all that is known about it, one line for each other failure, how the other workers
+/// ended, and whether the job restarts. Control characters in the workers' text are escaped.
 std::string format_report(const JobReport& report);
 
-/// The same for programs: docs/report.md.
+/// Returns the same report as JSON, in the format of docs/report.md.
 std::string report_json(const JobReport& report);
 
 }  // namespace acc::launcher

@@ -6,6 +6,8 @@ namespace acc::launcher {
 
 using Json = nlohmann::ordered_json;
 
+// The format is described by docs/report.schema.json. Texts of workers may contain invalid UTF-8,
+// which is replaced.
 std::string report_json(const JobReport& report) {
   Json workers = Json::array();
   for (const WorkerReport& worker : report.workers) {

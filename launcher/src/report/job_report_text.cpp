@@ -17,7 +17,8 @@ namespace {
 constexpr std::size_t kWidth = 72;
 constexpr std::size_t kMaxCommand = 1000;
 
-/// A value goes on below itself: a line of it never looks like a field.
+/// Appends "  name      value". Further lines of the value are indented to the same column, so that
+/// no text of a worker can be mistaken for another field.
 void field(std::string& out, std::string_view name, std::string_view value) {
   if (value.empty()) {
     return;
@@ -56,7 +57,8 @@ std::string command_line(const std::vector<std::string>& command) {
   return clipped(line, kMaxCommand);
 }
 
-/// Python prints the traceback on stderr too; what is there already is not shown twice.
+/// True if the traceback is already in the last lines of stderr, where Python prints it too; then
+/// it is not shown twice.
 bool is_on_stderr(const WorkerReport& worker) {
   return !worker.traceback.empty() &&
          std::ranges::count(worker.last_stderr_lines, worker.traceback.back()) > 0;
@@ -103,7 +105,8 @@ std::string format_report(const JobReport& report) {
   }
   std::string out = fmt::format(
       "{}\nacclaunch: {} failed: {}\n", rule,
-      report.restarts_after ? fmt::format("attempt {}", report.attempt) : "the job", printable(what));
+      report.restarts_after ? fmt::format("attempt {}", report.attempt) : "the job",
+      printable(what));
   field(out, "command", command_line(report.command));
   if (report.first_failure) {
     add_worker(out, bounded(report.workers[*report.first_failure]), report);

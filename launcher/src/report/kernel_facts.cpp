@@ -9,22 +9,24 @@
 namespace acc::launcher {
 namespace {
 
-/// Why the kernel sends a signal that has one usual reason.
+/// Returns the usual cause of a signal that the kernel sends; empty if there are several. Libraries
+/// for shared memory get SIGBUS when they write to a file in a full /dev/shm.
 std::string usual_reason(int signal, const std::filesystem::path& root) {
   struct statvfs shared {};
   switch (signal) {
     case SIGBUS:
       return ::statvfs((root / "dev/shm").c_str(), &shared) != 0
                  ? ""
-                 : "perhaps /dev/shm was full, which holds " +
+                 : "perhaps /dev/shm was full; its size is " +
                        binary_size(static_cast<std::int64_t>(shared.f_blocks * shared.f_frsize));
-    case SIGXCPU: return "its limit of CPU time (ulimit -t) is over";
-    case SIGXFSZ: return "a file went over the limit of its size (ulimit -f)";
-    case SIGSYS: return "it made a system call that a filter forbids (seccomp)";
+    case SIGXCPU: return "it exceeded the limit on CPU time (ulimit -t)";
+    case SIGXFSZ: return "it exceeded the limit on the size of a file (ulimit -f)";
+    case SIGSYS: return "it made a system call that a seccomp filter forbids";
     default: return {};
   }
 }
 
+/// Joins two phrases, either of which may be empty.
 std::string joined(const std::string& one, const std::string& other) {
   return one.empty() || other.empty() ? one + other : one + "; " + other;
 }

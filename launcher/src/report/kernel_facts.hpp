@@ -9,17 +9,17 @@
 
 namespace acc::launcher {
 
-/// What the kernel says about the ends of workers, in words for the report. Made before they start,
-/// since some of it is the growth of a counter. `root` stands before all paths in /proc, /sys and
-/// /dev: "/" but in tests.
+/// Explains from kernel data why workers ended: out of memory (OOM) kills, core dumps, signals with
+/// one usual cause. Construct it before the workers start, because some facts are the growth of a
+/// kernel counter. `root`: prefix of all paths in /proc, /sys and /dev; "/", except in tests.
 class KernelFacts {
  public:
   explicit KernelFacts(const std::filesystem::path& root = "/")
       : root_(root), oom_kills_(root), core_dumps_(root) {}
 
-  /// Why a worker that was killed had to go, where its core dump is or why there is none, where one
-  /// that cannot be killed waits; empty: nothing is known. `working_directory` empty: the
-  /// launcher's.
+  /// Returns a phrase for the report: why a worker was killed, where its core dump is or why there
+  /// is none, or what a worker that cannot be killed waits for. Empty if nothing is known.
+  /// `working_directory`: the worker's; empty: the launcher's.
   [[nodiscard]] std::string cause(const WorkerRecord& worker,
                                   const std::string& working_directory) const;
 

@@ -1,3 +1,12 @@
+// Each worker's flight record lists its process groups and, per group, its last collectives. The
+// members of a group number their collectives alike: 1, 2, 3, … Two rules find the faulty ranks:
+//
+//   1. Different call: under one number, ranks called collectives of different kind or size. The
+//      minority is at fault.
+//   2. Missing call: ranks wait in collective n, and a rank that waits nowhere has called fewer
+//      than n collectives. That rank is late.
+//
+// Rule 1 has precedence, since ranks also wait as a consequence of different calls.
 #include "report/late_ranks.hpp"
 
 #include "report/words.hpp"
@@ -19,12 +28,12 @@ using flight::State;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 
-constexpr int kMostUnknown = 4096;  // ranks that are named though they said nothing
+constexpr int kMostUnknown = 4096;  // limit of ranks without a record that are listed per group
 
 /// One rank's view of a group.
 struct Member {
   const WorkerReport* worker;
-  std::size_t index;  ///< of the group in its record
+  std::size_t index;  ///< index of the group in the worker's record
   [[nodiscard]] const Group& group() const { return worker->flight->groups[index]; }
   [[nodiscard]] const Collective* find(std::uint32_t number) const {
     const auto& last = worker->flight->last;
@@ -47,7 +56,8 @@ bool failed_in_collective(const WorkerReport& worker) {
          });
 }
 
-/// All that saw the same group, by rank.
+/// Returns the members of each group, sorted by rank. Two records refer to the same group if its
+/// name and its ranks are equal.
 std::vector<Members> members_by_group(const std::vector<WorkerReport>& workers) {
   std::map<std::tuple<std::string, int, int, int>, Members> groups;
   for (const WorkerReport& worker : workers) {
@@ -71,6 +81,7 @@ std::vector<int> ranks_of(const Members& members) {
   return {ranks.begin(), ranks.end()};
 }
 
+/// Returns how long a member waited in `what`: until the collective failed or the worker ended.
 milliseconds waited_for(const Member& member, const Collective& what) {
   const microseconds end =
       what.ended_us > 0
@@ -81,7 +92,7 @@ milliseconds waited_for(const Member& member, const Collective& what) {
                                            : std::chrono::duration_cast<milliseconds>(end - begin);
 }
 
-/// Fills in what the waiting ranks say of their collective `number`.
+/// Builds a result from the records of the ranks that waited in collective `number`.
 LateRanks lateness(std::vector<int> late, const Members& waiting, std::uint32_t number) {
   LateRanks result{.ranks = std::move(late),
                    .group = waiting.front().group(),
@@ -98,7 +109,8 @@ LateRanks lateness(std::vector<int> late, const Members& waiting, std::uint32_t 
 }
 
 using Call = std::pair<std::string, std::uint64_t>;  ///< kind and bytes
-/// How many ranks, of all groups of one name, made a call under one number.
+/// Number of ranks that made a call, by group name, collective number and call. Groups of the same
+/// name, such as the data-parallel groups of different pipeline stages, are counted together.
 using CallCounts = std::map<std::tuple<std::string, std::uint32_t, Call>, int>;
 
 CallCounts count_calls(const std::vector<WorkerReport>& workers) {
@@ -112,7 +124,7 @@ CallCounts count_calls(const std::vector<WorkerReport>& workers) {
   return counts;
 }
 
-/// The first collective that not all have called alike.
+/// Rule 1. Returns the collective of lowest number for which the members made different calls.
 std::optional<LateRanks> different_call(const Members& members, const CallCounts& counts) {
   std::map<std::uint32_t, std::map<Call, Members>> calls;
   for (const Member& member : members) {
@@ -126,8 +138,8 @@ std::optional<LateRanks> different_call(const Members& members, const CallCounts
     if (by_call.size() < 2) {
       continue;
     }
-    // The few differ from the many; of equally many, those whose call is rarer in groups of the same
-    // name, which all do the same; else those without the lowest rank.
+    // The usual call is the one of most members. On a tie it is the more frequent one in all groups
+    // of the same name, which run the same program; then the one of the lowest rank.
     const auto order = [&, number = number](const auto& each) {
       return std::tuple(-static_cast<int>(each.second.size()),
                         -counts.at({members.front().group().name, number, each.first}),
@@ -149,7 +161,7 @@ std::optional<LateRanks> different_call(const Members& members, const CallCounts
   return std::nullopt;
 }
 
-/// Ranks of the group that left no record.
+/// Returns the ranks of the group that left no record.
 std::vector<int> unknown_ranks(const Members& members) {
   const std::vector<int> known = ranks_of(members);
   const Group& group = members.front().group();
@@ -163,7 +175,9 @@ std::vector<int> unknown_ranks(const Members& members) {
   return unknown;
 }
 
-/// Who did not call what others wait in; or has, and does something else.
+/// Rule 2. Returns the ranks that have not entered the collective in which their peers wait, or, if
+/// there are none, those that entered it but do not wait in it. If all known members wait, the
+/// ranks without a record are late.
 std::optional<LateRanks> missing_call(const Members& members) {
   std::map<std::uint32_t, Members> waiting;
   for (const Member& member : members) {
@@ -208,14 +222,14 @@ std::vector<LateRanks> late_ranks(const std::vector<WorkerReport>& workers,
     }
   }
   if (!different.empty()) {
-    return different;
+    return different;  // rule 1
   }
   if (first_failure && !failed_in_collective(workers[*first_failure])) {
     std::erase_if(late, [&](const LateRanks& each) {
       return !std::ranges::binary_search(each.ranks, workers[*first_failure].rank);
     });
   }
-  // Most waiters first; the same ranks once.
+  // Sorts by the number of waiting ranks, and reports each set of late ranks once.
   std::ranges::stable_sort(late, {}, [](const LateRanks& each) {
     return -static_cast<std::ptrdiff_t>(each.waiting.size());
   });
@@ -250,25 +264,21 @@ namespace {
 
 constexpr std::size_t kMaxLines = 8;
 
-std::string verb(std::size_t count) {
-  return count == 1 ? "it" : "they";
-}
-
 std::string late_line(const LateRanks& late) {
   const std::string what = name_of(late.what, late.group);
   const std::string others = numbered("rank", late.waiting);
-  const std::string who = numbered("rank", late.ranks) + ": " + verb(late.ranks.size());
+  const std::string who = numbered("rank", late.ranks);
   if (!late.called.empty()) {
     return fmt::format("  differs   {} called {}; {} called {} ({} bytes)\n", who, late.called,
                        others, what, late.what.nbytes);
   }
   const std::string time =
       late.waited.count() > 0 ? " for " + time_span(microseconds(late.waited)) : "";
-  return fmt::format("  late      {} did not come to {}, in which {} waited{}\n", who, what, others,
+  return fmt::format("  late      {} did not enter {}, in which {} waited{}\n", who, what, others,
                      time);
 }
 
-/// The one that it was stopped by, or the last.
+/// Returns the collective in which the rank waits or failed, or else its last one; null if none.
 const Collective* significant(const flight::Record& record) {
   const auto stopped =
       std::ranges::find_if(record.last.rbegin(), record.last.rend(), [](const Collective& each) {

@@ -9,32 +9,36 @@
 
 namespace acc::launcher {
 
-/// Ranks that kept others waiting in a collective, or called another one there.
+/// Ranks that did not enter a collective in which their peers waited, or that entered a different
+/// one.
 struct LateRanks {
-  std::vector<int> ranks;               ///< rising
-  flight::Group group;                  ///< whose collective it is
-  flight::Collective what;              ///< that the others were in
-  std::vector<int> waiting;             ///< those, rising
-  std::chrono::milliseconds waited{0};  ///< the longest of them
-  /// What the late ranks called in its place: "all_reduce of 256 bytes"; empty: they did not come.
+  std::vector<int> ranks;               ///< the late ranks, ascending
+  flight::Group group;                  ///< the process group of the collective
+  flight::Collective what;              ///< the collective in which the peers waited
+  std::vector<int> waiting;             ///< the waiting ranks, ascending
+  std::chrono::milliseconds waited{0};  ///< longest waiting time of these ranks
+  /// The different collective that the late ranks entered, "all_reduce of 256 bytes"; empty if they
+  /// entered none.
   std::string called = {};
 };
 
-/// What the flight records of all workers say together; empty where nobody waits for anybody. Who
-/// waits itself, in this group or another, is not late. A worker that failed first, and not in a
-/// collective, is the only one that others can have been waiting for.
+/// Compares the flight records of all workers and returns the late ranks. Empty if no rank waited.
+/// A rank that waits itself, in this group or in another, is not late. If the worker
+/// `first_failure` failed outside of a collective, only entries that include it are returned, since
+/// all other waiting is a consequence of that failure.
 std::vector<LateRanks> late_ranks(const std::vector<WorkerReport>& workers,
                                   std::optional<std::size_t> first_failure);
 
-/// Ranks that called another collective than most of their group did under the same number, or than
-/// most ranks of other groups of that name did; rising. Empty where all called alike.
+/// Returns the ranks whose collective differs in kind or size from the one that most ranks of their
+/// group called under the same number, ascending. A tie is decided by other groups of the same
+/// name. Empty if all ranks made the same calls.
 std::vector<int> differing_ranks(const std::vector<WorkerReport>& workers);
 
-/// "reduce_scatter 41 of unit transformer.h.3, backward".
+/// Returns a name for messages: "reduce_scatter 41 of unit transformer.h.3, backward".
 std::string name_of(const flight::Collective& collective, const flight::Group& group);
 
-/// The lines of the report for people: who was late, and where each rank was, those of one place
-/// together. Empty where there are no records.
+/// Returns the lines of the text report about collectives: the late ranks, and the last collective
+/// of each rank. Ranks with the same last collective share a line. Empty if there are no records.
 std::string last_collectives(const std::vector<WorkerReport>& workers,
                              const std::vector<LateRanks>& late);
 

@@ -19,15 +19,16 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxMessage = 4000;  // bytes
 constexpr std::size_t kMaxLine = LastLines::kLineLength;
 constexpr std::size_t kMaxTraceback = 50;  // lines
-// JSON makes up to six bytes of one, and the store takes values of up to 8 MiB.
+// Limit of all texts of one machine's report. JSON escapes one byte by up to six (\u001b), and the
+// store limits a value to 8 MiB.
 constexpr std::size_t kMaxTexts = std::size_t{1} << 20;
-// Where all together are more, this much is kept of each worker's: enough for its line.
+// If the texts exceed that, this much is kept per worker: enough for its line in the text report.
 constexpr std::size_t kLeanHost = 100;
 constexpr std::size_t kLeanText = 200;
 constexpr std::size_t kLeanCollectives = 8;
-constexpr std::size_t kCollectiveBytes = 200;  // in JSON, about
+constexpr std::size_t kCollectiveBytes = 200;  // estimated size of a collective in JSON
 
-/// The last `count`, since a traceback's end says most.
+/// Returns the last `count` lines: the end of a traceback is its most useful part.
 std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::size_t count) {
   std::vector<std::string> kept;
   for (std::size_t i = lines.size() - std::min(count, lines.size()); i < lines.size(); ++i) {
@@ -36,6 +37,7 @@ std::vector<std::string> last_lines(const std::vector<std::string>& lines, std::
   return kept;
 }
 
+/// Drops all collectives except the last `count`.
 void keep_last(WorkerReport& worker, std::size_t count) {
   if (worker.flight && worker.flight->last.size() > count) {
     auto& last = worker.flight->last;
@@ -43,7 +45,7 @@ void keep_last(WorkerReport& worker, std::size_t count) {
   }
 }
 
-/// What is left where there are so many workers that all their texts would be too much.
+/// Returns the short form that is used if the machine's texts exceed kMaxTexts.
 WorkerReport lean(WorkerReport worker) {
   worker.host = clipped(worker.host, kLeanHost);
   worker.cause = clipped(worker.cause, kLeanText);
@@ -57,6 +59,7 @@ WorkerReport lean(WorkerReport worker) {
   return worker;
 }
 
+/// Returns the size of the worker's variable-length data, in bytes before JSON escapes it.
 std::size_t text_bytes(const WorkerReport& worker) {
   std::size_t bytes = worker.host.size() + worker.cause.size() + worker.error_message.size();
   for (const auto* lines : {&worker.traceback, &worker.last_stderr_lines}) {

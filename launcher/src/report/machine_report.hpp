@@ -14,38 +14,40 @@
 
 namespace acc::launcher {
 
-/// The exit status of a job whose time was over, or whose worker was stuck for too long; that of
-/// `timeout`.
+/// Exit status of a job that exceeded its time limit, or whose worker was stuck for too long. The
+/// program timeout(1) uses the same value.
 inline constexpr int kTimedOut = 124;
 
-/// The end of one worker, told so that every machine of the job can show it.
+/// Facts about the end of one worker. Sent to every machine of the job, so that all of them can
+/// print the same report.
 struct WorkerReport {
   int rank = 0;
   int local_rank = 0;
   int machine_rank = 0;
   std::string host;
   pid_t pid = -1;
-  std::optional<ProcessEnd> end;  ///< empty: it could not be killed and is still there
-  bool told_to_end = false;       ///< by the launcher, after the first failure or a stop signal
+  std::optional<ProcessEnd> end;  ///< empty if it could not be killed and is still there
+  bool told_to_end = false;       ///< the launcher ended it after a failure or a stop signal
   bool stuck = false;             ///< it stayed in uninterruptible sleep for too long
-  /// When it ended, counted from the moment in which the store told all machines of the attempt's
-  /// end: one clock for all of them, whatever theirs say. On a machine alone, from the start.
+  /// Time of its end relative to the moment in which the store announced the attempt's end to all
+  /// machines (negative if before). This makes machines comparable whose clocks differ. On a single
+  /// machine it is relative to the start.
   std::chrono::microseconds moment{0};
   std::chrono::system_clock::time_point ended_at;
   std::chrono::milliseconds ran_for{0};
-  /// What the kernel knows about it: out of memory, where the core is, stuck.
+  /// Explanation from kernel data (KernelFacts): out of memory, core dump, stuck.
   std::string cause = {};
-  std::string error_message = {};                   ///< of its error file
-  std::vector<std::string> traceback = {};          ///< of its error file, a line each
+  std::string error_message = {};                   ///< from its error file
+  std::vector<std::string> traceback = {};          ///< lines, from its error file
   std::vector<std::string> last_stderr_lines = {};  ///< oldest first
-  std::optional<flight::Record> flight = {};        ///< its last collectives, if it has the runtime
+  std::optional<flight::Record> flight = {};        ///< last collectives, if it uses the runtime
 
-  /// It failed by itself.
+  /// True if it failed by itself.
   [[nodiscard]] bool failed() const { return !told_to_end && (!end || !end->ok()); }
-  /// What the worker itself says of its failure: the message of its error file, or else of its first
-  /// failed collective; empty: nothing.
+  /// Returns the worker's own error message: that of its error file, or else that of its first
+  /// failed collective. Empty if there is none.
   [[nodiscard]] const std::string& message() const;
-  /// What a job ends with that it was the first to fail in.
+  /// Returns the exit status of a job in which this worker is the root cause.
   [[nodiscard]] int exit_status() const;
   bool operator==(const WorkerReport&) const = default;
 };
@@ -59,19 +61,20 @@ struct MachineReport {
   bool operator==(const MachineReport&) const = default;
 };
 
-/// The worker that failed first: the smallest `moment` of those that failed by themselves, of equal
-/// ones the first. Nothing where none did.
+/// Returns the index of the worker that failed first: the one with the smallest `moment` among
+/// those that failed by themselves, on a tie the first. Empty if none did.
 std::optional<std::size_t> first_failure(const std::vector<WorkerReport>& workers);
 
-/// The report with its texts cut to what a person reads: 50 lines of traceback, 20 of stderr; 64
-/// collectives.
+/// Returns the report with its texts shortened to what a person reads: 50 lines of traceback, 20
+/// lines of stderr, 64 collectives.
 WorkerReport bounded(WorkerReport worker);
 
-/// One line of JSON for the store, of at most 8 MiB. Bytes that are no UTF-8 are replaced, long
-/// texts are cut, and those of many workers left out except for the root cause's.
+/// Returns the report as one line of JSON for the store, of at most 8 MiB. Invalid UTF-8 is
+/// replaced and long texts are shortened. If a machine has so many workers that the texts exceed 1
+/// MiB, only the root cause keeps its texts.
 std::string encode(const MachineReport& report);
 
-/// Throws Error(protocol) for what `encode` did not write.
+/// Parses the output of `encode`. Throws Error(protocol).
 MachineReport decode_machine_report(std::string_view text);
 
 }  // namespace acc::launcher

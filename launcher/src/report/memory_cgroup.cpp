@@ -11,16 +11,18 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kController = "memory";
-constexpr std::int64_t kNoLimit = std::int64_t{1} << 62;  // version 1 writes a number above it
+// Version 1 writes a number close to 2^63 if there is no limit.
+constexpr std::int64_t kNoLimit = std::int64_t{1} << 62;
 
-/// Below `root` what /proc/self/mountinfo there calls the group.
+/// Returns the folder of the group below `root`, using the mount table below `root`.
 fs::path folder_of(const fs::path& root, const std::string& name, const std::string& controller) {
   const fs::path folder = cgroup_folder(root / "proc/self/mountinfo", name, controller);
   return folder.empty() ? fs::path() : root / folder.relative_path();
 }
 
-/// That of the nearest group that has it. The groups below a folder of control groups end where
-/// there are no processes to be listed.
+/// Returns the number after `word` in one of `files`, of the group in `folder` or of the nearest
+/// group above it that has the number. A folder without cgroup.procs is not a group, which ends the
+/// search.
 std::optional<std::int64_t> nearest(fs::path folder, std::initializer_list<const char*> files,
                                     const std::string& word) {
   std::error_code ignored;
@@ -39,7 +41,7 @@ std::optional<std::int64_t> nearest(fs::path folder, std::initializer_list<const
 
 MemoryCgroup::MemoryCgroup(const fs::path& root)
     : folder_(folder_of(root, cgroup_name(root / "proc/self/cgroup"), "")) {
-  if (!oom_kills()) {  // version 2 is there for other controllers at most
+  if (!oom_kills()) {  // the memory controller is not in the version 2 hierarchy
     folder_ = folder_of(root, cgroup_name(root / "proc/self/cgroup", kController), kController);
   }
 }

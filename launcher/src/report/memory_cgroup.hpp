@@ -7,19 +7,21 @@
 
 namespace acc::launcher {
 
-/// A control group that memory is counted for, of either version. `root` stands before all paths:
-/// "/" but in tests.
+/// A control group of the memory controller, of cgroup version 1 or 2. `root`: prefix of all paths;
+/// "/", except in tests.
 class MemoryCgroup {
  public:
-  /// The one that this process is in.
+  /// Opens the group of this process.
   explicit MemoryCgroup(const std::filesystem::path& root);
-  /// The one of that name, as the kernel's log has it.
+  /// Opens the group `name`, as written in the kernel log ("/job/limited").
   MemoryCgroup(const std::filesystem::path& root, const std::string& name);
 
-  /// Processes of it that the kernel killed for want of memory so far; empty: it does not count.
+  /// Returns the number of processes of this group that the kernel has killed because it was out of
+  /// memory (the counter oom_kill). Empty if there is no such counter.
   [[nodiscard]] std::optional<std::int64_t> oom_kills() const;
 
-  /// Bytes that it and the groups above may have, the nearest limit; empty: any number.
+  /// Returns the memory limit in bytes of this group, or of the nearest group above it that has
+  /// one. Empty if there is no limit.
   [[nodiscard]] std::optional<std::int64_t> limit() const;
 
  private:

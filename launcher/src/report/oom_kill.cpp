@@ -18,10 +18,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kKilled = "killed by the kernel for want of memory";
+constexpr const char* kKilled = "killed by the kernel: out of memory (OOM)";
 constexpr std::size_t kMaxLog = std::size_t{4} << 20;
 
-/// The end of the log, where it names processes by the numbers that we see.
+/// Opens the kernel log at its end. Its pids are those of the initial pid namespace; in any other
+/// namespace they do not match ours, and the log is not opened.
 UniqueFd open_kernel_log(const fs::path& root) {
   if (pid_namespace(root) != kFirstPidNamespace) {
     return {};
@@ -33,7 +34,7 @@ UniqueFd open_kernel_log(const fs::path& root) {
   return file;
 }
 
-/// The text after `name`, up to one of `ends`.
+/// Returns the text after `name`, up to any of the characters in `ends`.
 std::string_view after(std::string_view text, std::string_view name, std::string_view ends) {
   const std::size_t at = text.find(name);
   if (at == std::string_view::npos) {
@@ -43,13 +44,13 @@ std::string_view after(std::string_view text, std::string_view name, std::string
   return text.substr(0, text.find_first_of(ends));
 }
 
-/// Bytes of a field as in "anon-rss:65280kB".
+/// Returns the bytes of a field such as "anon-rss:65280kB".
 std::int64_t field(std::string_view line, std::string_view name) {
   const std::string digits(after(line, name, "k "));
   return std::strtoll(digits.c_str(), nullptr, 10) * 1024;
 }
 
-/// The last line that holds `mark`; empty: none.
+/// Returns the last line that contains `mark`, or an empty one.
 std::string_view last_line_with(std::string_view text, std::string_view mark) {
   const std::size_t at = text.rfind(mark);
   if (at == std::string_view::npos) {
@@ -73,20 +74,23 @@ std::optional<std::int64_t> OomKills::machine_kills() const {
 }
 
 const std::string& OomKills::log() const {
-  std::array<char, 8192> record{};  // longer than any that the kernel gives at once
+  // Each read() returns one record, and fails with EINVAL if the buffer is too small for it. The
+  // kernel limits a record to 1 KiB of text (PRINTK_MESSAGE_MAX is 2 KiB).
+  std::array<char, 8192> record{};
   while (log_file_ && log_.size() < kMaxLog) {
     const ssize_t count = ::read(log_file_.get(), record.data(), record.size());
     if (count > 0) {
       log_.append(record.data(), static_cast<std::size_t>(count));
-    } else if (count == 0 || (errno != EPIPE && errno != EINTR)) {  // EPIPE: some was overwritten
+    } else if (count == 0 || (errno != EPIPE && errno != EINTR)) {  // EPIPE: records were lost
       break;
     }
   }
   return log_;
 }
 
-/// The end of the sentence. `reason`: the kernel's line about why it had to kill, which it leaves
-/// out where it would be too many.
+/// Returns the limit that was reached, as the end of the message. `kill`, `reason`: the two lines
+/// of the kernel log shown below. The kernel limits the rate of its log, so that `reason` may be
+/// missing.
 std::string OomKills::limit_of(std::string_view kill, std::string_view reason) const {
   if (kill.find("Memory cgroup out of memory") == std::string_view::npos) {
     const auto total = number_in(root_ / "proc/meminfo", "MemTotal:");
@@ -95,9 +99,11 @@ std::string OomKills::limit_of(std::string_view kill, std::string_view reason) c
   const std::string cgroup(after(reason, "oom_memcg=", ","));
   const auto limit = MemoryCgroup(root_, cgroup).limit();
   return limit ? fmt::format(", the limit of cgroup {} is {}", cgroup, binary_size(*limit))
-               : ", all that its cgroup may have";
+               : ", the memory limit of its cgroup";
 }
 
+// The kernel logs two lines per kill (mm/oom_kill.c):
+//
 // oom-kill:constraint=CONSTRAINT_MEMCG,...,oom_memcg=/job,task_memcg=/job,task=python3,pid=4711,uid=0
 // Memory cgroup out of memory: Killed process 4711 (python3) total-vm:..kB, anon-rss:65280kB, ...
 std::string OomKills::logged_kill(pid_t pid) const {
@@ -107,7 +113,7 @@ std::string OomKills::logged_kill(pid_t pid) const {
   }
   const std::string_view reason = last_line_with(log(), fmt::format(",pid={},", pid));
   const std::int64_t resident = field(kill, "anon-rss:") + field(kill, "shmem-rss:");
-  return fmt::format("{}: {} resident{}", kKilled, binary_size(resident), limit_of(kill, reason));
+  return fmt::format("{}; {} resident{}", kKilled, binary_size(resident), limit_of(kill, reason));
 }
 
 std::string OomKills::counted_kill(std::int64_t peak_memory) const {
@@ -115,18 +121,19 @@ std::string OomKills::counted_kill(std::int64_t peak_memory) const {
     return now && before ? *now - *before : 0;
   };
   const std::int64_t in_cgroup = growth(cgroup_.oom_kills(), cgroup_kills_before_);
-  // Where the log can be read it would have told of a kill elsewhere.
+  // If the log is readable and does not name the process, the machine's counter grew because of
+  // another process.
   const std::int64_t in_machine = log_file_ ? 0 : growth(machine_kills(), machine_kills_before_);
   if (in_cgroup <= 0 && in_machine <= 0) {
     return {};
   }
   const auto limit = cgroup_.limit();
   return fmt::format(
-      "{} {} ({} {} more such kill{} since the start){}{}", in_cgroup > 0 ? "probably" : "perhaps",
+      "{} {}; {} {} OOM kill{} since the start{}{}", in_cgroup > 0 ? "probably" : "perhaps",
       kKilled, in_cgroup > 0 ? "its cgroup counts" : "the machine counts",
       in_cgroup > 0 ? in_cgroup : in_machine,
       (in_cgroup > 0 ? in_cgroup : in_machine) == 1 ? "" : "s",
-      peak_memory > 0 ? "; it had " + binary_size(peak_memory) : "",
+      peak_memory > 0 ? "; its peak memory was " + binary_size(peak_memory) : "",
       in_cgroup > 0 && limit ? "; the limit of its cgroup is " + binary_size(*limit) : "");
 }
 
@@ -136,7 +143,7 @@ std::string OomKills::cause(pid_t pid, std::int64_t peak_memory) const {
     kill = counted_kill(peak_memory);
   }
   if (kill.empty() && (cgroup_kills_before_ || machine_kills_before_)) {
-    return "SIGKILL came neither from acclaunch nor from the kernel for want of memory";
+    return "SIGKILL came neither from acclaunch nor from the kernel's out-of-memory (OOM) killer";
   }
   return kill;
 }

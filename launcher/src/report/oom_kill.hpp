@@ -13,14 +13,17 @@
 
 namespace acc::launcher {
 
-/// What the kernel tells of processes that it killed for want of memory, from now on: in its log,
-/// where that may be read, or at least how many there are.
+/// Detects processes that the kernel killed because it was out of memory (OOM), from the time of
+/// construction on. The kernel log names each killed process. Where it is not readable, as in most
+/// containers, only counters of such kills are available.
 class OomKills {
  public:
   explicit OomKills(std::filesystem::path root);
 
-  /// Whether that is why somebody's SIGKILL ended process `pid`, with how sure that is.
-  /// `peak_memory`: bytes it had at most, 0: unknown.
+  /// Explains the SIGKILL of process `pid`, which the launcher did not send: "killed by …" if the
+  /// log names the process, "probably killed by …" if the counter of its control group has grown,
+  /// "perhaps killed by …" if only the machine's counter has. `peak_memory`: its peak resident
+  /// memory in bytes; 0 if unknown.
   [[nodiscard]] std::string cause(pid_t pid, std::int64_t peak_memory) const;
 
  private:
@@ -31,9 +34,10 @@ class OomKills {
   [[nodiscard]] std::string limit_of(std::string_view kill, std::string_view reason) const;
 
   std::filesystem::path root_;
-  /// The kernel's; empty where it may not be read, or has other numbers than we for processes.
+  /// The kernel log /dev/kmsg; empty if it may not be read, or if this process is in a pid
+  /// namespace other than the one whose pids the log contains.
   UniqueFd log_file_;
-  mutable std::string log_;  ///< what was read of it so far
+  mutable std::string log_;  ///< records read so far
   MemoryCgroup cgroup_;
   std::optional<std::int64_t> cgroup_kills_before_;
   std::optional<std::int64_t> machine_kills_before_;

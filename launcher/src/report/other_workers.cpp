@@ -17,7 +17,7 @@
 namespace acc::launcher {
 namespace {
 
-constexpr std::size_t kMaxLines = 16;    // of one kind; a job may have thousands of workers
+constexpr std::size_t kMaxLines = 16;    // per list: a job may have thousands of workers
 constexpr std::size_t kMaxReason = 160;  // bytes: two lines of a terminal
 
 using Workers = std::vector<const WorkerReport*>;
@@ -31,7 +31,7 @@ std::vector<int> ranks_of(const Workers& workers) {
   return ranks;
 }
 
-/// The first line of what is known about it; its error file says more than the kernel.
+/// Returns the first line of the worker's own error message, or else of the kernel's explanation.
 std::string why(const WorkerReport& worker) {
   const std::string& text = worker.message().empty() ? worker.cause : worker.message();
   return text.empty() ? "" : ": " + clipped(text.substr(0, text.find('\n')), kMaxReason);
@@ -42,7 +42,7 @@ std::string one_worker(const WorkerReport& worker) {
   return worker_line(worker.rank, worker.pid, worker.host, end) + "\n";
 }
 
-/// One line for each, up to a number that can be read.
+/// Appends a heading and one line per worker. Workers beyond kMaxLines are only listed by rank.
 void add_list(std::string& out, std::string_view heading, const Workers& workers,
               const std::function<std::string(const WorkerReport&)>& line) {
   if (workers.empty()) {
@@ -75,16 +75,16 @@ void add_failures(std::string& out, Workers failures, const JobReport& report) {
            });
 }
 
-/// Machines whose workers ended in the same ways, and who ended how.
+/// A group of machines whose workers ended in the same set of ways.
 struct Fate {
-  std::map<int, std::string> machines;  ///< rank, host
+  std::map<int, std::string> machines;  ///< host name by machine rank
   std::map<std::string, std::vector<int>> ranks_by_end;
 };
 
-/// By the lowest machine.
+/// Groups the machines, sorted by the lowest machine rank of each group.
 std::vector<Fate> fates(const Workers& workers) {
   const auto how = [](const WorkerReport* worker) { return how_it_ended(*worker); };
-  std::map<int, std::set<std::string>> ways;  // of each machine
+  std::map<int, std::set<std::string>> ways;  // by machine rank
   for (const WorkerReport* worker : workers) {
     ways[worker->machine_rank].insert(how(worker));
   }
@@ -113,6 +113,7 @@ std::string machine_names(const std::map<int, std::string>& machines) {
          (machines.size() == 1 ? " (" + printable(machines.begin()->second) + ")" : "");
 }
 
+/// A way in which workers ended, and the ranks that ended so.
 using EndOfRanks = std::pair<std::string, std::vector<int>>;
 
 std::vector<EndOfRanks> by_rank(const std::map<std::string, std::vector<int>>& ranks_by_end) {
@@ -124,6 +125,8 @@ std::vector<EndOfRanks> by_rank(const std::map<std::string, std::vector<int>>& r
   return sorted;
 }
 
+/// Appends how the remaining workers ended, one line per way. `names_machines`: groups by machines.
+/// `all`: there was no failure, so that these are all workers.
 void add_rest(std::string& out, const Workers& rest, bool names_machines, bool all) {
   if (rest.empty()) {
     return;
@@ -149,6 +152,7 @@ std::string other_workers(const JobReport& report) {
   for (std::size_t i = 0; i < report.workers.size(); ++i) {
     if (i != report.first_failure) {
       const WorkerReport& worker = report.workers[i];
+      // Every worker is in exactly one of the three lists.
       (!worker.end ? stuck : worker.failed() ? failures : rest).push_back(&worker);
     }
   }
@@ -157,7 +161,7 @@ std::string other_workers(const JobReport& report) {
   add_list(out, "still there", stuck, one_worker);
   add_rest(out, rest, report.has_several_machines(), !report.first_failure);
   for (const std::string& machine : report.silent_machines) {
-    out += "  " + printable(machine) + " did not say how its workers ended\n";
+    out += "  " + printable(machine) + " did not report how its workers ended\n";
   }
   return out;
 }

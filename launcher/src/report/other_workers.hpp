@@ -6,9 +6,10 @@
 
 namespace acc::launcher {
 
-/// The part of the report's text below the first failure: a line for each other worker that failed
-/// by itself, in order of time; those that are still there; how the rest ended, machines of equal
-/// fate together; machines that said nothing. Empty where there is nothing to say.
+/// Returns the part of the text report that follows the root cause: one line for each other worker
+/// that failed by itself, in order of time; workers that could not be killed; how the rest ended,
+/// with machines grouped whose workers ended alike; machines that sent no report. Empty if there
+/// are no other workers.
 std::string other_workers(const JobReport& report);
 
 }  // namespace acc::launcher

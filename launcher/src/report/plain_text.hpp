@@ -6,7 +6,8 @@
 
 namespace acc::launcher {
 
-/// At most `max_bytes` of `text`, cut between two characters of UTF-8; "..." at its end says so.
+/// Returns `text` shortened to at most `max_bytes`, at a boundary between UTF-8 characters. A
+/// shortened text ends with "...".
 std::string clipped(std::string_view text, std::size_t max_bytes);
 
 }  // namespace acc::launcher

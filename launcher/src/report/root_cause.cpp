@@ -15,8 +15,8 @@
 namespace acc::launcher {
 namespace {
 
-/// Parts of the messages with which libraries report that the process at the other end has gone:
-/// Gloo, NCCL, torch's store and the C library.
+/// Parts of the messages with which Gloo, NCCL, torch's store and the C library report that the
+/// peer of a connection has ended.
 constexpr std::array<std::string_view, 7> kPeerLost = {
     "Connection closed by peer",      "Connection reset by peer",   "Broken pipe",
     "Connection was likely closed",   "remote process has exited",  "ncclRemoteError",
@@ -30,8 +30,8 @@ bool begins_message(std::string_view line) {
   return has("Error: ") || has("Exception: ") || has("what():");
 }
 
-/// The message of the exception that ended the program, as far as its last lines show one; else the
-/// last line.
+/// Returns the message of the exception that ended the program, if the last lines of its stderr
+/// contain one; else the last line.
 std::string last_message(const std::vector<std::string>& lines) {
   if (lines.empty()) {
     return "";
@@ -50,6 +50,8 @@ std::string last_message(const std::vector<std::string>& lines) {
   return message;
 }
 
+/// True if the worker exited because the connection to a peer was lost, so that the peer, not this
+/// worker, failed first.
 bool lost_a_peer(const WorkerReport& worker) {
   const std::string message = worker.error_message.empty() ? last_message(worker.last_stderr_lines)
                                                            : worker.error_message;
@@ -59,13 +61,15 @@ bool lost_a_peer(const WorkerReport& worker) {
          });
 }
 
-/// Where a chain of workers that each failed because of the next one ends.
+/// The end of a chain of workers, each of which failed because of the next one.
 struct ChainEnd {
-  std::optional<int> rank;   ///< empty: a rank that does not know, or a circle
-  bool timed_out = false;    ///< somebody waited for it for as long as is allowed
-  std::vector<int> circle = {};
+  std::optional<int> rank;       ///< empty if the last rank does not know its peer, or in a cycle
+  bool timed_out = false;        ///< a collective of the chain reached its timeout
+  std::vector<int> circle = {};  ///< the ranks of a cycle
 };
 
+/// Applies the rules of `root_cause`. The constructor follows the chain of each failed worker;
+/// `decide` selects from the results.
 class Decision {
  public:
   Decision(const std::vector<WorkerReport>& workers, bool is_whole_job)
@@ -91,10 +95,11 @@ class Decision {
     if (!by_themselves_.empty()) {
       return {earliest_of(by_themselves_), true};
     }
-    // All that failed lost a peer that they cannot tell.
+    // All workers that failed have lost a connection and cannot name the peer.
     if (const auto cause = left_early()) {
       return {cause, true};
     }
+    // Only guesses are left. They are certain if no other worker can fail, or after a timeout.
     const bool may_others_fail =
         !is_whole_job_ ||
         std::ranges::any_of(workers_, [](const WorkerReport& worker) { return !worker.end; });
@@ -116,6 +121,8 @@ class Decision {
                : nullptr;
   }
 
+  /// Follows the chain that begins at `rank`: each rank's error names the next one. It ends at a
+  /// rank without a failed collective, at one that blames itself or nobody, or in a cycle.
   [[nodiscard]] ChainEnd follow(int rank) const {
     ChainEnd end{rank};
     std::vector<int> seen;
@@ -137,6 +144,7 @@ class Decision {
     return end;
   }
 
+  /// Counts a failed worker for the rank at the end of its chain, or as failed by itself.
   void weigh(std::size_t index) {
     const WorkerReport& worker = workers_[index];
     const ChainEnd end = follow(worker.rank);
@@ -149,7 +157,8 @@ class Decision {
     }
   }
 
-  /// The rank that most put their failure down to; of equally many, one that failed by itself.
+  /// Rule 1. Returns the rank at the end of most chains. On a tie, prefers one that failed by
+  /// itself, then the lowest rank.
   [[nodiscard]] RootCause named(std::size_t earliest) const {
     const auto most = std::ranges::max_element(victims_of_, {}, [this](const auto& each) {
       const WorkerReport* worker = find(each.first);
@@ -168,7 +177,7 @@ class Decision {
     });
   }
 
-  /// The first worker that let go of its model without an error, and ended well.
+  /// Returns the first worker that destroyed its model without an error and ended with status 0.
   [[nodiscard]] std::optional<std::size_t> left_early() const {
     std::vector<std::size_t> left;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
@@ -180,7 +189,8 @@ class Decision {
     return left.empty() ? std::nullopt : std::optional(earliest_of(left));
   }
 
-  /// The first worker that left with status 0 before that failure: its peers may have needed it.
+  /// Returns the first worker that ended with status 0 before `failure`; its peers may have needed
+  /// it.
   [[nodiscard]] std::optional<std::size_t> ended_well_before(std::size_t failure) const {
     std::vector<std::size_t> earlier;
     for (std::size_t i = 0; i < workers_.size(); ++i) {
@@ -194,11 +204,13 @@ class Decision {
   }
 
   [[nodiscard]] std::optional<std::size_t> among(const std::vector<int>& ranks) const {
-    const auto known = std::ranges::find_if(ranks, [this](int rank) { return find(rank) != nullptr; });
+    const auto known =
+        std::ranges::find_if(ranks, [this](int rank) { return find(rank) != nullptr; });
     return known != ranks.end() ? std::optional(index_.at(*known)) : std::nullopt;
   }
 
-  /// Of ranks that put their failures down to one another, those that the others waited for.
+  /// Returns the ranks of a cycle that the others waited for. In a cycle, each rank names another
+  /// one as the cause of its failure.
   [[nodiscard]] std::vector<int> late_in_circle() const {
     std::vector<int> late;
     for (const LateRanks& each : circle_.empty() ? std::vector<LateRanks>()
@@ -211,11 +223,11 @@ class Decision {
 
   const std::vector<WorkerReport>& workers_;
   bool is_whole_job_;
-  std::map<int, std::size_t> index_;  ///< by rank
-  std::vector<std::size_t> by_themselves_;
-  std::map<int, int> victims_of_;  ///< number of failures that a rank, not one of them, caused
-  std::set<int> circle_;
-  bool timed_out_ = false;
+  std::map<int, std::size_t> index_;        ///< index in `workers_`, by rank
+  std::vector<std::size_t> by_themselves_;  ///< failed, and not because of a peer
+  std::map<int, int> victims_of_;           ///< number of failures of other ranks, by causing rank
+  std::set<int> circle_;                    ///< ranks of cycles
+  bool timed_out_ = false;                  ///< some chain has a collective that timed out
 };
 
 }  // namespace

@@ -8,27 +8,32 @@
 
 namespace acc::launcher {
 
-/// The worker that the failure of an attempt is put down to.
+/// The worker that caused the failure of an attempt.
 struct RootCause {
-  /// Index of the worker; empty where none failed by itself. It may have ended with status 0, or
-  /// still be running, where the others failed because of that.
+  /// Index of the worker; empty if none failed by itself. The worker may have ended with status 0,
+  /// or may still be running, if that is what the others failed because of.
   std::optional<std::size_t> worker;
-  /// False while other workers have to end before it is certain.
+  /// False if the decision may change when other workers end.
   bool is_certain = true;
 };
 
-/// Decides from how the workers ended and from what their failed collectives say: a worker that
-/// failed because of another rank names that rank, which may itself name another one. Where nobody
-/// is named, the earliest failure is the cause that is not the loss of a connection to some peer. Where
-/// there is only such loss: ranks that called another collective than their peers; then a worker that
-/// ended with status 0 before; then the earliest failure.
+/// Decides which worker is the root cause, from how the workers ended and from the errors of their
+/// failed collectives. The first rule that applies decides:
 ///
-/// A worker without an end is one that still runs or could not be killed. `is_whole_job`: there are
-/// no workers besides these.
+///  1. The error of a failed collective names the rank at fault, whose own error may name a further
+///     rank. The rank at the end of most of these chains is the cause.
+///  2. Otherwise the earliest failure that is not the loss of a connection to a peer.
+///  3. If all workers that failed have lost a connection: the first worker that destroyed its model
+///     without an error and ended with status 0; a rank that called a different collective than its
+///     peers; a rank that the others waited for, if the chains form a cycle; the first worker that
+///     ended with status 0 before the first failure; the earliest failure.
+///
+/// A worker without an end is still running or could not be killed. `is_whole_job`: `workers` are
+/// those of all machines.
 RootCause root_cause(const std::vector<WorkerReport>& workers, bool is_whole_job);
 
-/// The exit status of a job that failed because of `cause`: that of this worker if it failed by
-/// itself, else that of the first worker that did.
+/// Returns the exit status of a job whose root cause is `cause`: that of this worker if it failed
+/// by itself, else that of the first worker that did.
 int exit_status(const std::vector<WorkerReport>& workers, std::size_t cause);
 
 }  // namespace acc::launcher

@@ -11,7 +11,7 @@ std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end)
     return "could not be killed and is still there";
   }
   if (told_to_end && end->kind == ProcessEnd::Kind::exited && end->value != 0) {
-    return end->describe() + " when it was told to end";
+    return end->describe() + " after acclaunch asked it to end";
   }
   return (told_to_end ? "ended by acclaunch, " : "") + end->describe();
 }
@@ -46,6 +46,7 @@ std::string numbered(const std::string& noun, const std::vector<int>& numbers) {
   return noun + (numbers.size() == 1 ? " " : "s ") + number_list(numbers);
 }
 
+// Precision follows the magnitude: milliseconds below 1 s, whole seconds above one minute.
 std::string time_span(std::chrono::microseconds time) {
   const double seconds = static_cast<double>(time.count()) / 1e6;
   if (seconds < 1) {

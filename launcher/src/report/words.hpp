@@ -14,28 +14,30 @@
 
 namespace acc::launcher {
 
-/// "killed by SIGTERM (signal 15)", after "ended by acclaunch, " where it was.
+/// Returns a phrase such as "killed by SIGTERM (signal 15)", with the prefix "ended by acclaunch, "
+/// if the launcher ended the worker.
 std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end);
 std::string how_it_ended(const WorkerReport& worker);
 
-/// The same of the worker that a failure is put down to, which may not have failed by itself:
-/// "exited with code 0 while other ranks still needed it".
+/// Returns the phrase for a root cause, which may not have failed by itself: "exited with code 0
+/// while other ranks still needed it".
 std::string how_it_failed(const std::optional<ProcessEnd>& end, bool told_to_end);
 std::string how_it_failed(const WorkerReport& worker);
 
-/// "rank 1 (pid 4711 on node1): " and how it ended.
+/// Returns "rank 1 (pid 4711 on node1): " followed by `end`.
 std::string worker_line(int rank, pid_t pid, const std::string& host, const std::string& end);
 
-/// That line for the moment of the failure, with what keeps a worker that is still there.
+/// Returns the line that is printed at the moment of a failure. For a worker that is still there it
+/// contains the state in which it is stuck.
 std::string failure_line(const WorkerRecord& worker, const std::string& host);
 
-/// "rank 3", "ranks 0-3,7". The numbers rise.
+/// Returns a noun with numbers: "rank 3", "ranks 0-3,7". `numbers` must be ascending.
 std::string numbered(const std::string& noun, const std::vector<int>& numbers);
 
-/// "0.8 ms", "12.34 s", "3 min 4 s", "26 h 3 min".
+/// Formats a duration: "0.8 ms", "12.34 s", "3 min 4 s", "26 h 3 min".
 std::string time_span(std::chrono::microseconds time);
 
-/// "63.8 MiB", "7.9 GiB".
+/// Formats a size with three digits: "63.8 MiB", "7.9 GiB".
 std::string binary_size(std::int64_t bytes);
 
 }  // namespace acc::launcher

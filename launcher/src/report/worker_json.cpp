@@ -20,7 +20,8 @@ using Kind = ProcessEnd::Kind;
 constexpr std::array<std::pair<Kind, const char*>, 3> kKinds = {
     {{Kind::exited, "exited"}, {Kind::killed, "killed"}, {Kind::not_executed, "not_executed"}}};
 constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
-constexpr std::int64_t kHundredYears = 100LL * 366 * 24 * 3600;  // s, which fit every clock in ns
+// Limit of times in seconds. In nanoseconds it still fits into 64 bits, so that no clock overflows.
+constexpr std::int64_t kHundredYears = 100LL * 366 * 24 * 3600;
 
 Json end_json(const ProcessEnd& end) {
   const auto* kind = std::ranges::find(kKinds, end.kind, &std::pair<Kind, const char*>::first);
@@ -58,6 +59,7 @@ void ReportFields::refuse(const std::string& name, const std::string& expected) 
   throw Error(Errc::protocol, where_ + ": " + name + " must be " + expected + ", it " + value);
 }
 
+// A missing field is returned as a discarded value, which fails every type check.
 const Json& ReportFields::field(const char* name) const {
   static const Json missing = Json::value_t::discarded;
   const auto found = object_->find(name);
@@ -87,7 +89,7 @@ bool ReportFields::boolean(const char* name) const {
 
 std::string ReportFields::text(const char* name) const {
   if (!field(name).is_string()) {
-    refuse(name, "a text");
+    refuse(name, "a string");
   }
   return field(name).get<std::string>();
 }
@@ -103,7 +105,7 @@ std::vector<std::string> ReportFields::texts(const char* name) const {
   std::vector<std::string> all;
   for (const Json& item : array(name)) {
     if (!item.is_string()) {
-      refuse(name, "a list of texts");
+      refuse(name, "a list of strings");
     }
     all.push_back(item.get<std::string>());
   }
@@ -142,6 +144,7 @@ Json worker_json(const WorkerReport& worker) {
           {"collectives", worker.flight ? flight_json(*worker.flight) : Json(nullptr)}};
 }
 
+// The report comes from another machine, so every number is checked against the range of its type.
 WorkerReport worker_report(const ReportFields& fields) {
   const auto time = [&](const char* name, std::int64_t units_per_second) {
     const std::int64_t limit = kHundredYears * units_per_second;

@@ -8,11 +8,12 @@
 
 namespace acc::launcher {
 
-/// A worker's end as in docs/report.md.
+/// Returns a worker's report in the format of docs/report.md.
 nlohmann::ordered_json worker_json(const WorkerReport& worker);
 
-/// An object of another machine's report, whose fields are taken only where they are what they
-/// should be. Throws Error(protocol) that names the field, after `where`.
+/// Checked access to the fields of a JSON object that another machine sent. Each method throws
+/// Error(protocol) if the field is missing, of another type or out of range; the message begins
+/// with `where` and names the field.
 class ReportFields {
  public:
   ReportFields(const nlohmann::ordered_json& object, std::string where);
@@ -24,7 +25,7 @@ class ReportFields {
   [[nodiscard]] std::vector<std::string> texts(const char* name) const;
   [[nodiscard]] const nlohmann::ordered_json& array(const char* name) const;
   [[nodiscard]] bool is_null(const char* name) const;
-  /// Empty where the field is null.
+  /// Returns empty if the field is null.
   [[nodiscard]] std::optional<ReportFields> object(const char* name) const;
 
   [[noreturn]] void refuse(const std::string& name, const std::string& expected) const;
@@ -36,7 +37,7 @@ class ReportFields {
   std::string where_;
 };
 
-/// What `worker_json` wrote. Throws Error(protocol).
+/// Parses the output of `worker_json`. Throws Error(protocol).
 WorkerReport worker_report(const ReportFields& fields);
 
 }  // namespace acc::launcher

@@ -1,4 +1,4 @@
-// Boost.Process v2 of Boost 1.81 links only when its sources are compiled once, here. Where Asio is
-// compiled apart, it forgets to include throw_error.hpp.
+// Compiles the sources of Boost.Process v2, which Boost 1.81 requires exactly once per program.
+// They lack the include of throw_error.hpp that is needed if Asio is compiled separately.
 #include <boost/asio/detail/throw_error.hpp>
 #include <boost/process/v2/src.hpp>

@@ -1,3 +1,6 @@
+// Linux describes control groups in two files. /proc/PID/cgroup gives the group's name within the
+// hierarchy; /proc/PID/mountinfo says where that hierarchy is mounted, and which part of it. The
+// folder of a group is the mount point followed by the name.
 #include "supervision/cgroup.hpp"
 
 #include <fcntl.h>
@@ -20,22 +23,24 @@ namespace {
 namespace fs = std::filesystem;
 
 struct Mount {
-  std::string root;  ///< the group that is seen there
+  std::string root;  ///< name of the group that is visible at the mount point
   std::string point;
 };
 
-/// Whether `word` is in the list "cpu,cpuacct".
+/// True if `word` is an element of the comma-separated `list`, such as "cpu,cpuacct".
 bool lists(const std::string& list, const std::string& word) {
   return ("," + list + ",").find("," + word + ",") != std::string::npos;
 }
 
-/// The file system of version 2, alone or beside those of version 1, or that of the controller.
+/// Returns the mount of the version 2 hierarchy, or of the version 1 hierarchy of `controller`.
+/// Both versions may be mounted at the same time.
 std::optional<Mount> cgroup_mount(const fs::path& mountinfo, const std::string& controller) {
   const std::string type = controller.empty() ? " - cgroup2 " : " - cgroup ";
   std::ifstream lines(mountinfo);
   for (std::string line; std::getline(lines, line);) {
     std::string skipped;
     Mount mount;
+    // "31 23 0:28 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw"
     std::istringstream(line) >> skipped >> skipped >> skipped >> mount.root >> mount.point;
     if (line.find(type) != std::string::npos &&
         (controller.empty() || lists(line.substr(line.rfind(' ') + 1), controller))) {
@@ -49,21 +54,24 @@ bool made(const fs::path& folder) noexcept {
   if (::mkdir(folder.c_str(), 0755) == 0) {
     return true;
   }
-  // Left by a job of the same number, all of whose processes were killed at once.
+  // An earlier launcher with the same pid left an empty group: all its processes were killed at
+  // the same time, so that none could clean up.
   return errno == EEXIST && ::rmdir(folder.c_str()) == 0 && ::mkdir(folder.c_str(), 0755) == 0;
 }
 
-/// A process that was reaped may still be leaving its group, for a moment.
+/// Removes a group that has no processes. The kernel may report EBUSY for a short time after the
+/// last process was reaped, so this retries for up to 20 ms.
 void remove_empty(const fs::path& folder) noexcept {
   constexpr timespec kPause{0, 1'000'000};  // 1 ms
-  constexpr int kMostPauses = 20;           // no moment any more: somebody stays in it
+  constexpr int kMostPauses = 20;
   for (int pauses = 0; ::rmdir(folder.c_str()) != 0 && errno == EBUSY && pauses < kMostPauses;
        ++pauses) {
     ::nanosleep(&kPause, nullptr);
   }
 }
 
-/// Groups that the workers made come first.
+/// Removes the groups that workers created below `folder` first: a group that has children cannot
+/// be removed.
 void remove_tree(const fs::path& folder) {
   std::error_code gone;
   for (fs::directory_iterator entry(folder, gone), end; !gone && entry != end;
@@ -121,8 +129,10 @@ void Cgroup::make() noexcept {
   }
 }
 
-// Linux 6.18 kills at once what is born in a group that has not been killed as often as its
-// parent's group: any worker, where cgroup.kill has been used on the launcher's own group before.
+// True if a process that is created in the group survives. Linux 6.18 counts the uses of
+// cgroup.kill per group (kill_seq), and kills a new process at once if the counts of its group and
+// of the forking process's group differ. If cgroup.kill was ever used on the launcher's own group,
+// every worker in a new group would die, so a test process is created first.
 bool Cgroup::lets_live() const noexcept {
   const pid_t child = fork_into();
   if (child == 0) {
@@ -134,8 +144,8 @@ bool Cgroup::lets_live() const noexcept {
   return !WIFSIGNALED(wait_status);
 }
 
-// A process that is moved into a group waits for all processors to pass a quiescent state, 6 to
-// 16 ms on Linux 6.18; one that is born there costs what a fork costs.
+// Writing a pid to cgroup.procs waits for an RCU grace period, 6 to 16 ms on Linux 6.18.
+// CLONE_INTO_CGROUP (Linux 5.7) creates the process in the group at the cost of a fork.
 pid_t Cgroup::fork_into() const noexcept {
   clone_args how{};
   how.flags = CLONE_INTO_CGROUP;
@@ -153,6 +163,7 @@ void Cgroup::kill() const noexcept {
   if (all && ::write(all.get(), "1", 1) == 1) {
     return;
   }
+  // Before Linux 5.14. A process that forks meanwhile may escape; `end_descendants` repeats.
   std::ifstream processes(path_ / "cgroup.procs");
   for (pid_t pid = 0; processes >> pid;) {
     ::kill(pid, SIGKILL);

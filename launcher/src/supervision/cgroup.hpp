@@ -9,41 +9,45 @@
 
 namespace acc::launcher {
 
-/// A control group (version 2) for the workers of one attempt, which nothing they do gets them out
-/// of. Where that is not permitted, or there is no such file system, nothing happens: nobody
-/// depends on it. Copies in forked processes mean the same group.
+/// A control group (cgroup version 2) that contains the workers of one attempt and all processes
+/// they start. A worker cannot leave it by a new session or by double forking. The group is an
+/// optimization: where the cgroup file system is missing or not writable, all operations do
+/// nothing, and the launcher finds the processes through /proc instead. A copy in a forked process
+/// refers to the same group.
 class Cgroup {
  public:
-  /// Of that name, below the group this process is in. Makes nothing yet.
+  /// Describes the group `name` below this process's own group. Does not create it.
   explicit Cgroup(const std::string& name);
 
-  /// Makes the group. To be done for each attempt: one that was killed kills all that are born into
-  /// it later (seen with Linux 6.18).
+  /// Creates the group. Each attempt needs a new one: on Linux 6.18, a group that was killed once
+  /// also kills every process created in it later.
   void make() noexcept;
 
-  /// A copy of this process that begins in the group, or outside where there is none. As fork()
-  /// returns; the child may only call what a signal handler may, and has to exec.
+  /// Forks this process, and puts the child into the group if there is one. Returns what fork()
+  /// returns. The child may call async-signal-safe functions only, and must call exec or _exit.
   [[nodiscard]] pid_t fork_into() const noexcept;
 
-  /// SIGKILL to all in it, at one stroke since Linux 5.14: a process that forks all the time does
-  /// not slip through.
+  /// Sends SIGKILL to all processes in the group. Since Linux 5.14 the kernel does this atomically
+  /// (cgroup.kill), so that a process that forks continuously cannot escape.
   void kill() const noexcept;
 
-  /// Nothing happens while there are processes in it.
+  /// Removes the group and the groups below it. Does nothing while there are processes in it.
   void remove() noexcept;
 
  private:
   [[nodiscard]] bool lets_live() const noexcept;
 
-  std::filesystem::path path_;  ///< empty: there can be none
-  UniqueFd directory_;          ///< once it is made, by this process
+  std::filesystem::path path_;  ///< empty if there is no cgroup file system
+  UniqueFd directory_;          ///< open from `make` to `remove`, in the process that called `make`
 };
 
-/// The name of a process's group, "/user.slice", as its /proc/PID/cgroup has it: that of version 2,
-/// or of version 1 with this controller. Empty: it has none.
+/// Returns the name of a process's group, such as "/user.slice", read from the file
+/// /proc/PID/cgroup. `controller`: the controller of a version 1 hierarchy; empty selects
+/// version 2. Returns an empty string if the process is in no such group.
 std::string cgroup_name(const std::filesystem::path& cgroup, const std::string& controller = "");
 
-/// Where the group of that name is in the file system, by /proc/PID/mountinfo; empty: nowhere.
+/// Returns the folder of the group `name`, found in the mount table /proc/PID/mountinfo. Returns
+/// an empty path if the group is not visible in any mounted cgroup file system.
 std::filesystem::path cgroup_folder(const std::filesystem::path& mountinfo, std::string name,
                                     const std::string& controller = "");
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kBitsOfWord = sizeof(unsigned long) * CHAR_BIT;
 
-/// Asio's sockets are not close-on-exec.
+/// Sets close-on-exec on all descriptors from `first` on: Asio opens its sockets without the flag.
 void close_on_exec_from(int first) noexcept {
   if (::syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) != 0) {
     for (int fd = first; fd < ::getdtablesize(); ++fd) {  // before Linux 5.11
@@ -45,8 +45,9 @@ ChildSetup::ChildSetup(const WorkerSpec& spec, const std::optional<rlimit>& desc
 
 void ChildSetup::become_worker() const noexcept {
   if (::setpgid(0, process_group_) != 0) {
-    ::setpgid(0, 0);  // nobody is left in that group
+    ::setpgid(0, 0);  // that group has no process any more
   }
+  // The kernel kills the worker when the launcher's thread dies, even by SIGKILL.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent_) {
     ::_exit(128 + SIGKILL);  // the launcher died before the line above took effect
@@ -56,6 +57,7 @@ void ChildSetup::become_worker() const noexcept {
   if (descriptors_) {
     ::setrlimit(RLIMIT_NOFILE, &*descriptors_);
   }
+  // Ignored signals and the signal mask survive exec, so the launcher's settings are undone.
   std::signal(SIGPIPE, SIG_DFL);
   std::signal(SIGXFSZ, SIG_DFL);
   sigset_t none;
@@ -63,7 +65,8 @@ void ChildSetup::become_worker() const noexcept {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-/// Neither is worth a failed start: a sandbox may refuse both.
+/// Binds the worker to its cores and NUMA node. Errors are ignored, because a container's seccomp
+/// profile may forbid both calls, and a worker without binding is only slower.
 void ChildSetup::bind() const noexcept {
   if (!core_mask_.empty()) {
     ::syscall(SYS_sched_setaffinity, 0, core_mask_.size() * sizeof(unsigned long),
@@ -72,7 +75,8 @@ void ChildSetup::bind() const noexcept {
   if (numa_node_ >= 0 && static_cast<std::size_t>(numa_node_) < kBitsOfWord) {
     constexpr int kPreferred = 1;  // MPOL_PREFERRED of linux/mempolicy.h
     const unsigned long node = 1UL << numa_node_;
-    ::syscall(SYS_set_mempolicy, kPreferred, &node, kBitsOfWord + 1);  // it counts one too many
+    // set_mempolicy() decrements the size of the mask before use (get_nodes() in mm/mempolicy.c).
+    ::syscall(SYS_set_mempolicy, kPreferred, &node, kBitsOfWord + 1);
   }
 }
 

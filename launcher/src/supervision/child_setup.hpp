@@ -10,11 +10,12 @@
 
 namespace acc::launcher {
 
-/// What a new worker does between fork and exec, where no memory may be allocated: an initializer
-/// of Boost.Process. Refers to the WorkerSpec it was made from.
+/// Prepares a new worker between fork and exec, as an initializer of Boost.Process. The code there
+/// must not allocate memory, because another thread may have held the allocator's lock at the time
+/// of the fork; the constructor therefore computes everything in the parent.
 class ChildSetup {
  public:
-  /// `descriptors`: the worker's limit on them; empty: the launcher's.
+  /// `descriptors`: the worker's limit on file descriptors; empty keeps the launcher's limit.
   ChildSetup(const WorkerSpec& spec, const std::optional<rlimit>& descriptors);
 
   boost::process::v2::error_code on_exec_setup(boost::process::v2::posix::default_launcher&,
@@ -32,7 +33,7 @@ class ChildSetup {
   pid_t process_group_;
   int numa_node_;
   std::optional<rlimit> descriptors_;
-  std::vector<unsigned long> core_mask_;  ///< a bit a core; empty: not bound
+  std::vector<unsigned long> core_mask_;  ///< one bit per CPU core; empty: any core
 };
 
 }  // namespace acc::launcher

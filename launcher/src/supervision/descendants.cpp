@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Appends the children of `parent`, found by reading the parent's pid of every process.
 void append_processes_of(pid_t parent, const fs::path& proc, std::vector<pid_t>& pids) {
   std::error_code gone;
   for (fs::directory_iterator process(proc, gone), end; !gone && process != end;
@@ -30,9 +31,10 @@ void append_processes_of(pid_t parent, const fs::path& proc, std::vector<pid_t>&
   }
 }
 
+/// Appends the children of `parent`. The kernel lists them per thread that forked them.
 void append_children(pid_t parent, const fs::path& proc, std::vector<pid_t>& pids) {
   const fs::path tasks = proc / std::to_string(parent) / "task";
-  std::error_code gone;  // the process may end while it is looked at
+  std::error_code gone;  // set if the process ends while its files are read
   for (fs::directory_iterator task(tasks, gone), end; !gone && task != end; task.increment(gone)) {
     std::ifstream children(task->path() / "children");
     if (!children && fs::exists(task->path(), gone)) {
@@ -45,7 +47,7 @@ void append_children(pid_t parent, const fs::path& proc, std::vector<pid_t>& pid
   }
 }
 
-/// True when at least one child existed; those that have ended are gone afterwards.
+/// Reaps all children that have ended. True if a child is still running.
 bool reap_ended_children() noexcept {
   for (;;) {
     const pid_t pid = ::waitpid(-1, nullptr, WNOHANG);
@@ -63,7 +65,7 @@ bool reap_ended_children() noexcept {
 std::vector<pid_t> descendants(pid_t ancestor, const fs::path& proc) {
   std::vector<pid_t> pids;
   append_children(ancestor, proc, pids);
-  for (std::size_t i = 0; i < pids.size(); ++i) {
+  for (std::size_t i = 0; i < pids.size(); ++i) {  // breadth-first: `pids` grows in the loop
     append_children(pids[i], proc, pids);
   }
   return pids;
@@ -98,8 +100,8 @@ bool end_descendants(const Cgroup* cgroup, std::chrono::milliseconds limit) noex
     if (std::chrono::steady_clock::now() >= deadline) {
       return false;
     }
-    // The killed ones announce themselves; the pause only bounds the wait for a process that was
-    // forked while its parent was looked at.
+    // SIGCHLD ends the wait when a killed process has ended. The pause of 20 ms is for a process
+    // that was forked while /proc was read and therefore was not killed in this iteration.
     const timespec pause{0, 20'000'000};
     ::sigtimedwait(&child_ended, nullptr, &pause);
   }

@@ -11,22 +11,23 @@
 
 namespace acc::launcher {
 
-/// Every live or unreaped process below `ancestor`, parents before their children. Reads
-/// /proc/PID/task/TID/children, or all of /proc/PID/stat where kernel or sandbox lacks the former.
-/// `proc` is where that file system is mounted.
+/// Returns every running or unreaped process below `ancestor`, parents before their children.
+/// Reads /proc/PID/task/TID/children, or the stat file of every process where that file is missing
+/// (kernels without CONFIG_PROC_CHILDREN, gVisor). `proc`: mount point of the proc file system.
 std::vector<pid_t> descendants(pid_t ancestor, const std::filesystem::path& proc = "/proc");
 
-/// Sends SIGKILL to all descendants once, and reaps nothing. `cgroup`: that they are in, if any.
+/// Sends SIGKILL to all descendants once, without reaping them. `cgroup`: the control group of the
+/// workers; may be null.
 void kill_descendants(const Cgroup* cgroup) noexcept;
 
-/// Reaps the children that have ended but for `workers`, which are waited for elsewhere.
+/// Reaps the children that have ended, except `workers`, whose exit status is read elsewhere.
 void reap_orphans(std::span<const pid_t> workers) noexcept;
 
-/// Kills and reaps until this process has no child left, which includes children of children that
-/// went into a session of their own: the caller is a subreaper, so that orphans come to it. The
-/// caller blocks SIGCHLD. Returns false when some could not be ended within `limit` (a process in
-/// uninterruptible sleep, or one of another user).
-/// `cgroup`: that they are in, if any.
+/// Kills and reaps until this process has no child left. This includes grandchildren that called
+/// setsid() or daemonized: the caller must be a child subreaper (PR_SET_CHILD_SUBREAPER), so that
+/// orphans become its children. The caller must block SIGCHLD. Returns false if some process did
+/// not end within `limit` (one in uninterruptible sleep, or one of another user).
+/// `cgroup`: the control group of the workers; may be null.
 bool end_descendants(const Cgroup* cgroup = nullptr,
                      std::chrono::milliseconds limit = std::chrono::seconds(10)) noexcept;
 

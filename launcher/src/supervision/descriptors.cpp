@@ -13,13 +13,15 @@ namespace acc::launcher {
 namespace {
 
 constexpr rlim_t kEnough = 65536;
-/// The loop, signals, terminal, a listening store, and a look into /proc.
+/// Descriptors of a launcher without workers: event loop, signalfd, terminal, a listening store,
+/// and files in /proc while they are read.
 constexpr std::size_t kOfLauncher = 24;
-/// Its input, what it writes to two outputs, its end.
+/// Descriptors per remote shell client: pipes to its stdin and from its stdout and stderr, and a
+/// pidfd.
 constexpr std::size_t kOfClient = 4;
-/// While one worker is started: its ends of two pipes, /dev/null.
+/// Descriptors open while one worker is being started: the worker's ends of two pipes, /dev/null.
 constexpr std::size_t kOfStart = 3;
-/// A look into /proc, a file of the report.
+/// Descriptors open for a short time: files in /proc, a file of the report.
 constexpr std::size_t kInPassing = 4;
 
 rlimit limit_now() noexcept {

@@ -9,28 +9,29 @@ namespace acc::launcher {
 
 struct WorkerSpec;
 
-/// While it lives, this process may have as many descriptors as its hard limit allows (65536 are
-/// enough). Workers get back what there was: programs with select() count on a small limit.
+/// Raises this process's soft limit on file descriptors (RLIMIT_NOFILE) to its hard limit, but to
+/// no more than 65536, for the lifetime of the object. Workers are started with the original limit,
+/// because programs that use select() cannot handle descriptors above 1023.
 class DescriptorLimit {
  public:
-  /// Throws Error(config) where a launcher cannot work at all under the hard limit.
+  /// Throws Error(config) if the hard limit is too small for any job.
   DescriptorLimit();
   ~DescriptorLimit();
   DescriptorLimit(const DescriptorLimit&) = delete;
   DescriptorLimit& operator=(const DescriptorLimit&) = delete;
 
-  /// As it was before.
+  /// The limit before it was raised.
   [[nodiscard]] const rlimit& original() const noexcept { return original_; }
 
  private:
   rlimit original_{};
 };
 
-/// Throws Error(config) where what supervises these workers (the end of each, their output) and
-/// `others` are more than the limit allows besides what is open now.
+/// Throws Error(config) if the limit has no room for the descriptors that are open now, those
+/// needed to supervise `workers` (one for the end of each, and those of its output), and `others`.
 void require_descriptors(const std::vector<WorkerSpec>& workers, std::size_t others);
 
-/// The same for so many clients, such as ssh, that start machines.
+/// The same check for `count` remote shell clients, such as ssh, each of which starts one machine.
 void require_descriptors_for_clients(std::size_t count);
 
 }  // namespace acc::launcher

@@ -30,7 +30,8 @@ namespace {
 
 using Body = std::function<int(Guard)>;
 
-/// Where ps and `pkill -f` look: the strings of argv.
+/// The process title, which ps and `pkill -f` read: the memory of the argv strings, which the
+/// kernel places one after the other.
 struct Title {
   char* begin;
   char* end;
@@ -38,7 +39,7 @@ struct Title {
   Title(int argc, char** argv)
       : begin(argv[0]), end(argv[argc - 1] + std::strlen(argv[argc - 1])) {}
 
-  /// Names the process too.
+  /// Sets the title, and the process name (PR_SET_NAME, at most 15 bytes).
   void set(const char* name) const noexcept {
     ::prctl(PR_SET_NAME, name);
     std::fill(begin, end, '\0');
@@ -46,8 +47,8 @@ struct Title {
   }
 };
 
-/// Opens /dev/null in the place of a missing stdin, stdout or stderr, so that nothing else gets its
-/// number.
+/// Opens /dev/null in place of a closed stdin, stdout or stderr, so that no other file gets its
+/// descriptor number.
 void fill_standard_streams() noexcept {
   int fd = 0;
   while ((fd = ::open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
@@ -61,7 +62,8 @@ Error failed(const char* what) {
   return {Errc::process, std::string(what) + " failed: " + std::strerror(errno)};
 }
 
-/// Other pid namespaces below the same control group count the same numbers.
+/// Returns a name that is unique below the launcher's own group. Containers that share that group
+/// have separate pid namespaces, in which the same pid occurs, so the name includes the namespace.
 std::string control_group_name(pid_t guardian) {
   const std::int64_t space = pid_namespace().value_or(kFirstPidNamespace);
   return "acclaunch-" + std::to_string(guardian) +
@@ -76,8 +78,8 @@ pid_t forked() {
   return pid;
 }
 
-/// Unmaps the pages of the program's and its libraries' text, which come back by themselves where
-/// they are run again: 4 of the 6 MB of a process that only waits from now on.
+/// Unmaps the code pages of the program and its libraries. The kernel maps a page again when it is
+/// executed. This saves 4 of the 6 MB of a process that only waits from now on.
 void give_back_text() noexcept {
   ::dl_iterate_phdr(
       [](dl_phdr_info* object, std::size_t, void*) {
@@ -94,7 +96,7 @@ void give_back_text() noexcept {
       nullptr);
 }
 
-/// Reaps all that has ended; the wait status of `child` goes to `wait_status`.
+/// Reaps all children that have ended. True if `child` was one of them; stores its `wait_status`.
 bool has_ended(pid_t child, int& wait_status) {
   bool ended = false;
   int status = 0;
@@ -107,8 +109,8 @@ bool has_ended(pid_t child, int& wait_status) {
   return ended;
 }
 
-/// Waits for the end of `child`, and passes signals on to it. `on_signal` is called with each, and
-/// with SIGCHLD while it has not ended.
+/// Waits for the end of `child` and passes signals on to it. Calls `on_signal` with each signal
+/// that was passed on, and with SIGCHLD unless it reported the end of `child`.
 template <typename OnSignal>
 ProcessEnd await(pid_t child, const sigset_t& signals, OnSignal on_signal) {
   for (int wait_status = 0;;) {
@@ -122,14 +124,15 @@ ProcessEnd await(pid_t child, const sigset_t& signals, OnSignal on_signal) {
     } else if (signal > 0 && !is_own_signal(signal)) {
       PassedSignal::received(signal, info.si_code, info.si_value.sival_int).pass_on(child);
       if (is_stop_signal(signal)) {
-        ::kill(child, SIGCONT);  // a stopped one would not see it
+        ::kill(child, SIGCONT);  // a stopped process would not handle the signal
       }
       on_signal(signal);
     }
   }
 }
 
-/// The mode of the terminal as the guardian found it, if its process group had the terminal.
+/// The terminal's mode when the guardian started, if its process group was in the foreground. A
+/// worker that is killed in a password prompt or a debugger would leave echo switched off.
 class TerminalMode {
  public:
   TerminalMode() : terminal_(::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC)) {
@@ -138,7 +141,7 @@ class TerminalMode {
     }
   }
 
-  /// Sets it again, if the group still has the terminal.
+  /// Restores the mode, if the group is still in the foreground.
   void restore() const noexcept {
     if (mode_ && is_foreground()) {
       ::tcsetattr(terminal_.get(), TCSANOW, &*mode_);
@@ -154,20 +157,21 @@ class TerminalMode {
   std::optional<termios> mode_;
 };
 
-/// By itself: in what the user reads before something runs, or at the end of a job that was
-/// interrupted. SIGINT from outside is passed on.
+/// True if the process ended itself by SIGINT: while it printed text before the job started, or
+/// after a job that was interrupted. A SIGINT from outside is passed on and does not kill it.
 bool died_of_interrupt(const ProcessEnd& end) {
   return end.kind == ProcessEnd::Kind::killed && end.value == SIGINT;
 }
 
-/// All that is left of the job is that of a child which could not end by itself.
+/// Cleans up after `pid`, the keeper or the supervisor, and returns the exit status for the shell.
+/// Leftovers exist only if that process was killed before it could clean up itself.
 int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& remains) {
   if (!remains.clean_up()) {
     std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");
   }
   if (end.kind == ProcessEnd::Kind::killed && !died_of_interrupt(end)) {
-    std::fprintf(stderr, "acclaunch: its %s (pid %d) was %s; the workers were ended\n", name,
-                 static_cast<int>(pid), end.describe().c_str());
+    std::fprintf(stderr, "acclaunch: its %s process (pid %d) was %s; all workers were killed\n",
+                 name, static_cast<int>(pid), end.describe().c_str());
   }
   return end.shell_status();
 }
@@ -185,27 +189,29 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
                                 Remains remains, const JobControl& job_control,
                                 const Body& body) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
-  ::prctl(PR_SET_PDEATHSIG, SIGCONT);  // a stopped keeper sees it too, and passes it on
+  // SIGCONT tells the keeper that the guardian died, even if the keeper is stopped. `await` passes
+  // it on to the supervisor.
+  ::prctl(PR_SET_PDEATHSIG, SIGCONT);
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw failed("socketpair");
   }
   UniqueFd watched(ends[0]);
-  UniqueFd held(ends[1]);  // the supervisor sees its end, in whatever way it comes
+  UniqueFd held(ends[1]);  // closed by the kernel however the keeper ends; the supervisor sees EOF
   const pid_t supervisor = forked();
   if (supervisor == 0) {
     held.reset();
     become_supervisor(title, {std::move(watched), std::move(remains), job_control, 0}, body);
   }
   watched.reset();
-  ::setsid();  // not before: the workers stay in the terminal's session
+  ::setsid();  // after the fork, so that the supervisor and workers stay in the terminal's session
   title.set("acc-keeper");
   const auto look_after_guardian = [&](int) {
     if (::getppid() != guardian) {
       held.reset();
     }
   };
-  look_after_guardian(SIGCONT);
+  look_after_guardian(SIGCONT);  // the guardian may have died before PR_SET_PDEATHSIG
   const ProcessEnd end = await(supervisor, signals, look_after_guardian);
   const int status = clean_up_after("supervisor", supervisor, end, remains);
   if (died_of_interrupt(end)) {
@@ -232,14 +238,18 @@ int run_guarded(int argc, char** argv, const Body& body) {
   const TerminalMode terminal;
   give_back_text();
   const ProcessEnd end = await(keeper, signals, [&](int signal) {
-    if (job_control.is_led()) {  // when it goes on, the worker may have ended
+    if (job_control.is_led()) {
       job_control.follow_worker();
     } else if (signal == SIGTSTP) {
-      const timespec moment{0, 10'000'000};  // the status line goes before the shell's prompt
+      // The supervisor needs a moment to erase the status line before the shell prints its prompt.
+      const timespec moment{0, 10'000'000};
       ::nanosleep(&moment, nullptr);
-      // Without a terminal the group may be an orphaned one, in which SIGTSTP stops nobody.
+      // POSIX ignores SIGTSTP in an orphaned process group, which the group may be if there is no
+      // terminal.
       const int stop = job_control.group() != 0 ? SIGTSTP : SIGSTOP;
-      if (!JobControl::stop_self(stop)) {  // else SIGCONT is passed on like any other
+      // When the guardian is continued, its SIGCONT is pending and is passed on by `await`. If it
+      // could not stop, there is no SIGCONT, and the keeper and supervisor must be continued here.
+      if (!JobControl::stop_self(stop)) {
         ::kill(keeper, SIGCONT);
       }
     }

@@ -10,27 +10,32 @@
 
 namespace acc::launcher {
 
-/// What the supervisor has from the processes above it.
+/// Handles that the supervisor process shares with the keeper and the guardian above it.
 struct Guard {
-  UniqueFd alive;   ///< readable when the guardian or the keeper is gone
-  Remains remains;  ///< of the job: the supervisor's to fill, and to clean up when they are gone
+  UniqueFd alive;   ///< becomes readable when the guardian or the keeper has died
+  /// Cleanup of the job. The supervisor adds to it, and performs it if `alive` becomes readable.
+  Remains remains;
   JobControl job_control;
-  pid_t process_group = 0;  ///< the guardian's: what a shell calls the job
+  pid_t process_group = 0;  ///< the guardian's process group, which a shell treats as the job
 };
 
-/// Splits the program in three, each the child of the one before, so that a SIGKILL of any one or
-/// two of them leaves nothing behind.
+/// Splits the program into three processes, so that killing any one or two of them by SIGKILL
+/// leaves no worker behind:
 ///
-/// The guardian is this process, which the user started: it passes signals on and returns the
-/// supervisor's exit status, or 128 + n when signal n killed it; it dies of SIGINT as the
-/// supervisor did. It stops with the worker that has joined its process group (JobControl), else
-/// by SIGTSTP, and leaves the terminal in the mode in which it was before a job that failed. The keeper, in a session of its
-/// own, does nothing but to wait: orphans come to it when the supervisor is gone. The supervisor
-/// runs `body`, in its own process group, with all of `handled_signals()` blocked. All three are
-/// subreapers and have different names and titles, so that `pkill acclaunch` hits the first only.
-/// `body` has to watch `Guard::alive`, and to call `Remains::clean_up` and end when that is
-/// readable. Whoever sees the one below it end cleans up after it.
-/// Call it before any thread is started.
+///   guardian    The process that the user started. Passes signals on to the keeper. Returns the
+///     |         supervisor's exit status, or 128 + n if signal n killed it; if the supervisor died
+///     |         of SIGINT, the guardian does too. Stops together with the worker that joined its
+///     |         process group (see JobControl), or else on SIGTSTP. Restores the terminal's mode
+///     |         after a job that failed.
+///   keeper      Waits for the supervisor, in its own session. If the supervisor dies, the workers
+///     |         become children of the keeper, which kills them.
+///   supervisor  Runs `body` in its own process group, with all of `handled_signals()` blocked.
+///
+/// All three are child subreapers. They have different process names and titles, so that
+/// `pkill acclaunch` finds only the guardian. Each process cleans up when its child dies. `body`
+/// must watch `Guard::alive`; when that is readable it must call `Remains::clean_up` and return.
+///
+/// Call this before any thread is started, since only the calling thread survives fork().
 int run_guarded(int argc, char** argv, const std::function<int(Guard)>& body);
 
 }  // namespace acc::launcher

@@ -17,6 +17,7 @@
 namespace acc::launcher {
 namespace {
 
+/// True if the session has a controlling terminal: only then can /dev/tty be opened.
 bool has_terminal() {
   return static_cast<bool>(UniqueFd(::open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC)));
 }
@@ -40,7 +41,7 @@ void JobControl::set_leader(pid_t worker) const noexcept {
 void JobControl::stop(int signal) const noexcept {
   ++shared_->stops;
   shared_->stopped_by = signal;
-  ::kill(guardian_, SIGCHLD);  // wakes it up
+  ::kill(guardian_, SIGCHLD);  // wakes the guardian, which then calls `follow_worker`
 }
 
 void JobControl::go_on() const noexcept {
@@ -62,8 +63,9 @@ bool JobControl::stop_self(int signal) noexcept {
   sigemptyset(&one);
   sigaddset(&one, signal);
   ::raise(signal);
-  ::sigprocmask(SIG_UNBLOCK, &one, &before);  // it stops here
+  ::sigprocmask(SIG_UNBLOCK, &one, &before);  // the process stops here until SIGCONT
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
+  // SIGCONT is blocked, and therefore still pending after it has continued the process.
   sigset_t pending;
   ::sigpending(&pending);
   return sigismember(&pending, SIGCONT) == 1;

@@ -6,49 +6,53 @@
 
 namespace acc::launcher {
 
-/// Job control of an interactive shell, for a worker that is in the process group that the shell
-/// started: the guardian's. Such a worker has the terminal whenever the shell gives it to the job,
-/// and stops with it. The shell looks at the guardian alone, and only the supervisor sees that the
-/// worker has stopped, so the guardian then stops by the same signal.
-/// Made by the guardian before its first fork; supervisor and guardian share what it holds.
+/// Implements the job control of an interactive shell (Ctrl-Z, fg, bg) for a worker that runs in
+/// the guardian's process group, which is the one that the shell created. Such a worker can use the
+/// terminal whenever the shell puts the job into the foreground, and the terminal stops it by
+/// Ctrl-Z. The shell waits for the guardian only, whereas the supervisor, the worker's parent, is
+/// the process that learns of the stop. The supervisor therefore records the stop here, and the
+/// guardian stops itself by the same signal.
+/// Construct it in the guardian before the first fork: guardian and supervisor share its memory.
 class JobControl {
  public:
   JobControl();
 
-  /// The guardian's process group, which a worker may join; 0: its session has no terminal.
+  /// The guardian's process group, which a worker may join; 0 if the session has no terminal.
   [[nodiscard]] pid_t group() const noexcept { return group_; }
 
-  // The supervisor's part.
-  /// The process `worker`, which is in the group, decides from now on when the guardian stops; 0:
-  /// none does.
+  // Called by the supervisor.
+  /// Makes the process `worker`, a member of the group, the leader: the guardian stops when it
+  /// stops. 0: there is no leader.
   void set_leader(pid_t worker) const noexcept;
-  /// It was stopped by `signal`.
+  /// Reports that the leader was stopped by `signal`.
   void stop(int signal) const noexcept;
-  /// It goes on.
+  /// Reports that the leader was continued.
   void go_on() const noexcept;
-  /// True if the guardian has gone on after the worker's last stop, so that the worker should, too.
+  /// True if the guardian was continued after the leader's last stop, so that the leader must be
+  /// continued too.
   [[nodiscard]] bool is_continued() const noexcept;
 
-  // The guardian's part.
+  // Called by the guardian.
+  /// True if there is a leader.
   [[nodiscard]] bool is_led() const noexcept;
-  /// Stops this process by `signal`, and returns when it goes on. False: it was not stopped, as
-  /// nobody could continue it (an orphaned process group).
+  /// Stops this process by `signal` and returns when it is continued. Returns false if the kernel
+  /// did not stop it, because its process group is orphaned and no shell could continue it.
   static bool stop_self(int signal) noexcept;
-  /// The same, if the worker has stopped and is still stopped: the shell may have continued both
-  /// since, when the guardian was stopped by the terminal itself.
+  /// Stops this process by the signal that stopped the leader, if the leader is still stopped. The
+  /// terminal may have stopped the guardian directly, and the shell may have continued both since.
   void follow_worker() const noexcept;
 
  private:
   struct Shared {
-    std::atomic<pid_t> leader{0};    ///< the worker in the group; 0: none
-    std::atomic<int> stopped_by{0};  ///< a signal that the guardian has not followed yet
-    std::atomic<int> stops{0};       ///< of the worker
-    std::atomic<int> continued{0};   ///< the last stop that the guardian has been continued after
+    std::atomic<pid_t> leader{0};    ///< pid of the worker in the group; 0: none
+    std::atomic<int> stopped_by{0};  ///< signal of a stop not yet handled by the guardian; 0: none
+    std::atomic<int> stops{0};       ///< number of times that the leader was stopped
+    std::atomic<int> continued{0};   ///< value of `stops` when the guardian was last continued
   };
 
   pid_t guardian_;
   pid_t group_;
-  Shared* shared_;  ///< shared memory, as long as the process lives
+  Shared* shared_;  ///< shared memory, mapped for the lifetime of the process
 };
 
 }  // namespace acc::launcher

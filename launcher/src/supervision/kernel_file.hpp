@@ -7,16 +7,18 @@
 
 namespace acc::launcher {
 
-/// The first line of a small file in /proc or /sys; empty where it cannot be read.
+/// Returns the first line of a small file in /proc or /sys; empty if it cannot be read.
 std::string first_line(const std::filesystem::path& file);
 
-/// The number behind `word` in a file of lines as "MemTotal: 16331 kB" or "oom_kill 3"; with no
-/// word, the one that the file begins with. Empty where there is none.
+/// Returns the number that follows `word` in a file with lines such as "MemTotal: 16331 kB" or
+/// "oom_kill 3". If `word` is empty, returns the number at the beginning of the file. Returns empty
+/// if there is no such number.
 std::optional<std::int64_t> number_in(const std::filesystem::path& file, const std::string& word);
 
-/// The number of this process's pid namespace; empty where it cannot be read. Processes are counted
-/// anew in each, as in containers.
+/// Returns the inode number of this process's pid namespace; empty if it cannot be read. Pids are
+/// unique within one namespace only; a container usually has its own.
 std::optional<std::int64_t> pid_namespace(const std::filesystem::path& root = "/");
-inline constexpr std::int64_t kFirstPidNamespace = 4026531836;  ///< Linux: PROC_PID_INIT_INO
+/// The host's initial pid namespace: PROC_PID_INIT_INO in include/linux/proc_ns.h.
+inline constexpr std::int64_t kFirstPidNamespace = 4026531836;
 
 }  // namespace acc::launcher

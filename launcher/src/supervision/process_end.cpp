@@ -8,7 +8,7 @@
 namespace acc::launcher {
 namespace {
 
-/// "SIGSEGV (signal 11)", "signal 64".
+/// Returns name and number, "SIGSEGV (signal 11)", or just "signal 64" if there is no name.
 std::string numbered_name(int signal) {
   const std::string number = "signal " + std::to_string(signal);
   const std::string name = signal_name(signal);

@@ -30,7 +30,8 @@ std::string in_words(char letter) {
   }
 }
 
-/// The third number of "on_cpu waiting timeslices"; empty where the kernel does not count.
+/// Returns the number of time slices that the process has run: the third number in its schedstat
+/// file, after the times on and waiting for a CPU. Empty if the kernel does not provide the file.
 std::string times_run(pid_t pid, const fs::path& proc) {
   std::string count;
   std::istringstream(first_line(folder_of(pid, proc) / "schedstat")) >> count >> count >> count;
@@ -40,7 +41,8 @@ std::string times_run(pid_t pid, const fs::path& proc) {
 }  // namespace
 
 std::optional<ProcessState> process_state(pid_t pid, const fs::path& proc) {
-  const std::string stat = first_line(folder_of(pid, proc) / "stat");  // "17 (a name) S 4 …"
+  // "17 (a name) S 4 …". The name itself may contain parentheses and spaces.
+  const std::string stat = first_line(folder_of(pid, proc) / "stat");
   const auto begin = stat.find('(');
   const auto end = stat.rfind(')');
   if (begin == std::string::npos || end == std::string::npos || end < begin) {
@@ -61,6 +63,7 @@ std::string describe_state(pid_t pid, const fs::path& proc) {
   return in_words(state->letter) + (where.empty() || where == "0" ? "" : " (" + where + ")");
 }
 
+// The lines "SigCgt: 0000000180004002" are bit masks in which bit n - 1 stands for signal n.
 bool has_default_action(pid_t pid, int signal, const fs::path& proc) {
   std::ifstream status(folder_of(pid, proc) / "status");
   int masks = 0;
@@ -84,7 +87,7 @@ bool StuckWatch::is_stuck(pid_t pid, Clock::time_point now) {
   }
   Sleep sleep{now, times_run(pid, proc_)};
   Sleep& known = asleep_.try_emplace(pid, sleep).first->second;
-  if (known.times_run != sleep.times_run) {
+  if (known.times_run != sleep.times_run) {  // it ran between two short sleeps
     known = std::move(sleep);
   }
   return now - known.since >= limit_;

@@ -11,25 +11,27 @@
 
 namespace acc::launcher {
 
-/// What /proc/PID/stat says of a process.
+/// Fields of /proc/PID/stat (proc_pid_stat(5)).
 struct ProcessState {
   std::string name;
-  char letter = 0;  ///< R, S, D, T, Z, …
+  char letter = 0;  ///< the kernel's state code: R, S, D, T, Z, …
   pid_t parent = 0;
 };
 
-/// Empty when there is no such process. `proc` is where that file system is mounted.
+/// Returns the state of a process; empty if it does not exist. `proc`: mount point of the proc file
+/// system.
 std::optional<ProcessState> process_state(pid_t pid, const std::filesystem::path& proc = "/proc");
 
-/// What it is doing, and where in the kernel if that may be known: "in uninterruptible sleep
-/// (nfs_wait_bit_killable)". Empty when there is no such process.
+/// Returns the state in words, with the kernel function that the process waits in if that is
+/// readable: "in uninterruptible sleep (nfs_wait_bit_killable)". Empty if it does not exist.
 std::string describe_state(pid_t pid, const std::filesystem::path& proc = "/proc");
 
-/// True if `signal` would end the process at once: it is neither caught, ignored nor blocked by its
-/// main thread. False where that cannot be read.
+/// True if `signal` has its default action in the process: its main thread neither catches, ignores
+/// nor blocks it. False if that cannot be read.
 bool has_default_action(pid_t pid, int signal, const std::filesystem::path& proc = "/proc");
 
-/// Finds processes that stay in uninterruptible sleep for some time.
+/// Detects processes that stay in uninterruptible sleep (state D) for longer than a limit, such as
+/// one that waits for a dead NFS server or a GPU driver. SIGKILL has no effect on them.
 class StuckWatch {
  public:
   using Clock = std::chrono::steady_clock;
@@ -37,14 +39,14 @@ class StuckWatch {
   explicit StuckWatch(Clock::duration limit, std::filesystem::path proc = "/proc")
       : limit_(limit), proc_(std::move(proc)) {}
 
-  /// Looks at a process, and is true when each look since `limit` ago has found it so and it has
-  /// not run in between.
+  /// Samples a process at time `now`. True if every sample of the last `limit` found it in
+  /// uninterruptible sleep, and it did not run between the samples. Call this periodically.
   bool is_stuck(pid_t pid, Clock::time_point now);
 
  private:
   struct Sleep {
     Clock::time_point since;
-    std::string times_run;  ///< by then, as /proc/PID/schedstat counts
+    std::string times_run;  ///< number of time slices run before `since` (/proc/PID/schedstat)
   };
 
   Clock::duration limit_;

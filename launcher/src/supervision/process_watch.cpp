@@ -21,9 +21,10 @@ UniqueFd watch_end_of(pid_t child) {
   }
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
-    throw Error(Errc::process, std::string("cannot make a pipe: ") + std::strerror(errno));
+    throw Error(Errc::process, std::string("cannot create a pipe: ") + std::strerror(errno));
   }
   UniqueFd readable(ends[0]);
+  // WNOWAIT leaves the exit status for the owner of the worker.
   std::thread([child, closes_at_end = UniqueFd(ends[1])] {
     siginfo_t info{};
     while (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) != 0 &&

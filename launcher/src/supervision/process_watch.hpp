@@ -6,9 +6,9 @@
 
 namespace acc::launcher {
 
-/// A descriptor that becomes readable when `child` of this process has ended, and reaps nothing: a
-/// pidfd, or where the kernel or a sandbox has none (Linux before 5.3), a pipe that a thread
-/// closes. Throws Error(process).
+/// Returns a descriptor that becomes readable when `child`, a child of this process, has ended. The
+/// child is not reaped. The descriptor is a pidfd, or, where pidfd_open() is not available (Linux
+/// before 5.3, some sandboxes), a pipe that a waiting thread closes. Throws Error(process).
 UniqueFd watch_end_of(pid_t child);
 
 }  // namespace acc::launcher

@@ -25,7 +25,8 @@ Remains::Remains(const std::string& name)
 
 void Remains::add_folder(const std::string& folder) const noexcept {
   if (!folder.empty() && folder.size() < PATH_MAX) {
-    // The first character comes last: the writer may be killed in between.
+    // The first character is written last. If this process is killed before that, the other
+    // processes still read an empty path, never a part of one.
     std::copy(folder.begin() + 1, folder.end(), folder_ + 1);
     std::atomic_ref(*folder_).store(folder.front(), std::memory_order_release);
   }

@@ -6,26 +6,27 @@
 
 namespace acc::launcher {
 
-/// What whoever outlives a job cleans up. Made before the first fork; the forked processes share
-/// it, in both directions, so that it does not matter who of them is left.
+/// The job's leftovers, which must be cleaned up by whichever of guardian, keeper and supervisor
+/// survives. Construct it before the first fork: all three processes share its memory, so that each
+/// can clean up what another one added.
 class Remains {
  public:
-  /// `name`: of the control group.
+  /// `name`: the name of the control group.
   explicit Remains(const std::string& name);
 
-  /// The group of the workers.
+  /// The control group of the workers.
   [[nodiscard]] Cgroup& cgroup() noexcept { return cgroup_; }
 
-  /// Adds a folder, of which nothing is to stay. Once; nothing happens for an empty name.
+  /// Adds a folder to be deleted with its contents. Call at most once; an empty name has no effect.
   void add_folder(const std::string& folder) const noexcept;
 
-  /// Ends and reaps every process below this one, then removes the group and the folder. False
-  /// when some process could not be ended (`end_descendants`).
+  /// Kills and reaps every process below this one, then removes the control group and the folder.
+  /// Returns false if some process could not be killed (see `end_descendants`).
   bool clean_up() noexcept;
 
  private:
   Cgroup cgroup_;
-  char* folder_;  ///< shared memory, as long as the process lives
+  char* folder_;  ///< path in shared memory, mapped for the lifetime of the process
 };
 
 }  // namespace acc::launcher

@@ -24,6 +24,7 @@ asio::awaitable<void> SignalWatch::watch() {
     co_await signals_.async_wait(asio::posix::stream_descriptor::wait_read,
                                  asio::as_tuple(asio::use_awaitable));
     signalfd_siginfo info{};
+    // Reads all pending signals. `on_signal_` may close the descriptor.
     while (signals_.is_open() &&
            ::read(signals_.native_handle(), &info, sizeof info) == sizeof info) {
       on_signal_(PassedSignal::received(static_cast<int>(info.ssi_signo), info.ssi_code,

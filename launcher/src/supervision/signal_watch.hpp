@@ -10,10 +10,11 @@
 
 namespace acc::launcher {
 
-/// Reads the signals that the supervisor blocks, one by one, in the loop.
+/// Delivers the signals that the supervisor blocks (`handled_signals`) in the event loop, one call
+/// per signal, by reading a signalfd.
 class SignalWatch {
  public:
-  /// `on_signal` is called until `close`.
+  /// Calls `on_signal` for each signal until `close`.
   SignalWatch(const boost::asio::any_io_executor& executor,
               std::function<void(PassedSignal)> on_signal);
 

@@ -9,10 +9,10 @@
 namespace acc::launcher {
 namespace {
 
-/// The value of a signal that is passed on and came from the terminal.
+/// Value (si_value) of a passed-on signal that came from the terminal: "tty" in ASCII.
 constexpr int kFromTerminal = 0x747479;
 
-/// Signals that the kernel sends to the terminal's foreground process group.
+/// True for signals that the kernel sends to the terminal's foreground process group.
 constexpr bool is_terminals(int signal) noexcept {
   return signal == SIGINT || signal == SIGQUIT || signal == SIGTSTP || signal == SIGHUP ||
          signal == SIGCONT || signal == SIGWINCH;
@@ -20,6 +20,7 @@ constexpr bool is_terminals(int signal) noexcept {
 
 }  // namespace
 
+// SI_KERNEL marks the original signal, which the guardian receives; SI_QUEUE a passed-on one.
 PassedSignal PassedSignal::received(int number, int code, int value) noexcept {
   return {number, (code == SI_KERNEL && is_terminals(number)) ||
                       (code == SI_QUEUE && value == kFromTerminal)};
@@ -36,7 +37,7 @@ void die_of_interrupt() noexcept {
   sigaddset(&interrupt, SIGINT);
   ::raise(SIGINT);
   ::sigprocmask(SIG_UNBLOCK, &interrupt, nullptr);
-  ::_exit(128 + SIGINT);  // the first process of a container does not die of it
+  ::_exit(128 + SIGINT);  // pid 1 of a container ignores signals with default action
 }
 
 sigset_t handled_signals() noexcept {
@@ -59,11 +60,12 @@ UsualSignals::UsualSignals(int guardian) noexcept : guardian_(guardian) {
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, &blocked_);
+  // Signal-driven I/O (fcntl(2)): the kernel sends SIGTERM when the socket becomes readable.
   ::fcntl(guardian_, F_SETOWN, ::getpid());
   ::fcntl(guardian_, F_SETSIG, SIGTERM);
   ::fcntl(guardian_, F_SETFL, ::fcntl(guardian_, F_GETFL) | O_ASYNC);
   if (pollfd gone{guardian_, POLLIN, 0}; ::poll(&gone, 1, 0) == 1) {
-    ::raise(SIGTERM);
+    ::raise(SIGTERM);  // it was readable before O_ASYNC was set
   }
 }
 

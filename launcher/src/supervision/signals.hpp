@@ -6,31 +6,32 @@
 
 namespace acc::launcher {
 
-/// A signal on its way from the guardian to the supervisor.
+/// A signal that guardian and keeper pass on to the supervisor.
 struct PassedSignal {
   int number = 0;
-  /// The kernel sent it to the launcher's whole process group: typed at the terminal, or the
-  /// terminal has hung up. A worker of that group has it already.
+  /// True if the kernel sent the signal to the guardian's whole process group, because a key was
+  /// pressed (Ctrl-C, Ctrl-Z) or the terminal hung up. A worker in that group got it directly.
   bool from_terminal = false;
 
-  /// As sigwaitinfo() and signalfd give it.
+  /// Builds it from the fields si_signo, si_code and si_value of sigwaitinfo() or signalfd.
   static PassedSignal received(int number, int code, int value) noexcept;
-  /// Sends it to another process of this launcher.
+  /// Sends the signal to another process of this launcher, with its origin as the signal's value.
   void pass_on(pid_t process) const noexcept;
 };
 
-/// Ends this process by SIGINT, as a shell expects of a program that was interrupted: only then
-/// does it end its loop as well.
+/// Ends this process by SIGINT. A shell script stops at Ctrl-C only if the program that it waits
+/// for died of SIGINT; an exit code of 130 lets a shell loop go on.
 [[noreturn]] void die_of_interrupt() noexcept;
 
-/// The signals that guardian, keeper and supervisor take over: all that can be caught, but for
-/// those that tell of a fault in the process itself and those that were ignored when it was started
-/// (nohup).
+/// Returns the signals that guardian, keeper and supervisor block and handle: all signals except
+/// those that report a fault of the process itself (SIGSEGV, SIGABRT, …) and those that were
+/// ignored when the program was started (nohup ignores SIGHUP).
 sigset_t handled_signals() noexcept;
 
-/// While it lives, signals have their usual effect on this process, which has nothing yet to end
-/// with it, and SIGTERM comes as soon as `guardian`, a socket, can be read from. What came before
-/// has its effect at once.
+/// Gives signals their default effect on the supervisor process for the lifetime of the object, for
+/// the time in which there is no worker to end. Signals that are pending take effect at once. The
+/// process also gets SIGTERM when `guardian`, the socket `Guard::alive`, becomes readable, because
+/// the keeper or guardian has died.
 class UsualSignals {
  public:
   explicit UsualSignals(int guardian) noexcept;
@@ -43,12 +44,12 @@ class UsualSignals {
   sigset_t blocked_{};
 };
 
-/// Ends a job gracefully: SIGTERM, SIGINT, SIGHUP, SIGQUIT.
+/// True if the signal requests a graceful end of the job.
 constexpr bool is_stop_signal(int signal) noexcept {
   return signal == SIGTERM || signal == SIGINT || signal == SIGHUP || signal == SIGQUIT;
 }
 
-/// Concerns only the process that gets it, so that it is not passed on.
+/// True if the signal concerns only the process that receives it, and is not passed on.
 constexpr bool is_own_signal(int signal) noexcept {
   return signal == SIGCHLD || signal == SIGPIPE || signal == SIGTTIN || signal == SIGTTOU;
 }

@@ -16,18 +16,21 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// A coroutine nobody awaits: its error leaves through io_context::run().
+/// Completion handler of a detached coroutine: passes its exception on to io_context::run().
 void rethrow(const std::exception_ptr& error) {
   if (error) {
     std::rethrow_exception(error);
   }
 }
 
-// For what the workers leave behind to end by SIGKILL: the shutdown timeout, but within these. The
-// loop stands still meanwhile.
+// Bounds of the time that processes left behind by workers have to die of SIGKILL. Within these it
+// is the shutdown timeout. The event loop is blocked during this time.
 constexpr std::chrono::milliseconds kShortestLimit{1000};
 constexpr std::chrono::milliseconds kLongestLimit{10'000};
-/// It was on its way out when it was told to end: of that signal it could only have died.
+
+/// True if the worker was already ending when the launcher signalled it. The signal had its default
+/// action in the worker, so it would have died of it; since it ended differently, the signal came
+/// too late to matter.
 bool ended_by_itself(const WorkerRecord& worker) {
   const auto died_of = [&worker](int signal) {
     return worker.end->kind == ProcessEnd::Kind::killed && worker.end->value == signal;
@@ -35,7 +38,7 @@ bool ended_by_itself(const WorkerRecord& worker) {
   return worker.dies_of != 0 && !died_of(worker.dies_of) && !died_of(SIGKILL);
 }
 
-// Between looks for stuck workers, of which there are four in the time that makes them so.
+// Longest interval between polls for stuck workers. The interval is a quarter of `stuck_timeout`.
 constexpr std::chrono::milliseconds kLongestPause{1000};
 
 }  // namespace
@@ -58,10 +61,10 @@ asio::awaitable<AttemptOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   if (!outcome_.gave_up) {
     end_stragglers();
   }
-  co_return outcome_;  // a copy: workers that were given up may still end
+  co_return outcome_;  // a copy, because `watch` still runs for workers that could not be killed
 }
 
-/// What the workers have started and left running.
+/// Kills the processes that workers started and left running.
 void Supervisor::end_stragglers() {
   Cgroup* const cgroup = options_.surroundings.cgroup;
   const auto limit = std::clamp(options_.shutdown_timeout, kShortestLimit, kLongestLimit);
@@ -77,6 +80,7 @@ void Supervisor::end_stragglers() {
   }
 }
 
+// An exception here leaves `processes_` to the destructor, which kills the workers started so far.
 void Supervisor::start(const std::vector<WorkerSpec>& specs) {
   if (options_.surroundings.cgroup != nullptr) {
     options_.surroundings.cgroup->make();
@@ -114,6 +118,7 @@ void Supervisor::tell_running() const {
   }
 }
 
+// The record of the worker is completed before `handle`, whose actions may read it.
 asio::awaitable<void> Supervisor::watch(std::size_t index) {
   const ProcessEnd end = co_await processes_[index].wait();
   WorkerRecord& worker = outcome_.workers[index];
@@ -125,7 +130,7 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
     options_.job_control->set_leader(0);
   }
   tell_running();
-  if (worker.stuck.empty()) {
+  if (worker.stuck.empty()) {  // a stuck worker's times were set when it was detected
     worker.ended_at = std::chrono::system_clock::now();
     worker.died_at = std::chrono::steady_clock::now();
   }
@@ -160,7 +165,8 @@ void Supervisor::fail(std::size_t index) {
   }
 }
 
-/// Uninterruptible sleep announces itself to nobody.
+/// Polls the workers' states: the kernel sends no event when a process enters uninterruptible
+/// sleep. A stuck worker counts as failed, and as the root cause.
 void Supervisor::look_for_stuck() {
   const auto now = std::chrono::steady_clock::now();
   for (std::size_t index = 0; index < processes_.size() && state_ == JobState::running; ++index) {
@@ -195,14 +201,15 @@ void Supervisor::on_signal(PassedSignal signal) {
     return;
   }
   if (signal.number == SIGTSTP && signal.from_terminal && leader_runs()) {
-    return;  // it is the leader's to stop, and the others follow
+    return;  // the leader got it too; if it stops, `follow_leader` stops the others
   }
   if (signal.number == SIGCONT && leader_runs()) {
     follow_leader();
     if (leader_is_stopped_ && !options_.job_control->is_continued()) {
-      return;  // it has stopped once more since
+      return;  // this SIGCONT belongs to an earlier stop; the leader has stopped again since
     }
-    signal.from_terminal = !leader_is_stopped_;  // it would undo a stop that is on its way
+    // A running leader must not get a second SIGCONT: it would cancel a pending stop signal.
+    signal.from_terminal = !leader_is_stopped_;
   }
   passed_on_.insert(signal.number);
   signal_running(signal);
@@ -220,7 +227,8 @@ bool Supervisor::leader_runs() const {
   return leader_ && !outcome_.workers[*leader_].end;
 }
 
-/// Stops the job with the worker in the launcher's process group, and continues it.
+/// Stops or continues the other workers and the guardian after the leader was stopped or continued.
+/// Only waitid() without WEXITED is used, so that the leader's end is left for `watch`.
 void Supervisor::follow_leader() {
   siginfo_t info{};
   while (leader_runs() &&
@@ -283,8 +291,8 @@ void Supervisor::give_up() {
   }
 }
 
-/// With a signal that is about to be sent. Those that have ended by themselves in the meantime have
-/// not been told.
+/// Records which workers the launcher is about to end by `signal`. A worker that has already ended,
+/// even if `watch` has not seen it yet, ended by itself.
 void Supervisor::tell_to_end(int signal) {
   for (std::size_t index = 0; index < processes_.size(); ++index) {
     WorkerRecord& worker = outcome_.workers[index];
@@ -305,10 +313,10 @@ void Supervisor::signal_running(PassedSignal signal) {
 }
 
 void Supervisor::stop_workers() {
-  // As torchrun does: the user's signal as it came; SIGTERM when a failure is the reason.
+  // Like torchrun: workers get the user's signal unchanged, or SIGTERM after a failure.
   tell_to_end(signal_for_stop_.number);
   signal_running(signal_for_stop_);
-  signal_running({SIGCONT});  // a stopped worker would not see it
+  signal_running({SIGCONT});  // a stopped worker would not handle the signal
   start_clock(options_.shutdown_timeout);
   if (remaining_ == 0) {
     handle(JobEvent::all_ended);
@@ -323,10 +331,10 @@ void Supervisor::kill_workers() {
 }
 
 void Supervisor::start_clock(std::chrono::milliseconds limit) {
-  clock_.expires_after(limit);  // cancels the one that runs
+  clock_.expires_after(limit);  // cancels the limit of the previous state
   clock_.async_wait([this](const boost::system::error_code& error) {
     if (error || clock_.expiry() > std::chrono::steady_clock::now()) {
-      return;  // the second: a later limit runs
+      return;  // cancelled, or restarted after this handler was queued
     }
     if (state_ == JobState::failing) {
       look_for_cause(true);

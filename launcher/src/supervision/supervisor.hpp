@@ -21,62 +21,71 @@
 
 namespace acc::launcher {
 
-/// How the workers of one attempt ended, on this machine.
+/// How the workers of one attempt ended on this machine.
 struct AttemptOutcome {
-  std::vector<WorkerRecord> workers;         ///< by local rank
-  bool gave_up = false;  ///< something outlived SIGKILL: workers without an `end`, or
+  std::vector<WorkerRecord> workers;  ///< indexed by local rank
+  /// True if some process survived SIGKILL: workers without an `end`, or the processes in
+  /// `left_behind`.
+  bool gave_up = false;
   std::vector<std::string> left_behind;  ///< "pid 17 (name), in uninterruptible sleep (where)"
 };
 
-/// Runs the workers of one machine and applies the policy of `job_step`. All in the loop's thread,
-/// which is also the one whose death kills the workers. Nothing is polled but for `stuck_timeout`.
+/// Starts and supervises the workers of one machine, following the state machine of `job_step`. It
+/// runs in the event loop's thread, and only there: the kernel kills the workers if the thread that
+/// forked them dies (PR_SET_PDEATHSIG). Event-driven, except that `stuck_timeout` needs polling.
+///
+/// Life cycle: construct, `run` once, destroy. A restarted job uses a new Supervisor per attempt.
 class Supervisor {
  public:
-  /// From SIGKILL until a worker counts as one that cannot be killed, at least: a large one gives
-  /// its memory back first.
+  /// Minimum time from SIGKILL until a worker counts as one that cannot be killed. A worker with
+  /// much memory needs seconds to release it.
   static constexpr std::chrono::milliseconds kTimeToDie{10'000};
 
   struct Options {
-    std::chrono::milliseconds shutdown_timeout{30'000};
-    std::chrono::milliseconds stuck_timeout{0};  ///< of uninterruptible sleep; 0: no limit
+    std::chrono::milliseconds shutdown_timeout{30'000};  ///< from SIGTERM to SIGKILL
+    std::chrono::milliseconds stuck_timeout{0};  ///< limit of uninterruptible sleep; 0: none
     WorkerSurroundings surroundings;
-    const JobControl* job_control = nullptr;  ///< for a worker with `process_group`
-    std::size_t other_descriptors = 0;  ///< that the job will need here: clients of its store
-    /// Called when all have started, and whenever one has ended.
+    const JobControl* job_control = nullptr;  ///< required for a worker with `process_group`
+    std::size_t other_descriptors = 0;  ///< file descriptors to keep free: clients of the store
+    /// Called with the number of running workers, after all have started and after each end.
     std::function<void(int running)> on_running;
-    /// Asked when a worker has failed, and at each further end, for the index of the worker that the
-    /// failure is put down to; a last time when `cause_timeout` is over, and then it has to name one.
-    /// Until it does, the others are not told to end: the cause may be one of them that is about to
-    /// end. Empty: the worker that failed first.
+    /// Returns the index of the worker that is the root cause of a failure, or empty while that is
+    /// not known yet. Called after the first failure, after each further end, and with `is_last`
+    /// when `cause_timeout` is over; an empty result then selects the worker that failed first. The
+    /// other workers get no SIGTERM before that, since the cause may be one that is about to end.
+    /// If this function is empty, the worker that failed first is the cause.
     std::function<std::optional<std::size_t>(const std::vector<WorkerRecord>&, bool is_last)>
         find_cause;
     std::chrono::milliseconds cause_timeout{5'000};
-    /// Called with that worker before the others are told to end.
+    /// Called with the root cause before the other workers are terminated.
     std::function<void(const WorkerRecord&)> on_first_failure;
-    /// Called before the launcher stops because the worker in its process group has.
+    /// Called before the launcher stops (Ctrl-Z) because the worker in its process group stopped.
     std::function<void()> before_stop;
   };
 
   Supervisor(boost::asio::any_io_executor executor, OutputMux& output, Options options);
 
-  /// Starts all workers and completes when all have ended and no descendant of theirs is left.
-  /// Once. Throws Error(config) where too few descriptors are allowed, before anything is started;
-  /// Error(process) when a process cannot be had, and the others are then killed.
+  /// Starts all workers, and completes when all have ended and no descendant of them is left. Call
+  /// it once. Throws Error(config) before the first start if the limit on file descriptors is too
+  /// low. Throws Error(process) if a process cannot be created; workers already started are killed.
   boost::asio::awaitable<AttemptOutcome> run(std::vector<WorkerSpec> specs);
 
-  /// Hands a signal on to the workers that do not have it. SIGCHLD reaps orphans that came to this
-  /// process, their subreaper, and tells of stopped workers.
+  /// Handles a signal that does not end the job. SIGCHLD reaps orphans, which become children of
+  /// this process because it is a subreaper, and detects stopped workers. Any other signal is
+  /// passed on to the workers that did not get it from the terminal.
   void on_signal(PassedSignal signal);
 
-  /// Ends the job with a signal that asked for it; a second one kills.
+  /// Ends the job gracefully by the signal that the user or job manager sent. The second call sends
+  /// SIGKILL.
   void stop(PassedSignal signal);
 
-  /// True if `worker` is in the launcher's process group: the leader, of which there is one at most.
+  /// True if `worker` is the leader: the worker in the launcher's process group. There is at most
+  /// one.
   [[nodiscard]] bool is_leader(const WorkerRecord& worker) const;
   /// True while the leader runs and is the only worker.
   [[nodiscard]] bool is_led_alone() const;
 
-  /// Another machine of the job failed.
+  /// Ends the workers because another machine of the job failed.
   void on_peer_failure();
 
  private:
@@ -108,11 +117,11 @@ class Supervisor {
   PassedSignal signal_for_stop_{SIGTERM};
   std::optional<std::size_t> leader_;  ///< index of the worker in the launcher's process group
   bool leader_is_stopped_ = false;
-  std::set<int> passed_on_;  ///< signals that the workers got as they came
-  boost::asio::steady_timer clock_;
-  boost::asio::steady_timer next_look_;
+  std::set<int> passed_on_;  ///< signals that were passed on to the workers unchanged
+  boost::asio::steady_timer clock_;      ///< limit of the current state; see `start_clock`
+  boost::asio::steady_timer next_look_;  ///< next poll for stuck workers
   StuckWatch stuck_watch_;
-  rendezvous::Gate ended_;
+  rendezvous::Gate ended_;  ///< opens in the state `ended`
 };
 
 }  // namespace acc::launcher

@@ -12,8 +12,9 @@ constexpr JobState S = JobState::stopping;
 constexpr JobState K = JobState::killing;
 constexpr JobState E = JobState::ended;
 
-// A stop signal while stopping is a user who does not want to wait any longer. All workers of this
-// machine may have failed because of one on another machine, which has to be heard of.
+// Two entries need a reason. A stop signal in the state `stopping` kills: the user pressed Ctrl-C
+// again and does not want to wait. all_ended in the state `failing` does nothing: the root cause
+// may be a worker of another machine, whose report must be received first.
 // clang-format off
 constexpr std::array<std::array<JobStep, kJobEvents>, kJobStates> kTable = {{
     //            succeeded  failed           cause_is_known all_ended    stop_signal  peer_failed  time_is_over

@@ -5,32 +5,32 @@
 
 namespace acc::launcher {
 
-/// Where a job on this machine stands.
+/// State of the job on this machine.
 enum class JobState : std::uint8_t {
-  running,   ///< no reason to end it is known
-  failing,   ///< a worker failed, and others may be about to: the time to find the cause runs
-  stopping,  ///< the workers were asked to end, the shutdown timeout runs
-  killing,   ///< they got SIGKILL, the time in which that has to work runs
-  ended,     ///< no worker is left, or those left were given up
+  running,   ///< no worker failed, and no stop was requested
+  failing,   ///< a worker failed; waits for the root cause, at most `cause_timeout`
+  stopping,  ///< the workers got SIGTERM or the user's signal; the shutdown timeout runs
+  killing,   ///< the workers got SIGKILL; `kTimeToDie` runs
+  ended,     ///< all workers ended, or the remaining ones cannot be killed
 };
 
 enum class JobEvent : std::uint8_t {
   worker_succeeded,
-  worker_failed,   ///< or is stuck
-  cause_is_known,  ///< the worker that the failure is put down to
-  all_ended,       ///< after the last worker's own event
-  stop_signal,    ///< the user or the job manager wants the end
-  peer_failed,    ///< another machine of the job reports a failure, or is gone
-  time_is_over,   ///< to find the cause, to end, to die
+  worker_failed,   ///< a worker ended with an error, or is stuck
+  cause_is_known,  ///< the root cause of the failure was found
+  all_ended,       ///< follows the event of the last worker
+  stop_signal,     ///< the user or the job manager asked for the end
+  peer_failed,     ///< another machine of the job reported a failure, or lost its connection
+  time_is_over,    ///< the time limit of the current state has passed
 };
 
 enum class JobAction : std::uint8_t {
   none,
-  find_cause,  ///< start the time in which that has to be found
-  stop,    ///< ask the remaining workers to end, start the shutdown timeout
-  kill,    ///< SIGKILL to whatever is left, start the time in which that has to work
-  finish,  ///< the end, all workers are reaped
-  give_up  ///< the end, though some workers cannot be killed
+  find_cause,  ///< start `cause_timeout`
+  stop,        ///< signal the remaining workers, start the shutdown timeout
+  kill,        ///< send SIGKILL to all remaining processes, start `kTimeToDie`
+  finish,      ///< complete `Supervisor::run`: all workers are reaped
+  give_up      ///< complete `Supervisor::run` although some workers cannot be killed
 };
 
 inline constexpr std::size_t kJobStates = 5;
@@ -42,7 +42,8 @@ struct JobStep {
   bool operator==(const JobStep&) const = default;
 };
 
-/// What to do about `event` in `state`: the whole policy of supervision, without I/O.
+/// Returns the next state and the action for `event` in `state`. A pure function: the complete
+/// supervision policy, without I/O.
 JobStep job_step(JobState state, JobEvent event) noexcept;
 
 }  // namespace acc::launcher

@@ -3,7 +3,7 @@
 #include "acc/base/error.hpp"
 #include "supervision/cgroup.hpp"
 
-#include <boost/asio/detail/throw_error.hpp>  // Boost.Process 1.81 forgets it
+#include <boost/asio/detail/throw_error.hpp>  // Boost.Process 1.81 does not include it
 #include <boost/process/v2/posix/default_launcher.hpp>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -15,7 +15,8 @@
 
 namespace acc::launcher {
 
-/// An errno that a child leaves for its parent, in memory they share: nobody has to wait for exec.
+/// An errno value that a forked child passes to its parent through shared memory. Unlike the usual
+/// close-on-exec pipe, the parent does not have to wait until the child has called exec.
 class ExecError {
  public:
   ExecError()
@@ -30,22 +31,23 @@ class ExecError {
   ~ExecError() { ::munmap(value_, sizeof(int)); }
 
   void set(int error) const noexcept { *value_ = error; }
-  /// 0: there was none. To be asked when the child has ended.
+  /// Returns the child's error, or 0 if there was none. Call it after the child has ended.
   [[nodiscard]] int get() const noexcept { return *value_; }
 
  private:
   int* value_;
 };
 
-/// A launcher of Boost.Process whose child begins in a control group. It gives back a pid alone:
-/// Boost's process object watches by a SIGCHLD handler of its own, for which each needs a loop with
-/// five descriptors.
+/// A launcher of Boost.Process that starts the child in a control group. It returns a pid instead
+/// of Boost's process object, which watches the child by its own SIGCHLD handler and so would need
+/// an event loop with five descriptors per worker.
 class WorkerLauncher : public boost::process::v2::posix::default_launcher {
  public:
   explicit WorkerLauncher(const Cgroup* cgroup) : cgroup_(cgroup) {}
 
-  /// The pid, or -1 with errno. `setup`: what the child does before exec, in that order, as
-  /// Boost.Process's initializers do; what fails there or in exec goes to `exec_error`.
+  /// Returns the child's pid, or -1 and sets errno. `setup`: Boost.Process initializers, whose
+  /// on_exec_setup the child calls in this order before exec. If one of them or exec fails, the
+  /// child stores the errno in `exec_error` and exits with 127.
   template <typename... Initializers>
   pid_t start(const std::string& program, const std::vector<std::string>& arguments,
               const std::vector<const char*>& environment, const ExecError& exec_error,

@@ -10,7 +10,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/process/v2/detail/last_error.hpp>  // Boost.Process 1.81 forgets it
+#include <boost/process/v2/detail/last_error.hpp>  // Boost.Process 1.81 does not include it
 #include <boost/process/v2/start_dir.hpp>
 #include <boost/process/v2/stdio.hpp>
 #include <fcntl.h>
@@ -28,7 +28,8 @@ namespace process = boost::process::v2;
 
 namespace {
 
-/// Between looks at a worker that has ended while it is traced: its tracer may be stopped.
+/// Poll interval for a worker that has ended while a debugger traces it. The debugger must wait for
+/// it first, and may be stopped itself.
 constexpr std::chrono::milliseconds kDebuggerPause{20};
 
 std::vector<std::string> environment_strings(const WorkerSpec& spec) {
@@ -57,7 +58,7 @@ pid_t start(const WorkerSpec& spec, process::process_stdio streams,
                                                                        : spec.working_directory));
 }
 
-/// As wait4() returns.
+/// Calls wait4() again if a signal interrupts it, and returns its result.
 pid_t reap(pid_t pid, int options, int& wait_status, rusage& usage) noexcept {
   pid_t reaped = 0;
   while ((reaped = ::wait4(pid, &wait_status, options, &usage)) < 0 && errno == EINTR) {
@@ -81,9 +82,9 @@ struct WorkerProcess::Process {
   }
 
   pid_t pid = -1;
-  pid_t joined = 0;  ///< a process group
+  pid_t joined = 0;  ///< process group that the worker joined; 0: its own
   ExecError exec_error;
-  asio::posix::stream_descriptor end;
+  asio::posix::stream_descriptor end;  ///< readable when the process has ended; `watch_end_of`
   bool reaped = false;
 };
 
@@ -105,7 +106,8 @@ WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const Worker
                     std::strerror(errno),
                 spec.rank);
   }
-  ::setpgid(child, spec.process_group);  // the child does it too; whoever needs it first
+  // Parent and child both call setpgid, so that the group is set whichever of them runs first.
+  ::setpgid(child, spec.process_group);
   process_->pid = child;
   process_->joined = ::getpgid(child) == spec.process_group ? spec.process_group : 0;
   process_->end.assign(watch_end_of(child).release());
@@ -124,13 +126,13 @@ asio::awaitable<ProcessEnd> WorkerProcess::wait() {
   int wait_status = 0;
   rusage usage{};
   pid_t reaped = 0;
-  while ((reaped = reap(pid(), WNOHANG, wait_status, usage)) == 0) {  // a debugger comes first
+  while ((reaped = reap(pid(), WNOHANG, wait_status, usage)) == 0) {  // see kDebuggerPause
     asio::steady_timer pause(process_->end.get_executor(), kDebuggerPause);
     co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
   }
   process_->reaped = true;
   if (reaped < 0) {
-    co_return ProcessEnd{ProcessEnd::Kind::killed, SIGKILL};  // end_descendants() was faster
+    co_return ProcessEnd{ProcessEnd::Kind::killed, SIGKILL};  // reaped by end_descendants()
   }
   if (const int why = process_->exec_error.get(); why != 0) {
     co_return ProcessEnd{ProcessEnd::Kind::not_executed, why};
@@ -143,6 +145,7 @@ pid_t WorkerProcess::pid() const noexcept {
   return process_->pid;
 }
 
+// waitid() with WNOHANG succeeds with si_pid 0 while the child runs.
 bool WorkerProcess::has_ended() const noexcept {
   siginfo_t info{};
   return process_->reaped ||
@@ -162,6 +165,7 @@ void WorkerProcess::signal(int signal) const noexcept {
     ::kill(-pid(), signal);
     return;
   }
+  // The group that it joined also contains the guardian, which must not get the signal.
   ::kill(pid(), signal);
   for (const pid_t descendant : descendants(pid())) {
     if (::getpgid(descendant) == process_->joined) {

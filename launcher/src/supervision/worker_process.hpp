@@ -19,36 +19,37 @@
 
 namespace acc::launcher {
 
-/// All that is needed to start one worker.
+/// Parameters for starting one worker.
 struct WorkerSpec {
   int rank = 0;
   int local_rank = 0;
   std::vector<std::string> command;  ///< path of the program, then its arguments
   std::map<std::string, std::string> environment;
   std::string working_directory;  ///< empty: the launcher's
-  bool inherits_stdin = false;    ///< else it reads from `input`
-  int input = -1;                 ///< the caller's; -1: /dev/null
-  pid_t process_group = 0;        ///< that it joins; 0: it leads one of its own
-  bool inherits_output = false;   ///< stdout and stderr are the launcher's own
-  std::string prefix;             ///< else: of its lines on the console
-  WorkerTargets targets;          ///< and where they go
-  std::vector<int> cores;         ///< that it is bound to; empty: the launcher's
-  int numa_node = -1;             ///< that its memory is taken from first; -1: any
+  bool inherits_stdin = false;    ///< true: uses the launcher's stdin and ignores `input`
+  int input = -1;                 ///< stdin, owned by the caller; -1: /dev/null
+  pid_t process_group = 0;        ///< existing group to join; 0: creates its own
+  bool inherits_output = false;   ///< true: uses the launcher's stdout and stderr
+  std::string prefix;             ///< console prefix of each line, unless `inherits_output`
+  WorkerTargets targets;          ///< destinations of the output, unless `inherits_output`
+  std::vector<int> cores;         ///< CPU cores to bind to; empty: the launcher's
+  int numa_node = -1;             ///< preferred NUMA node for memory; -1: any
 };
 
-/// What the workers of a job share.
+/// Resources that the workers of a job share.
 struct WorkerSurroundings {
-  Cgroup* cgroup = nullptr;           ///< in which they begin; null: the launcher's
-  std::optional<rlimit> descriptors;  ///< their limit on them; empty: the launcher's
+  Cgroup* cgroup = nullptr;           ///< control group to start in; null: the launcher's
+  std::optional<rlimit> descriptors;  ///< limit on file descriptors; empty: the launcher's
 };
 
-/// One running worker, usually the leader of its own process group. It dies with the thread that
-/// started it (PDEATHSIG), has an empty signal mask and no descriptor besides 0, 1 and 2.
+/// One running worker, usually the leader of its own process group. The kernel kills it when the
+/// thread that started it dies (PR_SET_PDEATHSIG). It starts with an empty signal mask and with no
+/// descriptors except 0, 1 and 2.
 class WorkerProcess {
  public:
-  /// Starts it with the given descriptors as stdout and stderr. A program that cannot be executed
-  /// is no exception: `wait()` tells. Throws Error(process) when there is no process to be
-  /// had.
+  /// Starts the worker with the descriptors `out` and `err` as stdout and stderr. If the program
+  /// cannot be executed, this does not throw; `wait()` returns `not_executed`. Throws
+  /// Error(process) if fork fails.
   WorkerProcess(const boost::asio::any_io_executor& executor, const WorkerSpec& spec, int out,
                 int err, const WorkerSurroundings& surroundings = {});
   WorkerProcess(WorkerProcess&&) noexcept;
@@ -56,21 +57,23 @@ class WorkerProcess {
 
   [[nodiscard]] pid_t pid() const noexcept;
 
-  /// Bytes resident at most, its own children's that it waited for included, and no less than the
-  /// launcher's when it was forked; 0 until `wait()` has completed, or where it is not known.
+  /// Peak resident memory in bytes (ru_maxrss of wait4()): the maximum over the worker and the
+  /// children that it waited for. It is at least the launcher's size at the time of the fork. 0
+  /// until `wait()` has completed, or if it is unknown.
   [[nodiscard]] std::int64_t peak_memory() const noexcept { return peak_memory_; }
 
-  /// Completes when the process has ended. Not more than once.
+  /// Completes when the process has ended, and reaps it. Call it at most once.
   boost::asio::awaitable<ProcessEnd> wait();
 
-  /// Whether it has ended by now; `wait` still has to tell how.
+  /// True if the process has ended, even if `wait` has not completed yet. Does not reap it.
   [[nodiscard]] bool has_ended() const noexcept;
 
-  /// Whether it is in the process group that it was to join.
+  /// True if the worker is in the group `WorkerSpec::process_group`; false if it has its own.
   [[nodiscard]] bool has_joined() const noexcept;
 
-  /// To its process group, or to what it started in the one that it has joined; nothing happens
-  /// when it has ended.
+  /// Sends a signal to the worker's own process group. If the worker joined another group, sends it
+  /// to the worker and those of its descendants that are in that group. Does nothing once the
+  /// worker is reaped.
   void signal(int signal) const noexcept;
 
  private:

@@ -1,4 +1,4 @@
-"""What the server must stand. Each attack takes a Victim and leaves nothing in the store."""
+"""Attacks that the server must withstand. Each takes a Victim and leaves nothing in the store."""
 import contextlib
 import os
 import random
@@ -10,12 +10,12 @@ from store_bytes import (ADD, APPEND, BARRIER, CHECK, GET, LIST_KEYS, MULTI_GET,
                          VALIDATE, WAIT, StoreClient, keys_request, multi_set, ping, request, u64)
 
 MIB = 1 << 20
-LIMIT = 8 * MIB  # of a value
-PATIENCE = 20  # seconds until a peer that should be answered or closed gives up
+LIMIT = 8 * MIB  # limit of a value
+PATIENCE = 20  # timeout in seconds of a peer that waits for an answer or for the end of its connection
 
 
 class Victim:
-    """The server to attack, and the dice of one attacker."""
+    """The server to attack, and the random numbers of one attacker."""
 
     def __init__(self, port, seed):
         self.port = port
@@ -34,7 +34,7 @@ class Victim:
 
 
 def expect_closed(peer):
-    """The server ends this connection, whatever it says before."""
+    """The server must close this connection; data before the end is ignored."""
     with contextlib.suppress(ConnectionResetError):
         while peer.recv(1 << 16):
             pass
@@ -48,7 +48,7 @@ def send_and_be_closed(victim, content):
 
 
 def say_once(victim, content):
-    """Whatever the server makes of it, the connection ends with the client's half."""
+    """Sends bytes and shuts down; the server must then close the connection, whatever it answers."""
     with victim.connect() as peer, contextlib.suppress(OSError):
         peer.sendall(content)
         peer.shutdown(socket.SHUT_WR)
@@ -56,7 +56,7 @@ def say_once(victim, content):
 
 
 def strangers(victim):
-    """No client of ours at all: the other services that a port is tried for, and noise."""
+    """Clients of other protocols that try this port, and random bytes."""
     for hello in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + os.urandom(500),
                   b"SSH-2.0-OpenSSH_9.2\r\n", b"\xff" * 1000, victim.dice.randbytes(5000)):
         say_once(victim, hello)
@@ -77,7 +77,7 @@ def impossible_lengths(victim):
 
 
 def truncated_frames(victim):
-    """Cut anywhere, then the end, or a reset."""
+    """Frames truncated at any position, then a shutdown or a reset."""
     whole = VALIDATE + multi_set([(victim.name + b"t", b"v" * 3000)] * 3)
     for _ in range(30):
         with victim.connect() as peer:
@@ -87,7 +87,7 @@ def truncated_frames(victim):
 
 
 def slow_writer(victim):
-    """One byte at a time is still a client, and is answered."""
+    """A client that sends one byte at a time must be answered."""
     with victim.connect() as peer:
         for byte in VALIDATE + request(ADD, victim.name + b"slow", number=2) + request(8, victim.name + b"slow"):
             peer.sendall(bytes([byte]))
@@ -100,7 +100,7 @@ def slow_writer(victim):
 
 
 def never_readers(victim):
-    """Ask for much, take nothing."""
+    """Clients that request much data and read nothing."""
     client = StoreClient(victim.port)
     key = victim.name + b"large"
     client.set(key, b"v" * MIB)
@@ -130,7 +130,7 @@ def multi_get_bomb(victim):
 
 
 def half_open(victim):
-    """Hundreds that begin and never go on."""
+    """Hundreds of connections that begin a frame and never continue."""
     begins = (b"", b"\0", VALIDATE[:4], VALIDATE, VALIDATE + b"\1", VALIDATE + request(SET, b"k", b"v")[:-1],
               VALIDATE + b"\1" + u64(1) + b"k" + u64(LIMIT), HELLO[:2], HELLO, HELLO + b"\xff\xff")
     with victim.peers(300) as peers:
@@ -140,7 +140,7 @@ def half_open(victim):
 
 
 def flood(victim):
-    """Thousands at once, of which some are clients; all of these are answered."""
+    """Thousands of connections at once, some of them valid clients, which must all be answered."""
     with victim.peers(2000) as peers:
         for peer in peers[::10]:
             peer.sendall(VALIDATE + ping(7))
@@ -161,7 +161,7 @@ def connect_and_reset(victim):
 
 
 def waiting_resets(victim):
-    """Registrations of clients that vanish must vanish too."""
+    """Registered waits of clients that disconnect must be removed."""
     keys = [victim.name + b"%d" % i for i in range(20_000)]
     with victim.peers(5) as peers:
         for peer in peers:
@@ -175,7 +175,7 @@ def waiting_resets(victim):
 
 
 def large_sets(victim):
-    """Many clients that set 8 MiB pieces at once, in whole frames and in frames they never end."""
+    """Many clients that set values of 8 MiB at once, in complete and in unfinished frames."""
     clients = [StoreClient(victim.port) for _ in range(4)]
     keys = [victim.name + b"%d" % i for i in range(3)]
     for client in clients:
@@ -193,8 +193,8 @@ def large_sets(victim):
 
 
 def hoarders(victim):
-    """Requests that never end, with all the memory that there is for them: a client that sends a
-    large one still gets through. Not beside other attacks, which would be closed in turn."""
+    """Unfinished requests that use all memory for requests: a client with a large request must still
+    be served. Not concurrent with other attacks, whose connections would be closed instead."""
     good = StoreClient(victim.port)
     most = multi_set([(b"%d" % i, b"h" * LIMIT) for i in range(63)])[:-1]
     with victim.peers(3) as peers:
@@ -232,7 +232,7 @@ def noise_after_handshake(victim):
 
 
 def flipped_bits(victim):
-    """Nearly right: what clients and agents say, with some bits wrong."""
+    """Valid messages of clients and agents with some flipped bits."""
     rights = (VALIDATE + request(SET, victim.name, b"v") + request(GET, victim.name) + ping(1),
               HELLO + enter(run_id="flipped") + frame(2) + end(3) + frame(5, b"\1", u64(0)[:4]))
     for _ in range(50):
@@ -243,7 +243,7 @@ def flipped_bits(victim):
 
 
 def agents_that_vanish(victim):
-    """They enter jobs and are gone, politely or not; some never beat."""
+    """Agents that enter jobs and disconnect, with or without a goodbye; some send no heartbeats."""
     with victim.peers(100) as peers:
         for i, peer in enumerate(peers):
             job = f"vanish{victim.dice.randrange(5)}"
@@ -255,7 +255,7 @@ def agents_that_vanish(victim):
 
 
 def silent_agents(victim):
-    """They enter and never beat: the server lets go of them."""
+    """Agents that enter and send no heartbeats: the server must drop them."""
     with victim.peers(20) as peers:
         for peer in peers:
             peer.sendall(HELLO + enter(run_id="silent", machines=(30, 30), heartbeat=100))
@@ -264,7 +264,7 @@ def silent_agents(victim):
 
 
 def beats_unread(victim):
-    """An agent that asks for answers and takes none."""
+    """An agent that requests answers and does not read them."""
     with victim.connect() as peer:
         peer.settimeout(0.05)
         with contextlib.suppress(OSError):
@@ -274,7 +274,7 @@ def beats_unread(victim):
 
 
 def many_jobs(victim):
-    """Each agent a job of its own, with the longest name; some go through a whole round."""
+    """One job per agent, with the longest name; some complete a round."""
     with victim.peers(300) as peers:
         for i, peer in enumerate(peers):
             job = f"many{os.getpid()}.{i}".ljust(1024, "j")
@@ -284,7 +284,7 @@ def many_jobs(victim):
 
 
 def agents_out_of_turn(victim):
-    """Every message when nobody expects it, also behind one that ends the connection."""
+    """Every message in an unexpected state, also after one that ends the connection."""
     messages = [enter(run_id="turn"), enter(5, run_id="turn"), frame(1, b"\1\0"), frame(2), end(3), frame(4),
                 frame(5, b"\0", u64(0)[:4]), frame(6)]
     for _ in range(50):

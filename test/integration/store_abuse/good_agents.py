@@ -1,4 +1,4 @@
-"""Well-behaved agents: two that go through one job after the other."""
+"""Well-behaved agents: two agents that run one job after the other."""
 import socket
 import struct
 import threading
@@ -20,7 +20,7 @@ class Agent:
         self.socket.sendall(content)
 
     def read_until(self, wanted):
-        """The content of the next message of that type; only news of waiting may come before."""
+        """Returns the next message of this type; only messages about waiting may precede it."""
         while True:
             size, = struct.unpack("<I", self.socket.recv(4, socket.MSG_WAITALL).ljust(4, b"\0"))
             body = self.socket.recv(size, socket.MSG_WAITALL)
@@ -31,7 +31,7 @@ class Agent:
 
 
 class GoodAgents(GoodPeers):
-    """Each round is a job of its own: a round of agents forms, beats, reports and is settled."""
+    """One job per round: agents join, send heartbeats, report, and get the round's result."""
 
     def start(self, rank):
         return None
@@ -46,5 +46,5 @@ class GoodAgents(GoodPeers):
         agent.read_until(BEAT_BACK)
         agent.send(frame(REPORT, b"\0", struct.pack("<I", 0)))
         settled = agent.read_until(SETTLED)
-        assert settled[0] == 0, settled  # nothing ended it
+        assert settled[0] == 0, settled  # no error ended the round
         agent.socket.close()

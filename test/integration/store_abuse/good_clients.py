@@ -1,11 +1,11 @@
-"""Well-behaved clients: what they are answered while others misbehave must be right."""
+"""Well-behaved clients: they must get correct answers while other clients misbehave."""
 import threading
 
 from store_bytes import StoreClient
 
 
 class GoodPeers:
-    """Some peers that walk through numbered rounds together until `finish`."""
+    """Peers that run numbered rounds together until `finish`."""
 
     def __init__(self, port, count):
         self.port = port
@@ -18,7 +18,7 @@ class GoodPeers:
             thread.start()
 
     def finish(self):
-        """Lets them walk on to a round that all of them reach."""
+        """Lets them continue to a last round that all of them reach."""
         self._last_round = self.num_rounds + 3
         for thread in self._threads:
             thread.join()
@@ -37,7 +37,7 @@ class GoodPeers:
 
 
 class GoodClients(GoodPeers):
-    """Ranks that tell each other values through the store."""
+    """Ranks that exchange values through the store."""
 
     def start(self, rank):
         return StoreClient(self.port)
@@ -54,16 +54,17 @@ class GoodClients(GoodPeers):
         client.multi_set([(key("many"), value), (key("more"), value[::-1])])
         assert client.multi_get([key("more"), key("many")]) == [value[::-1], value]
         client.barrier(key("barrier", 0), self.count)
-        # All have counted up in the last round, and nobody counts in this one before the barrier.
+        # All ranks have incremented the counter in the last round, and none does in this round before the
+        # barrier.
         assert client.add(b"/good/total", 1) > number * self.count
         client.barrier(key("end", 0), self.count)
         assert client.add(b"/good/total", 0) >= (number + 1) * self.count
         for name in ("set", "many", "more"):
             assert client.delete(key(name)) == 1
-        if rank == 0 and number > 0:  # nobody looks at the round before this one any more
+        if rank == 0 and number > 0:  # no rank reads keys of the previous round any more
             for name in ("barrier", "end"):
                 assert client.delete(f"/good/{name}/{number - 1}/0".encode()) == 1
-        if (number + rank) % 8 == 0:  # a newcomer is let in as well
+        if (number + rank) % 8 == 0:  # a new client can connect as well
             client.close()
             client = StoreClient(self.port)
         return client

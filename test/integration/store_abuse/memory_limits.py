@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Agents that make an acc-rendezvous keep as much as it will, against its limits of memory.
+"""Agents that make acc-rendezvous use as much memory as possible, to test its memory limits.
 
     memory_limits.py ACC_RENDEZVOUS
 
-Its memory never grows by more than the limits, and two agents that came before finish their job.
+The memory must not grow by more than the limits, and two earlier agents must finish their job.
 """
 import os
 import resource
@@ -19,21 +19,21 @@ from good_agents import DROPPED, ENDS, FORMED, REPORT, SETTLED, WAITING, WELCOME
 from own_network import own_network
 
 MIB = 1 << 20
-LIMIT = 64  # MiB, of what is kept and of what is on its way
-MOST = 2 * LIMIT + 32  # and what connections and the allocator take
+LIMIT = 64  # MiB; limit of stored data, and of data being transferred
+MOST = 2 * LIMIT + 32  # with the overhead of connections and allocator
 YEAR = 365 * 24 * 3600 * 1000
 REPORT_BYTES = 8 * MIB
 
 
 def memory(process):
-    """MiB: the most there was."""
+    """Peak memory in MiB."""
     for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
 
 
 def expect_answer(peer):
-    """The server has dealt with what this one sent."""
+    """Waits until the server has processed the messages of this peer."""
     size, = struct.unpack("<I", peer.recv(4, 0x100).ljust(4, b"\0"))  # MSG_WAITALL
     body = peer.recv(size, 0x100)
     assert body and body[0] in (WELCOME, WAITING, DROPPED), body[:100]
@@ -41,7 +41,7 @@ def expect_answer(peer):
 
 
 def huge_jobs(victim):
-    """Each a job of its own, of as many machines as there may be. A set of all ranks took 3 MiB."""
+    """One job per agent, with the largest number of machines; a set of all ranks needed 3 MiB."""
     with victim.peers(500) as peers:
         for i, peer in enumerate(peers):
             peer.sendall(HELLO + enter(0, run_id=f"huge{i}", machines=(65_536, 65_536), static=True))
@@ -50,7 +50,7 @@ def huge_jobs(victim):
 
 
 def large_terms(victim):
-    """Each a job of its own, with as much to agree on as fits: together more than the limit."""
+    """One job per agent, with the largest terms to agree on; together more than the limit."""
     agreed = tuple((f"{i}", "v" * 4_000) for i in range(15))
     refused = 0
     with victim.peers(1_500) as peers:
@@ -64,7 +64,7 @@ def large_terms(victim):
 
 
 def finished_jobs(victim):
-    """Jobs that are over, of agents that are gone, to be remembered as long as may be."""
+    """Finished jobs of disconnected agents, which the server remembers for as long as possible."""
     report = frame(REPORT, b"\1", struct.pack("<I", REPORT_BYTES), b"r" * REPORT_BYTES)
     for i in range(40):
         agent = Agent(victim.port)
@@ -77,7 +77,7 @@ def finished_jobs(victim):
 
 
 def refused_machines(victim):
-    """One job whose machines disagree, each from a host with a long name."""
+    """One job whose machines disagree, each with a long host name."""
     with victim.peers(1_500) as peers:
         for i, peer in enumerate(peers):
             peer.sendall(HELLO + enter(0, run_id="refused", machines=(60_000 - i % 2, 60_000), static=True,

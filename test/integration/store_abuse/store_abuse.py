@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Clients that misbehave in every way, and some that do not, at one acc-rendezvous.
+"""Misbehaving and well-behaved clients of one acc-rendezvous.
 
     store_abuse.py ACC_RENDEZVOUS [--seconds N] [--seed N] [--any-memory]
 
-The others must be served as if alone; afterwards nothing is left of the rest: no connection, no
-memory. --any-memory: the server has a sanitizer in it, which keeps what is freed.
+The well-behaved clients must be served correctly. Afterwards the server must have closed all
+connections and released their memory. --any-memory: skip the check of memory, for a server that was
+built with a sanitizer, which keeps freed memory.
 """
 import argparse
 import multiprocessing
@@ -27,9 +28,9 @@ from store_bytes import VALIDATE, WAIT, keys_request, ping
 MIB = 1 << 20
 NUM_ATTACKERS = 3
 NUM_CLIENTS = 6
-# What the limits let one attacker make the server hold at once, see attacks.py.
+# Largest memory that one attacker can make the server use at once; see attacks.py.
 MIB_AN_ATTACKER = 700
-MIB_LEFT = 128  # the allocator keeps some
+MIB_LEFT = 128  # memory that the allocator may keep
 
 
 class Server:
@@ -41,7 +42,7 @@ class Server:
         self.port = int(line.rsplit(":", 1)[1])
 
     def mib(self, field):
-        """VmRSS: memory now; VmHWM: the most there was."""
+        """VmRSS: current memory; VmHWM: peak memory."""
         for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
             if line.startswith(field + ":"):
                 return int(line.split()[1]) / 1024
@@ -50,7 +51,7 @@ class Server:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def stop_with_company(self):
-        """Nobody who is still connected keeps the server from its end."""
+        """Stops the server while clients are connected, which must not delay it."""
         with Victim(self.port, "last").peers(3) as (stranger, client, agent):
             stranger.sendall(VALIDATE[:1])
             client.sendall(VALIDATE + keys_request(WAIT, [b"never"]) + ping(1))
@@ -62,7 +63,7 @@ class Server:
 
 
 def attack(port, seed, attacks, end, report):
-    """One attacker: its share of the attacks, then any, until the time is over."""
+    """One attacker: makes its share of the attacks, then random ones, until the time is over."""
     victim = Victim(port, seed)
     done = Counter()
     while done.total() < len(attacks) or time.monotonic() < end:
@@ -70,7 +71,7 @@ def attack(port, seed, attacks, end, report):
         each = attacks[turn] if turn < len(attacks) else victim.dice.choice(ATTACKS)
         try:
             each(victim)
-        except Exception as error:  # for the one who reads the report
+        except Exception as error:  # reported at the end
             report.put((done, f"attack {each.__name__}, seed {seed}: {error!r}"))
             return
         done[each.__name__] += 1
@@ -78,7 +79,7 @@ def attack(port, seed, attacks, end, report):
 
 
 def run_attackers(port, seconds, seed):
-    """How often each attack was made, and what went wrong."""
+    """Returns how often each attack was made, and the errors."""
     report = multiprocessing.Queue()
     end = time.monotonic() + seconds
     attackers = [multiprocessing.Process(target=attack, args=(port, seed + i, ATTACKS[i::NUM_ATTACKERS], end, report))
@@ -96,7 +97,7 @@ def run_attackers(port, seconds, seed):
 
 
 def wait_until_left_alone(server, num_descriptors):
-    """The server has noticed that all are gone. ctest's time limit ends a wait in vain."""
+    """Waits until the server has noticed that all clients are gone; ctest's timeout limits the wait."""
     while server.process.poll() is None and server.num_descriptors() > num_descriptors:
         time.sleep(0.05)
 

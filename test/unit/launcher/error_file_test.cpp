@@ -74,7 +74,7 @@ TEST_CASE("error files: other forms, and files that are none") {
         "{\"message\":" + nested + std::string(500'000, ']') + "}"}) {
     CAPTURE(bad.substr(0, 40));
     const ErrorFile file = disk.read(bad);
-    CHECK(file.message == disk.refusal("is not an error file as PyTorch writes it"));
+    CHECK(file.message == disk.refusal("is not an error file in PyTorch's format"));
     CHECK(file.text.empty());
   }
 }
@@ -86,13 +86,13 @@ TEST_CASE("error files: a huge or endless one costs neither time nor memory") {
   CHECK(disk.read().message == disk.refusal("is larger than 1 MiB"));
   std::filesystem::remove(disk.path());
   std::filesystem::create_symlink("/dev/zero", disk.path());
-  CHECK(disk.read().message == disk.refusal("is no regular file"));
+  CHECK(disk.read().message == disk.refusal("is not a regular file"));
   std::filesystem::remove(disk.path());
   REQUIRE(::mkfifo(disk.path().c_str(), 0600) == 0);  // nobody ever writes
-  CHECK(disk.read().message == disk.refusal("is no regular file"));
+  CHECK(disk.read().message == disk.refusal("is not a regular file"));
   std::filesystem::remove(disk.path());
   std::filesystem::create_directory(disk.path());
-  CHECK(disk.read().message == disk.refusal("is no regular file"));
+  CHECK(disk.read().message == disk.refusal("is not a regular file"));
   std::filesystem::remove(disk.path());
   std::filesystem::create_symlink("error.json", disk.path());
   CHECK(disk.read().message == disk.refusal("cannot be read: Too many levels of symbolic links"));

@@ -142,8 +142,8 @@ TEST_CASE("estimate-memory: what a config lacks is said at once") {
   CHECK(contains(error_of([] { size_of_config("{}"); }), "model_type is missing"));
   const std::string missing =
       error_of([] { size_of_config(R"({"model_type": "gpt2", "n_embd": "wide", "n_layer": 2})"); });
-  CHECK(contains(missing, "n_embd must be a count, got \"wide\""));
-  CHECK(contains(missing, "vocab_size must be a count, got nothing"));
+  CHECK(contains(missing, "n_embd must be an integer of at least 0, got \"wide\""));
+  CHECK(contains(missing, "vocab_size must be an integer of at least 0, got nothing"));
 }
 
 TEST_CASE("estimate-memory: a number of parameters") {
@@ -196,12 +196,12 @@ TEST_CASE("estimate-memory: files that are something else") {
     return error("shape.safetensors",
                  std::string({static_cast<char>(header.size()), 0, 0, 0, 0, 0, 0, 0}) + header);
   };
-  CHECK(contains(shaped("[-1]"), "the shape of t is no shape: [-1]"));
-  CHECK(contains(shaped("[4294967296,4294967296]"), "the shape of t is no shape"));
+  CHECK(contains(shaped("[-1]"), "the shape of t is invalid: [-1]"));
+  CHECK(contains(shaped("[4294967296,4294967296]"), "the shape of t is invalid"));
   CHECK(contains(error("x.index.json", "{}"), "weight_map"));
   CHECK(contains(error("y.index.json", R"({"weight_map": {"t": "gone.safetensors"}})"), "gone"));
-  CHECK(
-      contains(error_of([] { size_of_source("no-such-model", 1); }), "there is no no-such-model"));
+  CHECK(contains(error_of([] { size_of_source("no-such-model", 1); }),
+                 "no-such-model does not exist"));
   const TemporaryFolder empty;
   CHECK(contains(error_of([&] { size_of_source(empty.path(), 1); }), "config.json"));
 }

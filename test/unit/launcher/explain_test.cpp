@@ -52,7 +52,7 @@ TEST_CASE("explain says line by line what a launch would do") {
         "rendezvous  static at 127.0.0.1, a free port\n            run id none\n",
         "restarts    none; 30 s from SIGTERM to SIGKILL\n", "output      to the console\n",
         "command     ./train 'a b'\n", "  FSDP_SHARDING_STRATEGY=SHARD_GRAD_OP\n",
-        "  LOCAL_RANK=0    by local rank: 0 1\n", "  MASTER_PORT=(known at the start)\n"}) {
+        "  LOCAL_RANK=0    by local rank: 0 1\n", "  MASTER_PORT=(known when the job starts)\n"}) {
     CAPTURE(line);
     CHECK(contains(text, line));
   }
@@ -142,7 +142,7 @@ TEST_CASE("what a rendezvous decides is not made up") {
   }
   CHECK(json["environment"]["set"]["LOCAL_RANK"] == "0");
   CHECK(contains(explain(plan_of(fixture, words), fixture.environment),
-                 "the rendezvous hands out the ranks"));
+                 "the rendezvous assigns the ranks"));
 }
 
 TEST_CASE("every value of the JSON has its source") {

@@ -138,7 +138,7 @@ TEST_CASE("the report of several machines: who failed when, how the rest ended, 
         "    machine 2 (node2)\n"
         "      ranks 9-10: ended by acclaunch, killed by SIGTERM (signal 15)\n"
         "      rank 11: exited with code 0\n"
-        "  machine 3 (node3) did not say how its workers ended\n"
+        "  machine 3 (node3) did not report how its workers ended\n"
         "  then      restart 1 of 3 in 2 s\n"
         "  logs      /logs/run/attempt_0\n"
         "  report    /logs/run/attempt_0/report.json\n" +

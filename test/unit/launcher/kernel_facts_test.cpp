@@ -84,11 +84,11 @@ WorkerRecord killed_by(int signal, bool core_dumped = false) {
 }
 
 const std::string kNotForMemory =
-    "SIGKILL came neither from acclaunch nor from the kernel for want of memory";
+    "SIGKILL came neither from acclaunch nor from the kernel's out-of-memory (OOM) killer";
 
 }  // namespace
 
-TEST_CASE("a kill for want of memory that the kernel's log tells of") {
+TEST_CASE("an out-of-memory kill that the kernel log names") {
   const FakeRoot root;
   root.add_cgroup1("/job", 0, "9223372036854771712");
   root.add_cgroup1("/job/limited", 0, "8589934592");
@@ -106,18 +106,19 @@ TEST_CASE("a kill for want of memory that the kernel's log tells of") {
       "3,4,4,-;Out of memory: Killed process 47110 (python3) total-vm:1kB, "
       "anon-rss:1048576kB, file-rss:0kB, shmem-rss:1048576kB, UID:0\n");
   CHECK(facts.cause(killed_by(SIGKILL), "") ==
-        "killed by the kernel for want of memory: 7.9 GiB resident, the limit of cgroup "
+        "killed by the kernel: out of memory (OOM); 7.9 GiB resident, the limit of cgroup "
         "/job/limited is 8 GiB");
   WorkerRecord other = killed_by(SIGKILL);
   other.pid = 47110;
   CHECK(facts.cause(other, "") ==
-        "killed by the kernel for want of memory: 2 GiB resident, the machine has 16 GiB");
+        "killed by the kernel: out of memory (OOM); 2 GiB resident, the machine has 16 GiB");
   root.append("dev/kmsg",
               "3,5,5,-;Memory cgroup out of memory: Killed process 4800 (python3) total-vm:1kB, "
               "anon-rss:1048576kB, file-rss:0kB, shmem-rss:0kB, UID:0\n");  // no line before it
   other.pid = 4800;
   CHECK(facts.cause(other, "") ==
-        "killed by the kernel for want of memory: 1 GiB resident, all that its cgroup may have");
+        "killed by the kernel: out of memory (OOM); 1 GiB resident, the memory limit of its "
+        "cgroup");
   other.pid = 471;
   CHECK(facts.cause(other, "") == kNotForMemory);
   WorkerRecord ours = killed_by(SIGKILL);
@@ -126,15 +127,15 @@ TEST_CASE("a kill for want of memory that the kernel's log tells of") {
   CHECK(facts.cause(killed_by(SIGTERM), "").empty());
 }
 
-TEST_CASE("a kill for want of memory that is only counted") {
+TEST_CASE("an out-of-memory kill that is only counted") {
   SUBCASE("version 1") {
     const FakeRoot root;
     root.add_cgroup1("/job", 3, "8589934592");
     const KernelFacts facts(root.path());
     root.add_cgroup1("/job", 4, "8589934592");
     CHECK(facts.cause(killed_by(SIGKILL), "") ==
-          "probably killed by the kernel for want of memory (its cgroup counts 1 more such kill "
-          "since the start); it had 7.9 GiB; the limit of its cgroup is 8 GiB");
+          "probably killed by the kernel: out of memory (OOM); its cgroup counts 1 OOM kill since "
+          "the start; its peak memory was 7.9 GiB; the limit of its cgroup is 8 GiB");
   }
   SUBCASE("version 2, in a container") {
     const FakeRoot root;
@@ -145,8 +146,8 @@ TEST_CASE("a kill for want of memory that is only counted") {
     CHECK(facts.cause(killed_by(SIGKILL), "") == kNotForMemory);
     root.add_cgroup2(2, "8589934592");
     CHECK(facts.cause(killed_by(SIGKILL), "") ==
-          "probably killed by the kernel for want of memory (its cgroup counts 2 more such kills "
-          "since the start); it had 7.9 GiB; the limit of its cgroup is 8 GiB");
+          "probably killed by the kernel: out of memory (OOM); its cgroup counts 2 OOM kills since "
+          "the start; its peak memory was 7.9 GiB; the limit of its cgroup is 8 GiB");
   }
   SUBCASE("by the machine alone") {
     const FakeRoot root;
@@ -155,8 +156,8 @@ TEST_CASE("a kill for want of memory that is only counted") {
     WorkerRecord worker = killed_by(SIGKILL);
     worker.peak_memory = 0;
     CHECK(facts.cause(worker, "") ==
-          "perhaps killed by the kernel for want of memory (the machine counts 1 more such kill "
-          "since the start)");
+          "perhaps killed by the kernel: out of memory (OOM); the machine counts 1 OOM kill since "
+          "the start");
   }
   SUBCASE("by nobody") {
     const acc::test::TemporaryFolder nothing;
@@ -211,7 +212,7 @@ TEST_CASE("where a core dump is") {
   fs::last_write_time(folder / "core", fs::file_time_type::clock::now() - std::chrono::hours(24));
   const KernelFacts facts(root.path());
   const auto cause = [&] { return facts.cause(killed_by(SIGSEGV, true), folder); };
-  CHECK(cause() == "core dump written, by kernel.core_pattern core");
+  CHECK(cause() == "core dump written, but not found; kernel.core_pattern is \"core\"");
   std::ofstream(folder / "core") << "new";
   CHECK(cause() == "core dump in " + (folder / "core").string());
   root.write("proc/sys/kernel/core_pattern", root.path("dumps/%e.%p.%t").string());
@@ -221,20 +222,20 @@ TEST_CASE("where a core dump is") {
   CHECK(cause() == "core dump in " + root.path("dumps/python3.4711.123").string());
   root.write("proc/sys/kernel/core_pattern", "|/usr/lib/systemd/systemd-coredump %P %u\n");
   CHECK(cause() ==
-        "core dump handed to /usr/lib/systemd/systemd-coredump; see coredumpctl info 4711");
+        "core dump passed to /usr/lib/systemd/systemd-coredump; see coredumpctl info 4711");
   root.write("proc/sys/kernel/core_pattern", "|/bin/crash\n");
-  CHECK(cause() == "core dump handed to /bin/crash");
+  CHECK(cause() == "core dump passed to /bin/crash");
 }
 
 TEST_CASE("signals that have a usual reason") {
   const FakeRoot root;
   const KernelFacts facts(root.path());
   const auto cause = [&](int signal) { return facts.cause(killed_by(signal, true), ""); };
-  CHECK(cause(SIGXCPU).starts_with("its limit of CPU time (ulimit -t) is over; core dump "));
-  CHECK(cause(SIGSYS).starts_with("it made a system call that a filter forbids (seccomp); "));
+  CHECK(cause(SIGXCPU).starts_with("it exceeded the limit on CPU time (ulimit -t); core dump "));
+  CHECK(cause(SIGSYS).starts_with("it made a system call that a seccomp filter forbids; "));
   CHECK(cause(SIGBUS).starts_with("core dump "));  // there is no /dev/shm
   fs::create_directories(root.path("dev/shm"));
-  CHECK(cause(SIGBUS).starts_with("perhaps /dev/shm was full, which holds "));
+  CHECK(cause(SIGBUS).starts_with("perhaps /dev/shm was full; its size is "));
   CHECK(cause(SIGTERM).empty());
   WorkerRecord ours = killed_by(SIGABRT, true);
   ours.told_to_end = true;
@@ -249,13 +250,14 @@ TEST_CASE("why there is no core dump") {
   const rlimit none{0, before.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_CORE, &none) == 0);
   CHECK(facts.cause(killed_by(SIGABRT), "") ==
-        "no core dump: its limit is 0 (ulimit -c unlimited)");
+        "no core dump: the limit on core files is 0 (raise it by ulimit -c unlimited)");
   CHECK(facts.cause(killed_by(SIGTERM), "").empty());
   const rlimit most{before.rlim_max, before.rlim_max};
   if (before.rlim_max != 0) {
     REQUIRE(::setrlimit(RLIMIT_CORE, &most) == 0);
     CHECK(facts.cause(killed_by(SIGABRT), "") ==
-          "no core dump, though its limit allows one: kernel.core_pattern is \"core\"");
+          "no core dump, although the limit (ulimit -c) allows one; kernel.core_pattern is "
+          "\"core\"");
   }
   REQUIRE(::setrlimit(RLIMIT_CORE, &before) == 0);
 }

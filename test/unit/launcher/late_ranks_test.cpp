@@ -136,7 +136,7 @@ TEST_CASE("the report for people: the late rank first, ranks of one place togeth
                                 : worker(rank, {{world(4), 41, State::waiting}}));
   }
   CHECK(last_collectives(workers, late_ranks(workers, std::nullopt)) ==
-        "  late      rank 2: it did not come to reduce_scatter 41 of unit h.3, backward, in which "
+        "  late      rank 2 did not enter reduce_scatter 41 of unit h.3, backward, in which "
         "ranks 0-1,3 waited for 3 s\n"
         "  last collectives:\n"
         "    rank 2: reduce_scatter 40 of unit h.3, backward, done; then in backward of unit h.2\n"

@@ -116,7 +116,7 @@ TEST_CASE("what is no machine's report is refused, with the reason") {
       {with(good, "\"machine_rank\":2", "\"machine_rank\":-1"), "it is -1"},
       {with(good, "\"machine_rank\":2", "\"machine_rank\":2.0"), "it is 2.0"},
       {with(good, "\"machine_rank\":2", "\"machine_rank\":18446744073709551615"), "it is 1844"},
-      {with(good, "\"host\":\"node2\"", "\"host\":null"), "host must be a text, it is null"},
+      {with(good, "\"host\":\"node2\"", "\"host\":null"), "host must be a string, it is null"},
       {with(good, "\"workers\":[", "\"workers\":[7,"), worker + " must be an object, it is number"},
       {with(good, "\"pid\":4711", "\"pid\":\"4711\""), worker + ": pid must be an integer"},
       {with(good, "\"pid\":4711", "\"pid\":2147483648"), worker + ": pid must be an integer"},
@@ -126,7 +126,7 @@ TEST_CASE("what is no machine's report is refused, with the reason") {
       {with(good, "\"end\":", "\"end\":[],\"x\":"), worker + ": end must be an object or null"},
       {with(good, "\"moment_us\":-", "\"moment_us\":-99999999999"), "moment_us must be an integer"},
       {with(good, "\"ended_at_us\":1", "\"ended_at_us\":9111"), "ended_at_us must be an integer"},
-      {with(good, "\"traceback\":[", "\"traceback\":[1,"), "traceback must be a list of texts"},
+      {with(good, "\"traceback\":[", "\"traceback\":[1,"), "traceback must be a list of strings"},
       {with(good, "\"traceback\":[", "\"traceback\":{},\"x\":["), "traceback must be a list"},
   };
   CHECK(refusal(good) == "taken");

@@ -136,7 +136,7 @@ TEST_CASE("console: a full disk is named on the other stream, and the job goes o
     const std::string seen = (is_stderr ? f.seen_out : f.seen_err).get();
     const std::string notice = std::string("acclaunch: cannot write to ") +
                                (is_stderr ? "stderr" : "stdout") +
-                               ": No space left on device; what follows is dropped\n";
+                               ": No space left on device; its further output is dropped\n";
     CHECK(seen == notice + "[3] all well\n");
     CHECK(losses.seen == Seen{{is_stderr, ENOSPC}});
     CHECK((file_text(path) == lines(50'000)));
@@ -151,7 +151,8 @@ TEST_CASE("console: a file whose disk is full ends alone") {
     ends = {};
   });
   CHECK(f.seen_err.get() ==
-        "acclaunch: cannot write /dev/full: No space left on device; it ends here\n");
+        "acclaunch: cannot write /dev/full: No space left on device; this file gets no further "
+        "output\n");
   CHECK((f.seen_out.get() == with_prefix("[0] ", lines(50'000))));
 }
 

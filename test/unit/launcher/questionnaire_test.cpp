@@ -144,7 +144,7 @@ TEST_CASE("questionnaire: replicas on one machine are two or more") {
   const Question processes = question_of("num_processes", {{"distributed_type", "4"}});
   CHECK(processes.fallback == "2");
   CHECK(read_answer(processes, "") == "2");
-  CHECK(contains(refusal(processes, "1"), "an integer of 2 to"));
+  CHECK(contains(refusal(processes, "1"), "an integer from 2 to"));
   CHECK(read_answer(processes, "2") == "2");
 }
 

@@ -1,3 +1,5 @@
+// acclaunch convert and reshard: write a checkpoint in another format, or for another number of
+// ranks. The work is done by checkpoint::conversion of the runtime.
 #include "checkpoint/convert/convert.hpp"
 
 #include "acc/base/error.hpp"
@@ -28,20 +30,23 @@ const std::map<std::string, Target>& targets() {
   return kTargets;
 }
 
+/// Reads the flags of convert. Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConvertFlags& flags) {
-  CLI::App app("Writes a checkpoint of any format in another, in bounded memory.",
+  CLI::App app("Converts a checkpoint from any supported format to another, in bounded memory.",
                "acclaunch convert");
   app.add_option("path", flags.path, "the checkpoint: a file or a folder")->required();
-  app.add_option("out", flags.out, "the folder for the other one")->required();
+  app.add_option("out", flags.out, "the output folder")->required();
   app.add_option(
          "--to", flags.to,
-         "safetensors, bin (pytorch_model.bin, optimizer.bin), dcp (torch's, in a folder of "
-         "Accelerate's where there is an optimizer), deepspeed")
+         "output format: safetensors, bin (pytorch_model.bin, optimizer.bin), dcp "
+         "(torch.distributed.checkpoint; with optimizer state in Accelerate's folder layout) or "
+         "deepspeed")
       ->required()
       ->check(CLI::IsMember({"safetensors", "bin", "dcp", "deepspeed"}));
-  app.add_option("--zero_stage", flags.zero_stage, "of a deepspeed checkpoint; default 2")
+  app.add_option("--zero_stage", flags.zero_stage, "ZeRO stage of --to deepspeed; default 2")
       ->check(CLI::Range(1, 3));
-  app.add_option("--index", flags.index, "which of several models of a save folder; default 0")
+  app.add_option("--index", flags.index,
+                 "index of the model in a folder that holds several; default 0")
       ->check(CLI::Range(0, 1'000'000));
   flags.work.add_num_processes(app, false);
   flags.work.add_dtype(app);
@@ -51,15 +56,17 @@ bool read(std::span<const std::string> arguments, ConvertFlags& flags) {
   return read_options(app, arguments);
 }
 
+/// Reads the flags of reshard. Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConvertFlags& flags, const char* name) {
   CLI::App app(
-      "Cuts a sharded checkpoint for another number of ranks: a torch DCP folder in rows, a "
-      "folder\n"
-      "that Accelerate's save_state or train_gpt --save filled, a DeepSpeed checkpoint. Programs\n"
-      "load it in any world as it is; this is for those that do not.",
+      "Rewrites a sharded checkpoint for another number of ranks: a torch DCP folder sharded by "
+      "rows,\n"
+      "a folder written by Accelerate's save_state or train_gpt --save, or a DeepSpeed "
+      "checkpoint.\n"
+      "Most programs load a checkpoint with any number of ranks; this is for those that do not.",
       name);
   app.add_option("path", flags.path, "the checkpoint")->required();
-  app.add_option("out", flags.out, "the folder for the other one")->required();
+  app.add_option("out", flags.out, "the output folder")->required();
   flags.work.add_num_processes(app, true);
   flags.work.add_overwrite(app);
   flags.work.add_threads(app);

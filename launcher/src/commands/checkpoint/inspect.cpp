@@ -1,3 +1,5 @@
+// acclaunch inspect: lists the tensors and other values of a checkpoint from its headers and
+// metadata, as text or as JSON (docs/checkpoints.md). Does not read tensor data.
 #include "acc/base/text.hpp"
 #include "checkpoint/catalog/open.hpp"
 #include "commands/checkpoint/shared.hpp"
@@ -27,7 +29,8 @@ std::uint64_t elements_nbytes(const StoredTensor& tensor) {
   return static_cast<std::uint64_t>(checkpoint::numel_of(tensor.shape)) * size_of(tensor.dtype);
 }
 
-/// Every archive has its own.
+/// True if checksums are stored for all pieces of the tensor. Pieces in a torch.save archive always
+/// have them: a ZIP archive stores a CRC-32 per record.
 bool has_checksums(const StoredTensor& tensor) {
   const auto pieces = tensor.all_pieces();
   return std::all_of(pieces.begin(), pieces.end(), [](const StoredPiece& piece) {
@@ -35,6 +38,7 @@ bool has_checksums(const StoredTensor& tensor) {
   });
 }
 
+/// Sums over all tensors of a checkpoint.
 struct Totals {
   std::uint64_t tensors = 0;
   std::uint64_t nbytes = 0;
@@ -61,11 +65,11 @@ std::string checksums_in_words(const Totals& totals) {
     return "none";
   }
   return totals.with_checksums == totals.tensors
-             ? "of every tensor"
-             : fmt::format("of {} of the tensors", totals.with_checksums);
+             ? "for every tensor"
+             : fmt::format("for {} of the tensors", totals.with_checksums);
 }
 
-/// The name is last: it may be long.
+/// One row of the table of tensors. The name is the last column, since it may be long.
 using Row = std::array<std::string, 6>;
 
 std::string table(const std::vector<Row>& rows) {
@@ -132,11 +136,12 @@ std::string in_words(const Stored& stored) {
     text += fmt::format("{}: {}, {}\n", kind, count_of(sums.first, "tensor"),
                         in_decimal_units(sums.second));
   }
-  return text + fmt::format("in all: {}, {} in {}\n", count_of(totals.tensors, "tensor"),
+  return text + fmt::format("total: {}, {} in {}\n", count_of(totals.tensors, "tensor"),
                             in_decimal_units(totals.nbytes),
                             count_of(stored.catalog.files.size(), "file"));
 }
 
+/// Returns `value`, or null if it is not known.
 template <typename T>
 Json known_if(bool known, const T& value) {
   return known ? Json(value) : Json(nullptr);
@@ -189,20 +194,21 @@ Json in_json(const Stored& stored) {
 }  // namespace
 
 int inspect_command(std::span<const std::string> arguments) {
-  CLI::App app("Tells what a checkpoint of any format holds; reads no tensor.",
+  CLI::App app("Lists the contents of a checkpoint of any format, without reading its tensors.",
                "acclaunch inspect");
   std::string path;
   bool json = false;
   int index = 0;
   app.add_option("path", path, "the checkpoint")->required();
-  app.add_option("--index", index, "which of several models of a save folder; default 0")
+  app.add_option("--index", index, "index of the model in a folder that holds several; default 0")
       ->check(CLI::Range(0, 1'000'000));
-  app.add_flag("--json", json, "for programs, with the place of every piece");
+  app.add_flag("--json", json, "print JSON, with file and offset of every piece");
   if (!read_options(app, arguments)) {
     return 0;
   }
   const Stored stored = checkpoint::open_checkpoint(path, checkpoint::Want::everything, index);
-  std::fputs((json ? in_json(stored).dump(1) + "\n" : printable_lines(in_words(stored))).c_str(), stdout);
+  std::fputs((json ? in_json(stored).dump(1) + "\n" : printable_lines(in_words(stored))).c_str(),
+             stdout);
   return 0;
 }
 

@@ -1,3 +1,5 @@
+// acclaunch merge-weights: merges the weights of a sharded checkpoint into one file. Flags and
+// behaviour follow accelerate merge-weights (accelerate/commands/merge.py).
 #include "acc/base/error.hpp"
 #include "checkpoint/convert/convert.hpp"
 #include "commands/checkpoint/shared.hpp"
@@ -26,23 +28,23 @@ bool read(std::span<const std::string> arguments, MergeFlags& flags) {
   CLI::App app(
       "Merges the weights of a sharded checkpoint into one file, OUT/model.safetensors, in "
       "bounded\n"
-      "memory. The checkpoint may be a torch DCP folder, a folder that Accelerate's save_state or\n"
-      "train_gpt --save filled, or a DeepSpeed checkpoint (its fp32 weights, as zero_to_fp32.py\n"
-      "gives them).",
+      "memory. The checkpoint may be a torch DCP folder, a folder written by Accelerate's\n"
+      "save_state or train_gpt --save, or a DeepSpeed checkpoint (fp32 weights, as\n"
+      "zero_to_fp32.py writes them).",
       "acclaunch merge-weights");
   app.add_option("checkpoint_directory", flags.checkpoint_directory, "the checkpoint")->required();
-  app.add_option("output_path", flags.output_path, "the folder for the merged weights")->required();
+  app.add_option("output_path", flags.output_path, "folder for the merged weights")->required();
   app.add_flag("--unsafe_serialization", flags.unsafe_serialization,
-               "write pytorch_model.bin rather than model.safetensors");
+               "write pytorch_model.bin instead of model.safetensors");
   app.add_flag("--remove_checkpoint_dir", flags.remove_checkpoint_dir,
-               "remove the checkpoint's folder, after what was written has been checked");
+               "remove the checkpoint's folder after the output has been verified");
   flags.work.add_dtype(app);
   flags.work.add_max_shard_size(app);
   flags.work.add_threads(app);
   return read_options(app, arguments);
 }
 
-/// Whether `inner` is `outer` or lies in it.
+/// True if `inner` is `outer` or is inside of it.
 bool lies_in(const fs::path& inner, const fs::path& outer) {
   const fs::path path = fs::weakly_canonical(inner);
   const fs::path folder = fs::weakly_canonical(outer);
@@ -50,20 +52,20 @@ bool lies_in(const fs::path& inner, const fs::path& outer) {
          folder.end();
 }
 
-/// What is removed must hold nothing but what was merged.
+/// Throws Error(config) if the folder to remove contains anything else than the merged weights.
 void check_removable(const MergeFlags& flags, const checkpoint::Stored& stored) {
   if (lies_in(flags.output_path, flags.checkpoint_directory)) {
     throw Error(Errc::config, "--remove_checkpoint_dir would remove " + flags.output_path +
-                                  " too, which lies in " + flags.checkpoint_directory);
+                                  " too, which is inside of " + flags.checkpoint_directory);
   }
   const bool has_more = stored.format == Format::save_folder ||
-                        stored.path != flags.checkpoint_directory ||  // one of a series
+                        stored.path != flags.checkpoint_directory ||  // the newest of a series
                         fs::exists(fs::path(flags.checkpoint_directory) / "latest");
   if (has_more || !fs::is_directory(flags.checkpoint_directory)) {
     throw Error(Errc::config,
                 "--remove_checkpoint_dir: " + flags.checkpoint_directory +
-                    " holds more than the weights that are merged; give the folder of the weights "
-                    "itself (pytorch_model_fsdp_0, or a DeepSpeed tag), or remove it by hand");
+                    " contains more than the merged weights; give the folder of the weights itself "
+                    "(pytorch_model_fsdp_0, or a DeepSpeed tag), or remove it by hand");
   }
 }
 
@@ -80,7 +82,7 @@ int merge_weights_command(std::span<const std::string> arguments) {
   options.merge = true;
   if (flags.unsafe_serialization && options.max_shard_nbytes != 0) {
     throw Error(Errc::invalid_argument,
-                "--max_shard_size is for safetensors; leave out --unsafe_serialization");
+                "--max_shard_size is for safetensors; remove --unsafe_serialization");
   }
   const checkpoint::Stored stored =
       checkpoint::open_checkpoint(flags.checkpoint_directory, checkpoint::Want::weights);

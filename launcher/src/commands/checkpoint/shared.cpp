@@ -26,6 +26,7 @@ struct Unit {
   double nbytes;
 };
 
+/// Compares ignoring case.
 bool equal_letters(std::string_view a, std::string_view b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char left, char right) {
     return std::toupper(static_cast<unsigned char>(left)) ==
@@ -33,7 +34,8 @@ bool equal_letters(std::string_view a, std::string_view b) {
   });
 }
 
-/// Of what follows the number; 0: none.
+/// Returns the bytes per unit for the text after a number; 0 if it is not a unit. Like Accelerate,
+/// "Gb" with a small b means gigabits.
 double unit_of(std::string_view text) {
   static constexpr std::array kUnits = {
       Unit{"", 1.0},       Unit{"KB", 1e3},        Unit{"MB", 1e6},          Unit{"GB", 1e9},
@@ -57,7 +59,7 @@ std::uint64_t parse_size(const std::string& text, std::string_view flag) {
   const double nbytes = error == std::errc() ? number * unit_of(unit) : 0.0;
   if (!(nbytes >= 1.0 && nbytes < 9e18)) {
     throw Error(Errc::invalid_argument, std::string(flag) +
-                                            ": expected bytes, or a size such as "
+                                            ": expected a number of bytes, or a size such as "
                                             "5GB or 500MiB, got '" +
                                             text + "'");
   }
@@ -80,30 +82,31 @@ std::string count_of(std::uint64_t count, std::string_view word) {
 }
 
 void WorkFlags::add_threads(CLI::App& app) {
-  app.add_option("--num_threads", num_threads_, "threads; default: one a core, at most 16")
+  app.add_option("--num_threads", num_threads_,
+                 "number of threads; default: one per core, at most 16")
       ->check(CLI::Range(1, 1024));
-  app.add_flag("--quiet", quiet_, "print nothing but errors");
+  app.add_flag("--quiet", quiet_, "print only errors");
 }
 
 void WorkFlags::add_dtype(CLI::App& app) {
-  app.add_option("--dtype", dtype_, "of the weights that are real numbers; default: as stored")
+  app.add_option("--dtype", dtype_, "dtype of floating-point weights; default: as stored")
       ->check(CLI::IsMember({"float32", "float16", "bfloat16", "fp32", "fp16", "bf16"}));
 }
 
 void WorkFlags::add_max_shard_size(CLI::App& app) {
   app.add_option("--max_shard_size", max_shard_size_,
-                 "several safetensors files of at most so much and an index: 5GB, 500MiB; "
-                 "default: one file");
+                 "largest size of a safetensors file, such as 5GB or 500MiB; writes several files "
+                 "and an index; default: one file");
 }
 
 void WorkFlags::add_num_processes(CLI::App& app, bool required) {
-  app.add_option("--num_processes", num_processes_, "ranks that the output is cut for")
+  app.add_option("--num_processes", num_processes_, "number of ranks to shard the output for")
       ->check(CLI::Range(1, 1'000'000))
       ->required(required);
 }
 
 void WorkFlags::add_overwrite(CLI::App& app) {
-  app.add_flag("--overwrite", overwrite_, "replace the checkpoint that is in OUT");
+  app.add_flag("--overwrite", overwrite_, "replace an existing checkpoint in OUT");
 }
 
 Options WorkFlags::options() const {
@@ -131,7 +134,7 @@ Progress progress_line(bool quiet) {
   return [](std::string_view what, std::uint64_t done, std::uint64_t total) {
     const double share =
         total == 0 ? 100.0 : 100.0 * static_cast<double>(done) / static_cast<double>(total);
-    std::string line = "\r\x1b[K";
+    std::string line = "\r\x1b[K";  // erases the previous line
     if (done < total) {
       line += fmt::format("{} {} of {}, {:.0f} %", what, in_decimal_units(done),
                           in_decimal_units(total), std::floor(share));

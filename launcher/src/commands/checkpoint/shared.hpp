@@ -8,19 +8,19 @@
 #include <string>
 #include <string_view>
 
-/// What the commands on checkpoints have in common.
+/// Functions shared by the checkpoint commands.
 namespace acc::launcher {
 
-/// "1048576", "10GB" (decimal), "10GiB", "5Gb" (bits), as Accelerate reads them. Throws
-/// Error(invalid_argument) that begins with `flag`.
+/// Parses a size like Accelerate: "1048576", "10GB" (decimal), "10GiB", "5Gb" (bits). Returns
+/// bytes. Throws Error(invalid_argument) with a message that begins with `flag`.
 std::uint64_t parse_size(const std::string& text, std::string_view flag);
-/// "537 MB", "1.23 GB": decimal, as disks and Accelerate count.
+/// Formats a size in decimal units, like Accelerate: "537 MB", "1.23 GB".
 std::string in_decimal_units(std::uint64_t nbytes);
 
-/// "1 tensor", "3 tensors".
+/// Returns a count with its noun: "1 tensor", "3 tensors".
 std::string count_of(std::uint64_t count, std::string_view word);
 
-/// Flags of whatever works through a whole checkpoint.
+/// Flags of commands that read a whole checkpoint. A command adds the flags that it supports.
 class WorkFlags {
  public:
   void add_threads(CLI::App& app);
@@ -29,7 +29,7 @@ class WorkFlags {
   void add_num_processes(CLI::App& app, bool required);
   void add_overwrite(CLI::App& app);
 
-  /// After parsing.
+  /// Returns the options. Call it after parsing.
   [[nodiscard]] checkpoint::conversion::Options options() const;
   [[nodiscard]] bool quiet() const noexcept { return quiet_; }
 
@@ -41,10 +41,11 @@ class WorkFlags {
   std::string dtype_, max_shard_size_;
 };
 
-/// A line on the terminal that is renewed and taken away at the end; nothing elsewhere.
+/// Returns a callback that shows progress on one line of the terminal, and removes the line at the
+/// end. Returns an empty callback if `quiet`, or if stderr is not a terminal.
 checkpoint::conversion::Progress progress_line(bool quiet);
 
-/// What was written and what was left out, for the user.
+/// Prints the files that were written, and the parts of the checkpoint that were left out.
 void print_result(std::string_view what, const checkpoint::conversion::Result& result, bool quiet);
 
 }  // namespace acc::launcher

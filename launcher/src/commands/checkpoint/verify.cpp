@@ -1,3 +1,4 @@
+// acclaunch verify: reads all data of a checkpoint and compares it with the stored checksums.
 #include "checkpoint/convert/verify.hpp"
 
 #include "checkpoint/catalog/open.hpp"
@@ -22,7 +23,7 @@ std::string in_words(const conversion::Verification& found) {
                                 : count_of(found.damaged.size(), "fault") + "\n";
   if (found.unchecked_tensors != 0) {
     text += fmt::format(
-        "{} of {}, {}, could be read but not checked: no checksums are stored with them\n",
+        "{} of {}, {}, could be read but not verified: the checkpoint has no checksums for them\n",
         found.unchecked_tensors, count_of(found.tensors, "tensor"),
         in_decimal_units(found.unchecked_nbytes));
   }
@@ -33,9 +34,8 @@ std::string in_words(const conversion::Verification& found) {
 
 int verify_command(std::span<const std::string> arguments) {
   CLI::App app(
-      "Reads all of a checkpoint and checks it: that every file and every element is there, and "
-      "all\n"
-      "checksums. Exit status 1 where anything is damaged, 2 where it is no checkpoint.",
+      "Reads a whole checkpoint and verifies that every file and element is present and that all\n"
+      "checksums match. Exits with 1 if anything is damaged, and with 2 if it is not a checkpoint.",
       "acclaunch verify");
   std::string path;
   WorkFlags work;
@@ -44,7 +44,7 @@ int verify_command(std::span<const std::string> arguments) {
   if (!read_options(app, arguments)) {
     return 0;
   }
-  path = checkpoint::find_checkpoint(path);
+  path = checkpoint::find_checkpoint(path);  // a series' folder stands for its newest checkpoint
   const conversion::Options options = work.options();
   const conversion::Verification found =
       conversion::verify(path, options.num_threads, options.progress);

@@ -8,6 +8,7 @@
 namespace acc::launcher {
 namespace {
 
+/// Returns the end of the prompt, which shows the default: " [yes/NO]: ", " [2]: ".
 std::string preset_of(const Question& question) {
   if (question.kind == QuestionKind::yes_no) {
     return question.fallback == "true" ? " [YES/no]: " : " [yes/NO]: ";
@@ -38,7 +39,7 @@ std::string ask_line(const Question& question, bool terminal) {
     const auto line = read_line();
     if (!line) {
       throw Error(Errc::invalid_argument,
-                  "the input ended before this was answered: " + question.text);
+                  "the input ended before this question was answered: " + question.text);
     }
     try {
       const std::string value = read_answer(question, *line);
@@ -60,7 +61,8 @@ Answers ask_all() {
   Answers answers;
   while (const auto question = next_question(answers)) {
     const bool menu = terminal && question->kind == QuestionKind::menu;
-    const bool one_choice = menu && question->choices.size() == 1;  // a pipe answers for Accelerate
+    // A pipe still gets the question, so that input made for Accelerate's questionnaire works.
+    const bool one_choice = menu && question->choices.size() == 1;
     answers.add(question->key, one_choice ? question->choices.front().value
                                : menu     ? choose_with_keys(*question)
                                           : ask_line(*question, terminal));

@@ -4,9 +4,9 @@
 
 namespace acc::launcher {
 
-/// Asks on standard input and output until all is known: with menus on a terminal, else line by
-/// line. A terminal is asked again after a wrong answer; from a file or pipe that is an error, as
-/// is the end of input. Throws Error(invalid_argument).
+/// Asks all questions on standard input and output: with menus on a terminal, else line by line. On
+/// a terminal a question is repeated after an invalid answer. From a file or pipe, an invalid
+/// answer is an error, and so is the end of input. Throws Error(invalid_argument).
 Answers ask_all();
 
 }  // namespace acc::launcher

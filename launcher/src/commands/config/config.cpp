@@ -1,3 +1,5 @@
+// acclaunch config: writes Accelerate's configuration file from the user's answers, with defaults
+// (--default), or from an older file (--update).
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/launcher/default_config.hpp"
@@ -25,17 +27,19 @@ struct ConfigOptions {
   bool overwrites = false;
 };
 
-/// False: --help was all that was asked for.
+/// Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConfigOptions& options) {
-  CLI::App app("Writes the configuration file of a launch: asks what is to be in it.",
+  CLI::App app("Asks questions and writes the configuration file of a launch.",
                "acclaunch config");
   app.add_option("--config_file", options.config_file,
                  "file to write; default: $HF_HOME/accelerate/default_config.yaml");
-  app.add_option("--mixed_precision", options.mixed_precision, "with default: no, fp16 or bf16")
+  app.add_option("--mixed_precision", options.mixed_precision, "with --default: no, fp16 or bf16")
       ->check(CLI::IsMember({"no", "fp16", "bf16"}));
-  app.add_flag("--default", options.makes_default, "ask nothing: one process a GPU, or the CPU");
-  app.add_flag("--update", options.updates, "add what an older file lacks, with its default");
-  app.add_flag("--overwrite", options.overwrites, "with default: replace the file if it is there");
+  app.add_flag("--default", options.makes_default,
+               "ask nothing: one process per GPU, or one on the CPU");
+  app.add_flag("--update", options.updates,
+               "ask nothing: add the keys that an older file lacks, with their defaults");
+  app.add_flag("--overwrite", options.overwrites, "with --default: replace an existing file");
   app.allow_config_extras(false);
   std::string word;
   app.add_option("action", word, "default or update: the same as --default, --update")
@@ -51,21 +55,23 @@ bool read(std::span<const std::string> arguments, ConfigOptions& options) {
   return true;
 }
 
+/// Returns the path of the file to write. Throws Error(config) if its folder does not exist; the
+/// default folder is created instead.
 fs::path file_to_write(const ConfigOptions& options, const plugins::Environment& environment) {
   std::error_code error;
   if (!options.config_file.empty()) {
     const fs::path folder = folder_of(options.config_file);
-    if (!fs::is_directory(folder, error)) {  // said before anything is asked
-      throw Error(Errc::config, "cannot write " + options.config_file + ": there is no folder " +
-                                    folder.string());
+    if (!fs::is_directory(folder, error)) {  // checked before the first question
+      throw Error(Errc::config, "cannot write " + options.config_file + ": the folder " +
+                                    folder.string() + " does not exist");
     }
     return options.config_file;
   }
   const fs::path path = default_config_path(environment);
   fs::create_directories(path.parent_path(), error);
   if (error) {
-    throw Error(Errc::config, "cannot make the folder " + path.parent_path().string() + ": " +
-                                  error.message() + "; --config_file can name another place");
+    throw Error(Errc::config, "cannot create the folder " + path.parent_path().string() + ": " +
+                                  error.message() + "; choose another file with --config_file");
   }
   return path;
 }
@@ -80,7 +86,7 @@ plugins::Node default_config(const ConfigOptions& options,
 plugins::Node updated_config(const fs::path& path) {
   const plugins::Document document = plugins::load_document(path);
   plugins::Settings checked;
-  plugins::apply_accelerate_config(document, checked);
+  plugins::apply_accelerate_config(document, checked);  // throws for invalid keys and values
   return updated_config_document(document);
 }
 
@@ -101,6 +107,7 @@ int config_command(std::span<const std::string> arguments) {
   } else {
     config = config_document(ask_all(), value_of(environment, variables::home, "/"));
   }
+  // Like Accelerate, only `default` protects an existing file.
   const bool keeps_other_file = options.makes_default && !options.overwrites;
   write_file(path, plugins::to_text(config, path),
              keeps_other_file ? Overwrite::no : Overwrite::yes);

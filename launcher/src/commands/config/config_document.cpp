@@ -1,3 +1,5 @@
+// Builds configuration files that equal those of Accelerate 1.15: the same keys, values and
+// defaults as accelerate/commands/config writes.
 #include "commands/config/config_document.hpp"
 
 #include "acc/plugins/settings.hpp"
@@ -10,13 +12,15 @@ namespace {
 
 using plugins::Node;
 
+/// Sets `key`, unless the map already contains it.
 void set_default(Node& map, const std::string& key, Node value) {
   if (map.find(key) == nullptr) {
     map.set(key, std::move(value));
   }
 }
 
-/// The entries of a class of Accelerate 1.15, ClusterConfig, that are neither none nor empty.
+/// Adds the defaults of Accelerate's class ClusterConfig (config_args.py) that are neither None nor
+/// empty; Accelerate writes only those.
 void add_defaults(Node& config) {
   set_default(config, "compute_environment", Node::string("LOCAL_MACHINE"));
   set_default(config, "debug", Node::boolean(false));
@@ -32,6 +36,7 @@ void add_defaults(Node& config) {
   set_default(config, "use_cpu", Node::boolean(false));
 }
 
+/// Converts an answer to the YAML type that Accelerate writes for the question.
 Node value_of(const Step& step, const std::string& value) {
   switch (step.kind) {
     case QuestionKind::yes_no: return Node::boolean(value == "true");
@@ -47,6 +52,7 @@ Node value_of(const Step& step, const std::string& value) {
   return Node::string(value);
 }
 
+/// Returns the block `name` of the file, and adds it if it does not exist.
 Node& place(Node& config, std::string_view name) {
   if (name == kTop) {
     return config;
@@ -59,11 +65,11 @@ std::string without_tilde(const std::string& path, const std::string& home) {
   return path == "~" || path.starts_with("~/") ? home + path.substr(1) : path;
 }
 
-/// Where an answer says more than its own key.
+/// Adds keys that follow from answers to other questions.
 void add_consequences(const Answers& answers, const std::string& home, Node& config) {
   if (const std::string* strategy = answers.find("fsdp_sharding_strategy")) {
-    // Accelerate's questionnaire writes the new name alone, which its launcher does not read with
-    // FSDP 1; with both the file says the same to either.
+    // With FSDP 1, Accelerate's questionnaire writes only fsdp_reshard_after_forward, which its
+    // launcher then ignores. Both keys are written, so that questionnaire and launcher agree.
     set_default(place(config, "fsdp_config"), "fsdp_reshard_after_forward",
                 Node::string(*strategy));
     if (answers.yes("fsdp_cpu_ram_efficient_loading")) {
@@ -91,13 +97,13 @@ bool names_a_choice(std::string_view key) {
   return key == "distributed_type" || (row != nullptr && row->type == plugins::Type::choice);
 }
 
-/// A bare `no` where a word is expected.
+/// Restores the word "no" for keys with named values: YAML reads a bare `no` as false.
 Node with_no_as_word(const Node& node) {
   const bool bare_no = node.kind == Node::Kind::boolean && node.text == "false";
   return bare_no ? Node::string("no") : node;
 }
 
-/// Top-level keys of earlier versions.
+/// Replaces top-level keys of earlier versions of Accelerate.
 void replace_old_keys(Node& config) {
   const Node* fp16 = config.find("fp16");
   if (fp16 != nullptr && fp16->text == "true") {

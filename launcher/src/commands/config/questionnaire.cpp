@@ -9,9 +9,10 @@
 namespace acc::launcher {
 namespace {
 
-/// Longer menus of ranks are no help.
+/// With more machines, the machine rank is asked for as a number instead of a menu.
 constexpr std::int64_t kLongestRankMenu = 16;
 
+/// Parses the choices of a step (see Step::choices) into the question.
 void add_choices(const Step& step, Question& question) {
   std::int64_t row = 0;
   for (std::string_view word : plugins::split(step.choices, '|')) {
@@ -26,7 +27,7 @@ void add_choices(const Step& step, Question& question) {
   }
 }
 
-/// What depends on more than the step.
+/// Sets the choices, limits and defaults that depend on earlier answers.
 void complete(const Answers& answers, Question& question) {
   if (question.key == "machine_rank") {
     const std::int64_t machines = answers.number("num_machines", 1);
@@ -41,9 +42,9 @@ void complete(const Answers& answers, Question& question) {
   }
   const bool one_machine = answers.number("num_machines", 1) == 1;
   if (question.key == "num_processes" && one_machine &&
-      distributed_type(answers) == "MULTI_GPU") {  // one GPU alone is "no distributed training"
+      distributed_type(answers) == "MULTI_GPU") {  // one GPU is "No distributed training"
     question.minimum = 2;
-    question.fallback = "2";  // Accelerate offers 1, and then ends with an error
+    question.fallback = "2";  // Accelerate's default is 1, with which it ends in an error
   }
 }
 
@@ -72,6 +73,8 @@ std::string numbers_of(const Question& question) {
   return text;
 }
 
+/// Returns the value of the choice that `input` selects. Input that selects an unsupported choice
+/// of Accelerate gets an error of its own.
 std::string read_choice(const Question& question, std::string_view input) {
   if (const Choice* choice = find_choice(question.choices, input)) {
     return choice->value;
@@ -83,7 +86,7 @@ std::string read_choice(const Question& question, std::string_view input) {
   refuse(numbers_of(question), input);
 }
 
-/// Accelerate takes yes and no alone; other words are known from the settings.
+/// Accelerate accepts only yes and no; this also accepts the words of boolean settings.
 std::string read_yes_no(std::string_view input) {
   const auto value = plugins::parse_boolean(input);
   if (!value) {
@@ -95,7 +98,7 @@ std::string read_yes_no(std::string_view input) {
 std::string read_number(const Question& question, std::string_view input) {
   const auto number = plugins::parse_integer(input);
   if (!number || *number < question.minimum || *number > question.maximum) {
-    refuse("an integer of " + std::to_string(question.minimum) + " to " +
+    refuse("an integer from " + std::to_string(question.minimum) + " to " +
                std::to_string(question.maximum),
            input);
   }
@@ -140,6 +143,7 @@ std::string distributed_type(const Answers& answers) {
   return answers.yes("use_fsdp") ? "FSDP" : *answers.find("distributed_type");
 }
 
+// Stateless: the next question is the first row that applies and has no answer.
 std::optional<Question> next_question(const Answers& answers) {
   for (const Step& step : questionnaire_steps()) {
     if (answers.find(step.key) == nullptr && (step.asked == nullptr || step.asked(answers))) {
@@ -164,7 +168,7 @@ std::string read_answer(const Question& question, std::string_view input) {
   input = plugins::trimmed(input.substr(0, input.find_last_not_of(" \t\r") + 1));
   if (input.empty()) {
     if (question.fallback.empty() && !question.may_be_empty) {
-      throw Error(Errc::invalid_argument, "an answer is needed, there is no default");
+      throw Error(Errc::invalid_argument, "an answer is required: there is no default");
     }
     return question.fallback;
   }

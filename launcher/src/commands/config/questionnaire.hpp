@@ -11,32 +11,33 @@ namespace acc::launcher {
 
 enum class QuestionKind { menu, yes_no, integer, real, text };
 
-/// An entry of a menu. Numbers count from 0 as in Accelerate's menus, so that the same keys choose
-/// the same; where acclaunch does not do what an entry stands for, its number stays free. Entries
-/// that are numbers are their own.
+/// An entry of a menu. Entries are numbered from 0 like in Accelerate's menus, so that the same
+/// digits have the same meaning. Entries that acclaunch does not support keep their number, which
+/// is then not in the menu. An entry that is an integer is selected by its own value.
 struct Choice {
   std::int64_t number;
-  std::string value;  ///< that the file gets
+  std::string value;  ///< value in the file
   std::string label;
 };
 
-/// "4  multi-GPU", as menus show it; the number alone where that is all there is to say.
+/// Returns the line of a menu: "4  multi-GPU", or only the number if the label is the same.
 std::string line_of(const Choice& choice);
 
+/// A question of the questionnaire.
 struct Question {
   std::string key;
   std::string text;
   QuestionKind kind = QuestionKind::yes_no;
-  std::string fallback;  ///< value of the empty answer; empty: none, an answer is needed
+  std::string fallback;  ///< value of an empty answer; empty: an answer is required
   std::vector<Choice> choices;
-  std::vector<Choice> refused;  ///< known to Accelerate alone
+  std::vector<Choice> refused;  ///< choices of Accelerate that acclaunch does not support
   bool may_be_empty = false;
-  std::int64_t minimum = 0;  ///< of an integer
-  std::int64_t maximum = 0;
+  std::int64_t minimum = 0;  ///< smallest value of an integer
+  std::int64_t maximum = 0;  ///< largest value of an integer
 };
 
-/// Values given so far, in the order of the questions: `true` or `false` for yes or no, else what
-/// the file will hold.
+/// The answers so far, in the order of the questions. The value is `true` or `false` for yes or no,
+/// otherwise the text for the file.
 class Answers {
  public:
   void add(std::string key, std::string value) {
@@ -51,15 +52,16 @@ class Answers {
   std::vector<std::pair<std::string, std::string>> values_;
 };
 
-/// What is to be asked after `answers`: Accelerate's questions, in its order, with its defaults.
-/// Nothing: all is known.
+/// Returns the next question after `answers`; empty if there is none. Questions, order and defaults
+/// are those of Accelerate.
 std::optional<Question> next_question(const Answers& answers);
 
-/// The value that `input` means: of a menu a number, value or label; yes or no; empty for the
-/// default. Throws Error(invalid_argument) saying what is expected.
+/// Converts user input to the value for the file. A menu accepts the number, value or label of an
+/// entry; an empty input selects the default. Throws Error(invalid_argument) with what is expected.
 std::string read_answer(const Question& question, std::string_view input);
 
-/// NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED: what the answers so far amount to.
+/// Returns the distributed_type that follows from the answers so far: NO, MULTI_CPU, MULTI_GPU,
+/// FSDP or DEEPSPEED.
 std::string distributed_type(const Answers& answers);
 
 }  // namespace acc::launcher

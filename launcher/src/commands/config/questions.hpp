@@ -6,16 +6,17 @@
 
 namespace acc::launcher {
 
-/// A row of the questionnaire. It is asked when the rows before it have been and `asked` holds.
+/// A row of the table of questions. Rows are asked in order; a row is skipped if `asked` is false.
 struct Step {
   std::string_view key;
   std::string_view text;
   QuestionKind kind = QuestionKind::yes_no;
   std::string_view fallback = {};
-  /// Of a menu, or the only words of a text: `VALUE` or `VALUE=label`, joined by `|`; `~` before
-  /// it: known, and refused by name.
+  /// Entries of a menu, or the accepted words of a text: `VALUE` or `VALUE=label`, separated by
+  /// `|`. An entry with the prefix `~` is not supported; choosing it is an error that names it.
   std::string_view choices = {};
-  /// Where the file holds the answer: a block, kTop, or empty where it steers the questions alone.
+  /// Place of the answer in the file: the name of a block, or kTop for the top level. Empty if the
+  /// answer is not written and only selects other questions.
   std::string_view block = {};
   bool (*asked)(const Answers&) = nullptr;  ///< null: always
   bool may_be_empty = false;
@@ -25,7 +26,8 @@ struct Step {
 
 inline constexpr std::string_view kTop = "top";
 
-/// Accelerate 1.15's questions in its order, without those of TPU, SageMaker and Megatron-LM.
+/// Returns the questions of Accelerate 1.15 (accelerate/commands/config/cluster.py) in its order,
+/// except those about TPU, SageMaker and Megatron-LM.
 std::span<const Step> questionnaire_steps() noexcept;
 
 }  // namespace acc::launcher

@@ -1,3 +1,4 @@
+// Menus on a terminal: raw key input by termios, drawing by ECMA-48 escape sequences.
 #include "commands/config/terminal.hpp"
 
 #include "acc/base/error.hpp"
@@ -18,10 +19,11 @@ namespace {
 
 constexpr std::array kEndings = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
 
-// What the handler needs, and a handler has no other way to get at it.
+// State for the signal handler, which can access only global variables.
 termios saved_modes;
 std::array<struct sigaction, kEndings.size()> saved_actions;
 
+/// Restores the terminal and ends the process by the same signal. Only async-signal-safe calls.
 extern "C" void put_terminal_back(int signal) {
   ::tcsetattr(STDIN_FILENO, TCSANOW, &saved_modes);
   constexpr std::string_view kShowCursor = "\033[?25h\n";
@@ -31,6 +33,7 @@ extern "C" void put_terminal_back(int signal) {
   ::raise(signal);
 }
 
+/// Reads without a buffer, so that no input is lost between line and menu questions.
 std::optional<char> read_byte() {
   char byte = 0;
   ssize_t count = 0;
@@ -46,7 +49,8 @@ struct Stroke {
   int digit = 0;
 };
 
-/// Arrow keys are ESC [ A or, in another mode of the terminal, ESC O A.
+/// Reads one key. Arrow keys are sent as ESC [ A or, in application mode, as ESC O A. Ctrl-D
+/// (\004) means the end of input.
 Stroke read_stroke() {
   std::optional<char> byte = read_byte();
   if (byte == '\033') {
@@ -122,7 +126,7 @@ KeyMode::KeyMode() {
   modes.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
   modes.c_cc[VMIN] = 1;
   modes.c_cc[VTIME] = 0;
-  modes.c_cc[VSUSP] = _POSIX_VDISABLE;  // a stopped program would leave the terminal like this
+  modes.c_cc[VSUSP] = _POSIX_VDISABLE;  // Ctrl-Z would leave the terminal in this mode
   ::tcsetattr(STDIN_FILENO, TCSADRAIN, &modes);
   print("\033[?25l");
 }

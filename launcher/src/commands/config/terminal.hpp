@@ -9,15 +9,16 @@
 
 namespace acc::launcher {
 
-/// One line of standard input without its end; nothing at the end of input. Reads no byte beyond
-/// it, so that keys typed early reach the next menu.
+/// Reads one line of standard input, without its line end; empty at the end of input. Reads no byte
+/// after the line, so that keys typed early reach the next menu.
 std::optional<std::string> read_line();
 
-/// Whether both ends of the conversation are a terminal that can move its cursor.
+/// True if standard input and output are a terminal that can move its cursor.
 bool on_terminal();
 
-/// While it lives, keys reach the program one by one and unechoed. The terminal is put back at the
-/// end, also when a signal ends the program. One at a time.
+/// Switches the terminal to single key input without echo, for the lifetime of the object. The
+/// terminal is restored by the destructor, or by a handler if a signal ends the program. Only one
+/// object may exist at a time.
 class KeyMode {
  public:
   KeyMode();
@@ -26,8 +27,8 @@ class KeyMode {
   ~KeyMode();
 };
 
-/// Lets the user choose with arrow keys, or a digit, and Enter. Returns the value. Throws
-/// Error(invalid_argument) at the end of input.
+/// Shows a menu in which the user chooses with the arrow keys or a digit, and Enter. Returns the
+/// value of the choice. Throws Error(invalid_argument) at the end of input.
 std::string choose_with_keys(const Question& question);
 
 }  // namespace acc::launcher

@@ -1,3 +1,5 @@
+// acclaunch env: prints the facts that a bug report needs. A fact that cannot be found out is
+// printed as "Not found"; the command does not fail because of it.
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 #include "acc/launcher/default_config.hpp"
@@ -16,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using plugins::Node;
 
-/// On one line, as YAML's flow style.
+/// Formats a node on one line, in YAML's flow style.
 std::string inline_text(const Node& node) {
   std::string text;
   for (const auto& [key, value] : node.entries) {
@@ -41,8 +43,8 @@ std::string lines_of(const Facts& facts, const char* indent = "") {
   return text;
 }
 
-/// The configuration in force without a flag, or the one that the flag names. A broken file at the
-/// default place is what the report may be about.
+/// Returns the keys of the configuration file that --config_file names, or of the default one. If
+/// the default file cannot be parsed, its error is printed, since the report may be about it.
 std::string config_text(const std::string& config_file, const plugins::Environment& environment) {
   const fs::path path =
       config_file.empty() ? default_config_path(environment) : fs::path(config_file);
@@ -79,7 +81,7 @@ Facts variable_facts(const plugins::Environment& environment) {
 }
 
 int env_command(std::span<const std::string> arguments) {
-  CLI::App app("Prints what a report of a problem should tell.", "acclaunch env");
+  CLI::App app("Prints version, machine and configuration, for a bug report.", "acclaunch env");
   std::string config_file;
   app.add_option("--config_file", config_file,
                  "configuration to show; default: $HF_HOME/accelerate/default_config.yaml");

@@ -15,18 +15,19 @@ std::string indices(const std::vector<int>& numbers) {
   return text.empty() ? "none" : text;
 }
 
-/// NCCL counts 2.28.3 as 22803.
+/// Returns the library's version. NCCL encodes 2.28.3 as 22803 (nccl.h, NCCL_VERSION).
 std::string version_of(void* library) {
   using GetVersion = int (*)(int*);
   const auto get_version = reinterpret_cast<GetVersion>(::dlsym(library, "ncclGetVersion"));
   int version = 0;
   if (get_version == nullptr || get_version(&version) != 0) {
-    return "of an unknown version";
+    return "unknown version";
   }
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
+/// Loads NCCL from the place where the runtime would load it.
 std::string nccl(const HostFacts& host) {
   try {
     const OpenedLibrary library =

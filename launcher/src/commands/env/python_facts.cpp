@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::seconds kPatience{20};
 
-// The packages' own records: an import of torch alone would take seconds.
+// Reads the versions from the packages' metadata, because importing torch takes seconds.
 constexpr std::string_view kQuestions = R"py(
 import platform, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +26,7 @@ constexpr std::array kNames = {"Python", "PyTorch", "Accelerate", "NumPy"};
 
 }  // namespace
 
+// The script prints one line per name in kNames. If Python cannot be started, all are "Not found".
 Facts python_facts(const plugins::Environment& environment) {
   const std::string python = value_of(environment, variables::python, "python3");
   std::istringstream lines(

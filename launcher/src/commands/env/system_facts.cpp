@@ -22,7 +22,7 @@ std::string gibibytes(double bytes) {
   return text.data();
 }
 
-/// "Debian GNU/Linux 12 (bookworm)", or nothing.
+/// Returns ", Debian GNU/Linux 12 (bookworm)", or an empty string if unknown.
 std::string distribution() {
   std::ifstream file("/etc/os-release");
   constexpr std::string_view kKey = "PRETTY_NAME=";
@@ -46,7 +46,7 @@ std::string memory() {
   ::sysinfo(&info);
   const double unit = info.mem_unit;
   return gibibytes(static_cast<double>(info.totalram) * unit) + ", " +
-         gibibytes(static_cast<double>(info.freeram) * unit) + " of it unused";
+         gibibytes(static_cast<double>(info.freeram) * unit) + " free";
 }
 
 std::string cores(const HostFacts& host) {
@@ -73,13 +73,14 @@ std::string shared_memory() {
          gibibytes(block * static_cast<double>(place.f_bavail)) + " free";
 }
 
+/// Returns the soft and hard limit of a resource.
 std::string limit(int resource) {
   rlimit limits{};
   ::getrlimit(static_cast<__rlimit_resource_t>(resource), &limits);
   const auto word = [](rlim_t value) {
     return value == RLIM_INFINITY ? std::string("unlimited") : std::to_string(value);
   };
-  return word(limits.rlim_cur) + ", at most " + word(limits.rlim_max);
+  return word(limits.rlim_cur) + ", hard limit " + word(limits.rlim_max);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Parameters of a model by its config.json: the shapes that Transformers' classes give their
-// layers.
+// Computes the number of parameters of a model from its config.json, by one formula per model_type.
+// The formulas add up the shapes of the layers in the model classes of Hugging Face Transformers.
 #include "acc/base/error.hpp"
 #include "acc/plugins/faults.hpp"
 #include "acc/plugins/settings.hpp"
@@ -12,7 +12,8 @@ namespace {
 
 using plugins::Node;
 
-/// Reads keys and remembers which are missing.
+/// Access to the keys of a config.json. Collects all missing and invalid keys, so that `raise` can
+/// report them together.
 class Config {
  public:
   explicit Config(const plugins::Document& document) : document_(document) {}
@@ -22,13 +23,13 @@ class Config {
     const auto value = node == nullptr ? std::nullopt : plugins::parse_integer(node->text);
     if (!value || *value < 0 || *value > 1'000'000'000) {
       faults_.add((node == nullptr ? document_.path.string() : node->where) + ": " +
-                  std::string(key) + " must be a count, got " +
+                  std::string(key) + " must be an integer of at least 0, got " +
                   (node == nullptr ? "nothing" : "\"" + node->text + "\""));
       return 1;
     }
     return *value;
   }
-  /// `otherwise` where the key is absent or null.
+  /// Returns the value of a key, or `otherwise` if it is absent or null.
   std::int64_t value_or(std::string_view key, std::int64_t otherwise) {
     const Node* node = document_.root.find(key);
     return node == nullptr || node->is_empty() ? otherwise : (*this)[key];
@@ -54,11 +55,13 @@ std::int64_t linear(std::int64_t in, std::int64_t out, bool bias = true) {
   return in * out + (bias ? out : 0);
 }
 
-/// Four projections of the width and two of the inner width, all with bias, and two norms.
+/// Parameters of the standard transformer block: four projections of attention, two of the
+/// feed-forward layer (width to inner width and back), all with bias, and two LayerNorms.
 std::int64_t plain_block(std::int64_t width, std::int64_t inner) {
   return 4 * linear(width, width) + linear(width, inner) + linear(inner, width) + 2 * 2 * width;
 }
 
+// One function per family of models. A part with `true` is a repeated layer, which is a unit.
 Parts gpt2(Config& config) {
   const std::int64_t width = config["n_embd"];
   const std::int64_t vocabulary = config["vocab_size"];
@@ -73,7 +76,7 @@ Parts gpt2(Config& config) {
   return parts;
 }
 
-/// What sets the members of Llama's family apart.
+/// Differences between the models whose layers are built like Llama's.
 struct LlamaKind {
   bool query_key_value_bias = false;
   bool query_key_norm = false;
@@ -94,6 +97,7 @@ Parts llama_like(Config& config, LlamaKind kind) {
       linear(width, heads * head, in_bias) + 2 * linear(width, key_values, in_bias) +
       linear(heads * head, width, bias) + (kind.query_key_norm ? 2 * head : 0);
   const std::int64_t mlp = 2 * linear(width, inner, mlp_bias) + linear(inner, width, mlp_bias);
+  // Mixture of experts (Mixtral): the experts' MLPs, and a router that scores each expert.
   const std::int64_t experts = config.value_or("num_local_experts", 0);
   const std::int64_t feed_forward = experts == 0 ? mlp : experts * mlp + width * experts;
   Parts parts = {{"embed_tokens", vocabulary * width},
@@ -141,6 +145,7 @@ Parts opt(Config& config) {
   const std::int64_t embedding = config.value_or("word_embed_proj_dim", width);
   Parts parts = {
       {"embed_tokens", config["vocab_size"] * embedding},
+      // OPTLearnedPositionalEmbedding has an offset of 2.
       {"embed_positions", (config["max_position_embeddings"] + 2) * width},
       {"layer", plain_block(width, config["ffn_dim"]), config["num_hidden_layers"], true}};
   if (config.flag("do_layer_norm_before", true)) {
@@ -169,6 +174,7 @@ Parts t5(Config& config) {
   const std::int64_t width = config["d_model"];
   const std::int64_t heads = config["num_heads"];
   const std::int64_t vocabulary = config["vocab_size"];
+  // T5 has no bias. Its RMSNorm before each sublayer is counted with the sublayer (+ width).
   const std::int64_t attention = 4 * width * heads * config["d_kv"] + width;
   const bool gated = config.text("feed_forward_proj").starts_with("gated-");
   const std::int64_t feed_forward = (gated ? 3 : 2) * width * config["d_ff"] + width;
@@ -207,8 +213,8 @@ Error unknown_type(const plugins::Document& document, const std::string& type) {
   const Node* node = document.root.find("model_type");
   return Error(Errc::config, (node == nullptr ? document.path.string() : node->where) +
                                  ": model_type " + (type.empty() ? "is missing" : type) +
-                                 "; sizes are known for " + known +
-                                 " (a safetensors file or a number of parameters serves as well)");
+                                 "; the supported types are " + known +
+                                 " (or give a safetensors file, or the number of parameters)");
 }
 
 }  // namespace

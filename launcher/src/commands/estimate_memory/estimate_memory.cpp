@@ -1,3 +1,5 @@
+// acclaunch estimate-memory: prints three tables for a model: Accelerate's estimate, the memory
+// that the acclaunch runtime needs per rank (memory_model.hpp), and DeepSpeed's estimate.
 #include "acc/base/error.hpp"
 #include "commands/commands.hpp"
 #include "commands/estimate_memory/memory_model.hpp"
@@ -13,7 +15,7 @@ namespace {
 
 using plugins::Strategy;
 
-constexpr int kUsualLocal = 8;  ///< GPUs of most machines
+constexpr int kUsualLocal = 8;  ///< GPUs per machine in most clusters
 
 struct EstimateOptions {
   std::string source;
@@ -31,40 +33,46 @@ struct EstimateOptions {
 };
 
 bool read(std::span<const std::string> arguments, EstimateOptions& options) {
-  CLI::App app("Tells how much memory a model and its training take, without activations.",
-               "acclaunch estimate-memory");
+  CLI::App app(
+      "Estimates the memory that a model and its training need, without activations.",
+      "acclaunch estimate-memory");
   app.add_option("source", options.source,
-                 "safetensors file or index, config.json, a folder with one, or a number: 7B")
+                 "safetensors file or index, config.json, a folder with one of these, or the "
+                 "number of parameters, such as 7B")
       ->required();
-  app.add_option("--dtypes", options.dtypes, "rows of the first table")
+  app.add_option("--dtypes", options.dtypes, "dtypes of the first table")
       ->check(CLI::IsMember({"float32", "float16", "int8", "int4"}));
-  app.add_option("--num_processes", options.num_processes, "ranks, over all machines")
+  app.add_option("--num_processes", options.num_processes, "number of ranks on all machines")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--num_local", options.num_local,
-                 "ranks of one machine; default: 8, or all if that does not divide them")
+                 "number of ranks per machine; default: 8, or all ranks if not a multiple of 8")
       ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--optimizer", options.optimizer, "adamw, or sgd with momentum")
+  app.add_option("--optimizer", options.optimizer, "optimizer: adamw, or sgd with momentum")
       ->check(CLI::IsMember({"adamw", "sgd"}));
-  app.add_option("--mixed_precision", options.mixed_precision, "of the training: no or bf16")
+  app.add_option("--mixed_precision", options.mixed_precision,
+                 "mixed precision of the training: no or bf16")
       ->check(CLI::IsMember({"no", "bf16"}));
-  app.add_option("--offload", options.offload, "to host memory: none, optimizer, all; default: any")
+  app.add_option("--offload", options.offload,
+                 "offload to host memory: none, optimizer or all; default: any (show each)")
       ->check(CLI::IsMember({"none", "optimizer", "all", "any"}));
-  app.add_option("--layers", options.layers, "units of a model given as a number")
+  app.add_option("--layers", options.layers,
+                 "number of equal layers, if the model is given as a number of parameters")
       ->check(CLI::Range(1, 100'000));
   auto* const cpu =
-      app.add_flag("--cpu", options.cpu, "the workers, all of one machine, compute on the CPU");
+      app.add_flag("--cpu", options.cpu, "train on the CPU, with all workers on one machine");
   app.add_flag("--cpu_widens", options.cpu_widens,
                "the CPU computes in fp32 with 16-bit weights (train_gpt without AVX512-BF16)")
       ->needs(cpu);
   app.add_flag("--low_precision", options.low_precision,
-               "weights are loaded and trained in 16 bits, without mixed precision");
-  app.add_flag("--no_sync", options.no_sync, "micro-steps whose gradients are not reduced");
+               "load and train the weights in 16 bits, without mixed precision");
+  app.add_flag("--no_sync", options.no_sync,
+               "accumulate gradients over micro-steps without reducing them");
   if (!read_options(app, arguments)) {
     return false;
   }
   if (options.low_precision && options.mixed_precision != "no") {
     throw Error(Errc::invalid_argument,
-                "--low_precision is without mixed precision; leave out --mixed_precision " +
+                "--low_precision excludes mixed precision; remove --mixed_precision " +
                     options.mixed_precision);
   }
   if (options.num_local == 0) {
@@ -79,13 +87,12 @@ bool read(std::span<const std::string> arguments, EstimateOptions& options) {
   }
   if (options.cpu && options.num_local != options.num_processes) {
     throw Error(Errc::invalid_argument,
-                "--cpu is for the workers of one machine; leave out "
-                "--num_local");
+                "--cpu supports only workers on one machine; remove --num_local");
   }
   return true;
 }
 
-/// "1.23 GiB", as Accelerate's table.
+/// Formats a size like Accelerate's table: "1.23 GiB".
 std::string in_units(double nbytes) {
   static constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
   std::size_t unit = 0;
@@ -100,7 +107,7 @@ std::string in_units(double nbytes) {
 
 using Row = std::vector<std::string>;
 
-/// Columns aligned to the right, but for the first.
+/// Formats a table. The first column is aligned to the left, the others to the right.
 std::string table(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths(rows.front().size(), 0);
   for (const Row& row : rows) {
@@ -119,8 +126,8 @@ std::string table(const std::vector<Row>& rows) {
   return text;
 }
 
-/// Accelerate's: the training column is weights, gradients and Adam's two moments, and for float16
-/// half of that.
+/// Returns Accelerate's table (accelerate/commands/estimate.py). The training column is the sum of
+/// weights, gradients and Adam's two moments in float32, and half of that for float16.
 std::string size_table(const ModelSize& model, const std::vector<std::string>& dtypes) {
   std::vector<Row> rows = {{"dtype", "largest layer", "total size", "training with Adam"}};
   const double total = 4.0 * static_cast<double>(model.numel());
@@ -136,8 +143,9 @@ std::string size_table(const ModelSize& model, const std::vector<std::string>& d
   return table(rows);
 }
 
-/// As the frontends' defaults have it: overlap_comm is DeepSpeed's for stage 3 alone, and that
-/// keeps gathered what it uses again before a billion elements.
+/// A strategy with the defaults of its front end. DeepSpeed sets overlap_comm only for stage 3,
+/// which also keeps gathered parameters that are used again within a billion elements
+/// (stage3_max_reuse_distance).
 struct StrategyName {
   Strategy strategy;
   std::string_view name;
@@ -163,8 +171,8 @@ constexpr std::array kOffloads = {OffloadName{Offload::none, "none"},
                                   OffloadName{Offload::optimizer, "optimizer"},
                                   OffloadName{Offload::all, "all"}};
 
-/// Weights that every rank has anyway cannot be offloaded, DeepSpeed's only in stage 3; one machine
-/// has no replicas.
+/// True if the row is to be shown. Weights can only be offloaded if they are sharded, with
+/// DeepSpeed only in stage 3; hybrid strategies need more than one machine.
 bool makes_sense(const EstimateOptions& options, const StrategyName& row,
                  const OffloadName& offload) {
   const bool hybrid =
@@ -175,6 +183,7 @@ bool makes_sense(const EstimateOptions& options, const StrategyName& row,
          (options.offload == "any" || options.offload == offload.name);
 }
 
+/// Returns acclaunch's own table: one row per strategy and offload.
 std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
   TrainingSize size{.numel = model.numel(),
                     .largest_unit = model.largest_unit(),
@@ -205,16 +214,16 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
       }
     }
   }
-  return rows.size() == 1 ? "nothing to show: no strategy has this offload here\n" : table(rows);
+  return rows.size() == 1 ? "no strategy supports this offload with these options\n" : table(rows);
 }
 
-/// What DeepSpeed's own functions estimate; they know mixed precision and Adam alone.
+/// Returns DeepSpeed's own estimate, which exists only for mixed precision with Adam.
 std::string deepspeed_table(const ModelSize& model, const EstimateOptions& options) {
   const DeepSpeedSize size{.numel = model.numel(),
                            .largest_layer = model.largest_part(),
                            .gpus_per_machine = options.num_local,
                            .num_machines = options.num_processes / options.num_local};
-  std::vector<Row> rows = {{"strategy", "offload", "per GPU", "per machine's host"}};
+  std::vector<Row> rows = {{"strategy", "offload", "per GPU", "host memory per machine"}};
   const auto add = [&](const char* name, const OffloadName& offload,
                        const DeepSpeedMemory& memory) {
     if (options.offload == "any" || options.offload == offload.name) {
@@ -249,21 +258,22 @@ int estimate_memory_command(std::span<const std::string> arguments) {
   }
   const ModelSize model = size_of_source(options.source, options.layers);
   std::string text = model.name + ": " + count_of(model.numel()) + " parameters; largest unit " +
-                     count_of(model.largest_unit()) + ", in no unit " + count_of(model.root()) +
-                     "\n\nBy Accelerate's formulas (accelerate estimate-memory), of one "
-                     "process:\n\n" +
+                     count_of(model.largest_unit()) + ", outside of units " +
+                     count_of(model.root()) +
+                     "\n\nAccelerate's estimate (accelerate estimate-memory), one process:\n\n" +
                      size_table(model, options.dtypes) +
-                     "\nBy acclaunch, what its runtime holds of one of " +
+                     "\nacclaunch's estimate for its runtime, per rank: " +
                      std::to_string(options.num_processes) + " rank(s), " +
                      std::to_string(options.num_local) + " per machine, mixed precision " +
                      options.mixed_precision +
                      (options.low_precision ? ", low precision, " : ", ") + options.optimizer +
                      ", without activations:\n\n" + rank_table(model, options);
   if (!options.cpu) {
-    text += "\nBy DeepSpeed's formulas (estimate_zero2_, estimate_zero3_model_states_mem_needs: "
-            "mixed precision,\nAdam, 1.5 times the host memory for buffers), for Python programs under "
-            "DeepSpeed:\n\n" +
-            deepspeed_table(model, options);
+    text +=
+        "\nDeepSpeed's estimate (estimate_zero2_, estimate_zero3_model_states_mem_needs: mixed "
+        "precision,\nAdam, 1.5 times the host memory for buffers), for Python programs with "
+        "DeepSpeed:\n\n" +
+        deepspeed_table(model, options);
   }
   std::fputs(text.c_str(), stdout);
   return 0;

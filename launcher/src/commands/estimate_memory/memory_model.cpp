@@ -1,3 +1,7 @@
+// Memory of one rank as a sum of buffers, each of which is a number of elements times a number of
+// bytes. The numbers of elements follow the order in which the runtime gathers, uses and frees
+// units (docs/sharding.md); test/integration/memory_estimate_test.cpp compares them with the
+// runtime.
 #include "commands/estimate_memory/memory_model.hpp"
 
 #include "acc/plugins/strategy.hpp"
@@ -10,12 +14,14 @@ namespace {
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kHalf = 2;
 
-/// What the runtime keeps alive beside the root unit's: gathered weights in use and on their way;
-/// gradients being written and on their way; reduced shards of an offloaded optimizer.
+/// Numbers of units of which the runtime holds buffers at the same time, in addition to the root
+/// unit: gathered weights (one unit in use, one being prefetched); gradients (one being computed,
+/// one being reduced); reduced gradient shards that are being copied to an offloaded optimizer.
 constexpr std::int64_t kGathered = 2;
 constexpr std::int64_t kGradients = 2;
 constexpr std::int64_t kOffloaded = 3;
 
+/// Adds up the memory of one rank for one strategy and offload.
 class Model {
  public:
   Model(const TrainingSize& size, plugins::Strategy strategy, Offload offload)
@@ -37,8 +43,9 @@ class Model {
 
  private:
   [[nodiscard]] bool offloads() const { return offload_ != Offload::none; }
-  /// Weights are gathered in another dtype than they are stored in.
+  /// True if weights are gathered in another dtype than the one they are stored in.
   [[nodiscard]] bool is_mixed() const { return width_ != stored_; }
+  /// True if the CPU converts 16-bit weights to fp32 before it computes.
   [[nodiscard]] bool widens() const { return size_.on_cpu && width_ == kHalf && size_.widens; }
   [[nodiscard]] std::int64_t optimizer_shard() const {
     return on_.shard_optimizer ? size_.numel / shards_ : size_.numel;
@@ -47,21 +54,23 @@ class Model {
     return on_.shard_parameters ? size_.persistent + (size_.numel - size_.persistent) / shards_
                                 : size_.numel;
   }
-  /// The root's may lie in a buffer that is large enough for any unit.
+  /// Elements of the root unit's buffer, which may be one that is large enough for any unit.
   [[nodiscard]] std::int64_t unit_or_root() const {
     return std::max(size_.largest_unit, size_.root);
   }
-  /// Elements of the units alive at once, and the root's.
+  /// Elements of `units` units and of the root unit.
   [[nodiscard]] std::int64_t alive(std::int64_t units) const {
     return std::min(units * size_.largest_unit + size_.root, size_.numel);
   }
 
-  /// The same where the root's come last, and so into one of the units' if they fit.
+  /// The same if the root unit's gradient is computed last. It then reuses a unit's buffer, if it
+  /// fits.
   [[nodiscard]] std::int64_t with_late_root(std::int64_t units) const {
     return size_.root <= size_.largest_unit ? std::min(units * size_.largest_unit, size_.numel)
                                             : alive(units);
   }
 
+  /// Adds bytes to a part, and to the memory of the host or of the device.
   void place(std::int64_t& part, std::int64_t nbytes, bool on_host) {
     part += nbytes;
     (on_host || size_.on_cpu ? memory_.host : memory_.device) += nbytes;
@@ -69,15 +78,15 @@ class Model {
 
   void add_parameters() {
     const bool weights_on_host = offload_ == Offload::all;
-    const bool shared = size_.on_cpu && is_mixed();  // counted as gathered
+    const bool shared = size_.on_cpu && is_mixed();  // counted in add_gathered
     if (!shared) {
       place(memory_.parameters, width_ * parameter_shard(), weights_on_host);
     }
-    // Weights of the optimizer's type and place are its master weights, too.
+    // Weights in the optimizer's dtype and memory are its master weights at the same time.
     if (is_mixed() || offloads() != weights_on_host) {
       place(memory_.parameters, stored_ * optimizer_shard(), offloads());
     }
-    if (is_mixed() && offload_ == Offload::optimizer) {  // rounded there, then copied
+    if (is_mixed() && offload_ == Offload::optimizer) {  // rounded on the host, then copied
       place(memory_.parameters, width_ * optimizer_shard(), true);
     }
   }
@@ -85,7 +94,7 @@ class Model {
   void add_gradients() {
     if (!on_.shard_gradients) {
       place(memory_.gradients, kFloat * size_.numel, false);
-    } else if (size_.no_sync && adds_apart() && !widens()) {  // else they are among the others
+    } else if (size_.no_sync && adds_apart() && !widens()) {  // else counted in other buffers
       place(memory_.gradients, kFloat * size_.numel, false);
     }
     if (on_.shard_gradients || offloads()) {
@@ -102,17 +111,18 @@ class Model {
     } else if (size_.on_cpu && adds_apart()) {
       place(memory_.gathered, width_ * with_late_root(1), false);
     }
-    // Where ranks share a machine's memory a shard is a slice of what is gathered.
+    // If ranks share memory (one machine, CPU), a shard is a slice of the gathered weights.
     const bool gathers = !size_.on_cpu || size_.copies;
     if (!gathers || !on_.shard_parameters || shards_ == 1 || size_.persistent == size_.numel) {
       return;
     }
     place(memory_.gathered, width_ * gathered_elements(), false);
-    if (offload_ == Offload::all) {  // a shard on its way from the host
+    if (offload_ == Offload::all) {  // a shard that is being copied from the host
       place(memory_.gathered, width_ * size_.largest_unit / shards_, false);
     }
   }
 
+  /// Elements of gathered weights that exist at the same time.
   [[nodiscard]] std::int64_t gathered_elements() const {
     const std::int64_t all = size_.numel - size_.root + unit_or_root();
     if (!on_.reshard_after_forward) {
@@ -122,8 +132,8 @@ class Model {
     return std::min(all, std::max(size_.keeps, units * size_.largest_unit + unit_or_root()));
   }
 
-  /// 16-bit weights and gradients of the units in use, in the fp32 that the CPU computes with.
-  /// Gradients that are kept whole are in fp32 anyway.
+  /// Elements of 16-bit weights and gradients that are converted to fp32 for the CPU. Unsharded
+  /// gradients are in fp32 already.
   [[nodiscard]] std::int64_t widened() const {
     const bool frees = on_.reshard_after_forward && size_.keeps < size_.numel;
     const std::int64_t weights = frees ? std::max(alive(1), size_.keeps) : size_.numel;
@@ -133,11 +143,11 @@ class Model {
     if (size_.no_sync) {
       return weights + size_.numel;
     }
-    // The root's gradient takes the place of weights that were freed.
+    // The root unit's gradient reuses the memory of weights that were freed.
     return weights + size_.largest_unit + (frees ? unit_or_root() : size_.root);
   }
 
-  /// 16-bit gradients that are added to a sum in fp32, unit by unit.
+  /// True if 16-bit gradients are added to a separate fp32 sum, unit by unit.
   [[nodiscard]] bool adds_apart() const {
     return width_ == kHalf && (!on_.shard_gradients || size_.no_sync);
   }
@@ -150,18 +160,18 @@ class Model {
       return;
     }
     place(memory_.gradient_buffers, width_ * reduced_elements(), false);
-    if (width_ == kHalf && !size_.on_cpu) {  // fp32 sums of a reduction
+    if (width_ == kHalf && !size_.on_cpu) {  // result of a reduction in fp32
       place(memory_.gradient_buffers, kFloat * unit_or_root() / shards_, false);
     }
-    if (offloads()) {  // reduced shards on their way to the host
+    if (offloads()) {  // reduced shards that are being copied to the host
       place(memory_.gradient_buffers, kFloat * alive(kOffloaded) / shards_, false);
     }
   }
 
-  /// Of the buffers that reductions read.
+  /// Elements of the buffers that are inputs of reductions.
   [[nodiscard]] std::int64_t reduced_elements() const {
     if (size_.no_sync && width_ == kFloat) {
-      return size_.numel;  // all of them wait there
+      return size_.numel;  // gradients are accumulated in these buffers
     }
     const std::int64_t units = size_.overlaps ? kGradients : 1;
     return size_.on_cpu && width_ == kHalf ? with_late_root(units) : alive(units);
@@ -170,9 +180,9 @@ class Model {
   const TrainingSize& size_;
   plugins::StrategySwitches on_;
   Offload offload_;
-  std::int64_t shards_;
-  std::int64_t width_;   ///< of what is gathered
-  std::int64_t stored_;  ///< of weights and moments between steps
+  std::int64_t shards_;  ///< number of ranks in a shard group
+  std::int64_t width_;   ///< bytes per element of gathered weights
+  std::int64_t stored_;  ///< bytes per element of stored weights and moments
   RankMemory memory_;
 };
 
@@ -186,6 +196,7 @@ namespace {
 
 constexpr double kBufferFactor = 1.5;  // DeepSpeed's additional_buffer_factor
 
+// The formulas below are those of deepspeed/runtime/zero/stage_1_and_2.py and stage3.py.
 std::int64_t whole(double nbytes) {
   return static_cast<std::int64_t>(nbytes);
 }

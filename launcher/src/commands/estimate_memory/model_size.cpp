@@ -55,6 +55,7 @@ std::optional<ModelSize> size_from_count(const std::string& text, int layers) {
   }
   const std::int64_t numel = std::llround(*number * scale);
   ModelSize size{.name = text + " parameters", .parts = {}};
+  // Without knowledge of the model, all parameters are taken to be in equal layers.
   size.parts.push_back({"layer", numel / layers, layers, true});
   size.parts.push_back({"rest", numel % layers, 1, false});
   return size;
@@ -68,9 +69,10 @@ ModelSize size_of_source(const std::string& source, int layers) {
       return *size;
     }
     throw Error(Errc::not_found,
-                "there is no " + source +
-                    "; expected a safetensors file or its index, a model's config.json, a folder "
-                    "with one of these, or a number of parameters such as 7B");
+                source +
+                    " does not exist; expected a safetensors file or its index, a model's "
+                    "config.json, a folder with one of these, or a number of parameters such as "
+                    "7B");
   }
   if (!fs::is_directory(path, none)) {
     const bool is_config = path.extension() == ".json" && !path.string().ends_with(".index.json");
@@ -82,7 +84,7 @@ ModelSize size_of_source(const std::string& source, int layers) {
     }
   }
   throw Error(Errc::not_found, source +
-                                   " holds neither model.safetensors.index.json nor "
+                                   " contains neither model.safetensors.index.json nor "
                                    "model.safetensors nor config.json");
 }
 

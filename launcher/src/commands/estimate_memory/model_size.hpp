@@ -10,38 +10,40 @@
 
 namespace acc::launcher {
 
-/// A piece of a model that occurs `count` times. Units are its repeated layers; the rest is what a
-/// program would leave to the root unit (embeddings, final norm, head).
+/// A part of a model that occurs `count` times. Repeated layers are units; the other parts
+/// (embeddings, final norm, head) belong to the root unit.
 struct ModelPart {
   std::string name;
-  std::int64_t numel = 0;
+  std::int64_t numel = 0;  ///< parameters of one occurrence
   std::int64_t count = 1;
   bool unit = false;
 };
 
+/// The parts of a model. All sizes are numbers of parameters.
 struct ModelSize {
   std::string name;
   std::vector<ModelPart> parts;
 
   [[nodiscard]] std::int64_t numel() const;
   [[nodiscard]] std::int64_t largest_part() const;
-  [[nodiscard]] std::int64_t largest_unit() const;  ///< 0: the model has none
+  [[nodiscard]] std::int64_t largest_unit() const;  ///< 0 if the model has no units
   [[nodiscard]] std::int64_t root() const;
 };
 
-/// `7B`, `350M`, `1.5e9` or `124439808` parameters, of which nothing more is known: taken for
-/// `layers` equal units. Nothing where the text is no such number.
+/// Returns the size of a model of which only the number of parameters is known, as `7B`, `350M`,
+/// `1.5e9` or `124439808`: `layers` equal units. Empty if the text is not such a number.
 std::optional<ModelSize> size_from_count(const std::string& text, int layers);
 
-/// From a Hugging Face config.json. Throws Error(config) for a model_type without a formula, naming
-/// those that have one, and for keys that are missing.
+/// Returns the size from a Hugging Face config.json. Throws Error(config) for missing keys, and for
+/// a model_type without a formula; the message then lists the supported types.
 ModelSize size_from_config(const plugins::Document& config);
 
-/// From the header of a safetensors file, or of all files of an index. Reads no weights. Throws
-/// Error(config) or Error(not_found).
+/// Returns the size from the header of a safetensors file, or from those of all files of an index.
+/// Does not read weights. Throws Error(config) or Error(not_found).
 ModelSize size_from_safetensors(const std::filesystem::path& path);
 
-/// Whatever `source` is: one of these, or a folder that holds one of these files.
+/// Returns the size from a source of any of these kinds, or from a folder that contains such a
+/// file.
 ModelSize size_of_source(const std::string& source, int layers);
 
 }  // namespace acc::launcher

@@ -1,3 +1,5 @@
+// Reads the tensor shapes from safetensors headers (docs/formats/safetensors.md), and groups the
+// tensors into parts of a model by their names.
 #include "acc/base/error.hpp"
 #include "commands/estimate_memory/model_size.hpp"
 
@@ -17,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's limit
+constexpr std::uint64_t kMaxHeader = 100'000'000;  // limit of the safetensors library, in bytes
 
 [[noreturn]] void fail(const fs::path& path, const std::string& what) {
   throw Error(Errc::config, path.string() + ": " + what);
@@ -26,7 +28,7 @@ constexpr std::uint64_t kMaxHeader = 100'000'000;  // the reference reader's lim
 std::ifstream open(const fs::path& path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);
-  if (fs::exists(status) && !fs::is_regular_file(status)) {  // a pipe may wait forever
+  if (fs::exists(status) && !fs::is_regular_file(status)) {  // reading a FIFO may block forever
     fail(path, "not a regular file");
   }
   std::ifstream file(path, std::ios::binary);
@@ -36,7 +38,7 @@ std::ifstream open(const fs::path& path) {
   return file;
 }
 
-/// Length as 8 bytes, least first; then JSON.
+/// Reads the header: its length as a little-endian 64-bit integer, then JSON.
 json read_header(const fs::path& path) {
   std::ifstream file = open(path);
   std::array<unsigned char, 8> bytes{};
@@ -46,11 +48,11 @@ json read_header(const fs::path& path) {
     length = length * 256 + bytes[i];
   }
   if (!file || length > kMaxHeader) {
-    fail(path, "not a safetensors file: its first 8 bytes are no length of a header");
+    fail(path, "not a safetensors file: its first 8 bytes are not a valid header length");
   }
   std::string text(length, '\0');
   if (!file.read(text.data(), static_cast<std::streamsize>(length))) {
-    fail(path, "truncated: its header has " + std::to_string(length) + " bytes");
+    fail(path, "truncated: its header should have " + std::to_string(length) + " bytes");
   }
   return json::parse(text);
 }
@@ -65,7 +67,7 @@ void add_tensors(const fs::path& path, Numels& numels) {
       std::int64_t numel = 1;
       for (const std::int64_t extent : tensor.at("shape").get<std::vector<std::int64_t>>()) {
         if (extent < 0 || __builtin_mul_overflow(numel, extent, &numel)) {
-          fail(path, "the shape of " + name + " is no shape: " + tensor.at("shape").dump());
+          fail(path, "the shape of " + name + " is invalid: " + tensor.at("shape").dump());
         }
       }
       numels[name] = numel;
@@ -89,8 +91,9 @@ bool is_number(std::string_view word) {
   return !word.empty() && std::ranges::all_of(word, [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// `model.layers.3` of `model.layers.3.mlp.weight`: up to the first number. Else the module,
-/// `model.norm` of `model.norm.weight`.
+/// Returns the part that a tensor belongs to. A name that contains a number belongs to a repeated
+/// layer, and is cut after the first number: `model.layers.3` for `model.layers.3.mlp.weight`. Any
+/// other tensor belongs to its module: `model.norm` for `model.norm.weight`.
 ModelPart part_of(const std::string& tensor) {
   for (std::size_t begin = 0; begin < tensor.size();) {
     const std::size_t end = std::min(tensor.find('.', begin), tensor.size());
@@ -109,7 +112,7 @@ ModelSize size_from_safetensors(const fs::path& path) {
   try {
     path.extension() == ".json" ? add_index(path, numels) : add_tensors(path, numels);
   } catch (const json::exception& error) {
-    fail(path, std::string("not what a safetensors header or index looks like: ") + error.what());
+    fail(path, std::string("not a valid safetensors header or index: ") + error.what());
   }
   std::map<std::string, ModelPart> parts;
   for (const auto& [tensor, numel] : numels) {
@@ -117,7 +120,7 @@ ModelSize size_from_safetensors(const fs::path& path) {
     parts.emplace(part.name, part).first->second.numel += numel;
   }
   if (parts.empty()) {
-    fail(path, "there is no tensor in it");
+    fail(path, "the file contains no tensor");
   }
   ModelSize size{.name = path.string(), .parts = {}};
   for (auto& [name, part] : parts) {

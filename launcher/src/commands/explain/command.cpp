@@ -1,3 +1,4 @@
+// acclaunch explain: makes the plan of a launch and prints it instead of running it.
 #include "acc/base/error.hpp"
 #include "acc/launcher/explain.hpp"
 #include "acc/launcher/face.hpp"
@@ -9,9 +10,9 @@ namespace acc::launcher {
 namespace {
 
 constexpr std::string_view kUsage =
-    "acclaunch explain says what a launch would do, and starts nothing.\n\n"
+    "acclaunch explain shows what a launch would do, without starting anything.\n\n"
     "  acclaunch explain [--json] [launch|torchrun|deepspeed] [flags] [PROGRAM ...]\n\n"
-    "Flags are those of the launch. With --json it is one object, as docs/explain.md has it.\n";
+    "The flags are those of the launch. --json prints one JSON object (docs/explain.md).\n";
 
 int print(const std::string& text) {
   std::fputs(text.c_str(), stdout);

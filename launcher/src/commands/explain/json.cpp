@@ -4,7 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-// docs/explain.schema.json describes what is written here; a test holds one against the other.
+// Writes a plan as JSON. docs/explain.schema.json describes the format, and a test validates the
+// output against it. Within one `format` number, fields may be added but not changed or removed.
 namespace acc::launcher {
 namespace {
 
@@ -13,6 +14,7 @@ using plugins::Source;
 
 constexpr int kFormat = 1;
 
+/// Returns `value`, or null if it is not known.
 template <typename T>
 Json known_if(bool known, const T& value) {
   return known ? Json(value) : Json(nullptr);
@@ -168,7 +170,8 @@ Json environment_of(const LaunchPlan& plan, const plugins::Environment& parent) 
   return {{"set", set}, {"by_local_rank", by_local_rank}, {"removed", changes.removed}};
 }
 
-/// A line that begins with a blank continues the one before.
+/// Splits an error message into one text per fault. A line that begins with a blank continues the
+/// fault of the previous line.
 Json faults_of(const std::string& message) {
   Json faults = Json::array();
   std::string fault;
@@ -184,7 +187,7 @@ Json faults_of(const std::string& message) {
 }
 
 std::string text_of(const Json& json) {
-  // Bytes of a path or variable that are no UTF-8 must not end the report.
+  // Paths and variables may contain invalid UTF-8, for which dump() would throw by default.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

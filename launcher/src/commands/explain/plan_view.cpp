@@ -8,7 +8,9 @@ namespace {
 using Backend = RendezvousPlan::Backend;
 using plugins::Environment;
 
-/// Another job that the same plan may become: all is different that only the start decides.
+/// A second job that could result from the same plan, with other values for everything that is
+/// known only when the job starts (port, ranks, folders). A variable whose value differs between
+/// the two jobs is not known to the plan.
 struct OtherJob {
   LaunchPlan plan;
   Assignment assignment;
@@ -34,6 +36,7 @@ OtherJob other_job(const LaunchPlan& plan, const Assignment& planned) {
   return other;
 }
 
+/// Returns the value of a variable, or empty if it is known only when the job starts.
 ChangedVariable::Value value_of(const std::string& name, const Environment& planned,
                                 const Environment& other) {
   const auto found = planned.find(name);
@@ -42,6 +45,7 @@ ChangedVariable::Value value_of(const std::string& name, const Environment& plan
   return fixed ? ChangedVariable::Value(found->second) : std::nullopt;
 }
 
+/// True if all workers inherit the variable from `parent` unchanged.
 bool is_parents(const std::string& name, const std::vector<ChangedVariable::Value>& values,
                 const Environment& parent) {
   const auto found = parent.find(name);
@@ -125,6 +129,8 @@ std::optional<ShardGroups> shard_groups(const LaunchPlan& plan) {
   return ShardGroups{shard, plan.num_processes / shard};
 }
 
+// Builds the environment of each local worker for the plan and for a second job, and compares them
+// with each other and with `parent`.
 EnvironmentChanges environment_changes(const LaunchPlan& plan, const Environment& parent) {
   const Assignment planned = planned_assignment(plan, plan.rendezvous.port);
   const OtherJob other = other_job(plan, planned);

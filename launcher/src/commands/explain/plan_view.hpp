@@ -7,41 +7,42 @@
 #include <string_view>
 #include <vector>
 
-// What text and JSON both say of a plan.
+// Facts about a plan that both the text and the JSON output of explain contain.
 namespace acc::launcher {
 
 std::string_view to_string(Mode mode) noexcept;
 std::string_view to_string(Identity identity) noexcept;
-std::string_view to_string(RendezvousPlan::Backend backend) noexcept;  ///< torchrun's words
+std::string_view to_string(RendezvousPlan::Backend backend) noexcept;  ///< torchrun's names
 
 std::string_view to_string(StartPlan::Means means) noexcept;
 
+/// A setting with its value and the place where the value comes from.
 struct ShownSetting {
   std::string_view name;
   std::string_view value;  ///< empty: unset
   const plugins::Source* source;
 };
 
-/// The settings that count in this mode. They live in the plan.
+/// Returns the settings that apply in the plan's mode. They refer to the plan.
 std::vector<ShownSetting> settings_in_force(const LaunchPlan& plan);
 
-/// Whether the plan says which ranks and how many there will be, or the rendezvous does.
+/// True if the plan determines the ranks; false if the rendezvous assigns them.
 bool knows_ranks(const LaunchPlan& plan) noexcept;
 
 struct ShardGroups {
-  int shard_size = 1;  ///< ranks that split one copy
-  int replicas = 1;
+  int shard_size = 1;  ///< number of ranks that one copy of the model is sharded over
+  int replicas = 1;    ///< number of copies
 };
 
-/// Nothing where the number of ranks is not known.
+/// Returns the shard groups; empty if the number of ranks is not known.
 std::optional<ShardGroups> shard_groups(const LaunchPlan& plan);
 
 /// A variable that the launcher adds or changes.
 struct ChangedVariable {
-  using Value = std::optional<std::string>;  ///< nothing: known only when the job starts
+  using Value = std::optional<std::string>;  ///< empty: known only when the job starts
 
   std::string name;
-  std::vector<Value> values;  ///< by local rank; one where it is the same for all
+  std::vector<Value> values;  ///< by local rank; only one if it is the same for all
 };
 
 struct EnvironmentChanges {
@@ -49,7 +50,8 @@ struct EnvironmentChanges {
   std::vector<std::string> removed;  ///< variables of the parent that workers do not get
 };
 
-/// What this machine's workers have that `parent` has not, or not so; nothing else of `parent`.
+/// Returns the variables that the launcher adds to the workers' environment or changes in it,
+/// compared to `parent`. Inherited variables are not included.
 EnvironmentChanges environment_changes(const LaunchPlan& plan, const plugins::Environment& parent);
 
 }  // namespace acc::launcher

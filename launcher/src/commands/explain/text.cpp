@@ -1,3 +1,5 @@
+// Prints a plan as text for people. Programs should use the JSON output: this text has no stable
+// format. Values from outside are escaped (printable).
 #include "acc/base/text.hpp"
 
 #include "acc/launcher/explain.hpp"
@@ -15,8 +17,9 @@ namespace {
 using Backend = RendezvousPlan::Backend;
 using Lines = std::vector<std::string>;
 
+/// Formats three columns.
 std::string aligned(const std::vector<std::array<std::string, 3>>& lines) {
-  constexpr std::size_t kWidest = 44;  // a longer value pushes its source out rather than all
+  constexpr std::size_t kWidest = 44;  // a longer value shifts only its own row
   std::array<std::size_t, 2> widths{};
   for (const auto& line : lines) {
     for (std::size_t i = 0; i < widths.size(); ++i) {
@@ -46,7 +49,7 @@ std::string settings_of(const LaunchPlan& plan) {
   return aligned(lines);
 }
 
-/// "", or lines that begin with `label` or as many blanks.
+/// Returns the lines in one indented block. The first line begins with `label`.
 std::string labelled(const std::string& label, const Lines& lines) {
   constexpr std::size_t kWidth = 12;
   std::string text;
@@ -63,15 +66,15 @@ std::string world_of(const LaunchPlan& plan) {
     const std::string least = std::to_string(plan.rendezvous.min_machines);
     const std::string most = std::to_string(plan.num_machines);
     return std::to_string(local) + " processes on this machine, one of " +
-           (least == most ? most : least + " to " + most) + "; the rendezvous hands out the ranks";
+           (least == most ? most : least + " to " + most) + "; the rendezvous assigns the ranks";
   }
   if (plan.identity == Identity::none) {
-    return "one process on this machine, which is told nothing of ranks";
+    return "one process on this machine, without variables for ranks";
   }
   const int first = planned_assignment(plan, 0).first_rank;
   if (plan.seat) {
     return "rank " + std::to_string(first) + " of " + std::to_string(plan.num_processes) +
-           " alone: local rank " + std::to_string(plan.seat->local_rank) + " of " +
+           " only: local rank " + std::to_string(plan.seat->local_rank) + " of " +
            std::to_string(plan.seat->local_world_size) + " on machine " +
            std::to_string(plan.seat->node_rank) + " of " + std::to_string(plan.seat->num_nodes);
   }
@@ -113,6 +116,7 @@ Lines gpus_of(const LaunchPlan& plan) {
   return lines;
 }
 
+/// Returns one line per worker that has a GPU or is bound to CPUs.
 Lines workers_of(const LaunchPlan& plan) {
   Lines lines;
   for (const Placement& worker : plan.placements) {
@@ -152,10 +156,11 @@ Lines rendezvous_of(const LaunchPlan& plan) {
              ? ", then " + std::to_string(rendezvous.last_call_timeout.count()) + " s for more"
              : ""));
     lines.push_back(
-        fmt::format("a machine is out after {:g} s of silence",
+        fmt::format("a machine leaves the job after {:g} s without heartbeats",
                     std::chrono::duration<double>(rendezvous.heartbeat_timeout).count()));
     if (rendezvous.is_host) {
-      lines.push_back(*rendezvous.is_host ? "this machine serves" : "another machine serves");
+      lines.push_back(*rendezvous.is_host ? "this machine hosts the store"
+                                          : "another machine hosts the store");
     }
   }
   return lines;
@@ -166,6 +171,7 @@ std::string name_of(OutputPlan::Streams streams) {
   return kNames[streams % kNames.size()];
 }
 
+/// Returns the destinations of output, one line per worker if they differ from the default.
 Lines output_of(const LaunchPlan& plan) {
   const OutputPlan& output = plan.output;
   Lines lines;
@@ -183,10 +189,10 @@ Lines output_of(const LaunchPlan& plan) {
     lines.emplace_back("to the console");
   }
   if (output.keeps_directory) {
-    lines.push_back("kept in a folder like " + output.directory);
+    lines.push_back("log files in a folder like " + output.directory);
   }
   if (plan.appended_file) {
-    lines.push_back("variables for other machines to " + plan.appended_file->path);
+    lines.push_back("variables for other machines appended to " + plan.appended_file->path);
   }
   return lines;
 }
@@ -208,12 +214,12 @@ std::string command_of(const LaunchPlan& plan) {
 }
 
 std::string shown(const ChangedVariable::Value& value) {
-  return value ? printable(shell_quoted(*value)) : "(known at the start)";
+  return value ? printable(shell_quoted(*value)) : "(known when the job starts)";
 }
 
 std::string environment_of(const LaunchPlan& plan, const plugins::Environment& parent) {
   const EnvironmentChanges changes = environment_changes(plan, parent);
-  std::string text = "environment of local rank 0, as far as acclaunch adds or changes it\n";
+  std::string text = "environment of local rank 0: variables that acclaunch adds or changes\n";
   for (const ChangedVariable& variable : changes.set) {
     text += "  " + printable(variable.name) + "=" + shown(variable.values.front());
     if (variable.values.size() > 1) {
@@ -235,11 +241,11 @@ Lines job_of(const LaunchPlan& plan) {
   if (manager.name.empty()) {
     return {};
   }
-  const bool several = manager.detected_by.find(',') != std::string::npos;
-  return {manager.job + ", as " + manager.detected_by + (several ? " say" : " says")};
+  return {manager.job + ", detected by " + manager.detected_by};
 }
 
-/// Each machine decides the rest for itself.
+/// Describes how the launchers of other machines are started. Each of them makes the plan of its
+/// own machine.
 std::string explain_start(const LaunchPlan& plan) {
   const StartPlan& start = *plan.start;
   Lines machines = {std::to_string(start.machines.size()) + " by " +
@@ -260,7 +266,7 @@ std::string explain_start(const LaunchPlan& plan) {
   for (const auto& [name, value] : start.environment) {
     variables.push_back(name + "=" + shell_quoted(value));
   }
-  return text + labelled("told", variables);
+  return text + labelled("variables", variables);
 }
 
 }  // namespace
