@@ -195,7 +195,7 @@ TEST_CASE("acclaunch help: a short first page, and a page for each command") {
   Program none(acclaunch({"help", "estimate-memroy"}));
   CHECK(none.wait() == 2);
   CHECK(none.err() ==
-        "acclaunch: help: there is no command estimate-memroy; did you mean estimate-memory?\n");
+        "acclaunch: help: unknown command estimate-memroy; did you mean estimate-memory?\n");
 }
 
 TEST_CASE("acclaunch: every line of an error begins with the program's name, once") {

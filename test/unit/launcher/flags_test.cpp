@@ -53,7 +53,7 @@ TEST_CASE("-- ends the flags, before the program or after it") {
 }
 
 TEST_CASE("an empty argument is no program, nor is the word after it") {
-  CHECK(refusal({"--cpu", "", "prog"}) == "an empty argument where a flag or PROGRAM must stand");
+  CHECK(refusal({"--cpu", "", "prog"}) == "empty argument where a flag or PROGRAM is expected");
   CHECK(parsed({"prog", "", "x"}).arguments == Words{"", "x"});
 }
 

@@ -52,7 +52,7 @@ TEST_CASE("wrong flags are refused by name, all at once") {
   for (const auto& [words, parts] : {
            Case{{"--nproc-pre-node", "2"},
                 {"unknown flag --nproc-pre-node", "did you mean --nproc-per-node?"}},
-           Case{{"--rdzv", "x"}, {"--rdzv may be --rdzv-backend or --rdzv-endpoint"}},
+           Case{{"--rdzv", "x"}, {"--rdzv is ambiguous: --rdzv-backend or --rdzv-endpoint"}},
            Case{{"-x"}, {"unknown flag -x"}},
            Case{{"--nproc-pre-node", "2", "--max-restarts=x"},
                 {"unknown flag --nproc-pre-node", "--max-restarts must be an integer"}},

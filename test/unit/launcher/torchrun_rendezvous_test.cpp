@@ -111,8 +111,8 @@ TEST_CASE("a flag without effect is said") {
   const Fixture fixture;
   CHECK(fixture.notices({"train.py"}).empty());
   CHECK(fixture.notices({"--standalone", "--rdzv-id=x", "--master-port=1", "train.py"}) ==
-        "--rdzv-id has no effect: one machine stands alone\n"
-        "--master-port has no effect: one machine stands alone\n");
+        "--rdzv-id has no effect with a single standalone machine\n"
+        "--master-port has no effect with a single standalone machine\n");
   CHECK(contains(
       fixture.notices({"--nnodes=2", "--rdzv-backend=c10d", "--master-port=1", "train.py"}),
       "--master-port has no effect with c10d"));
