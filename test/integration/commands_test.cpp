@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr const char* kSuccess = "acclaunch test: all of it works\n";
+constexpr const char* kSuccess = "acclaunch test: everything works\n";
 
 Words acclaunch(Words words) {
   words.insert(words.begin(), ACC_BIN_DIR "/acclaunch");
@@ -85,7 +85,7 @@ TEST_CASE("acclaunch test: what does not work is an error with its reason") {
 
   Program program(acclaunch({"test", "--cpu", "/bin/true"}));
   CHECK(program.wait() == 2);
-  CHECK(contains(program.err(), "take out /bin/true"));
+  CHECK(contains(program.err(), "remove /bin/true"));
 }
 
 TEST_CASE("acclaunch env: machine, variables and configuration, a line each") {

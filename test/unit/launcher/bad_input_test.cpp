@@ -178,7 +178,7 @@ TEST_CASE("configuration files with faults: every fault is named with its line")
        {"c.yaml:4: --fsdp_cpu_ram_efficient_loading true needs --fsdp_sync_module_states true",
         "c.yaml:5 says false"}},
       {fsdp + "deepspeed_config:\n  zero_stage: 3\n",
-       {"c.yaml:4: zero_stage counts in DeepSpeed mode only, but distributed_type is FSDP (",
+       {"c.yaml:4: zero_stage applies in DeepSpeed mode only, but distributed_type is FSDP (",
         "c.yaml:1"}},
       {"distributed_type: MULTI_GPU\nnum_processes: 2\nuse_cpu: true\n",
        {"c.yaml:3: use_cpu true contradicts ", "c.yaml:1: distributed_type MULTI_GPU"}},

@@ -114,7 +114,7 @@ TEST_CASE("2: GPUs that CUDA_VISIBLE_DEVICES hides are not there, which is said"
   fixture.environment["CUDA_VISIBLE_DEVICES"] = "9";
   const LaunchPlan plan = fixture.plan({"--multi_gpu", "--num_processes", "2", "./train"});
   CHECK(plan.device == Device::cpu);
-  CHECK(contains(notices(plan), "CUDA_VISIBLE_DEVICES=9 leaves none of this machine's 2 GPUs"));
+  CHECK(contains(notices(plan), "CUDA_VISIBLE_DEVICES=9 selects none of this machine's 2 GPUs"));
 }
 
 TEST_CASE("3: where there are GPUs, they must be enough") {
@@ -339,8 +339,8 @@ TEST_CASE("16: workers on the CPU are told so, however that was decided") {
 TEST_CASE("16: what Accelerate cannot do on the CPU is said to its programs alone") {
   PlanFixture fixture;
   fixture.write("train.py", "");
-  const std::string stops = "is refused by its FSDP 1 plugin";
-  const std::string replicas = "trains whole replicas (MULTI_CPU)";
+  const std::string stops = "is rejected by its FSDP 1 plugin";
+  const std::string replicas = "trains full replicas (MULTI_CPU)";
   struct Case {
     Words words;
     std::string says;  ///< empty: nothing about Accelerate
@@ -359,11 +359,11 @@ TEST_CASE("16: what Accelerate cannot do on the CPU is said to its programs alon
        }) {
     CAPTURE(words);
     const std::string said = fixture.notices(words);
-    CHECK(contains(said, "Accelerate has no") != says.empty());
+    CHECK(contains(said, "Accelerate does not support") != says.empty());
     CHECK(contains(said, says));
   }
   CHECK(contains(fixture.notices(compat({"--use_fsdp", "--num_processes", "2", "train.py"})),
-                 "Accelerate does not connect them there"));
+                 "Accelerate does not connect workers there"));
 }
 
 TEST_CASE("17: Accelerate hands on what Python makes of a value, and stops at few") {

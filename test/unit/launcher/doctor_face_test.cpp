@@ -62,5 +62,5 @@ TEST_CASE_FIXTURE(DoctorFixture, "machines that do not meet look alone, and soon
 }
 
 TEST_CASE_FIXTURE(DoctorFixture, "a program of the user's is refused") {
-  CHECK(refusal({"train"}).find("take out train") != std::string::npos);
+  CHECK(refusal({"train"}).find("remove train") != std::string::npos);
 }

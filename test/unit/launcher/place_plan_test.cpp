@@ -315,7 +315,7 @@ TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
     CHECK(contains(message, part));
   }
   CHECK(contains(fixture.refusal({"--hostfile", "hosts", "--machine_rank=0", "./train"}),
-                 "--hostfile starts all machines from here, and --machine_rank"));
+                 "--hostfile starts all machines from here, but --machine_rank"));
 }
 
 }  // namespace
