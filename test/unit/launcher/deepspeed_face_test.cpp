@@ -181,10 +181,11 @@ TEST_CASE("wrong words are refused, all at once") {
            Case{{"--num_nodes", "2"}, {"--num_nodes 2, but there is no hostfile"}},
            Case{{"-H", "hosts", "--num_nodes", "3"}, {"--num_nodes 3, but hosts names 2"}},
            Case{{"-H", "hosts", "--num_gpus", "8"}, {"--num_gpus 8, but hosts:1: a has 2"}},
-           Case{{"-H", "hosts", "--no_ssh"}, {"--no_ssh needs --node_rank, since host0 is not in"}},
+           Case{{"-H", "hosts", "--no_ssh"},
+                {"--no_ssh needs --node_rank, because host0 is not in"}},
            Case{{"-H", "hosts", "--no_ssh", "--node_rank", "2"}, {"--node_rank 2 must be below"}},
            Case{{"-H", "hosts", "--no_ssh", "--node_rank", "1"},
-                {"hosts:2: b has no slot 7", "GPUs of this machine are 4"}},
+                {"hosts:2: b has no slot 7", "GPUs on this machine is 4"}},
            Case{{"-H", "hosts", "--no_ssh", "--node_rank=0", "--master_port=0",
                  "--enable_each_rank_log=train.py", "--bind_core_list=1-", "--module",
                  "--no_python", "--bind_cores_to_rank", "--deepspeed_config=none.json"},
@@ -250,7 +251,7 @@ TEST_CASE(".deepspeed_env gives variables to the workers") {
   CHECK(worker.at("A") == "1");
   CHECK(worker.at("B") == "2=3");
   CHECK(worker.at("C").empty());
-  CHECK(contains(fixture.notices({"train.py"}), "the workers get 2 variables of "));
+  CHECK(contains(fixture.notices({"train.py"}), "the workers get 2 variables from "));
 
   fixture.environment["DS_ENV_FILE"] = "mine";
   CHECK_FALSE(fixture.worker({"train.py"}, 0).contains("A"));

@@ -43,9 +43,9 @@ TEST_CASE("rendezvous configuration") {
                 "jion_timeout=60,colour=red",
                 600,
                 30,
-                {"--rdzv-conf: jion_timeout is not known and has no effect; did you mean "
+                {"--rdzv-conf: unknown key jion_timeout has no effect; did you mean "
                  "\"join_timeout\"?",
-                 "--rdzv-conf: colour is not known and has no effect"}},
+                 "--rdzv-conf: unknown key colour has no effect"}},
        }) {
     CAPTURE(text);
     RendezvousPlan plan;
