@@ -55,13 +55,13 @@ TEST_CASE("a bad list is told where it ends being one") {
   };
   const std::string wide(300, '0');
   for (const auto& [list, message] : {
-           Case{"", "expected the name of a host at character 1, got its end"},
-           Case{",a", "expected the name of a host at character 1, got \",a\""},
-           Case{"a,,b", "expected the name of a host at character 3, got \",b\""},
+           Case{"", "expected a host name at character 1, got the end of the list"},
+           Case{",a", "expected a host name at character 1, got \",a\""},
+           Case{"a,,b", "expected a host name at character 3, got \",b\""},
            Case{"a b", "expected \",\" at character 2, got \" b\""},
            Case{"a]b", "expected \",\" at character 2, got \"]b\""},
-           Case{"a[1", "expected \"-\", \",\" or \"]\" at character 4, got its end"},
-           Case{"a[", "expected a number at character 3, got its end"},
+           Case{"a[1", "expected \"-\", \",\" or \"]\" at character 4, got the end of the list"},
+           Case{"a[", "expected a number at character 3, got the end of the list"},
            Case{"a[1,]", "expected a number at character 5, got \"]\""},
            Case{"a[1-]", "expected a number at character 5, got \"]\""},
            Case{"a[-1]", "expected a number at character 3, got \"-1]\""},
@@ -112,11 +112,11 @@ TEST_CASE("run-length lists of numbers") {
     std::string list, message;
   };
   for (const auto& [list, message] : {
-           Bad{"", "expected a number at character 1, got its end"},
+           Bad{"", "expected a number at character 1, got the end of the list"},
            Bad{"two", "expected a number at character 1, got \"two\""},
            Bad{"2x3", "expected \",\" or \"(\" at character 2, got \"x3\""},
            Bad{"2(3)", "expected \"x\" at character 3, got \"3)\""},
-           Bad{"2(x3", "expected \")\" at character 5, got its end"},
+           Bad{"2(x3", "expected \")\" at character 5, got the end of the list"},
            Bad{"1(x1000001)", "expected a number up to a million at character 4, got \"1000001)\""},
            Bad{"1(x600000),2(x600000)",
                "expected no more than a million at character 12, got \"2(x600000)\""},

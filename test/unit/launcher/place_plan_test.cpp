@@ -304,7 +304,7 @@ TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
   };
   for (const auto& [file, part] : {
            Bad{"hosts", "hosts:1: machine 0 is localhost"},
-           Bad{"empty", "no host in it"},
+           Bad{"empty", "lists no host"},
            Bad{"bad", "bad:2: expected"},
            Bad{"bad", "bad:3: expected"},
            Bad{"none", "cannot read"},

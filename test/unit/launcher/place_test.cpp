@@ -143,7 +143,8 @@ TEST_CASE("Slurm contradicts itself") {
            Bad{{{"SLURM_STEP_NODELIST", "n[2-3],x"},
                 {"SLURM_STEP_NUM_NODES", "3"},
                 {"SLURM_STEP_TASKS_PER_NODE", "2,1,0"}},
-               "SLURM_STEP_NODELIST (n[2-3],x) has x, which SLURM_JOB_NODELIST (n[1-4]) has not"},
+               "SLURM_STEP_NODELIST (n[2-3],x) lists x, which SLURM_JOB_NODELIST (n[1-4]) does not "
+               "list"},
            Bad{{{"SLURM_NODEID", "2"}}, "SLURM_NODEID is 2, but SLURM_STEP_NODELIST names 2 hosts"},
            Bad{{{"SLURMD_NODENAME", "n3"}},
                "SLURMD_NODENAME is n3, but SLURM_STEP_NODELIST names n2 for SLURM_NODEID 0"},
@@ -171,8 +172,8 @@ TEST_CASE("Slurm contradicts itself") {
                "SLURM_STEP_TASKS_PER_NODE \"2x\": expected \",\" or \"(\" at character 2, got "
                "\"x\""},
            Bad{{{"SLURM_HET_SIZE", "2"}},
-               "SLURM_HET_SIZE: Slurm job 17 is a heterogeneous job, whose parts have a node list "
-               "each: acclaunch runs in jobs and steps of one part"},
+               "SLURM_HET_SIZE: Slurm job 17 is a heterogeneous job, whose components have separate "
+               "node lists; acclaunch supports jobs and steps of one component only"},
            Bad{{{"SLURM_STEP_ID", ""}, {"SLURM_JOB_NUM_NODES", "3"}},
                "SLURM_JOB_NUM_NODES is 3, but SLURM_JOB_NODELIST names 4 hosts"},
        }) {
@@ -206,15 +207,15 @@ TEST_CASE("mpirun, alone and in an allocation") {
         host("n1"), "Open MPI job 77: task 0/4, local 0/2, node ?/2; fd00::1:20033 openmpi-77"},
        {"rank 0 elsewhere", elsewhere, host("n2"),
         "Open MPI job 77: task 0/4, local 0/2, node ?/2; ?:20033 openmpi-77; Open MPI runs on "
-        "10.77.0.1, where rank 0 is looked for, but has put it on another machine: "
-        "--main_process_ip must say where"},
+        "10.77.0.1, where the other ranks expect rank 0, but has placed rank 0 on another machine; "
+        "pass its address with --main_process_ip"},
        {"in Slurm, from a login node", with(elsewhere, slurm), host("n1"),
         "Open MPI job 77 in Slurm job 17: task 0/4, local 0/2, node 0/2 of n1,n2; n1:20033 "
         "slurm-17.openmpi-77"},
        {"in LSF", with(open_mpi, lsf), host("n2.site"),
         "Open MPI job 77 in LSF job 17: task 0/4, local 0/2, node 1/2 of n1,n2; ?:20033 "
-        "lsf-17.openmpi-77; Open MPI has put rank 0 on n2.site, which is not the first host of "
-        "LSB_HOSTS: the others look for it there, unless --main_process_ip says where"},
+        "lsf-17.openmpi-77; Open MPI has placed rank 0 on n2.site, which is not the first host "
+        "of LSB_HOSTS, where the other ranks expect it; pass --main_process_ip"},
        {"on fewer hosts", with(with(open_mpi, slurm), {{"SLURM_JOB_NODELIST", "n[1-3]"}}),
         host("n1"),
         "Open MPI job 77 in Slurm job 17: task 0/4, local 0/2, node ?/2; n1:20033 "
@@ -311,7 +312,7 @@ TEST_CASE("scripts of LSF and PBS") {
         }) == "PBS_NODENUM is 2, but PBS_NODEFILE has 2 hosts");
   CHECK(refusal([&] {
           return find_place(with(pbs, {{"PBS_NODEFILE", "/nowhere"}}), host("n1"));
-        }) == "PBS_NODEFILE must name a file with a host a line, got \"/nowhere\"");
+        }) == "PBS_NODEFILE must name a file with one host per line, got \"/nowhere\"");
 }
 
 TEST_CASE("pods") {
