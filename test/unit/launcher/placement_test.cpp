@@ -209,13 +209,13 @@ TEST_CASE("a GPU whose node is not known") {
   const Placements bound = place_workers(1, {0}, node, facts);
   CHECK(lists(bound) == Lists{"0-3,16-19"});
   CHECK(bound.notices ==
-        Lists{"numa_binding node: GPU 0: its NUMA node is not known; taken to be 0"});
+        Lists{"numa_binding node: GPU 0: its NUMA node is not known; assuming node 0"});
   const Placements lenient = place_workers(2, {0}, affinity, facts);
   CHECK(lists(lenient) == Lists{"", ""});
   CHECK(
       lenient.notices ==
       Lists{
-          "enable_cpu_affinity: workers of GPU 0 are not bound, since its NUMA node is not known"});
+          "enable_cpu_affinity: workers of GPU 0 are not bound, because its NUMA node is not known"});
 }
 
 TEST_CASE("enable_cpu_affinity never ends a launch") {
@@ -224,12 +224,12 @@ TEST_CASE("enable_cpu_affinity never ends a launch") {
   const Placements placed = place_workers(2, {0, 1}, affinity, cut);
   CHECK(lists(placed) == Lists{"0-3,16-19", ""});
   CHECK(placed.notices ==
-        Lists{"enable_cpu_affinity: workers of GPU 1 are not bound, since none of the CPUs that "
+        Lists{"enable_cpu_affinity: workers of GPU 1 are not bound, because none of the CPUs that "
               "acclaunch may use is on its NUMA node 1"});
   const Placements crowded = place_workers(3, {}, affinity, machine("core:1 pu:2"));
   CHECK(lists(crowded) == Lists{"", "", ""});
   CHECK(crowded.notices ==
-        Lists{"enable_cpu_affinity: 3 workers have no CPU each of 2; none is bound"});
+        Lists{"enable_cpu_affinity: 3 workers, but only 2 CPUs; no worker is bound"});
 }
 
 }  // namespace

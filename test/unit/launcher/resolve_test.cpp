@@ -140,7 +140,7 @@ TEST_CASE("GPUs by number or UUID, shared where that is wished, and shown by exp
   CHECK(plan.placements[0].cpus == std::vector<int>{0, 1, 2, 3});
   CHECK(plan.placements[1].gpu == 0);
   CHECK(plan.placements[2].gpu == 1);
-  CHECK(contains(all_notices(plan), "workers of GPU 0 are not bound, since its NUMA node"));
+  CHECK(contains(all_notices(plan), "workers of GPU 0 are not bound, because its NUMA node"));
   const std::string text = explain(plan, fixture.environment);
   CHECK(contains(text, "gpus        0  GPU model  GPU-aaaa"));
   CHECK(contains(text, "driver 580.1"));
