@@ -27,7 +27,8 @@ inline constexpr OwnVariable device{
     "ACC_DEVICE", "`cpu` or `cuda`, for torchrun and deepspeed, which have no flag for the device"};
 inline constexpr OwnVariable machine_rank{
     "ACC_MACHINE_RANK",
-    "rank of this machine; this and the next ones are set by an acclaunch that starts machines"};
+    "rank of this machine; this one and those up to `ACC_CONTROL` are set by an acclaunch that "
+    "starts machines"};
 inline constexpr OwnVariable num_machines{"ACC_NUM_MACHINES", "number of machines of the job"};
 inline constexpr OwnVariable main_process_ip{"ACC_MAIN_PROCESS_IP", "address of machine 0"};
 inline constexpr OwnVariable main_process_port{"ACC_MAIN_PROCESS_PORT", "port of machine 0"};

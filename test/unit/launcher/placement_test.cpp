@@ -215,7 +215,8 @@ TEST_CASE("a GPU whose node is not known") {
   CHECK(
       lenient.notices ==
       Lists{
-          "enable_cpu_affinity: workers of GPU 0 are not bound, because its NUMA node is not known"});
+          "enable_cpu_affinity: workers of GPU 0 are not bound, because its NUMA node is not "
+          "known"});
 }
 
 TEST_CASE("enable_cpu_affinity never ends a launch") {
