@@ -64,14 +64,14 @@ TEST_CASE("the last line of a starter that hangs up may be torn") {
 TEST_CASE("what is no message breaks the connection by name") {
   CHECK(listen("beat\nhello\nsignal 15\n").messages.empty());
   CHECK(listen("beat\nhello\n").broken ==
-        kBroken + " is broken: 'hello' came, which is no message");
+        kBroken + " is broken: received 'hello', which is not a control message");
   CHECK(listen(std::string(2 * control::kMaxLine, 'x')).broken ==
-        kBroken + " is broken: an endless line came");
+        kBroken + " is broken: received a line of more than 4096 bytes");
 }
 
 TEST_CASE("silence breaks it too") {
   CHECK(listen("from node0\nbeat\n", 1ms, false).broken ==
-        kBroken + " (node0) is broken: nothing was heard for 0 s");
+        kBroken + " (node0) is broken: no heartbeat for 0 s (timeout)");
 }
 
 TEST_CASE("what was said while this launcher did not run is no silence") {
@@ -81,7 +81,7 @@ TEST_CASE("what was said while this launcher did not run is no silence") {
   }
   const Heard heard = listen(said + "signal 10\n", 20ms, false, 40ms);
   CHECK(heard.messages == std::vector<std::string>{"signal 10\n"});
-  CHECK(heard.broken == kBroken + " (node0) is broken: nothing was heard for 0 s");
+  CHECK(heard.broken == kBroken + " (node0) is broken: no heartbeat for 0 s (timeout)");
 }
 
 TEST_CASE("a starter that is stopped may be silent") {
