@@ -36,7 +36,7 @@ TEST_CASE("what the end of an ssh means") {
   const control::Ended gone_on{"n", 1, "timed out"};
   const std::string refused = "ssh: connect to host n port 22: Connection refused";
   const std::string nowhere =
-      "there is no acclaunch that can be executed, neither as /x/acclaunch nor in the PATH of its "
+      "no executable acclaunch was found there, neither at /x/acclaunch nor in the PATH of the "
       "login shell";
   const std::vector<Case> cases = {
       {"success", exited(0), heard(2, fine), "", {Kind::ended, 0, ""}},
