@@ -1,7 +1,7 @@
 // Receiver of control messages from the acclaunch that started this launcher. They arrive as lines
 // on standard input. The connection counts as broken at the end of the input, after an invalid
 // line, and after kSilenceLimit without a line (the sender sends a heartbeat every second). A
-// broken connection ends the job on this machine, because nobody could end it later.
+// broken connection ends the job on this machine, because no message could end it later.
 #include "job/control.hpp"
 
 #include "acc/base/error.hpp"

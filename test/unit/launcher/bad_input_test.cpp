@@ -1,4 +1,4 @@
-// Each bad input of a user ends in one sentence that names the place, and exit status 2.
+// Every invalid input gives one message that names its origin, and exit status 2.
 #include "plan_fixture.hpp"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ void check_parts(const std::string& message, const Words& parts) {
   }
 }
 
-TEST_CASE("flags that make no sense") {
+TEST_CASE("invalid flags") {
   struct Case {
     Words words;
     Words parts;
@@ -63,7 +63,7 @@ TEST_CASE("flags that make no sense") {
         "--main_process_ip host0"}},
       {{"--num_processes", "2", "--num_machines", "2", "--machine_rank", "0", "--main_process_ip",
         "h", "--main_process_port", "0", "./train"},
-       {"--main_process_port 0", "name one"}},
+       {"--main_process_port 0", "set a port"}},
       {{"--num_processes", "99999999999", "./train"}, {"--num_processes", "99999999999"}},
       {{"--main_process_port", "70000", "./train"}, {"--main_process_port", "0..65535", "70000"}},
       {{"--mixed_precision", "bf61", "./train"}, {"--mixed_precision", "did you mean \"bf16\""}},

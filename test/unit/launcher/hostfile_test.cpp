@@ -9,7 +9,7 @@ namespace {
 
 using test::refusal;
 
-/// `a:0,1 b:0`
+/// Formats hosts and slots as `a:0,1 b:0`.
 std::string shown(const std::vector<Host>& hosts) {
   std::string text;
   for (const Host& host : hosts) {
@@ -21,7 +21,7 @@ std::string shown(const std::vector<Host>& hosts) {
   return text;
 }
 
-TEST_CASE("a hostfile is read in its order") {
+TEST_CASE("a hostfile is read in order") {
   struct Case {
     std::string text, hosts;
   };
@@ -38,7 +38,7 @@ TEST_CASE("a hostfile is read in its order") {
   CHECK(parse_hostfile("\na slots=1", "hosts").front().where == "hosts:2");
 }
 
-TEST_CASE("every bad line of a hostfile is named") {
+TEST_CASE("every invalid line of a hostfile is reported") {
   const std::string form = ": expected NAME slots=N with N of at least 1, got ";
   struct Case {
     std::string text, message;
@@ -62,7 +62,7 @@ TEST_CASE("every bad line of a hostfile is named") {
   }
 }
 
-TEST_CASE("a hostfile of any launcher") {
+TEST_CASE("a hostfile in the form of any launcher") {
   struct Case {
     std::string text, hosts;
   };
@@ -88,7 +88,7 @@ TEST_CASE("a hostfile of any launcher") {
   }
 }
 
-TEST_CASE("bad lines of a hostfile of any launcher") {
+TEST_CASE("invalid lines of a hostfile in the form of any launcher") {
   const std::string form =
       ": expected [USER@]NAME, NAME:N or NAME slots=N with N of at least 1, got ";
   for (const std::string line :
@@ -108,7 +108,7 @@ TEST_CASE("bad lines of a hostfile of any launcher") {
 
 const std::string kThree = "b slots=4\na slots=4\nc slots=2\n";
 
-TEST_CASE("what the filters leave") {
+TEST_CASE("hosts and slots that the filters leave") {
   struct Case {
     std::string filter, included, excluded;
   };
@@ -128,7 +128,7 @@ TEST_CASE("what the filters leave") {
   }
 }
 
-TEST_CASE("a filter that names what is not there") {
+TEST_CASE("a filter that names missing hosts or slots") {
   const auto hosts = parse_hostfile("worker-0 slots=2\nworker-1 slots=2", "hosts");
   const std::string form = "-i must be HOST or HOST:SLOT,SLOT, joined by @, got ";
   struct Case {

@@ -29,7 +29,7 @@ TEST_CASE("Slurm's lists are expanded as Slurm does") {
   }
 }
 
-TEST_CASE("what Slurm calls an invalid list is refused") {
+TEST_CASE("a list that Slurm rejects is rejected") {
   const auto lists = golden().at("invalid");
   CHECK(lists.size() == 8);
   for (const std::string list : lists) {
@@ -38,8 +38,8 @@ TEST_CASE("what Slurm calls an invalid list is refused") {
   }
 }
 
-// Seen in `scontrol show hostnames`, as the golden cases.
-TEST_CASE("of four brackets the third varies slowest, then the second, the first, the last") {
+// Recorded from `scontrol show hostnames`, like the golden cases.
+TEST_CASE("of four brackets the third varies slowest, then the second, the first and the last") {
   const Hosts hosts = expand_hosts({"list", "a[1-2]b[1-2]c[1-2]d[1-2]"});
   REQUIRE(hosts.size() == 16);
   CHECK(Hosts(hosts.begin(), hosts.begin() + 10) ==
@@ -49,7 +49,7 @@ TEST_CASE("of four brackets the third varies slowest, then the second, the first
   CHECK(expand_hosts({"list", "a[1-2][1-2]"}) == Hosts{"a11", "a12", "a21", "a22"});
 }
 
-TEST_CASE("a bad list is told where it ends being one") {
+TEST_CASE("the message about an invalid list has the position") {
   struct Case {
     std::string list, message;
   };
@@ -90,7 +90,7 @@ TEST_CASE("a bad list is told where it ends being one") {
                   wide.substr(0, 20) + "\"");
 }
 
-TEST_CASE("a million hosts are a list") {
+TEST_CASE("a list may have a million hosts") {
   CHECK(expand_hosts({"list", "n[0-999][000-999]"}).back() == "n999999");
 }
 

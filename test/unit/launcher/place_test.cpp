@@ -1,4 +1,5 @@
-// What managers are documented to set; what real ones set: recorded_place_test.cpp.
+// Variables that job managers set according to their documentation. recorded_place_test.cpp has
+// variables recorded from real ones.
 #include "cluster/job_variables.hpp"
 #include "place_fixture.hpp"
 #include "refusal.hpp"
@@ -25,7 +26,7 @@ HostFacts host(const std::string& name, const std::string& domain_name = "") {
   return facts;
 }
 
-/// A file of hosts, gone at the end.
+/// A file with host names, removed at the end.
 class HostsFile {
  public:
   explicit HostsFile(const std::string& text)
@@ -81,7 +82,7 @@ void check(const std::vector<Case>& cases) {
   }
 }
 
-TEST_CASE("nobody started it, or a launcher of workers did") {
+TEST_CASE("no job manager, or a process below a launcher") {
   check({{"terminal", {{"HOME", "/root"}}, host("a"), "nothing"},
          {"worker", with(kStep, {{"LOCAL_RANK", "0"}}), host("n2"), "nothing"},
          {"half of PyTorchJob", {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}, host("a"), "nothing"},
@@ -134,7 +135,7 @@ TEST_CASE("Slurm's steps, scripts and shells") {
   CHECK(shown(find_place(kStep, facts)) == kStepPlace);
 }
 
-TEST_CASE("Slurm contradicts itself") {
+TEST_CASE("contradictory variables of Slurm") {
   struct Bad {
     Environment changed;
     std::string message;
@@ -167,13 +168,14 @@ TEST_CASE("Slurm contradicts itself") {
                "SLURM_STEP_ID must be a number of at least 0, got \"batch\""},
            Bad{{{"SLURM_JOB_ID", "x"}}, "SLURM_JOB_ID must be a number of at least 0, got \"x\""},
            Bad{{{"SLURM_STEP_NODELIST", "n[2-"}},
-               "SLURM_STEP_NODELIST \"n[2-\": expected a number at character 5, got its end"},
+               "SLURM_STEP_NODELIST \"n[2-\": expected a number at character 5, got the end of the "
+               "list"},
            Bad{{{"SLURM_STEP_TASKS_PER_NODE", "2x"}},
                "SLURM_STEP_TASKS_PER_NODE \"2x\": expected \",\" or \"(\" at character 2, got "
                "\"x\""},
            Bad{{{"SLURM_HET_SIZE", "2"}},
-               "SLURM_HET_SIZE: Slurm job 17 is a heterogeneous job, whose components have separate "
-               "node lists; acclaunch supports jobs and steps of one component only"},
+               "SLURM_HET_SIZE: Slurm job 17 is a heterogeneous job, whose components have "
+               "separate node lists; acclaunch supports jobs and steps of one component only"},
            Bad{{{"SLURM_STEP_ID", ""}, {"SLURM_JOB_NUM_NODES", "3"}},
                "SLURM_JOB_NUM_NODES is 3, but SLURM_JOB_NODELIST names 4 hosts"},
        }) {
@@ -277,7 +279,7 @@ TEST_CASE("PALS, Flux and jsrun") {
           "jsrun in LSF job 17: task 2/4, local 0/2, node 1/2 of a01,a02; a01:29759 lsf-17"}});
 }
 
-TEST_CASE("scripts of LSF and PBS") {
+TEST_CASE("job scripts of LSF and PBS") {
   const HostsFile file("n2\nn2\nn1\nn1\nn2\n");
   const Environment pbs = {{"PBS_JOBID", "17.server"}, {"PBS_NODEFILE", file.path()}};
   check({{"LSF",
@@ -315,7 +317,7 @@ TEST_CASE("scripts of LSF and PBS") {
         }) == "PBS_NODEFILE must name a file with one host per line, got \"/nowhere\"");
 }
 
-TEST_CASE("pods") {
+TEST_CASE("Kubernetes pods") {
   const Environment pytorch_job = {
       {"MASTER_ADDR", "t-master-0"}, {"MASTER_PORT", "23456"}, {"WORLD_SIZE", "3"}, {"RANK", "2"}};
   const Environment torchrun = {{"PET_NNODES", "2"},
@@ -363,7 +365,7 @@ TEST_CASE("pods") {
   }
 }
 
-TEST_CASE("machines that acclaunch has started") {
+TEST_CASE("launchers that acclaunch has started") {
   const Environment own = {{"ACC_MACHINE_RANK", "1"},      {"ACC_NUM_MACHINES", "2"},
                            {"ACC_MAIN_PROCESS_IP", "n1"},  {"ACC_MAIN_PROCESS_PORT", "4000"},
                            {"ACC_LOCAL_PROCESSES", "8,4"}, {"ACC_JOB_ID", "j7"}};
@@ -388,7 +390,7 @@ TEST_CASE("machines that acclaunch has started") {
   }
 }
 
-TEST_CASE("whose output comes together, and who signals all") {
+TEST_CASE("managers that merge output, and managers that signal every process") {
   struct Manager {
     Environment environment;
     bool merges_output, signals_everybody;
@@ -412,7 +414,7 @@ TEST_CASE("whose output comes together, and who signals all") {
   }
 }
 
-TEST_CASE("jobs near to each other have ports far from each other") {
+TEST_CASE("jobs with nearby numbers have distant ports") {
   std::set<std::uint16_t> ports;
   for (std::uint64_t job = 1'000'000; job < 1'014'983; ++job) {
     const std::uint16_t port = port_of(job);

@@ -118,7 +118,7 @@ TEST_CASE("endpoints") {
   }
 }
 
-TEST_CASE("how many machines") {
+TEST_CASE("number of machines") {
   struct Case {
     std::string text;
     int least, most;
@@ -138,7 +138,7 @@ TEST_CASE("how many machines") {
   }
 }
 
-TEST_CASE("a run without an id gets one of its own") {
+TEST_CASE("a run without an id gets a random one") {
   CHECK(random_run_id().size() == 36);
   CHECK(random_run_id() != random_run_id());
 }

@@ -12,7 +12,7 @@ using Backend = RendezvousPlan::Backend;
 using Fixture = test::TorchrunFixture;
 using Words = std::vector<std::string>;
 
-TEST_CASE("how machines meet") {
+TEST_CASE("rendezvous of the machines") {
   struct Case {
     Words words;
     Backend backend;
@@ -107,7 +107,7 @@ TEST_CASE("how machines meet") {
         "10.0.0.7");
 }
 
-TEST_CASE("a flag without effect is said") {
+TEST_CASE("a flag without effect gets a notice") {
   const Fixture fixture;
   CHECK(fixture.notices({"train.py"}).empty());
   CHECK(fixture.notices({"--standalone", "--rdzv-id=x", "--master-port=1", "train.py"}) ==
