@@ -298,7 +298,7 @@ Machine RoundsTogether::this_machine() const {
   return machine;
 }
 
-/// Keeps serving until nobody needs this machine's server: the job's other machines receive their
+/// Keeps serving while another machine needs this machine's server: the job's other machines receive their
 /// last answers, late machines are told that the job is over, and jobs with other run ids may use
 /// the same server.
 asio::awaitable<void> RoundsTogether::part() {
