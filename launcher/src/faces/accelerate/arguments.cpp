@@ -334,7 +334,7 @@ class Checker {
   }
 
   /// Checks of the modes in which Accelerate calls torchrun. With one machine it passes
-  /// num_processes as text, with several it divides by it.
+  /// num_processes as text, with several it divides num_processes by their number.
   void check_torchrun_mode() {
     const bool several = python::number(at("num_machines")).value_or(1.0) > 1.0;
     const Node& count = at("num_processes");
