@@ -90,7 +90,7 @@ def accelerator_without_gpu():
         command = with_script([[ACCLAUNCH, *flags]], "accelerate_train.py")
         output = run(*command, succeeds=kind is not None)
         if kind is None:
-            assert "Accelerate has no FSDP on the CPU: a program that uses it is refused" in output
+            assert "Accelerate does not support FSDP on the CPU: a program that uses Accelerate is rejected" in output
             assert "There are currently no available devices found" in output  # by Accelerate
         else:
             check_ranks(output, 2, rf" \(DistributedType.{kind} on cpu\)")

@@ -21,7 +21,7 @@ run "$bundle/bin/acclaunch" --cpu --num_processes 2 --main_process_port 0 \
   --vocab 256 --micro_batch 4 --steps 2 --metrics "$work/metrics.jsonl"
 [ "$(wc -l <"$work/metrics.jsonl")" = 2 ]
 
-run "$bundle/bin/acclaunch" test --cpu --num_processes 2 --use_fsdp | grep -q 'all of it works'
+run "$bundle/bin/acclaunch" test --cpu --num_processes 2 --use_fsdp | grep -q 'everything works'
 
 run "$bundle/scripts/gpu_check" --list | grep -q strategies_staged
 if ! run "$bundle/bin/acclaunch" explain --num_processes 1 /bin/true | grep -q '^gpus '; then

@@ -159,7 +159,7 @@ def crash_unnoticed(site):
         patient.cluster["node1"].crash()
         job.wait_for("acclaunch has ended with 1")
         report("crash that Slurm does not notice: until acclaunch has ended", crashed)
-        check("what is lost (node1): not waiting for srun any longer" in job.text(), job.text())
+        check("the lost ones (node1) have ended: not waiting for srun any longer" in job.text(), job.text())
 
 
 def requeued(site):

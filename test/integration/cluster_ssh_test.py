@@ -283,8 +283,8 @@ def not_installed(job):
     for name in NODES[1:]:
         sshd.on(job.cluster[name], "mount", "-t", "tmpfs", "tmpfs", elsewhere)
     job.start()
-    job.expect(2, "machine 1 (node1) cannot be started: there is no acclaunch that can be executed, "
-                  f"neither as {job.program} nor in the PATH of its login shell",
+    job.expect(2, "machine 1 (node1) cannot be started: no executable acclaunch was found there, "
+                  f"neither at {job.program} nor in the PATH of the login shell",
                "machine 2 (node2) cannot be started")
 
 

@@ -17,7 +17,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-constexpr const char* kSuccess = "acclaunch test: all of it works\n";
+constexpr const char* kSuccess = "acclaunch test: everything works\n";
 
 Words acclaunch(Words words) {
   words.insert(words.begin(), ACC_BIN_DIR "/acclaunch");
@@ -86,7 +86,7 @@ TEST_CASE("acclaunch test: a failure is an error with its reason") {
 
   Program program(acclaunch({"test", "--cpu", "/bin/true"}));
   CHECK(program.wait() == 2);
-  CHECK(contains(program.err(), "take out /bin/true"));
+  CHECK(contains(program.err(), "remove /bin/true"));
 }
 
 TEST_CASE("acclaunch env: machine, variables and configuration, one line each") {
@@ -196,7 +196,7 @@ TEST_CASE("acclaunch help: a short first page, and a page for each command") {
   Program none(acclaunch({"help", "estimate-memroy"}));
   CHECK(none.wait() == 2);
   CHECK(none.err() ==
-        "acclaunch: help: there is no command estimate-memroy; did you mean estimate-memory?\n");
+        "acclaunch: help: unknown command estimate-memroy; did you mean estimate-memory?\n");
 }
 
 TEST_CASE("acclaunch: every line of an error begins with the program's name, once") {

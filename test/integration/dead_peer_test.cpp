@@ -181,7 +181,7 @@ void check_time_limit() {
   Program launcher(command);
   CHECK(launcher.wait() == 124);
   CAPTURE(launcher.err());
-  CHECK(contains(launcher.err(), "the job failed: the time limit of 2 s is over"));
+  CHECK(contains(launcher.err(), "the job failed: the time limit of 2 s (--timeout) is exceeded"));
   CHECK(contains(launcher.err(),
                  "  late      rank 1 did not enter all_reduce 4 of unit "
                  "transformer.h.2, backward, in which ranks 0,2 waited for "));

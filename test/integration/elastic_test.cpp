@@ -176,5 +176,5 @@ TEST_CASE("elastic: a machine whose log folder cannot be created fails at once")
   const ReservedPort port;
   Program job(machine(port, "2", "echo started", {"--log-dir", "/proc/nowhere", "-r", "3"}));
   CHECK(job.wait() == 2);
-  CHECK(contains(job.err(), "cannot make the log folder /proc/nowhere/"));
+  CHECK(contains(job.err(), "cannot create the log folder /proc/nowhere/"));
 }

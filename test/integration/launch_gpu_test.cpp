@@ -136,10 +136,10 @@ TEST_CASE("GPUs: a missing GPU that is requested ends in one message and status 
   const std::vector<Case> cases = {
       {{"--use_fsdp", "--num_processes", "3"},
        {},
-       "3 processes on this machine need as many GPUs, but there are 2"},
+       "3 processes on this machine need one GPU each, but there are 2"},
       {{"--use_fsdp", "--num_processes", "2"},
        {{"CUDA_VISIBLE_DEVICES", "0"}},
-       "2 processes on this machine need as many GPUs, but there is 1"},
+       "2 processes on this machine need one GPU each, but there is 1"},
       {{"--gpu_ids", "0,2", "--num_processes", "2"},
        {},
        "gpu_ids names GPU 2, but this machine has 2, numbered from 0"},

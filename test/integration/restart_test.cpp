@@ -173,8 +173,8 @@ TEST_CASE("restart: a launcher that cannot continue ends the job on the other ma
                          script);
     CHECK(machines[0].wait() == 2);
     CHECK(machines[1].wait() == 2);
-    CHECK(contains(machines[at_fault].err(), "cannot make the log folder " + logs));
-    CHECK(contains(machines[1 - at_fault].err(), "cannot make the log folder " + logs));
+    CHECK(contains(machines[at_fault].err(), "cannot create the log folder " + logs));
+    CHECK(contains(machines[1 - at_fault].err(), "cannot create the log folder " + logs));
   }
 }
 

@@ -81,7 +81,7 @@ TEST_CASE("streams: a job whose reader has gone ends with status 141, with or wi
     CHECK(job.wait() == 0);
     CHECK(contains(job.out(), "y\n"));
     CHECK(contains(job.err(), "status=141\n"));
-    CHECK(contains(job.err(), "the reader of stdout has gone: ending the workers\n") ==
+    CHECK(contains(job.err(), "the reader of stdout has closed it (EPIPE): ending the workers\n") ==
           (workers != "1"));
     CHECK(place.left(job) == "nothing");
   }

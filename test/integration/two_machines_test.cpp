@@ -229,7 +229,7 @@ TEST_CASE("two machines: one job may end at a rendezvous host while another one 
   fourth.wait_for_text("two-up");
   host.signal(SIGTERM);
   CHECK(other.wait() == 128 + SIGTERM);
-  host.wait_for_text("other machines meet here: serving them until their jobs end");
+  host.wait_for_text("other jobs use the rendezvous on this machine: serving them until they end");
   fourth.signal(SIGUSR1);
   CHECK(third.wait() == 5);
   CHECK(fourth.wait() == 5);

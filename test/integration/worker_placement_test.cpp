@@ -94,7 +94,7 @@ TEST_CASE("placement: a binding that is not possible is an error before the star
                  "2 GPUs at NUMA node 0 need a physical core each, but acclaunch may use 1"));
   const Ran both = two_workers("pu:2", "2", {"--numa-binding", "node", "--enable_cpu_affinity"});
   CHECK(both.status == 2);
-  CHECK(contains(both.err, "--numa-binding and --enable_cpu_affinity both say where workers run"));
+  CHECK(contains(both.err, "--numa-binding and --enable_cpu_affinity both bind workers to cores"));
   const Ran word = two_workers("pu:2", "2", {"--numa-binding", "nodes"});
   CHECK(contains(word.err, "did you mean \"node\"?"));
 }

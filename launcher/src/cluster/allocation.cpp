@@ -3,11 +3,13 @@
 namespace acc::launcher {
 namespace {
 
+/// True if all tasks are on this machine.
 bool is_on_one_machine(const ClusterPlace& place) {
   return place.num_tasks && place.local_size && place.num_tasks->value == place.local_size->value;
 }
 
-/// On how many machines the tasks are, as far as one of them can tell.
+/// Returns the number of machines that the tasks run on: as reported, else the number of tasks
+/// divided by those of this machine. Empty if that does not divide evenly.
 std::optional<int> count_nodes(const ClusterPlace& place) {
   if (place.num_nodes) {
     return place.num_nodes->value;
@@ -19,6 +21,9 @@ std::optional<int> count_nodes(const ClusterPlace& place) {
   return place.num_tasks->value / place.local_size->value;
 }
 
+/// Adds the allocation's hosts to a task of an mpirun. mpirun normally places rank 0 on the first
+/// host; rank 0 itself can check this, and a notice tells if it is elsewhere. The list of hosts is
+/// used only if the tasks run on all of them, because a subset cannot be identified.
 void add_hosts(const Allocation& allocation, const HostFacts& facts, ClusterPlace& place) {
   const auto& hosts = *allocation.hosts;
   const auto index = index_of_host(hosts.value, facts.hostname);
@@ -26,9 +31,9 @@ void add_hosts(const Allocation& allocation, const HostFacts& facts, ClusterPlac
   place.notices.clear();
   if (rank_0_is_elsewhere) {
     place.address.reset();
-    place.notices.push_back(place.manager.name + " has put rank 0 on " + facts.hostname +
+    place.notices.push_back(place.manager.name + " has placed rank 0 on " + facts.hostname +
                             ", which is not the first host of " + hosts.where +
-                            ": the others look for it there, unless --main_process_ip says where");
+                            ", where the other ranks expect it; pass --main_process_ip");
   } else {
     place.address = {hosts.value.front(), hosts.where};
   }

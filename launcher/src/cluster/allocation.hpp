@@ -4,32 +4,32 @@
 
 namespace acc::launcher {
 
-/// Machines that Slurm, LSF or PBS lends to a job: whose script this is, or inside of which an
-/// mpirun started this process.
+/// Machines that Slurm, LSF or PBS allocated to a job. This process is the job's script, or a task
+/// that an mpirun inside the job started.
 struct Allocation {
   JobManager manager;
   Said<std::string> run_id;  ///< "slurm-17"
-  std::uint64_t number = 0;  ///< to make a port of
+  std::uint64_t number = 0;  ///< number of the job, from which `port_of` derives a port
   std::optional<Said<std::vector<std::string>>> hosts;
-  std::optional<Said<std::vector<int>>> slots;  ///< asked for on each of them
+  std::optional<Said<std::vector<int>>> slots;  ///< tasks requested on each host
 };
 
-/// Nothing outside of a job; without hosts where the file that names them cannot be read, which is
-/// so beside the first machine of a PBS job. Throws Error(config), as find_place; for Slurm also
-/// where the job is a heterogeneous one, which has several node lists.
+/// Returns the allocation, or empty outside of a job. `hosts` is empty if the file that lists them
+/// cannot be read: PBS writes it on the first machine of a job only. Throws Error(config) like
+/// find_place, and for a heterogeneous Slurm job, which has several node lists.
 std::optional<Allocation> slurm_allocation(const JobVariables& job);
 std::optional<Allocation> lsf_allocation(const JobVariables& job);
 std::optional<Allocation> pbs_allocation(const JobVariables& job);
 
-/// Whichever there is.
+/// Returns the first of these that exists.
 std::optional<Allocation> find_allocation(const JobVariables& job);
 
-/// The script of such a job, which runs once, normally on its first machine. `own_name`: the name
-/// of this one.
+/// Returns the place of a job's script, which runs once, normally on the job's first machine.
+/// `own_name` is this machine's name.
 ClusterPlace place_of_script(const Allocation& allocation, std::string_view own_name);
 
-/// Tells a task of an mpirun which hosts it is among. They are those of the allocation where there
-/// are as many as the tasks are on; the first of them has rank 0, if not mpirun itself.
+/// Adds the facts of an allocation to the place of a task of mpirun: job name, run id, port, and
+/// the hosts if the tasks run on all of them. The first host is expected to have rank 0.
 void add_allocation(const Allocation& allocation, const HostFacts& facts, ClusterPlace& place);
 
 }  // namespace acc::launcher

@@ -6,18 +6,20 @@
 
 namespace acc::launcher {
 
-/// Hosts in the order in which they are first named, and how often each is.
+/// Host names in order of first appearance, with the number of times that each appears.
 struct HostCounts {
   std::vector<std::string> hosts;
-  std::vector<int> counts;
+  std::vector<int> counts;  ///< same length as `hosts`
 
+  /// Adds `count` to a host; appends the host if it is new.
   void add(const std::string& host, int count);
 };
 
-/// A host a word: `h1 h1 h2`.
+/// Counts host names separated by whitespace: `h1 h1 h2`.
 HostCounts count_hosts(const std::string& text);
 
-/// Of a file with a host a line; nothing where it cannot be read or names none.
+/// Counts the host names in a file with one name per line. Empty if the file cannot be read or has
+/// no names.
 std::optional<HostCounts> count_hosts_in(const std::string& path);
 
 }  // namespace acc::launcher

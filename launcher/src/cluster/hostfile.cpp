@@ -1,3 +1,6 @@
+// Parser of hostfiles and of the --include and --exclude filters. Every bad line is reported, with
+// its line number. Host and user names are restricted to a safe set of characters, because they
+// become arguments of ssh.
 #include "cluster/hostfile.hpp"
 
 #include "acc/plugins/faults.hpp"
@@ -23,7 +26,8 @@ std::vector<int> first_slots(int count) {
   return slots;
 }
 
-/// A name is handed to ssh: nothing that a shell or an option parser would take for its own.
+/// True if the text is usable as a host or user name: no characters that are special to a shell,
+/// and no leading `-`, which ssh would parse as an option.
 bool is_name(std::string_view name) {
   constexpr std::string_view kOthers = ".-_:%";
   return !name.empty() && name.front() != '-' && std::ranges::all_of(name, [&](char c) {
@@ -37,7 +41,7 @@ std::optional<int> read_slot_count(std::string_view text) {
   return count && *count >= 1 && *count <= kMostSlots ? count : std::nullopt;
 }
 
-/// Takes `USER@` off; the rest is the name. False: one of them is none.
+/// Splits `USER@NAME` into `host.user` and `name`. False if USER is present but invalid.
 bool split_login(std::string_view text, Host& host, std::string_view& name) {
   const auto at = text.find('@');
   name = text.substr(at == std::string_view::npos ? 0 : at + 1);
@@ -45,7 +49,7 @@ bool split_login(std::string_view text, Host& host, std::string_view& name) {
   return at == std::string_view::npos || is_name(host.user);
 }
 
-/// A line as DeepSpeed has it.
+/// Parses a line of DeepSpeed's form, `NAME slots=N`.
 Host read_strict_line(const std::string& line, const std::string& where) {
   std::istringstream words(line);
   std::string login;
@@ -65,7 +69,8 @@ Host read_strict_line(const std::string& line, const std::string& where) {
   return host;
 }
 
-/// `NAME`, `NAME:N`, `[ADDRESS]:N` or an address of IPv6 alone. False: it is none of them.
+/// Parses `NAME`, `NAME:N`, `[ADDRESS]:N` or a bare IPv6 address into name and slots. False if the
+/// text is none of these.
 bool read_name(std::string_view text, Host& host) {
   const bool bracketed = text.starts_with('[');
   const auto end = bracketed                            ? text.find(']')
@@ -83,7 +88,8 @@ bool read_name(std::string_view text, Host& host) {
   return is_name(host.name) && (count || rest.empty());
 }
 
-/// `KEY=VALUE` behind the name. False: it is none, or a number of slots that is none.
+/// Parses a `KEY=VALUE` after the name; keys other than slots and user are ignored. False if the
+/// word has another form, or its slots or user are invalid.
 bool read_key(std::string_view word, Host& host) {
   const auto equals = word.find('=');
   if (equals == std::string_view::npos || equals == 0 || equals + 1 == word.size()) {
@@ -104,7 +110,7 @@ bool read_key(std::string_view word, Host& host) {
   return count.has_value();
 }
 
-/// A line as any of the launchers has it.
+/// Parses a line of any form that DeepSpeed, mpirun, MPICH and pdsh use.
 Host read_any_line(const std::string& line, const std::string& where) {
   std::istringstream words(line.substr(0, line.find('#')));
   Host host{"", {}, where};
@@ -124,9 +130,10 @@ Host read_any_line(const std::string& line, const std::string& where) {
   return host;
 }
 
-/// Slots by host; an empty set means all of them.
+/// Selected slots by host; an empty set means all slots of the host.
 using Filter = std::map<std::string, std::set<int>>;
 
+/// Parses `SLOT,SLOT`. `filter` is the whole value, for the message.
 std::set<int> read_slots(std::string_view list, const Given& filter) {
   std::set<int> slots;
   for (const std::string_view word : entries_of(list)) {
@@ -141,6 +148,8 @@ std::set<int> read_slots(std::string_view list, const Given& filter) {
   return slots;
 }
 
+/// Parses `HOST[:SLOT,...]` joined by `@`. A host that is named once without slots is selected as a
+/// whole, whatever slots are named elsewhere.
 Filter read_filter(const Given& given) {
   Filter filter;
   std::set<std::string> whole;
@@ -160,6 +169,7 @@ Filter read_filter(const Given& given) {
   return filter;
 }
 
+/// Throws Error(config) for hosts and slots that do not exist.
 void check_filter(const Filter& filter, const std::vector<Host>& hosts, const Given& given) {
   Faults faults;
   std::vector<std::string_view> names;
@@ -176,7 +186,8 @@ void check_filter(const Filter& filter, const std::vector<Host>& hosts, const Gi
     for (const int slot : slots) {
       if (std::ranges::find(host->slots, slot) == host->slots.end()) {
         faults.add(given.where + " names slot " + std::to_string(slot) + " of " + name +
-                   ", which has " + std::to_string(host->slots.size()) + ", numbered from 0");
+                   ", which has " + std::to_string(host->slots.size()) +
+                   (host->slots.size() == 1 ? " slot" : " slots") + ", numbered from 0");
       }
     }
   }
@@ -202,7 +213,7 @@ std::vector<Host> filtered(const std::vector<Host>& hosts, const Given& given, b
     }
   }
   if (left.empty()) {
-    throw Error(Errc::config, given.where + " " + given.text + " leaves no slot of any host");
+    throw Error(Errc::config, given.where + " " + given.text + " leaves no slot on any host");
   }
   return left;
 }
@@ -230,14 +241,15 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
           form == HostfileForm::any ? read_any_line(line, where) : read_strict_line(line, where);
       const auto same = std::ranges::find(hosts, host.name, &Host::name);
       if (same != hosts.end()) {
-        throw Error(Errc::config, where + ": " + host.name + " is in " + same->where + " already");
+        throw Error(Errc::config,
+                    where + ": " + host.name + " is already listed in " + same->where);
       }
       hosts.push_back(std::move(host));
     });
   }
   faults.raise();
   if (hosts.empty()) {
-    throw Error(Errc::config, path + ": no host in it; a line is NAME slots=N");
+    throw Error(Errc::config, path + ": the file lists no host; expected lines NAME slots=N");
   }
   return hosts;
 }

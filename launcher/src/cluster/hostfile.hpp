@@ -8,34 +8,36 @@
 
 namespace acc::launcher {
 
-/// A machine and which of its GPUs, or other places for a worker, may be used.
+/// A machine and its slots: the GPUs, or other positions for a worker, that may be used.
 struct Host {
   std::string name;
-  std::vector<int> slots;  ///< rising, from 0
-  std::string where;       ///< `hostfile:3`; empty: no file says it
-  std::string user{};      ///< to log in as; empty: as ssh is configured
+  std::vector<int> slots;  ///< ascending, from 0
+  std::string where;       ///< origin, `hostfile:3`; empty: not from a file
+  std::string user{};      ///< login name; empty: that of ssh's configuration
 
   bool operator==(const Host&) const = default;
 };
 
-/// `[USER@]NAME`, as ssh takes it.
+/// Returns the destination for ssh, `[USER@]NAME`.
 std::string login_of(const Host& host);
 
+/// Accepted forms of a hostfile's lines.
 enum class HostfileForm {
   deepspeed,  ///< `NAME slots=N`
-  any,        ///< also NAME, NAME:N and USER@NAME, as mpirun, MPICH and pdsh have them
+  any,        ///< also NAME, NAME:N and USER@NAME, as in files for mpirun, MPICH and pdsh
 };
 
-/// A hostfile: `NAME slots=N` a line; blank lines and `#` comments don't count, nor does what
-/// follows the slots. In the form `any` what follows must be `KEY=VALUE`, and a host whose slots
-/// are not said has none. `path` is for messages. Throws Error(config) with every bad line, a host
-/// that is named twice, and a file without any.
+/// Parses a hostfile. Blank lines, `#` comments and, in DeepSpeed's form, words after the slots are
+/// ignored. In the form `any` the words after the name must be `KEY=VALUE`, and a host without a
+/// number has no slots. `path` is for messages. Throws Error(config) with every bad line, for a
+/// host that is listed twice, and for a file without hosts.
 std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
                                  HostfileForm form = HostfileForm::deepspeed);
 
-/// What `--include` or `--exclude` leaves of the hosts, in their order. `filter.text` is
-/// `HOST[:SLOT,...]` joined by `@`; without slots it means the whole host, empty text: no filter.
-/// Throws Error(config) that names every host and slot that is not there.
+/// Return the hosts and slots that `--include` or `--exclude` leaves, in the order of `hosts`.
+/// `filter.text` is `HOST[:SLOT,...]` joined by `@`; a host without slots means all its slots; an
+/// empty text is no filter. Throws Error(config) that names every host and slot that does not
+/// exist.
 std::vector<Host> only_included(const std::vector<Host>& hosts, const Given& filter);
 std::vector<Host> without_excluded(const std::vector<Host>& hosts, const Given& filter);
 

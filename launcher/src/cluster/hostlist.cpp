@@ -1,3 +1,7 @@
+// Recursive-descent parser of Slurm's compressed lists. A hostlist is a comma-separated list of
+// items; an item is text with bracketed number ranges, `rack[0-1]n[08-10]`, which stands for every
+// combination. The number of results is limited before they are generated, because a short list may
+// stand for an enormous number of hosts.
 #include "cluster/hostlist.hpp"
 
 #include <algorithm>
@@ -9,13 +13,13 @@ namespace {
 
 constexpr std::size_t kMostHosts = 1'000'000;
 constexpr const char* kAtMost = "no more than a million";
-constexpr std::size_t kMostCharacters = 253;  // of a name in the DNS
+constexpr std::size_t kMostCharacters = 253;  // longest name in the DNS (RFC 1035)
 
 bool is_digit(char c) {
   return std::isdigit(static_cast<unsigned char>(c)) != 0;
 }
 
-/// Goes through a list, and says where it ends being one.
+/// Reads a list from left to right, and reports the position of a syntax error.
 class Reader {
  public:
   explicit Reader(const Given& list) : list_(list) {}
@@ -24,12 +28,14 @@ class Reader {
   [[nodiscard]] std::size_t at() const { return at_; }
   [[nodiscard]] bool sees(char wanted) const { return !at_end() && list_.text[at_] == wanted; }
 
+  /// Skips the character if it is next. True if it was.
   bool skips(char wanted) {
     const bool seen = sees(wanted);
     at_ += seen ? 1 : 0;
     return seen;
   }
 
+  /// Skips the character, or throws an error with `expected`.
   void take(char wanted, const std::string& expected) {
     if (!skips(wanted)) {
       throw fault(at_, expected);
@@ -51,7 +57,8 @@ class Reader {
     const std::string shown = text.size() <= kShown ? text : text.substr(0, kShown) + "...";
     return {Errc::config, list_.where + " \"" + shown + "\": expected " + expected +
                               " at character " + std::to_string(at + 1) + ", got " +
-                              (at < text.size() ? "\"" + text.substr(at, 20) + "\"" : "its end")};
+                              (at < text.size() ? "\"" + text.substr(at, 20) + "\""
+                                                : "the end of the list")};
   }
 
  private:
@@ -59,6 +66,7 @@ class Reader {
   std::size_t at_ = 0;
 };
 
+/// A number with its number of digits: `08` pads to two digits.
 struct Number {
   std::uint64_t value = 0;
   std::size_t width = 0;
@@ -86,7 +94,8 @@ std::string padded(std::uint64_t value, std::size_t width) {
   return std::string(width - std::min(width, digits.size()), '0') + digits;
 }
 
-/// What one bracket stands for: `[08-10,3]`, which may be up to `most` numbers.
+/// Reads one bracket, `[08-10,3]`, and returns its numbers as text. Throws an error if there are
+/// more than `most`.
 std::vector<std::string> take_bracket(Reader& reader, std::size_t most) {
   std::vector<std::string> numbers;
   reader.take('[', "[");
@@ -108,12 +117,13 @@ std::vector<std::string> take_bracket(Reader& reader, std::size_t most) {
   return numbers;
 }
 
-/// `rack[0-1]n[08-10]`: each bracket with the text before it, or text alone.
+/// One item of the list, `rack[0-1]n[08-10]`: a sequence of parts.
 struct Item {
+  /// Text and the bracket after it; `numbers` is {""} for text without a bracket.
   struct Part {
     std::string text;
     std::vector<std::string> numbers;
-    std::size_t chosen = 0;
+    std::size_t chosen = 0;  ///< index of the current number
   };
   std::vector<Part> parts;
 };
@@ -143,7 +153,7 @@ Item take_item(Reader& reader) {
     break;
   }
   if (item.parts.empty()) {
-    throw reader.fault(start, "the name of a host");
+    throw reader.fault(start, "a host name");
   }
   return item;
 }
@@ -156,8 +166,8 @@ std::string chosen_name(const Item& item) {
   return name;
 }
 
-/// Slurm lets the last bracket vary fastest, then the first, the second, and so on. False: that was
-/// the last name.
+/// Advances to the item's next name. Slurm varies the last bracket fastest, then the first, the
+/// second, and so on. False after the last name.
 bool choose_next(Item& item) {
   const auto turns = [](Item::Part& part) {
     part.chosen = (part.chosen + 1) % part.numbers.size();
@@ -166,6 +176,7 @@ bool choose_next(Item& item) {
   return turns(item.parts.back()) || std::any_of(item.parts.begin(), item.parts.end() - 1, turns);
 }
 
+/// Appends all names of an item to `hosts`.
 void expand(Item& item, const Reader& reader, std::size_t start, std::vector<std::string>& hosts) {
   do {
     std::string name = chosen_name(item);

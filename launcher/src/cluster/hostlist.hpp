@@ -7,13 +7,13 @@
 
 namespace acc::launcher {
 
-/// The hosts of a Slurm hostlist, as `scontrol show hostnames` prints them:
-/// `rack[0-1]n[08-10],head`. Order and doubles are kept. Grammar: Slurm 22.05,
-/// src/common/hostlist.c. Throws Error(config) that says where the list ends being one; a list of
-/// more than a million hosts is none.
+/// Returns the hosts of a Slurm hostlist, `rack[0-1]n[08-10],head`, in the order in which `scontrol
+/// show hostnames` prints them; repeated hosts are kept. Grammar: Slurm 22.05,
+/// src/common/hostlist.c. Throws Error(config) with the position of a syntax error, and for more
+/// than a million hosts.
 std::vector<std::string> expand_hosts(const Given& list);
 
-/// Slurm's run-length lists: `2(x3),1` is 2,2,2,1. Throws Error(config).
+/// Returns the numbers of Slurm's run-length notation: `2(x3),1` is 2,2,2,1. Throws Error(config).
 std::vector<int> expand_counts(const Given& list);
 
 }  // namespace acc::launcher

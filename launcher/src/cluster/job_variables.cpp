@@ -10,10 +10,12 @@
 namespace acc::launcher {
 namespace {
 
+// Ports 15000 to 29982. Linux's default range of ephemeral ports begins at 32768.
 constexpr std::uint16_t kFirstPort = 15'000;
-constexpr std::uint16_t kPorts = 14'983;  // a prime
+constexpr std::uint16_t kPorts = 14'983;  // a prime, so that the stride below reaches every port
 
-/// What `read` makes of a variable's value; it gives nothing where that is not what is expected.
+/// Parses a variable's value with `read`, which returns empty for an invalid one. Throws
+/// Error(config) with `expected` then.
 template <typename T, typename Read>
 std::optional<Said<T>> read_as(const std::optional<Said<std::string>>& text, const char* expected,
                                Read read) {
@@ -105,7 +107,9 @@ std::optional<Said<std::vector<int>>> JobVariables::counts(const std::string& na
 }
 
 std::uint16_t port_of(std::uint64_t number) {
-  constexpr std::uint64_t kStride = 7'919;  // far from a neighbour's, whose next port may be taken
+  // Jobs with consecutive numbers get distant ports: the port after a job's may be in use by it
+  // too.
+  constexpr std::uint64_t kStride = 7'919;
   return static_cast<std::uint16_t>(kFirstPort + number % kPorts * kStride % kPorts);
 }
 

@@ -11,7 +11,7 @@ std::string shown(const Said<T>& said) {
   return said.where + "=" + std::to_string(said.value);
 }
 
-/// Tasks on each machine are alike, unless there is a list that says otherwise.
+/// Returns the number of tasks on this machine: as reported, else an equal share of all tasks.
 int tasks_on_this_node(const ClusterPlace& place) {
   if (place.local_size) {
     return place.local_size->value;
@@ -49,12 +49,12 @@ Part part_in(const ClusterPlace& place, const Given& num_processes) {
                             (*nodes == 1 ? " machine (" : " machines (") + shown(*place.num_tasks) +
                             ")";
   if (place.num_tasks->value < *nodes) {
-    throw Error(Errc::config, tasks + ": fewer than one a machine");
+    throw Error(Errc::config, tasks + ": fewer than one per machine");
   }
   const auto wanted = read_number(num_processes.text);
   if (wanted && *wanted != place.num_tasks->value) {
     throw Error(Errc::config, tasks + ", but " + num_processes.where + " is " + num_processes.text +
-                                  ": start one task a machine, or one for each worker");
+                                  ": start one task per machine, or one per worker");
   }
   return Part::worker;
 }
@@ -63,7 +63,8 @@ Seat seat_in(const ClusterPlace& place) {
   if (!place.rank || !place.local_rank) {
     throw Error(Errc::config, place.manager.job + " has several tasks on a machine, and " +
                                   place.manager.name +
-                                  " does not say which of them this is: start one a machine");
+                                  " does not tell this task its rank on the machine: start one "
+                                  "task per machine");
   }
   Seat seat;
   seat.local_rank = place.local_rank->value;

@@ -9,25 +9,28 @@
 
 namespace acc::launcher {
 
-/// What a launcher at its place in a job of some manager has to do.
+/// Launcher role: the task of this launcher in a job of a job manager.
 enum class Part {
-  machine,  ///< start this machine's workers: there is one launcher a machine
-  worker,   ///< supervise one worker: there is one launcher a rank
-  starter,  ///< start the launchers of all machines
+  machine,  ///< one launcher per machine: start the workers of this machine
+  worker,   ///< one launcher per rank: supervise a single worker
+  starter,  ///< the job's script: start the launchers of all machines
 };
 
-/// How many machines the job has, as far as the manager tells.
+/// Returns the number of machines of the job, or empty if the manager does not tell.
 std::optional<int> num_nodes(const ClusterPlace& place);
 
-/// `num_processes`: what a flag or file says of it; empty text: nothing. As many tasks as machines
-/// are launchers of machines, more are workers. Throws Error(config) where the tasks are neither,
-/// and where they are several on a machine but not one for each worker.
+/// Returns the launcher's role. If there are as many tasks as machines, each task launches a
+/// machine's workers; if there are more, each task is one worker. `num_processes` is the requested
+/// total with its origin, empty if not given. Throws Error(config) if there are fewer tasks than
+/// machines, and if several tasks run on a machine but their number differs from `num_processes`.
 Part part_in(const ClusterPlace& place, const Given& num_processes);
 
-/// Part::worker: its seat. Throws Error(config) where the manager does not say which one it is.
+/// Returns the rank slot of a launcher with Part::worker. Throws Error(config) if the manager does
+/// not tell the rank or local rank.
 Seat seat_in(const ClusterPlace& place);
 
-/// Workers or tasks by machine rank, where the job asked for several on a machine; else empty.
+/// Returns the number of workers or tasks by machine rank if the job requested more than one on a
+/// machine; else empty.
 std::vector<int> wished_workers(const ClusterPlace& place);
 
 }  // namespace acc::launcher

@@ -8,13 +8,15 @@
 namespace acc::launcher {
 namespace {
 
+/// A job manager that acclaunch recognises.
 struct Manager {
   FindPlace* find;
-  bool is_in_allocation;  ///< starts processes on machines that another one lends
+  bool is_in_allocation;  ///< may run inside an allocation of Slurm, LSF or PBS
 };
 
-/// The innermost first. srun sets variables of PMI and PMIx too, mpirun of Open MPI those of PMIx,
-/// jsrun those of both, and all that a manager starts keeps the variables of the outer ones.
+/// Job managers, the innermost first. The order matters, because variables overlap: srun also sets
+/// those of PMI and PMIx, Open MPI's mpirun those of PMIx, jsrun those of both, and every process
+/// keeps the variables of the outer managers.
 constexpr std::array kManagers = {
     Manager{place_of_acclaunch, false},   Manager{place_of_open_mpi, true},
     Manager{place_of_hydra, true},        Manager{place_of_pals, true},
@@ -24,6 +26,7 @@ constexpr std::array kManagers = {
     Manager{place_of_pytorch_job, false}, Manager{place_of_indexed_job, false},
 };
 
+/// Throws Error(config) for a count below 1.
 void check_counts(const ClusterPlace& place) {
   for (const auto& count : {place.num_nodes, place.num_tasks, place.local_size}) {
     if (count && count->value < 1) {
@@ -38,6 +41,7 @@ void check_counts(const ClusterPlace& place) {
 std::optional<ClusterPlace> find_place(const plugins::Environment& environment,
                                        const HostFacts& facts) {
   const JobVariables job(environment);
+  // LOCAL_RANK is set for workers. A launcher inside a worker starts a job of its own.
   const bool is_below_a_launcher = job.has("LOCAL_RANK");
   for (const auto& [find, is_in_allocation] : kManagers) {
     if (is_below_a_launcher && find != place_of_acclaunch) {

@@ -11,45 +11,45 @@
 
 namespace acc::launcher {
 
-/// What a manager of jobs says, and in which variable or file.
+/// A value from a job manager with its origin.
 template <typename T>
 struct Said {
   T value{};
-  std::string where;  ///< `SLURM_NODEID`
+  std::string where;  ///< variable or file, `SLURM_NODEID`
 };
 
-/// What the manager that started this process tells of the job and of this process's place in it.
-/// Whatever it does not tell is empty.
+/// Facts from the job manager about the job and this process's place in it. Facts that the manager
+/// does not report are empty.
 struct ClusterPlace {
-  JobManager manager;  ///< "Slurm", "Open MPI", "Kubernetes", ...; "acclaunch": `start/`
+  JobManager manager;  ///< "Slurm", "Open MPI", "Kubernetes", …; "acclaunch" if started by `start/`
 
-  /// One of several processes that the manager started, on each machine or for each rank. Else the
-  /// script of the job, or its shell, which runs once: who starts the others is the script.
+  /// True for one of several processes that the manager started, per machine or per rank. False for
+  /// the job's script or shell, which runs once and starts the other processes itself.
   bool is_task = true;
 
-  Said<std::string> run_id;  ///< of this job, step and requeue, and of no other; may name a file
-  std::optional<Said<std::uint16_t>> port;   ///< told, or made of the job's id
-  std::optional<Said<std::string>> address;  ///< of the machine with rank 0
+  Said<std::string> run_id;  ///< unique to this job, step and requeue; usable in a file name
+  std::optional<Said<std::uint16_t>> port;   ///< reported, or derived from the job's id
+  std::optional<Said<std::string>> address;  ///< address of the machine with rank 0
 
   std::optional<Said<std::vector<std::string>>> hosts;  ///< of the step or job, by node rank
   std::optional<Said<int>> num_nodes;
   std::optional<Said<int>> node_rank;
   std::optional<Said<int>> num_tasks;
-  std::optional<Said<int>> rank;                         ///< of this task
-  std::optional<Said<int>> local_rank;                   ///< among the tasks of this machine
-  std::optional<Said<int>> local_size;                   ///< tasks on this machine
-  std::optional<Said<std::vector<int>>> tasks_per_node;  ///< or workers; by node rank
+  std::optional<Said<int>> rank;                         ///< rank of this task
+  std::optional<Said<int>> local_rank;                   ///< rank among the tasks of this machine
+  std::optional<Said<int>> local_size;                   ///< number of tasks on this machine
+  std::optional<Said<std::vector<int>>> tasks_per_node;  ///< tasks or workers, by node rank
 
-  std::vector<std::string> notices{};  ///< a line each
+  std::vector<std::string> notices{};  ///< one line each
 };
 
-/// The innermost manager that started this process: acclaunch itself (own_variables.hpp), then Open
-/// MPI, Hydra, PALS, Flux, jsrun, PMIx, then Slurm, LSF, PBS, PyTorchJob, Kubernetes. An MPI inside
-/// of an allocation says the ranks, and the allocation the hosts. Nothing in a terminal, and
-/// nothing below a launcher of workers (LOCAL_RANK is set), whose manager has been heard already.
-/// Reads files that variables name. Throws Error(config) that names the variable whose value is not
-/// what the manager writes, or that contradicts another one: a step that sees other hosts than the
-/// job.
+/// Finds the innermost job manager that started this process. Order: acclaunch itself
+/// (own_variables.hpp), Open MPI, Hydra, PALS, Flux, jsrun, PMIx, Slurm, LSF, PBS, PyTorchJob,
+/// Kubernetes. For an MPI job inside an allocation, MPI tells the ranks and the allocation the
+/// hosts. Returns empty in a terminal, and inside a worker (LOCAL_RANK is set), where the outer
+/// launcher has used the manager's facts already. Reads files that variables name. Throws
+/// Error(config) with the name of a variable whose value is invalid or contradicts another one, for
+/// example if a step has hosts that its job does not have.
 std::optional<ClusterPlace> find_place(const plugins::Environment& environment,
                                        const HostFacts& facts);
 

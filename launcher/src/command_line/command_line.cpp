@@ -22,6 +22,7 @@ CommandLine read_command_line(std::string_view called_as, std::span<const std::s
                          : CommandLine{&accelerate_face(), nullptr, false, arguments};
 }
 
+// Only a bare first word can be a misspelled subcommand: after a flag it is a program.
 std::string sub_command_meant(const Flags& flags) {
   std::vector<std::string_view> names;
   for (const SubCommand& command : sub_commands()) {
@@ -47,8 +48,8 @@ std::vector<std::string> with_help_as_flag(std::vector<std::string> arguments) {
   if (std::ranges::find(names, word) == names.end()) {
     const std::string nearest = plugins::closest(word, names);
     throw Error(Errc::invalid_argument,
-                "help: there is no command " + word +
-                    (nearest.empty() ? "; acclaunch help lists all"
+                "help: unknown command " + word +
+                    (nearest.empty() ? "; acclaunch help lists all commands"
                                      : "; did you mean " + nearest + "?"));
   }
   return {word, "--help"};

@@ -1,3 +1,8 @@
+// Parser of the launcher's own flags. It reads arguments up to the first one that is no flag, which
+// is PROGRAM; everything after that belongs to the program. Values are stored as text and are
+// checked by the planner. The rules follow argparse, which the original launchers use: `--flag
+// value` and `--flag=value`, attached values of short flags, and abbreviations where the front end
+// has them.
 #include "acc/base/text.hpp"
 #include "acc/launcher/face.hpp"
 #include "acc/plugins/settings.hpp"
@@ -11,19 +16,21 @@ namespace {
 
 using plugins::SettingRow;
 
+/// Returns the key of a flag's name: `-` and `_` are equivalent.
 std::string canonical(std::string_view name) {
   std::string key(name);
   std::ranges::replace(key, '-', '_');
   return key;
 }
 
-/// Why the face refuses a flag that it knows, or nothing.
+/// Returns the reason why the front end rejects a flag of the original launcher, or "".
 std::string_view refusal_of(const Face& face, const std::string& key) {
   const auto found = std::ranges::find_if(
       face.refused, [&](const RefusedFlag& flag) { return plugins::matches(key, flag.key); });
   return found == face.refused.end() ? std::string_view() : found->reason;
 }
 
+/// Returns the row with this key or alias, or nullptr.
 const SettingRow* flag_row(const Face& face, std::string_view key) {
   for (const SettingRow& row : face.table) {
     const auto aliases = plugins::split(row.alias, '|');
@@ -45,7 +52,7 @@ std::vector<std::string_view> long_flags(const Face& face) {
   return keys;
 }
 
-/// The flags that begin with `key`, if it is not one itself.
+/// Returns the long flags that begin with `key`.
 std::vector<std::string> completions(const Face& face, const std::string& key) {
   std::vector<std::string> found;
   for (const std::string_view flag : long_flags(face)) {
@@ -56,7 +63,8 @@ std::vector<std::string> completions(const Face& face, const std::string& key) {
   return found;
 }
 
-/// The flag that was probably meant: the nearest, else the only one that begins so. Empty: none.
+/// Returns the flag that was probably meant: the one with the most similar spelling, else the only
+/// one that begins with `key`; "" if there is none.
 std::string probably_meant(const Face& face, const std::string& key) {
   std::string nearest = plugins::closest(key, long_flags(face));
   const auto longer = completions(face, key);
@@ -70,6 +78,7 @@ std::string unknown_flag(const Face& face, const std::string& key, const std::st
                           : "; did you mean " + as_typed(face, nearest) + "?");
 }
 
+/// Reads one command line into Flags. Collects faults and continues, so that all are reported.
 class Parser {
  public:
   Parser(const Face& face, std::span<const std::string> rest) : face_(face), rest_(rest) {}
@@ -84,7 +93,7 @@ class Parser {
         break;
       }
       if (argument.empty()) {
-        result_.faults.add("an empty argument where a flag or PROGRAM must stand");
+        result_.faults.add("empty argument where a flag or PROGRAM is expected");
         break;
       }
       if (argument.size() > 1 && argument.starts_with('-')) {
@@ -109,13 +118,15 @@ class Parser {
     return first;
   }
 
-  /// `PROGRAM -- arguments`: the originals drop it there, unless one stood before PROGRAM.
+  /// Drops `--` directly after PROGRAM, as argparse does, unless one was already before PROGRAM.
   void skip_separator() {
     if (!rest_.empty() && rest_.front() == "--") {
       take();
     }
   }
 
+  /// Reads `--flag`, `--flag=value` or `--flag value`, abbreviated if the front end allows it. An
+  /// exact or rejected flag wins over longer flags that begin with it.
   void read_long_flag(const std::string& argument) {
     const auto equals = argument.find('=');
     const std::string written = argument.substr(0, equals);
@@ -139,8 +150,8 @@ class Parser {
     }
   }
 
-  /// Of an unknown flag, if the one that was probably meant takes one: so that the faults after it
-  /// are found.
+  /// Skips the value of an unknown flag if the flag that was probably meant takes one. Otherwise
+  /// the value would be taken for PROGRAM, and faults in later flags would not be found.
   void skip_value(const std::string& key, bool may_follow) {
     const SettingRow* meant = flag_row(face_, probably_meant(face_, key));
     if (may_follow && meant != nullptr && meant->flag == plugins::Flag::value && !rest_.empty() &&
@@ -157,14 +168,14 @@ class Parser {
     if (longer.empty()) {
       return unknown_flag(face_, key, written);
     }
-    std::string text = written + " may be";
+    std::string text = written + " is ambiguous:";
     for (const std::string& flag : longer) {
       text += (&flag == &longer.front() ? " " : " or ") + as_typed(face_, flag);
     }
     return text;
   }
 
-  /// `-m`, `-t 3`, `-t3`, `-mt3`.
+  /// Reads short flags: `-m`, `-t 3`, `-t3`, `-mt3`.
   void read_letters(const std::string& argument) {
     for (std::size_t i = 1; i < argument.size(); ++i) {
       const auto found = std::ranges::find(face_.short_flags, argument[i], &ShortFlag::letter);
@@ -211,7 +222,7 @@ class Parser {
     }
   }
 
-  /// The next word where it is `true` or `false`, else `true`.
+  /// Consumes the next argument if it is `true` or `false`; otherwise returns `true`.
   std::string take_denial() {
     const std::string next = rest_.empty() ? "" : plugins::lower(rest_.front());
     if (next != "true" && next != "false") {

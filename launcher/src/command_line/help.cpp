@@ -13,12 +13,13 @@ namespace {
 
 using plugins::SettingRow;
 
+/// A heading of --help and the flags below it.
 struct Group {
   std::string_view title;
-  std::string_view keys;  ///< joined by blanks
+  std::string_view keys;  ///< separated by spaces
 };
 
-/// The flags of the section `launch`, by subject. A flag that is not here stands under "Launch".
+/// Flags of the section `launch` by subject. A flag that is missing here is listed under "Launch".
 constexpr std::array kLaunchGroups = {
     Group{"Program and configuration", "config_file compat module no_python debug quiet"},
     Group{"Mode and device",
@@ -37,16 +38,18 @@ constexpr std::array kLaunchGroups = {
           "duplicate_stderr_filters log_line_prefix_template fold_lines no_status_line"},
 };
 
-/// The flags of the first page.
+/// Flags on the first page of --help.
 constexpr std::string_view kUsualFlags =
     "config_file num_processes use_cpu mixed_precision use_fsdp use_deepspeed num_machines "
     "machine_rank main_process_ip main_process_port hostfile max_restarts log_dir module";
 
+/// True if `keys`, a list separated by spaces, contains `key`.
 bool lists(std::string_view keys, std::string_view key) {
   const auto words = plugins::split(keys, ' ');
   return std::ranges::find(words, key) != words.end();
 }
 
+/// Returns the heading that a flag is listed under.
 std::string heading(const SettingRow& row) {
   switch (row.section) {
     case plugins::Section::launch: {
@@ -54,11 +57,12 @@ std::string heading(const SettingRow& row) {
           kLaunchGroups, [&](const Group& each) { return lists(each.keys, row.key); });
       return std::string(group == kLaunchGroups.end() ? "Launch" : group->title);
     }
-    case plugins::Section::training: return "Training, in every mode";
+    case plugins::Section::training: return "Training (all modes)";
     case plugins::Section::fsdp: return "FSDP (with --use_fsdp or distributed_type: FSDP)";
     case plugins::Section::deepspeed:
       return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
-    case plugins::Section::parallelism: return "Sizes of groups (parallelism_config of a file)";
+    case plugins::Section::parallelism:
+      return "Parallel group sizes (parallelism_config of a configuration file)";
     case plugins::Section::dynamo: return "torch.compile in a Python program";
     case plugins::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
     case plugins::Section::zero: break;
@@ -66,8 +70,10 @@ std::string heading(const SettingRow& row) {
   return {};
 }
 
-constexpr std::size_t kColumn = 44;  ///< of the helps
+constexpr std::size_t kColumn = 44;  ///< column at which the help texts begin
 
+/// Returns the lines of one flag: its spellings, VALUE, the help text, the expected value in
+/// parentheses and the default in brackets. A long spelling gets a line of its own.
 std::string help_entry(const Face& face, const SettingRow& row) {
   std::string line = "  " + as_typed(face, row.key);
   for (const std::string_view alias : plugins::split(row.alias, '|')) {

@@ -7,7 +7,7 @@
 
 namespace acc::launcher {
 
-/// The long flag of a key as the face's users write it: `--nproc-per-node`.
+/// Returns the long flag of a key in the front end's spelling: `--nproc-per-node`.
 std::string as_typed(const Face& face, std::string_view key);
 
 }  // namespace acc::launcher

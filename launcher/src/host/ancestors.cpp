@@ -18,7 +18,9 @@ std::string text_of(const fs::path& path) {
   return text.str();
 }
 
-/// The fourth word of stat, behind a name in parentheses that may hold anything. 0: none.
+/// Returns the parent's pid, or 0. It is the fourth field of /proc/PID/stat (proc(5)). The second
+/// field, the name in parentheses, may itself contain spaces and parentheses, so fields are counted
+/// from the last `)`.
 pid_t parent_of(const fs::path& process) {
   const std::string stat = text_of(process / "stat");
   const auto name_end = stat.rfind(')');
@@ -30,7 +32,8 @@ pid_t parent_of(const fs::path& process) {
   return parent;
 }
 
-/// Words that are empty are left out: a daemon that writes its title over its words leaves many.
+/// Returns the command line without empty words: a daemon that overwrites its arguments with a
+/// title leaves many of them.
 std::vector<std::string> words_of(const fs::path& process) {
   std::vector<std::string> words;
   std::istringstream text(text_of(process / "cmdline"));
@@ -57,6 +60,7 @@ std::vector<std::vector<std::string>> detect_ancestors() {
     if (words.empty()) {
       break;
     }
+    // Skips acclaunch's own processes. Of another user's process only the command line is readable.
     if (fs::read_symlink(process / "exe", error) != own || error) {
       found.push_back(std::move(words));
     }

@@ -5,7 +5,8 @@
 
 namespace acc::launcher {
 
-/// HostFacts::ancestors; at most 16. It ends early at a process of which /proc does not tell.
+/// Returns HostFacts::ancestors, at most 16. The list ends early at a process whose command line is
+/// not readable in /proc.
 std::vector<std::vector<std::string>> detect_ancestors();
 
 }  // namespace acc::launcher

@@ -16,7 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// -1: it cannot be started.
+/// Starts a command with stdin and stderr at /dev/null and stdout at `output`. Returns its pid, or
+/// -1 if it cannot be started.
 pid_t start(const std::vector<std::string>& command, int output) {
   std::vector<char*> words;
   for (const std::string& word : command) {
@@ -36,7 +37,8 @@ pid_t start(const std::vector<std::string>& command, int output) {
   return pid;
 }
 
-/// False: the deadline came before the end of the output.
+/// Appends everything that comes from a pipe to `text`. False on an error, or if the deadline
+/// passes before the end.
 bool read_all(int pipe, Clock::time_point deadline, std::string& text) {
   while (true) {
     const auto left =
@@ -69,7 +71,7 @@ std::optional<std::string> command_output(const std::vector<std::string>& comman
   if (pid < 0) {
     return std::nullopt;
   }
-  input.reset();
+  input.reset();  // else the pipe would never report its end
   std::string text;
   if (!read_all(output.get(), Clock::now() + limit, text)) {
     ::kill(pid, SIGKILL);

@@ -7,9 +7,9 @@
 
 namespace acc::launcher {
 
-/// What a command writes to stdout, in this process's environment; a bare name is looked up in
-/// PATH. It reads nothing and its stderr is dropped. Nothing where it cannot be started, fails, or
-/// has not ended in time; then it is killed.
+/// Runs a command in this process's environment and returns its stdout. A bare name is looked up in
+/// PATH. stdin is empty and stderr is dropped. Returns empty if the command cannot be started,
+/// exits with a status other than 0, or runs longer than `limit`, after which it is killed.
 std::optional<std::string> command_output(
     const std::vector<std::string>& command,
     std::chrono::milliseconds limit = std::chrono::seconds(10));

@@ -21,7 +21,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// What ACC_SIMULATE_GPUS asks for; nothing where it is unset or empty.
+/// Returns the value of ACC_SIMULATE_GPUS; empty if it is unset or empty. Throws Error(config).
 std::optional<int> simulated_gpu_count(const plugins::Environment& environment) {
   constexpr int kMost = 1024;
   const std::string text = value_of(environment, variables::simulate_gpus);
@@ -49,8 +49,9 @@ fs::path scratch_directory(const plugins::Environment& environment) {
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
 }
 
-/// The first name with a dot of the line of /etc/hosts that names this host. Never asks the
-/// network.
+/// Returns this host's name with its domain: the first name with a dot in the line of /etc/hosts
+/// that names this host; "" if there is none. Kubernetes writes such a line in each pod. Does not
+/// use DNS.
 std::string domain_name_of(const std::string& hostname) {
   std::ifstream file("/etc/hosts");
   for (std::string line; std::getline(file, line);) {
@@ -72,7 +73,8 @@ std::string domain_name_of(const std::string& hostname) {
   return "";
 }
 
-/// They cost a few files each: only for the managers that say in them what is in no variable.
+/// True under PMI and Slurm, whose ancestor processes have facts that no variable has. Otherwise
+/// the files in /proc are not read.
 bool needs_ancestors(const plugins::Environment& environment) {
   return !plugins::variable(environment, "PMI_RANK").empty() ||
          !plugins::variable(environment, "SLURM_STEP_ID").empty();

@@ -1,3 +1,7 @@
+// Assignment of GPUs and CPUs to workers. The NUMA node of each worker is found first: that of its
+// GPU, or, on the CPU, that of its share of the cores. Then the binding policy selects CPUs of that
+// node. The policies node, socket, exclusive and core-complex give the same result as torchrun's
+// --numa-binding (PyTorch 2.13, torch/numa/binding.py).
 #include "acc/launcher/placement.hpp"
 
 #include "acc/base/error.hpp"
@@ -26,7 +30,7 @@ constexpr std::array kNames = {
     std::pair{NumaBinding::core_complex, std::string_view("core-complex")},
 };
 
-/// The physical cores, node by node.
+/// Returns the physical cores, node by node; each core is the list of its hardware threads.
 std::vector<Cpus> cores_by_node(const Cpus& cpus) {
   std::vector<Cpus> cores;
   for (const Cpus& node : grouped(cpus, &Cpu::numa_node)) {
@@ -35,7 +39,7 @@ std::vector<Cpus> cores_by_node(const Cpus& cpus) {
   return cores;
 }
 
-/// Part `index` of `count` parts whose sizes differ by at most one, the larger ones first.
+/// Returns part `index` of `count` parts whose sizes differ by at most one, the larger parts first.
 template <typename T>
 std::vector<T> part(const std::vector<T>& all, std::size_t index, std::size_t count) {
   const std::size_t least = all.size() / count;
@@ -46,6 +50,7 @@ std::vector<T> part(const std::vector<T>& all, std::size_t index, std::size_t co
   return {at(index), at(index + 1)};
 }
 
+/// Returns all CPUs of several groups, by ascending id.
 Cpus joined(const std::vector<Cpus>& groups) {
   Cpus all;
   for (const Cpus& group : groups) {
@@ -55,6 +60,7 @@ Cpus joined(const std::vector<Cpus>& groups) {
   return all;
 }
 
+/// Returns the CPUs whose `key` has this value.
 Cpus with(const Cpus& cpus, int Cpu::*key, int value) {
   Cpus result;
   std::ranges::copy_if(cpus, std::back_inserter(result),
@@ -62,6 +68,7 @@ Cpus with(const Cpus& cpus, int Cpu::*key, int value) {
   return result;
 }
 
+/// Binds a worker to CPUs. Its memory node is set only if all of them are on one node.
 void bind(Placement& worker, const Cpus& cpus) {
   for (const Cpu& cpu : cpus) {
     worker.cpus.push_back(cpu.id);
@@ -72,6 +79,7 @@ void bind(Placement& worker, const Cpus& cpus) {
   worker.numa_node = same ? node : -1;
 }
 
+/// Returns the physical cores that a worker may run on.
 std::set<int> cores_of(const Placement& worker, const Cpus& all) {
   std::set<int> cores;
   for (const Cpu& cpu : all) {
@@ -82,6 +90,7 @@ std::set<int> cores_of(const Placement& worker, const Cpus& all) {
   return cores;
 }
 
+/// Computes the placement of one machine's workers.
 class Placer {
  public:
   Placer(int local_world_size, const std::vector<int>& gpus, NumaBinding binding,
@@ -112,6 +121,8 @@ class Placer {
     return {Errc::config, name() + ": " + why};
   }
 
+  /// Affinity on the CPU: divides the physical cores evenly. Hardware threads are divided instead
+  /// if there are fewer cores than workers.
   void share_out_cores() {
     const std::size_t count = result_.workers.size();
     std::vector<Cpus> units = cores_by_node(facts_.cpus);
@@ -119,9 +130,9 @@ class Placer {
       units = grouped(facts_.cpus, &Cpu::id);
     }
     if (units.size() < count) {
-      result_.notices.push_back(name() + ": " + std::to_string(count) +
-                                " workers have no CPU each of " + std::to_string(units.size()) +
-                                "; none is bound");
+      result_.notices.push_back(name() + ": " + std::to_string(count) + " workers, but only " +
+                                std::to_string(units.size()) +
+                                (units.size() == 1 ? " CPU" : " CPUs") + "; no worker is bound");
       return;
     }
     for (std::size_t i = 0; i < count; ++i) {
@@ -138,7 +149,8 @@ class Placer {
     }
   }
 
-  /// A slot is a worker, or a GPU that no worker has and that has a claim to cores all the same.
+  /// Fills `nodes_`. A slot is a worker, or a GPU without a worker: as in torchrun, such a GPU
+  /// takes its share of the node's cores too.
   void find_nodes() {
     const std::size_t slots = std::max(result_.workers.size(), gpus_.size());
     if (gpus_.empty()) {
@@ -156,6 +168,7 @@ class Placer {
     }
   }
 
+  /// Sets the nodes of workers on the CPU: worker i starts at core i * cores / workers.
   void spread_over_cores() {
     const std::vector<Cpus> cores = cores_by_node(facts_.cpus);
     const std::size_t count = result_.workers.size();
@@ -169,13 +182,14 @@ class Placer {
     }
   }
 
-  /// The lowest one where it is not known, as torchrun has it.
+  /// Returns a GPU's node; the lowest node if it is unknown, as in torchrun.
   [[nodiscard]] int node_of(int gpu) const {
     const int node = facts_.gpu.devices[static_cast<std::size_t>(gpu)].numa_node;
     return node >= 0 ? node : std::ranges::min(facts_.cpus, {}, &Cpu::numa_node).numa_node;
   }
 
-  /// Says what is doubtful about the node of a worker's GPU, or ends the work.
+  /// Handles a node that is unknown, or that has no usable CPU. Affinity leaves the workers
+  /// unbound, as Accelerate does; the other policies assume a node, or throw Error(config).
   void check_node(int gpu, int& node) {
     const bool known = facts_.gpu.devices[static_cast<std::size_t>(gpu)].numa_node >= 0 ||
                        grouped(facts_.cpus, &Cpu::numa_node).size() == 1;
@@ -188,13 +202,13 @@ class Placer {
                                         std::to_string(node)
                                   : "its NUMA node is not known";
     if (binding_ == NumaBinding::affinity) {
-      result_.notices.push_back(name() + ": workers of GPU " + number + " are not bound, since " +
-                                why);
+      result_.notices.push_back(name() + ": workers of GPU " + number +
+                                " are not bound, because " + why);
       node = kUnbound;
     } else if (known) {
       throw impossible("GPU " + number + ": " + why);
     } else {
-      result_.notices.push_back(name() + ": GPU " + number + ": " + why + "; taken to be " +
+      result_.notices.push_back(name() + ": GPU " + number + ": " + why + "; assuming node " +
                                 std::to_string(node));
     }
   }
@@ -209,6 +223,7 @@ class Placer {
     }
   }
 
+  /// Returns how many of the first `end` slots are on a node.
   [[nodiscard]] std::size_t slots_of_node(std::size_t end, int node) const {
     return static_cast<std::size_t>(
         std::count(nodes_.begin(), nodes_.begin() + static_cast<std::ptrdiff_t>(end), node));
@@ -235,7 +250,7 @@ class Placer {
   const std::vector<int>& gpus_;
   const NumaBinding binding_;
   const HostFacts& facts_;
-  std::vector<int> nodes_;  ///< by slot; kUnbound: it stays so
+  std::vector<int> nodes_;  ///< by slot; kUnbound: the worker is not bound
   Placements result_;
 };
 
@@ -262,7 +277,7 @@ Placements place_workers(int local_world_size, const std::vector<int>& gpus, Num
 }
 
 int cores_per_worker(const std::vector<Placement>& workers, const HostFacts& facts) {
-  std::map<int, int> users;  // of each core
+  std::map<int, int> users;  // number of workers that may run on each core
   std::vector<std::set<int>> cores;
   for (const Placement& worker : workers) {
     cores.push_back(cores_of(worker, facts.cpus));
@@ -270,7 +285,7 @@ int cores_per_worker(const std::vector<Placement>& workers, const HostFacts& fac
       ++users[core];
     }
   }
-  constexpr double kRounding = 1e-9;
+  constexpr double kRounding = 1e-9;  // so that three shares of 1/3 count as one core
   double fewest = static_cast<double>(facts.cpus.size());
   for (const std::set<int>& mine : cores) {
     double share = kRounding;

@@ -16,7 +16,8 @@ struct Destroy {
 };
 using Topology = std::unique_ptr<hwloc_topology, Destroy>;
 
-/// hwloc leaves out what the cgroup forbids, but not what the affinity mask does.
+/// Removes the CPUs that the affinity mask excludes. hwloc itself removes only those that the
+/// cgroup excludes. Does nothing for a topology from HWLOC_SYNTHETIC or HWLOC_XMLFILE.
 void leave_out_unusable(hwloc_topology_t topology) {
   if (hwloc_topology_is_thissystem(topology) == 0) {
     return;
@@ -34,7 +35,7 @@ Topology load_topology() {
     throw Error(Errc::internal, "hwloc cannot be initialised");
   }
   Topology topology(raw);
-  // It would move this thread to every CPU in turn, only to see again what sysfs says.
+  // The x86 component would move this thread to every CPU in turn, to read what sysfs has already.
   hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
   if (hwloc_topology_load(raw) != 0) {
     throw Error(Errc::internal, "hwloc cannot read the topology of this machine");
@@ -43,8 +44,8 @@ Topology load_topology() {
   return topology;
 }
 
-/// Of the nodes that the CPU is local to, the one with the fewest CPUs: on machines with extra
-/// memory, such as CXL, that is the one with the ordinary memory beside it.
+/// Returns the NUMA node of a CPU. A CPU may be local to several nodes, for example with CXL
+/// memory; the node with the fewest CPUs is the one of the CPU's own DRAM.
 int numa_node_of_cpu(hwloc_topology_t topology, hwloc_obj_t cpu) {
   hwloc_obj_t nearest = nullptr;
   hwloc_obj_t node = nullptr;
@@ -58,7 +59,7 @@ int numa_node_of_cpu(hwloc_topology_t topology, hwloc_obj_t cpu) {
   return nearest == nullptr ? 0 : static_cast<int>(nearest->os_index);
 }
 
-/// The largest cache of data that the CPU shares, nullptr: hwloc knows none.
+/// Returns the last-level data cache of a CPU; nullptr if hwloc reports none.
 hwloc_obj_t last_cache_of(hwloc_obj_t cpu) {
   hwloc_obj_t last = nullptr;
   for (hwloc_obj_t object = cpu->parent; object != nullptr; object = object->parent) {
@@ -67,7 +68,7 @@ hwloc_obj_t last_cache_of(hwloc_obj_t cpu) {
   return last;
 }
 
-/// Numbers objects in the order in which they are first asked for.
+/// Assigns numbers to objects in the order of first use. hwloc's own indices may have gaps.
 class Numbering {
  public:
   int of(hwloc_obj_t object) {

@@ -7,15 +7,15 @@
 
 namespace acc::launcher {
 
-/// The CPUs that this process may run on, as hwloc sees the machine. Its own variables, such as
-/// HWLOC_SYNTHETIC and HWLOC_XMLFILE, put another machine in the place of this one; then all of it
-/// may be used. Never empty; throws Error(internal) where hwloc fails.
+/// Returns the CPUs that this process may run on, as hwloc reports them. hwloc's variables, such as
+/// HWLOC_SYNTHETIC and HWLOC_XMLFILE, replace this machine by another one, all of whose CPUs may be
+/// used. Never empty; throws Error(internal) if hwloc fails.
 std::vector<Cpu> detect_cpus();
 
-/// CPUs in groups of equal `key`, in the order in which the groups begin.
+/// Groups CPUs by equal values of `key`, in order of first appearance.
 std::vector<std::vector<Cpu>> grouped(const std::vector<Cpu>& cpus, int Cpu::*key);
 
-/// Their numbers as the kernel writes them: "0-3,8,10-11".
+/// Returns the CPUs' numbers in the kernel's list format: "0-3,8,10-11".
 std::string cpu_list(const std::vector<Cpu>& cpus);
 
 }  // namespace acc::launcher

@@ -1,3 +1,6 @@
+// Builds this machine's report about an ended attempt: for each worker its exit status, its flight
+// record, the kernel's reason for a kill, and for failed workers the error file and the last lines
+// of stderr. The reports of all machines are merged in report/job_report.
 #include "job/account.hpp"
 
 #include "acc/base/error.hpp"
@@ -16,6 +19,7 @@ std::string flight_record_path(const WorkerRecord& worker, const AttemptEvidence
   return evidence.logs.flight_record(evidence.attempt, worker.local_rank);
 }
 
+/// Adds the worker's own account of its failure: error file and last lines of stderr.
 void add_own_words(WorkerReport& report, const AttemptEvidence& evidence) {
   ErrorFile file = read_error_file(evidence.logs.error_file(evidence.attempt, report.local_rank));
   report.error_message = std::move(file.message);
@@ -23,7 +27,7 @@ void add_own_words(WorkerReport& report, const AttemptEvidence& evidence) {
   report.last_stderr_lines = evidence.output.last_stderr_lines(report.rank);
 }
 
-/// How it ended, without anything that is read from a file.
+/// Returns a report with the facts about a worker's end that need no file.
 WorkerReport end_of(const WorkerRecord& worker, const AttemptEvidence& evidence) {
   using std::chrono::duration_cast;
   const bool is_known = worker.died_at != std::chrono::steady_clock::time_point();
@@ -46,7 +50,7 @@ WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& ev
   WorkerReport report = end_of(worker, evidence);
   const std::string record = flight_record_path(worker, evidence);
   report.flight = flight::read_record(record);
-  ::unlink(record.c_str());  // the report has it
+  ::unlink(record.c_str());  // its contents are in the report now
   if (!worker.end || !worker.end->ok()) {
     report.cause = evidence.kernel.cause(worker, evidence.working_directory);
   }
@@ -60,7 +64,9 @@ bool has_ended_badly(const WorkerReport& worker) {
   return worker.told_to_end || !worker.end || !worker.end->ok();
 }
 
-/// Of those that another machine may have waited for: how far they came.
+/// Reduces the flight record of a worker without failure to its last collective. Another machine
+/// may have waited for this worker, and the last collective shows how far it came; more would only
+/// make the report of a large job longer.
 void keep_little(WorkerReport& worker) {
   if (worker.flight && !worker.flight->last.empty()) {
     worker.flight->last = {std::move(worker.flight->last.back())};
@@ -77,7 +83,8 @@ MachineReport machine_report(const AttemptOutcome& outcome, const AttemptEvidenc
   if (std::ranges::none_of(report.workers, has_ended_badly)) {
     std::ranges::for_each(report.workers, keep_little);
   }
-  // It may be a worker that ended well, or that hung and was told to end.
+  // The root cause may be a worker that exited with 0, or one that hung and was told to end. Those
+  // have no failure of their own, so their output was not read above.
   const auto cause = root_cause(report.workers, false).worker;
   if (cause && !report.workers[*cause].failed()) {
     add_own_words(report.workers[*cause], evidence);

@@ -13,26 +13,28 @@
 
 namespace acc::launcher {
 
-/// What is at hand when an attempt of this machine's workers has ended.
+/// Inputs of the reports about one attempt on this machine. The references must stay valid while
+/// the struct is used.
 struct AttemptEvidence {
   int attempt = 0;
   int machine_rank = 0;
   std::string host;
   std::string working_directory;
-  /// When all machines learned of the end.
+  /// Time at which this machine learned of the attempt's end. The times of the workers' deaths are
+  /// given relative to it, which makes them comparable between machines.
   std::chrono::steady_clock::time_point learned_at;
-  std::chrono::steady_clock::time_point started_at;
+  std::chrono::steady_clock::time_point started_at;  ///< start of the attempt
   const LogFolder& logs;
   const OutputMux& output;
   const KernelFacts& kernel;
 };
 
-/// How the workers of this machine ended. Reads the error files and last lines of those that
-/// failed, and of the root cause.
+/// Reports how the workers of this machine ended. Reads the error files and the last stderr lines
+/// of the workers that failed, and of the root cause. Removes the flight records.
 MachineReport machine_report(const AttemptOutcome& outcome, const AttemptEvidence& evidence);
 
-/// What is known of a worker while others of its attempt may still run, as far as it is needed to
-/// find the root cause of a failure. One without an end counts as told to end.
+/// Reports on one worker while others of its attempt may still run, with the facts that are needed
+/// to find the root cause of a failure. A worker that still runs counts as told to end.
 WorkerReport interim_report(const WorkerRecord& worker, const AttemptEvidence& evidence);
 
 }  // namespace acc::launcher

@@ -1,3 +1,7 @@
+// Receiver of control messages from the acclaunch that started this launcher. They arrive as lines
+// on standard input. The connection counts as broken at the end of the input, after an invalid
+// line, and after kSilenceLimit without a line (the sender sends a heartbeat every second). A
+// broken connection ends the job on this machine, because no message could end it later.
 #include "job/control.hpp"
 
 #include "acc/base/error.hpp"
@@ -22,6 +26,7 @@ namespace asio = boost::asio;
 
 namespace {
 
+/// True if `fd` has data, or its end, to read.
 bool has_something_to_read(int fd) {
   pollfd polled{fd, POLLIN, 0};
   return ::poll(&polled, 1, 0) == 1;
@@ -61,8 +66,8 @@ std::string Control::broken_connection() const {
 }
 
 asio::awaitable<void> Control::listen() {
-  if (!input_.is_open()) {  // a file, which nobody speaks through
-    is_broken("standard input is none");
+  if (!input_.is_open()) {  // Asio does not accept the descriptor
+    is_broken("standard input is not a pipe, socket or terminal");
   }
   while (input_.is_open()) {
     const int flags = ::fcntl(input_.native_handle(), F_GETFL);
@@ -71,14 +76,16 @@ asio::awaitable<void> Control::listen() {
     if (!input_.is_open()) {
       co_return;
     }
-    ::fcntl(input_.native_handle(), F_SETFL, flags);  // it may be one with standard output
+    // Asio sets O_NONBLOCK. Standard output may share the open file description, for example a
+    // socket of sshd, and must stay blocking. So the flags are restored.
+    ::fcntl(input_.native_handle(), F_SETFL, flags);
     if (!read_once()) {
       co_return;
     }
   }
 }
 
-/// False: there is nothing more to be heard.
+/// Reads once and handles complete lines. False after the end of the connection.
 bool Control::read_once() {
   std::array<char, control::kMaxLine> chunk{};
   const ssize_t count = ::read(input_.native_handle(), chunk.data(), chunk.size());
@@ -101,13 +108,16 @@ bool Control::take_lines() {
     begin = end + 1;
   }
   pending_.erase(0, begin);
-  return pending_.size() < control::kMaxLine || is_broken("an endless line came");
+  return pending_.size() < control::kMaxLine ||
+         is_broken("received a line of more than " + std::to_string(control::kMaxLine) + " bytes");
 }
 
+/// Handles one line. False after the end of the connection.
 bool Control::take(std::string_view line) {
   const auto message = control::decode(line);
   if (!message) {
-    return is_broken("'" + std::string(line.substr(0, 40)) + "' came, which is no message");
+    return is_broken("received '" + std::string(line.substr(0, 40)) +
+                     "', which is not a control message");
   }
   wait_for_silence();
   if (const auto* greeting = std::get_if<control::Greeting>(&*message)) {
@@ -115,13 +125,14 @@ bool Control::take(std::string_view line) {
   } else if (!std::holds_alternative<control::Beat>(*message)) {
     const auto* signal = std::get_if<control::Signal>(&*message);
     if (signal != nullptr && signal->number == SIGTSTP) {
-      silence_.cancel();  // whoever is stopped says nothing
+      silence_.cancel();  // a stopped sender sends no heartbeats
     }
     events_.on_message(*message);
   }
   return input_.is_open();
 }
 
+/// Closes the connection and reports it. Returns false, for use as a result.
 bool Control::is_broken(const std::string& how) {
   close();
   events_.on_broken(broken_connection() + (how.empty() ? "" : ": " + how));
@@ -132,12 +143,14 @@ void Control::wait_for_silence() {
   silence_.expires_after(silence_limit_);
   silence_.async_wait([this](const boost::system::error_code& error) {
     if (error || !input_.is_open() || silence_.expiry() > std::chrono::steady_clock::now()) {
-      return;  // the last: something has been heard since
+      return;  // canceled, or a line has arrived and moved the limit
     }
-    if (has_something_to_read(input_.native_handle())) {  // this process did not run meanwhile
+    // Unread input means that this process itself was suspended: that time does not count.
+    if (has_something_to_read(input_.native_handle())) {
       wait_for_silence();
     } else {
-      is_broken("nothing was heard for " + std::to_string(silence_limit_.count() / 1000) + " s");
+      is_broken("no heartbeat for " + std::to_string(silence_limit_.count() / 1000) +
+                " s (timeout)");
     }
   });
 }

@@ -14,25 +14,30 @@
 
 namespace acc::launcher {
 
-/// This process's standard input; /dev/null takes its place, for the workers.
+/// Returns this process's standard input and replaces it by /dev/null, which the workers inherit.
+/// Throws Error(process).
 UniqueFd take_standard_input();
 
-/// What the starter of this launcher says. The loop's thread only.
+/// Receives control messages from the acclaunch that started this launcher. Not thread-safe: use it
+/// on the event loop's thread only.
 class Control {
  public:
   struct Events {
-    /// Signal, Insist or End.
+    /// Called for each Signal, Insist and End.
     std::function<void(const control::Message&)> on_message;
-    /// Once, and nothing after it: the end of the input, silence, or what is no message.
+    /// Called once, as the last call, when the connection ends: at the end of the input, after a
+    /// timeout, or after an invalid line.
     std::function<void(const std::string& reason)> on_broken;
   };
 
+  /// Starts to listen on `input`.
   Control(const boost::asio::any_io_executor& executor, UniqueFd input, Events events,
           std::chrono::milliseconds silence_limit = control::kSilenceLimit);
 
-  /// Who speaks, as part of a sentence; and that this is over.
+  /// Returns the message that the connection is broken, with the sender's host.
   [[nodiscard]] std::string broken_connection() const;
 
+  /// Stops listening. No further events follow.
   void close();
 
  private:
@@ -48,7 +53,7 @@ class Control {
   std::chrono::milliseconds silence_limit_;
   Events events_;
   std::string host_;
-  std::string pending_;  ///< the beginning of a line
+  std::string pending_;  ///< incomplete line
 };
 
 }  // namespace acc::launcher

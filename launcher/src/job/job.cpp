@@ -1,3 +1,7 @@
+// Life cycle of a job on one machine. `work` is the main coroutine: join a round, run an attempt,
+// exchange reports with the other machines, and, if the round's result says so, join the next
+// round. Events that may interrupt it (signals, ends of attempts, lost connections) are in
+// job_events.cpp. All of it runs in one thread on one io_context, so no state needs a lock.
 #include "job/job.hpp"
 
 #include "acc/base/atomic_file.hpp"
@@ -54,7 +58,7 @@ int Job::run() {
     fault_ = error ? error : fault_;
     close();
   });
-  io_.run();  // also until the other machines have taken their last answers
+  io_.run();  // returns when the other machines have also received their last answers
   if (gave_up_ || stop_) {
     leave_at_once();
   }
@@ -64,8 +68,8 @@ int Job::run() {
   return exit_status();
 }
 
-/// The usual way out would wait for those that cannot be killed, and for a host's name that is
-/// being looked up.
+/// Exits without running destructors. They would wait for workers that cannot be killed, and for
+/// the thread of a DNS lookup in progress.
 void Job::leave_at_once() {
   output_.hide_status();
   logs_.remove();
@@ -82,7 +86,7 @@ asio::awaitable<void> Job::work() {
   }
   remains_.add_folder(logs_.scratch());
   try {
-    logs_.open_attempt(0);  // before others are kept waiting for a machine that cannot start
+    logs_.open_attempt(0);  // before joining: a machine that cannot start must not delay the others
     const bool begins = co_await join_round();
     if (begins) {
       if (control_) {
@@ -105,7 +109,8 @@ asio::awaitable<void> Job::work() {
   co_await rounds_->part();
 }
 
-/// A job that was told to end waits no longer for a reader than for a worker.
+/// Waits until all output has been written. After a stop request it waits for the reader of the
+/// output at most as long as for a worker.
 asio::awaitable<void> Job::flush_output() {
   asio::steady_timer patience(io_, plan_.shutdown_timeout);
   if (stop_) {
@@ -118,7 +123,7 @@ asio::awaitable<void> Job::flush_output() {
   co_await output_.flushed();
 }
 
-/// False where the job ended before there was a round for this machine.
+/// Joins the next round. False if the job ended before a round with this machine was formed.
 asio::awaitable<bool> Job::join_round() {
   phase_ = Phase::joining;
   round_ = co_await rounds_->next();
@@ -126,12 +131,14 @@ asio::awaitable<bool> Job::join_round() {
   co_return round_.has_value();
 }
 
+/// Gives up this machine's place in the round that is being formed, then ends the event loop.
 asio::awaitable<void> Job::leave_while_joining() {
   co_await rounds_->leave();
   io_.stop();
 }
 
-/// The others must not wait for a launcher that cannot go on.
+/// Leaves the job after an internal fault, so that the other machines do not wait for this
+/// launcher.
 asio::awaitable<void> Job::part_from_machines() {
   co_await rounds_->end_is_known();
   co_await rounds_->leave();
@@ -145,6 +152,7 @@ asio::awaitable<void> Job::run_attempts() {
   }
 }
 
+/// Runs one attempt and publishes its report. True if another attempt follows.
 asio::awaitable<bool> Job::run_attempt() {
   const AttemptOutcome outcome = co_await run_workers();
   gave_up_ = outcome.gave_up;
@@ -166,12 +174,13 @@ asio::awaitable<bool> Job::run_attempt() {
   co_return again;
 }
 
+/// Starts the workers and waits until all of them have ended.
 asio::awaitable<AttemptOutcome> Job::run_workers() {
   attempt_started_at_ = std::chrono::steady_clock::now();
   learned_at_ = attempt_started_at_;
   kernel_.emplace();
   if (rounds_->known_end()) {
-    co_return AttemptOutcome{};  // on another machine, before it began here
+    co_return AttemptOutcome{};  // another machine has ended the attempt already
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
@@ -200,7 +209,7 @@ OutputMux::Options Job::output_options(pid_t process_group) {
   options.folds_lines = plan_.output.folds_lines;
   options.status_line = plan_.output.status_line;
   options.foreground_group = process_group;
-  // Else the program sees by itself that its reader is gone.
+  // A program with Identity::none writes to the launcher's own streams and gets EPIPE itself.
   if (plan_.identity != Identity::none || plan_.is_controlled) {
     options.on_lost = [this](const Lost& lost) { on_lost(lost); };
   }
@@ -237,7 +246,8 @@ std::vector<WorkerSpec> Job::worker_specs() const {
   return specs;
 }
 
-/// Says how the workers of this machine ended, and hears it of the others.
+/// Sends this machine's report and receives the round result: the reports of all machines and what
+/// follows.
 asio::awaitable<Settlement> Job::settle(const AttemptOutcome& outcome) {
   if (outcome.gave_up) {
     rounds_->end({.exit_status = 1,
@@ -262,7 +272,8 @@ AttemptEvidence Job::evidence() const {
           .kernel = *kernel_};
 }
 
-/// Who waits for all machines waits in vain for these.
+/// Tells the acclaunch that started this one which machines are lost. It would otherwise wait for
+/// their clients.
 void Job::tell_starter_of_lost(const Settlement& settlement) {
   for (const rendezvous::MachineWord& machine : settlement.machines) {
     if (control_ && machine.report.empty()) {
@@ -271,6 +282,8 @@ void Job::tell_starter_of_lost(const Settlement& settlement) {
   }
 }
 
+/// Builds the report of the attempt from a round result. If the attempt did not end because of a
+/// worker, its reason replaces the first failure; a stop request is no failure and has no reason.
 JobReport Job::report_of(const Settlement& settlement) {
   JobReport report = job_report(settlement.machines);
   report.command = plan_.command;
@@ -297,9 +310,11 @@ JobReport Job::report_of(const Settlement& settlement) {
   return report;
 }
 
+/// Prints the report and writes its files: report.json in the log folder and, after the last
+/// attempt, the file that TORCHELASTIC_ERROR_FILE names, as torchrun does.
 void Job::publish(JobReport report, const Settlement& settlement) {
   if (gave_up_) {
-    say("some processes could not be killed and are still there");
+    say("some processes could not be killed and are still running");
   }
   if (!report.first_failure && report.reason.empty()) {
     return;
@@ -331,7 +346,7 @@ void Job::leave_file(const std::string& path, const std::string& text) {
   }
 }
 
-/// On to the next round, after a pause where workers failed.
+/// Joins the next round, after a pause if workers failed. False if the job ends instead.
 asio::awaitable<bool> Job::go_on(const JobReport& report) {
   if (!stop_ && report.restarts_after) {
     pause_.expires_after(*report.restarts_after);
@@ -360,6 +375,7 @@ asio::awaitable<bool> Job::go_on(const JobReport& report) {
   co_return true;
 }
 
+/// Announces the members of a round that follows a change of membership.
 void Job::say_who_is_here() {
   const Assignment now = assignment(plan_, *round_);
   const auto count = [](int number, const std::string& what) {

@@ -5,10 +5,10 @@
 
 namespace acc::launcher {
 
-/// Starts what the plan says and stays until all of it has ended: its rounds, alone
-/// or with other machines, their workers, the reports. Runs in the supervisor process. When the
-/// processes above it are gone (`Guard`), everything below this process is killed and it exits at
-/// once. Returns the exit status for the shell. Throws Error for what the user has to change.
+/// Runs the plan's job on this machine and returns the exit status for the shell when all of it has
+/// ended: rounds, workers, reports. Runs in the supervisor process. If the processes above it die
+/// (`Guard`), it kills everything below it and exits at once. Throws Error for faults that the user
+/// can correct.
 int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
 
 }  // namespace acc::launcher

@@ -1,3 +1,8 @@
+// Events during a job: signals, stop requests, failures of workers, ends of attempts on other
+// machines, and the loss of the processes or connections that this launcher depends on. Two rules
+// hold throughout. The first end of an attempt counts: the rendezvous decides which one it is. And
+// a worker that dies because of a signal to the whole job must not be reported as a failure, so
+// signals and deaths that arrive in either order are matched within short grace periods.
 #include "acc/base/error.hpp"
 #include "job/running_job.hpp"
 #include "report/root_cause.hpp"
@@ -23,8 +28,9 @@ using Cause = AttemptEnd::Cause;
 
 namespace {
 
-/// True if a signal may have ended it that this process gets too: from a manager that signals every
-/// process, or to the launcher's process group, which `is_leader` is in.
+/// True if the signal that ended a worker may also be on its way to this process: the manager
+/// signals every process, or the signal went to the launcher's process group, which the worker
+/// belongs to if `is_leader`.
 bool may_be_everybodys_signal(const LaunchPlan& plan, const WorkerRecord& worker, bool is_leader) {
   if ((!plan.manager.signals_everybody && !is_leader) || !worker.end) {
     return false;
@@ -35,6 +41,8 @@ bool may_be_everybodys_signal(const LaunchPlan& plan, const WorkerRecord& worker
 
 }  // namespace
 
+// The guardian and the keeper are the processes above this one. They hold the other end of this
+// pipe, which becomes readable when they die.
 asio::awaitable<void> Job::watch_guard() {
   co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
                              asio::as_tuple(asio::use_awaitable));
@@ -42,16 +50,16 @@ asio::awaitable<void> Job::watch_guard() {
     co_return;  // the job is over
   }
   asio::co_spawn(io_, rounds_->leave(), asio::detached);
-  say("the guardian or the keeper of this job was killed: ending the workers");
-  if (phase_ == Phase::running) {  // whatever they end with is not their fault
+  say("the guardian or keeper process of this job was killed: ending the workers");
+  if (phase_ == Phase::running) {  // so that their deaths do not count as failures
     supervisor_->stop({SIGKILL});
   }
   end_descendants(&remains_.cgroup());
-  if (plan_.num_machines > 1) {  // time for that one message
+  if (plan_.num_machines > 1) {  // time to send the message of `leave`
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
   }
-  remains_.clean_up();  // work() may have started workers in that moment
+  remains_.clean_up();  // work() may have started workers meanwhile
   logs_.remove();
   ::_exit(128 + SIGKILL);
 }
@@ -59,10 +67,11 @@ asio::awaitable<void> Job::watch_guard() {
 void Job::on_signal(PassedSignal passed, bool is_said) {
   const int signal = passed.number;
   if (signal == SIGTSTP) {
-    output_.hide_status();  // the shell's prompt is next
+    output_.hide_status();  // the shell prints its prompt next
   }
   if (passed.from_terminal && (signal == SIGINT || signal == SIGQUIT)) {
-    // A single worker has it, and decides what comes of it.
+    // A single worker in the terminal's foreground group gets the signal too, and may handle it. If
+    // it dies of it, on_first_failure stops the job.
     const bool is_leaders = phase_ == Phase::running && alone_ && supervisor_->is_led_alone();
     if (is_leaders || std::exchange(expects_interrupt_, false)) {
       return;
@@ -77,7 +86,7 @@ void Job::on_signal(PassedSignal passed, bool is_said) {
   }
 }
 
-/// Ends the job when its time is over.
+/// Starts the timer of --timeout.
 void Job::stop_in_time() {
   if (plan_.time_limit.count() == 0) {
     return;
@@ -86,12 +95,16 @@ void Job::stop_in_time() {
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
       stop({kTimedOut, {SIGTERM},
-            "the time limit of " + std::to_string(plan_.time_limit.count()) + " s is over", false,
-            Cause::other});
+            "the time limit of " + std::to_string(plan_.time_limit.count()) +
+                " s (--timeout) is exceeded",
+            false, Cause::other});
     }
   });
 }
 
+// The first request ends the workers with its signal and, after the shutdown timeout, with SIGKILL.
+// A second request that may force the stop kills them at once, on all machines. A request while
+// workers are already being ended after a failure counts as the second one.
 void Job::stop(const StopRequest& request) {
   if (stop_ && !request.insists) {
     return;
@@ -113,7 +126,7 @@ void Job::stop(const StopRequest& request) {
     stop_outside_of_attempt(request, insists);
   } else if (!std::exchange(stopping_, true)) {
     tell(": ending the workers");
-    if (!explains) {  // else they have been told
+    if (!explains) {  // otherwise the signal itself has reached them already
       stop_workers_when_known(request.signal);
     }
   } else if (insists) {
@@ -125,8 +138,8 @@ void Job::stop(const StopRequest& request) {
   }
 }
 
-/// The other machines hear of the end before their workers see these ones go: what they then end
-/// with is no failure.
+/// Ends the workers when the other machines know of the end, at the latest after 200 ms. Workers on
+/// those machines fail when their peers here die; if the end is known by then, that is no failure.
 void Job::stop_workers_when_known(PassedSignal signal) {
   constexpr std::chrono::milliseconds kLimit{200};
   signal_to_workers_ = signal;
@@ -142,7 +155,7 @@ void Job::stop_workers_when_known(PassedSignal signal) {
   });
 }
 
-/// If that has not been done.
+/// Sends the pending signal of `stop_workers_when_known`, if there is one.
 void Job::stop_workers() {
   end_spreads_.cancel();
   const auto signal = std::exchange(signal_to_workers_, std::nullopt);
@@ -151,13 +164,16 @@ void Job::stop_workers() {
   }
 }
 
-/// The workers are being ended, and not because somebody else wanted them to: who stops all
-/// machines at once asks each of them for the first time.
+/// True if the workers are being ended because of a fault. If they are ended because of a stop
+/// request on another machine, a request here is still the first one: a job manager or user stops
+/// all machines at the same time.
 bool Job::ends_by_a_fault() const {
   const std::optional<AttemptEnd>& end = rounds_->known_end();
   return stopping_ && !(end && (end->cause == Cause::stop || end->cause == Cause::membership));
 }
 
+/// Handles a stop request while no workers run: leaves the round that is being formed, or shortens
+/// the exchange of reports.
 void Job::stop_outside_of_attempt(const StopRequest& request, bool insists) {
   switch (phase_) {
     case Phase::joining: asio::co_spawn(io_, leave_while_joining(), asio::detached); break;
@@ -174,14 +190,17 @@ void Job::stop_outside_of_attempt(const StopRequest& request, bool insists) {
   status_ = request.exit_status;
 }
 
-/// A worker in the launcher's process group gets what is typed at the terminal by itself.
+/// True if the worker was killed by Ctrl-C or Ctrl-\. A worker in the terminal's foreground process
+/// group gets these signals from the kernel, not from the launcher.
 bool Job::was_ended_by_terminal(const WorkerRecord& worker) const {
   return supervisor_->is_leader(worker) && worker.end &&
          worker.end->kind == ProcessEnd::Kind::killed &&
          (worker.end->value == SIGINT || worker.end->value == SIGQUIT);
 }
 
-/// A worker that ended for good is looked at once.
+/// Returns the index of the worker that failed first, or empty if that is not certain yet. After
+/// the end of a worker its report is made only once. `is_last`: the time to wait for evidence is
+/// over, so the most likely worker is returned.
 std::optional<std::size_t> Job::find_cause(const std::vector<WorkerRecord>& workers, bool is_last) {
   interim_.resize(workers.size());
   for (std::size_t i = 0; i < workers.size(); ++i) {
@@ -196,7 +215,8 @@ std::optional<std::size_t> Job::find_cause(const std::vector<WorkerRecord>& work
   if (!cause.is_certain && !is_last) {
     return std::nullopt;
   }
-  // One that still runs cannot be said to have failed yet; the report may say so later.
+  // The cause may be a worker that still runs (it hangs). It cannot be announced as failed yet, so
+  // the first failure is announced instead; the report will name the cause.
   const bool has_ended = cause.worker && workers[*cause.worker].end;
   return has_ended ? cause.worker : first_failure(interim_);
 }
@@ -215,7 +235,8 @@ void Job::on_first_failure(const WorkerRecord& worker) {
   }
 }
 
-/// Who signals every process reaches workers before their launcher, or after it.
+/// Delays the announcement of a worker's death by a signal that may be meant for the whole job. A
+/// sender that signals every process may reach workers before their launcher.
 void Job::wait_for_own_signal(const WorkerRecord& worker) {
   constexpr std::chrono::milliseconds kGrace{200};
   unexplained_ = worker;
@@ -227,12 +248,14 @@ void Job::wait_for_own_signal(const WorkerRecord& worker) {
   });
 }
 
-/// Whether there was a failure that waited for its reason, which is now known.
+/// Drops a delayed failure, because the signal for the whole job has arrived. True if there was
+/// one.
 bool Job::forget_unexplained() {
   explanation_.cancel();
   return std::exchange(unexplained_, std::nullopt).has_value();
 }
 
+/// Waits until a delayed failure has been announced or dropped.
 asio::awaitable<void> Job::first_failure_is_explained() {
   if (unexplained_) {
     co_await explanation_.async_wait(asio::as_tuple(asio::use_awaitable));
@@ -255,11 +278,11 @@ void Job::announce_failure(const WorkerRecord& worker) {
                 .reason = line});
 }
 
-/// On another machine the user has asked twice.
+/// The user has forced the stop on another machine.
 void Job::on_insist() {
   if (phase_ == Phase::running) {
     if (!stop_ || !stop_->is_said) {
-      announce("asked twice to end: killing the workers");
+      announce("second stop request: killing the workers");
     }
     supervisor_->stop({SIGKILL});
   }
@@ -273,6 +296,8 @@ void Job::listen_to_starter() {
   }
 }
 
+/// Handles a control message. If the output of all machines is merged, the sender has already
+/// printed what happens, so this machine does not repeat it.
 void Job::on_starter(const control::Message& message) {
   const bool is_said = plan_.manager.merges_output;
   if (const auto* signal = std::get_if<control::Signal>(&message)) {
@@ -283,11 +308,12 @@ void Job::on_starter(const control::Message& message) {
     }
     stop({end->exit_status, {SIGTERM}, end->reason, false, Cause::other, is_said});
   } else if (std::holds_alternative<control::Insist>(message)) {
-    stop({128 + SIGTERM, {SIGTERM}, "asked twice to end", true, Cause::stop, is_said});
+    stop({128 + SIGTERM, {SIGTERM}, "second stop request", true, Cause::stop, is_said});
   }
 }
 
-/// What the workers write has no reader any more, and nobody could end them later.
+/// Ends the job if the connection to the acclaunch that started this one is lost: the workers'
+/// output has no reader any more, and no message could end them later.
 void Job::on_starter_lost(const std::string& reason) {
   constexpr int kFailed = 1;
   if (phase_ != Phase::running) {
@@ -296,20 +322,20 @@ void Job::on_starter_lost(const std::string& reason) {
   stop({kFailed, {SIGTERM}, reason, false, Cause::other});
 }
 
-/// As for any program, the end of who reads its output is its own.
+/// Ends the job if the reader of its output is gone, as SIGPIPE ends other programs.
 void Job::on_lost(const Lost& lost) {
   if (lost.error == EPIPE && control_) {
     on_starter_lost(control_->broken_connection());
   } else if (lost.error == EPIPE && phase_ != Phase::idle) {
     const std::string stream = lost.is_stderr ? "stderr" : "stdout";
-    stop({128 + SIGPIPE, {SIGTERM}, "the reader of " + stream + " has gone", false});
+    stop({128 + SIGPIPE, {SIGTERM}, "the reader of " + stream + " has closed it (EPIPE)", false});
   }
 }
 
-/// A launcher that cannot go on ends the job on all machines.
+/// Ends the job on all machines after an internal fault of this launcher.
 void Job::on_fault(const std::exception& error) {
   phase_ = Phase::idle;
-  if (!gave_up_) {  // else it waits for one that cannot be killed
+  if (!gave_up_) {  // otherwise its destructor would wait for a worker that cannot be killed
     supervisor_.reset();
   }
   const auto* known = dynamic_cast<const Error*>(&error);
@@ -320,13 +346,14 @@ void Job::on_fault(const std::exception& error) {
 
 void Job::on_attempt_end(const AttemptEnd& end) {
   const bool is_own = end.machine_rank == (round_ ? round_->machine_rank : -1);
-  // By the starter, or else by the machine that was asked to stop.
+  // A stop request is printed by the acclaunch that started the machines, or else by the machine
+  // that received the request.
   const bool is_said = control_ && plan_.manager.merges_output && end.cause == Cause::stop;
   forget_unexplained();
   if (end.cause == Cause::membership || end.cause == Cause::other) {
-    // Machine 0 may be what is lost, and what only this one knows no other one says.
+    // Machine 0 prints the reason, unless it may be lost itself or only this machine knows it.
     const bool is_known_to_0 = end.machine_rank != 0 && (end.machine_rank > 0 || end.host != host_);
-    if (!stop_ || stop_->reason != end.reason) {  // else it has been said
+    if (!stop_ || stop_->reason != end.reason) {  // otherwise `stop` has printed it
       is_known_to_0 ? announce(end.reason) : say(end.reason);
     }
   } else if (!is_own && !is_said) {

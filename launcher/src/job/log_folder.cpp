@@ -20,6 +20,7 @@ constexpr OutputPlan::Streams kOut = 1;
 constexpr OutputPlan::Streams kErr = 2;
 constexpr OutputPlan::Streams kBoth = kOut | kErr;
 
+/// Returns a worker's entry; an empty vector means `otherwise` for all workers.
 OutputPlan::Streams of_worker(const std::vector<OutputPlan::Streams>& streams, int local_rank,
                               OutputPlan::Streams otherwise) {
   const auto index = static_cast<std::size_t>(local_rank);
@@ -27,11 +28,12 @@ OutputPlan::Streams of_worker(const std::vector<OutputPlan::Streams>& streams, i
 }
 
 Error not_made(const fs::path& folder, const std::error_code& error) {
-  return {Errc::config, "cannot make the log folder " + folder.string() + ": " + error.message() +
-                            "; choose another place with --log_dir, or TMPDIR"};
+  return {Errc::config, "cannot create the log folder " + folder.string() + ": " +
+                            error.message() + "; choose another folder with --log_dir or TMPDIR"};
 }
 
-/// Where everybody may write, somebody else may have made a folder of that name.
+/// Creates a folder that only this user may access. In /tmp another user may have created a folder
+/// or link of that name before; then it throws Error(config).
 void make_private(const fs::path& folder) {
   std::error_code error;
   fs::create_directories(folder.parent_path(), error);
@@ -42,13 +44,14 @@ void make_private(const fs::path& folder) {
   struct stat state {};
   const bool is_own = errno == EEXIST && ::lstat(folder.c_str(), &state) == 0 &&
                       S_ISDIR(state.st_mode) && state.st_uid == ::geteuid() &&
-                      (state.st_mode & 077U) == 0;  // an earlier attempt's
+                      (state.st_mode & 077U) == 0;  // from an earlier attempt
   if (!is_own) {
     throw not_made(folder, error);
   }
 }
 
-/// So that it is there, for this user alone, before anybody opens it.
+/// Creates a file with mode 0600. It is opened later with the default mode, which does not change
+/// that of an existing file.
 void make_private_file(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
 }
@@ -80,7 +83,7 @@ WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
                           const std::vector<std::string>& words) {
     StreamTarget result{.file = (files & stream) != 0 ? folder + "/" + name : "",
                         .console = (console & stream) != 0};
-    if (!result.file.empty() && !words.empty()) {  // of all ranks together
+    if (!result.file.empty() && !words.empty()) {  // one file for all ranks
       result.filter = {words, fs::path(folder).parent_path() / ("filtered_" + name)};
     }
     for (const std::string& file : {result.file, result.filter.file}) {

@@ -7,34 +7,37 @@
 
 namespace acc::launcher {
 
-/// The folder of a run on disk, with the files of each attempt and worker in it; removed at the end
-/// unless the user named the place and workers were started.
+/// Folder of a run with the files of each attempt and worker. The destructor removes it, unless the
+/// user wants the files and workers were started.
 class LogFolder {
  public:
-  /// Of `count` workers from that local rank on; 0: nobody needs it.
+  /// For `count` workers, beginning with `first_local_rank`; 0: the job needs no folder. Keeps a
+  /// reference to `plan`.
   LogFolder(const OutputPlan& plan, int first_local_rank, int count)
       : plan_(plan), first_local_rank_(first_local_rank), count_(count) {}
   ~LogFolder() { remove(); }
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
 
-  /// Makes the folders of all workers. Throws Error(config) where it may not.
+  /// Creates the folders of all workers. Throws Error(config) if that fails.
   void open_attempt(int attempt) const;
 
+  /// Return the destinations of a worker's output and the paths of its files; "" without a folder.
   [[nodiscard]] WorkerTargets targets(int attempt, int local_rank) const;
   [[nodiscard]] std::string error_file(int attempt, int local_rank) const;
   [[nodiscard]] std::string flight_record(int attempt, int local_rank) const;
-  /// The attempt's folder, if it stays; else empty.
+  /// Returns the attempt's folder if it is kept after the job; else "".
   [[nodiscard]] std::string kept_folder(int attempt) const;
-  /// Of that attempt, in its folder; likewise.
+  /// Returns the path of report.json in the attempt's folder if that is kept; else "".
   [[nodiscard]] std::string report_file(int attempt) const;
 
-  /// From now on it may hold what the user wants.
+  /// Marks the folder as used, so that it is kept if the user wants its files.
   void keep() { was_used_ = true; }
 
+  /// Removes the folder if it is temporary or unused.
   void remove() const noexcept;
 
-  /// What is removed at the end in any case; empty: nothing.
+  /// Returns the temporary folder that is always removed at the end; "" if there is none.
   [[nodiscard]] std::string scratch() const;
 
  private:

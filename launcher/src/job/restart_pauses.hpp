@@ -4,16 +4,17 @@
 
 namespace acc::launcher {
 
-/// How long to wait before each restart. The first comes at once; while attempts fail within
-/// `kHealthy` of their start, the next ones wait 1 s, 2 s, 4 s, … up to a longest pause, so that a
-/// program that cannot work does not keep the machines busy with failing.
+/// Pauses before restarts (exponential backoff). The first restart is immediate. While attempts
+/// fail within `kHealthy` of their start, the next restarts wait 1 s, 2 s, 4 s, … up to a maximum,
+/// so that a program that always fails does not keep the machines busy.
 class RestartPauses {
  public:
   static constexpr std::chrono::seconds kHealthy{60};
 
   explicit RestartPauses(std::chrono::seconds longest) : longest_(longest) {}
 
-  /// Before the restart that follows on an attempt which ran so long until its first failure.
+  /// Returns the pause before the next restart. `ran_for` is the time from the attempt's start to
+  /// its first failure; after a healthy attempt the pauses begin again at 0.
   std::chrono::milliseconds next(std::chrono::milliseconds ran_for);
 
  private:

@@ -23,7 +23,7 @@ std::string warning_of_all_interfaces(const std::vector<rendezvous::Listener>& l
   return everywhere == listeners.end()
              ? ""
              : "listening on all interfaces, because " + address +
-                   " does not tell which one the other machines reach: " +
+                   " does not identify the interface that the other machines connect to: " +
                    rendezvous::warning_of_open(everywhere->address);
 }
 

@@ -15,63 +15,70 @@
 
 namespace acc::launcher {
 
-/// The rounds of a job as one of its machines takes part in them, alone or with others: `next`, the
-/// workers, `end` or not, `settle`, and again. The loop's thread only, one awaitable at a time.
+/// One machine's view of a job's rounds, with or without other machines. The order of calls in a
+/// round is: `next`, then the workers run, `end` if something ends the attempt early, `settle`;
+/// then `next` again if the round result says so, else `part`. Not thread-safe: call it on the
+/// event loop's thread, and await one awaitable at a time.
 class Rounds {
  public:
   struct Events {
-    /// The attempt has been ended, here or elsewhere; a second time where the job turns out to end
-    /// with it.
+    /// Called when the attempt has been ended, here or on another machine. Called again if the end
+    /// turns out to end the whole job.
     std::function<void(const rendezvous::AttemptEnd&)> on_end;
-    /// After the end, somebody wants it at once.
+    /// Called when, after the end, another machine forces the stop.
     std::function<void()> on_insist;
-    /// What is being waited for, line by line.
+    /// Called with each line about what this machine waits for.
     std::function<void(const std::string&)> say;
   };
 
   virtual ~Rounds() = default;
 
-  /// Completes when a round is formed with this machine in it, and the workers' store is served.
-  /// Nothing: the job ended without another round. Throws Error(config) for a port that cannot be
-  /// had and for machines that disagree, Error(timeout) that names the missing ones.
+  /// Completes when a round with this machine is formed and the workers' store is served. Empty if
+  /// the job ended without another round. Throws Error(config) if a port is in use or the machines'
+  /// settings disagree, and Error(timeout) with the names of missing machines.
   virtual boost::asio::awaitable<std::optional<rendezvous::Round>> next() = 0;
 
-  /// Ends the attempt on all machines, unless it has been ended. `end.restarts`: it may be started
-  /// again.
+  /// Ends the attempt on all machines, unless it has been ended already. `end.restarts` allows a
+  /// restart.
   virtual void end(rendezvous::AttemptEnd end) = 0;
-  /// Completes when it is known which end counts, if `end` was called.
+  /// Completes when the machines have agreed on the end that counts. Call only after `end`.
   virtual boost::asio::awaitable<void> end_is_known() = 0;
+  /// Returns the end of the attempt that counts, or empty.
   [[nodiscard]] virtual const std::optional<rendezvous::AttemptEnd>& known_end() const = 0;
-  /// Tells the other machines that the user will not wait for their workers.
+  /// Forces the stop: tells the other machines to kill their workers.
   virtual void insist() = 0;
 
-  /// All workers of this machine have ended. Waits for those of the others.
+  /// Reports that all workers of this machine have ended, and waits for the other machines. Returns
+  /// the round result.
   virtual boost::asio::awaitable<rendezvous::Settlement> settle(bool failed,
                                                                 std::string report) = 0;
-  /// The user waits no longer for that.
+  /// Shortens the wait in `settle`.
   virtual void hurry() = 0;
 
-  /// Gives this machine's place up, as far as that is quickly done.
+  /// Gives up this machine's place in the job. Does not wait long for an answer.
   virtual boost::asio::awaitable<void> leave() = 0;
 
-  /// After the last round. Completes when no other machine needs this one any more.
+  /// Ends the participation after the last round. Completes when no other machine needs this one's
+  /// server any more.
   virtual boost::asio::awaitable<void> part() = 0;
-  /// Serves no more.
+  /// Closes all connections and listeners.
   virtual void close() = 0;
 
-  /// Connections from outside that this machine has to take in such a round.
+  /// Returns the number of connections that this machine's servers accept in such a round. Used for
+  /// the limit of open files.
   [[nodiscard]] virtual std::size_t num_clients(const rendezvous::Round& round) const = 0;
 };
 
+/// Creates RoundsAlone for a job of one machine, RoundsTogether for several.
 std::unique_ptr<Rounds> make_rounds(boost::asio::io_context& io, const LaunchPlan& plan,
                                     std::string host, Rounds::Events events);
 
-/// What the user must know of listeners at `address`, as it was given: a sentence where they are on
-/// all interfaces, else "".
+/// Returns a warning if one of the listeners is on all interfaces, else "". `address` is the
+/// configured address.
 std::string warning_of_all_interfaces(const std::vector<rendezvous::Listener>& listeners,
                                       const std::string& address);
 
-/// Who the workers of this machine are.
+/// Returns the ranks of this machine's workers in a round.
 Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round);
 
 }  // namespace acc::launcher

@@ -40,25 +40,28 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
   co_return round_;
 }
 
+/// Starts the TCP store of the workers, at the plan's address or, with c10d, on loopback.
 asio::awaitable<void> RoundsAlone::serve_store() {
   const bool meets_at_address = plan_.rendezvous.backend == RendezvousPlan::Backend::c10d;
   round_->store_host = meets_at_address ? "127.0.0.1" : plan_.rendezvous.address;
   const auto found = co_await rendezvous::addresses_of(io_.get_executor(), round_->store_host);
   if (found.addresses.empty()) {
     throw Error(Errc::config, "cannot listen on " + round_->store_host +
-                                  ": no address for this name (" + found.failure + ")");
+                                  ": cannot resolve this name (" + found.failure + ")");
   }
   std::vector<std::string> addresses;
   for (const auto& address : found.addresses) {
     addresses.push_back(address.to_string());
   }
   if (found.is_assumed) {
-    round_->store_host = addresses.front();  // workers could not look the name up
+    round_->store_host = addresses.front();  // workers could not resolve the name either
   }
   listen(addresses, meets_at_address ? std::uint16_t{0} : plan_.rendezvous.port);
   round_->store_port = store_->port();
 }
 
+/// Listens on the port. If the default port is in use (EADDRINUSE), takes a free one: only the
+/// workers of this machine need to know it. A given port in use is an error.
 void RoundsAlone::listen(const std::vector<std::string>& addresses, std::uint16_t port) {
   constexpr rendezvous::ServerOptions kStoreOnly{.forms_rounds = false};
   try {
@@ -74,12 +77,12 @@ void RoundsAlone::listen(const std::vector<std::string>& addresses, std::uint16_
     }
     store_.emplace(io_, rendezvous::listen_on(addresses, 0), kStoreOnly);
     events_.say("port " + std::to_string(port) + " is in use by " +
-                Server::port_owner(port).value_or("somebody else") +
-                "; the store takes the free port " + std::to_string(store_->port()));
+                Server::port_owner(port).value_or("another process") +
+                " (EADDRINUSE); the store uses the free port " + std::to_string(store_->port()));
   }
 }
 
-/// The first one counts; but the restart that follows on it may still be called off.
+/// The first end counts. A later one can only cancel the restart.
 void RoundsAlone::end(AttemptEnd end) {
   end.machine_rank = 0;
   end.host = host_;

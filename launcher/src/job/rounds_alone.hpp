@@ -5,7 +5,7 @@
 
 namespace acc::launcher {
 
-/// One machine, which meets nobody: a store for its own workers.
+/// Rounds of a job on one machine: no rendezvous, only a store for its own workers.
 class RoundsAlone : public Rounds {
  public:
   RoundsAlone(boost::asio::io_context& io, const LaunchPlan& plan, std::string host, Events events);

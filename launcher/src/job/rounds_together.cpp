@@ -1,3 +1,7 @@
+// Rounds of a job on several machines. rendezvous::Agent speaks the protocol (docs/protocol.md);
+// this class decides which machine serves the rendezvous, at which addresses, and where the
+// workers' store is. It looks names up once at the start, since answers may change during a long
+// job.
 #include "job/rounds_together.hpp"
 
 #include "acc/base/error.hpp"
@@ -26,8 +30,9 @@ using rendezvous::Server;
 
 namespace {
 
-/// What a machine may need to end its workers for good: from SIGTERM to SIGKILL, then for that to
-/// work, on the workers and on what they leave; and some more for the messages.
+/// Returns the time that a machine may need to report after the end of an attempt: the shutdown
+/// timeout until SIGKILL, time for the workers and then for their leftovers to die, and a margin
+/// for messages. A machine that takes longer counts as lost.
 std::chrono::milliseconds time_to_settle(const LaunchPlan& plan) {
   constexpr std::chrono::seconds kGrace{5};
   return plan.shutdown_timeout +
@@ -98,7 +103,7 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
   is_joining_ = false;
   pause_.cancel();
   if (fault && ranks_are_given() && should_serve_ && !rendezvous_) {
-    co_await ask(own_server());  // who has the port may be of this job
+    co_await ask(own_server());  // a launcher of the same job may use the port
   }
   fault = refusal_ ? refusal_ : fault;
   if (fault) {
@@ -107,6 +112,8 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
   co_return round;
 }
 
+/// Joins the first round. If a machine that should serve finds another process at its port and that
+/// does not answer as a rendezvous, the timeout becomes an error about the port.
 asio::awaitable<std::optional<Round>> RoundsTogether::join() {
   const std::string server = ranks_are_given() && should_serve_ ? own_server() : address_;
   try {
@@ -118,18 +125,20 @@ asio::awaitable<std::optional<Round>> RoundsTogether::join() {
       throw;
     }
     throw Error(Errc::config, std::string(error.what()) + "; " +
-                                  Server::port_owner(plan_.rendezvous.port).value_or("somebody") +
+                                  Server::port_owner(plan_.rendezvous.port)
+                                      .value_or("another process") +
                                   " listens there; choose another port");
   }
 }
 
-/// Where the address is another machine's, that one may believe to be machine 0 as well: both would
-/// wait for the others, and one in vain. It may also lead back to here, through a gateway.
+/// Asks the configured address every second whether another machine serves there as machine 0. Both
+/// would wait for the other machines, and one of them forever. Runs only if the address is not one
+/// of this machine's; it may still lead back to this machine through a gateway.
 asio::awaitable<void> RoundsTogether::look_for_another_machine_0() {
   constexpr std::chrono::seconds kInterval{1};
   while (is_joining_) {
     co_await ask(address_);
-    if (!is_joining_) {  // meanwhile there is a round, whose machine 0 this is
+    if (!is_joining_) {  // a round was formed meanwhile, with this machine as machine 0
       co_return;
     }
     if (refusal_) {
@@ -141,6 +150,7 @@ asio::awaitable<void> RoundsTogether::look_for_another_machine_0() {
   }
 }
 
+/// Asks the server at `host` whether it would accept this machine. Keeps a refusal in `refusal_`.
 asio::awaitable<void> RoundsTogether::ask(std::string host) {
   rendezvous::JobTimes short_times = times(plan_);
   short_times.join = std::chrono::seconds(5);
@@ -153,7 +163,8 @@ asio::awaitable<void> RoundsTogether::ask(std::string host) {
   }
 }
 
-/// Nothing that a worker of the last round left, or still sends, is seen by the next one's.
+/// Starts an empty store for the next round, so that its workers see no keys that workers of the
+/// last round set or still send.
 void RoundsTogether::renew_store() {
   if (!ranks_are_given()) {
     store_.emplace(io_, listen(store_hosts_, 0), rendezvous::ServerOptions{.forms_rounds = false});
@@ -162,8 +173,9 @@ void RoundsTogether::renew_store() {
   }
 }
 
-/// c10d: the store that is ready in case that this becomes machine 0, at the address that the
-/// others are told next.
+/// Starts the store that the workers use if this machine becomes machine 0. `address` is the one
+/// that the other machines will get. Returns the store's port. With static ranks the rendezvous
+/// server is the store.
 std::uint16_t RoundsTogether::serve_store_at(const std::string& address) {
   if (ranks_are_given()) {
     return plan_.rendezvous.port;
@@ -176,6 +188,7 @@ std::uint16_t RoundsTogether::serve_store_at(const std::string& address) {
   return store_->port();
 }
 
+/// Listens on a port at all `hosts`, and warns once if that includes all interfaces.
 std::vector<rendezvous::Listener> RoundsTogether::listen(const std::vector<std::string>& hosts,
                                                          std::uint16_t port) {
   std::vector<rendezvous::Listener> listeners = rendezvous::listen_on(hosts, port);
@@ -202,8 +215,8 @@ asio::awaitable<void> RoundsTogether::look_up_addresses() {
   }
 }
 
-/// Machine 0 whose address is not its own: mostly the wrong machine rank or address, sometimes a
-/// gateway.
+/// Warns on machine 0 if the configured address is not one of its own. Usually the machine rank or
+/// the address is wrong; sometimes a gateway forwards the address.
 void RoundsTogether::warn_of_another_machine(const rendezvous::HostAddresses& found) const {
   std::vector<std::string> addresses;
   for (const auto& address : found.addresses) {
@@ -214,9 +227,12 @@ void RoundsTogether::warn_of_another_machine(const rendezvous::HostAddresses& fo
                                         ? rendezvous::main_process_elsewhere(address_, addresses)
                                         : rendezvous::main_process_unknown(address_, found.failure);
   say_("warning: " + advice.what + ". " + advice.what_to_do +
-       (is_known ? " Nothing is wrong where a gateway or a service leads from there to here" : ""));
+       (is_known ? " Ignore this if a gateway or service forwards that address to this machine"
+                 : ""));
 }
 
+/// True if this machine serves the rendezvous: machine 0 with static ranks; with c10d by is_host,
+/// else if the address is one of its own.
 bool RoundsTogether::is_to_serve() const {
   if (ranks_are_given()) {
     return plan_.machine_rank == 0;
@@ -224,14 +240,16 @@ bool RoundsTogether::is_to_serve() const {
   return plan_.rendezvous.is_host.value_or(is_own_address_);
 }
 
-/// Where this machine finds the server that it is itself: from inside, the address may lead
-/// somewhere else.
+/// Returns the address at which this machine connects to its own server. The configured address may
+/// lead elsewhere from here.
 std::string RoundsTogether::own_server() const {
   return server_hosts_.front() == "*" ? "localhost" : server_hosts_.front();
 }
 
-/// c10d: a daemon may have the port, or another launcher of this machine; when that ends, and is
-/// not soon back, this one takes over.
+/// Called before each connection attempt. Starts the rendezvous server if this machine should serve
+/// and the port is free. With c10d the port may belong to a daemon or to another launcher on this
+/// machine; if that ends and does not come back soon, this launcher takes over. True if this
+/// launcher serves.
 bool RoundsTogether::serves_if_nobody_does() {
   if (!should_serve_ || rendezvous_ || may_come_back()) {
     return rendezvous_.has_value();
@@ -239,7 +257,7 @@ bool RoundsTogether::serves_if_nobody_does() {
   const RendezvousPlan& plan = plan_.rendezvous;
   if (plan.port == 0) {
     throw Error(Errc::config, "machines cannot meet at " + plan.address +
-                                  ":0; name a port that all of them know");
+                                  ":0; set a port that all machines know");
   }
   try {
     rendezvous_.emplace(io_, listen(server_hosts_, plan.port));
@@ -251,7 +269,8 @@ bool RoundsTogether::serves_if_nobody_does() {
   return rendezvous_.has_value();
 }
 
-/// Asked before each attempt to connect. A daemon that is restarted needs its port.
+/// True while a server that is gone may still come back: until the heartbeat timeout. A daemon that
+/// is restarted needs its port, which this launcher must not take.
 bool RoundsTogether::may_come_back() {
   if (!has_joined_ || plan_.rendezvous.is_host) {
     return false;
@@ -279,7 +298,9 @@ Machine RoundsTogether::this_machine() const {
   return machine;
 }
 
-/// Jobs of other run ids may meet here; and this one's other machines take their last answers.
+/// Keeps serving while another machine needs this machine's server: the job's other machines receive their
+/// last answers, late machines are told that the job is over, and jobs with other run ids may use
+/// the same server.
 asio::awaitable<void> RoundsTogether::part() {
   agent_.close();
   if (!rendezvous_) {
@@ -288,13 +309,13 @@ asio::awaitable<void> RoundsTogether::part() {
   constexpr std::chrono::seconds kLastAnswers{2};
   if (rendezvous_->is_refusing()) {
     say_("staying for up to " + std::to_string(plan_.rendezvous.close_timeout.count()) +
-         " s, to tell it to the machines that are still to come");
+         " s, to inform machines that are still to come");
   }
   rendezvous::Gate unattended(io_.get_executor());
   asio::steady_timer patience(io_, kLastAnswers);
   patience.async_wait([this](const boost::system::error_code& error) {
     if (!error && !rendezvous_->is_refusing()) {
-      say_("other machines meet here: serving them until their jobs end");
+      say_("other jobs use the rendezvous on this machine: serving them until they end");
     }
   });
   rendezvous_->retire([&unattended] { unattended.open(); });

@@ -16,15 +16,17 @@
 
 namespace acc::launcher {
 
-/// Several machines. Where they meet, and where the workers' store is:
+/// Rounds of a job on several machines.
 ///
-/// static: machine 0 serves both at the address, which has to be its own or to lead there.
-/// c10d: whoever answers at the address forms the rounds: a daemon, or the machine whose address it
-/// is. Each machine has a store ready at a port of its own, another one for each round, so that no
-/// worker of a dead round finds the next one's.
+/// static: machine 0 serves the rendezvous and the workers' store at the configured address. The
+/// address must be one of its own, or be forwarded to it.
 ///
-/// All of them listen where the others are told to find them, and nowhere else, unless it is not
-/// known which interface that is.
+/// c10d: a daemon, or the machine that has the configured address, serves the rendezvous. Each
+/// machine prepares a store at a free port, a new one for each round, so that workers of an ended
+/// round cannot reach the next round's store. Machine 0's store is used.
+///
+/// Servers listen only on the interfaces at which the other machines reach them. If these are
+/// unknown, they listen on all interfaces and print a warning.
 class RoundsTogether : public Rounds {
  public:
   RoundsTogether(boost::asio::io_context& io, const LaunchPlan& plan, std::string host,
@@ -66,24 +68,25 @@ class RoundsTogether : public Rounds {
   boost::asio::io_context& io_;
   const LaunchPlan& plan_;
   std::string host_;
-  std::string secret_;                            ///< of the workers, where this is machine 0
-  std::optional<rendezvous::Server> rendezvous_;  ///< static: with the workers' store
-  std::optional<rendezvous::Server> store_;       ///< c10d
+  std::string secret_;                            ///< the workers' secret if this is machine 0
+  std::optional<rendezvous::Server> rendezvous_;  ///< static: includes the workers' store
+  std::optional<rendezvous::Server> store_;       ///< c10d only
   rendezvous::Agent agent_;
   std::function<void(const std::string&)> say_;
-  std::string address_;                    ///< where all machines look for the rendezvous
-  std::vector<std::string> server_hosts_;  ///< where this machine listens at that address
-  std::vector<std::string> local_hosts_;   ///< the same for --local-addr, if it was given
-  std::vector<std::string> store_hosts_;   ///< c10d: where the workers' stores listen
-  bool is_own_address_ = false;            ///< of this machine, as far as can be seen from here
-  bool has_warned_ = false;                ///< that it listens on all interfaces
-  bool should_serve_ = false;  ///< the rendezvous is, or would be, on this machine
+  std::string address_;                    ///< address of the rendezvous for all machines
+  std::vector<std::string> server_hosts_;  ///< own addresses on which the rendezvous listens
+  std::vector<std::string> local_hosts_;   ///< own addresses for --local-addr, if given
+  std::vector<std::string> store_hosts_;   ///< c10d: own addresses on which the stores listen
+  bool is_own_address_ = false;            ///< `address_` is one of this machine's addresses
+  bool has_warned_ = false;                ///< about listening on all interfaces
+  bool should_serve_ = false;              ///< the rendezvous belongs on this machine
   bool has_joined_ = false;
   bool is_joining_ = false;
-  std::optional<rendezvous::Agent> asker_;  ///< static, machine 0: whether there is another one
-  boost::asio::steady_timer pause_;         ///< until it asks again
-  std::exception_ptr refusal_;              ///< by the answer
-  std::optional<std::chrono::steady_clock::time_point> server_gone_since_;  ///< by the attempts
+  std::optional<rendezvous::Agent> asker_;  ///< static, machine 0: looks for another machine 0
+  boost::asio::steady_timer pause_;         ///< until `asker_` asks again
+  std::exception_ptr refusal_;              ///< the answer that refused this machine
+  /// Time of the first failed connection attempt since the server was lost.
+  std::optional<std::chrono::steady_clock::time_point> server_gone_since_;
 };
 
 }  // namespace acc::launcher

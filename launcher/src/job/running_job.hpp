@@ -29,25 +29,29 @@
 
 namespace acc::launcher {
 
-/// Somebody wants the end of the job.
+/// Request to stop the job: a signal, the time limit, a control message or a lost connection.
 struct StopRequest {
   int exit_status;
-  PassedSignal signal;  ///< that the workers get
+  PassedSignal signal;  ///< signal for the workers
   std::string reason;
-  bool insists;  ///< a second one of these kills
+  bool insists;  ///< as a second request it forces the stop: the workers are killed at once
   rendezvous::AttemptEnd::Cause cause = rendezvous::AttemptEnd::Cause::stop;
-  bool is_said = false;  ///< by the starter, where this machine's lines go as well
+  /// The reason has been printed already, by the acclaunch that started the machines, on the stream
+  /// that this machine's output is merged into.
+  bool is_said = false;
 };
 
-/// A job on this machine: its way from the first round to the last message is in job.cpp, what may
-/// happen on that way in job_events.cpp. The loop's thread only.
+/// A job on this machine. job.cpp has its life cycle from the first round to the last message,
+/// job_events.cpp the events that may interrupt it. Not thread-safe: everything runs on the event
+/// loop's thread.
 class Job {
  public:
   Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
+  /// Runs the job and returns the exit status for the shell. May exit the process instead.
   int run();
 
  private:
-  // The way of a job.
+  // Life cycle (job.cpp).
   boost::asio::awaitable<void> work();
   boost::asio::awaitable<void> flush_output();
   boost::asio::awaitable<bool> join_round();
@@ -62,7 +66,7 @@ class Job {
   void close();
   [[noreturn]] void leave_at_once();
 
-  // What may happen on it.
+  // Events (job_events.cpp).
   boost::asio::awaitable<void> watch_guard();
   void on_signal(PassedSignal signal, bool is_said = false);
   void listen_to_starter();
@@ -96,36 +100,38 @@ class Job {
   void say_who_is_here();
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
 
-  /// What a request to stop finds.
+  /// Phase of the job, which decides how a stop request is handled.
   enum class Phase {
-    idle,      ///< nothing is there yet, or only the last messages are outstanding
-    joining,   ///< a round: the other machines count on this one
-    running,   ///< the workers
-    settling,  ///< the machines say how an attempt ended, and decide what follows
+    idle,      ///< before the first round, or after the last attempt
+    joining,   ///< a round is being formed; the other machines may count on this one
+    running,   ///< workers run
+    settling,  ///< workers have ended; the machines exchange reports and decide what follows
   };
 
-  /// One line of the launcher's own on stderr, whole among the workers' lines: of this machine.
+  /// Prints a line of the launcher about this machine to stderr. It is not mixed with a worker's
+  /// line.
   void say(const std::string& line) {
     output_.write_stderr(printable(line_head(plan_, host_) + line) + "\n");
   }
-  /// Likewise, of the job: where all machines print to one place, one of them says it.
+  /// Prints a line about the whole job. If a job manager merges the output of all machines, only
+  /// one machine prints it.
   void announce(const std::string& line);
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;
   const std::string host_;
-  const bool alone_;  ///< one worker in all
+  const bool alone_;  ///< the job has a single worker
   DescriptorLimit descriptors_;
   boost::asio::io_context io_{1};
   Remains remains_;
   boost::asio::posix::stream_descriptor alive_;
   const JobControl job_control_;
   SignalWatch signals_;
-  std::optional<Control> control_;  ///< where this launcher was started by another one
+  std::optional<Control> control_;  ///< set if another acclaunch started this launcher
   OutputMux output_;
   LogFolder logs_;
   std::unique_ptr<Rounds> rounds_;
-  std::optional<rendezvous::Round> round_;  ///< the one that runs, or ran last
+  std::optional<rendezvous::Round> round_;  ///< the current or last round
   std::optional<KernelFacts> kernel_;
   std::optional<Supervisor> supervisor_;
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
@@ -133,19 +139,22 @@ class Job {
   boost::asio::steady_timer time_limit_;
   boost::asio::steady_timer pause_;
   RestartPauses pauses_;
-  std::vector<WorkerReport> interim_;        ///< of the workers, while the cause is looked for
-  std::optional<WorkerRecord> unexplained_;  ///< the first failure, that a signal may explain
-  boost::asio::steady_timer explanation_;    ///< the time for that signal to come
-  std::chrono::steady_clock::time_point learned_at_;  ///< of the end of the attempt
+  std::vector<WorkerReport> interim_;        ///< interim reports, to find the cause of a failure
+  std::optional<WorkerRecord> unexplained_;  ///< delayed first failure that a signal may explain
+  boost::asio::steady_timer explanation_;    ///< time limit for that signal to arrive
+  std::chrono::steady_clock::time_point learned_at_;  ///< time at which the attempt's end was known
   Phase phase_ = Phase::idle;
-  std::optional<PassedSignal> signal_to_workers_;  ///< that they get when the end is known everywhere
-  boost::asio::steady_timer end_spreads_;
-  bool expects_interrupt_ = false;  ///< by which the leader has ended: the launcher gets it as well
-  bool stopping_ = false;           ///< the attempt's workers are being ended
-  bool gave_up_ = false;
-  std::exception_ptr fault_;         ///< this launcher cannot go on
-  std::optional<StopRequest> stop_;  ///< the first one
-  int status_ = 0;
+  /// Signal for the workers, sent when the other machines know of the end.
+  std::optional<PassedSignal> signal_to_workers_;
+  boost::asio::steady_timer end_spreads_;  ///< time limit for that
+  /// A worker died of Ctrl-C or Ctrl-\; the launcher will get the same signal, which is no second
+  /// stop request.
+  bool expects_interrupt_ = false;
+  bool stopping_ = false;            ///< the attempt's workers are being ended
+  bool gave_up_ = false;             ///< some workers could not be killed
+  std::exception_ptr fault_;         ///< internal fault of this launcher
+  std::optional<StopRequest> stop_;  ///< the first stop request
+  int status_ = 0;                   ///< exit status so far
 };
 
 }  // namespace acc::launcher

@@ -6,21 +6,24 @@
 #include <optional>
 #include <string>
 
-/// Which machine says what, where all machines print to one place (JobManager::merges_output).
-/// Elsewhere each of them says everything.
+/// Chooses the machine that prints a line when a job manager merges the output of all machines
+/// (JobManager::merges_output). Otherwise each machine prints every line.
 namespace acc::launcher {
 
-/// What stands before a line about this machine: "acclaunch: ", or with the host.
+/// Returns the prefix of a line about this machine: "acclaunch: ", with the host if output is
+/// merged.
 std::string line_head(const LaunchPlan& plan, const std::string& host);
 
-/// What stands before a line about the job. Nothing: it is for machine 0 to say. Before there is a
-/// round, that is the one which was given that rank; where none is given, everybody says it.
+/// Returns the prefix of a line about the whole job; empty if machine 0 prints it instead. Before
+/// the first round machine 0 is the one with that configured rank; without configured ranks every
+/// machine prints the line.
 std::optional<std::string> job_line_head(const LaunchPlan& plan,
                                          const std::optional<rendezvous::Round>& round,
                                          const std::string& host);
 
-/// Whether this machine prints how an attempt ended. All have the same settlement: the first one
-/// that has reported prints it. Who has no word of the others prints its own.
+/// True if this machine prints the report of an attempt. All machines have the same round result;
+/// the first one in it that has reported prints. A machine whose own report is missing from the
+/// result was cut off, and prints what it knows.
 bool prints_report(const LaunchPlan& plan, int machine_rank,
                    const rendezvous::Settlement& settlement);
 

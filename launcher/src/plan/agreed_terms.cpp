@@ -1,3 +1,6 @@
+// The rendezvous compares these terms between machines and refuses a machine that differs. Without
+// this check, ranks with different strategies or group sizes would wait for each other in
+// collectives that never match.
 #include "plan/agreed_terms.hpp"
 
 #include "acc/base/error.hpp"
@@ -16,10 +19,9 @@ using plugins::SettingRow;
 using plugins::Type;
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
-// Of rendezvous::Terms::agreed.
-constexpr std::size_t kMaxValueBytes = 4096;
+constexpr std::size_t kMaxValueBytes = 4096;  // limit of rendezvous::Terms::agreed
 
-/// A machine may have them elsewhere, or they choose machines.
+/// Settings that may differ between machines: local paths, and options that select machines.
 constexpr std::array<std::string_view, 7> kOfOneMachine = {
     "offload_optimizer_nvme_path",  "offload_param_nvme_path", "deepspeed_config_file",
     "deepspeed_multinode_launcher", "deepspeed_hostfile",      "deepspeed_inclusion_filter",
@@ -29,7 +31,8 @@ std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-/// Of `python3 -u -m MODULE` the module, of `python3 FOLDER/SCRIPT` the script.
+/// Returns the program that a command runs: the module of `python3 -u -m MODULE`, the file name of
+/// the script in `python3 FOLDER/SCRIPT`, else the file name of the executable.
 std::string program_of(const std::vector<std::string>& command) {
   std::string program = file_name(command.front());
   if (!program.starts_with("python")) {
@@ -49,18 +52,20 @@ std::string program_of(const std::vector<std::string>& command) {
   return program;
 }
 
+/// True if the setting has to be equal on all machines in this mode.
 bool must_agree(const SettingRow& row, Mode mode) {
   switch (row.section) {
     case Section::launch: return row.key == "mixed_precision";
     case Section::dynamo:
-    case Section::fp8: return false;  // each rank's own business
+    case Section::fp8: return false;  // local to each rank
     default: break;
   }
   return plugins::applies(row.section, origin_of(mode)) &&
          std::ranges::find(kOfOneMachine, row.key) == kOfOneMachine.end();
 }
 
-/// `True` and `1` say the same, as do `FULL_SHARD` and its number.
+/// Returns a setting in canonical spelling, since `True` and `1` are equal, as are `FULL_SHARD` and
+/// its number.
 std::string in_one_spelling(const plugins::Settings& settings, const SettingRow& row) {
   const std::string& text = settings.text(row.key);
   try {
@@ -79,6 +84,8 @@ std::string in_one_spelling(const plugins::Settings& settings, const SettingRow&
   }
 }
 
+/// Shortens a value that exceeds the rendezvous' limit. Its length stays in the text, so that most
+/// differing values still differ.
 std::string bounded(std::string value) {
   if (value.size() <= kMaxValueBytes) {
     return value;
@@ -96,7 +103,8 @@ void add_settings(const plugins::Settings& settings, Mode mode, Terms& terms) {
   }
 }
 
-/// Where the program got its settings from variables, or nobody named any.
+/// Adds the sharding itself. Used if the settings table has no value, because the settings came
+/// from variables or are all defaults.
 void add_sharding(const plugins::ShardingSettings& sharding, Terms& terms) {
   terms.emplace_back("the strategy", plugins::to_string(sharding.strategy));
   terms.emplace_back("shard groups of", std::to_string(sharding.shard_size));

@@ -8,10 +8,10 @@
 
 namespace acc::launcher {
 
-/// What the other machines of the job must have been told alike, besides counts: the program's file
-/// or module, the device, and the settings by which the ranks shard their state, in one spelling.
-/// By the name that a message gives it. What may differ from machine to machine is not in it:
-/// paths, GPUs, cores, the program's arguments, hosts.
+/// Returns the terms that must be equal on all machines of the job, besides the counts: the
+/// program's file or module, the device, and the settings that determine the sharding, in canonical
+/// spelling. Pairs of the name used in messages and the value. Paths, GPUs, cores, the program's
+/// arguments and hosts may differ between machines and are not included.
 std::vector<std::pair<std::string, std::string>> agreed_terms(const LaunchPlan& plan);
 
 }  // namespace acc::launcher

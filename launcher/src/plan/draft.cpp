@@ -34,6 +34,7 @@ void read_variable(Draft& draft, std::string_view key, const std::string& name) 
 
 namespace {
 
+/// Parses --stdin: a rank, or empty for `none`.
 std::optional<int> stdin_rank(const Given& given) {
   const auto rank = read_number(given.text);
   if (given.text != "none" && (given.text.empty() || !rank)) {
@@ -77,8 +78,8 @@ void read_node_rank(Draft& draft, int num_machines) {
 void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines, const Given& given) {
   if (num_machines > 1 && rendezvous.port == 0) {
     throw Error(Errc::config, given.where + " " + given.text +
-                                  " lets machine 0 choose the port, and the others cannot know it; "
-                                  "name one");
+                                  " lets machine 0 choose the port, which the other machines "
+                                  "cannot know; set a port");
   }
 }
 
@@ -112,6 +113,8 @@ void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts&
   draft.notice_all(placements.notices);
 }
 
+// From here on addresses have no brackets: these were needed only to separate an IPv6 address from
+// a port.
 LaunchPlan finished(Draft&& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
   for (std::string* address : {&rendezvous.address, &rendezvous.local_address}) {

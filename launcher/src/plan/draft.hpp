@@ -14,9 +14,10 @@
 
 namespace acc::launcher {
 
-/// A plan in the making: what it is made from, and what is decided so far. Each face has one with
-/// fields of its own, and its stages are functions over it; the functions here are those that faces
-/// share. All throw Error for what the user has to change.
+/// An unfinished plan: the inputs of planning and the decisions so far. Each front end derives its
+/// own draft, and its stages are functions over that. The functions below are stages that front
+/// ends share. They throw Error for faults that the user can correct. The inputs are references and
+/// must outlive the draft.
 struct Draft {
   Draft(const Flags& given_flags, const plugins::Environment& parent, const HostFacts& host,
         std::span<const plugins::SettingRow> table)
@@ -31,39 +32,43 @@ struct Draft {
   void notice(std::string line) { plan.notices.push_back(std::move(line)); }
   void notice_all(const std::vector<std::string>& lines);
 
-  /// The value of a setting with the flag or variable that it came from, or would come from.
+  /// Returns the value of a setting with its origin: the flag or variable that it came from, or the
+  /// flag that would set it.
   [[nodiscard]] Given given(std::string_view key) const;
 };
 
-/// Sets what the flags say.
+/// Sets the values of all flags. Adds a fault for each invalid one.
 void read_flags(Draft& draft, plugins::Faults& faults);
 
-/// Sets `key` from the variable `name`, where that says something and nothing else has given it.
+/// Sets `key` from the variable `name` if the variable is not empty and the setting is not given.
 void read_variable(Draft& draft, std::string_view key, const std::string& name);
 
-/// torchrun's own for the shutdown timeout, read before torch's where torchrun would start workers.
+/// torchrun's variable for the shutdown timeout. It is read before that of torch itself, by front
+/// ends whose original starts workers with torchrun.
 inline constexpr const char* kTorchrunShutdownTimeout = "PET_SHUTDOWN_TIMEOUT";
 
-/// How workers are ended, watched and restarted, and which one reads standard input: from the
-/// settings, else torch's variables.
+/// Reads how workers are stopped, watched and restarted, and which rank reads standard input, from
+/// the settings, else from torch's variables.
 void read_supervision(Draft& draft);
 
-/// From the setting rdzv_conf; the backend and the number of machines are known.
+/// Reads the setting rdzv_conf. The backend and the number of machines must be set before.
 void read_rendezvous_conf(Draft& draft);
 
-/// From the setting node_rank.
+/// Reads the setting node_rank. Throws Error(config) if it is not below `num_machines`.
 void read_node_rank(Draft& draft, int num_machines);
 
-/// Several machines cannot meet at port 0, which lets machine 0 choose. `given`: what names it.
+/// Throws Error(config) if several machines are to meet at port 0, which lets machine 0 choose a
+/// port that the others cannot know. `given` is the setting of the port.
 void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines, const Given& given);
 
-/// Where the workers' output goes, and a notice where nobody would look for its files.
+/// Plans the destinations of the workers' output. Adds a notice with the path of log files in a
+/// temporary folder.
 void read_output(Draft& draft, const OutputWords& words);
 
-/// Places the workers of `plan` as its `numa_binding` says: on `gpus`, if that is its device.
+/// Assigns cores to the workers of `plan` by its `numa_binding`, and `gpus` if the device is CUDA.
 void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts& facts);
 
-/// The plan; the draft is spent.
+/// Completes the plan and moves it out of the draft.
 LaunchPlan finished(Draft&& draft);
 
 }  // namespace acc::launcher

@@ -9,33 +9,36 @@
 
 namespace acc::launcher {
 
-/// A value and how the user gave it: `--tee`, or the variable's name.
+/// A value with its origin.
 struct Given {
-  std::string where;
+  std::string where;  ///< flag or variable, as in `--tee`
   std::string text;
 };
 
-/// Error(config): where it stands, what was expected, and what was found.
+/// Returns Error(config) "WHERE must be EXPECTED, got "TEXT"".
 Error bad_value(const Given& given, const std::string& expected);
 
-/// Digits only: no sign, no blank.
+/// Parses a number of digits only, without sign or spaces. Empty if it is none or exceeds int.
 std::optional<int> read_number(std::string_view text);
 
+/// Inclusive range of numbers.
 struct Range {
   int first = 0;
   int last = 0;
 };
 
-/// `N` or `FIRST-LAST`.
+/// Parses `N` or `FIRST-LAST`. Empty if it is neither.
 std::optional<Range> read_range(std::string_view text);
 
-/// `0-3,8`: numbers and ranges, in their order. Throws Error(config).
+/// Parses numbers and ranges joined by commas, `0-3,8`, and keeps their order. Throws
+/// Error(config).
 std::vector<int> read_ranges(const Given& given);
 
-/// `0,1,5`
+/// Formats numbers as `0,1,5`.
 std::string joined(const std::vector<int>& numbers);
 
-/// What separators part. Unlike `plugins::split`, an empty text or end is an entry too.
+/// Splits text at a separator. Unlike `plugins::split`, keeps an empty text and an empty last
+/// entry.
 std::vector<std::string_view> entries_of(std::string_view text, char separator = ',');
 
 }  // namespace acc::launcher

@@ -6,11 +6,11 @@
 
 namespace acc::launcher {
 
-/// ACC_SHARE_GPUS: more workers than GPUs are no mistake.
+/// True if ACC_SHARE_GPUS allows more workers than GPUs.
 bool shares_gpus(const plugins::Environment& environment);
 
-/// Throws Error(config) where CUDA_VISIBLE_DEVICES has fewer entries than a machine has workers
-/// that shall see one each. `where`: what asks for that.
+/// Throws Error(config) if CUDA_VISIBLE_DEVICES has fewer entries than the machine has workers that
+/// are to see one GPU each. `where` is the flag or variable that requests this.
 void check_own_gpus(const std::string& where, int local_world_size,
                     const plugins::Environment& environment);
 

@@ -22,13 +22,14 @@ void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
       value_of(environment, variables::device, gpus_are_visible ? "cuda" : "cpu");
   plan.device = device == "cuda" ? plugins::Device::cuda : plugins::Device::cpu;
   plan.environment["ACC_DEVICE"] = device;
+  // Reads the environment of the first worker with the code that libacc_runtime uses in the worker.
   try {
     const auto settings = plugins::settings_from_environment(
         worker_environment(plan, planned_assignment(plan, 0), environment, first_local_rank(plan)));
     plan.sharding = settings.sharding;
     plan.mode = mode_of(settings.origin);
   } catch (const Error& error) {
-    plan.notices.push_back("a C++ program will refuse its environment: " +
+    plan.notices.push_back("a C++ program will reject this environment: " +
                            std::string(error.what()));
   }
 }

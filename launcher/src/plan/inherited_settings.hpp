@@ -4,13 +4,14 @@
 
 namespace acc::launcher {
 
-/// For faces without words for sharding: device, mode and sharding as the workers will read them
-/// from the environment that they inherit, an outer acclaunch's or the user's. `cuda` where GPUs
-/// are visible and ACC_DEVICE does not say otherwise. What they could not read becomes a notice.
+/// Sets device, mode and sharding for front ends that have no flags for sharding: as the workers
+/// will read them from the inherited environment, which the user or an outer acclaunch has set. The
+/// device is ACC_DEVICE, else `cuda` if GPUs are visible. Values that the workers could not read
+/// become a notice.
 void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
                       bool gpus_are_visible);
 
-/// Workers shall not get what an outer acclaunch told its own.
+/// Removes the ACC_* settings that an outer acclaunch set for its own workers.
 void remove_outer_settings(LaunchPlan& plan);
 
 }  // namespace acc::launcher

@@ -9,7 +9,7 @@
 namespace acc::launcher {
 namespace {
 
-/// The launcher's own flags without those that place a machine.
+/// Returns the launcher's flags as typed, without those that set a machine's rank and the address.
 std::string kept_flags(const Flags& flags) {
   std::string text;
   bool drop_value = false;

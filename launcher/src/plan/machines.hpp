@@ -7,11 +7,12 @@
 
 namespace acc::launcher {
 
-/// The command line to type on each machine, where a rank or address was left out.
+/// Returns the commands to run on the machines, one line per machine, for an error message about a
+/// missing rank or address.
 std::string machines_hint(const Flags& flags, int num_machines, const std::string& address,
                           std::uint16_t port);
 
-/// The program and its arguments as they stood on the command line, after a blank.
+/// Returns the program and its arguments, quoted for a shell, with a leading space.
 std::string quoted_program(const Flags& flags);
 
 }  // namespace acc::launcher

@@ -1,3 +1,5 @@
+// Output options in torchrun's notation (-r, -t, --local-ranks-filter, --log-dir): which streams of
+// which local ranks go to files and to the console. Streams are bit masks, as in torchrun's `Std`.
 #include "plan/output_values.hpp"
 
 #include "acc/plugins/faults.hpp"
@@ -14,6 +16,7 @@ using Streams = OutputPlan::Streams;
 
 constexpr Streams kBoth = 3;
 
+/// Parses one digit 0..3.
 std::optional<Streams> read_digit(std::string_view text) {
   const auto value = read_number(text);
   return text.size() == 1 && value && *value <= static_cast<int>(kBoth)
@@ -21,6 +24,7 @@ std::optional<Streams> read_digit(std::string_view text) {
              : std::nullopt;
 }
 
+/// Returns the run id with a random suffix, as torchrun names the folder of a run.
 std::string folder_name(const std::string& run_id) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
   std::random_device random;
@@ -33,10 +37,14 @@ std::string folder_name(const std::string& run_id) {
   return name;
 }
 
+/// False for --log-dir /dev/null, which disables all log files.
 bool wants_files(const OutputWords& words) {
   return words.log_dir.text != "/dev/null";
 }
 
+/// Combines the options: a redirected stream leaves the console, a tee'd stream goes to both, and a
+/// rank that the filter hides has no console output. Vectors that only repeat the default stay
+/// empty.
 OutputPlan routed(const std::vector<Streams>& redirects, const std::vector<Streams>& tee,
                   const std::vector<int>& shown) {
   OutputPlan output;

@@ -1,3 +1,6 @@
+// Finds PROGRAM and builds its command line, so that a missing or unusable program is reported
+// before the rendezvous, with the exit statuses of a shell: 127 (not found) and 126 (not
+// executable).
 #include "plan/program_command.hpp"
 
 #include "acc/base/error.hpp"
@@ -22,6 +25,8 @@ bool is_executable(const fs::path& path) {
   return is_file(path) && access(path.c_str(), X_OK) == 0;
 }
 
+/// Returns the path of an executable. A bare name is looked up in PATH, then in acclaunch's folder.
+/// A path is returned unchanged. Throws Error(no_program) or Error(not_executable).
 std::string find_executable(const std::string& program, const plugins::Environment& environment,
                             const HostFacts& facts) {
   if (program.find('/') == std::string::npos) {
@@ -33,7 +38,7 @@ std::string find_executable(const std::string& program, const plugins::Environme
     }
     const bool lies_here = is_file(facts.working_directory / program);
     throw Error(Errc::no_program, "cannot find program " + program +
-                                      " in PATH or beside acclaunch" +
+                                      " in PATH or next to acclaunch" +
                                       (lies_here ? "; did you mean ./" + program + "?" : ""));
   }
   const fs::path path = facts.working_directory / program;
@@ -49,9 +54,9 @@ std::string find_executable(const std::string& program, const plugins::Environme
   return program;
 }
 
-/// Of the line `#!INTERPRETER [ARGUMENT]` that a script begins with; empty where it has none.
+/// Returns INTERPRETER of a script's first line `#!INTERPRETER [ARGUMENT]`; "" if it has none.
 std::string interpreter_of(const fs::path& script) {
-  constexpr std::size_t kKernelReads = 256;
+  constexpr std::size_t kKernelReads = 256;  // the kernel reads BINPRM_BUF_SIZE bytes (execve(2))
   std::string line(kKernelReads, '\0');
   std::ifstream(script, std::ios::binary).read(line.data(), kKernelReads);
   line.resize(std::min(line.find('\n'), line.size()));
@@ -62,7 +67,8 @@ std::string interpreter_of(const fs::path& script) {
   return line.substr(0, line.find_first_of(" \t"));
 }
 
-/// The kernel would say no more than "No such file", though the script is there.
+/// Throws Error(not_executable) if a script's interpreter is missing. Without this check execve
+/// would only report "No such file or directory" (ENOENT), although the script exists.
 void check_interpreter(const std::string& program, const HostFacts& facts) {
   const std::string interpreter = interpreter_of(facts.working_directory / program);
   if (interpreter.empty() || is_executable(facts.working_directory / interpreter)) {
@@ -72,10 +78,12 @@ void check_interpreter(const std::string& program, const HostFacts& facts) {
   throw Error(Errc::not_executable,
               "cannot execute " + program + ": its first line names the interpreter " +
                   interpreter.substr(0, interpreter.find('\r')) +
-                  (from_windows ? " and ends as on Windows; convert the script's line ends"
-                                : ", which is not there or not executable"));
+                  (from_windows ? " and has a Windows line ending (CRLF); convert the script to "
+                                  "Unix line endings"
+                                : ", which does not exist or is not executable"));
 }
 
+/// True if the file begins with ELF's magic number.
 bool is_binary(const fs::path& path) {
   std::string start(4, '\0');
   std::ifstream(path, std::ios::binary).read(start.data(), 4);
@@ -122,8 +130,9 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
   try {
     return find_executable(name, environment, facts);
   } catch (const Error& error) {
-    throw Error(error.code(), std::string(error.what()) +
-                                  "; a Python program needs it (set PYTHON_EXEC to another one)");
+    throw Error(error.code(),
+                std::string(error.what()) +
+                    "; a Python program needs it (set PYTHON_EXEC to use another one)");
   }
 }
 

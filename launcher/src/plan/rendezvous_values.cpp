@@ -1,3 +1,6 @@
+// Rendezvous options in torchrun's notation: --rdzv-conf, --rdzv-endpoint, --nnodes. The keys are
+// those of torch.distributed.elastic.rendezvous in PyTorch 2.13. Keys that have no counterpart
+// here, such as read_timeout, are accepted after a check of their value.
 #include "plan/rendezvous_values.hpp"
 
 #include "acc/base/text.hpp"
@@ -20,6 +23,7 @@ using plugins::Faults;
 constexpr std::chrono::seconds kStaticJoinTimeout{900};
 constexpr std::chrono::seconds kElasticJoinTimeout{600};
 
+/// A key of --rdzv-conf and the type of its value.
 struct ConfKey {
   std::string_view name;
   enum Kind { seconds, fraction, count, boolean, store } kind;
@@ -38,7 +42,7 @@ constexpr std::array kConfKeys = {
     ConfKey{"store_type", ConfKey::store},
 };
 
-/// Seconds with a decimal point, at least a tenth.
+/// Parses seconds, possibly with a fraction, from 0.1 to 1e6.
 std::optional<std::chrono::milliseconds> read_fraction(const std::string& text) {
   const auto value = plugins::parse_real(text);
   if (!value || *value < 0.1 || *value > 1e6) {
@@ -47,7 +51,7 @@ std::optional<std::chrono::milliseconds> read_fraction(const std::string& text) 
   return std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<double>(*value));
 }
 
-/// What is wrong with the value, or nothing.
+/// Returns a description of the expected value if `value` is invalid; else "".
 std::string expected_conf_value(const ConfKey& key, const std::string& value) {
   const std::string name(key.name);
   const auto number = read_number(value);
@@ -61,7 +65,7 @@ std::string expected_conf_value(const ConfKey& key, const std::string& value) {
   return {};
 }
 
-/// Maybe with a zone, as in fe80::1%eth0.
+/// True if `host` is an IPv6 address, with or without a zone as in fe80::1%eth0.
 bool is_ipv6(const std::string& host) {
   in6_addr address{};
   return ::inet_pton(AF_INET6, host.substr(0, host.find('%')).c_str(), &address) == 1;
@@ -72,11 +76,11 @@ std::string unknown_conf_key(const std::string& where, std::string_view key) {
   for (const ConfKey& each : kConfKeys) {
     known.push_back(each.name);
   }
-  return where + ": " + std::string(key) + " is not known and has no effect" +
+  return where + ": unknown key " + std::string(key) + " has no effect" +
          plugins::did_you_mean(key, known);
 }
 
-/// The entries, which are known and right.
+/// The valid entries.
 using Conf = std::map<std::string_view, std::string>;
 
 std::optional<std::chrono::seconds> seconds_of(const Conf& conf, std::string_view key) {
@@ -85,8 +89,9 @@ std::optional<std::chrono::seconds> seconds_of(const Conf& conf, std::string_vie
                              : std::optional(std::chrono::seconds(*read_number(found->second)));
 }
 
-/// torch's agents count as dead after so many intervals; `heartbeat_timeout`, which limits a single
-/// beat there, says here after how long at all.
+/// Returns the time after which a silent machine is lost. In torch that is keep_alive_interval
+/// times keep_alive_max_attempt (5 s * 3), and heartbeat_timeout limits a single heartbeat; here
+/// heartbeat_timeout sets the time directly and takes precedence.
 std::chrono::milliseconds heartbeat_timeout(const Conf& conf, std::chrono::milliseconds usual) {
   if (const auto found = conf.find("heartbeat_timeout"); found != conf.end()) {
     return *read_fraction(found->second);

@@ -8,30 +8,33 @@
 #include <string>
 #include <vector>
 
-// Where and how long machines meet, as torchrun's flags say it. All throw Error(config).
+// Parsers for rendezvous options in torchrun's notation. All throw Error(config).
 namespace acc::launcher {
 
-/// `key=value` joined by commas: sets the times of `plan`, or else torchrun's defaults for its
-/// backend. Returns notices about keys that have no effect.
+/// Parses --rdzv-conf, `key=value` joined by commas, and sets the times of `plan`. Times without a
+/// key get torchrun's defaults for the plan's backend. Returns notices about keys that have no
+/// effect.
 std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan& plan);
 
+/// Host and optional port of --rdzv-endpoint.
 struct Endpoint {
   std::string host;  ///< an IPv6 address without its brackets
   std::optional<std::uint16_t> port;
 };
 
-/// `HOST[:PORT]`; an IPv6 address stands in brackets, which it may lack before a port.
+/// Parses `HOST[:PORT]`. An IPv6 address is in brackets, which may be missing if a port follows.
 Endpoint read_endpoint(const Given& given);
 
+/// Minimum and maximum number of machines.
 struct MachineRange {
   int least = 1;
   int most = 1;
 };
 
-/// `N`, or `MIN:MAX`.
+/// Parses `N`, or `MIN:MAX`.
 MachineRange read_machine_range(const Given& given);
 
-/// A random UUID, for a run that was given no id.
+/// Returns a random UUID (version 4), for a run without a given id.
 std::string random_run_id();
 
 }  // namespace acc::launcher

@@ -21,7 +21,7 @@ std::vector<int> read_signals(const Given& given) {
       ++signal;
     }
     if (signal == NSIG || signal == SIGKILL || signal == SIGSTOP || signal == SIGCHLD) {
-      throw bad_value(given, "signals that a process can wait for, as in SIGTERM,SIGUSR1");
+      throw bad_value(given, "signals that a process can handle, as in SIGTERM,SIGUSR1");
     }
     signals.push_back(signal);
   }

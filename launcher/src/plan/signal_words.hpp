@@ -7,10 +7,11 @@
 
 namespace acc::launcher {
 
-/// Names of signals joined by commas, `SIGTERM,SIGUSR1`. Throws Error(config).
+/// Parses names of signals joined by commas, `SIGTERM,SIGUSR1`. Throws Error(config) for an unknown
+/// signal, and for SIGKILL, SIGSTOP and SIGCHLD.
 std::vector<int> read_signals(const Given& given);
 
-/// `SIGTERM`.
+/// Returns the name of a signal, `SIGTERM`, or its number if it has no name.
 std::string signal_word(int signal);
 
 }  // namespace acc::launcher

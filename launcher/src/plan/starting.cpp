@@ -1,3 +1,6 @@
+// Plans of jobs whose machines are started from this process, by ssh, pdsh or srun. Each machine
+// gets the same command line as this process, so that it plans its own workers, and learns its rank
+// and the address of machine 0 from ACC_* variables (host/own_variables.hpp).
 #include "plan/starting.hpp"
 
 #include "cluster/job_variables.hpp"
@@ -10,7 +13,7 @@
 namespace acc::launcher {
 namespace {
 
-/// `node0:0,1@node1:0,1`, as `--include` spells it.
+/// Formats hosts and slots as `node0:0,1@node1:0,1`, the notation of `--include`.
 std::string slots_of(const std::vector<Host>& hosts) {
   std::string text;
   for (const Host& host : hosts) {
@@ -19,6 +22,7 @@ std::string slots_of(const std::vector<Host>& hosts) {
   return text;
 }
 
+/// Returns the part of the plan that all means share.
 StartPlan start_from_here(const Draft& draft, StartPlan::Means means) {
   StartPlan start;
   start.means = means;
@@ -36,6 +40,8 @@ StartPlan start_from_here(const Draft& draft, StartPlan::Means means) {
   return start;
 }
 
+/// Returns the client that `--launcher` names. Adds a notice for DeepSpeed's other launchers (MPI,
+/// Slurm), which ssh replaces.
 StartPlan::Means means_for_hosts(Draft& draft) {
   const std::string asked =
       draft.settings.given("launcher") ? draft.settings.choice("launcher") : "ssh";

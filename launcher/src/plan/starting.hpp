@@ -6,25 +6,26 @@
 #include <string>
 #include <vector>
 
-// A job whose machines are started from here: fills `plan.start`.
+// Planning of a job whose machines are started from here. The functions fill `plan.start`.
 namespace acc::launcher {
 
-/// What ssh or pdsh shall start, one after the other the machines of the job.
+/// Hosts to start a job on.
 struct StartOnHosts {
-  std::vector<Host> hosts;
-  std::vector<int> workers;  ///< by machine; empty: each machine finds out
-  bool names_slots = false;  ///< the slots of the hosts are chosen; else only how many there are
+  std::vector<Host> hosts;   ///< by machine rank
+  std::vector<int> workers;  ///< number of workers by machine; empty: each machine decides
+  bool names_slots = false;  ///< pass on which slots were selected, not only their number
 };
 
-/// By ssh, or what `--launcher` names: on each host the same command line as here. Machine 0 is the
-/// first one, under its name there or `main_process_ip`. Throws Error(config).
+/// Plans a start by ssh, or by the client that `--launcher` names: the same command line as here on
+/// each host. The first host is machine 0, which the others reach at `address`. Throws
+/// Error(config).
 void start_on_hosts(Draft& draft, const StartOnHosts& wanted, const std::string& address);
 
-/// By srun, on that many machines of the Slurm job that this process belongs to, which then hear
-/// the rest from Slurm.
+/// Plans a start by srun on `num_machines` machines of the Slurm job that this process belongs to.
+/// The launchers get ranks and addresses from Slurm's variables.
 void start_by_srun(Draft& draft, int num_machines, const std::vector<int>& workers);
 
-/// What `StartOnHosts::names_slots` hands on, in ACC_HOSTS: `node0:0,1@node1:0,1`.
+/// Parses ACC_HOSTS, which carries the selected slots: `node0:0,1@node1:0,1`.
 std::vector<Host> read_chosen_slots(const Given& given);
 
 }  // namespace acc::launcher

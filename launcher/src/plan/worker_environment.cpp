@@ -1,3 +1,5 @@
+// Environment of one worker: the parent's variables, minus those that were for this launcher, plus
+// the plan's, plus the worker's identity in the names that torchrun or DeepSpeed use.
 #include "acc/base/flight_record.hpp"
 #include "acc/launcher/launch_plan.hpp"
 #include "host/own_variables.hpp"
@@ -21,7 +23,8 @@ std::string rank_of(const LaunchPlan& plan, const Assignment& assignment, int lo
   return std::to_string(assignment.first_rank + local_rank - first_local_rank(plan));
 }
 
-/// The machine as its workers see it, whoever started them.
+/// Returns this machine's rank and sizes as its workers see them: from the rank slot if there is
+/// one launcher per rank, else from the assignment.
 Seat node_of(const LaunchPlan& plan, const Assignment& assignment) {
   return plan.seat ? *plan.seat
                    : Seat{.local_rank = 0,
@@ -31,7 +34,7 @@ Seat node_of(const LaunchPlan& plan, const Assignment& assignment) {
                           .local_world_sizes = assignment.local_world_sizes};
 }
 
-/// torchrun's variables (PyTorch 2.13, torch/distributed/elastic/agent).
+/// Returns torchrun's variables (PyTorch 2.13, torch/distributed/elastic/agent).
 plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment& assignment,
                                        int local_rank) {
   const std::string local = std::to_string(local_rank);
@@ -60,7 +63,7 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
   };
 }
 
-/// Those of DeepSpeed's launcher (0.19.8): CROSS_* count machines.
+/// Returns the variables of DeepSpeed's launcher (0.19.8), whose CROSS_* count machines.
 plugins::Environment deepspeed_identity(const LaunchPlan& plan, const Assignment& assignment,
                                         int local_rank) {
   const Seat node = node_of(plan, assignment);
@@ -84,12 +87,14 @@ plugins::Environment identity_of(const LaunchPlan& plan, const Assignment& assig
   plugins::Environment identity = plan.identity == Identity::torchrun
                                       ? torchrun_identity(plan, assignment, local_rank)
                                       : deepspeed_identity(plan, assignment, local_rank);
-  // Machine 0's acclaunch serves the TCPStore; every worker, rank 0 too, is a client.
+  // acclaunch on machine 0 serves the TCPStore, so torch must not start one in rank 0: with this
+  // variable every worker is a client.
   identity["TORCHELASTIC_USE_AGENT_STORE"] = "True";
   return identity;
 }
 
-/// "2,1,2" where the machines bring differently many, which no variable of torchrun's tells.
+/// Returns ACC_LOCAL_WORLD_SIZES, "2,1,2", if machines have different numbers of workers; else "".
+/// torchrun has no variable for this.
 std::string uneven_sizes(const Seat& node) {
   const std::vector<int>& sizes = node.local_world_sizes;
   if (std::ranges::count(sizes, node.local_world_size) == std::ssize(sizes)) {
@@ -98,13 +103,13 @@ std::string uneven_sizes(const Seat& node) {
   return joined(sizes);
 }
 
-/// The one GPU that a worker with a virtual local rank sees.
+/// Returns the only GPU that a worker with a virtual local rank sees.
 std::string own_gpu(const plugins::Environment& environment, int local_rank) {
   const std::string list = value_of(environment, variables::cuda_visible_devices);
   const auto entries = plugins::split(list, ',');
   const auto index = static_cast<std::size_t>(local_rank);
   if (entries.size() == 1) {
-    return std::string(entries.front());  // its manager has chosen for it
+    return std::string(entries.front());  // the job manager has selected it
   }
   return index < entries.size() ? std::string(entries[index]) : std::to_string(local_rank);
 }
@@ -143,6 +148,7 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   for (const std::string& name : plan.removed_variables) {
     result.erase(name);
   }
+  // A worker that starts another acclaunch must not pass it the rank of this one.
   for (const OwnVariable& of_this_launcher : starter_variables()) {
     result.erase(std::string(of_this_launcher.name));
   }
@@ -152,7 +158,8 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   for (const auto& [name, value] : identity_of(plan, assignment, local_rank)) {
     result[name] = value;
   }
-  result.erase(flight::kRecordVariable);  // an outer acclaunch's, as the next one
+  // The flight record and the secret of an outer acclaunch belong to its workers only.
+  result.erase(flight::kRecordVariable);
   if (plan.identity != Identity::none && !plan.output.directory.empty()) {
     result[flight::kRecordVariable] = flight_record_of(plan.output, assignment.round, local_rank);
   }
@@ -165,11 +172,11 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
     result["ACC_LOCAL_WORLD_SIZES"] = std::move(sizes);
   }
   if (plan.identity == Identity::torchrun) {
-    result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // the parent's value stays
+    result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // keeps the parent's value
   }
   if (plan.virtual_local_rank) {
     result["CUDA_VISIBLE_DEVICES"] = own_gpu(result, local_rank);
-    result["ACC_SHARE_GPUS"] = "1";  // a C++ program would miss the GPUs of the other workers
+    result["ACC_SHARE_GPUS"] = "1";  // else libacc_runtime would expect one visible GPU per worker
   }
   return result;
 }

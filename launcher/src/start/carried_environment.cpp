@@ -8,10 +8,8 @@
 namespace acc::launcher {
 namespace {
 
-// A trailing * stands for any rest.
-
-/// Of a host, a login, a terminal or a desktop; and of what a manager of jobs says to a process of
-/// its own, which those on other machines are not.
+/// Variables that are not passed on: those of a host, a login session, a terminal or a desktop, and
+/// those in which a job manager identifies this process. A trailing * matches any rest.
 constexpr auto kOwn = std::to_array<std::string_view>({"HOME",
                                                        "USER",
                                                        "LOGNAME",

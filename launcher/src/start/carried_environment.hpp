@@ -5,8 +5,9 @@
 
 namespace acc::launcher {
 
-/// What of this process's environment goes along to other machines: all but what belongs to this
-/// host, session or job. srun takes all of it along by itself.
+/// Returns the part of this process's environment that is passed on to other machines: everything
+/// except variables that belong to this host, session or job. Empty for srun, which passes on the
+/// whole environment itself.
 plugins::Environment environment_for_other_machines(const plugins::Environment& own,
                                                     StartPlan::Means means);
 

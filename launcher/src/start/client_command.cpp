@@ -1,3 +1,6 @@
+// Command lines of the clients that start acclaunch on other machines. Environment and arguments
+// never appear on these command lines, because every user of a machine can read them; they travel
+// in the start message on standard input.
 #include "start/client_command.hpp"
 
 #include "host/own_variables.hpp"
@@ -6,7 +9,8 @@
 namespace acc::launcher {
 namespace {
 
-/// Single quotes mean the same to sh, csh and fish, but for what is left out here.
+/// Quotes text for the login shell of another machine, which may be sh, csh or fish. Single quotes
+/// mean the same to all of them, for text without the characters that csh and fish treat specially.
 std::string quoted(const std::string& text) {
   std::string result = "'";
   for (const char c : text) {
@@ -15,7 +19,8 @@ std::string quoted(const std::string& text) {
   return result + "'";
 }
 
-/// Runs acclaunch as it lies here, if it does there too, else as PATH there has it.
+/// Returns the command for the other machine: runs acclaunch at the same path as here if it exists
+/// there, else from PATH.
 std::string remote_command(const std::string& executable, const std::string& arguments) {
   return "/bin/sh -c 'test -x \"$0\" && exec \"$0\" remote \"$@\"; exec acclaunch remote \"$@\"' " +
          quoted(executable) + (arguments.empty() ? "" : " " + arguments);
@@ -36,7 +41,9 @@ void append(std::vector<std::string>& words, const std::vector<std::string>& mor
   words.insert(words.end(), more.begin(), more.end());
 }
 
-/// The first value of an option is the one that counts: those of the user come first.
+/// Returns ssh with its options. ssh uses the first value of an option, so the user's options come
+/// first. The keepalive options detect a dead machine after about 15 s, and EscapeChar=none keeps
+/// `~` in the control messages.
 std::vector<std::string> ssh_options(const StartPlan& plan) {
   std::vector<std::string> words = {"ssh"};
   append(words, plan.client_options);
@@ -69,9 +76,10 @@ ClientCommand ssh_command(const StartPlan& plan, std::size_t rank, const std::st
           .log_file = log_file};
 }
 
-/// pdsh runs an ssh for each machine, with the message as its input: a command line is for all to
-/// read, here and on every machine. It puts the machine's name for %h, its place in the list for
-/// %n, the user for %u. All have to run at once, so its fan-out is as wide.
+/// Returns the pdsh command. pdsh runs one ssh per machine (-R exec), each with the message file as
+/// its standard input; it replaces %h by the host name, %n by the position in the list and %u by
+/// the user. The fan-out (-f) is the number of machines, since all of them have to run at the same
+/// time.
 ClientCommand pdsh_command(const StartPlan& plan, const std::string& folder) {
   std::string hosts;
   std::vector<plugins::Environment> machines;
@@ -79,7 +87,8 @@ ClientCommand pdsh_command(const StartPlan& plan, const std::string& folder) {
     hosts += (hosts.empty() ? "" : ",") + machine.name;
     machines.push_back(machine.variables);
   }
-  StartPlan with_users = plan;  // what the user has set for pdsh's own ssh goes before ours
+  // PDSH_SSH_ARGS_APPEND has the user's options for pdsh's own ssh. They come first.
+  StartPlan with_users = plan;
   with_users.client_options.clear();
   const std::string of_pdsh = value_of(plan.environment, variables::pdsh_options);
   for (const std::string_view word : plugins::split(of_pdsh, ' ')) {
@@ -112,7 +121,10 @@ ClientCommand pdsh_command(const StartPlan& plan, const std::string& folder) {
           .log_file = ""};
 }
 
-/// srun gives its input to all tasks. They see all processors of the machine that the job has.
+/// Returns the srun command: one task per machine, which may use all CPUs that the job has there.
+/// srun copies its standard input to all tasks, so control messages reach every launcher. --overlap
+/// lets the step use resources that the job's script occupies; --kill-on-bad-exit=0 and --wait=0
+/// leave the handling of failures to acclaunch.
 ClientCommand srun_command(const StartPlan& plan) {
   const std::string count = std::to_string(plan.machines.size());
   ClientCommand command{.name = "the machines",

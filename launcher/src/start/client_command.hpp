@@ -7,19 +7,22 @@
 
 namespace acc::launcher {
 
-/// One process here that stands for the launcher of a machine, or for those of all.
+/// Command of a client: a local process (ssh, pdsh or srun) that runs the launcher of one machine,
+/// or of all machines.
 struct ClientCommand {
   std::string name;  ///< "machine 2 (node2)", "the machines"
   /// The program's bare name, then its arguments.
   std::vector<std::string> words;
-  plugins::Environment environment;  ///< besides this process's
-  std::string first_input;           ///< before the control messages, where it hears them
-  bool is_controlled = true;         ///< hears control messages
-  std::string input_file;            ///< holds `first_input` for who does not; empty: none
-  std::string log_file;              ///< for what ssh itself has to say; empty: none
+  plugins::Environment environment;  ///< in addition to this process's environment
+  std::string first_input;           ///< start message; precedes the control messages
+  bool is_controlled = true;         ///< receives control messages on its standard input
+  std::string input_file;            ///< file to write `first_input` to instead; empty: none
+  std::string log_file;              ///< file for ssh's own error messages; empty: none
 };
 
-/// By machine rank, or one for all. `folder`: for log and input files; others cannot look into it.
+/// Returns one command per machine, by machine rank, or one for all machines. `folder` is for log
+/// and input files and must not be readable by other users: the start message contains the
+/// environment.
 std::vector<ClientCommand> client_commands(const StartPlan& plan, const std::string& folder);
 
 }  // namespace acc::launcher

@@ -7,9 +7,9 @@ namespace {
 
 using Kind = ClientEnd::Kind;
 
-constexpr int kOfSsh = 255;
-constexpr int kNotFound = 127;
-constexpr int kNotExecutable = 126;
+constexpr int kOfSsh = 255;  // ssh(1): "or with 255 if an error occurred"
+constexpr int kNotFound = 127;       // of a shell
+constexpr int kNotExecutable = 126;  // of a shell
 
 std::string how(const ProcessEnd& end, const std::string& program) {
   return end.kind == ProcessEnd::Kind::exited
@@ -18,10 +18,12 @@ std::string how(const ProcessEnd& end, const std::string& program) {
                    end.describe();
 }
 
+/// True if ssh itself failed or was killed, rather than the command that it ran.
 bool connection_failed(const ProcessEnd& end) {
   return end.kind != ProcessEnd::Kind::exited || end.value == kOfSsh;
 }
 
+/// Returns the most precise known reason why the launcher of a machine did not start.
 std::string why_not_started(const ProcessEnd& end, const Heard& heard, const std::string& log_line,
                             const std::string& executable) {
   const int status = end.shell_status();
@@ -32,8 +34,8 @@ std::string why_not_started(const ProcessEnd& end, const Heard& heard, const std
     return "acclaunch there ended with status " + std::to_string(status);
   }
   if (status == kNotFound || status == kNotExecutable) {
-    return "there is no acclaunch that can be executed, neither as " + executable +
-           " nor in the PATH of its login shell";
+    return "no executable acclaunch was found there, neither at " + executable +
+           " nor in the PATH of the login shell";
   }
   return "its login shell ended with status " + std::to_string(status) +
          " and has not started acclaunch";
@@ -53,6 +55,8 @@ void Group::hear(const control::Answer& answer) {
   }
 }
 
+// A lost machine alone does not mean that the job is over: at least one machine must have reported
+// its own end.
 bool Group::waits_in_vain() const {
   return !lost.empty() && std::ranges::any_of(ended, [this](const std::string& host) {
     return joined.contains(host);

@@ -8,32 +8,35 @@
 #include <span>
 #include <string>
 
-// What the end of a client means, apart from processes and time.
+// Interpretation of the end of a client, as pure functions of its exit status and its answers.
 namespace acc::launcher {
 
-/// How far the launcher behind a client has come, by its own answers.
+/// Progress of the launcher behind a client, from its answers.
 struct Heard {
   bool started = false;
   bool joined = false;
   std::optional<control::Ended> ended;
 };
 
-/// The machines behind a client that stands for several of them, by their hosts' names.
+/// State of the machines behind a client that runs all of them (pdsh, srun), by host name.
 struct Group {
   std::set<std::string> joined;
   std::set<std::string> ended;
-  std::set<std::string> lost;  ///< as the others say
+  std::set<std::string> lost;  ///< reported as lost by other machines
 
+  /// Updates the state with a launcher's answer.
   void hear(const control::Answer& answer);
-  /// The client still waits for a machine that is lost, while all the others have ended.
+  /// True if every machine that joined has ended or is lost, so that the client only waits for lost
+  /// machines.
   [[nodiscard]] bool waits_in_vain() const;
 };
 
+/// Result of a client.
 struct ClientEnd {
   enum class Kind {
-    ended,        ///< by itself, with this status
-    not_started,  ///< the job was never its: the others must not wait for it
-    lost,         ///< in the middle; the others find out by themselves
+    ended,        ///< the launcher ended by itself with `exit_status`
+    not_started,  ///< the launcher never joined the job; the other machines must not wait for it
+    lost,         ///< the connection broke during the job; the other machines notice by themselves
   };
   Kind kind = Kind::ended;
   int exit_status = 0;
@@ -42,19 +45,21 @@ struct ClientEnd {
   bool operator==(const ClientEnd&) const = default;
 };
 
-/// `log_line`: the last that ssh itself had to say; empty: nothing. `executable`: that was to run.
-/// ssh's own failures are status 255, which a program may have too: that one says so before.
+/// Interprets the end of an ssh client. `log_line` is ssh's last own message, or "". `executable`
+/// is the acclaunch that was to run. ssh's own failures have exit status 255, which a job may have
+/// too; a launcher reports its status in an answer before, which takes precedence.
 ClientEnd judge_ssh(const ProcessEnd& end, const Heard& heard, const std::string& log_line,
                     const std::string& executable);
 
-/// pdsh or srun, which stand for all machines and say themselves what fails.
+/// Interprets the end of pdsh or srun, which run all machines and print their own error messages.
 ClientEnd judge_group(const ProcessEnd& end, const std::string& program);
 
-/// One that was ended from here: what it ends with means nothing, but what was heard before does.
+/// Interprets the end of a client that was killed from here. Its exit status has no meaning, but
+/// its earlier answers do.
 ClientEnd judge_cut(const ProcessEnd& end, const Heard& heard);
 
-/// The job's status: that of the first client, they are in the order of ranks, that ended by
-/// itself; `otherwise` where none did.
+/// Returns the job's exit status: that of the first client in `ends`, which are in rank order, that
+/// ended by itself; `otherwise` if none did.
 int job_status(std::span<const ClientEnd> ends, int otherwise);
 
 }  // namespace acc::launcher

@@ -1,3 +1,7 @@
+// Text encoding of the control protocol. Messages to launchers are whole lines on their standard
+// input. Answers share standard output with the workers, so they begin with a control character
+// (0x1e, record separator) that is unlikely in other output, and may follow an incomplete line of a
+// worker.
 #include "start/control_message.hpp"
 
 #include "plan/given.hpp"
@@ -14,8 +18,9 @@ namespace {
 constexpr std::string_view kAnswer =
     "\x1e"
     "acclaunch ";
-constexpr std::size_t kMaxReason = kMaxLine - 512;  // the rest is for host names
+constexpr std::size_t kMaxReason = kMaxLine - 512;  // leaves room for the verb and a host name
 
+/// Replaces control characters by spaces and truncates the text to `kMaxReason` bytes.
 std::string one_line(std::string text) {
   std::ranges::replace_if(
       text, [](char c) { return static_cast<unsigned char>(c) < ' '; }, ' ');
@@ -25,7 +30,7 @@ std::string one_line(std::string text) {
   return text;
 }
 
-/// Takes the first word off.
+/// Removes the first word from `line` and returns it.
 std::string_view next_word(std::string_view& line) {
   const std::size_t end = std::min(line.find(' '), line.size());
   const std::string_view word = line.substr(0, end);
@@ -33,6 +38,7 @@ std::string_view next_word(std::string_view& line) {
   return word;
 }
 
+/// Parses a number from 0 to `largest`.
 std::optional<int> number(std::string_view word, int largest) {
   const auto value = read_number(word);
   return value && *value <= largest ? value : std::nullopt;
@@ -121,6 +127,8 @@ HeardLine hear(std::string_view line) {
   return answer ? HeardLine{line.substr(0, at), std::move(answer)} : HeardLine{line, std::nullopt};
 }
 
+// Uses one write(2) where possible: POSIX keeps writes of up to PIPE_BUF bytes to a pipe in one
+// piece.
 void say(const Answer& answer) noexcept {
   const std::string line = encode(answer);
   for (std::size_t done = 0; done < line.size();) {

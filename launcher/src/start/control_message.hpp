@@ -7,30 +7,32 @@
 #include <string_view>
 #include <variant>
 
-// What a starter and the launchers that it started say to each other, a line each. They hear it on
-// their standard input, whose end, or silence, is the end of the job there. They answer on their
-// standard output, between the workers' lines.
+// Protocol between the acclaunch that starts machines (the remote launcher) and the launchers on
+// these machines. Both directions consist of text lines. A launcher receives messages on its
+// standard input; the end of that input, or a timeout, ends the job on its machine. It sends
+// answers on its standard output, between the workers' lines.
 namespace acc::launcher::control {
 
-/// Who speaks: the starter's host. The first line.
+/// First message: the host of the remote launcher.
 struct Greeting {
   std::string host;
   bool operator==(const Greeting&) const = default;
 };
-/// The starter is there.
+/// Heartbeat, sent every kBeatInterval.
 struct Beat {
   bool operator==(const Beat&) const = default;
 };
-/// It got this signal: what a launcher in a terminal would do with it.
+/// The remote launcher got this signal. The launcher handles it like a signal from its own
+/// terminal.
 struct Signal {
   int number = 0;
   bool operator==(const Signal&) const = default;
 };
-/// Whoever asked for the end asks for the second time.
+/// Second stop request: force the stop.
 struct Insist {
   bool operator==(const Insist&) const = default;
 };
-/// The job ends with this status, for this reason: one line.
+/// End the job with this exit status. The reason is one line.
 struct End {
   int exit_status = 0;
   std::string reason;
@@ -39,53 +41,57 @@ struct End {
 using Message = std::variant<Greeting, Beat, Signal, Insist, End>;
 
 constexpr std::chrono::seconds kBeatInterval{1};
-/// After so long without a line the connection is broken. Not while the starter is stopped, of
-/// which Signal{SIGTSTP} tells.
+/// A connection without a line for this long counts as broken. The limit does not apply while the
+/// sender is stopped, which it announces by Signal{SIGTSTP}.
 constexpr std::chrono::seconds kSilenceLimit{20};
-constexpr std::size_t kMaxLine = 4096;
+constexpr std::size_t kMaxLine = 4096;  ///< longest line in bytes, with the newline
 
-/// `from node0`, `beat`, `signal 15`, `insist`, `end 2 node3 cannot be reached`: with the newline.
-/// A reason that is too long, or more than a line, is made one line that fits.
+/// Encodes a message as a line with its newline: `from node0`, `beat`, `signal 15`, `insist`,
+/// `end 2 node3 cannot be reached`. Newlines in a reason become spaces, and a long reason is
+/// truncated.
 std::string encode(const Message& message);
-/// A line without its newline; nothing: it is none of these.
+/// Decodes a line without its newline. Empty if it is not a message.
 std::optional<Message> decode(std::string_view line);
 
-/// The launcher on that host runs, in its working directory, and plans.
+/// Answer: the launcher on that host runs in its working directory and starts to plan.
 struct Started {
   std::string host;
   bool operator==(const Started&) const = default;
 };
-/// It has met the other machines: from now on these hear of its end without the starter.
+/// Answer: the launcher has joined a round. From now on the other machines notice its end by
+/// themselves.
 struct Joined {
   std::string host;
   bool operator==(const Joined&) const = default;
 };
-/// The last it says. A reason: it could not go on.
+/// Last answer of a launcher. `reason` is empty unless the launcher itself failed.
 struct Ended {
   std::string host;
   int exit_status = 0;
   std::string reason;
   bool operator==(const Ended&) const = default;
 };
-/// A machine of the round that it has met is lost: nothing more is heard of that one.
+/// Answer: a machine of the launcher's round, `host`, is lost and will send nothing more.
 struct Lost {
   std::string host;
   bool operator==(const Lost&) const = default;
 };
 using Answer = std::variant<Started, Joined, Ended, Lost>;
 
-/// `\x1e` and `acclaunch started node1`, `... joined node1`, `... ended node1 2 no such file`,
-/// `... lost node2`: with the newline.
+/// Encodes an answer as a line with its newline: `\x1e` followed by `acclaunch started node1`,
+/// `... joined node1`, `... ended node1 2 no such file` or `... lost node2`.
 std::string encode(const Answer& answer);
 
+/// A line of a launcher's output.
 struct HeardLine {
-  std::string_view before;  ///< somebody else's unfinished line, and the whole of any other
+  std::string_view before;  ///< output before the answer; the whole line if there is no answer
   std::optional<Answer> answer;
 };
-/// A line with its newline.
+/// Separates the answer, if there is one, from a line with its newline. The result points into
+/// `line`.
 HeardLine hear(std::string_view line);
 
-/// Writes it to this process's standard output; a reader that is gone is no matter.
+/// Writes an answer to this process's standard output. Errors are ignored: the reader may be gone.
 void say(const Answer& answer) noexcept;
 
 }  // namespace acc::launcher::control

@@ -15,6 +15,8 @@ namespace asio = boost::asio;
 ControlSender::ControlSender(const asio::any_io_executor& executor, UniqueFd pipe)
     : pipe_(executor, pipe.release()) {}
 
+// One coroutine at a time writes. It holds a shared_ptr to this object, which may otherwise be
+// destroyed during the write.
 void ControlSender::send(std::string_view bytes) {
   if (!pipe_.is_open() || bytes.empty()) {
     return;

@@ -12,17 +12,19 @@
 
 namespace acc::launcher {
 
-/// What goes into a client's standard input, in order, as soon as it takes it. The loop's thread
-/// only; to be held by shared_ptr.
+/// Writes bytes to a client's standard input, in order and without blocking. Must be owned by a
+/// shared_ptr. Not thread-safe: use it on the event loop's thread only.
 class ControlSender : public std::enable_shared_from_this<ControlSender> {
  public:
-  /// `pipe`: its write end; a client that has gone is no error.
+  /// `pipe` is the write end of the client's standard input. If the client is gone, bytes are
+  /// dropped.
   ControlSender(const boost::asio::any_io_executor& executor, UniqueFd pipe);
 
+  /// Queues bytes for the client.
   void send(std::string_view bytes);
-  /// The client has not taken yet what was to go out.
+  /// True while the client has not read all queued bytes.
   [[nodiscard]] bool is_waiting() const noexcept { return writes_; }
-  /// The client sees the end of its input.
+  /// Closes the pipe, so that the client sees the end of its input.
   void close();
 
  private:

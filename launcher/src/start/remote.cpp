@@ -13,7 +13,7 @@ namespace {
 std::size_t machine_number(const std::string& word) {
   const auto number = read_number(word);
   if (!number) {
-    throw Error(Errc::protocol, "remote: '" + word + "' is no machine's number");
+    throw Error(Errc::protocol, "remote: expected a machine rank, got '" + word + "'");
   }
   return static_cast<std::size_t>(*number);
 }
@@ -26,7 +26,7 @@ bool was_started(const plugins::Environment& environment) {
 
 std::vector<std::string> become_remote(std::span<const std::string> arguments) {
   if (arguments.size() > 1) {
-    throw Error(Errc::invalid_argument, "remote: a machine's number, or nothing");
+    throw Error(Errc::invalid_argument, "remote: expected one machine rank or no argument");
   }
   const std::size_t machine = arguments.empty() ? 0 : machine_number(arguments[0]);
   const StartMessage message = read_start_message(STDIN_FILENO, control::kSilenceLimit);

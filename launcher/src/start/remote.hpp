@@ -11,12 +11,13 @@ namespace acc::launcher {
 
 constexpr std::string_view kRemoteCommand = "remote";
 
-/// This launcher is one of those that another acclaunch has started.
+/// True if another acclaunch started this launcher.
 bool was_started(const plugins::Environment& environment);
 
-/// `acclaunch remote [MACHINE]`: what another acclaunch runs on this machine. Takes its message
-/// from standard input, goes where that says (for MACHINE, of several), and returns the command
-/// line to be read in the place of this one. Throws Error.
+/// Implements `acclaunch remote [MACHINE]`, the command that another acclaunch runs on this
+/// machine. Reads the start message from standard input, changes to its directory, sets its
+/// environment (that of machine MACHINE, default 0), and returns the command line to parse instead
+/// of this one. Throws Error.
 std::vector<std::string> become_remote(std::span<const std::string> arguments);
 
 }  // namespace acc::launcher

@@ -1,3 +1,6 @@
+// Encoding of the start message. The body is CBOR (RFC 8949), whose byte strings may hold any
+// environment value. It is read byte by byte up to the newline of the head, then by its length, so
+// that the control messages that follow stay in the pipe.
 #include "start/start_message.hpp"
 
 #include "acc/base/error.hpp"
@@ -18,13 +21,14 @@ namespace {
 using Json = nlohmann::json;
 using Clock = std::chrono::steady_clock;
 
-constexpr std::string_view kHead = "acclaunch-start 1 ";
+constexpr std::string_view kHead = "acclaunch-start 1 ";  // with the version of the format
 constexpr std::size_t kMaxHead = 64;
 constexpr std::size_t kMaxBody = std::size_t{8} << 20;
 
 Error not_understood(const std::string& what) {
-  return {Errc::protocol, "this acclaunch does not understand the one that started it (" + what +
-                              "); have the same version on all machines"};
+  return {Errc::protocol,
+          "this acclaunch cannot read the start message of the one that started it (" + what +
+              "); install the same version on all machines"};
 }
 
 std::vector<std::uint8_t> to_bytes(const StartMessage& message) {
@@ -34,6 +38,7 @@ std::vector<std::uint8_t> to_bytes(const StartMessage& message) {
                         {"machines", message.machines}});
 }
 
+/// True if setenv accepts the name and value.
 bool is_variable(const std::string& name, const std::string& value) {
   return !name.empty() && (name + value).find('\0') == std::string::npos &&
          name.find('=') == std::string::npos;
@@ -68,14 +73,16 @@ StartMessage from_bytes(const std::vector<std::uint8_t>& bytes) {
   return message;
 }
 
-/// Reads at most `size` bytes; at least one.
+/// Reads at least one and at most `size` bytes. Throws Error(connection) at the deadline and at the
+/// end of the input.
 std::size_t read_some(int fd, std::uint8_t* into, std::size_t size, Clock::time_point deadline) {
   for (;;) {
     const auto left =
         std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     pollfd polled{fd, POLLIN, 0};
     if (left.count() <= 0 || ::poll(&polled, 1, static_cast<int>(left.count())) == 0) {
-      throw Error(Errc::connection, "the acclaunch that started this one does not say what to do");
+      throw Error(Errc::connection,
+                  "timeout: no start message from the acclaunch that started this one");
     }
     const ssize_t count = ::read(fd, into, size);
     if (count > 0) {
@@ -88,6 +95,7 @@ std::size_t read_some(int fd, std::uint8_t* into, std::size_t size, Clock::time_
   }
 }
 
+/// Returns the length of the body from the first line.
 std::size_t length_in(std::string_view head) {
   std::size_t length = 0;
   if (!head.starts_with(kHead)) {
@@ -113,8 +121,8 @@ std::string encode(const StartMessage& message) {
   const std::vector<std::uint8_t> bytes = to_bytes(message);
   if (bytes.size() > kMaxBody) {
     throw Error(Errc::config,
-                "the environment and the command line are too long for a start on "
-                "other machines: " +
+                "the environment and the command line are too large to start the job on other "
+                "machines: " +
                     std::to_string(bytes.size()) + " bytes");
   }
   return std::string(kHead) + std::to_string(bytes.size()) + "\n" +
@@ -142,7 +150,8 @@ void enter(const StartMessage& message, std::size_t machine) {
     throw not_understood("machine " + std::to_string(machine));
   }
   set_all(message.environment);
-  set_all(message.machines[machine]);  // the starter can hear what comes next
+  // The variables of the machine include ACC_CONTROL: errors from here on are reported as answers.
+  set_all(message.machines[machine]);
   if (::chdir(message.working_directory.c_str()) != 0) {
     throw Error(Errc::config, "cannot change to the folder " + message.working_directory + ": " +
                                   std::strerror(errno));

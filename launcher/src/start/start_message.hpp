@@ -9,25 +9,26 @@
 
 namespace acc::launcher {
 
-/// What acclaunch on another machine is to do as if it had been typed there.
+/// Command line, directory and environment for an acclaunch on another machine.
 struct StartMessage {
   std::string working_directory;
-  std::vector<std::string> arguments;          ///< the face's name first
-  plugins::Environment environment;            ///< added to what is there
-  std::vector<plugins::Environment> machines;  ///< and what one of them gets besides
+  std::vector<std::string> arguments;          ///< front end's name first
+  plugins::Environment environment;            ///< added to the environment on the machine
+  std::vector<plugins::Environment> machines;  ///< additional variables of each machine
 
   bool operator==(const StartMessage&) const = default;
 };
 
-/// A line `acclaunch-start 1 LENGTH` and so many bytes of CBOR, whose strings may hold any byte:
-/// what a starter writes first into a launcher's standard input.
+/// Encodes a message as a line `acclaunch-start 1 LENGTH` followed by LENGTH bytes of CBOR. It is
+/// the first data on a launcher's standard input. Throws Error(config) if it is larger than 8 MiB.
 std::string encode(const StartMessage& message);
-/// Reads exactly that, so that what follows is still there. Throws Error: connection where it does
-/// not come in time, protocol where it is something else.
+/// Reads exactly one message from `fd` and leaves the following bytes unread. Throws
+/// Error(connection) on a timeout or the end of the input, and Error(protocol) for other data.
 StartMessage read_start_message(int fd, std::chrono::milliseconds limit);
 
-/// Goes where the message says and sets the environment, that of `machine` included. Throws
-/// Error(config) for a folder that is not there, Error(protocol) for no such machine.
+/// Sets the message's environment, including that of `machine`, and changes to its directory.
+/// Throws Error(config) if the directory does not exist, and Error(protocol) if the message has no
+/// such machine.
 void enter(const StartMessage& message, std::size_t machine);
 
 }  // namespace acc::launcher

@@ -1,3 +1,6 @@
+// Starts the clients of a remote launch and waits for them. The events in between (answers,
+// signals, failures, time limits) are in starting_events.cpp. The exit status of the job is that of
+// the first machine that ended by itself, because all machines agree on it.
 #include "start/starter.hpp"
 
 #include "acc/base/atomic_file.hpp"
@@ -30,26 +33,28 @@ namespace asio = boost::asio;
 
 namespace {
 
-/// So many connections are set up at once: sshd, and name services, have limits of their own.
+/// Maximum number of connections that are set up at the same time. sshd (MaxStartups) and name
+/// servers refuse more.
 constexpr std::ptrdiff_t kMostAtOnce = 64;
 
-/// Throws Error(config) where the client is not installed.
+/// Returns the path of a client. Throws Error(config) if it is not installed.
 std::string path_of(const std::string& program, const plugins::Environment& environment,
                     const std::filesystem::path& working_directory) {
   const auto path = find_in_path(program, environment, working_directory);
   if (!path) {
-    throw Error(Errc::config, "cannot start machines: there is no " + program + " in PATH (" +
-                                  value_of(environment, variables::path) + ")");
+    throw Error(Errc::config, "cannot start machines: " + program + " is not in PATH (" +
+                                  value_of(environment, variables::path) + "); install it");
   }
   return path->string();
 }
 
-/// The plan's own variables go before those of this process.
+/// Adds the variables that are passed on from this process. Variables of the plan take precedence.
 StartPlan with_carried(StartPlan plan, const plugins::Environment& environment) {
   plan.environment.merge(environment_for_other_machines(environment, plan.means));
   return plan;
 }
 
+/// Returns the last line of a file that is not empty, without trailing spaces.
 std::string last_line_of(const std::string& file) {
   std::ifstream stream(file);
   std::string last;
@@ -95,7 +100,7 @@ int StartingJob::run() {
   begin_more();
   beat();
   io_.run();
-  remains_.clean_up();  // what a client has left too, such as a proxy's command
+  remains_.clean_up();  // includes children of clients, such as ssh's ProxyCommand
   if (fault_) {
     std::rethrow_exception(fault_);
   }
@@ -109,8 +114,8 @@ void StartingJob::make_log_folder() {
   std::string folder =
       value_of(environment_, variables::temporary_folder, "/tmp") + "/acclaunch-start.XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) {
-    throw Error(Errc::config, "cannot make the folder " + folder + ": " + std::strerror(errno) +
-                                  "; choose another place with TMPDIR");
+    throw Error(Errc::config, "cannot create the folder " + folder + ": " + std::strerror(errno) +
+                                  "; choose another folder with TMPDIR");
   }
   log_folder_ = folder;
   remains_.add_folder(log_folder_);
@@ -120,11 +125,13 @@ asio::awaitable<void> StartingJob::watch_guard() {
   co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
                              asio::as_tuple(asio::use_awaitable));
   if (alive_.is_open()) {
-    remains_.clean_up();  // the machines see the end of their connections
+    remains_.clean_up();  // kills the clients; the machines see the end of their connections
     ::_exit(128 + SIGKILL);
   }
 }
 
+/// Starts clients until `kMostAtOnce` of them are connecting. Called again whenever one has started
+/// its launcher or has ended.
 void StartingJob::begin_more() {
   auto connecting = std::ranges::count_if(
       clients_, [](const Client& c) { return c.process && !c.end && !c.heard.started; });
@@ -149,6 +156,7 @@ WorkerSpec StartingJob::client_spec(const Client& client, int input) const {
   return spec;
 }
 
+/// Starts a client with a pipe as its standard input, writes the start message and watches it.
 void StartingJob::begin(Client& client) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
@@ -179,7 +187,7 @@ void StartingJob::begin(Client& client) {
 
 asio::awaitable<void> StartingJob::watch(Client& client) {
   const ProcessEnd end = co_await client.process->wait();
-  output_.drain(client.rank);  // its last answer may be in there
+  output_.drain(client.rank);  // may contain its last answer
   client.input->close();
   judge(client, end);
   on_end_of(client);
@@ -196,11 +204,12 @@ void StartingJob::judge(Client& client, const ProcessEnd& end) {
   }
 }
 
+/// Reports the end of a client if it is a failure that is not known yet.
 void StartingJob::on_end_of(Client& client) {
   const ClientEnd& end = *client.end;
   const bool is_news = !client.was_cut && !stop_;
   if (is_news && end.kind == ClientEnd::Kind::not_started && !is_over_) {
-    if (!(failure_ && client.heard.started)) {  // else it ended because it was told to
+    if (!(failure_ && client.heard.started)) {  // otherwise it ended because it was told to
       on_start_failure(client.command.name, end.reason);
     }
   } else if (is_news && end.kind == ClientEnd::Kind::lost) {

@@ -10,29 +10,34 @@
 #include <csignal>
 #include <vector>
 
-// What may happen while machines are started, run and end.
+// Events of a remote launch: answers of launchers, failures to start, signals, and time limits. The
+// normal end is that every client exits by itself. Clients that do not exit in time are killed; the
+// launchers behind them then end because of their broken connection.
 namespace acc::launcher {
 namespace {
 
-/// For others that cannot be started to be named too.
+/// Time after a failure to start in which other failures are still reported.
 constexpr std::chrono::seconds kPatience{2};
-/// For the rest of the machines, once one has said that the job is over.
+/// Time for the other machines to end after the first one has ended.
 constexpr std::chrono::seconds kGrace{10};
-/// For srun to say what is left to say, once it waits in vain; and to cancel its step.
+/// Time for srun to print its last messages when it waits for lost machines only, and then to
+/// cancel its step.
 constexpr std::chrono::seconds kShortGrace{2};
-/// srun's answer to --cpu-bind=none where there is no plugin that could bind: that is fine.
+/// srun's warning about --cpu-bind=none on clusters without a binding plugin. It is harmless and is
+/// removed from the output.
 constexpr std::string_view kNoBinding = "srun: cluster configuration lacks support for cpu binding";
 constexpr int kConfigStatus = 2;
 
 }  // namespace
 
+/// Filters a line of a client's output: handles an answer in it and returns the part to print.
 std::string_view StartingJob::hear(Client& client, std::string_view line) {
   const control::HeardLine heard = control::hear(line);
   if (heard.answer) {
     on_answer(client, *heard.answer);
   }
   if (is_over_ && !heard.before.empty()) {
-    limit(waits_in_vain(client) ? kShortGrace : kGrace);  // from now
+    limit(waits_in_vain(client) ? kShortGrace : kGrace);  // a line restarts the time limit
   }
   return heard.before.starts_with(kNoBinding) ? std::string_view() : heard.before;
 }
@@ -41,7 +46,8 @@ void StartingJob::on_answer(Client& client, const control::Answer& answer) {
   client.group.hear(answer);
   if (std::holds_alternative<control::Started>(answer)) {
     client.heard.started = true;
-    boost::asio::post(io_, [this] { begin_more(); });  // the output is at work now
+    // Deferred, because OutputMux calls `hear` and cannot add a worker during that call.
+    boost::asio::post(io_, [this] { begin_more(); });
   } else if (std::holds_alternative<control::Joined>(answer)) {
     client.heard.started = true;
     client.heard.joined = true;
@@ -63,7 +69,8 @@ void StartingJob::on_start_failure(const std::string& name, const std::string& r
   end_job(kConfigStatus, text);
 }
 
-/// On machines that wait for one which does not come.
+/// Ends the job on all machines, which would otherwise wait for a machine that does not come.
+/// Machines that have not started within `kPatience` are given up.
 void StartingJob::end_job(int exit_status, const std::string& reason) {
   if (failure_) {
     return;
@@ -96,7 +103,8 @@ void StartingJob::on_signal(int signal) {
   }
 }
 
-/// The first one is for the machines to act upon; a second one kills.
+/// Passes a stop request on. The launchers handle the first one as if it came from their terminal;
+/// a second one forces the stop on all machines.
 void StartingJob::stop(int signal) {
   const bool insists = stop_ || failure_;
   if (!stop_) {
@@ -120,15 +128,18 @@ void StartingJob::stop(int signal) {
   cut_unstarted();
 }
 
-/// As for any program, the end of who reads its output is its own.
+/// Ends the job if the reader of its output is gone, as SIGPIPE ends other programs.
 void StartingJob::on_lost(const Lost& lost) {
   if (lost.error == EPIPE && !stop_ && !failure_ && !is_over_) {
     end_job(128 + SIGPIPE,
-            std::string("the reader of ") + (lost.is_stderr ? "stderr" : "stdout") + " has gone");
+            std::string("the reader of ") + (lost.is_stderr ? "stderr" : "stdout") +
+                " has closed it (EPIPE)");
     cut_unstarted();
   }
 }
 
+/// Sends a heartbeat to every client now and after each interval. A client with unread input gets
+/// none, so that the queue does not grow.
 void StartingJob::beat() {
   for (Client& client : clients_) {
     if (client.input && client.command.is_controlled && !client.input->is_waiting()) {
@@ -151,7 +162,8 @@ void StartingJob::send_all(const control::Message& message) {
   }
 }
 
-/// The machines see the end of their connections.
+/// Signals the clients that receive no control messages (pdsh). When they die, the machines see the
+/// end of their connections.
 void StartingJob::signal_uncontrolled(int signal) {
   for (Client& client : clients_) {
     if (!client.command.is_controlled && client.process && !client.end) {
@@ -160,7 +172,7 @@ void StartingJob::signal_uncontrolled(int signal) {
   }
 }
 
-/// One that has not been begun is not begun any more.
+/// Kills a client. A client that has not been started yet will not be started any more.
 void StartingJob::cut(Client& client) {
   client.was_cut = true;
   if (client.process) {
@@ -170,6 +182,7 @@ void StartingJob::cut(Client& client) {
   }
 }
 
+/// Kills the ssh clients whose launcher has not started: there is nothing to end there.
 void StartingJob::cut_unstarted() {
   if (plan_.start->means != StartPlan::Means::ssh) {
     return;
@@ -182,8 +195,9 @@ void StartingJob::cut_unstarted() {
   close_when_all_ended();
 }
 
+/// Called at the time limit. Kills the clients that have not ended.
 void StartingJob::cut_silent() {
-  if (output_.is_blocked()) {  // they may wait for the reader of what they say
+  if (output_.is_blocked()) {  // clients may be waiting because their output is not read
     limit(kGrace);
     return;
   }
@@ -197,31 +211,35 @@ void StartingJob::cut_silent() {
       if (!client.was_cut) {
         const bool is_one = plan_.start->means == StartPlan::Means::ssh;
         say(client.command.name + (is_one ? " does" : " do") +
-            " not end: what runs there cannot be ended from here, and ends itself when it finds "
-            "its connection cut");
+            " not end: processes there cannot be ended from here; they end when they notice that "
+            "the connection is closed");
       }
       cut(client);
     }
   }
 }
 
-/// srun waits until Slurm has found the machine lost as well.
+/// True if an srun waits only for lost machines. It would wait until Slurm itself declares them
+/// down.
 bool StartingJob::waits_in_vain(const Client& client) const {
   return plan_.start->means == StartPlan::Means::srun && client.group.waits_in_vain();
 }
 
-/// It cancels its step, so that nothing of it is left when the machine comes back.
+/// Ends an srun that waits for lost machines. On SIGTERM it cancels its step, so that no process of
+/// the step is left if a machine comes back.
 void StartingJob::end_waiting(Client& client) {
   std::string hosts;
   for (const std::string& host : client.group.lost) {
     hosts += (hosts.empty() ? "" : ", ") + host;
   }
-  say("all machines have ended but what is lost (" + hosts + "): not waiting for srun any longer");
+  say("all machines except the lost ones (" + hosts +
+      ") have ended: not waiting for srun any longer");
   client.was_cut = true;
   client.process->signal(SIGTERM);
   limit(kShortGrace);
 }
 
+/// Sets or restarts the time limit after which clients are killed.
 void StartingJob::limit(std::chrono::milliseconds time) {
   limit_.expires_after(time);
   limit_.async_wait([this](const boost::system::error_code& error) {

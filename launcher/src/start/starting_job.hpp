@@ -27,13 +27,16 @@
 
 namespace acc::launcher {
 
-/// The launchers on all machines, seen from where they are started. The loop's thread only.
+/// Starts and watches the launchers on all machines. Not thread-safe: everything runs on the event
+/// loop's thread.
 class StartingJob {
  public:
   StartingJob(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
+  /// Runs until all clients have ended. Returns the exit status of the job.
   int run();
 
  private:
+  /// A client process with its state.
   struct Client {
     explicit Client(ClientCommand c, int r) : command(std::move(c)), rank(r) {}
 
@@ -41,7 +44,7 @@ class StartingJob {
     int rank;
     Heard heard;
     Group group;
-    bool was_cut = false;  ///< ended from here: what it ends with means nothing
+    bool was_cut = false;  ///< killed from here, so its exit status has no meaning
     std::shared_ptr<ControlSender> input;
     std::optional<WorkerProcess> process;
     std::optional<ClientEnd> end;
@@ -76,7 +79,9 @@ class StartingJob {
   void limit(std::chrono::milliseconds time);
   int exit_status() const;
 
-  void say(const std::string& line) { output_.write_stderr("acclaunch: " + printable(line) + "\n"); }
+  void say(const std::string& line) {
+    output_.write_stderr("acclaunch: " + printable(line) + "\n");
+  }
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;
@@ -89,13 +94,13 @@ class StartingJob {
   std::string log_folder_;
   std::deque<Client> clients_;
   boost::asio::steady_timer beat_;
-  boost::asio::steady_timer patience_;  ///< with those that have not started, after one has failed
-  boost::asio::steady_timer limit_;     ///< of the whole end
-  bool is_over_ = false;                ///< by a machine's own words
-  bool is_closed_ = false;
-  std::optional<int> stop_;     ///< the first signal that asked for the end
-  std::optional<int> failure_;  ///< the status of a job that is ended from here
-  std::exception_ptr fault_;
+  boost::asio::steady_timer patience_;  ///< after a failure to start: time for the others to start
+  boost::asio::steady_timer limit_;     ///< time limit for all clients to end
+  bool is_over_ = false;                ///< a machine has reported the end of the job
+  bool is_closed_ = false;              ///< all clients have ended
+  std::optional<int> stop_;             ///< the first stop signal
+  std::optional<int> failure_;          ///< exit status if the job is ended from here
+  std::exception_ptr fault_;            ///< internal fault
 };
 
 }  // namespace acc::launcher

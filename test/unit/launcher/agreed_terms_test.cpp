@@ -17,7 +17,7 @@ std::map<std::string, std::string> agreed(const PlanFixture& fixture,
 
 }  // namespace
 
-TEST_CASE("agreed terms: the program, wherever it lies and whatever runs it") {
+TEST_CASE("agreed terms: the program, independent of its path and interpreter") {
   PlanFixture fixture;
   fixture.write("bin/python3", "#!/bin/sh\n", true);
   fixture.write("sub/train.py", "");
@@ -35,7 +35,7 @@ TEST_CASE("agreed terms: the program, wherever it lies and whatever runs it") {
   }
 }
 
-TEST_CASE("agreed terms: settings of the ranks, in one spelling; nothing of one machine's") {
+TEST_CASE("agreed terms: settings in canonical spelling, without local ones") {
   const PlanFixture fixture;
   using Words = std::vector<std::string>;
   const auto same = [&](Words a, Words b) {
@@ -48,7 +48,7 @@ TEST_CASE("agreed terms: settings of the ranks, in one spelling; nothing of one 
   CHECK(same({"--use_fsdp", "--fsdp_offload_params", "True"},
              {"--use_fsdp", "--fsdp_offload_params", "1"}));
   CHECK(same({"--log_dir", "/a", "--num_processes", "2"}, {"--num_processes", "4"}));
-  CHECK(same({"--zero_stage", "3"}, {"--zero_stage", "2"}));  // without DeepSpeed it says nothing
+  CHECK(same({"--zero_stage", "3"}, {"--zero_stage", "2"}));  // has no effect without DeepSpeed
   CHECK_FALSE(same({"--use_deepspeed", "--zero_stage", "3"}, {"--use_deepspeed"}));
   CHECK_FALSE(same({"--use_fsdp"}, {}));
   CHECK_FALSE(same({"--mixed_precision", "bf16"}, {"--mixed_precision", "fp16"}));
@@ -57,7 +57,7 @@ TEST_CASE("agreed terms: settings of the ranks, in one spelling; nothing of one 
                    {"--use_fsdp", "--fsdp_sharding_strategy", "HYBRID_SHARD"}));
 }
 
-TEST_CASE("agreed terms: torchrun's programs take their settings from variables") {
+TEST_CASE("agreed terms: torchrun programs take their settings from variables") {
   PlanFixture fixture(torchrun_face());
   const std::vector<std::string> arguments = {"--no-python", "./train"};
   CHECK_FALSE(agreed(fixture, arguments).contains("the strategy"));

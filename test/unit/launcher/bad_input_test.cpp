@@ -1,4 +1,4 @@
-// Each bad input of a user ends in one sentence that names the place, and exit status 2.
+// Every invalid input gives one message that names its origin, and exit status 2.
 #include "plan_fixture.hpp"
 
 #include <doctest/doctest.h>
@@ -17,7 +17,7 @@ void check_parts(const std::string& message, const Words& parts) {
   }
 }
 
-TEST_CASE("flags that make no sense") {
+TEST_CASE("invalid flags") {
   struct Case {
     Words words;
     Words parts;
@@ -63,7 +63,7 @@ TEST_CASE("flags that make no sense") {
         "--main_process_ip host0"}},
       {{"--num_processes", "2", "--num_machines", "2", "--machine_rank", "0", "--main_process_ip",
         "h", "--main_process_port", "0", "./train"},
-       {"--main_process_port 0", "name one"}},
+       {"--main_process_port 0", "set a port"}},
       {{"--num_processes", "99999999999", "./train"}, {"--num_processes", "99999999999"}},
       {{"--main_process_port", "70000", "./train"}, {"--main_process_port", "0..65535", "70000"}},
       {{"--mixed_precision", "bf61", "./train"}, {"--mixed_precision", "did you mean \"bf16\""}},
@@ -178,7 +178,7 @@ TEST_CASE("configuration files with faults: every fault is named with its line")
        {"c.yaml:4: --fsdp_cpu_ram_efficient_loading true needs --fsdp_sync_module_states true",
         "c.yaml:5 says false"}},
       {fsdp + "deepspeed_config:\n  zero_stage: 3\n",
-       {"c.yaml:4: zero_stage counts in DeepSpeed mode only, but distributed_type is FSDP (",
+       {"c.yaml:4: zero_stage applies in DeepSpeed mode only, but distributed_type is FSDP (",
         "c.yaml:1"}},
       {"distributed_type: MULTI_GPU\nnum_processes: 2\nuse_cpu: true\n",
        {"c.yaml:3: use_cpu true contradicts ", "c.yaml:1: distributed_type MULTI_GPU"}},

@@ -36,7 +36,7 @@ bool has(const std::vector<std::string>& words, const std::string& word) {
 
 }  // namespace
 
-TEST_CASE("an ssh for each machine") {
+TEST_CASE("one ssh per machine") {
   const auto commands = client_commands(two_machines(Means::ssh), "/tmp/x");
   REQUIRE(commands.size() == 2);
   const std::vector<std::string>& words = commands[1].words;
@@ -54,7 +54,7 @@ TEST_CASE("an ssh for each machine") {
   CHECK(commands[1].is_controlled);
 }
 
-TEST_CASE("one pdsh for all, whose ssh read a file: command lines are for all to see") {
+TEST_CASE("one pdsh for all machines, whose ssh reads a file because command lines are public") {
   StartPlan plan = two_machines(Means::pdsh);
   plan.environment["WANDB_API_KEY"] = "password";
   plan.environment["PDSH_SSH_ARGS_APPEND"] = "-F  config";
@@ -86,7 +86,7 @@ TEST_CASE("one pdsh for all, whose ssh read a file: command lines are for all to
   CHECK(message.arguments.back() == "train.py");
 }
 
-TEST_CASE("one srun for all, with one task a machine") {
+TEST_CASE("one srun for all machines, with one task per machine") {
   StartPlan plan = two_machines(Means::srun);
   plan.client_options = {"--mem=0"};
   plan.machines.assign(3, StartMachine{});
@@ -102,7 +102,7 @@ TEST_CASE("one srun for all, with one task a machine") {
   CHECK(commands[0].environment.at("ACC_NUM_MACHINES") == "2");
 }
 
-TEST_CASE("which variables go along") {
+TEST_CASE("variables that are passed on to other machines") {
   const acc::plugins::Environment own = {{"HOME", "/home/me"},        {"PATH", "/bin"},
                                          {"SSH_AUTH_SOCK", "/tmp/s"}, {"NCCL_DEBUG", "INFO"},
                                          {"WANDB_API_KEY", "secret"}, {"SLURM_JOB_ID", "3"},

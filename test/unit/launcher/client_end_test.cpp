@@ -22,7 +22,7 @@ Heard heard(int how_far, std::optional<control::Ended> ended = {}) {
 
 }  // namespace
 
-TEST_CASE("what the end of an ssh means") {
+TEST_CASE("interpretation of the end of an ssh client") {
   struct Case {
     std::string what;
     ProcessEnd end;
@@ -36,7 +36,7 @@ TEST_CASE("what the end of an ssh means") {
   const control::Ended gone_on{"n", 1, "timed out"};
   const std::string refused = "ssh: connect to host n port 22: Connection refused";
   const std::string nowhere =
-      "there is no acclaunch that can be executed, neither as /x/acclaunch nor in the PATH of its "
+      "no executable acclaunch was found there, neither at /x/acclaunch nor in the PATH of the "
       "login shell";
   const std::vector<Case> cases = {
       {"success", exited(0), heard(2, fine), "", {Kind::ended, 0, ""}},
@@ -108,7 +108,7 @@ TEST_CASE("what the end of an ssh means") {
   }
 }
 
-TEST_CASE("one client for all machines") {
+TEST_CASE("interpretation of the end of a client for all machines") {
   CHECK(judge_group(exited(5), "srun") == ClientEnd{Kind::ended, 5, ""});
   CHECK(judge_group(kKilled, "srun") ==
         ClientEnd{Kind::lost, 137, "srun was killed by SIGKILL (signal 9)"});
@@ -122,7 +122,7 @@ TEST_CASE("the job's status is that of the lowest machine that ended by itself")
   CHECK(job_status(std::vector<ClientEnd>{lost, none}, 143) == 143);
 }
 
-TEST_CASE("an srun that waits for a lost machine waits in vain once the others have ended") {
+TEST_CASE("an srun waits in vain when only lost machines have not ended") {
   using namespace control;
   struct Case {
     std::string what;
@@ -156,7 +156,7 @@ TEST_CASE("an srun that waits for a lost machine waits in vain once the others h
   }
 }
 
-TEST_CASE("what was heard of a client counts where it was ended from here") {
+TEST_CASE("the answers of a client count if it was killed from here") {
   const control::Ended failed{"n", 3, ""};
   CHECK(judge_cut(kKilled, heard(2, failed)) == ClientEnd{Kind::ended, 3, ""});
   CHECK(judge_cut(kKilled, heard(2)) == ClientEnd{Kind::lost, 137, ""});

@@ -7,7 +7,7 @@
 
 using namespace acc::launcher::control;
 
-TEST_CASE("messages to a launcher survive their way") {
+TEST_CASE("control messages are decoded as they were encoded") {
   const std::vector<std::pair<Message, std::string>> cases = {
       {Greeting{"node0"}, "from node0\n"},
       {Beat{}, "beat\n"},
@@ -24,14 +24,14 @@ TEST_CASE("messages to a launcher survive their way") {
   }
 }
 
-TEST_CASE("a reason becomes one line that fits") {
+TEST_CASE("a reason is reduced to one line of limited length") {
   CHECK(encode(Message(End{1, "a\nb\tc"})) == "end 1 a b c\n");
   const std::string line = encode(Message(End{1, std::string(3 * kMaxLine, 'x')}));
   CHECK(line.size() < kMaxLine);
   CHECK(line.ends_with("...\n"));
 }
 
-TEST_CASE("what is no message is none") {
+TEST_CASE("invalid control messages are rejected") {
   for (const std::string line : {"",
 
                                  "beat 1",
@@ -59,7 +59,7 @@ TEST_CASE("what is no message is none") {
   }
 }
 
-TEST_CASE("answers are heard between other lines") {
+TEST_CASE("answers are recognised between other lines") {
   const std::vector<Answer> answers = {Started{"node1"}, Joined{"node1"}, Ended{"node1", 0, ""},
                                        Ended{"node1", 2, "no such file"}, Lost{"node2"}};
   for (const Answer& answer : answers) {
@@ -72,7 +72,7 @@ TEST_CASE("answers are heard between other lines") {
   }
 }
 
-TEST_CASE("other lines are somebody else's") {
+TEST_CASE("other lines are no answers") {
   for (const std::string line : {"\n", "acclaunch started node1\n", "\x1e\n",
                                  "\x1e"
                                  "acclaunch \n",

@@ -24,7 +24,7 @@ struct Heard {
   std::string broken;
 };
 
-/// What is heard of a starter that says that, then hangs up or not.
+/// Returns the events of a Control that receives `said`, and then the end of the input or nothing.
 Heard listen(const std::string& said, std::chrono::milliseconds silence = kLong,
              bool hangs_up = true, std::chrono::milliseconds suspended = 0ms) {
   std::array<int, 2> ends{};
@@ -49,42 +49,42 @@ const std::string kBroken = "the connection to the launcher that started this on
 
 }  // namespace
 
-TEST_CASE("a launcher hears its starter to the end") {
+TEST_CASE("control: messages are received until the end of the input") {
   const Heard heard = listen("from node0\nbeat\nsignal 10\nbeat\ninsist\nend 2 no\n");
   CHECK(heard.messages == std::vector<std::string>{"signal 10\n", "insist\n", "end 2 no\n"});
   CHECK(heard.broken == kBroken + " (node0) is broken");
 }
 
-TEST_CASE("the last line of a starter that hangs up may be torn") {
+TEST_CASE("control: an incomplete last line is ignored") {
   const Heard heard = listen("beat\nsignal 1");
   CHECK(heard.messages.empty());
   CHECK(heard.broken == kBroken + " is broken");
 }
 
-TEST_CASE("what is no message breaks the connection by name") {
+TEST_CASE("control: an invalid line breaks the connection and is quoted") {
   CHECK(listen("beat\nhello\nsignal 15\n").messages.empty());
   CHECK(listen("beat\nhello\n").broken ==
-        kBroken + " is broken: 'hello' came, which is no message");
+        kBroken + " is broken: received 'hello', which is not a control message");
   CHECK(listen(std::string(2 * control::kMaxLine, 'x')).broken ==
-        kBroken + " is broken: an endless line came");
+        kBroken + " is broken: received a line of more than 4096 bytes");
 }
 
-TEST_CASE("silence breaks it too") {
+TEST_CASE("control: a missing heartbeat breaks the connection") {
   CHECK(listen("from node0\nbeat\n", 1ms, false).broken ==
-        kBroken + " (node0) is broken: nothing was heard for 0 s");
+        kBroken + " (node0) is broken: no heartbeat for 0 s (timeout)");
 }
 
-TEST_CASE("what was said while this launcher did not run is no silence") {
+TEST_CASE("control: time in which this launcher was suspended does not count") {
   std::string said = "from node0\n";
-  while (said.size() < 2 * control::kMaxLine) {  // more than is read at once
+  while (said.size() < 2 * control::kMaxLine) {  // more than one read returns
     said += "beat\n";
   }
   const Heard heard = listen(said + "signal 10\n", 20ms, false, 40ms);
   CHECK(heard.messages == std::vector<std::string>{"signal 10\n"});
-  CHECK(heard.broken == kBroken + " (node0) is broken: nothing was heard for 0 s");
+  CHECK(heard.broken == kBroken + " (node0) is broken: no heartbeat for 0 s (timeout)");
 }
 
-TEST_CASE("a starter that is stopped may be silent") {
+TEST_CASE("control: a stopped sender need not send heartbeats") {
   const Heard heard = listen("signal " + std::to_string(SIGTSTP) + "\n", 200ms, true);
   CHECK(heard.messages.size() == 1);
   CHECK(heard.broken == kBroken + " is broken");

@@ -22,7 +22,7 @@ class Fixture : public test::PlanFixture {
   [[nodiscard]] std::string python() const { return (folder() / "bin/python3").string(); }
 };
 
-TEST_CASE("this machine alone") {
+TEST_CASE("deepspeed on one machine") {
   struct Case {
     int gpus;
     Words words;
@@ -59,7 +59,7 @@ TEST_CASE("this machine alone") {
   }
 }
 
-TEST_CASE("CUDA_VISIBLE_DEVICES chooses where no flag does") {
+TEST_CASE("CUDA_VISIBLE_DEVICES selects GPUs if no flag does") {
   Fixture fixture;
   fixture.set_gpus(4, 0);
   fixture.environment["CUDA_VISIBLE_DEVICES"] = "3,1";
@@ -80,9 +80,9 @@ TEST_CASE("CUDA_VISIBLE_DEVICES chooses where no flag does") {
   CHECK(fixture.worker({"train.py"}, 0).at("CUDA_VISIBLE_DEVICES") == "-1");
 }
 
-TEST_CASE("a worker learns who it is by DeepSpeed's variables, and the runtime reads them") {
+TEST_CASE("a worker gets its rank in DeepSpeed's variables, which the runtime reads") {
   Fixture fixture;
-  fixture.environment.insert({{"LOCAL_WORLD_SIZE", "7"},  // an outer torchrun's
+  fixture.environment.insert({{"LOCAL_WORLD_SIZE", "7"},  // from an outer torchrun
                               {"GROUP_RANK", "5"},
                               {"TORCHELASTIC_RUN_ID", "outer"}});
   fixture.write("hosts", "a slots=2\nb slots=2\n");
@@ -117,7 +117,7 @@ TEST_CASE("a worker learns who it is by DeepSpeed's variables, and the runtime r
   CHECK(identity.master_addr == "a");
 }
 
-TEST_CASE("several machines are started on each") {
+TEST_CASE("several machines, with and without ssh") {
   Fixture fixture;
   fixture.write("hosts", "host1 slots=2\nhost0.cluster slots=1\nhost2 slots=4\n");
   const auto plan = [&](Words words) {
@@ -125,11 +125,11 @@ TEST_CASE("several machines are started on each") {
     words.emplace_back("train.py");
     return fixture.plan(words);
   };
-  const LaunchPlan named = plan({"--no_ssh"});  // this machine is called host0
+  const LaunchPlan named = plan({"--no_ssh"});  // the host name of this machine is host0
   CHECK(named.machine_rank == 1);
   CHECK(named.num_machines == 3);
   CHECK(named.local_world_size == 1);
-  CHECK(named.num_processes == 0);  // as many as the machines bring
+  CHECK(named.num_processes == 0);  // decided by the rendezvous
   CHECK(named.rendezvous.address == "host1");
   CHECK(named.rendezvous.min_machines == 3);
   CHECK(plan({"--no_ssh", "--node_rank=2"}).local_world_size == 4);
@@ -137,10 +137,10 @@ TEST_CASE("several machines are started on each") {
   CHECK(plan({"--no_ssh", "--node_rank=0", "--num_gpus=1"}).num_processes == 3);
   CHECK(plan({"--no_ssh", "--node_rank=1", "--master_addr=10.0.0.1", "-i", "host1@host2:1,3"})
             .rendezvous.address == "10.0.0.1");
-  // One host is this machine, whatever it is called.
+  // A single host is this machine, whatever its name.
   CHECK(plan({"--include", "host2:1,3"}).local_world_size == 2);
   CHECK(plan({"--include", "host2:1,3"}).rendezvous.address == "127.0.0.1");
-  // Without --no_ssh from here.
+  // Without --no_ssh the machines are started from here.
   const auto start =
       fixture.plan({"-H", "hosts", "--master_port=1", "-e", "host2:0", "train.py", "a b"}).start;
   REQUIRE(start);
@@ -157,7 +157,7 @@ TEST_CASE("several machines are started on each") {
   const auto users = fixture.plan({"-H", "users", "train.py"}).start;
   CHECK(users->machines.front().name == "me@host1");
   CHECK(users->environment.at("ACC_MAIN_PROCESS_IP") == "host1");
-  // As one of the machines that were started, which these variables say.
+  // On one of the machines that were started: these variables are set there.
   fixture.environment["ACC_MACHINE_RANK"] = "5";
   for (const auto& [name, value] : users->environment) {
     fixture.environment[name] = value;
@@ -167,7 +167,7 @@ TEST_CASE("several machines are started on each") {
   CHECK(fixture.plan({"-H", "users", "train.py"}).rendezvous.address == "host1");
 }
 
-TEST_CASE("wrong words are refused, all at once") {
+TEST_CASE("invalid values are rejected, all at once") {
   struct Case {
     Words words, parts;
   };
@@ -181,10 +181,11 @@ TEST_CASE("wrong words are refused, all at once") {
            Case{{"--num_nodes", "2"}, {"--num_nodes 2, but there is no hostfile"}},
            Case{{"-H", "hosts", "--num_nodes", "3"}, {"--num_nodes 3, but hosts names 2"}},
            Case{{"-H", "hosts", "--num_gpus", "8"}, {"--num_gpus 8, but hosts:1: a has 2"}},
-           Case{{"-H", "hosts", "--no_ssh"}, {"--no_ssh needs --node_rank, since host0 is not in"}},
+           Case{{"-H", "hosts", "--no_ssh"},
+                {"--no_ssh needs --node_rank, because host0 is not in"}},
            Case{{"-H", "hosts", "--no_ssh", "--node_rank", "2"}, {"--node_rank 2 must be below"}},
            Case{{"-H", "hosts", "--no_ssh", "--node_rank", "1"},
-                {"hosts:2: b has no slot 7", "GPUs of this machine are 4"}},
+                {"hosts:2: b has no slot 7", "GPUs on this machine is 4"}},
            Case{{"-H", "hosts", "--no_ssh", "--node_rank=0", "--master_port=0",
                  "--enable_each_rank_log=train.py", "--bind_core_list=1-", "--module",
                  "--no_python", "--bind_cores_to_rank", "--deepspeed_config=none.json"},
@@ -241,7 +242,7 @@ TEST_CASE("the program and its local rank") {
   }
 }
 
-TEST_CASE(".deepspeed_env gives variables to the workers") {
+TEST_CASE("the variables of .deepspeed_env are passed to the workers") {
   Fixture fixture;
   fixture.write("home/.deepspeed_env", "A=1\nB=1\n");
   fixture.write(".deepspeed_env", "# here\n\nB=2=3\r\nC=\n");
@@ -250,7 +251,7 @@ TEST_CASE(".deepspeed_env gives variables to the workers") {
   CHECK(worker.at("A") == "1");
   CHECK(worker.at("B") == "2=3");
   CHECK(worker.at("C").empty());
-  CHECK(contains(fixture.notices({"train.py"}), "the workers get 2 variables of "));
+  CHECK(contains(fixture.notices({"train.py"}), "the workers get 2 variables from "));
 
   fixture.environment["DS_ENV_FILE"] = "mine";
   CHECK_FALSE(fixture.worker({"train.py"}, 0).contains("A"));
@@ -301,7 +302,7 @@ TEST_CASE("output, cores and quiet") {
   CHECK(fixture.notices({"--log_level=error", "train.py"}).empty());
 }
 
-TEST_CASE("deepspeed's help is whole") {
+TEST_CASE("deepspeed's help lists every flag") {
   const std::string help = help_text(deepspeed_face());
   for (const plugins::SettingRow& row : deepspeed_face().table) {
     CAPTURE(row.key);

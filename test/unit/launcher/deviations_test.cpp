@@ -1,5 +1,5 @@
-// Where acclaunch does something else than `accelerate launch`, by the numbers of docs/compat.md:
-// the same command line in both modes.
+// Deviations of acclaunch from `accelerate launch`, by the numbers of docs/compat.md: the same
+// command line under both compatibility policies.
 #include "plan_fixture.hpp"
 #include "support/text.hpp"
 
@@ -29,7 +29,7 @@ std::string notices(const LaunchPlan& plan) {
   return text;
 }
 
-TEST_CASE("the mode is a flag, else a variable, and a wrong word is refused") {
+TEST_CASE("the policy is set by a flag, else a variable, and an invalid word is rejected") {
   PlanFixture fixture;
   const Words words = {"--cpu", "--num_processes", "2", "./train"};
   CHECK(fixture.plan(words).identity == Identity::torchrun);
@@ -41,7 +41,7 @@ TEST_CASE("the mode is a flag, else a variable, and a wrong word is refused") {
   CHECK(contains(fixture.refusal(words), "ACC_COMPAT"));
 }
 
-TEST_CASE("1: --cpu, use_cpu and MULTI_CPU choose the device, not the mode") {
+TEST_CASE("1: --cpu, use_cpu and MULTI_CPU select the device, not the mode") {
   PlanFixture fixture;
   const std::string multi_cpu =
       fixture.write("cpu.yaml", "distributed_type: MULTI_CPU\nnum_processes: 2\n").string();
@@ -66,7 +66,7 @@ TEST_CASE("1: --cpu, use_cpu and MULTI_CPU choose the device, not the mode") {
   }
 }
 
-TEST_CASE("1: one process of a plain mode is a plain process in either mode") {
+TEST_CASE("1: one process in plain mode is a plain process under both policies") {
   const PlanFixture fixture;
   for (const Words& words : {Words{"--cpu", "./train"}, compat({"--cpu", "./train"})}) {
     const LaunchPlan plan = fixture.plan(words);
@@ -78,7 +78,7 @@ TEST_CASE("1: one process of a plain mode is a plain process in either mode") {
   }
 }
 
-TEST_CASE("1: FSDP and DeepSpeed stay what they are, and the default file counts") {
+TEST_CASE("1: FSDP and DeepSpeed remain the mode, and the default file is read") {
   PlanFixture fixture;
   fixture.set_gpus(2, 2);
   for (const std::string flag : {"--use_fsdp", "--use_deepspeed"}) {
@@ -108,16 +108,16 @@ TEST_CASE("2: without GPUs, modes run on the CPU") {
   CHECK(contains(notices(fixture.plan({"--gpu_ids", "3", "./train"})), "no GPU on this machine"));
 }
 
-TEST_CASE("2: GPUs that CUDA_VISIBLE_DEVICES hides are not there, which is said") {
+TEST_CASE("2: GPUs hidden by CUDA_VISIBLE_DEVICES are not used, and a notice reports it") {
   PlanFixture fixture;
   fixture.set_gpus(2, 0);
   fixture.environment["CUDA_VISIBLE_DEVICES"] = "9";
   const LaunchPlan plan = fixture.plan({"--multi_gpu", "--num_processes", "2", "./train"});
   CHECK(plan.device == Device::cpu);
-  CHECK(contains(notices(plan), "CUDA_VISIBLE_DEVICES=9 leaves none of this machine's 2 GPUs"));
+  CHECK(contains(notices(plan), "CUDA_VISIBLE_DEVICES=9 selects none of this machine's 2 GPUs"));
 }
 
-TEST_CASE("3: where there are GPUs, they must be enough") {
+TEST_CASE("3: on a machine with GPUs there must be enough of them") {
   PlanFixture fixture;
   fixture.set_gpus(2, 2);
   for (const Words& words :
@@ -129,7 +129,7 @@ TEST_CASE("3: where there are GPUs, they must be enough") {
   }
 }
 
-TEST_CASE("4 and 8: the exit status and a port given by hand are kept") {
+TEST_CASE("4 and 8: the exit status and a given port are kept") {
   const PlanFixture fixture;
   const Words words = {"--use_fsdp", "--num_processes", "1", "--main_process_port", "7", "./train"};
   CHECK(fixture.plan(words).keeps_exit_status);
@@ -138,7 +138,7 @@ TEST_CASE("4 and 8: the exit status and a port given by hand are kept") {
   CHECK_FALSE(fixture.plan(compat(words)).rendezvous.port_was_given);
 }
 
-TEST_CASE("5: keys count that the defaults of Accelerate's flags hide") {
+TEST_CASE("5: keys that the defaults of Accelerate's flags hide are read") {
   const PlanFixture fixture;
   const std::string path =
       fixture
@@ -174,7 +174,7 @@ TEST_CASE("6 and 7: keys inside fsdp_config") {
   CHECK(worker("fsdp_ofload_params: true", false).at("FSDP_OFFLOAD_PARAMS") == "false");
 }
 
-TEST_CASE("9: processes are not rounded down, and may differ by machine when asked for") {
+TEST_CASE("9: the number of processes is not rounded down, and may differ by machine on request") {
   PlanFixture fixture;
   const Words machine = {"--num_machines",    "2", "--machine_rank", "0",
                          "--main_process_ip", "h", "--use_fsdp"};
@@ -299,7 +299,7 @@ TEST_CASE("14: ZeRO on several machines does not need the deepspeed command") {
   }
 }
 
-TEST_CASE("16: workers on the CPU are told so, however that was decided") {
+TEST_CASE("16: workers on the CPU get ACCELERATE_USE_CPU, whatever the reason") {
   PlanFixture fixture;
   fixture.write("train.py", "");
   const std::string mpi = "mpirun";
@@ -336,11 +336,11 @@ TEST_CASE("16: workers on the CPU are told so, however that was decided") {
   }
 }
 
-TEST_CASE("16: what Accelerate cannot do on the CPU is said to its programs alone") {
+TEST_CASE("16: a notice for Python programs tells what Accelerate cannot do on the CPU") {
   PlanFixture fixture;
   fixture.write("train.py", "");
-  const std::string stops = "is refused by its FSDP 1 plugin";
-  const std::string replicas = "trains whole replicas (MULTI_CPU)";
+  const std::string stops = "is rejected by its FSDP 1 plugin";
+  const std::string replicas = "trains full replicas (MULTI_CPU)";
   struct Case {
     Words words;
     std::string says;  ///< empty: nothing about Accelerate
@@ -359,20 +359,20 @@ TEST_CASE("16: what Accelerate cannot do on the CPU is said to its programs alon
        }) {
     CAPTURE(words);
     const std::string said = fixture.notices(words);
-    CHECK(contains(said, "Accelerate has no") != says.empty());
+    CHECK(contains(said, "Accelerate does not support") != says.empty());
     CHECK(contains(said, says));
   }
   CHECK(contains(fixture.notices(compat({"--use_fsdp", "--num_processes", "2", "train.py"})),
-                 "Accelerate does not connect them there"));
+                 "Accelerate does not connect workers there"));
 }
 
-TEST_CASE("17: Accelerate hands on what Python makes of a value, and stops at few") {
+TEST_CASE("17: Accelerate passes on str() of Python's value and rejects few values") {
   const PlanFixture fixture;
   struct Case {
     std::string yaml;  ///< inside fsdp_config
     std::string variable;
-    std::string theirs;  ///< empty: they refuse, or leave it unset
-    std::string ours;    ///< empty: we refuse
+    std::string theirs;  ///< Accelerate's value; empty: rejected, or unset
+    std::string ours;    ///< acclaunch's value; empty: rejected
   };
   for (const auto& [yaml, variable, theirs, ours] : {
            Case{"sharding_strategy: Half", "FSDP_SHARDING_STRATEGY", "Half", ""},
@@ -407,11 +407,11 @@ TEST_CASE("17: Accelerate hands on what Python makes of a value, and stops at fe
   }
 }
 
-TEST_CASE("17: of flags Accelerate checks the types and some words") {
+TEST_CASE("17: Accelerate checks the types of flags and some words") {
   const PlanFixture fixture;
   struct Case {
     Words flags;
-    std::string theirs;  ///< of the refusal; empty: they accept
+    std::string theirs;  ///< Accelerate's error message; empty: accepted
     std::string ours;
   };
   for (const auto& [flags, theirs, ours] : {
@@ -439,7 +439,7 @@ TEST_CASE("17: of flags Accelerate checks the types and some words") {
   CHECK(contains(fixture.refusal({"--use_parallelism_config", "./train"}), "--fsdp_version 2"));
 }
 
-TEST_CASE("17: fp8 needs a library of the program's Python for Accelerate alone") {
+TEST_CASE("17: only Accelerate requires an fp8 library in the program's Python") {
   PlanFixture fixture;
   const Words words = {"--mixed_precision", "fp8", "--num_processes", "1", "./train"};
   for (const std::string answer : {"False", "True"}) {
@@ -451,7 +451,7 @@ TEST_CASE("17: fp8 needs a library of the program's Python for Accelerate alone"
   }
 }
 
-TEST_CASE("flags of another mode are a line, not an error, in either mode") {
+TEST_CASE("flags of another mode are a notice, not an error, under both policies") {
   const PlanFixture fixture;
   const Words words = {"--zero_stage", "3",    "--fsdp_version", "2",
                        "--fp8_format", "E4M3", "./train"};

@@ -22,7 +22,7 @@ const std::vector<std::string> kTwoMachines = {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(DoctorFixture, "one worker a machine, whatever the job would have") {
+TEST_CASE_FIXTURE(DoctorFixture, "one worker per machine, whatever number the job has") {
   for (const std::vector<std::string>& more :
        {std::vector<std::string>{},
         {"--num_processes", "8"},
@@ -40,17 +40,17 @@ TEST_CASE_FIXTURE(DoctorFixture, "one worker a machine, whatever the job would h
   }
 }
 
-TEST_CASE_FIXTURE(DoctorFixture, "the program is told what only the launcher knows") {
+TEST_CASE_FIXTURE(DoctorFixture, "the program gets facts that only the launcher has") {
   set_gpus(2, 2);
   const LaunchPlan made = plan({});
   CHECK(made.command.front() == (folder() / "bin" / "acc_doctor").string());
-  CHECK_FALSE(has(made, {"--output"}));  // a file is written where one is asked for
+  CHECK_FALSE(has(made, {"--output"}));  // a file is written only on request
   CHECK(has(made, {"--driver", "580.1", "--gpu", "GPU model", "--gpu", "GPU model"}));
   CHECK(has(plan({"--output", "a.json"}), {"--output", (folder() / "a.json").string()}));
   CHECK(has(plan({"--doctor_file=/b.json"}), {"--output", "/b.json"}));
 }
 
-TEST_CASE_FIXTURE(DoctorFixture, "machines that do not meet look alone, and soon") {
+TEST_CASE_FIXTURE(DoctorFixture, "without a rendezvous each machine soon checks itself alone") {
   const LaunchPlan made = plan(kTwoMachines);
   const std::vector<std::string> alone = {"--alone", "--machine_rank", "1", "--meet", "head:29500"};
   CHECK_FALSE(std::ranges::search(made.unmet_command, alone).empty());
@@ -61,6 +61,6 @@ TEST_CASE_FIXTURE(DoctorFixture, "machines that do not meet look alone, and soon
   CHECK(plan(patient).rendezvous.join_timeout == std::chrono::seconds(7));
 }
 
-TEST_CASE_FIXTURE(DoctorFixture, "a program of the user's is refused") {
-  CHECK(refusal({"train"}).find("take out train") != std::string::npos);
+TEST_CASE_FIXTURE(DoctorFixture, "a program on the command line is rejected") {
+  CHECK(refusal({"train"}).find("remove train") != std::string::npos);
 }

@@ -23,7 +23,7 @@ std::string refusal(const Words& words) {
   }
 }
 
-TEST_CASE("a flag may be spelled with - or _, with = or a blank") {
+TEST_CASE("a flag may be spelled with - or _, and its value with = or a space") {
   for (const Words& words :
        {Words{"--num_processes", "4", "prog"}, Words{"--num-processes", "4", "prog"},
         Words{"--num_processes=4", "prog"}, Words{"--num-processes=4", "prog"}}) {
@@ -34,7 +34,7 @@ TEST_CASE("a flag may be spelled with - or _, with = or a blank") {
   }
 }
 
-TEST_CASE("everything after the program is the program's") {
+TEST_CASE("everything after the program belongs to the program") {
   const Flags flags = parsed(Words{"--cpu", "prog", "--cpu", "--num_processes", "9", "--", "-x"});
   CHECK(flags.program == "prog");
   CHECK(flags.arguments == Words{"--cpu", "--num_processes", "9", "--", "-x"});
@@ -52,12 +52,12 @@ TEST_CASE("-- ends the flags, before the program or after it") {
   CHECK(parsed({"prog", "a", "--", "-x"}).arguments == Words{"a", "--", "-x"});
 }
 
-TEST_CASE("an empty argument is no program, nor is the word after it") {
-  CHECK(refusal({"--cpu", "", "prog"}) == "an empty argument where a flag or PROGRAM must stand");
+TEST_CASE("an empty argument is no program, and neither is the word after it") {
+  CHECK(refusal({"--cpu", "", "prog"}) == "empty argument where a flag or PROGRAM is expected");
   CHECK(parsed({"prog", "", "x"}).arguments == Words{"", "x"});
 }
 
-TEST_CASE("the first word chooses, else the name that it is called under") {
+TEST_CASE("the first argument selects the command, else the name of the link") {
   struct Case {
     std::string_view called_as;
     Words words;
@@ -86,7 +86,7 @@ TEST_CASE("the first word chooses, else the name that it is called under") {
   CHECK_FALSE(parsed({"prog", "--help"}).wants_help);
 }
 
-TEST_CASE("a program that is not found may be a sub-command") {
+TEST_CASE("a program that is not found may be a misspelled subcommand") {
   CHECK(sub_command_meant(parsed({"convrt-config", "x"})) ==
         "; did you mean the sub-command convert-config?");
   CHECK(sub_command_meant(parsed({"train_gpt"})).empty());
@@ -110,7 +110,7 @@ TEST_CASE("every flag of the table is understood and described") {
   }
 }
 
-TEST_CASE("a toggle that can be denied takes true and false, and no other word") {
+TEST_CASE("a toggle that can be denied takes true or false, and no other word") {
   struct Case {
     Words words;
     std::string text;
@@ -129,7 +129,7 @@ TEST_CASE("a toggle that can be denied takes true and false, and no other word")
   }
 }
 
-TEST_CASE("wrong flags are refused by name") {
+TEST_CASE("invalid flags are rejected by name") {
   struct Case {
     Words words;
     std::string part;

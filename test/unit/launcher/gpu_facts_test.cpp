@@ -33,13 +33,13 @@ TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
       {"0", {0}},
       {"2,0", {2, 0}},
       {" 1, 3", {1, 3}},
-      {"0,4,1", {0}},  // what follows an entry that names none does not count
+      {"0,4,1", {0}},  // the list ends before an entry that names no device
       {"-1,0", {}},
       {"1,NoDevFiles", {1}},
-      {"0,0", {}},  // twice the same: no device at all
+      {"0,0", {}},  // a repeated device empties the list
       {"GPU-bb33,GPU-aa11", {2, 0}},
-      {"GPU-bb", {2}},  // a beginning is enough,
-      {"GPU-aa", {}},   // when only one device has it
+      {"GPU-bb", {2}},  // a prefix is sufficient
+      {"GPU-aa", {}},   // if only one device has it
       {"GPU-zz,0", {}},
       {"MIG-1111", {3}},
       {"MIG-11", {3}},
@@ -53,7 +53,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
   CHECK(visible_gpus("0", {}).empty());
 }
 
-TEST_CASE("without a library of the driver its kernel module tells, in order of addresses") {
+TEST_CASE("without the driver's libraries the kernel module is read, ordered by PCI address") {
   const test::TemporaryFolder proc;
   const fs::path nvidia = proc.path() / "driver/nvidia";
   write(nvidia / "version",
@@ -71,7 +71,7 @@ TEST_CASE("without a library of the driver its kernel module tells, in order of 
   CHECK(ask_kernel_module(proc.path() / "missing").driver_version.empty());
 }
 
-TEST_CASE("a GPU's NUMA node is that of its PCI address") {
+TEST_CASE("a GPU's NUMA node is that of its PCI device") {
   const test::TemporaryFolder sys;
   write(sys.path() / "bus/pci/devices/0000:1b:00.0/numa_node", "1\n");
   write(sys.path() / "bus/pci/devices/0000:9b:00.0/numa_node", "-1\n");

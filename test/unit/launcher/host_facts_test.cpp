@@ -10,7 +10,7 @@
 namespace acc::launcher {
 namespace {
 
-TEST_CASE("the machine itself has cores, a name and a place for acclaunch") {
+TEST_CASE("the facts of this machine: cores, host name, folder of acclaunch") {
   const HostFacts facts = detect_host_facts({{"TMPDIR", "/var/tmp"}, {"CUDA_VISIBLE_DEVICES", ""}});
   CHECK_FALSE(facts.cpus.empty());
   CHECK(facts.visible_gpus.empty());
@@ -30,7 +30,7 @@ std::vector<std::string> own_parent() {
   return words;
 }
 
-TEST_CASE("who started us is asked for only where it tells something") {
+TEST_CASE("ancestors are read only under managers that need them") {
   CHECK(detect_host_facts({}).ancestors.empty());
   CHECK(detect_host_facts({{"PMI_RANK", ""}}).ancestors.empty());
   for (const std::string variable : {"PMI_RANK", "SLURM_STEP_ID"}) {
@@ -41,7 +41,7 @@ TEST_CASE("who started us is asked for only where it tells something") {
   }
 }
 
-TEST_CASE("simulated GPUs take the place of those of the machine") {
+TEST_CASE("simulated GPUs replace the machine's own") {
   const HostFacts facts =
       detect_host_facts({{"ACC_SIMULATE_GPUS", "11"}, {"CUDA_VISIBLE_DEVICES", "10,1,3"}});
   REQUIRE(facts.gpu.devices.size() == 11);

@@ -9,7 +9,7 @@ namespace {
 
 using test::refusal;
 
-/// `a:0,1 b:0`
+/// Formats hosts and slots as `a:0,1 b:0`.
 std::string shown(const std::vector<Host>& hosts) {
   std::string text;
   for (const Host& host : hosts) {
@@ -21,7 +21,7 @@ std::string shown(const std::vector<Host>& hosts) {
   return text;
 }
 
-TEST_CASE("a hostfile is read in its order") {
+TEST_CASE("a hostfile is read in order") {
   struct Case {
     std::string text, hosts;
   };
@@ -38,7 +38,7 @@ TEST_CASE("a hostfile is read in its order") {
   CHECK(parse_hostfile("\na slots=1", "hosts").front().where == "hosts:2");
 }
 
-TEST_CASE("every bad line of a hostfile is named") {
+TEST_CASE("every invalid line of a hostfile is reported") {
   const std::string form = ": expected NAME slots=N with N of at least 1, got ";
   struct Case {
     std::string text, message;
@@ -51,18 +51,18 @@ TEST_CASE("every bad line of a hostfile is named") {
            Case{"a slots=2x", "hosts:1" + form + "\"a slots=2x\""},
            Case{"a slots = 2", "hosts:1" + form + "\"a slots = 2\""},
            Case{"a slots=999999999999", "hosts:1" + form + "\"a slots=999999999999\""},
-           Case{"a slots=1\nb slots=1\na slots=2", "hosts:3: a is in hosts:1 already"},
+           Case{"a slots=1\nb slots=1\na slots=2", "hosts:3: a is already listed in hosts:1"},
            Case{"a\nb slots=1\nc slots=\n",
                 "hosts:1" + form + "\"a\"\nhosts:3" + form + "\"c slots=\""},
-           Case{"", "hosts: no host in it; a line is NAME slots=N"},
-           Case{"# nothing\n", "hosts: no host in it; a line is NAME slots=N"},
+           Case{"", "hosts: the file lists no host; expected lines NAME slots=N"},
+           Case{"# nothing\n", "hosts: the file lists no host; expected lines NAME slots=N"},
        }) {
     CAPTURE(text);
     CHECK(refusal([&] { return parse_hostfile(text, "hosts"); }) == message);
   }
 }
 
-TEST_CASE("a hostfile of any launcher") {
+TEST_CASE("a hostfile in the form of any launcher") {
   struct Case {
     std::string text, hosts;
   };
@@ -88,7 +88,7 @@ TEST_CASE("a hostfile of any launcher") {
   }
 }
 
-TEST_CASE("bad lines of a hostfile of any launcher") {
+TEST_CASE("invalid lines of a hostfile in the form of any launcher") {
   const std::string form =
       ": expected [USER@]NAME, NAME:N or NAME slots=N with N of at least 1, got ";
   for (const std::string line :
@@ -100,14 +100,15 @@ TEST_CASE("bad lines of a hostfile of any launcher") {
           "hosts:1" + form + "\"" + line + "\"");
   }
   CHECK(refusal([&] { return parse_hostfile("a\nb:0\nann@a\nc d", "hosts", HostfileForm::any); }) ==
-        "hosts:2" + form + "\"b:0\"\nhosts:3: a is in hosts:1 already\nhosts:4" + form + "\"c d\"");
+        "hosts:2" + form + "\"b:0\"\nhosts:3: a is already listed in hosts:1\nhosts:4" + form +
+            "\"c d\"");
   CHECK(refusal([&] { return parse_hostfile("\n# a\n", "hosts", HostfileForm::any); }) ==
-        "hosts: no host in it; a line is NAME slots=N");
+        "hosts: the file lists no host; expected lines NAME slots=N");
 }
 
 const std::string kThree = "b slots=4\na slots=4\nc slots=2\n";
 
-TEST_CASE("what the filters leave") {
+TEST_CASE("hosts and slots that the filters leave") {
   struct Case {
     std::string filter, included, excluded;
   };
@@ -127,7 +128,7 @@ TEST_CASE("what the filters leave") {
   }
 }
 
-TEST_CASE("a filter that names what is not there") {
+TEST_CASE("a filter that names missing hosts or slots") {
   const auto hosts = parse_hostfile("worker-0 slots=2\nworker-1 slots=2", "hosts");
   const std::string form = "-i must be HOST or HOST:SLOT,SLOT, joined by @, got ";
   struct Case {
@@ -137,10 +138,10 @@ TEST_CASE("a filter that names what is not there") {
            Case{"worker-2",
                 "-i names host \"worker-2\", which is not in the hostfile; did you mean "
                 "\"worker-0\"?"},
-           Case{"worker-1:2", "-i names slot 2 of worker-1, which has 2, numbered from 0"},
+           Case{"worker-1:2", "-i names slot 2 of worker-1, which has 2 slots, numbered from 0"},
            Case{"worker-0:7@x:1",
-                "-i names slot 7 of worker-0, which has 2, numbered from 0\n-i names host \"x\", "
-                "which is not in the hostfile"},
+                "-i names slot 7 of worker-0, which has 2 slots, numbered from 0\n"
+                "-i names host \"x\", which is not in the hostfile"},
            Case{"worker-0:", form + "\"worker-0:\""},
            Case{"worker-0:a", form + "\"worker-0:a\""},
            Case{"worker-0:-1", form + "\"worker-0:-1\""},
@@ -152,7 +153,7 @@ TEST_CASE("a filter that names what is not there") {
   }
   CHECK(refusal([&] {
           return without_excluded(hosts, {"-e", "worker-0@worker-1"});
-        }) == "-e worker-0@worker-1 leaves no slot of any host");
+        }) == "-e worker-0@worker-1 leaves no slot on any host");
 }
 
 }  // namespace

@@ -29,7 +29,7 @@ TEST_CASE("Slurm's lists are expanded as Slurm does") {
   }
 }
 
-TEST_CASE("what Slurm calls an invalid list is refused") {
+TEST_CASE("a list that Slurm rejects is rejected") {
   const auto lists = golden().at("invalid");
   CHECK(lists.size() == 8);
   for (const std::string list : lists) {
@@ -38,8 +38,8 @@ TEST_CASE("what Slurm calls an invalid list is refused") {
   }
 }
 
-// Seen in `scontrol show hostnames`, as the golden cases.
-TEST_CASE("of four brackets the third varies slowest, then the second, the first, the last") {
+// Recorded from `scontrol show hostnames`, like the golden cases.
+TEST_CASE("of four brackets the third varies slowest, then the second, the first and the last") {
   const Hosts hosts = expand_hosts({"list", "a[1-2]b[1-2]c[1-2]d[1-2]"});
   REQUIRE(hosts.size() == 16);
   CHECK(Hosts(hosts.begin(), hosts.begin() + 10) ==
@@ -49,19 +49,19 @@ TEST_CASE("of four brackets the third varies slowest, then the second, the first
   CHECK(expand_hosts({"list", "a[1-2][1-2]"}) == Hosts{"a11", "a12", "a21", "a22"});
 }
 
-TEST_CASE("a bad list is told where it ends being one") {
+TEST_CASE("the message about an invalid list has the position") {
   struct Case {
     std::string list, message;
   };
   const std::string wide(300, '0');
   for (const auto& [list, message] : {
-           Case{"", "expected the name of a host at character 1, got its end"},
-           Case{",a", "expected the name of a host at character 1, got \",a\""},
-           Case{"a,,b", "expected the name of a host at character 3, got \",b\""},
+           Case{"", "expected a host name at character 1, got the end of the list"},
+           Case{",a", "expected a host name at character 1, got \",a\""},
+           Case{"a,,b", "expected a host name at character 3, got \",b\""},
            Case{"a b", "expected \",\" at character 2, got \" b\""},
            Case{"a]b", "expected \",\" at character 2, got \"]b\""},
-           Case{"a[1", "expected \"-\", \",\" or \"]\" at character 4, got its end"},
-           Case{"a[", "expected a number at character 3, got its end"},
+           Case{"a[1", "expected \"-\", \",\" or \"]\" at character 4, got the end of the list"},
+           Case{"a[", "expected a number at character 3, got the end of the list"},
            Case{"a[1,]", "expected a number at character 5, got \"]\""},
            Case{"a[1-]", "expected a number at character 5, got \"]\""},
            Case{"a[-1]", "expected a number at character 3, got \"-1]\""},
@@ -90,7 +90,7 @@ TEST_CASE("a bad list is told where it ends being one") {
                   wide.substr(0, 20) + "\"");
 }
 
-TEST_CASE("a million hosts are a list") {
+TEST_CASE("a list may have a million hosts") {
   CHECK(expand_hosts({"list", "n[0-999][000-999]"}).back() == "n999999");
 }
 
@@ -112,11 +112,11 @@ TEST_CASE("run-length lists of numbers") {
     std::string list, message;
   };
   for (const auto& [list, message] : {
-           Bad{"", "expected a number at character 1, got its end"},
+           Bad{"", "expected a number at character 1, got the end of the list"},
            Bad{"two", "expected a number at character 1, got \"two\""},
            Bad{"2x3", "expected \",\" or \"(\" at character 2, got \"x3\""},
            Bad{"2(3)", "expected \"x\" at character 3, got \"3)\""},
-           Bad{"2(x3", "expected \")\" at character 5, got its end"},
+           Bad{"2(x3", "expected \")\" at character 5, got the end of the list"},
            Bad{"1(x1000001)", "expected a number up to a million at character 4, got \"1000001)\""},
            Bad{"1(x600000),2(x600000)",
                "expected no more than a million at character 12, got \"2(x600000)\""},

@@ -14,7 +14,7 @@ namespace {
 using test::refusal;
 using Streams = std::vector<OutputPlan::Streams>;
 
-TEST_CASE("streams of workers") {
+TEST_CASE("streams by local rank") {
   struct Case {
     std::string text;
     Streams streams;
@@ -48,7 +48,7 @@ OutputPlan output_of(const std::string& redirects, const std::string& tee, const
       "job/7", 2, "/work", "/tmp/scratch");
 }
 
-TEST_CASE("what goes to files and to the console") {
+TEST_CASE("streams to files and to the console") {
   struct Case {
     std::string redirects, tee, ranks;
     Streams to_file, to_console;
@@ -70,7 +70,7 @@ TEST_CASE("what goes to files and to the console") {
     const OutputPlan output = output_of(redirects, tee, ranks);
     CHECK(output.to_file == to_file);
     CHECK(output.to_console == to_console);
-    // Nobody wants the files that were asked for to vanish.
+    // Files that the user requested must not be removed.
     CHECK(output.keeps_directory == !to_file.empty());
   }
   CHECK(refusal([] { return output_of("5", "x", "a"); }) ==

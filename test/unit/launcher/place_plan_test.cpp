@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-// What a launch makes of the manager of jobs that started it: one line for every site.
+// Plans of launches under job managers: the same command line works at every site.
 namespace acc::launcher {
 namespace {
 
@@ -14,7 +14,7 @@ using plugins::Environment;
 using test::PlanFixture;
 using Words = std::vector<std::string>;
 
-/// Two nodes of a Slurm job as one of its steps sees them.
+/// Variables of a step on two nodes of a Slurm job.
 Environment slurm_step(int tasks_per_node, int node, int local_rank) {
   const std::string tasks = std::to_string(tasks_per_node);
   return {{"SLURM_JOB_ID", "17"},
@@ -32,7 +32,7 @@ Environment slurm_step(int tasks_per_node, int node, int local_rank) {
           {"SLURM_LOCALID", std::to_string(local_rank)}};
 }
 
-/// Its script, on its first node.
+/// Variables of the job's script, on its first node.
 Environment slurm_script() {
   return {{"SLURM_JOB_ID", "17"},         {"SLURM_JOB_NODELIST", "node[0-1]"},
           {"SLURM_JOB_NUM_NODES", "2"},   {"SLURM_NTASKS", "8"},
@@ -71,7 +71,7 @@ void put(PlanFixture& fixture, const Environment& variables) {
   }
 }
 
-TEST_CASE("one launcher a machine: machines, rank, address and port come from the job") {
+TEST_CASE("one launcher per machine: machines, rank, address and port come from the job") {
   struct Case {
     Environment variables;
     Words flags;
@@ -104,11 +104,11 @@ TEST_CASE("one launcher a machine: machines, rank, address and port come from th
     CHECK(plan.rendezvous.address == address);
     CHECK(plan.local_world_size == local);
     CHECK(plan.num_processes == total);
-    CHECK((plan.rendezvous.run_id == "none") == (address == "job-master-0"));  // names no job
+    CHECK((plan.rendezvous.run_id == "none") == (address == "job-master-0"));  // no job name
   }
 }
 
-TEST_CASE("one launcher a rank is the supervisor of one worker") {
+TEST_CASE("one launcher per rank supervises one worker") {
   struct Case {
     Environment variables;
     std::string rank, local_rank, local_size, node_rank, nodes, world;
@@ -136,7 +136,7 @@ TEST_CASE("one launcher a rank is the supervisor of one worker") {
   }
 }
 
-TEST_CASE("a task that sees one GPU alone uses it as the first") {
+TEST_CASE("a task that sees only one GPU uses it as device 0") {
   PlanFixture fixture;
   put(fixture, slurm_step(2, 1, 1));
   fixture.set_gpus(2, 1);
@@ -161,12 +161,12 @@ TEST_CASE("the script of a job starts the launchers") {
   CHECK(start->arguments == Words{"launch", "--cpu", "./train", "--x"});
   CHECK(start->environment == Environment{{"ACC_LOCAL_PROCESSES", "4,4"}});
   CHECK(fixture.plan({"--cpu", "--num_processes=2", "./train"}).start->environment.empty());
-  // On one machine alone there is nothing to start.
+  // A job of one machine starts no launchers.
   const LaunchPlan alone =
       fixture.plan({"--cpu", "--num_machines=1", "--num_processes=2", "./train"});
   CHECK_FALSE(alone.start);
   CHECK(alone.local_world_size == 2);
-  // Two launchers in a script of one machine do not fight for the job's port.
+  // Two launchers in one script on one machine may use different ports.
   fixture.environment["SLURM_JOB_NODELIST"] = "node0";
   fixture.environment["SLURM_JOB_NUM_NODES"] = "1";
   fixture.environment["SLURM_TASKS_PER_NODE"] = "8";
@@ -176,7 +176,7 @@ TEST_CASE("the script of a job starts the launchers") {
   CHECK(here.local_world_size == 8);
 }
 
-TEST_CASE("the job beats the file, and flags beat the job") {
+TEST_CASE("the job overrides the file, and flags override the job") {
   PlanFixture fixture;
   put(fixture, slurm_step(1, 1, 0));
   fixture.write("c.yaml",
@@ -192,7 +192,7 @@ TEST_CASE("the job beats the file, and flags beat the job") {
   CHECK(plugins::describe(plan.settings.source("machine_rank")) == "SLURM_NODEID");
 }
 
-TEST_CASE("whoever counts machines by hand, or wants Accelerate's reading, is left alone") {
+TEST_CASE("the job is ignored if the user numbers the machines, or in compatibility mode") {
   PlanFixture fixture;
   put(fixture, slurm_step(1, 1, 0));
   const LaunchPlan own = fixture.plan({"--cpu", "--num_machines=3", "--machine_rank=2",
@@ -206,7 +206,7 @@ TEST_CASE("whoever counts machines by hand, or wants Accelerate's reading, is le
   CHECK(accelerate.manager.name.empty());
 }
 
-TEST_CASE("counts that do not fit the job are named with their variables") {
+TEST_CASE("counts that contradict the job are reported with their variables") {
   struct Case {
     Environment variables;
     Words words;
@@ -257,12 +257,12 @@ TEST_CASE("counts that do not fit the job are named with their variables") {
   }
 }
 
-TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
+TEST_CASE("the machines of a hostfile are started by ssh, each with its own variables") {
   struct Case {
     std::string hostfile;
     Words words;
     std::size_t machines;
-    std::string address, workers;  ///< "": each machine finds out
+    std::string address, workers;  ///< "": each machine decides
   };
   for (const auto& [hostfile, words, machines, address, workers] : {
            Case{"a slots=2\nme@b slots=2\n", {}, 2, "a", "2,2"},
@@ -288,7 +288,7 @@ TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
     CHECK(start->environment.at("ACC_MAIN_PROCESS_IP") == address);
     const auto found = start->environment.find("ACC_LOCAL_PROCESSES");
     CHECK((found == start->environment.end() ? "" : found->second) == workers);
-    // What is started does not start again.
+    // A launcher that was started this way does not start others.
     PlanFixture there;
     there.environment["ACC_MACHINE_RANK"] = "1";
     put(there, start->environment);
@@ -304,7 +304,7 @@ TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
   };
   for (const auto& [file, part] : {
            Bad{"hosts", "hosts:1: machine 0 is localhost"},
-           Bad{"empty", "no host in it"},
+           Bad{"empty", "lists no host"},
            Bad{"bad", "bad:2: expected"},
            Bad{"bad", "bad:3: expected"},
            Bad{"none", "cannot read"},
@@ -315,7 +315,7 @@ TEST_CASE("a hostfile is started by ssh, each host with what is said of it") {
     CHECK(contains(message, part));
   }
   CHECK(contains(fixture.refusal({"--hostfile", "hosts", "--machine_rank=0", "./train"}),
-                 "--hostfile starts all machines from here, and --machine_rank"));
+                 "--hostfile starts all machines from here, but --machine_rank"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// What managers are documented to set; what real ones set: recorded_place_test.cpp.
+// Variables that job managers set according to their documentation. recorded_place_test.cpp has
+// variables recorded from real ones.
 #include "cluster/job_variables.hpp"
 #include "place_fixture.hpp"
 #include "refusal.hpp"
@@ -25,7 +26,7 @@ HostFacts host(const std::string& name, const std::string& domain_name = "") {
   return facts;
 }
 
-/// A file of hosts, gone at the end.
+/// A file with host names, removed at the end.
 class HostsFile {
  public:
   explicit HostsFile(const std::string& text)
@@ -81,7 +82,7 @@ void check(const std::vector<Case>& cases) {
   }
 }
 
-TEST_CASE("nobody started it, or a launcher of workers did") {
+TEST_CASE("no job manager, or a process below a launcher") {
   check({{"terminal", {{"HOME", "/root"}}, host("a"), "nothing"},
          {"worker", with(kStep, {{"LOCAL_RANK", "0"}}), host("n2"), "nothing"},
          {"half of PyTorchJob", {{"MASTER_ADDR", "a"}, {"MASTER_PORT", "1"}}, host("a"), "nothing"},
@@ -134,7 +135,7 @@ TEST_CASE("Slurm's steps, scripts and shells") {
   CHECK(shown(find_place(kStep, facts)) == kStepPlace);
 }
 
-TEST_CASE("Slurm contradicts itself") {
+TEST_CASE("contradictory variables of Slurm") {
   struct Bad {
     Environment changed;
     std::string message;
@@ -143,7 +144,8 @@ TEST_CASE("Slurm contradicts itself") {
            Bad{{{"SLURM_STEP_NODELIST", "n[2-3],x"},
                 {"SLURM_STEP_NUM_NODES", "3"},
                 {"SLURM_STEP_TASKS_PER_NODE", "2,1,0"}},
-               "SLURM_STEP_NODELIST (n[2-3],x) has x, which SLURM_JOB_NODELIST (n[1-4]) has not"},
+               "SLURM_STEP_NODELIST (n[2-3],x) lists x, which SLURM_JOB_NODELIST (n[1-4]) does not "
+               "list"},
            Bad{{{"SLURM_NODEID", "2"}}, "SLURM_NODEID is 2, but SLURM_STEP_NODELIST names 2 hosts"},
            Bad{{{"SLURMD_NODENAME", "n3"}},
                "SLURMD_NODENAME is n3, but SLURM_STEP_NODELIST names n2 for SLURM_NODEID 0"},
@@ -166,13 +168,14 @@ TEST_CASE("Slurm contradicts itself") {
                "SLURM_STEP_ID must be a number of at least 0, got \"batch\""},
            Bad{{{"SLURM_JOB_ID", "x"}}, "SLURM_JOB_ID must be a number of at least 0, got \"x\""},
            Bad{{{"SLURM_STEP_NODELIST", "n[2-"}},
-               "SLURM_STEP_NODELIST \"n[2-\": expected a number at character 5, got its end"},
+               "SLURM_STEP_NODELIST \"n[2-\": expected a number at character 5, got the end of the "
+               "list"},
            Bad{{{"SLURM_STEP_TASKS_PER_NODE", "2x"}},
                "SLURM_STEP_TASKS_PER_NODE \"2x\": expected \",\" or \"(\" at character 2, got "
                "\"x\""},
            Bad{{{"SLURM_HET_SIZE", "2"}},
-               "SLURM_HET_SIZE: Slurm job 17 is a heterogeneous job, whose parts have a node list "
-               "each: acclaunch runs in jobs and steps of one part"},
+               "SLURM_HET_SIZE: Slurm job 17 is a heterogeneous job, whose components have "
+               "separate node lists; acclaunch supports jobs and steps of one component only"},
            Bad{{{"SLURM_STEP_ID", ""}, {"SLURM_JOB_NUM_NODES", "3"}},
                "SLURM_JOB_NUM_NODES is 3, but SLURM_JOB_NODELIST names 4 hosts"},
        }) {
@@ -206,15 +209,15 @@ TEST_CASE("mpirun, alone and in an allocation") {
         host("n1"), "Open MPI job 77: task 0/4, local 0/2, node ?/2; fd00::1:20033 openmpi-77"},
        {"rank 0 elsewhere", elsewhere, host("n2"),
         "Open MPI job 77: task 0/4, local 0/2, node ?/2; ?:20033 openmpi-77; Open MPI runs on "
-        "10.77.0.1, where rank 0 is looked for, but has put it on another machine: "
-        "--main_process_ip must say where"},
+        "10.77.0.1, where the other ranks expect rank 0, but has placed rank 0 on another machine; "
+        "pass its address with --main_process_ip"},
        {"in Slurm, from a login node", with(elsewhere, slurm), host("n1"),
         "Open MPI job 77 in Slurm job 17: task 0/4, local 0/2, node 0/2 of n1,n2; n1:20033 "
         "slurm-17.openmpi-77"},
        {"in LSF", with(open_mpi, lsf), host("n2.site"),
         "Open MPI job 77 in LSF job 17: task 0/4, local 0/2, node 1/2 of n1,n2; ?:20033 "
-        "lsf-17.openmpi-77; Open MPI has put rank 0 on n2.site, which is not the first host of "
-        "LSB_HOSTS: the others look for it there, unless --main_process_ip says where"},
+        "lsf-17.openmpi-77; Open MPI has placed rank 0 on n2.site, which is not the first host "
+        "of LSB_HOSTS, where the other ranks expect it; pass --main_process_ip"},
        {"on fewer hosts", with(with(open_mpi, slurm), {{"SLURM_JOB_NODELIST", "n[1-3]"}}),
         host("n1"),
         "Open MPI job 77 in Slurm job 17: task 0/4, local 0/2, node ?/2; n1:20033 "
@@ -276,7 +279,7 @@ TEST_CASE("PALS, Flux and jsrun") {
           "jsrun in LSF job 17: task 2/4, local 0/2, node 1/2 of a01,a02; a01:29759 lsf-17"}});
 }
 
-TEST_CASE("scripts of LSF and PBS") {
+TEST_CASE("job scripts of LSF and PBS") {
   const HostsFile file("n2\nn2\nn1\nn1\nn2\n");
   const Environment pbs = {{"PBS_JOBID", "17.server"}, {"PBS_NODEFILE", file.path()}};
   check({{"LSF",
@@ -311,10 +314,10 @@ TEST_CASE("scripts of LSF and PBS") {
         }) == "PBS_NODENUM is 2, but PBS_NODEFILE has 2 hosts");
   CHECK(refusal([&] {
           return find_place(with(pbs, {{"PBS_NODEFILE", "/nowhere"}}), host("n1"));
-        }) == "PBS_NODEFILE must name a file with a host a line, got \"/nowhere\"");
+        }) == "PBS_NODEFILE must name a file with one host per line, got \"/nowhere\"");
 }
 
-TEST_CASE("pods") {
+TEST_CASE("Kubernetes pods") {
   const Environment pytorch_job = {
       {"MASTER_ADDR", "t-master-0"}, {"MASTER_PORT", "23456"}, {"WORLD_SIZE", "3"}, {"RANK", "2"}};
   const Environment torchrun = {{"PET_NNODES", "2"},
@@ -362,7 +365,7 @@ TEST_CASE("pods") {
   }
 }
 
-TEST_CASE("machines that acclaunch has started") {
+TEST_CASE("launchers that acclaunch has started") {
   const Environment own = {{"ACC_MACHINE_RANK", "1"},      {"ACC_NUM_MACHINES", "2"},
                            {"ACC_MAIN_PROCESS_IP", "n1"},  {"ACC_MAIN_PROCESS_PORT", "4000"},
                            {"ACC_LOCAL_PROCESSES", "8,4"}, {"ACC_JOB_ID", "j7"}};
@@ -387,7 +390,7 @@ TEST_CASE("machines that acclaunch has started") {
   }
 }
 
-TEST_CASE("whose output comes together, and who signals all") {
+TEST_CASE("managers that merge output, and managers that signal every process") {
   struct Manager {
     Environment environment;
     bool merges_output, signals_everybody;
@@ -411,7 +414,7 @@ TEST_CASE("whose output comes together, and who signals all") {
   }
 }
 
-TEST_CASE("jobs near to each other have ports far from each other") {
+TEST_CASE("jobs with nearby numbers have distant ports") {
   std::set<std::uint16_t> ports;
   for (std::uint64_t job = 1'000'000; job < 1'014'983; ++job) {
     const std::uint16_t port = port_of(job);

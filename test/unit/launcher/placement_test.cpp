@@ -15,7 +15,7 @@ using enum NumaBinding;
 using Lists = std::vector<std::string>;
 using Numbers = std::vector<int>;
 
-/// A machine whose GPU n is at node `gpu_nodes[n]`; -1: nobody knows where.
+/// A machine whose GPU n is on NUMA node `gpu_nodes[n]`; -1: unknown.
 HostFacts machine(const std::string& topology, const Numbers& gpu_nodes = {}) {
   HostFacts facts;
   facts.cpus = test::synthetic_machine(topology);
@@ -25,7 +25,7 @@ HostFacts machine(const std::string& topology, const Numbers& gpu_nodes = {}) {
   return facts;
 }
 
-/// The same with these CPUs taken from it, as by a cgroup.
+/// The same machine without these CPUs, as if a cgroup excluded them.
 HostFacts without(HostFacts facts, const Numbers& cpus) {
   std::erase_if(facts.cpus,
                 [&](const Cpu& cpu) { return std::ranges::find(cpus, cpu.id) != cpus.end(); });
@@ -56,7 +56,7 @@ TEST_CASE("bindings have torchrun's names") {
   CHECK_THROWS_AS(static_cast<void>(numa_binding("nodes")), Error);
 }
 
-TEST_CASE("workers of GPUs are bound by the node of their GPU") {
+TEST_CASE("workers on GPUs are bound to the NUMA node of their GPU") {
   const HostFacts big = machine(test::kBigMachine, {3, 0, 0, 1});
   const HostFacts single = machine("pack:1 [numa] l3:1 core:2 pu:1", {-1, -1});
   const HostFacts one_core = machine("pu:1", {0});
@@ -74,13 +74,13 @@ TEST_CASE("workers of GPUs are bound by the node of their GPU") {
       {socket, big, 4, {"8-15,24-31", "0-7,16-23", "0-7,16-23", "0-7,16-23"}, 2},
       {exclusive, big, 4, {"12-15,28-31", "0-1,16-17", "2-3,18-19", "4-7,20-23"}, 2},
       {core_complex, big, 4, {"12-13,28-29", "0-1,16-17", "2-3,18-19", "4-5,20-21"}, 2},
-      // GPU 2 has no worker, yet its part of node 0.
+      // GPU 2 has no worker, but still gets its part of node 0.
       {exclusive, big, 2, {"12-15,28-31", "0-1,16-17"}, 2},
       {core_complex, big, 1, {"12-13,28-29"}, 2},
       {node, single, 2, {"0-1", "0-1"}, 1},
       {exclusive, single, 2, {"0", "1"}, 1},
       {socket, one_core, 1, {"0"}, 1},
-      // More workers than GPUs take turns, and have a part each.
+      // More workers than GPUs: they are assigned round robin, and each gets a part.
       {exclusive, single, 1, {"0"}, 1},
       {core_complex, one_core, 3, {"0", "0", "0"}, 1},
       {exclusive,
@@ -113,7 +113,7 @@ TEST_CASE("workers on the CPU are spread evenly") {
   const HostFacts big = machine(test::kBigMachine);
   const HostFacts no_threads = machine("pack:2 [numa] l3:1 core:4 pu:1");
   const HostFacts one_core = machine("pack:1 [numa] core:1 pu:2");
-  // Of node 0 one core is left.
+  // Node 0 has one usable core.
   const HostFacts narrow = without(no_threads, {0, 1, 2});
   struct Case {
     NumaBinding binding;
@@ -137,7 +137,7 @@ TEST_CASE("workers on the CPU are spread evenly") {
       {affinity, no_threads, 3, {"0-2", "3-5", "6-7"}, 2},
       {exclusive, no_threads, 3, {"0-1", "2-3", "4-7"}, 2},
       {affinity, one_core, 1, {"0-1"}, 1},
-      {affinity, one_core, 2, {"0", "1"}, 1},  // no core for each, so they share one
+      {affinity, one_core, 2, {"0", "1"}, 1},  // fewer cores than workers: they share one
       {node, one_core, 2, {"0-1", "0-1"}, 1},
       {exclusive, narrow, 4, {"3", "4-5", "6", "7"}, 1},
       {affinity, narrow, 2, {"3-5", "6-7"}, 2},
@@ -190,7 +190,7 @@ std::string refusal(int workers, const HostFacts& facts, NumaBinding binding) {
   }
 }
 
-TEST_CASE("what a machine cannot give is refused with both counts") {
+TEST_CASE("a binding that the machine cannot provide is rejected with both counts") {
   const HostFacts big = machine(test::kBigMachine, {0, 0, 0, 1});
   CHECK(
       refusal(4, without(big, {0, 1, 16, 17}), exclusive) ==
@@ -198,38 +198,39 @@ TEST_CASE("what a machine cannot give is refused with both counts") {
       "use 2 there");
   CHECK(refusal(4, without(big, {4, 5, 6, 7, 20, 21, 22, 23}), node) ==
         "numa_binding node: GPU 3: none of the CPUs that acclaunch may use is on its NUMA node 1");
-  // Only a worker's GPU has to be near.
+  // Only the GPU of a worker needs a usable node.
   CHECK(refusal(3, without(big, {4, 5, 6, 7, 20, 21, 22, 23}), node).empty());
   CHECK(refusal(3, machine("pack:1 [numa] core:2 pu:2"), exclusive) ==
         "numa_binding exclusive: 3 workers need a physical core each, but acclaunch may use 2");
 }
 
-TEST_CASE("a GPU whose node is not known") {
+TEST_CASE("a GPU whose NUMA node is unknown") {
   const HostFacts facts = machine(test::kBigMachine, {-1});
   const Placements bound = place_workers(1, {0}, node, facts);
   CHECK(lists(bound) == Lists{"0-3,16-19"});
   CHECK(bound.notices ==
-        Lists{"numa_binding node: GPU 0: its NUMA node is not known; taken to be 0"});
+        Lists{"numa_binding node: GPU 0: its NUMA node is not known; assuming node 0"});
   const Placements lenient = place_workers(2, {0}, affinity, facts);
   CHECK(lists(lenient) == Lists{"", ""});
   CHECK(
       lenient.notices ==
       Lists{
-          "enable_cpu_affinity: workers of GPU 0 are not bound, since its NUMA node is not known"});
+          "enable_cpu_affinity: workers of GPU 0 are not bound, because its NUMA node is not "
+          "known"});
 }
 
-TEST_CASE("enable_cpu_affinity never ends a launch") {
+TEST_CASE("enable_cpu_affinity never makes a launch fail") {
   const HostFacts big = machine(test::kBigMachine, {0, 1});
   const HostFacts cut = without(big, {4, 5, 6, 7, 20, 21, 22, 23});
   const Placements placed = place_workers(2, {0, 1}, affinity, cut);
   CHECK(lists(placed) == Lists{"0-3,16-19", ""});
   CHECK(placed.notices ==
-        Lists{"enable_cpu_affinity: workers of GPU 1 are not bound, since none of the CPUs that "
+        Lists{"enable_cpu_affinity: workers of GPU 1 are not bound, because none of the CPUs that "
               "acclaunch may use is on its NUMA node 1"});
   const Placements crowded = place_workers(3, {}, affinity, machine("core:1 pu:2"));
   CHECK(lists(crowded) == Lists{"", "", ""});
   CHECK(crowded.notices ==
-        Lists{"enable_cpu_affinity: 3 workers have no CPU each of 2; none is bound"});
+        Lists{"enable_cpu_affinity: 3 workers, but only 2 CPUs; no worker is bound"});
 }
 
 }  // namespace

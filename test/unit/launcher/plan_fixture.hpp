@@ -15,8 +15,8 @@
 
 namespace acc::launcher::test {
 
-/// A machine on which a face plans, with a folder of its own for one case and a program in it; gone
-/// at the end.
+/// A machine for planning tests, with a temporary working directory that contains a program. The
+/// destructor removes the directory.
 class PlanFixture {
  public:
   explicit PlanFixture(const Face& face = accelerate_face()) : face_(face) {
@@ -39,7 +39,7 @@ class PlanFixture {
   PlanFixture(const PlanFixture&) = delete;
   PlanFixture& operator=(const PlanFixture&) = delete;
 
-  /// One socket and node, without hyper-threading.
+  /// Sets a topology of one socket and one NUMA node, without hyper-threading.
   void set_cores(int count) {
     facts.cpus.clear();
     for (int i = 0; i < count; ++i) {
@@ -47,7 +47,7 @@ class PlanFixture {
     }
   }
 
-  /// `physical` GPUs in this machine, of which the first `visible` are left to it.
+  /// Sets the number of GPUs; only the first `visible` ones are visible.
   void set_gpus(int physical, int visible) {
     facts.gpu.driver_version = physical > 0 ? "580.1" : "";
     facts.gpu.devices.resize(static_cast<std::size_t>(physical));
@@ -72,17 +72,17 @@ class PlanFixture {
     return path;
   }
 
-  /// What acclaunch decides for these arguments.
+  /// Returns the plan for these arguments.
   [[nodiscard]] LaunchPlan plan(const std::vector<std::string>& arguments) const {
     return face_.plan(parse_flags(face_, arguments), environment, facts);
   }
 
-  /// The message with which acclaunch refuses; empty when it does not.
+  /// Returns the error message for these arguments; empty if there is none.
   [[nodiscard]] std::string refusal(const std::vector<std::string>& arguments) const {
     return test::refusal([&] { return plan(arguments); });
   }
 
-  /// The notices, a line each.
+  /// Returns the notices, one per line.
   [[nodiscard]] std::string notices(const std::vector<std::string>& arguments) const {
     std::string text;
     for (const std::string& line : plan(arguments).notices) {
@@ -101,7 +101,7 @@ class PlanFixture {
     return worker(plan(arguments), local_rank);
   }
 
-  /// What worker `local_rank` understands.
+  /// Returns the settings that worker `local_rank` reads from its environment.
   [[nodiscard]] plugins::RuntimeSettings runtime(const std::vector<std::string>& arguments,
                                                  int local_rank = 0) const {
     return plugins::settings_from_environment(worker(arguments, local_rank));

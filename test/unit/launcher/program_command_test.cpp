@@ -18,7 +18,7 @@ struct Fixture : PlanFixture {
     return program_command(flags, kind, environment, facts);
   }
 
-  /// The exit status of the refusal; 0 where there is none.
+  /// Returns the exit status of the error, or 0.
   [[nodiscard]] int status(const std::string& program, ProgramKind kind = {}) const {
     try {
       static_cast<void>(command(program, kind));
@@ -33,7 +33,7 @@ struct Fixture : PlanFixture {
 
 }  // namespace
 
-TEST_CASE_FIXTURE(Fixture, "a program that is not there is 127, one that cannot be executed 126") {
+TEST_CASE_FIXTURE(Fixture, "exit status 127: missing program, 126: not executable") {
   write("notes.txt", "");
   write("bin/other", "");
   write("lost", "#!/no/such/interpreter -x\n", true);
@@ -48,7 +48,7 @@ TEST_CASE_FIXTURE(Fixture, "a program that is not there is 127, one that cannot 
   CHECK(status("./train") == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a script's interpreter may have an argument, and blanks before it") {
+TEST_CASE_FIXTURE(Fixture, "a script's interpreter may have an argument, and spaces before it") {
   write("blank", "#! /bin/sh -e\n", true);
   write("short", "#", true);
   write("relative", "#!./train\n", true);
@@ -57,7 +57,7 @@ TEST_CASE_FIXTURE(Fixture, "a script's interpreter may have an argument, and bla
   CHECK(status("./relative") == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture, "a Python program needs a Python that is there") {
+TEST_CASE_FIXTURE(Fixture, "a Python program needs an existing Python") {
   write("train.py", "");
   environment["PYTHON_EXEC"] = "no_such_python";
   try {

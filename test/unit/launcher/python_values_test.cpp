@@ -1,4 +1,4 @@
-// Python's view of the values of a file: what PyYAML reads, and str() of it. The expectations were
+// Python values of YAML scalars: PyYAML's type, and str() of the value. The expectations were
 // printed by Python 3.11 and PyYAML 6.0.
 #include "faces/accelerate/python_values.hpp"
 
@@ -10,7 +10,7 @@
 namespace acc::launcher::python {
 namespace {
 
-TEST_CASE("what PyYAML makes of a word, and Python's str of it") {
+TEST_CASE("PyYAML's value of a word, and str() of it") {
   struct Case {
     std::string yaml;
     std::string text;

@@ -1,4 +1,4 @@
-// What real managers told real processes: test/data/cluster_env/README.md.
+// Environment variables recorded under real job managers: test/data/cluster_env/README.md.
 #include "place_fixture.hpp"
 #include "refusal.hpp"
 
@@ -31,7 +31,7 @@ std::vector<Process> recorded(const std::string& name) {
   return processes;
 }
 
-/// All of a job's processes, a line each.
+/// All processes of a job, one line per process.
 std::string places(const std::string& name) {
   std::string text;
   for (const auto& [environment, facts] : recorded(name)) {
@@ -40,7 +40,7 @@ std::string places(const std::string& name) {
   return text;
 }
 
-TEST_CASE("a heterogeneous job that was recorded is refused") {
+TEST_CASE("a recorded heterogeneous job is rejected") {
   const auto processes = recorded("het_job");
   REQUIRE(processes.size() == 1);
   CHECK(test::refusal([&] {
@@ -48,7 +48,7 @@ TEST_CASE("a heterogeneous job that was recorded is refused") {
         }).starts_with("SLURM_HET_SIZE: Slurm job 23 is a heterogeneous job"));
 }
 
-TEST_CASE("places in jobs that were recorded") {
+TEST_CASE("places in recorded jobs") {
   struct Case {
     std::string name, places;
   };

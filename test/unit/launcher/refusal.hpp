@@ -6,8 +6,8 @@
 
 namespace acc::launcher::test {
 
-/// What the user is told where `work` refuses bad input, with status 2, or a program that cannot be
-/// started; empty where it does not.
+/// Returns the error message of `work` for invalid input (exit status 2) or a program that cannot
+/// be started; empty if it does not throw.
 template <typename Work>
 std::string refusal(Work work) {
   try {

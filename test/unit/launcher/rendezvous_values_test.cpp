@@ -43,9 +43,9 @@ TEST_CASE("rendezvous configuration") {
                 "jion_timeout=60,colour=red",
                 600,
                 30,
-                {"--rdzv-conf: jion_timeout is not known and has no effect; did you mean "
+                {"--rdzv-conf: unknown key jion_timeout has no effect; did you mean "
                  "\"join_timeout\"?",
-                 "--rdzv-conf: colour is not known and has no effect"}},
+                 "--rdzv-conf: unknown key colour has no effect"}},
        }) {
     CAPTURE(text);
     RendezvousPlan plan;
@@ -118,7 +118,7 @@ TEST_CASE("endpoints") {
   }
 }
 
-TEST_CASE("how many machines") {
+TEST_CASE("number of machines") {
   struct Case {
     std::string text;
     int least, most;
@@ -138,7 +138,7 @@ TEST_CASE("how many machines") {
   }
 }
 
-TEST_CASE("a run without an id gets one of its own") {
+TEST_CASE("a run without an id gets a random one") {
   CHECK(random_run_id().size() == 36);
   CHECK(random_run_id() != random_run_id());
 }

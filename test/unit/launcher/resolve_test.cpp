@@ -21,7 +21,7 @@ std::string all_notices(const LaunchPlan& plan) {
   return text;
 }
 
-TEST_CASE("each shipped configuration loads and means its mode") {
+TEST_CASE("each shipped configuration loads and selects its mode") {
   struct Case {
     std::string name;
     Strategy strategy;
@@ -54,15 +54,15 @@ TEST_CASE("each shipped configuration loads and means its mode") {
     CHECK(runtime.identity.rank == 3);
     CHECK(runtime.identity.world_size == 4);
     if (origin == "fsdp") {
-      CHECK(runtime.sharding.transformer_layer_classes.empty());  // any model
+      CHECK(runtime.sharding.transformer_layer_classes.empty());  // applies to any model
     }
-    // One worker is enough for any of them.
+    // Each of them runs with a single worker too.
     CHECK(fixture.runtime({"--config_file", config, "--num_processes", "1", "./train"})
               .identity.world_size == 1);
   }
 }
 
-TEST_CASE("the guide's file loads as it stands, and says what it translated") {
+TEST_CASE("the guide's file loads unchanged, with notices about translated keys") {
   const PlanFixture fixture;
   const std::string config = std::string(ACC_TEST_DATA) + "/configs/fsdp_guide.yaml";
   const LaunchPlan plan = fixture.plan({"--config_file", config, "./train"});
@@ -76,7 +76,7 @@ TEST_CASE("the guide's file loads as it stands, and says what it translated") {
   CHECK(runtime.sharding.transformer_layer_classes == Words{"BertLayer"});
 }
 
-TEST_CASE("a flag beats the file, the file beats the default, and each value knows its source") {
+TEST_CASE("flags override the file, the file overrides defaults, and each value has its source") {
   const PlanFixture fixture;
   const auto config = fixture.write("c.yaml",
                                     "distributed_type: FSDP\nnum_processes: 4\n"
@@ -97,7 +97,7 @@ TEST_CASE("a flag beats the file, the file beats the default, and each value kno
   CHECK(contains(text, "2 processes on 1 machine(s)"));
 }
 
-TEST_CASE("the device: --cpu chooses it alone, FSDP and ZeRO take GPUs where there are any") {
+TEST_CASE("device: --cpu selects the CPU; FSDP and ZeRO use GPUs if there are any") {
   PlanFixture fixture;
   const Words fsdp = {"--use_fsdp", "--num_processes", "2", "./train"};
   CHECK(fixture.plan(fsdp).device == Device::cpu);
@@ -123,7 +123,7 @@ TEST_CASE("GPU ids become CUDA_VISIBLE_DEVICES") {
   CHECK(fixture.worker(plan, 0).at("CUDA_VISIBLE_DEVICES") == "1,3");
 }
 
-TEST_CASE("GPUs by number or UUID, shared where that is wished, and shown by explain") {
+TEST_CASE("GPUs by number or UUID, shared on request, and shown by explain") {
   PlanFixture fixture;
   fixture.set_gpus(2, 2);
   fixture.facts.gpu.devices[1].numa_node = 0;
@@ -140,7 +140,7 @@ TEST_CASE("GPUs by number or UUID, shared where that is wished, and shown by exp
   CHECK(plan.placements[0].cpus == std::vector<int>{0, 1, 2, 3});
   CHECK(plan.placements[1].gpu == 0);
   CHECK(plan.placements[2].gpu == 1);
-  CHECK(contains(all_notices(plan), "workers of GPU 0 are not bound, since its NUMA node"));
+  CHECK(contains(all_notices(plan), "workers of GPU 0 are not bound, because its NUMA node"));
   const std::string text = explain(plan, fixture.environment);
   CHECK(contains(text, "gpus        0  GPU model  GPU-aaaa"));
   CHECK(contains(text, "driver 580.1"));
@@ -191,7 +191,7 @@ TEST_CASE("shard groups: the machine by default, else what the parallelism confi
 }
 
 TEST_CASE(
-    "DeepSpeed JSON: auto is filled from flags, the rest counts, and is found beside the YAML") {
+    "DeepSpeed JSON: auto is filled from flags; the file is found next to the YAML file") {
   const PlanFixture fixture;
   const auto config = fixture.write("conf/z.yaml",
                                     "distributed_type: DEEPSPEED\nnum_processes: 2\n"
@@ -219,7 +219,7 @@ TEST_CASE(
         (fixture.folder() / "conf/z.json").string());
 }
 
-TEST_CASE("the rank in a file about one machine does not place it among two") {
+TEST_CASE("the machine rank in a file for one machine does not count for two machines") {
   const PlanFixture fixture;
   const std::string text = "distributed_type: FSDP\nnum_processes: 4\nmachine_rank: 0\n";
   const std::string one = fixture.write("one.yaml", text + "num_machines: 1\n").string();
@@ -231,7 +231,7 @@ TEST_CASE("the rank in a file about one machine does not place it among two") {
         0);
 }
 
-TEST_CASE("a mode flag overrules the file's mode and leaves the other block without effect") {
+TEST_CASE("a mode flag overrides the file's mode, and the other block has no effect") {
   const PlanFixture fixture;
   const std::string config = fixture
                                  .write("c.yaml",
@@ -243,7 +243,7 @@ TEST_CASE("a mode flag overrules the file's mode and leaves the other block with
   CHECK(contains(all_notices(plan), "c.yaml:4: zero_stage has no effect with --use_fsdp"));
 }
 
-TEST_CASE("cores are shared out among the workers of a machine, unless somebody says otherwise") {
+TEST_CASE("cores are divided among the workers of a machine unless threads are set") {
   PlanFixture fixture;
   const Words words = {"--num_processes", "4", "./train"};
   CHECK(fixture.worker(fixture.plan(words), 0).at("OMP_NUM_THREADS") == "2");
@@ -255,7 +255,7 @@ TEST_CASE("cores are shared out among the workers of a machine, unless somebody 
             .at("OMP_NUM_THREADS") == "3");
 }
 
-TEST_CASE("programs: Python by its name, a bare name from PATH, then beside acclaunch") {
+TEST_CASE("programs: *.py under Python; a bare name from PATH, then next to acclaunch") {
   PlanFixture fixture;
   fixture.write("train.py", "");
   fixture.write("bin/train_gpt", "#!/bin/sh\n", true);
@@ -283,10 +283,10 @@ TEST_CASE("settings of an outer acclaunch do not reach the workers of an inner o
   CHECK(runtime.sharding == plugins::ShardingSettings{});
 }
 
-TEST_CASE("variables that Accelerate hands on unchanged count as settings") {
+TEST_CASE("variables that Accelerate passes on unchanged count as settings") {
   PlanFixture fixture;
   fixture.environment["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT";
-  fixture.environment["FSDP_SHARDING_STRATEGY"] = "NO_SHARD";  // this one Accelerate overwrites
+  fixture.environment["FSDP_SHARDING_STRATEGY"] = "NO_SHARD";  // overwritten by Accelerate
   const LaunchPlan plan = fixture.plan({"--use_fsdp", "./train"});
   CHECK(describe(plan.settings.source("fsdp_state_dict_type")) ==
         "environment FSDP_STATE_DICT_TYPE");
@@ -295,7 +295,7 @@ TEST_CASE("variables that Accelerate hands on unchanged count as settings") {
   CHECK(sharding.strategy == Strategy::full_shard);
 }
 
-TEST_CASE("a configuration lies at Accelerate's default place") {
+TEST_CASE("the default configuration file is Accelerate's") {
   PlanFixture fixture;
   fixture.write("hf/accelerate/default_config.yaml", "distributed_type: 'NO'\nnum_processes: 3\n");
   CHECK(fixture.plan({"./train"}).num_processes == 1);

@@ -8,7 +8,7 @@ using acc::launcher::RestartPauses;
 using std::chrono::milliseconds;
 using namespace std::chrono_literals;
 
-TEST_CASE("restarts wait longer and longer, unless an attempt was healthy") {
+TEST_CASE("pauses before restarts grow until an attempt was healthy") {
   struct Case {
     std::chrono::seconds longest;
     std::vector<milliseconds> ran_for;

@@ -15,7 +15,7 @@ LaunchPlan plan(int machine_rank, bool merges_output = true) {
 
 }  // namespace
 
-TEST_CASE("speaker: the first machine that has reported prints how an attempt ended") {
+TEST_CASE("speaker: the first machine that has reported prints the report of an attempt") {
   const rendezvous::Settlement all{{}, {{0, "a", "{}"}, {1, "b", "{}"}, {2, "c", "{}"}}};
   const rendezvous::Settlement without_0{{}, {{0, "a", ""}, {1, "b", "{}"}, {2, "c", "{}"}}};
   const rendezvous::Settlement own{{}, {{2, "c", "{}"}}};
@@ -24,7 +24,7 @@ TEST_CASE("speaker: the first machine that has reported prints how an attempt en
     bool prints[3];
   } cases[] = {
       {all, {true, false, false}},
-      {without_0, {true, true, false}},  // machine 0 has no word of its own there: not its round
+      {without_0, {true, true, false}},  // machine 0's report is missing
       {own, {true, true, true}},
       {{}, {true, true, true}},
   };
@@ -37,7 +37,7 @@ TEST_CASE("speaker: the first machine that has reported prints how an attempt en
   }
 }
 
-TEST_CASE("speaker: machine 0 says what is the job's, each machine what is its own") {
+TEST_CASE("speaker: machine 0 prints lines about the job, each machine those about itself") {
   const std::optional<rendezvous::Round> none;
   rendezvous::Round round;
   round.machine_rank = 1;

@@ -37,7 +37,7 @@ Errc code_of(const auto& body) {
 
 }  // namespace
 
-TEST_CASE("a start message leaves what follows it") {
+TEST_CASE("reading a start message leaves the bytes after it") {
   const Pipe pipe;
   pipe.write(encode(kMessage) + "beat\n");
   CHECK(read_start_message(pipe.out.get(), kLimit) == kMessage);
@@ -46,7 +46,7 @@ TEST_CASE("a start message leaves what follows it") {
   CHECK(std::string(rest.data()) == "beat\n");
 }
 
-TEST_CASE("every truncation of a start message is a broken connection") {
+TEST_CASE("every truncated start message is a broken connection") {
   const std::string whole = encode(kMessage);
   for (std::size_t size = 0; size < whole.size(); ++size) {
     Pipe pipe;
@@ -57,13 +57,13 @@ TEST_CASE("every truncation of a start message is a broken connection") {
   }
 }
 
-TEST_CASE("a starter that says nothing is not waited for without end") {
+TEST_CASE("waiting for a start message has a time limit") {
   const Pipe pipe;
   CHECK(code_of([&] { read_start_message(pipe.out.get(), std::chrono::milliseconds(1)); }) ==
         Errc::connection);
 }
 
-TEST_CASE("what is no start message is not understood") {
+TEST_CASE("other data than a start message is rejected") {
   const std::string body = encode(kMessage).substr(encode(kMessage).find('\n') + 1);
   const std::string size = std::to_string(body.size());
   for (const std::string& bytes :

@@ -7,7 +7,8 @@
 
 namespace acc::launcher::test {
 
-/// The CPUs of a machine in hwloc's words (HWLOC_SYNTHETIC), all of which may be used.
+/// Returns the CPUs of a machine described in hwloc's synthetic notation (HWLOC_SYNTHETIC). All of
+/// them may be used.
 inline std::vector<Cpu> synthetic_machine(const std::string& description) {
   setenv("HWLOC_SYNTHETIC", description.c_str(), 1);
   std::vector<Cpu> cpus = detect_cpus();
@@ -15,8 +16,9 @@ inline std::vector<Cpu> synthetic_machine(const std::string& description) {
   return cpus;
 }
 
-/// Two sockets of two NUMA nodes of four cores of two threads, numbered as Linux does: CPU n and
-/// n + 16 are one core. Two cores of a node share a cache.
+/// Two sockets with two NUMA nodes each, four cores per node and two threads per core, numbered as
+/// on Linux: CPUs n and n + 16 are the threads of one core. Each pair of cores of a node shares a
+/// cache.
 inline const std::string kBigMachine = "pack:2 group:2 [numa] l3:2 core:2 pu:2(indexes=2*16:16*1)";
 
 }  // namespace acc::launcher::test

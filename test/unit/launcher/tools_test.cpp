@@ -1,4 +1,5 @@
-// What Accelerate leaves to other tools, and what it tells Python programs beyond ranks and FSDP.
+// Tools that Accelerate starts (mpirun, deepspeed), and variables for Python programs beyond ranks
+// and FSDP.
 #include "plan_fixture.hpp"
 #include "support/text.hpp"
 
@@ -11,12 +12,12 @@ using acc::test::contains;
 using test::PlanFixture;
 using Words = std::vector<std::string>;
 
-/// The command's words after the first, which is where the tool lies.
+/// The arguments of the command, without the tool's path.
 Words arguments(const LaunchPlan& plan) {
   return {plan.command.begin() + 1, plan.command.end()};
 }
 
-TEST_CASE("mpirun starts the program where a hostfile is given") {
+TEST_CASE("mpirun starts the program if an MPI hostfile is given") {
   struct Case {
     std::string version;
     Words words;
@@ -43,7 +44,7 @@ TEST_CASE("mpirun starts the program where a hostfile is given") {
   }
 }
 
-TEST_CASE("the mpirun hostfile may stand in the file, and mpirun must be there") {
+TEST_CASE("the MPI hostfile may be set in the file, and mpirun must exist") {
   PlanFixture fixture;
   fixture.environment["PATH"] = "/nowhere";
   const std::string path = fixture
@@ -102,7 +103,7 @@ TEST_CASE("the deepspeed command starts several machines, unless the launcher is
   }
 }
 
-TEST_CASE("the deepspeed command's other machines get the environment by a file") {
+TEST_CASE("the other machines of the deepspeed command get the environment from a file") {
   DeepspeedFixture fixture;
   fixture.environment["GOOD"] = "1";
   fixture.environment["BAD"] = "a b";
@@ -119,7 +120,7 @@ TEST_CASE("the deepspeed command's other machines get the environment by a file"
   CHECK(contains(plan.notices.back(), "BAD"));
 }
 
-TEST_CASE("where there is no deepspeed command, the message says what to do") {
+TEST_CASE("without a deepspeed command the message says what to do") {
   DeepspeedFixture fixture;
   fixture.environment["PATH"] = "/nowhere";
   CHECK_THROWS_WITH_AS(fixture.plan_with({"--deepspeed_hostfile", "h"}),
@@ -132,7 +133,7 @@ TEST_CASE("where there is no deepspeed command, the message says what to do") {
   CHECK(ranks.identity == Identity::torchrun);
 }
 
-TEST_CASE("fp8 settings reach the program with fp8, and not without") {
+TEST_CASE("fp8 settings reach the program only with fp8") {
   const PlanFixture fixture;
   const auto config = [&](const std::string& precision) {
     return fixture
@@ -156,7 +157,7 @@ TEST_CASE("fp8 settings reach the program with fp8, and not without") {
   }
 }
 
-TEST_CASE("tensor, context and sequence parallelism are handed on to Python programs") {
+TEST_CASE("tensor, context and sequence parallelism are passed on to Python programs") {
   const PlanFixture fixture;
   const Words flags = {"--use_fsdp",
                        "--use_parallelism_config",
@@ -187,7 +188,7 @@ TEST_CASE("tensor, context and sequence parallelism are handed on to Python prog
                        doctest::Contains("does not divide the 8 processes"), Error);
 }
 
-TEST_CASE("without use_parallelism_config its settings are for our own runtime alone") {
+TEST_CASE("without use_parallelism_config its settings reach only libacc_runtime") {
   const PlanFixture fixture;
   const auto worker =
       fixture.worker(fixture.plan({"--use_fsdp", "--num_processes", "4",
@@ -197,7 +198,7 @@ TEST_CASE("without use_parallelism_config its settings are for our own runtime a
   CHECK(plugins::settings_from_environment(worker).sharding.shard_size == 2);
 }
 
-TEST_CASE("several RTX 40 cards under an old driver do without direct access") {
+TEST_CASE("several RTX 40 cards under an old driver run without peer-to-peer access") {
   struct Case {
     std::string name;
     int count;

@@ -9,7 +9,7 @@ namespace {
 
 using test::synthetic_machine;
 
-/// CPUs of each group, as the kernel writes lists.
+/// The CPUs of each group, in the kernel's list format.
 std::vector<std::string> groups(const std::vector<Cpu>& cpus, int Cpu::*key) {
   std::vector<std::string> lists;
   for (const std::vector<Cpu>& group : grouped(cpus, key)) {
@@ -18,7 +18,7 @@ std::vector<std::string> groups(const std::vector<Cpu>& cpus, int Cpu::*key) {
   return lists;
 }
 
-TEST_CASE("a machine's CPUs know their core, cache, socket and NUMA node") {
+TEST_CASE("each CPU has its core, cache, socket and NUMA node") {
   using Lists = std::vector<std::string>;
   const std::vector<Cpu> big = synthetic_machine(test::kBigMachine);
   REQUIRE(big.size() == 32);
@@ -33,14 +33,14 @@ TEST_CASE("a machine's CPUs know their core, cache, socket and NUMA node") {
 
   const std::vector<Cpu> no_threads = synthetic_machine("pack:1 [numa] l2:4 core:1 pu:1");
   CHECK(groups(no_threads, &Cpu::core).size() == 4);
-  CHECK(groups(no_threads, &Cpu::cache).size() == 4);  // the last there is
+  CHECK(groups(no_threads, &Cpu::cache).size() == 4);  // the last-level cache
   CHECK(synthetic_machine("pu:1").size() == 1);
   const std::vector<Cpu> bare = synthetic_machine("numa:2 pu:2(indexes=3,7,4,9)");
   CHECK(groups(bare, &Cpu::numa_node) == Lists{"3,7", "4,9"});
   CHECK(groups(bare, &Cpu::core).size() == 4);
 }
 
-/// The CPUs of this thread's affinity mask.
+/// Returns the CPUs in this thread's affinity mask.
 std::vector<int> affinity() {
   cpu_set_t set;
   REQUIRE(::sched_getaffinity(0, sizeof set, &set) == 0);
@@ -61,7 +61,7 @@ std::vector<int> ids(const std::vector<Cpu>& cpus) {
   return numbers;
 }
 
-TEST_CASE("of this machine only those count that the affinity mask leaves") {
+TEST_CASE("only CPUs in the affinity mask count on this machine") {
   cpu_set_t before;
   REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);
   CHECK(ids(detect_cpus()) == affinity());

@@ -15,7 +15,7 @@ using Fixture = test::TorchrunFixture;
 using Streams = std::vector<OutputPlan::Streams>;
 using Words = std::vector<std::string>;
 
-TEST_CASE("flags are spelled as argparse lets people spell them") {
+TEST_CASE("flags may be spelled as argparse allows") {
   struct Case {
     Words words;
     std::string key, text;
@@ -43,7 +43,7 @@ TEST_CASE("flags are spelled as argparse lets people spell them") {
   }
 }
 
-TEST_CASE("wrong flags are refused by name, all at once") {
+TEST_CASE("invalid flags are rejected by name, all at once") {
   const Fixture fixture;
   struct Case {
     Words words;
@@ -52,7 +52,7 @@ TEST_CASE("wrong flags are refused by name, all at once") {
   for (const auto& [words, parts] : {
            Case{{"--nproc-pre-node", "2"},
                 {"unknown flag --nproc-pre-node", "did you mean --nproc-per-node?"}},
-           Case{{"--rdzv", "x"}, {"--rdzv may be --rdzv-backend or --rdzv-endpoint"}},
+           Case{{"--rdzv", "x"}, {"--rdzv is ambiguous: --rdzv-backend or --rdzv-endpoint"}},
            Case{{"-x"}, {"unknown flag -x"}},
            Case{{"--nproc-pre-node", "2", "--max-restarts=x"},
                 {"unknown flag --nproc-pre-node", "--max-restarts must be an integer"}},
@@ -74,9 +74,9 @@ TEST_CASE("wrong flags are refused by name, all at once") {
                  "got \"SIGKILL\"", "--rdzv-conf must be"}},
            Case{{"--nnodes=2", "--node-rank=2"},
                 {"--node-rank 2 must be below the number of machines, 2"}},
-           Case{{"--nnodes=2", "--master-port=0"}, {"name one"}},
+           Case{{"--nnodes=2", "--master-port=0"}, {"set a port"}},
            Case{{"--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=host:0"},
-                {"host:0", "name one"}},
+                {"host:0", "set a port"}},
            Case{{"--nnodes=2", "--standalone"}, {"--standalone is for one machine", "--nnodes 2"}},
            Case{{"-m", "--no-python"}, {"--module", "--no_python"}},
            Case{{"--shutdown-timeout=-1"}, {"--shutdown-timeout must be an integer 0.."}},
@@ -94,7 +94,7 @@ TEST_CASE("wrong flags are refused by name, all at once") {
   CHECK(contains(fixture.refusal({"missing.py"}), "cannot find program missing.py"));
 }
 
-TEST_CASE("a variable stands in for every flag that is not given") {
+TEST_CASE("a PET_ variable replaces each flag that is not given") {
   Fixture fixture;
   fixture.environment.insert({{"PET_NPROC_PER_NODE", "4"},
                               {"PET_MAX_RESTARTS", "3"},
@@ -134,7 +134,7 @@ TEST_CASE("a variable stands in for every flag that is not given") {
   CHECK(contains(message, "PET_LOGS_SPECS: "));
 }
 
-TEST_CASE("workers of this machine") {
+TEST_CASE("number of workers on this machine") {
   struct Case {
     std::string word;
     int gpus, workers;
@@ -152,7 +152,7 @@ TEST_CASE("workers of this machine") {
   }
 }
 
-TEST_CASE("a worker learns who it is") {
+TEST_CASE("a worker's identity in torchrun's variables") {
   Fixture fixture;
   const auto worker = fixture.worker({"--nproc-per-node=2", "--role=r", "--max-restarts=2",
                                       "--signals-to-handle=SIGUSR1,SIGTERM", "train.py"},
@@ -177,7 +177,7 @@ TEST_CASE("a worker learns who it is") {
     CAPTURE(name);
     CHECK(plugins::variable(worker, name) == value);
   }
-  // Those whose values are random, ours, and nothing else.
+  // Exactly the variables with random values, and those of acclaunch.
   std::set<std::string> rest;
   for (const auto& [name, value] : worker) {
     if (!expected.contains(name) && !fixture.environment.contains(name)) {
@@ -216,7 +216,7 @@ TEST_CASE("a virtual local rank is 0 with one GPU") {
   CHECK(contains(fixture.refusal(words), "CUDA_VISIBLE_DEVICES is \"4\""));
 }
 
-TEST_CASE("what a C++ program inherits is in the plan") {
+TEST_CASE("settings that a C++ program inherits are in the plan") {
   Fixture fixture;
   fixture.environment.insert({{"ACCELERATE_USE_FSDP", "true"},
                               {"FSDP_SHARDING_STRATEGY", "SHARD_GRAD_OP"},
@@ -232,7 +232,7 @@ TEST_CASE("what a C++ program inherits is in the plan") {
   CHECK(contains(fixture.notices({"train.py"}), "FSDP_SHARDING_STRATEGY must be FULL_SHARD"));
 }
 
-TEST_CASE("torchrun's variables count under Accelerate's flags, where it has none of its own") {
+TEST_CASE("torchrun's variables count for options without an Accelerate flag") {
   test::PlanFixture fixture(accelerate_face());
   fixture.set_gpus(2, 2);
   const Words words = {"--multi_gpu", "--num_processes", "2", "./train"};
@@ -265,7 +265,7 @@ TEST_CASE("torchrun's variables count under Accelerate's flags, where it has non
   CHECK(contains(message, "PET_SHUTDOWN_TIMEOUT must be an integer"));
 }
 
-TEST_CASE("every file is a Python program but a binary") {
+TEST_CASE("every file except a binary is a Python program") {
   Fixture fixture;
   fixture.write("script", "print(1)\n");
   fixture.write("binary",
@@ -292,7 +292,7 @@ TEST_CASE("every file is a Python program but a binary") {
   CHECK(worker_command(plan, 12) == Words{python, "-u", "train.py", "12-12", "$$"});
 }
 
-TEST_CASE("torchrun's help is whole") {
+TEST_CASE("torchrun's help lists every flag") {
   const std::string help = help_text(torchrun_face());
   for (const plugins::SettingRow& row : torchrun_face().table) {
     std::string flag = "--" + std::string(row.key);

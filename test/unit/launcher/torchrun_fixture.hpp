@@ -7,7 +7,7 @@
 
 namespace acc::launcher::test {
 
-/// A machine on which the torchrun face plans.
+/// A machine for planning tests of the torchrun front end.
 class TorchrunFixture : public PlanFixture {
  public:
   TorchrunFixture() : PlanFixture(torchrun_face()) {
@@ -18,7 +18,7 @@ class TorchrunFixture : public PlanFixture {
   }
 };
 
-/// The same words with the program at the end.
+/// Returns the words with the program appended.
 inline std::vector<std::string> with_program(std::vector<std::string> words) {
   words.emplace_back("train.py");
   return words;

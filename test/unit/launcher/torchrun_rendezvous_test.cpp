@@ -12,7 +12,7 @@ using Backend = RendezvousPlan::Backend;
 using Fixture = test::TorchrunFixture;
 using Words = std::vector<std::string>;
 
-TEST_CASE("how machines meet") {
+TEST_CASE("rendezvous of the machines") {
   struct Case {
     Words words;
     Backend backend;
@@ -107,12 +107,12 @@ TEST_CASE("how machines meet") {
         "10.0.0.7");
 }
 
-TEST_CASE("a flag without effect is said") {
+TEST_CASE("a flag without effect gets a notice") {
   const Fixture fixture;
   CHECK(fixture.notices({"train.py"}).empty());
   CHECK(fixture.notices({"--standalone", "--rdzv-id=x", "--master-port=1", "train.py"}) ==
-        "--rdzv-id has no effect: one machine stands alone\n"
-        "--master-port has no effect: one machine stands alone\n");
+        "--rdzv-id has no effect with a single standalone machine\n"
+        "--master-port has no effect with a single standalone machine\n");
   CHECK(contains(
       fixture.notices({"--nnodes=2", "--rdzv-backend=c10d", "--master-port=1", "train.py"}),
       "--master-port has no effect with c10d"));

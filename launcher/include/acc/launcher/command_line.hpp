@@ -10,28 +10,29 @@
 
 namespace acc::launcher {
 
-/// What the program was asked to do: to start workers through a face, or a sub-command.
+/// What acclaunch was asked to do: start workers through a front end, or run a subcommand.
 struct CommandLine {
   const Face* face = nullptr;
-  const SubCommand* sub_command = nullptr;  ///< counts where it is not null
+  const SubCommand* sub_command = nullptr;  ///< takes precedence over `face` if not null
   bool names_face = false;                  ///< `acclaunch torchrun`, or a link of that name
-  std::span<const std::string> arguments;   ///< that follow the words that chose it
+  std::span<const std::string> arguments;   ///< the arguments after the words that selected it
 };
 
-/// The first argument chooses; else the name that the program was called under, such as a link
-/// `torchrun`; else it is `launch`. Points into `arguments`.
+/// Selects the front end or subcommand by the name that the program was called under, such as a
+/// link `torchrun`, else by the first argument; the default is `launch`. The result points into
+/// `arguments`.
 CommandLine read_command_line(std::string_view called_as, std::span<const std::string> arguments);
 
-/// `; did you mean the sub-command config?`, where the program that was not found is the first word
-/// and looks like one; else nothing.
+/// Returns `; did you mean the sub-command config?` if the program that was not found is the first
+/// argument and resembles a subcommand; else an empty string.
 std::string sub_command_meant(const Flags& flags);
 
-/// `help [COMMAND]` as `[COMMAND] --help`; other arguments as they are. Throws
-/// Error(invalid_argument) for a COMMAND that there is not.
+/// Rewrites `help [COMMAND]` to `[COMMAND] --help` and returns other arguments unchanged. Throws
+/// Error(invalid_argument) for an unknown COMMAND.
 std::vector<std::string> with_help_as_flag(std::vector<std::string> arguments);
 
-/// Text of `acclaunch --help`: the flags that most launches need, and the names and one-line helps
-/// of all commands.
+/// Returns the text of `acclaunch --help`: the flags that most launches need, and the names of all
+/// commands with a one-line help.
 std::string first_help_page();
 
 }  // namespace acc::launcher

@@ -6,8 +6,8 @@
 
 namespace acc::launcher {
 
-/// Where Accelerate keeps the configuration of a launch that names none:
-/// `$HF_HOME/accelerate/default_config.yaml`.
+/// Returns the path of the configuration file that Accelerate uses without --config_file:
+/// `$HF_HOME/accelerate/default_config.yaml`. The file need not exist.
 std::filesystem::path default_config_path(const plugins::Environment& environment);
 
 }  // namespace acc::launcher

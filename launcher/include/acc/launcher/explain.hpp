@@ -7,18 +7,21 @@
 
 namespace acc::launcher {
 
-/// What `acclaunch explain` prints: every setting with its value and source, the layout of the
-/// ranks, where they meet, run and write, their command, and what they get that `parent` has not.
+/// Returns the text of `acclaunch explain`: every setting with its value and source, the rank
+/// layout, the rendezvous, GPUs and cores, output files, the workers' command, and the variables
+/// that the workers get in addition to `parent`, this process's environment.
 std::string explain(const LaunchPlan& plan, const plugins::Environment& parent);
 
-/// The same as one JSON object; docs/explain.md describes it.
+/// Returns the same as one JSON object, described in docs/explain.md. `face` is the name of the
+/// front end.
 std::string explain_json(std::string_view face, const LaunchPlan& plan,
                          const plugins::Environment& parent);
 
-/// The object for a plan that was refused with this message.
+/// Returns the JSON object for a command line that was rejected with this error message.
 std::string explain_refusal_json(std::string_view face, const std::string& message);
 
-/// Markdown tables made from the settings table: docs/environment.md and docs/configuration.md.
+/// Markdown tables generated from the settings table and the list of variables: the contents of
+/// docs/environment.md and docs/configuration.md.
 std::string environment_document();
 std::string configuration_document();
 

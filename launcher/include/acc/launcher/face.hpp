@@ -11,31 +11,32 @@
 
 namespace acc::launcher {
 
+/// One-letter spelling of a flag.
 struct ShortFlag {
   char letter;
   std::string_view key;
 };
 
-/// A flag of the original that acclaunch knows and does not do. A trailing `*` in `key` stands for
-/// any rest.
+/// A flag of the original launcher that acclaunch recognises but does not support. A trailing `*`
+/// in `key` matches any rest.
 struct RefusedFlag {
   std::string_view key;
   std::string_view reason;
 };
 
-/// One of the command lines that acclaunch speaks. Each has a table of flags of its own, and all
-/// end in the same LaunchPlan.
+/// A front end: one of the command lines that acclaunch accepts. Each front end has its own table
+/// of flags; all of them produce a LaunchPlan.
 struct Face {
-  std::string_view name;   ///< sub-command, and the name of a link that stands for it
-  std::string_view usage;  ///< what --help says above the flags
+  std::string_view name;   ///< subcommand, and the name of a link to acclaunch that selects it
+  std::string_view usage;  ///< text of --help above the flags
   std::span<const plugins::SettingRow> table;
   std::span<const ShortFlag> short_flags;
   std::span<const RefusedFlag> refused;
   char separator = '_';      ///< between the words of a flag, in help and messages
-  bool abbreviates = false;  ///< a beginning that only one long flag has stands for it
+  bool abbreviates = false;  ///< accept an unambiguous prefix of a long flag
 
-  /// Decides everything before anything is started. Throws Error with the faults of the command
-  /// line and all others of a stage.
+  /// Makes all decisions of a launch, before anything is started. Throws Error with every fault of
+  /// the command line and of the stage that failed.
   LaunchPlan (*plan)(const Flags& flags, const plugins::Environment& environment,
                      const HostFacts& facts);
 };
@@ -43,17 +44,18 @@ struct Face {
 const Face& accelerate_face() noexcept;  ///< `acclaunch [launch]`: the flags of `accelerate launch`
 const Face& torchrun_face() noexcept;    ///< `acclaunch torchrun`
 const Face& deepspeed_face() noexcept;   ///< `acclaunch deepspeed`
-const Face& self_test_face() noexcept;   ///< `acclaunch test`: a launch of our own program
-const Face& doctor_face() noexcept;      ///< `acclaunch doctor`: one of our own on each machine
+const Face& self_test_face() noexcept;   ///< `acclaunch test`: launches a built-in training program
+const Face& doctor_face() noexcept;      ///< `acclaunch doctor`: a check program on each machine
 
-/// The face of that name, or nullptr.
+/// Returns the front end of that name, or nullptr.
 const Face* find_face(std::string_view name) noexcept;
 
-/// Takes apart what stands before and after the program. A long flag may be spelled with `-` or
-/// `_`, its value follows `=` or a blank; that of a short flag may be attached.
+/// Splits a command line into flags, program and program arguments. A long flag may be spelled with
+/// `-` or `_`; its value follows `=` or is the next argument. The value of a short flag may be
+/// attached to it. Does not throw: faults are collected in the result.
 Flags parse_flags(const Face& face, std::span<const std::string> arguments);
 
-/// Text of --help, made from the face's table.
+/// Returns the text of --help, generated from the front end's table.
 std::string help_text(const Face& face);
 
 }  // namespace acc::launcher

@@ -8,27 +8,28 @@
 
 namespace acc::launcher {
 
-/// A command line, taken apart but not judged: the plan checks the values, and raises the faults
-/// together with its own.
+/// A parsed command line whose values are not checked yet. The planner checks them and reports
+/// `faults` together with the errors that it finds itself.
 struct Flags {
+  /// One flag with its value.
   struct Value {
-    std::string key;      ///< of the face's table
+    std::string key;      ///< row of the front end's table
     std::string text;     ///< `true` for a toggle
-    std::string written;  ///< as the user spelled the flag, for messages
+    std::string written;  ///< the flag as the user spelled it, for messages
   };
 
-  bool wants_help = false;     ///< --help or -h: nothing after it was read
+  bool wants_help = false;     ///< --help or -h; nothing after it was parsed
   bool wants_version = false;  ///< --version
-  std::vector<Value> values;   ///< in the order of the command line; the last of a key counts
+  std::vector<Value> values;   ///< in command-line order; the last value of a key counts
   std::string program;         ///< empty: none was given
-  bool needs_program = true;   ///< `explain` can do without
-  bool one_process_a_machine = false;      ///< where nobody says how many: `doctor`
-  std::vector<std::string> arguments;      ///< everything after the program
-  std::vector<std::string> own_arguments;  ///< everything before it
-  std::vector<std::string> typed;          ///< all of it, behind the name of the face
-  plugins::Faults faults;                  ///< unknown flags, and values that are missing
+  bool needs_program = true;   ///< false for `explain`, which can work without a program
+  bool one_process_a_machine = false;  ///< default of one worker per machine, for `doctor`
+  std::vector<std::string> arguments;      ///< arguments after the program
+  std::vector<std::string> own_arguments;  ///< arguments before the program
+  std::vector<std::string> typed;          ///< all arguments, after the front end's name
+  plugins::Faults faults;                  ///< unknown flags and missing values
 
-  /// The last value of `key`, or nullptr.
+  /// Returns the last value of `key`, or nullptr.
   [[nodiscard]] const Value* find(std::string_view key) const;
 };
 

@@ -9,36 +9,38 @@
 
 namespace acc::launcher {
 
-/// A hardware thread, which the kernel calls a CPU, and what it is part of.
+/// A hardware thread, which the kernel calls a CPU, with its place in the topology. Indices count
+/// from 0 over the whole machine unless they are the kernel's.
 struct Cpu {
-  int id = 0;         ///< the kernel's number, by which processes are bound
-  int core = 0;       ///< physical core; counted over the machine, as the next two
-  int cache = 0;      ///< last-level cache: a core complex
-  int socket = 0;     ///< package
-  int numa_node = 0;  ///< whose memory is nearest; the kernel's number
+  int id = 0;         ///< the kernel's number, used to bind processes
+  int core = 0;       ///< index of the physical core
+  int cache = 0;      ///< index of the last-level cache (core complex)
+  int socket = 0;     ///< index of the package
+  int numa_node = 0;  ///< NUMA node with the nearest memory; the kernel's number
 };
 
-/// What the decisions need to know of this machine and process. Tests fill it in by hand.
+/// Facts about this machine and process that planning depends on. A planner reads nothing else from
+/// the machine, so tests fill in this struct by hand.
 struct HostFacts {
-  std::vector<Cpu> cpus = {Cpu{}};  ///< those that this process may run on, by rising id
-  GpuFacts gpu;                     ///< what the driver shows
-  std::vector<int> visible_gpus;    ///< of those, the ones that CUDA_VISIBLE_DEVICES leaves
+  std::vector<Cpu> cpus = {Cpu{}};  ///< CPUs that this process may run on, by ascending id
+  GpuFacts gpu;                     ///< all GPUs that the driver reports
+  std::vector<int> visible_gpus;    ///< indices of the GPUs that CUDA_VISIBLE_DEVICES selects
   std::string hostname;
-  std::string domain_name;  ///< "job-1.svc.ns.svc.cluster.local", as /etc/hosts says it; or empty
-  /// Command lines of the processes that this one descends from, its own kind left out; the nearest
-  /// first. Only under Slurm and PMI, where they tell what no variable does.
+  std::string domain_name;  ///< "job-1.svc.ns.svc.cluster.local", from /etc/hosts; or empty
+  /// Command lines of the ancestor processes, the nearest first, without other acclaunch processes.
+  /// Filled only under Slurm and PMI, where they hold facts that no variable does.
   std::vector<std::vector<std::string>> ancestors;
   std::filesystem::path working_directory;
-  std::filesystem::path executable_directory;  ///< where acclaunch itself lies
-  std::filesystem::path scratch_directory;     ///< unique to this run, not made yet
+  std::filesystem::path executable_directory;  ///< folder of the acclaunch executable
+  std::filesystem::path scratch_directory;     ///< unique to this run; not created yet
 };
 
-/// As the kernel has it.
+/// Returns the host name that the kernel reports (gethostname).
 std::string host_name();
 
-/// Asks the machine. ACC_SYS_ROOT says where sysfs is, if not in /sys. With ACC_SIMULATE_GPUS=N
-/// there are N GPUs that need not exist, spread over the NUMA nodes. Throws Error(config) where
-/// that is no number of GPUs.
+/// Collects the facts of this machine. ACC_SYS_ROOT replaces /sys. ACC_SIMULATE_GPUS=N replaces the
+/// GPUs by N simulated ones, spread over the NUMA nodes; throws Error(config) if N is not a valid
+/// number of GPUs.
 HostFacts detect_host_facts(const plugins::Environment& environment);
 
 }  // namespace acc::launcher

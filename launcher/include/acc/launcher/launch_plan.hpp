@@ -16,77 +16,78 @@
 
 namespace acc::launcher {
 
-/// What the workers are, apart from how their state is sharded.
+/// Training mode of the workers. How they shard their state is in `LaunchPlan::sharding`.
 enum class Mode { plain, multi_gpu, fsdp, deepspeed };
 
-/// The settings that are in force, as acc::plugins names them: `fsdp`, `deepspeed` or `none`.
+/// Returns acc::plugins' name for the settings that apply in a mode: `fsdp`, `deepspeed` or `none`.
 std::string_view origin_of(Mode mode) noexcept;
 
-/// By which variables a worker is told who it is.
+/// Set of environment variables that tell a worker its rank.
 enum class Identity {
-  none,       ///< one process that is told nothing: a script on its own, mpirun, pdsh
-  torchrun,   ///< RANK, LOCAL_RANK, GROUP_RANK, TORCHELASTIC_*, …
-  deepspeed,  ///< those of DeepSpeed's launcher: LOCAL_SIZE, CROSS_RANK, …
+  none,       ///< none: a single process, or a command that starts ranks itself (mpirun, pdsh)
+  torchrun,   ///< torchrun's: RANK, LOCAL_RANK, GROUP_RANK, TORCHELASTIC_*, …
+  deepspeed,  ///< DeepSpeed's launcher's: RANK, LOCAL_SIZE, CROSS_RANK, …
 };
 
-/// How the machines of a job find each other.
+/// Rendezvous: how the machines of a job find each other and agree on ranks.
 struct RendezvousPlan {
   enum class Backend {
-    none,   ///< there is nobody to meet and no store: Identity::none
-    fixed,  ///< "static": machine_rank is given, machine 0 serves the store at address:port
-    c10d,   ///< the address is that of a daemon, or of a machine that serves; ranks are handed out
+    none,   ///< no rendezvous and no store; used with Identity::none
+    fixed,  ///< "static": machine_rank is given; machine 0 serves the store at address:port
+    c10d,   ///< a daemon or one of the machines serves the address and assigns the ranks
   };
 
   Backend backend = Backend::fixed;
-  int min_machines = 1;  ///< below num_machines where fewer will do
+  int min_machines = 1;  ///< smaller than num_machines if the job may start with fewer
   std::string address = "127.0.0.1";
   std::uint16_t port = 29500;
-  bool port_was_given = false;  ///< a given port that is in use is an error, the default one is not
-  std::string local_address;    ///< where the others reach this machine; empty: found out
+  bool port_was_given = false;  ///< a given port in use is an error; the default one is replaced
+  std::string local_address;    ///< address at which other machines reach this one; empty: detect
   std::string run_id = "none";
   std::chrono::seconds join_timeout{900};
-  std::chrono::seconds last_call_timeout{30};          ///< for more machines, once there are enough
-  std::chrono::milliseconds heartbeat_timeout{5'000};  ///< a silent machine is out after it
-  std::chrono::seconds close_timeout{30};  ///< c10d: late comers hear for so long that it is over
-  std::optional<bool> is_host;             ///< c10d: serve at the address, or not; empty: find out
-  bool machine_rank_was_given = false;     ///< c10d: then it decides the order of ranks
+  std::chrono::seconds last_call_timeout{30};  ///< wait for more machines after min_machines joined
+  std::chrono::milliseconds heartbeat_timeout{5'000};  ///< a machine silent for longer is lost
+  std::chrono::seconds close_timeout{30};  ///< c10d: time to inform late machines of the job's end
+  std::optional<bool> is_host;             ///< c10d: this machine serves; empty: detect
+  bool machine_rank_was_given = false;     ///< c10d: machine_rank then decides the order of ranks
 };
 
-/// Where the workers' output goes besides, or instead of, the launcher's own streams.
+/// Destinations of the workers' output besides, or instead of, the launcher's own streams.
 struct OutputPlan {
-  /// Which of a worker's streams: bit 0 stdout, bit 1 stderr, as torchrun's -r and -t count.
+  /// Set of a worker's streams: bit 0 is stdout, bit 1 is stderr, as in torchrun's -r and -t.
   using Streams = unsigned;
 
-  /// Unique to this run. Below it `attempt_N/LOCAL_RANK/` holds stdout.log and stderr.log, where
-  /// asked for, and error.json, which TORCHELASTIC_ERROR_FILE names. While the workers run it also
+  /// Folder of this run. `attempt_N/LOCAL_RANK/` in it holds stdout.log and stderr.log, if
+  /// requested, and error.json, which TORCHELASTIC_ERROR_FILE names. While the workers run it also
   /// holds their flight records.
   std::string directory;
-  bool keeps_directory = false;  ///< the user wants its files; else it goes with the job
-  /// The user named no place: it lies in a temporary folder of the job's own, which is for nobody
-  /// else to look into.
+  bool keeps_directory = false;  ///< the user wants the files; else they are removed with the job
+  /// The user named no folder: `directory` is in a temporary folder of the job that only this user
+  /// may read.
   bool is_private = false;
   std::vector<Streams> to_file;     ///< by local rank; empty: none
   std::vector<Streams> to_console;  ///< by local rank; empty: all
   /// Lines with one of these words also go to attempt_N/filtered_stdout.log, filtered_stderr.log.
   std::vector<std::string> stdout_filters;
   std::vector<std::string> stderr_filters;
-  std::string line_prefix;  ///< torchrun's template; empty: ours
+  std::string line_prefix;  ///< torchrun's template; empty: acclaunch's default prefix
   bool folds_lines = false;
-  bool status_line = true;  ///< where there is a terminal
+  bool status_line = true;  ///< show the status line if stderr is a terminal
 };
 
-/// Where the files of one worker are, in that round.
+/// Returns the folder with the files of one worker in one round.
 std::string worker_folder(const OutputPlan& output, int round, int local_rank);
-/// Among them the one that ACC_FLIGHT_RECORD names.
+/// Returns the path of the worker's flight record, which ACC_FLIGHT_RECORD names.
 std::string flight_record_of(const OutputPlan& output, int round, int local_rank);
 
-/// Text to be added to a file before the start.
+/// Text to append to a file before the start.
 struct AppendedFile {
   std::string path;
   std::string text;
 };
 
-/// A launcher that was started for one rank: its place among the others of its machine.
+/// Rank slot of a launcher that was started once per rank: its position among the launchers of its
+/// machine.
 struct Seat {
   int local_rank = 0;
   int local_world_size = 1;
@@ -95,22 +96,24 @@ struct Seat {
   std::vector<int> local_world_sizes{};  ///< by node rank; empty: the same on all machines
 };
 
-/// The manager of jobs that this launcher found itself under.
+/// Job manager (Slurm, mpirun, Kubernetes, …) that this launcher runs under.
 struct JobManager {
-  std::string name;         ///< empty: none, a terminal
+  std::string name;         ///< empty: no manager, for example in a terminal
   std::string job;          ///< "Slurm job 17, step 0"
-  std::string detected_by;  ///< the variables that say so
-  /// What all machines print comes to one place: what is the job's alone is printed by one of them.
+  std::string detected_by;  ///< variables by which the manager was recognised
+  /// The manager merges the output of all machines into one stream: one machine prints the lines
+  /// that concern the whole job.
   bool merges_output = false;
-  /// Sends its signals to every process itself: a second one does not insist.
+  /// The manager sends each signal to every process itself. A second signal is then no request to
+  /// force the stop.
   bool signals_everybody = false;
 };
 
-/// All that is decided before anything is started. Built once, by a face; nothing later reads a
-/// flag, a file or the environment. `settings` keeps every value with its source for `explain`.
+/// All decisions about a launch. A front end builds it once before anything is started; later code
+/// reads no flag, file or variable. `settings` keeps every value with its source for `explain`.
 struct LaunchPlan {
-  /// Program and its arguments, ready for exec but for `${local_rank}` where
-  /// `replaces_local_rank` says so.
+  /// Program and arguments for exec. `${local_rank}` in them is replaced first if
+  /// `replaces_local_rank` is set.
   std::vector<std::string> command;
   bool replaces_local_rank = false;
   std::string working_directory;
@@ -118,87 +121,93 @@ struct LaunchPlan {
   Mode mode = Mode::plain;
   Identity identity = Identity::torchrun;
   plugins::Device device = plugins::Device::cpu;
-  plugins::ShardingSettings sharding;  ///< what the workers will make of their environment
-  std::vector<std::string> gpu_ids;    ///< empty: leave CUDA_VISIBLE_DEVICES as it is
+  plugins::ShardingSettings sharding;  ///< as the workers will read it from their environment
+  std::vector<std::string> gpu_ids;    ///< empty: leave CUDA_VISIBLE_DEVICES unchanged
 
-  GpuFacts gpus;  ///< of this machine, for `explain`
+  GpuFacts gpus;  ///< GPUs of this machine, for `explain`
   NumaBinding numa_binding = NumaBinding::none;
-  std::vector<Placement> placements;  ///< of this machine's workers, by local rank
+  std::vector<Placement> placements;  ///< this machine's workers, by local rank
 
   RendezvousPlan rendezvous;
-  int num_machines = 1;  ///< at most
-  int machine_rank = 0;  ///< Backend::c10d: a wish at most
-  /// Over all machines; 0: as many as the machines bring. Ranks follow in the order of machines.
+  int num_machines = 1;  ///< maximum number
+  int machine_rank = 0;  ///< Backend::c10d: a preference, used only if it was given
+  /// Number of workers on all machines; 0: decided by the rendezvous, since each machine brings its
+  /// own number. Ranks follow the order of the machines.
   int num_processes = 1;
-  int local_world_size = 1;  ///< on this machine
+  int local_world_size = 1;  ///< number of workers on this machine
 
   JobManager manager;
-  /// This launcher supervises one worker, as others on this machine do: num_machines,
-  /// machine_rank and num_processes then count launchers, which are workers.
+  /// Set if the job manager started one launcher per rank. num_machines, machine_rank and
+  /// num_processes then count launchers, each of which has one worker.
   std::optional<Seat> seat;
-  /// The job runs elsewhere; of what else is decided here only faults and notices count.
+  /// Set if this process only starts launchers on other machines. The rest of the plan is then
+  /// used for its faults and notices only.
   std::optional<StartPlan> start;
-  /// Standard input is a starter's: start/control_message.hpp. Workers do not get it.
+  /// Standard input carries the control messages of the acclaunch that started this one
+  /// (start/control_message.hpp). Workers do not get it.
   bool is_controlled = false;
 
-  std::optional<int> stdin_rank = 0;  ///< the worker that gets standard input; empty: none
+  std::optional<int> stdin_rank = 0;  ///< rank that reads standard input; empty: none
   std::string role = "default";
-  bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees its own GPU alone
+  bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees only its own GPU
   int max_restarts = 0;
-  /// End the job, and are named in TORCHELASTIC_SIGNALS_TO_HANDLE. The usual four always end it.
+  /// Signals that stop the job and are listed in TORCHELASTIC_SIGNALS_TO_HANDLE. The four default
+  /// signals stop the job even if they are not in this list.
   std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  std::chrono::seconds shutdown_timeout{30};
-  std::chrono::seconds time_limit{0};        ///< of the whole job; 0: none
-  std::chrono::seconds restart_backoff{60};  ///< longest pause before a restart
-  std::chrono::seconds stuck_timeout{0};     ///< in uninterruptible sleep; 0: no limit
-  bool keeps_exit_status = true;             ///< of the worker that failed; else a failure is 1
+  std::chrono::seconds shutdown_timeout{30};  ///< time from SIGTERM to SIGKILL
+  std::chrono::seconds time_limit{0};         ///< for the whole job; 0: none
+  std::chrono::seconds restart_backoff{60};   ///< longest pause before a restart
+  std::chrono::seconds stuck_timeout{0};      ///< limit for uninterruptible sleep; 0: no limit
+  bool keeps_exit_status = true;  ///< exit with the failed worker's status; else with 1
 
   OutputPlan output;
 
-  /// What the workers get besides their identity, which `worker_environment` adds, and what they
-  /// do not get of the parent's.
+  /// Variables that the workers get in addition to the parent's, without their identity, which
+  /// `worker_environment` adds.
   plugins::Environment environment;
-  std::set<std::string> removed_variables;
+  std::set<std::string> removed_variables;  ///< variables of the parent that the workers do not get
   std::optional<AppendedFile> appended_file;
   plugins::Settings settings;
-  /// What a DeepSpeed JSON file says of the settings table, where the face has a table of its own.
+  /// Settings from a DeepSpeed JSON file, for a front end whose own table lacks these keys.
   std::optional<plugins::Settings> file_settings;
   std::vector<std::string> notices;  ///< one line each, printed once before the start
-  /// The program itself says why it ends with status 1: no report of a failed worker then.
+  /// The program prints its own reason for exit status 1, so the launcher prints no failure report.
   bool explains_failure = false;
-  /// Run on this machine where the job's could not meet; empty: nothing.
+  /// Command to run on this machine if the rendezvous failed; empty: none.
   std::vector<std::string> unmet_command;
-  std::string success;  ///< a line for stdout when all workers have succeeded
+  std::string success;  ///< line for stdout after all workers have succeeded
 };
 
-/// Who this machine's workers are in the job: what the rendezvous answers.
+/// Result of the rendezvous for this machine: the ranks of its workers and where their store is.
 struct Assignment {
   int machine_rank = 0;
   int num_machines = 1;
-  int first_rank = 0;  ///< of this machine's workers
+  int first_rank = 0;  ///< rank of this machine's first worker
   int local_world_size = 1;
   std::vector<int> local_world_sizes = {};  ///< by machine_rank; empty: the same on all machines
   int world_size = 1;
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 0;
   std::string run_id = "none";
-  int round = 0;          ///< of the job, from 0
-  int restart_count = 0;  ///< rounds before it that ended with a failure
-  std::string secret{};   ///< of the job's workers; empty: they get none
+  int round = 0;          ///< number of the job's round, from 0
+  int restart_count = 0;  ///< earlier rounds that ended with a failure
+  std::string secret{};   ///< shared secret of the job's workers; empty: none
 };
 
-/// The assignment of a plan that leaves nothing to be found out but the store's port; machines that
-/// may bring what they like bring as much as this one.
+/// Returns the assignment that follows from the plan alone, before the rendezvous. Machines with an
+/// undecided number of workers are assumed to have as many as this one.
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port);
 
-/// The complete environment of one worker: the parent's, the plan's, and who it is.
+/// Returns the complete environment of one worker: the parent's variables, the plan's, and the
+/// worker's identity.
 plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
                                         const plugins::Environment& parent, int local_rank);
 
-/// Local rank of the machine's first worker that this launcher starts.
+/// Returns the local rank of the first worker that this launcher starts: 0, except with a rank
+/// slot.
 int first_local_rank(const LaunchPlan& plan) noexcept;
 
-/// The command of one worker.
+/// Returns the command line of one worker.
 std::vector<std::string> worker_command(const LaunchPlan& plan, int local_rank);
 
 }  // namespace acc::launcher

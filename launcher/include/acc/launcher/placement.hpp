@@ -8,44 +8,48 @@
 
 namespace acc::launcher {
 
-/// Which CPUs a worker may run on. From `node` on as torchrun's --numa-binding, where the node is
-/// that of the worker's GPU. Workers on the CPU, for which torchrun has nothing, are spread evenly
-/// over the physical cores, node by node, and have the node they come to lie on.
+/// CPU binding policy of the workers. The values from `node` on are those of torchrun's
+/// --numa-binding; "the node" is the NUMA node of the worker's GPU. torchrun has no rule for
+/// workers on the CPU: they are spread evenly over the physical cores, node by node, and "the node"
+/// is the one that a worker's first core belongs to.
 enum class NumaBinding {
-  none,
-  affinity,   ///< Accelerate's --enable_cpu_affinity: `node` where there are GPUs, and who cannot
-              ///< be bound runs unbound; on the CPU an equal part of the physical cores
-  node,       ///< all of the node
-  socket,     ///< all of the node's socket
-  exclusive,  ///< physical cores of the node that no other worker or GPU of it has
-  core_complex,  ///< one last-level cache of the node: the largest first, then round robin
+  none,       ///< no binding
+  affinity,   ///< Accelerate's --enable_cpu_affinity. With GPUs: like `node`, but a worker whose
+              ///< node is unknown runs unbound. On the CPU: an equal part of the physical cores.
+  node,       ///< all CPUs of the node
+  socket,     ///< all CPUs of the node's socket
+  exclusive,  ///< physical cores of the node that no other worker or GPU of the node uses
+  core_complex,  ///< CPUs of one last-level cache of the node: the largest first, then round robin
 };
 
-/// none, node, socket, exclusive, core-complex (or core_complex). Anything else is a mistake of
-/// ours: throws Error(internal).
+/// Parses none, node, socket, exclusive or core-complex (also core_complex). The settings table has
+/// checked the word before, so another one throws Error(internal).
 NumaBinding numa_binding(std::string_view name);
+/// Returns the name that `numa_binding` parses.
 std::string_view to_string(NumaBinding binding) noexcept;
 
-/// Where one worker of this machine runs.
+/// GPU, NUMA node and CPUs of one worker of this machine.
 struct Placement {
-  int gpu = -1;           ///< index into the driver's devices; -1: it computes on the CPU
-  int numa_node = -1;     ///< that its memory should come from; -1: the kernel's choice
-  std::vector<int> cpus;  ///< that it may run on; empty: all that the launcher may
+  int gpu = -1;           ///< index into the driver's devices; -1: the worker computes on the CPU
+  int numa_node = -1;     ///< preferred node for the worker's memory; -1: the kernel's choice
+  std::vector<int> cpus;  ///< CPUs that the worker may run on; empty: all of the launcher's
 };
 
+/// Result of `place_workers`.
 struct Placements {
   std::vector<Placement> workers;    ///< by local rank
-  std::vector<std::string> notices;  ///< why a worker is not bound as one would think
+  std::vector<std::string> notices;  ///< reasons why a worker is not bound as requested
 };
 
-/// `gpus`: those that the workers see, in CUDA's order; worker n computes on the n-th, and begins
-/// again where there are fewer. Empty: on the CPU. Throws Error(config) for a binding that this
-/// machine cannot give.
+/// Assigns a GPU and CPUs to each worker of this machine. `gpus` lists the devices that the workers
+/// see, in CUDA's order: worker n gets device n modulo the number of devices. An empty list means
+/// that the workers compute on the CPU. Throws Error(config) if this machine cannot provide the
+/// binding.
 Placements place_workers(int local_world_size, const std::vector<int>& gpus, NumaBinding binding,
                          const HostFacts& facts);
 
-/// How many physical cores each of these workers has, at least 1; cores that several may run on
-/// count in part. The fewest where workers differ, since the slowest rank sets the pace.
+/// Returns the number of physical cores of the worker that has the fewest, at least 1: the slowest
+/// rank determines the speed of the job. A core that k workers may use counts as 1/k for each.
 int cores_per_worker(const std::vector<Placement>& workers, const HostFacts& facts);
 
 }  // namespace acc::launcher

@@ -7,31 +7,33 @@
 
 namespace acc::launcher {
 
-/// One machine that the job is to be started on.
+/// One machine to start a launcher on.
 struct StartMachine {
-  std::string name;  ///< as ssh understands it: `[USER@]HOST`, an alias of its configuration too
-  plugins::Environment variables;  ///< its own: machine rank, its number of workers
+  std::string name;  ///< destination for ssh: `[USER@]HOST`, or an alias in ssh's configuration
+  plugins::Environment variables;  ///< variables of this machine only, such as its machine rank
 };
 
-/// A job whose machines are started from here: acclaunch itself runs on each of them and hears of
-/// this process through its standard input (`start/control_message.hpp`).
+/// Plan of a job whose machines are started from this process. acclaunch runs on each machine and
+/// receives control messages from this process on its standard input
+/// (`start/control_message.hpp`).
 struct StartPlan {
   enum class Means {
-    ssh,   ///< an OpenSSH client for each machine
-    pdsh,  ///< one pdsh for all; it carries no control messages, so signals end the connection
-    srun,  ///< one srun of the Slurm job that this process belongs to; machines have no variables
+    ssh,   ///< one OpenSSH client per machine
+    pdsh,  ///< one pdsh for all machines. It carries no control messages: a signal to it closes the
+           ///< connections, which ends the job.
+    srun,  ///< one srun in the Slurm job that this process belongs to; machines have no variables
   };
 
   Means means = Means::ssh;
   std::vector<StartMachine> machines;  ///< by machine rank
-  std::vector<std::string> arguments;  ///< of acclaunch on each machine, the face's name first
-  std::string executable;              ///< acclaunch as it lies here; else PATH there is asked
-  std::string working_directory;       ///< there too
-  /// For all machines, besides what is there and what goes along of this process's
-  /// (`start/carried_environment.hpp`).
+  std::vector<std::string> arguments;  ///< for acclaunch on each machine, front end's name first
+  std::string executable;              ///< path of acclaunch here; the fallback there is PATH
+  std::string working_directory;       ///< the same path is used on each machine
+  /// Variables for all machines, in addition to the remote environment and the part of this
+  /// process's environment that is passed on (`start/carried_environment.hpp`).
   plugins::Environment environment;
-  std::vector<std::string> client_options;  ///< of ssh, pdsh or srun, before all others
-  int ssh_port = 0;                         ///< 0: as ssh's configuration says
+  std::vector<std::string> client_options;  ///< options of ssh, pdsh or srun, before all others
+  int ssh_port = 0;                         ///< 0: the port of ssh's configuration
   std::string run_id;
 };
 

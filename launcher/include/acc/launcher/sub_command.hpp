@@ -6,15 +6,16 @@
 
 namespace acc::launcher {
 
-/// A sub-command that starts no workers. `run` gets what follows its name, prints to stdout, and
-/// returns the exit status; it throws Error for what the user has to change.
+/// A subcommand that starts no workers, such as `config` or `estimate-memory`.
 struct SubCommand {
   std::string_view name;
-  std::string_view help;  ///< one line; empty: not shown, made for our own documents
+  std::string_view help;  ///< one line; empty: not listed, used to generate the documentation
+  /// Runs the command with the arguments after its name, prints to stdout, and returns the exit
+  /// status. Throws Error for faults that the user can correct.
   int (*run)(std::span<const std::string> arguments);
 };
 
-/// All of them, in the order of --help.
+/// Returns all subcommands in the order of --help.
 std::span<const SubCommand> sub_commands() noexcept;
 
 }  // namespace acc::launcher

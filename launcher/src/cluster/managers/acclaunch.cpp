@@ -1,3 +1,5 @@
+// A launcher that another acclaunch started on its machine (start/). Its place is in ACC_*
+// variables (host/own_variables.hpp).
 #include "acc/base/error.hpp"
 #include "cluster/managers/managers.hpp"
 #include "host/own_variables.hpp"
@@ -14,7 +16,7 @@ void check(const ClusterPlace& place) {
     throw Error(Errc::config, place.node_rank->where + " needs " +
                                   name_of(variables::num_machines) + ", " +
                                   name_of(variables::main_process_ip) + " and " +
-                                  name_of(variables::main_process_port) + " beside it");
+                                  name_of(variables::main_process_port) + " as well");
   }
   check_below(place.node_rank, place.num_nodes);
   if (place.tasks_per_node &&

@@ -1,4 +1,6 @@
-// mpiexec of MPICH, and of Intel MPI, which is made of it.
+// Hydra: mpiexec of MPICH, and of Intel MPI, which is based on it. Variables tell the ranks. The
+// node rank and the host of mpiexec are only in the command line of hydra_pmi_proxy, the process
+// that mpiexec runs on each machine, so it is read from the list of ancestor processes.
 #include "acc/base/error.hpp"
 #include "cluster/managers/managers.hpp"
 #include "plan/given.hpp"
@@ -22,7 +24,7 @@ const CommandLine* find_program(const HostFacts& facts, std::string_view start) 
   return found == facts.ancestors.end() ? nullptr : &*found;
 }
 
-/// What the proxy, which is mpiexec's hand on each machine, was told; nothing: not that.
+/// Returns the value of an option of hydra_pmi_proxy, or empty.
 std::optional<Said<std::string>> proxy_option(const HostFacts& facts, const std::string& option) {
   const CommandLine* proxy = find_program(facts, "hydra_pmi_proxy");
   if (proxy == nullptr) {
@@ -35,7 +37,8 @@ std::optional<Said<std::string>> proxy_option(const HostFacts& facts, const std:
   return Said<std::string>{*(found + 1), "hydra_pmi_proxy " + option};
 }
 
-/// Our place among the machines. MPICH's proxy in a Slurm job is told -1: Slurm knows.
+/// Returns the node rank. In a Slurm job MPICH's proxy gets -1, and a variable has the rank
+/// instead.
 std::optional<Said<int>> node_rank(const JobVariables& job, const HostFacts& facts) {
   const auto option = proxy_option(facts, "--proxy-id");
   const auto number = option ? read_number(option->value) : std::nullopt;

@@ -1,5 +1,5 @@
-// Pods: an Indexed Job's, which a JobSet may have made, and a PyTorchJob's. Managed services of
-// clouds set the latter's variables too.
+// Kubernetes pods: of a PyTorchJob (Kubeflow), whose variables some managed cloud services set too,
+// and of an Indexed Job, possibly created by a JobSet.
 #include "cluster/managers/managers.hpp"
 
 namespace acc::launcher {
@@ -9,13 +9,14 @@ bool is_pod(const JobVariables& job) {
   return job.has("KUBERNETES_SERVICE_HOST");
 }
 
-/// Anybody may have set MASTER_ADDR, WORLD_SIZE and RANK in a terminal; Accelerate ignores them
-/// there.
+/// True if MASTER_ADDR, WORLD_SIZE and RANK may come from a PyTorchJob. Elsewhere a user may have
+/// set them in a terminal, where Accelerate ignores them.
 bool counts_pods(const JobVariables& job) {
   return is_pod(job) || job.has("NPROC_PER_NODE");
 }
 
-/// `train` of train-worker-3: what its pods have in common.
+/// Returns the job's name, which is the common prefix of its pods' names: `train` for
+/// train-worker-3; "" if the name has another form.
 std::string job_of_pod(const std::string& hostname) {
   for (const char* role : {"-master-", "-worker-", "-node-"}) {
     const auto found = hostname.rfind(role);
@@ -26,7 +27,8 @@ std::string job_of_pod(const std::string& hostname) {
   return "";
 }
 
-/// Counts are of pods, not of workers, unless a launcher of workers has set them, and LOCAL_RANK.
+/// Returns the place of a pod of a PyTorchJob. Its variables count pods, not workers. Inside a
+/// worker they would count workers, but then LOCAL_RANK is set and find_place does not get here.
 std::optional<ClusterPlace> place_in_pytorch_job(const JobVariables& job,
                                                  const std::string& detected_by,
                                                  const std::string& hostname) {
@@ -74,7 +76,7 @@ std::optional<ClusterPlace> place_of_indexed_job(const JobVariables& job, const 
                    false, false};
   place.node_rank = index;
   const std::string ending = "-" + std::to_string(index->value);
-  if (!facts.hostname.ends_with(ending)) {  // a pod on its host's network
+  if (!facts.hostname.ends_with(ending)) {  // with hostNetwork it is the node's name
     return place;
   }
   const std::string name = facts.hostname.substr(0, facts.hostname.size() - ending.size());

@@ -1,3 +1,4 @@
+// LSF: jobs of bsub, and tasks of jsrun in such a job.
 #include "acc/base/error.hpp"
 #include "cluster/host_counts.hpp"
 #include "cluster/managers/managers.hpp"
@@ -8,7 +9,7 @@
 namespace acc::launcher {
 namespace {
 
-/// `h1 4 h2 4`
+/// Parses LSB_MCPU_HOSTS, `h1 4 h2 4`.
 HostCounts read_host_numbers(const Said<std::string>& list) {
   HostCounts found;
   std::istringstream words(list.value);
@@ -24,11 +25,14 @@ HostCounts read_host_numbers(const Said<std::string>& list) {
   return found;
 }
 
+/// Hosts with their slots, and the variable that lists them.
 struct Found {
   HostCounts counts;
   std::string where;
 };
 
+/// Returns the job's hosts from the first variable that has them. LSF leaves out LSB_HOSTS if the
+/// list is long.
 std::optional<Found> find_hosts(const JobVariables& job) {
   if (const auto list = job.text("LSB_MCPU_HOSTS")) {
     return Found{read_host_numbers(*list), list->where};
@@ -44,8 +48,8 @@ std::optional<Found> find_hosts(const JobVariables& job) {
   return std::nullopt;
 }
 
-/// Where jsrun can be used the job's script runs on a machine of its own, with a single slot, which
-/// is named first.
+/// Removes the launch node. On systems with jsrun the job's script runs on a separate machine,
+/// which LSF lists first with a single slot; jsrun starts no tasks there.
 void drop_launch_host(Allocation& allocation) {
   if (!allocation.hosts) {
     return;
@@ -64,7 +68,7 @@ std::optional<Allocation> lsf_allocation(const JobVariables& job) {
   if (!id) {
     return std::nullopt;
   }
-  const auto element = job.big_number("LSB_JOBINDEX");  // of an array, whose jobs share an id
+  const auto element = job.big_number("LSB_JOBINDEX");  // the jobs of an array share the id
   const bool is_element = element && element->value > 0;
   const std::string name =
       std::to_string(id->value) + (is_element ? "." + std::to_string(element->value) : "");

@@ -1,10 +1,13 @@
-// mpirun of Open MPI, and PMIx, by which its processes hear of each other.
+// mpirun of Open MPI 4 and 5, and other launchers that use PMIx, the interface between launchers
+// and MPI processes. The host of mpirun, where rank 0 normally runs, is in mpirun's URI (version 4)
+// or in the PMIx namespace (version 5).
 #include "cluster/managers/managers.hpp"
 
 namespace acc::launcher {
 namespace {
 
-/// `JOB;tcp://10.77.0.1,10.1.1.1:PORT;tcp6://[fd00::1]:PORT`: the first address.
+/// Returns the first address in mpirun's URI,
+/// `JOB;tcp://10.77.0.1,10.1.1.1:PORT;tcp6://[fd00::1]:PORT`.
 std::optional<Said<std::string>> address_in_uri(const std::optional<Said<std::string>>& uri) {
   constexpr std::string_view kScheme = "://";
   const auto scheme = uri ? uri->value.find(kScheme) : std::string::npos;
@@ -19,7 +22,7 @@ std::optional<Said<std::string>> address_in_uri(const std::optional<Said<std::st
                          : std::optional(Said<std::string>{std::move(address), uri->where});
 }
 
-/// `prterun-HOST-PID@1`
+/// Returns HOST of a namespace `prterun-HOST-PID@1`. HOST may contain hyphens.
 std::optional<Said<std::string>> host_in_namespace(const std::optional<Said<std::string>>& name) {
   const auto start =
       name && name->value.starts_with("prte") ? name->value.find('-') : std::string::npos;
@@ -30,8 +33,8 @@ std::optional<Said<std::string>> host_in_namespace(const std::optional<Said<std:
   return Said<std::string>{name->value.substr(start + 1, end - start - 1), name->where};
 }
 
-/// Which of mpirun's daemons started this process; the first one is mpirun itself. True where that
-/// is not told.
+/// True if this process runs on mpirun's machine: if the daemon that started it is the first one,
+/// which is mpirun itself. Also true if no variable tells.
 bool is_beside_mpirun(const JobVariables& job) {
   for (const char* name : {"PMIX_SERVER_URI2", "PMIX_SERVER_URI3", "PMIX_SERVER_URI4",
                            "PMIX_SERVER_URI41", "PMIX_SERVER_URI21"}) {
@@ -69,7 +72,7 @@ ClusterPlace place_of_mpirun(const JobVariables& job, const TaskNames& names,
 
 std::optional<ClusterPlace> place_of_open_mpi(const JobVariables& job, const HostFacts&) {
   if (!job.has("OMPI_COMM_WORLD_RANK") || !job.has("OMPI_COMM_WORLD_SIZE") ||
-      job.has("JSM_NAMESPACE_RANK")) {  // jsrun sets the same
+      job.has("JSM_NAMESPACE_RANK")) {  // jsrun sets the same variables
     return std::nullopt;
   }
   return place_of_mpirun(job,

@@ -3,7 +3,7 @@
 namespace acc::launcher {
 
 std::optional<ClusterPlace> place_of_pals(const JobVariables& job, const HostFacts& facts) {
-  // Slurm's plug-in for Cray's MPI sets these too, and Slurm says more.
+  // Slurm's plugin for Cray MPI sets these variables too; Slurm's own variables have more facts.
   if (!job.has("PALS_APID") || !job.has("PALS_RANKID") || is_slurm_task(job, facts)) {
     return std::nullopt;
   }

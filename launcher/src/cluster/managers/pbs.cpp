@@ -1,3 +1,4 @@
+// PBS: the job's script on the first machine, and processes that pbsdsh starts on each machine.
 #include "acc/base/error.hpp"
 #include "cluster/host_counts.hpp"
 #include "cluster/managers/managers.hpp"
@@ -5,7 +6,7 @@
 namespace acc::launcher {
 namespace {
 
-/// The digits at the start.
+/// Returns the number at the start of the text, or 0.
 std::uint64_t leading_number(std::string_view text) {
   const auto digits = text.substr(0, text.find_first_not_of("0123456789"));
   return static_cast<std::uint64_t>(plugins::parse_integer(digits).value_or(0));
@@ -40,7 +41,7 @@ std::optional<ClusterPlace> place_of_pbs(const JobVariables& job, const HostFact
     return std::nullopt;
   }
   if (!allocation->hosts) {
-    throw Error(Errc::config, "PBS_NODEFILE must name a file with a host a line, got \"" +
+    throw Error(Errc::config, "PBS_NODEFILE must name a file with one host per line, got \"" +
                                   job.text("PBS_NODEFILE")->value + "\"");
   }
   ClusterPlace place = place_of_script(*allocation, facts.hostname);
@@ -53,7 +54,7 @@ std::optional<ClusterPlace> place_of_pbs(const JobVariables& job, const HostFact
                 contradiction(node->where, std::to_string(node->value), place.num_nodes->where,
                               "has " + std::to_string(place.num_nodes->value) + " hosts"));
   }
-  place.is_task = node->value > 0;  // the script is on the first: a pbsdsh started us
+  place.is_task = node->value > 0;  // the script runs on node 0; elsewhere pbsdsh started us
   place.node_rank = node;
   return place;
 }

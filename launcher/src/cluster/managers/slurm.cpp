@@ -1,3 +1,6 @@
+// Slurm: tasks of srun (a step), and the script or shell of sbatch and salloc. The variables of the
+// job reach every process in it, so they are compared with those of the step: a process that took
+// its ranks from a wrong set of variables would make the whole job wait.
 #include "acc/base/error.hpp"
 #include "acc/plugins/faults.hpp"
 #include "cluster/managers/managers.hpp"
@@ -12,7 +15,8 @@ namespace {
 using plugins::Faults;
 using Hosts = std::optional<Said<std::vector<std::string>>>;
 
-/// From here on a step's number says what it is: the batch script, an interactive shell, ...
+/// Step numbers from this one on have a special meaning: the batch script, an interactive shell,
+/// and so on (slurm.h: SLURM_BATCH_SCRIPT).
 constexpr std::uint64_t kFirstSpecialStep = 4'294'967'280;
 
 std::string text(int number) {
@@ -23,8 +27,9 @@ Hosts hosts_of_job(const JobVariables& job) {
   return first_of(job.hosts("SLURM_JOB_NODELIST"), job.hosts("SLURM_NODELIST"));
 }
 
-/// slurmstepd's title is `slurmstepd: [JOB.STEP]`. The script of a job that was submitted inside of
-/// another one's step gets all of its variables, but runs in a step named "batch".
+/// True if this process runs in a batch script, by the title of its ancestor `slurmstepd:
+/// [JOB.STEP]`. A job that was submitted inside a step of another job inherits that step's
+/// variables, but its script runs in a step named "batch".
 bool is_below_script(const HostFacts& facts) {
   for (const auto& command : facts.ancestors) {
     if (!command.empty() && command.front().starts_with("slurmstepd: [")) {
@@ -37,7 +42,7 @@ bool is_below_script(const HostFacts& facts) {
   return false;
 }
 
-/// `A is 3, but B names 2 hosts`, where they are not equal.
+/// Adds the fault `A is 3, but B names 2 hosts` if they differ.
 void check_count(const std::optional<Said<int>>& count, const Hosts& hosts, Faults& faults) {
   if (count && hosts && count->value != static_cast<int>(hosts->value.size())) {
     faults.add(contradiction(count->where, text(count->value), hosts->where,
@@ -45,6 +50,8 @@ void check_count(const std::optional<Said<int>>& count, const Hosts& hosts, Faul
   }
 }
 
+/// Compares the tasks per node with the number of hosts, the total number of tasks and the local
+/// rank.
 void check_tasks_per_node(const ClusterPlace& place, Faults& faults) {
   if (!place.tasks_per_node) {
     return;
@@ -71,6 +78,7 @@ void check_tasks_per_node(const ClusterPlace& place, Faults& faults) {
   }
 }
 
+/// Checks that the host list has this node's name at the position of its node rank.
 void check_node(const JobVariables& job, const ClusterPlace& place, Faults& faults) {
   if (!place.node_rank || !place.hosts) {
     return;
@@ -90,7 +98,8 @@ void check_node(const JobVariables& job, const ClusterPlace& place, Faults& faul
   }
 }
 
-/// The hosts of a step are some of the job's.
+/// Adds a fault if the step has hosts that the job does not have, and a notice if the step has
+/// fewer hosts than the job.
 void compare_with_job(const JobVariables& job, ClusterPlace& place, Faults& faults) {
   const Hosts all = hosts_of_job(job);
   if (!all || !place.hosts) {
@@ -104,8 +113,9 @@ void compare_with_job(const JobVariables& job, ClusterPlace& place, Faults& faul
     }
   }
   if (!others.empty()) {
-    faults.add(place.hosts->where + " (" + job.text(place.hosts->where)->value + ") has " + others +
-               ", which " + all->where + " (" + job.text(all->where)->value + ") has not");
+    faults.add(place.hosts->where + " (" + job.text(place.hosts->where)->value + ") lists " +
+               others + ", which " + all->where + " (" + job.text(all->where)->value +
+               ") does not list");
   } else if (place.hosts->value.size() < known.size()) {
     place.notices.push_back(place.manager.job + " has " +
                             std::to_string(place.hosts->value.size()) + " of the job's " +
@@ -126,6 +136,8 @@ void check(const JobVariables& job, ClusterPlace& place) {
   faults.raise();
 }
 
+/// Returns the place of a task of srun. Run id and port include the step and the number of
+/// requeues, so that two steps of a job, or a requeued job, do not meet.
 ClusterPlace place_in_step(const JobVariables& job, const Allocation& allocation) {
   const auto step = job.big_number("SLURM_STEP_ID");
   const auto restart = job.number("SLURM_RESTART_COUNT");
@@ -138,7 +150,8 @@ ClusterPlace place_in_step(const JobVariables& job, const Allocation& allocation
   place.run_id = {"slurm-" + id + "." + std::to_string(step->value) +
                       (restart ? ".r" + text(restart->value) : ""),
                   where + (restart ? ", " + restart->where : "")};
-  place.port = {port_of(allocation.number + 977 * (step->value + 1)), where};  // 0: the script's
+  // The script itself has port_of(number); steps are numbered from 1 here, to differ from it.
+  place.port = {port_of(allocation.number + 977 * (step->value + 1)), where};
   place.hosts = first_of(job.hosts("SLURM_STEP_NODELIST"), allocation.hosts);
   place.num_nodes = job.number("SLURM_STEP_NUM_NODES");
   place.node_rank = job.number("SLURM_NODEID");
@@ -182,8 +195,8 @@ std::optional<Allocation> slurm_allocation(const JobVariables& job) {
   const std::string name = "Slurm job " + std::to_string(id->value);
   if (job.has("SLURM_HET_SIZE")) {
     throw Error(Errc::config, "SLURM_HET_SIZE: " + name +
-                                  " is a heterogeneous job, whose parts have a node list each: "
-                                  "acclaunch runs in jobs and steps of one part");
+                                  " is a heterogeneous job, whose components have separate node "
+                                  "lists; acclaunch supports jobs and steps of one component only");
   }
   const auto restart = job.number("SLURM_RESTART_COUNT");
   Allocation allocation;

@@ -49,8 +49,8 @@ void expect_rank_0_at(const Said<std::string>& manager_host, bool here, ClusterP
     return;
   }
   place.notices.push_back(place.manager.name + " runs on " + manager_host.value +
-                          ", where rank 0 is looked for, but has put it on another machine: "
-                          "--main_process_ip must say where");
+                          ", where the other ranks expect rank 0, but has placed rank 0 on another "
+                          "machine; pass its address with --main_process_ip");
 }
 
 }  // namespace acc::launcher

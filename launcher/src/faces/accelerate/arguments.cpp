@@ -1,3 +1,9 @@
+// Compatibility mode (`--compat accelerate`): reproduces how `accelerate launch` 1.15 computes its
+// arguments (commands/launch.py: launch_command_parser, _validate_launch_command) and the workers'
+// variables (utils/launch.py: prepare_simple_launcher_cmd_env, prepare_multi_gpu_env,
+// prepare_deepspeed_cmd_env). The steps: defaults of the flags, given flags, then `Merge` adds the
+// configuration file as Accelerate does. `Checker` finds the values that make Accelerate's launcher
+// stop. Values keep their Python type, because str() of them is what the workers get.
 #include "faces/accelerate/arguments.hpp"
 
 #include "acc/plugins/settings.hpp"
@@ -23,7 +29,7 @@ using plugins::SettingRow;
 using plugins::TextFormat;
 using plugins::Type;
 
-/// Flags of which argparse compares the text with a list.
+/// Flags with `choices`: argparse compares their text with a list of words.
 constexpr std::array kChoices = {"mixed_precision"sv,
                                  "dynamo_backend"sv,
                                  "dynamo_mode"sv,
@@ -34,12 +40,12 @@ constexpr std::array kChoices = {"mixed_precision"sv,
                                  "fp8_opt_level"sv,
                                  "parallelism_config_cp_backend"sv,
                                  "parallelism_config_sp_backend"sv};
-/// Flags whose type is str_to_bool, which gives 1 or 0.
+/// Flags with `type=str_to_bool`, which returns 1 or 0.
 constexpr std::array kTruthValues = {"fp8_enable_fsdp_float8_all_gather"sv, "fp8_pad_inner_dim"sv};
 constexpr std::string_view kOverrides = "fp8_override_linear_precision";
-/// Its type is bool, which is true of every text but the empty one.
+/// Flag with `type=bool`: every text except the empty one gives True.
 constexpr std::string_view kIsVariable = "parallelism_config_sp_seq_length_is_variable";
-/// Top-level keys that count where the flag is not given, and what they are without the key.
+/// Top-level key of the file that replaces a flag's default, and its value if the key is missing.
 struct TopKey {
   std::string_view key;
   Node::Kind kind;
@@ -55,19 +61,19 @@ constexpr std::array kTopKeys = {
     TopKey{"main_process_port", Node::Kind::null, ""},
     TopKey{"mixed_precision", Node::Kind::null, ""},
 };
-/// In the order in which later ones win, with the prefix that keys may leave out.
+/// Block of the configuration file. Later blocks override earlier ones.
 struct Block {
   std::string_view name;
-  std::string_view prefix;   ///< is put before a key …
+  std::string_view prefix;   ///< is added to a key …
   std::string_view present;  ///< … that does not begin with this
 };
 constexpr std::array kBlocks = {
     Block{"fp8_config", "fp8_", "fp8"},    Block{"deepspeed_config", "", ""},
     Block{"fsdp_config", "fsdp_", "fsdp"}, Block{"parallelism_config", "", ""},
     Block{"mpirun_config", "", ""},        Block{"dynamo_config", "dynamo_", "dynamo_"}};
-/// The flag's list misspells it, so that no word is right.
+/// Accelerate's list for --dynamo_backend misspells this word, so the flag rejects it.
 constexpr std::string_view kMisspelled = "torchxla_trace_once";
-/// Of the file alone; the flag's list lacks them.
+/// Backends that are accepted in the file only, since the flag's list lacks them.
 constexpr std::array kMoreDynamoBackends = {"hpu_backend"sv, "neuron"sv};
 
 bool contains(const auto& words, std::string_view word) {
@@ -85,6 +91,8 @@ Node truth_value(std::string_view text) {
   return Node::number(plugins::parse_boolean(text).value_or(false) ? 1 : 0);
 }
 
+/// Returns the default that argparse has for a flag. Most of the flags without a fallback, and
+/// those whose variable is set only if the flag is given, default to None.
 Node default_of(const SettingRow& row) {
   const bool set_when_given = row.exported == Export::given && row.section != Section::parallelism;
   if (contains(kTruthValues, row.key)) {
@@ -107,6 +115,7 @@ Node default_of(const SettingRow& row) {
                  row.fallback);
 }
 
+/// Converts a flag's text to the Python value that argparse makes of it.
 Node flag_value(const SettingRow& row, const std::string& text) {
   if (contains(kTruthValues, row.key)) {
     return truth_value(text);
@@ -130,7 +139,8 @@ Node flag_value(const SettingRow& row, const std::string& text) {
   return Node::string(text);
 }
 
-/// What a file says beyond the flags.
+/// Merges a configuration file into the arguments, as _validate_launch_command does: a value of the
+/// file replaces a default, never a given flag.
 class Merge {
  public:
   Merge(Arguments& arguments, const Flags& flags, const Node& root)
@@ -187,7 +197,7 @@ class Merge {
     for (const Block& block : kBlocks) {
       const Node* found = root_.find(block.name);
       const Node* old_backend = root_.find("dynamo_backend");
-      if (block.name == "dynamo_config" && old_backend != nullptr) {  // takes the block's place
+      if (block.name == "dynamo_config" && old_backend != nullptr) {  // old key, replaces the block
         if (python::str(*old_backend) != "NO") {
           merge_entry(block, "dynamo_backend", *old_backend);
         }
@@ -211,6 +221,7 @@ class Merge {
   const Node& root_;
 };
 
+/// Finds arguments that make Accelerate's launcher raise an exception, and adds a fault for each.
 class Checker {
  public:
   Checker(const Arguments& arguments, const ArgumentChecks& checks, Faults& faults)
@@ -244,7 +255,7 @@ class Checker {
     return at(key).kind == Node::Kind::null;
   }
 
-  /// `c.yaml:3: zero_stage`, or the flag.
+  /// Returns the origin of an argument for messages: `c.yaml:3: zero_stage`, or `--zero_stage`.
   [[nodiscard]] std::string place(std::string_view key) const {
     const std::string& where = at(key).where;
     return where.empty() ? "--" + std::string(key) : where + ": " + std::string(key);
@@ -265,14 +276,14 @@ class Checker {
     check_number("num_machines");
     const auto count = python::number(at("num_processes"));
     if (checks_.has_config && count == -1.0) {
-      faults_.add("--num_processes is missing, and the file does not say it either");
+      faults_.add("--num_processes is missing, and the configuration file does not set it either");
     }
     if (python::is_true(at("use_cpu")) && !checks_.threads_are_given) {
-      check_number("num_processes");  // shares out the cores
+      check_number("num_processes");  // divides the cores by it
     }
   }
 
-  /// Accelerate does not take one GPU for several, but where nothing but flags says so.
+  /// With a configuration file, Accelerate rejects a single GPU id for MULTI_GPU on one machine.
   void check_gpu_ids() {
     check_text("gpu_ids");
     const Node& ids = at("gpu_ids");
@@ -281,7 +292,7 @@ class Checker {
     const bool several = python::number(at("num_machines")).value_or(1.0) > 1.0;
     if (is_one && !several && checks_.has_config && checks_.mode == Mode::multi_gpu) {
       faults_.add(place("gpu_ids") + " \"" + ids.text + "\" is one GPU, but MULTI_GPU is for " +
-                  "several; name more with --gpu_ids, or take MULTI_GPU out");
+                  "several; list more with --gpu_ids, or remove MULTI_GPU");
     }
   }
 
@@ -293,8 +304,8 @@ class Checker {
     expect(known, "mixed_precision", plugins::expected_value(row));
     if (known && plugins::lower(precision.text) == "fp8" && !checks_.has_fp8_library()) {
       faults_.add(place("mixed_precision") +
-                  " fp8 needs Transformer Engine, MS-AMP or torchao, and the program's Python has "
-                  "none of them");
+                  " fp8 needs Transformer Engine, MS-AMP or torchao, but the program's Python has "
+                  "none of them installed");
     }
   }
 
@@ -307,6 +318,8 @@ class Checker {
     expect(python::is_text(backend) && known, "dynamo_backend", plugins::expected_value(row));
   }
 
+  /// Checks of Accelerate's launcher for one process (prepare_simple_launcher_cmd_env), which calls
+  /// string methods on these values.
   void check_simple_mode() {
     if (!is_none("num_processes")) {
       check_number("num_processes");
@@ -320,6 +333,8 @@ class Checker {
     }
   }
 
+  /// Checks of the modes in which Accelerate calls torchrun. With one machine it passes
+  /// num_processes as text, with several it divides num_processes by their number.
   void check_torchrun_mode() {
     const bool several = python::number(at("num_machines")).value_or(1.0) > 1.0;
     const Node& count = at("num_processes");
@@ -346,6 +361,7 @@ class Checker {
     return plugins::parse_integer(count).value_or(0) >= 1;
   }
 
+  /// cpu_ram_efficient_loading needs sync_module_states, as in Accelerate.
   void check_loading() {
     constexpr std::string_view kLoading = "fsdp_cpu_ram_efficient_loading";
     constexpr std::string_view kSync = "fsdp_sync_module_states";
@@ -368,7 +384,7 @@ std::string formatted(TextFormat format, const std::string& text) {
                                        : text;
 }
 
-/// Whether Accelerate writes the variables of a section in this mode.
+/// True if Accelerate sets the variable of this row in this mode.
 bool is_written(const SettingRow& row, const Arguments& arguments, Mode mode) {
   const auto larger_than_1 = [&](std::string_view key) {
     return python::number(arguments.at(std::string(key))).value_or(0.0) > 1.0;
@@ -395,7 +411,8 @@ bool is_written(const SettingRow& row, const Arguments& arguments, Mode mode) {
   return false;
 }
 
-/// Every argument whose name begins with `fp8_`, also those that only the file knows.
+/// Adds a variable for every argument whose name begins with `fp8_`, including keys that only the
+/// file has.
 void add_fp8_variables(const Arguments& arguments, Environment& environment) {
   constexpr std::array kParts = {"FPROP", "DGRAD", "WGRAD"};
   for (const auto& [key, value] : arguments) {

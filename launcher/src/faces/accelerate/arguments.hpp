@@ -14,35 +14,38 @@
 
 namespace acc::launcher {
 
-/// The arguments of `accelerate launch` 1.15 by name, with Python's values, once its own code has
-/// merged the file into them (commands/launch.py: _validate_launch_command). Where that code checks
-/// nothing, any value is handed on as it is; see docs/compat.md, 17.
+/// Arguments of `accelerate launch` 1.15 by name, with their Python values, after its own code has
+/// merged the configuration file into them (commands/launch.py: _validate_launch_command). Values
+/// that Accelerate's code does not check are passed on unchanged; see docs/compat.md, 17.
 using Arguments = std::map<std::string, plugins::Node, std::less<>>;
 
-/// Flags over the file over the defaults of the flags; `gpus` are those of this machine.
+/// Returns the merged arguments: given flags override the file, the file overrides the defaults.
+/// `gpus` is the number of visible GPUs of this machine, the default of num_processes without a
+/// file.
 Arguments merged_arguments(const Flags& flags, const std::optional<plugins::Document>& config,
                            int gpus);
 
-/// What argparse wants of this flag and `text` is not; nothing: it takes the text.
+/// Returns a description of what argparse expects of this flag if it rejects `text`; else empty.
 std::optional<std::string> argparse_expectation(const plugins::SettingRow& row,
                                                 const std::string& text);
 
-/// What the checks depend on besides the arguments.
+/// Inputs of `check_arguments` besides the arguments.
 struct ArgumentChecks {
   Mode mode = Mode::plain;
   bool has_config = false;
-  bool threads_are_given = false;  ///< --num_cpu_threads_per_process
-  /// Whether the program's Python has a library for fp8.
+  bool threads_are_given = false;  ///< --num_cpu_threads_per_process is given
+  /// True if the program's Python has a library for fp8. Called only for mixed_precision fp8,
+  /// because it starts Python.
   std::function<bool()> has_fp8_library;
 };
 
-/// Adds what Accelerate's launcher stops at, meant or not: it compares text with numbers, and
-/// calls methods of text on other values.
+/// Adds a fault for each argument that makes Accelerate's launcher stop. Some of these stops are
+/// accidental: it compares text with numbers, and calls string methods on other values.
 void check_arguments(const Arguments& arguments, const ArgumentChecks& checks,
                      plugins::Faults& faults);
 
-/// Variables of the workers that carry arguments (utils/launch.py: prepare_*). Without those of
-/// threads, addresses and torchrun.
+/// Returns the workers' variables that carry arguments (utils/launch.py: prepare_*), without those
+/// for threads, addresses and torchrun.
 plugins::Environment argument_variables(const Arguments& arguments, Mode mode);
 
 }  // namespace acc::launcher

@@ -1,3 +1,6 @@
+// The front end of `acclaunch doctor`. It plans a launch like `acclaunch launch` with the same
+// flags, then replaces the program by acc_doctor and reduces the job to one worker per machine. The
+// workers meet through the same rendezvous, so that the check takes the path of the real job.
 #include "acc/base/error.hpp"
 #include "acc/launcher/face.hpp"
 #include "faces/accelerate/table.hpp"
@@ -9,14 +12,16 @@ namespace acc::launcher {
 namespace {
 
 constexpr std::string_view kUsage =
-    "acclaunch doctor looks at the machines of a job and at the network between them, with the\n"
-    "flags that would start your job on each of them: names, ports, latency and bandwidth of each\n"
-    "pair, clocks, versions, memory, limits. Machine 0 prints what was found and what to do.\n\n"
+    "acclaunch doctor checks the machines of a job and the network between them. Run it on each\n"
+    "machine with the flags that would start your job. It checks host names, ports, latency and\n"
+    "bandwidth of each pair of machines, clocks, versions, memory and limits. Machine 0 prints\n"
+    "the findings and what to do.\n\n"
     "  acclaunch doctor [flags]\n";
 
 constexpr std::string_view kProgram = "acc_doctor";
 constexpr std::string_view kFileKey = "doctor_file";
-/// Somebody waits for the answer: machines that have not come by then are the answer.
+/// Shorter than a launch's default, since a user waits: machines that are missing then are a
+/// finding.
 constexpr std::chrono::seconds kJoinTimeout{120};
 
 constexpr plugins::SettingRow kFileRow{.key = kFileKey,
@@ -35,7 +40,8 @@ std::span<const plugins::SettingRow> doctor_table() noexcept {
   return kAll;
 }
 
-/// The program, with what only the launcher asks the driver for.
+/// Returns the arguments of acc_doctor: the output file, and the driver version and GPU names,
+/// which only the launcher has queried.
 std::vector<std::string> program_arguments(const Flags& flags, const HostFacts& facts) {
   std::vector<std::string> arguments;
   if (const Flags::Value* file = flags.find(kFileKey)) {
@@ -50,14 +56,15 @@ std::vector<std::string> program_arguments(const Flags& flags, const HostFacts& 
   return arguments;
 }
 
-/// One worker a machine, which takes no part of what the job's would get. A launcher that was
-/// started for one rank has its one worker already; the program knows the first of a machine.
+/// Reduces the plan to one worker per machine, without restarts, input, line prefix or role. A
+/// launcher with a rank slot has only one worker already; acc_doctor itself uses the first of each
+/// machine.
 void start_one_a_machine(LaunchPlan& plan) {
   plan.max_restarts = 0;
   plan.output.folds_lines = false;
   plan.stdin_rank.reset();
   plan.role.clear();
-  plan.output.line_prefix = "${role_name}";  // none: a table, of machine 0 alone
+  plan.output.line_prefix = "${role_name}";  // empty: only machine 0 prints, a table
   if (plan.seat) {
     return;
   }
@@ -73,8 +80,8 @@ void start_one_a_machine(LaunchPlan& plan) {
 LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
                 const HostFacts& facts) {
   if (!flags.program.empty()) {
-    throw Error(Errc::invalid_argument, "acclaunch doctor starts a program of its own; take out " +
-                                            flags.program + ", or say acclaunch launch");
+    throw Error(Errc::invalid_argument, "acclaunch doctor starts its own program; remove " +
+                                            flags.program + ", or use acclaunch launch");
   }
   Flags with_program = flags;
   std::erase_if(with_program.values, [](const auto& each) { return each.key == kFileKey; });

@@ -13,12 +13,12 @@ constexpr std::string_view kUsage =
     "  acclaunch [launch] [flags] PROGRAM [arguments of the program]\n"
     "  acclaunch torchrun [flags] PROGRAM ...    with torchrun's flags\n"
     "  acclaunch deepspeed [flags] PROGRAM ...   with DeepSpeed's flags\n"
-    "  acclaunch test [flags]                    starts a program of our own: says what works\n"
-    "  acclaunch doctor [flags]                  looks at the job's machines and their network\n"
+    "  acclaunch test [flags]                    runs a built-in program that tests the launch\n"
+    "  acclaunch doctor [flags]                  checks the job's machines and their network\n"
     "  acclaunch explain [launch|torchrun|deepspeed] [flags] PROGRAM\n"
-    "                                            every setting, its value and where it came "
-    "from\n\n"
-    "Flags come before PROGRAM, may be spelled with - or _, and beat the file that\n"
+    "                                            prints every setting, its value and its "
+    "source\n\n"
+    "Flags come before PROGRAM and may be spelled with - or _. They override the file that\n"
     "--config_file names.\n";
 
 constexpr std::array kShortFlags = {ShortFlag{'m', "module"}, ShortFlag{'q', "quiet"},

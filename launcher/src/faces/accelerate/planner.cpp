@@ -1,3 +1,7 @@
+// Planner of `acclaunch launch`. `find_faults` runs the stages of stages.hpp. A stage that fails
+// adds its fault to the draft; stages that depend on its result are skipped, the others still run,
+// so that one run reports as many faults as possible. Only a plan without faults gets an
+// environment.
 #include "faces/accelerate/planner.hpp"
 
 #include "acc/launcher/default_config.hpp"
@@ -11,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 using plugins::Source;
 
-/// The file that --config_file names, or the one at Accelerate's default place if there is one.
+/// Loads the file that --config_file names, else Accelerate's default file if it exists. Accelerate
+/// does not read the default file with --cpu.
 std::optional<plugins::Document> load_config(const Flags& flags,
                                              const plugins::Environment& environment) {
   if (const Flags::Value* named = flags.find("config_file")) {
@@ -28,10 +33,11 @@ std::optional<plugins::Document> load_config(const Flags& flags,
   return plugins::load_document(path);
 }
 
+/// Runs all stages and throws Error with every fault found.
 void find_faults(AccelerateDraft& draft) {
   read_values(draft);
   if (!draft.faults.collect([&] { take_place(draft); })) {
-    draft.faults.raise();  // whose counts the rest is about
+    draft.faults.raise();  // all further stages need the number of machines
   }
   const bool lacks_type = draft.config && draft.file.distributed_type.empty();
   const bool has_mode = draft.faults.collect([&] { choose_mode(draft); }) &&
@@ -50,13 +56,14 @@ void find_faults(AccelerateDraft& draft) {
   if (has_mode && placed) {
     check_as_accelerate(draft);
   }
-  if (!draft.flags.faults.any() && runs_here) {  // else who knows what the program is
+  if (!draft.flags.faults.any() && runs_here) {  // with a bad flag, PROGRAM may be misread
     draft.faults.collect([&] { choose_command(draft); });
   }
   draft.faults.raise();
 }
 
-/// One line about what nobody gave, where there is no file.
+/// Adds a notice that lists defaults, as `accelerate launch` warns: without a file those of four
+/// main settings, and the number of threads if it was computed.
 void say_defaults(AccelerateDraft& draft) {
   std::string filled;
   const auto add = [&](const std::string& key) {
@@ -76,7 +83,7 @@ void say_defaults(AccelerateDraft& draft) {
               std::to_string(threads);
   }
   if (!filled.empty()) {
-    draft.notice("filled in: " + filled);
+    draft.notice("defaults used: " + filled);
   }
 }
 

@@ -4,12 +4,12 @@
 
 namespace acc::launcher {
 
-/// Face::plan of `accelerate launch`: decides everything that it would, but for the deviations of
-/// docs/compat.md. A value is taken from the flags, else the file, else (few) the environment, else
-/// the default. Asks the disk only for the configuration, the program, the DeepSpeed JSON file and
-/// the tools that start it (mpirun, deepspeed), and nvidia-smi where the driver's libraries say
-/// nothing. Throws Error with every fault of command line and file at once (exit status 2), or with
-/// that of the program alone (126, 127).
+/// Face::plan of `acclaunch launch`. Decides as `accelerate launch` does, except for the deviations
+/// in docs/compat.md. A value comes from the flags, else the file, else for some settings the
+/// environment, else the default. Reads only these files: the configuration, the program, the
+/// DeepSpeed JSON file, and the tools that start the program (mpirun, deepspeed). Runs nvidia-smi
+/// if the driver's libraries report no GPU. Throws Error with all faults of command line and file
+/// (exit status 2), or with that of the program if it is the only one (126, 127).
 LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& environment,
                            const HostFacts& facts);
 

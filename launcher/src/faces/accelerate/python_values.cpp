@@ -1,3 +1,6 @@
+// Python's view of YAML scalars. plugins::Node keeps a scalar's text; PyYAML (YAML 1.1, SafeLoader)
+// decides by regular expressions whether a bare word is an int, a float or a string, and Accelerate
+// then applies str(), bool() or comparisons to it. These functions repeat those rules.
 #include "faces/accelerate/python_values.hpp"
 
 #include "acc/plugins/settings.hpp"
@@ -21,8 +24,8 @@ std::string_view without_sign(std::string_view text) {
   return text.starts_with('-') || text.starts_with('+') ? text.substr(1) : text;
 }
 
-/// Base 2, 8, 10 or 16 of digits that may be parted by underscores; 0 where PyYAML takes the word
-/// for no integer.
+/// Returns the base (2, 8, 10 or 16) of a word that PyYAML reads as an integer, else 0. Digits may
+/// be separated by underscores.
 int integer_base(std::string_view text) {
   const std::string_view digits = without_sign(text);
   if (digits.starts_with("0x")) {
@@ -42,7 +45,8 @@ std::string without_underscores(std::string text) {
   return text;
 }
 
-/// PyYAML wants a point in a float, and a sign in its exponent.
+/// True if PyYAML reads the word as a float: it needs a decimal point, and an exponent needs a
+/// sign.
 bool is_yaml_float(std::string_view text) {
   const std::string_view number = without_sign(text);
   const auto exponent = std::min(number.find_first_of("eE"), number.size());
@@ -67,7 +71,7 @@ std::int64_t integer_of(const Node& value) {
   return std::strtoll(digits.c_str(), nullptr, base);
 }
 
-/// repr of a string.
+/// Returns repr() of a string.
 std::string quoted(const std::string& text) {
   const char quote =
       text.find('\'') != std::string::npos && text.find('"') == std::string::npos ? '"' : '\'';

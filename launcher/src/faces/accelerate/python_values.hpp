@@ -5,24 +5,28 @@
 #include <optional>
 #include <string>
 
-/// Values as Python has them in `accelerate launch`: what PyYAML or argparse makes of a word.
+/// Python values of YAML scalars and flags, as PyYAML and argparse create them for
+/// `accelerate launch`.
 namespace acc::launcher::python {
 
 using plugins::Node;
 
-/// A quoted word, or a bare one that PyYAML takes for text: `auto`, and `1e8` too.
+/// True if Python has a str: a quoted word, or a bare one that PyYAML reads as text, such as `auto`
+/// or `1e8`.
 bool is_text(const Node& value);
-/// bool(value): false of None, False, 0, "" and empty collections.
+/// Returns bool(value): false for None, False, 0, "" and empty collections.
 bool is_true(const Node& value);
-/// Of an int, float or bool, which can be compared with numbers; nothing for other types.
+/// Returns the value of an int, float or bool, the types that can be compared with numbers; empty
+/// for other types.
 std::optional<double> number(const Node& value);
+/// True if Python has an int.
 bool is_integer(const Node& value);
-/// str(value): `None`, `True`, `1.0`, `['a', 'b']`.
+/// Returns str(value): `None`, `True`, `1.0`, `['a', 'b']`.
 std::string str(const Node& value);
-/// The type and the value, for messages: `the text "1"`.
+/// Returns the value for messages; text is marked as such: `the text "1"`.
 std::string described(const Node& value);
 
-/// repr of a float: `0.1`, `100000.0`, `1e-05`, `1e+16`.
+/// Returns repr of a float: `0.1`, `100000.0`, `1e-05`, `1e+16`.
 std::string float_text(double value);
 
 }  // namespace acc::launcher::python

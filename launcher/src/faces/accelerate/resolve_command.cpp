@@ -1,3 +1,6 @@
+// Stage `choose_command`: the command line of the workers, or of the tool that starts them (mpirun,
+// deepspeed), with the arguments that Accelerate gives it. Also the checks that need the program's
+// Python.
 #include "faces/accelerate/stages.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"
@@ -17,6 +20,8 @@ std::vector<std::string> program(const AccelerateDraft& draft) {
   return program_command(draft.flags, program_kind(draft), draft.environment, draft.facts);
 }
 
+/// Returns the mpirun command of Accelerate (utils/launch.py: prepare_simple_launcher_cmd_env). The
+/// flags differ between MPI implementations, which `mpirun --version` identifies.
 std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
   auto mpirun = find_in_path("mpirun", draft.environment, draft.facts.working_directory);
   if (!mpirun) {
@@ -24,8 +29,8 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
   }
   if (!mpirun) {
     throw Error(Errc::not_found, draft.place("mpirun_hostfile") +
-                                     " needs mpirun or mpiexec, and PATH has neither; install an "
-                                     "MPI, or take it out");
+                                     " needs mpirun or mpiexec, but PATH has neither; install an "
+                                     "MPI implementation, or remove the setting");
   }
   const std::string version = command_output({mpirun->string(), "--version"}).value_or("");
   const bool is_open_mpi = version.find("Open MPI") != std::string::npos;
@@ -44,6 +49,8 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
   return command;
 }
 
+/// Returns the command of DeepSpeed's launcher, which starts the other machines by itself
+/// (utils/launch.py: prepare_deepspeed_cmd_env).
 std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
   const auto tool = find_in_path("deepspeed", draft.environment, draft.facts.working_directory);
   if (!tool) {
@@ -86,9 +93,10 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
   return command;
 }
 
-/// Accelerate 1.15 has FSDP and ZeRO on accelerators only (state.py: AcceleratorState). On the CPU
-/// its programs train replicas, and its FSDP 1 plugin stops where weights are to be synchronised
-/// (utils/dataclasses.py). Other Python programs may shard on the CPU, so this is not a fault.
+/// Adds a notice if a Python program is to shard on the CPU. Accelerate 1.15 supports FSDP and ZeRO
+/// on accelerators only (state.py: AcceleratorState): on the CPU its programs train full replicas,
+/// and its FSDP 1 plugin raises an error if it has to synchronise weights (utils/dataclasses.py).
+/// Python programs without Accelerate may shard on the CPU, so this is no fault.
 void notice_replicas_on_cpu(AccelerateDraft& draft) {
   const bool shards = draft.plan.mode == Mode::fsdp || draft.plan.mode == Mode::deepspeed;
   if (!shards || draft.plan.device != plugins::Device::cpu || !draft.conduct.cpu_is_a_device ||
@@ -99,13 +107,15 @@ void notice_replicas_on_cpu(AccelerateDraft& draft) {
                      (draft.settings.boolean("fsdp_sync_module_states") ||
                       draft.settings.boolean("fsdp_cpu_ram_efficient_loading"));
   const std::string mode = draft.plan.mode == Mode::fsdp ? "FSDP" : "ZeRO";
-  draft.notice("Accelerate has no " + mode + " on the CPU: a program that uses it " +
-               (stops ? "is refused by its FSDP 1 plugin, which needs a GPU for "
-                        "fsdp_sync_module_states; with --fsdp_version 2 it trains whole replicas"
-                      : "trains whole replicas (MULTI_CPU)"));
+  draft.notice("Accelerate does not support " + mode +
+               " on the CPU: a program that uses Accelerate " +
+               (stops ? "is rejected by its FSDP 1 plugin, which needs a GPU for "
+                        "fsdp_sync_module_states; with --fsdp_version 2 it trains full replicas"
+                      : "trains full replicas (MULTI_CPU)"));
 }
 
-/// As Accelerate finds it (utils/imports.py: is_fp8_available).
+/// True if the program's Python has a library for fp8. Uses Accelerate's test (utils/imports.py:
+/// is_fp8_available).
 bool has_fp8_library(const AccelerateDraft& draft) {
   constexpr std::string_view kProbe =
       "import importlib.metadata as m, importlib.util as u\n"
@@ -141,6 +151,8 @@ void choose_command(AccelerateDraft& draft) {
   }
 }
 
+// DeepSpeed's launcher reads .deepspeed_env on this machine and exports its lines on the others. As
+// in Accelerate, variables with characters that would break the shell line there are left out.
 void plan_deepspeed_environment(AccelerateDraft& draft) {
   if (draft.starter != Starter::deepspeed) {
     return;
@@ -162,7 +174,7 @@ void plan_deepspeed_environment(AccelerateDraft& draft) {
       value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
   draft.plan.appended_file = {(draft.facts.working_directory / file).string(), text};
   if (!left_out.empty()) {
-    draft.notice("variables that " + file + " cannot carry to other machines: " + left_out);
+    draft.notice("variables that " + file + " cannot pass to other machines: " + left_out);
   }
 }
 

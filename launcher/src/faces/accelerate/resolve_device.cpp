@@ -1,3 +1,5 @@
+// Stages `choose_device` and `bind_workers`: CPU or GPUs, which GPUs the workers see, whether they
+// are enough, and which cores each worker is bound to.
 #include "faces/accelerate/stages.hpp"
 #include "host/own_variables.hpp"
 #include "plan/gpu_checks.hpp"
@@ -17,10 +19,12 @@ void check_use_cpu(const AccelerateDraft& draft) {
                     (draft.settings.boolean("multi_gpu")
                          ? "--multi_gpu"
                          : draft.file.distributed_type_where + ": distributed_type MULTI_GPU") +
-                    "; take one out");
+                    "; remove one of them");
   }
 }
 
+/// Returns the message for a gpu_ids entry that names no GPU. For a UUID it lists the UUIDs of this
+/// machine, MIG devices included.
 std::string unknown_gpu(const std::string& id, const std::vector<Gpu>& devices) {
   const bool by_name = id.starts_with("GPU-") || id.starts_with("MIG-");
   if (!by_name && !plugins::parse_integer(id)) {
@@ -37,6 +41,8 @@ std::string unknown_gpu(const std::string& id, const std::vector<Gpu>& devices) 
          (by_name ? there : ", numbered from 0");
 }
 
+/// Translates gpu_ids to device indices. Throws Error(config) for an unknown or repeated GPU if the
+/// policy checks GPUs.
 void check_gpu_ids(AccelerateDraft& draft) {
   draft.worker_gpus.clear();
   for (const std::string& id : draft.plan.gpu_ids) {
@@ -68,19 +74,22 @@ void read_gpu_ids(AccelerateDraft& draft) {
   }
 }
 
-/// Accelerate does not take one GPU for several, but where nothing but flags says so.
+/// With a configuration file, Accelerate rejects a single GPU id for MULTI_GPU on one machine.
 void check_several_gpus(const AccelerateDraft& draft) {
   if (!draft.arguments && draft.config && draft.plan.mode == Mode::multi_gpu &&
       draft.num_machines == 1 && draft.plan.gpu_ids.size() == 1) {
     throw Error(Errc::config, draft.place("gpu_ids") + " " + draft.plan.gpu_ids.front() +
-                                  " is one GPU, but MULTI_GPU is for several; name more with "
-                                  "--gpu_ids, or take MULTI_GPU out" +
+                                  " is one GPU, but MULTI_GPU is for several; list more with "
+                                  "--gpu_ids, or remove MULTI_GPU" +
                                   (draft.file.distributed_type == "MULTI_GPU"
                                        ? " (" + draft.file.distributed_type_where + ")"
                                        : ""));
   }
 }
 
+/// Throws Error(device) if this machine has fewer GPUs than workers. With one launcher per rank, a
+/// launcher that sees a single GPU was given that GPU by the manager; one that sees more shares
+/// them with the other launchers of the machine.
 void check_enough_gpus(const AccelerateDraft& draft) {
   const auto gpus = static_cast<int>(draft.worker_gpus.size());
   const int needed =
@@ -89,17 +98,18 @@ void check_enough_gpus(const AccelerateDraft& draft) {
     return;
   }
   throw Error(Errc::device,
-              std::to_string(needed) + " processes on this machine need as many GPUs, but there " +
+              std::to_string(needed) + " processes on this machine need one GPU each, but there " +
                   (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
                   (draft.plan.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids")) +
-                  "; lower --num_processes, let them share with ACC_SHARE_GPUS=1, "
-                  "or give --cpu");
+                  "; lower --num_processes, share the GPUs with ACC_SHARE_GPUS=1, "
+                  "or pass --cpu");
 }
 
+/// Returns the reason why the workers have no GPU, for a notice.
 std::string no_gpu(const AccelerateDraft& draft) {
   if (!draft.facts.gpu.devices.empty()) {
     return "CUDA_VISIBLE_DEVICES=" + value_of(draft.environment, variables::cuda_visible_devices) +
-           " leaves none of this machine's " + std::to_string(draft.facts.gpu.devices.size()) +
+           " selects none of this machine's " + std::to_string(draft.facts.gpu.devices.size()) +
            " GPUs";
   }
   return draft.facts.gpu.driver_version.empty()
@@ -116,7 +126,8 @@ void notice_cpu(AccelerateDraft& draft) {
   draft.notice(no_gpu(draft) + ": the " +
                (draft.plan.local_world_size == 1 ? "worker runs" : "workers run") + " on the CPU" +
                (several && !draft.conduct.cpu_is_a_device
-                    ? "; as under accelerate launch, Accelerate does not connect them there"
+                    ? "; as with accelerate launch, each trains alone: Accelerate does not connect "
+                      "workers there"
                     : ""));
 }
 
@@ -126,10 +137,10 @@ NumaBinding binding(const AccelerateDraft& draft) {
     return named;
   }
   if (named != NumaBinding::none) {
-    // Accelerate in the program would bind anew by ACCELERATE_CPU_AFFINITY.
+    // Accelerate in the program would bind again because of ACCELERATE_CPU_AFFINITY.
     throw Error(Errc::config, draft.place("numa_binding") + " and " +
                                   draft.place("enable_cpu_affinity") +
-                                  " both say where workers run; take one out");
+                                  " both bind workers to cores; remove one of them");
   }
   return NumaBinding::affinity;
 }

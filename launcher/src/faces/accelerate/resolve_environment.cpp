@@ -1,3 +1,7 @@
+// Stage `build_environment`: the variables of the workers. They are those that `accelerate launch`
+// would set, so that an unchanged Accelerate program behaves the same, plus acclaunch's ACC_* for
+// programs on libacc_runtime. A test compares them with recordings of Accelerate
+// (test/data/launch_env).
 #include "faces/accelerate/stages.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"
@@ -13,6 +17,7 @@ namespace {
 using plugins::Environment;
 using plugins::Source;
 
+/// Model names of the GPUs and the driver's version.
 struct GpuModels {
   std::vector<std::string> names;
   std::string driver_version;
@@ -26,7 +31,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// As nvidia-smi prints them, where the driver's libraries told us nothing.
+/// Queries nvidia-smi. Used only if the driver's libraries reported no GPU.
 GpuModels ask_nvidia_smi(const std::string& tool) {
   const auto query = [&](const std::string& what) {
     return lines_of(
@@ -39,7 +44,7 @@ GpuModels ask_nvidia_smi(const std::string& tool) {
   return models;
 }
 
-/// `550.40.07` as numbers, of which missing ones are 0.
+/// Parses `550.40.07` to three numbers; missing ones are 0.
 std::array<std::int64_t, 3> version_numbers(const std::string& text) {
   std::array<std::int64_t, 3> numbers{};
   std::size_t i = 0;
@@ -51,8 +56,8 @@ std::array<std::int64_t, 3> version_numbers(const std::string& text) {
   return numbers;
 }
 
-/// Accelerate 1.15 (utils/environment.py): several RTX 40 cards cannot reach each other directly
-/// under a driver older than this.
+/// True for several RTX 40 cards under a driver older than 550.40.07, where peer-to-peer access
+/// does not work. Rule of Accelerate 1.15 (utils/environment.py: check_cuda_p2p_ib_support).
 bool lacks_peer_access(const GpuModels& models) {
   constexpr std::array<std::int64_t, 3> kFirstGood = {550, 40, 7};
   const auto is_rtx_40 = [](const std::string& name) {
@@ -62,8 +67,9 @@ bool lacks_peer_access(const GpuModels& models) {
          !models.driver_version.empty() && version_numbers(models.driver_version) < kFirstGood;
 }
 
-/// Accelerate connects workers on the CPU only if this variable is set; without it each of them
-/// trains alone. It does not matter whether the CPU was asked for or is all that there is.
+/// True if the workers need ACCELERATE_USE_CPU. Without this variable Accelerate does not connect
+/// workers on the CPU and each of them trains alone. It is set whether the CPU was requested or the
+/// machine has no GPU.
 bool is_connected_on_cpu(const AccelerateDraft& draft) {
   const bool ranks = draft.starter == Starter::ranks;
   const bool of_mpi = draft.starter == Starter::mpirun && draft.num_processes > 1;
@@ -71,7 +77,7 @@ bool is_connected_on_cpu(const AccelerateDraft& draft) {
          (ranks || of_mpi);
 }
 
-/// Those of Accelerate's simple launcher.
+/// Adds the variables of Accelerate's launcher for one process (prepare_simple_launcher_cmd_env).
 void add_simple_variables(const AccelerateDraft& draft, Environment& environment) {
   environment.emplace("ACCELERATE_USE_CPU", draft.settings.boolean("use_cpu") ? "True" : "False");
   if (plugins::parse_boolean(environment.at("ACCELERATE_USE_CPU")) == true) {
@@ -86,6 +92,8 @@ void add_simple_variables(const AccelerateDraft& draft, Environment& environment
   }
 }
 
+/// Adds CUDA_VISIBLE_DEVICES for gpu_ids, and disables NCCL's peer-to-peer transports for GPUs that
+/// lack peer access.
 void add_gpu_variables(const AccelerateDraft& draft, Environment& environment) {
   std::string list;
   for (const std::string& id : draft.plan.gpu_ids) {
@@ -115,17 +123,20 @@ void add_gpu_variables(const AccelerateDraft& draft, Environment& environment) {
   }
 }
 
+/// Returns the value of ACCELERATE_CONFIG_DS_FIELDS: the keys of deepspeed_config in the file, by
+/// which Accelerate recognises conflicts with the JSON file.
 std::string deepspeed_fields(const AccelerateDraft& draft) {
   std::string fields;
   for (const std::string& field : draft.file.deepspeed_fields) {
     if (field == "mixed_precision" && draft.settings.source(field).kind != Source::Kind::file) {
-      continue;  // a flag took its place
+      continue;  // overridden by a flag
     }
     fields += (fields.empty() ? "" : ",") + plugins::lower(field);
   }
   return fields;
 }
 
+/// Returns PYTHONPATH with the working directory added, as Accelerate does in DeepSpeed mode.
 std::string python_path(const AccelerateDraft& draft) {
   std::string path;
   const std::string inherited = value_of(draft.environment, variables::python_path);
@@ -137,8 +148,9 @@ std::string python_path(const AccelerateDraft& draft) {
   return path + draft.facts.working_directory.string();
 }
 
-/// What Accelerate writes, in place of all variables but our own. Its launchers of several workers
-/// also repeat every variable under its name in capitals (utils/environment.py: patch_environment).
+/// Replaces all variables except ACC_* by those that Accelerate sets. For several workers
+/// Accelerate also copies every variable to its upper-case name (utils/environment.py:
+/// patch_environment).
 void replace_by_arguments(const AccelerateDraft& draft, Environment& environment) {
   std::erase_if(environment, [](const auto& entry) { return !entry.first.starts_with("ACC_"); });
   environment.merge(argument_variables(*draft.arguments, draft.plan.mode));

@@ -1,3 +1,5 @@
+// Stage `choose_mode`: plain, multi-GPU, FSDP or DeepSpeed. A mode flag overrides distributed_type
+// of the configuration file. Flags and blocks of the other modes become notices or faults.
 #include "faces/accelerate/stages.hpp"
 
 namespace acc::launcher {
@@ -8,6 +10,8 @@ using plugins::Section;
 using plugins::SettingRow;
 using plugins::Source;
 
+/// Throws Error(config) if two mode flags are given. --cpu counts as a mode in Accelerate; here it
+/// only excludes --multi_gpu.
 void check_mode_flags(const AccelerateDraft& draft) {
   Faults faults;
   std::string chosen;
@@ -47,7 +51,7 @@ Mode mode_of_file(const std::string& distributed_type) {
   return Mode::plain;
 }
 
-/// Flags that do nothing in this mode.
+/// Adds a notice for each flag that has no effect in this mode.
 void notice_flags_of_other_modes(AccelerateDraft& draft) {
   for (const Flags::Value& value : draft.flags.values) {
     const Section section = plugins::find_setting(value.key, draft.settings.table())->section;
@@ -71,8 +75,9 @@ void notice_flags_of_other_modes(AccelerateDraft& draft) {
   }
 }
 
-/// A file for FSDP and DeepSpeed at once contradicts itself; a flag that overrules the file's
-/// mode leaves the block of the other mode without effect.
+/// Reports settings of the other mode's block in the file. A file with FSDP and DeepSpeed settings
+/// contradicts itself, which is a fault. If a flag overrides the file's mode, the block merely has
+/// no effect, which is a notice.
 void check_blocks_of_other_modes(AccelerateDraft& draft, const std::string& mode_flag) {
   for (const SettingRow& row : plugins::settings_table()) {
     const bool other = (row.section == Section::fsdp && draft.plan.mode == Mode::deepspeed) ||
@@ -83,10 +88,10 @@ void check_blocks_of_other_modes(AccelerateDraft& draft, const std::string& mode
     if (!mode_flag.empty()) {
       draft.notice(draft.place(row.key) + " has no effect with --" + mode_flag);
     } else if (draft.conduct.checks_contradictions) {
-      draft.faults.add(draft.place(row.key) + " counts in " +
+      draft.faults.add(draft.place(row.key) + " applies in " +
                        (row.section == Section::fsdp ? "FSDP" : "DeepSpeed") +
                        " mode only, but distributed_type is " + draft.file.distributed_type + " (" +
-                       draft.file.distributed_type_where + "); take one out");
+                       draft.file.distributed_type_where + "); remove one of them");
     }
   }
 }

@@ -1,3 +1,7 @@
+// Stage `take_place`: takes machines, ranks, address and port from the job manager that started
+// this process, or starts the machines of `--hostfile`. Order of precedence: flags, the job
+// manager, the configuration file. By its launcher role (cluster/part.hpp) this process starts the
+// workers of its machine, supervises a single worker, or starts the launchers of all machines.
 #include "acc/base/input_file.hpp"
 #include "cluster/job_variables.hpp"
 #include "cluster/part.hpp"
@@ -18,7 +22,7 @@ bool has_flag(const AccelerateDraft& draft, std::string_view key) {
   return draft.settings.source(key).kind == Source::Kind::flag;
 }
 
-/// What the job says beats the file, and flags beat the job.
+/// Sets a value from the job manager. It overrides the file but not a flag.
 void set_by_job(AccelerateDraft& draft, std::string_view key, const std::string& value,
                 const std::string& where) {
   if (!has_flag(draft, key)) {
@@ -26,13 +30,16 @@ void set_by_job(AccelerateDraft& draft, std::string_view key, const std::string&
   }
 }
 
-/// Several launchers that the user counts alone, each as one machine.
+/// True if the user numbers the machines: --machine_rank is given, or --num_machines 1 in a job of
+/// several machines, which makes each launcher a job of its own.
 bool counts_by_itself(const AccelerateDraft& draft, const std::optional<int>& nodes) {
   return has_flag(draft, "machine_rank") ||
          (has_flag(draft, "num_machines") && draft.settings.integer("num_machines") == 1 &&
           nodes.value_or(1) > 1);
 }
 
+/// Throws Error(config) if --num_machines does not match the job: a task must use all machines, a
+/// script may use fewer.
 void check_num_machines(const AccelerateDraft& draft, const ClusterPlace& place, int nodes) {
   const auto wanted = draft.settings.integer("num_machines");
   const bool fits = place.is_task ? wanted == nodes : wanted <= nodes;
@@ -53,14 +60,15 @@ void set_address(AccelerateDraft& draft, const ClusterPlace& place) {
   }
 }
 
-/// The total, where nothing but the job says it.
+/// Sets the total number of workers from the job manager if neither a flag nor the file gives it.
 void set_num_processes(AccelerateDraft& draft, std::int64_t total, const std::string& where) {
   if (!draft.settings.given("num_processes")) {
     draft.settings.set("num_processes", std::to_string(total), {Source::Kind::job, where});
   }
 }
 
-/// Workers of each machine, from the starter, else from what the job asked for.
+/// Sets the number of workers of each machine: from the acclaunch that started this one, else from
+/// the tasks that the job requested.
 void set_local_sizes(AccelerateDraft& draft, const ClusterPlace& place, int nodes) {
   const auto told =
       JobVariables(draft.environment).numbers(std::string(variables::local_processes.name));
@@ -70,11 +78,11 @@ void set_local_sizes(AccelerateDraft& draft, const ClusterPlace& place, int node
   }
   const std::string& where = told ? told->where : place.tasks_per_node->where;
   if (std::ssize(sizes) < nodes || std::ranges::min(sizes) < 1) {
-    throw Error(Errc::config, where + " must count the workers of each of " +
+    throw Error(Errc::config, where + " must list the number of workers of each of " +
                                   std::to_string(nodes) + " machines");
   }
   if (!told && !draft.facts.visible_gpus.empty() && !draft.settings.given("num_processes")) {
-    return;  // tasks may be one a machine, GPUs are what workers are counted by
+    return;  // with GPUs the default is one worker per GPU, whatever number of tasks was requested
   }
   const std::int64_t total = std::accumulate(sizes.begin(), sizes.begin() + nodes, std::int64_t{0});
   set_num_processes(draft, total, where);
@@ -83,6 +91,8 @@ void set_local_sizes(AccelerateDraft& draft, const ClusterPlace& place, int node
   }
 }
 
+/// Launcher role `machine`: sets the number of machines, this one's rank, and the address and port
+/// of machine 0.
 void take_part_as_machine(AccelerateDraft& draft, const ClusterPlace& place,
                           const std::optional<int>& nodes) {
   if (nodes) {
@@ -106,6 +116,7 @@ void take_part_as_machine(AccelerateDraft& draft, const ClusterPlace& place,
   }
 }
 
+/// Launcher role `worker`: this launcher supervises one rank. The job's tasks are the ranks.
 void take_part_as_worker(AccelerateDraft& draft, const ClusterPlace& place) {
   draft.seat = seat_in(place);
   check_num_machines(draft, place, draft.seat->num_nodes);
@@ -122,7 +133,8 @@ void take_part_as_worker(AccelerateDraft& draft, const ClusterPlace& place) {
   set_address(draft, place);
 }
 
-/// In a script of the job: this process starts the launchers.
+/// Launcher role `starter`: this process runs in the job's script and starts the launchers, by srun
+/// under Slurm and by ssh elsewhere.
 void start_machines_of_job(AccelerateDraft& draft, const ClusterPlace& place, int nodes) {
   check_num_machines(draft, place, nodes);
   const int wanted = has_flag(draft, "num_machines")
@@ -156,16 +168,18 @@ std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
   return parse_hostfile(text, path.string(), HostfileForm::any);
 }
 
+/// Throws Error(config) if several machines would look for machine 0 at a loopback name.
 void check_first_host(const Host& first, std::size_t count) {
   const std::string name = first.name;
   if (count > 1 && (name == "localhost" || name.starts_with("127."))) {
     throw Error(Errc::config, first.where + ": machine 0 is " + name +
-                                  ", a name that leads every other machine to itself; write the "
-                                  "one that they know it by, or give --main_process_ip");
+                                  ", which every other machine resolves to itself; write a name "
+                                  "that the other machines can resolve, or pass --main_process_ip");
   }
 }
 
-/// Slots, where the file has them on all hosts and nothing else is asked for.
+/// Returns the slots of each host as its number of workers. Empty if a host has no slots, or if
+/// --num_processes asks for another total.
 std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<Host>& hosts) {
   std::vector<int> slots;
   for (const Host& host : hosts) {
@@ -217,9 +231,9 @@ void take_place(AccelerateDraft& draft) {
   draft.plan.is_controlled = is_controlled(draft.environment);
   if (draft.settings.has("hostfile") && !is_started) {
     if (has_flag(draft, "machine_rank")) {
-      throw Error(Errc::config, draft.place("hostfile") + " starts all machines from here, and " +
+      throw Error(Errc::config, draft.place("hostfile") + " starts all machines from here, but " +
                                     draft.place("machine_rank") +
-                                    " says which of them this is; take one out");
+                                    " is for a launcher on each machine; remove one of them");
     }
     start_machines_of_hostfile(draft);
     return;

@@ -1,3 +1,6 @@
+// Stage `read_rendezvous`: rendezvous options, restarts, how workers are stopped, and their output.
+// Accelerate starts its workers with torchrun, so options without an Accelerate flag come from
+// torchrun's PET_* variables.
 #include "faces/accelerate/stages.hpp"
 #include "plan/gpu_checks.hpp"
 #include "plan/signal_words.hpp"
@@ -7,8 +10,8 @@ namespace {
 
 using plugins::Faults;
 
-/// PET_<OPTION>: torchrun's own default, where Accelerate has no flag for the option. Nothing
-/// where torchrun is not what would start the workers.
+/// Returns the variable PET_<OPTION>, torchrun's default for an option that has no Accelerate flag.
+/// The text is empty if Accelerate would not use torchrun in this mode.
 Given torchrun_default(const AccelerateDraft& draft, const std::string& option) {
   const std::string name = "PET_" + option;
   return {name,
@@ -30,7 +33,8 @@ void read_ending(AccelerateDraft& draft) {
   }
 }
 
-/// Slurm's --gpus-per-task shows each task its own GPU alone, as device 0.
+/// True if the job manager shows each task only its own GPU, as device 0, as Slurm's
+/// --gpus-per-task does.
 bool sees_its_own_gpu(const AccelerateDraft& draft) {
   return draft.seat && draft.seat->local_world_size > 1 && draft.worker_gpus.size() == 1 &&
          draft.plan.device == plugins::Device::cuda;
@@ -48,7 +52,8 @@ void read_virtual_local_rank(AccelerateDraft& draft) {
   }
 }
 
-/// Machines that come and go bring num_processes / num_machines workers each.
+/// Reads --min_machines. With an elastic number of machines each has num_processes / num_machines
+/// workers, and the rendezvous determines the total.
 void read_min_machines(AccelerateDraft& draft, bool meets) {
   const Given given = draft.given("min_machines");
   const int least = static_cast<int>(draft.settings.integer("min_machines"));

@@ -1,3 +1,5 @@
+// Stage `read_sharding`: FSDP and DeepSpeed settings, the DeepSpeed JSON file, and the sharding
+// that follows from them.
 #include "acc/plugins/deepspeed_json.hpp"
 #include "acc/plugins/fsdp_plugin.hpp"
 #include "acc/plugins/strategy.hpp"
@@ -14,8 +16,8 @@ using plugins::Source;
 
 namespace fs = std::filesystem;
 
-/// Where Accelerate leaves a variable unset, the parent's value reaches the program; then it also
-/// counts here. So do ours for what Accelerate does not know of.
+/// Reads settings from variables of the parent that reach the program because Accelerate does not
+/// set them, and from ACC_* for settings that Accelerate does not have.
 void inherit_variables(AccelerateDraft& draft) {
   Faults faults;
   for (const SettingRow& row : plugins::settings_table()) {
@@ -29,6 +31,7 @@ void inherit_variables(AccelerateDraft& draft) {
   faults.raise();
 }
 
+/// Compatibility mode: turns a fault that Accelerate's launcher does not check into a notice.
 void leave_to_program(AccelerateDraft& draft, const Error& error) {
   draft.notice("the program will decide: " + std::string(error.what()));
 }
@@ -62,14 +65,15 @@ void read_fsdp(AccelerateDraft& draft) {
   }
 }
 
-/// The path as the user knows it, where that is the same file from here.
+/// Returns the path as the user wrote it if it leads to the same file from here; else the full
+/// path.
 fs::path shortest(const fs::path& full, const fs::path& named) {
   std::error_code error;
   return fs::equivalent(full, named, error) ? named : full;
 }
 
-/// As named from the working directory, else beside the YAML file. In the second case the program
-/// gets the path that it can open.
+/// Finds the JSON file relative to the working directory, else in the folder of the YAML file. In
+/// the second case the setting is replaced by a path that the program can open.
 fs::path find_deepspeed_config(AccelerateDraft& draft) {
   const fs::path named = draft.settings.text("deepspeed_config_file");
   std::error_code error;
@@ -87,7 +91,7 @@ fs::path find_deepspeed_config(AccelerateDraft& draft) {
   throw Error(Errc::not_found,
               draft.settings.source("deepspeed_config_file").where + ": cannot find " +
                   named.string() + " in " + draft.facts.working_directory.string() +
-                  (draft.config ? " or beside " + draft.config->path.string() : ""));
+                  (draft.config ? " or next to " + draft.config->path.string() : ""));
 }
 
 void read_deepspeed_file(AccelerateDraft& draft) {
@@ -99,8 +103,7 @@ void read_deepspeed_file(AccelerateDraft& draft) {
       draft.settings.integer("zero_stage") != 3) {
     draft.notice(
         draft.settings.source("zero_hpz_partition_size").where +
-        ": zero_hpz_partition_size has no effect below stage 3, where libacc_runtime refuses "
-        "it");
+        ": zero_hpz_partition_size has no effect below stage 3; libacc_runtime rejects it there");
   }
 }
 
@@ -118,6 +121,8 @@ void read_deepspeed(AccelerateDraft& draft) {
   }
 }
 
+/// Adds a notice about the shard groups of a hybrid strategy that the user did not name or may not
+/// expect.
 void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sharding) {
   if (!plugins::switches(sharding.strategy).replicate) {
     return;

@@ -1,3 +1,6 @@
+// OMP_NUM_THREADS of the workers. Accelerate sets it to a share of the physical cores with --cpu
+// and to 1 otherwise; acclaunch gives every worker on the CPU, or bound to cores, its share
+// (docs/compat.md, 10).
 #include "faces/accelerate/python_values.hpp"
 #include "faces/accelerate/stages.hpp"
 #include "host/own_variables.hpp"
@@ -8,7 +11,8 @@
 namespace acc::launcher {
 namespace {
 
-/// That share the cores: of an mpirun that started us, else ours.
+/// Returns the number of processes that share the cores of this machine: from the variables of the
+/// mpirun that started acclaunch, else the workers per machine.
 int local_processes(const AccelerateDraft& draft) {
   for (const OwnVariable& size_of_node :
        {variables::mpi_local_size, variables::open_mpi_local_size, variables::mvapich_local_size}) {
@@ -20,8 +24,9 @@ int local_processes(const AccelerateDraft& draft) {
   return std::max(1, draft.num_processes / draft.num_machines);
 }
 
+/// Returns the number of physical cores per worker, rounded down; may be 0.
 int cores_of_one(const AccelerateDraft& draft) {
-  if (draft.seat) {  // the others of this machine have launchers of their own
+  if (draft.seat) {  // the other workers of this machine have their own launchers
     const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
     return cores / draft.seat->local_world_size;
   }
@@ -32,7 +37,8 @@ int cores_of_one(const AccelerateDraft& draft) {
   return cores / local_processes(draft);
 }
 
-/// In Accelerate `--cpu` is `use_cpu` only where no file says what that is.
+/// True if Accelerate treats the launch as use_cpu. Accelerate's --cpu flag sets use_cpu only
+/// without a configuration file; with a file only its key counts.
 bool counts_as_use_cpu(const AccelerateDraft& draft) {
   if (!draft.config) {
     return draft.settings.boolean("use_cpu");
@@ -55,6 +61,8 @@ bool divides_cores(const AccelerateDraft& draft) {
   return draft.plan.device == plugins::Device::cpu || draft.plan.numa_binding != NumaBinding::none;
 }
 
+// Order: --num_cpu_threads_per_process, a value of the parent other than 0, a share of the cores,
+// 1. In DeepSpeed mode Accelerate sets nothing, and torchrun sets 1 for several workers.
 int omp_threads(const AccelerateDraft& draft) {
   const bool leaves_it_to_torchrun = draft.plan.mode == Mode::deepspeed;  // in Accelerate
   if (draft.starter == Starter::deepspeed) {

@@ -1,3 +1,6 @@
+// Stage `read_values`: reads the configuration file, ACC_COMPAT and the flags into the settings,
+// and selects the compatibility policy. Each value is checked by its row of the settings table;
+// faults are collected in the draft.
 #include "faces/accelerate/python_values.hpp"
 #include "faces/accelerate/stages.hpp"
 #include "host/own_variables.hpp"
@@ -10,22 +13,24 @@ using plugins::Section;
 using plugins::SettingRow;
 using plugins::Source;
 
-/// A float as Python prints it: Accelerate's flags pass through one.
+/// Returns a number as Python prints it, since Accelerate converts such flags with float().
 std::string float_text(const std::string& text) {
   const auto number = plugins::parse_real(text);
   return number ? python::float_text(*number) : text;
 }
 
-/// Flags of which Accelerate takes the very words of its list; in a file any letter case will do.
+/// True for flags whose words Accelerate compares exactly; in a file the letter case does not
+/// matter.
 bool has_exact_words(const SettingRow& row) {
   return row.type == plugins::Type::choice &&
          (row.section == Section::launch || row.section == Section::dynamo);
 }
 
-/// Accelerate's launcher looks at the type of these at most, and hands them on.
+/// True for settings of which Accelerate's launcher checks at most the type; it passes the value on
+/// to the program.
 bool is_left_to_program(const SettingRow& row) {
   switch (row.section) {
-    case Section::launch: return row.key == "num_processes";  // 0 does for one plain process
+    case Section::launch: return row.key == "num_processes";  // 0 is valid for one plain process
     case Section::zero:
     case Section::dynamo: return false;
     case Section::training: return !row.environment.empty();
@@ -37,6 +42,8 @@ bool is_left_to_program(const SettingRow& row) {
   return false;
 }
 
+/// Sets one flag's value. In compatibility mode argparse's rules decide what is rejected, and
+/// faults that only the program would find are dropped.
 void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
   const SettingRow& row = *plugins::find_setting(value.key, draft.settings.table());
   const Source source{Source::Kind::flag, value.written};

@@ -1,3 +1,7 @@
+// Stage `count_workers`: the number of workers and machines, this machine's rank and share, and
+// what starts the workers. num_processes is the total over all machines, as in Accelerate; it is
+// divided evenly unless --num_local_processes, a hostfile or the job manager gives the share of
+// each machine.
 #include "faces/accelerate/stages.hpp"
 #include "plan/machines.hpp"
 
@@ -16,12 +20,15 @@ void read_port(AccelerateDraft& draft) {
   if (draft.settings.has("main_process_port")) {
     draft.plan.rendezvous.port =
         static_cast<std::uint16_t>(draft.settings.integer("main_process_port"));
-    // Several launchers in one job's script have the same one: all but the first take another.
+    // A job manager's port is the same for all launchers in one job script. It counts as a default,
+    // so that every launcher after the first may take another port.
     const bool is_jobs = draft.settings.source("main_process_port").kind == Source::Kind::job;
     draft.plan.rendezvous.port_was_given = draft.conduct.keeps_given_port && !is_jobs;
   }
 }
 
+/// Returns the default number of workers per machine: the visible GPUs, or 1 without any. In
+/// compatibility mode it may be 0.
 int gpus_or_one(const AccelerateDraft& draft) {
   const auto gpus = static_cast<int>(draft.facts.visible_gpus.size());
   if (!draft.conduct.modes_run_without_gpus) {
@@ -30,6 +37,8 @@ int gpus_or_one(const AccelerateDraft& draft) {
   return draft.settings.boolean("use_cpu") ? 1 : std::max(1, gpus);
 }
 
+/// Returns the total number of workers if neither flag, job nor file gives it. Throws Error(config)
+/// if there is no default, for example with a configuration file or several machines.
 int default_num_processes(const AccelerateDraft& draft) {
   if (draft.flags.one_process_a_machine) {
     return draft.num_machines;
@@ -45,11 +54,11 @@ int default_num_processes(const AccelerateDraft& draft) {
   if (file_decides || uneven || (draft.num_machines > 1 && draft.conduct.checks_counts)) {
     if (draft.file.faulty_keys.contains("num_processes") ||
         (draft.config && draft.file.distributed_type.empty())) {
-      return draft.num_machines;  // that fault is known
+      return draft.num_machines;  // that fault is reported already
     }
     throw Error(Errc::config,
-                "--num_processes is missing, the number of workers over all machines" +
-                    (draft.config ? "; " + draft.config->path.string() + " does not say it either"
+                "--num_processes (the number of workers on all machines) is missing" +
+                    (draft.config ? "; " + draft.config->path.string() + " does not set it either"
                                   : std::string()));
   }
   return draft.config ? 1 : gpus_or_one(draft);
@@ -76,6 +85,8 @@ void read_num_processes(AccelerateDraft& draft) {
   }
 }
 
+/// True if several machines are to be started by DeepSpeed's own launcher: if a flag or file names
+/// its options, and always in compatibility mode.
 bool wants_deepspeed_command(const AccelerateDraft& draft) {
   if (draft.settings.has("deepspeed_multinode_launcher")) {
     return draft.settings.choice("deepspeed_multinode_launcher") != "standard";
@@ -85,6 +96,8 @@ bool wants_deepspeed_command(const AccelerateDraft& draft) {
          draft.settings.has("deepspeed_exclusion_filter");
 }
 
+/// Decides whether acclaunch starts ranks itself, one plain process, mpirun, or the deepspeed
+/// command.
 void choose_starter(AccelerateDraft& draft) {
   const bool several = draft.num_processes > 1 || draft.num_machines > 1;
   if (draft.seat) {
@@ -105,6 +118,8 @@ void choose_starter(AccelerateDraft& draft) {
   }
 }
 
+/// Uses --num_local_processes for this machine. The total is checked again in the rendezvous, where
+/// the shares of all machines are known.
 void split_by_hand(AccelerateDraft& draft) {
   draft.plan.local_world_size = static_cast<int>(draft.settings.integer("num_local_processes"));
   const int others = draft.num_processes - draft.plan.local_world_size;
@@ -118,7 +133,7 @@ void split_by_hand(AccelerateDraft& draft) {
   }
 }
 
-/// Each launcher is one worker's, and a machine of its own to the others.
+/// One launcher per rank: in the rendezvous each launcher counts as a machine with one worker.
 void split_by_seats(AccelerateDraft& draft) {
   draft.plan.seat = draft.seat;
   draft.plan.num_machines = draft.num_processes;
@@ -128,6 +143,8 @@ void split_by_seats(AccelerateDraft& draft) {
   draft.plan.rendezvous.address = draft.settings.text("main_process_ip");
 }
 
+/// Sets the number of workers of this machine and of the job. Throws Error(config) if the total
+/// cannot be divided evenly; in compatibility mode it is rounded down, as torchrun's arguments are.
 void split_processes(AccelerateDraft& draft) {
   using Backend = RendezvousPlan::Backend;
   if (draft.starter != Starter::ranks) {
@@ -161,13 +178,14 @@ void split_processes(AccelerateDraft& draft) {
                 draft.place("num_processes") + " " + std::to_string(draft.num_processes) +
                     " is the total and must be a multiple of " + draft.place("num_machines") + " " +
                     std::to_string(draft.num_machines) +
-                    "; where machines differ, say on each how many it has with "
-                    "--num_local_processes");
+                    "; if machines have different numbers of workers, pass "
+                    "--num_local_processes on each");
   }
   draft.plan.num_processes = draft.plan.local_world_size * draft.num_machines;
 }
 
-/// The rank in a file that is about one machine says nothing about which of two this is.
+/// True if machine_rank identifies this machine. A rank in a file for one machine does not count if
+/// a flag asks for more machines.
 bool knows_machine_rank(const AccelerateDraft& draft) {
   const Source::Kind machines = draft.settings.source("num_machines").kind;
   const Source::Kind rank = draft.settings.source("machine_rank").kind;
@@ -184,6 +202,8 @@ void check_machine_rank(const AccelerateDraft& draft) {
   }
 }
 
+/// Checks what several machines need to meet: the address, and with the static rendezvous the rank.
+/// The message contains the command to run on each machine.
 void check_address_of_ranks(const AccelerateDraft& draft) {
   Faults faults;
   const bool needs_rank =
@@ -196,7 +216,7 @@ void check_address_of_ranks(const AccelerateDraft& draft) {
                (!needs_rank                             ? "--main_process_ip"
                 : draft.settings.has("main_process_ip") ? "--machine_rank"
                                                         : "--machine_rank and --main_process_ip") +
-               "; with this machine as machine 0, type" +
+               "; with this machine as machine 0, run" +
                machines_hint(draft.flags, draft.num_machines, address, draft.plan.rendezvous.port));
   }
   faults.collect([&] {

@@ -14,63 +14,74 @@
 
 namespace acc::launcher {
 
-/// What starts the program.
+/// How the program is started: as ranks of acclaunch, as one plain process, or by mpirun or the
+/// deepspeed command.
 enum class Starter { ranks, one_process, mpirun, deepspeed };
 
+/// Draft of a plan for `acclaunch launch`: the inputs, the settings and intermediate results.
 struct AccelerateDraft : Draft {
   AccelerateDraft(const Flags& given_flags, const plugins::Environment& parent,
                   const HostFacts& host);
 
   const Conduct& conduct;
   std::optional<plugins::Document> config;
-  plugins::AccelerateConfig file;  ///< what `config` says besides settings
-  /// As Accelerate has them, where the conduct leaves the checks of values to the program; then it
-  /// is these that the workers get.
+  plugins::AccelerateConfig file;  ///< facts in `config` that are no settings
+  /// Arguments with Accelerate's own semantics. Set in compatibility mode, where the workers'
+  /// variables are derived from these instead of the settings.
   std::optional<Arguments> arguments;
   plugins::Faults faults;
-  int num_processes = 1;  ///< as asked for; the plan has those that acclaunch itself starts
-  int num_machines = 1;
+  int num_processes = 1;  ///< as requested; `plan` has the number that acclaunch itself starts
+  int num_machines = 1;   ///< as requested
   Starter starter = Starter::ranks;
-  std::optional<Seat> seat;      ///< started once a rank: the machine's place of this worker
-  int launcher_rank = 0;         ///< then: of this launcher, which is that of its worker
-  std::vector<int> local_sizes;  ///< workers by machine rank, where the job says so
-  std::vector<int> worker_gpus;  ///< that they may use, as indices of the driver's devices
+  std::optional<Seat> seat;      ///< one launcher per rank: rank slot of this launcher
+  int launcher_rank = 0;         ///< one launcher per rank: rank of this launcher's worker
+  std::vector<int> local_sizes;  ///< workers by machine rank, if the job or hostfile gives them
+  std::vector<int> worker_gpus;  ///< GPUs that workers may use, as indices of the driver's devices
 
-  /// Which mode's settings count: `fsdp`, `deepspeed` or `none`.
+  /// Returns the name of the mode whose settings apply: `fsdp`, `deepspeed` or `none`.
   [[nodiscard]] std::string origin() const;
-  /// `c.yaml:3: gpu_ids`, or `--gpu_ids`.
+  /// Returns the origin of a setting for messages: `c.yaml:3: gpu_ids`, or `--gpu_ids`.
   [[nodiscard]] std::string place(std::string_view key) const;
+  /// True if --cpu (or --use_cpu) is given as a flag.
   [[nodiscard]] bool cpu_flag() const { return flags.find("use_cpu") != nullptr; }
 };
 
-// The stages of a plan, in their order. A stage whose answers others build on throws; they are
-// then left out, and what all the rest finds is reported together.
+// The stages of planning, in order. A stage throws Error for a fault. The planner then skips the
+// stages that depend on it, and reports the faults of all other stages together.
 
-/// File, ACC_COMPAT and flags. Keeps what is wrong in `draft.faults`.
+/// Reads the configuration file, ACC_COMPAT and the flags. Adds faults to `draft.faults`.
 void read_values(AccelerateDraft& draft);
-/// What the manager of jobs says that started this process, or `--hostfile`: machines, ranks,
-/// address and port, and whether the machines are started from here.
+/// Reads machines, ranks, address and port from the job manager that started this process, or from
+/// `--hostfile`, and decides whether the machines are started from here.
 void take_place(AccelerateDraft& draft);
+/// Chooses the training mode.
 void choose_mode(AccelerateDraft& draft);
-/// Machines and ranks, and what starts them.
+/// Counts machines and workers, and decides what starts them.
 void count_workers(AccelerateDraft& draft);
+/// Chooses CPU or GPUs, and which GPUs the workers see.
 void choose_device(AccelerateDraft& draft);
+/// Assigns cores to the workers.
 void bind_workers(AccelerateDraft& draft);
+/// Reads rendezvous, restart, shutdown and output options.
 void read_rendezvous(AccelerateDraft& draft);
+/// Reads FSDP and DeepSpeed settings and the DeepSpeed JSON file.
 void read_sharding(AccelerateDraft& draft);
+/// Builds the command line.
 void choose_command(AccelerateDraft& draft);
-/// Where Accelerate's launcher would stop, if values are left to the program.
+/// Compatibility mode: adds the faults at which Accelerate's launcher would stop.
 void check_as_accelerate(AccelerateDraft& draft);
-/// Variables of the workers.
+/// Builds the workers' variables.
 void build_environment(AccelerateDraft& draft);
-/// The deepspeed command hands its other machines what this file says.
+/// Plans the .deepspeed_env file, from which the deepspeed command passes variables to other
+/// machines.
 void plan_deepspeed_environment(AccelerateDraft& draft);
 
-/// In Accelerate's own reading `use_cpu` is for one plain process.
+/// True if the workers are to run on the CPU by request. In compatibility mode use_cpu applies to
+/// one plain process only.
 bool asked_for_cpu(const AccelerateDraft& draft);
-/// Threads of a worker; 0: leave the parent's OMP_NUM_THREADS.
+/// Returns OMP_NUM_THREADS of a worker; 0: keep the parent's value.
 int omp_threads(const AccelerateDraft& draft);
-/// Whether OMP_NUM_THREADS is a share of the physical cores.
+/// True if OMP_NUM_THREADS is computed as a share of the physical cores.
 bool divides_cores(const AccelerateDraft& draft);
 
 }  // namespace acc::launcher

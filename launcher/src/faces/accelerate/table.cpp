@@ -11,30 +11,31 @@ using plugins::Flag;
 using plugins::SettingRow;
 using plugins::Type;
 
-// How other machines are started from this one.
+// Flags for starting other machines from this one.
 constexpr std::array kStart = {
     SettingRow{.key = "hostfile",
                .alias = "H",
                .flag = Flag::value,
                .in_file = false,
-               .help = "start the job on these machines, a line each: [USER@]NAME [slots=N]"},
+               .help = "file with the machines to start the job on, one line per machine: "
+                       "[USER@]NAME [slots=N]"},
     SettingRow{.key = "launcher",
                .flag = Flag::value,
                .in_file = false,
                .type = Type::choice,
                .fallback = "ssh",
                .allowed = "ssh|pdsh",
-               .help = "what starts the machines of the hostfile"},
+               .help = "program that starts acclaunch on the machines of the hostfile"},
     SettingRow{.key = "launcher_args",
                .flag = Flag::value,
                .in_file = false,
-               .help = "options for it, or for srun, joined by blanks"},
+               .help = "options for ssh, pdsh or srun, separated by spaces"},
     SettingRow{.key = "ssh_port",
                .flag = Flag::value,
                .in_file = false,
                .type = Type::integer,
                .allowed = "1..65535",
-               .help = "port of the machines' ssh, if not as ssh's configuration says"},
+               .help = "ssh port of the machines; default: that of ssh's configuration"},
 };
 
 }  // namespace

@@ -6,7 +6,8 @@
 
 namespace acc::launcher {
 
-/// The settings of Accelerate's configuration and ours, then the rows that all faces share.
+/// Returns the settings of Accelerate's configuration and of acclaunch, followed by the rows that
+/// all front ends share.
 std::span<const plugins::SettingRow> accelerate_table() noexcept;
 
 }  // namespace acc::launcher

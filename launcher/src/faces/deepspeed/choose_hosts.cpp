@@ -1,3 +1,7 @@
+// Selection of hosts and slots for `acclaunch deepspeed`, as in DeepSpeed 0.19.8
+// (launcher/runner.py): the hostfile, filtered by --include or --exclude, or cut to the first
+// --num_nodes and --num_gpus. Without a hostfile the only host is this machine, whose slots are its
+// GPUs, or those of CUDA_VISIBLE_DEVICES if no flag selects GPUs.
 #include "faces/deepspeed/choose_hosts.hpp"
 
 #include "acc/base/input_file.hpp"
@@ -23,19 +27,22 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-/// `node1` of `node1.example`.
+/// Returns the host name without its domain: `node1` for `node1.example`.
 std::string_view first_label(std::string_view name) {
   return name.substr(0, name.find('.'));
 }
 
-/// Without GPUs: what the flags ask for, else one.
+/// Returns the slots of this machine when there is no hostfile: its GPUs. Without GPUs it has as
+/// many slots as --num_gpus requests, else one; --include and --exclude may then select among its
+/// CPUs.
 std::vector<int> slots_of_this_machine(DeepSpeedDraft& draft) {
   if (uses_gpus(draft) && variable_chooses(draft)) {
     return draft.facts.visible_gpus;
   }
   if (!variable_chooses(draft) &&
       !value_of(draft.environment, variables::cuda_visible_devices).empty()) {
-    draft.notice("CUDA_VISIBLE_DEVICES has no effect beside --include, --exclude or --num_gpus");
+    draft.notice(
+        "CUDA_VISIBLE_DEVICES has no effect together with --include, --exclude or --num_gpus");
   }
   const bool filtered = draft.settings.has("include") || draft.settings.has("exclude");
   const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_gpus"));
@@ -45,6 +52,7 @@ std::vector<int> slots_of_this_machine(DeepSpeedDraft& draft) {
   return slots;
 }
 
+/// Applies --num_nodes. Throws Error(config) if there are fewer hosts.
 void keep_first_hosts(DeepSpeedDraft& draft) {
   const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_nodes"));
   if (wanted > draft.hosts.size()) {
@@ -52,13 +60,15 @@ void keep_first_hosts(DeepSpeedDraft& draft) {
                 "--num_nodes " + std::to_string(wanted) + ", but " +
                     (draft.file_names_hosts ? draft.settings.text("hostfile") + " names " +
                                                   std::to_string(draft.hosts.size())
-                                            : "there is no hostfile to name others"));
+                                            : "there is no hostfile that lists other machines"));
   }
   if (wanted > 0) {
     draft.hosts.resize(wanted);
   }
 }
 
+/// Applies --num_gpus to every host. Throws Error(config) if a host has fewer slots, unless workers
+/// may share GPUs.
 void keep_first_slots(DeepSpeedDraft& draft) {
   if (!draft.settings.has("num_gpus")) {
     return;
@@ -77,7 +87,7 @@ void keep_first_slots(DeepSpeedDraft& draft) {
   faults.raise();
 }
 
-/// -1: none of the hosts has the name of this machine.
+/// Returns the index of the host with this machine's host name; -1 if there is none.
 int rank_of_host_name(const DeepSpeedDraft& draft) {
   const auto found = std::ranges::find_if(draft.hosts, [&](const Host& host) {
     return first_label(host.name) == first_label(draft.facts.hostname);
@@ -85,6 +95,7 @@ int rank_of_host_name(const DeepSpeedDraft& draft) {
   return found == draft.hosts.end() ? -1 : static_cast<int>(found - draft.hosts.begin());
 }
 
+/// Returns the command to run on each machine, one line per machine, for an error message.
 std::string machines_to_type_on(const DeepSpeedDraft& draft) {
   std::string flags;
   for (const std::string& word : draft.flags.own_arguments) {
@@ -108,7 +119,7 @@ void check_contradictions(const plugins::Settings& settings) {
   for (const std::string filter : {"include", "exclude"}) {
     for (const std::string count : {"num_nodes", "num_gpus"}) {
       if (settings.has(filter) && settings.has(count)) {
-        faults.add("--" + filter + " and --" + count + " both choose what to use; take one out");
+        faults.add("--" + filter + " and --" + count + " both select slots; remove one of them");
       }
     }
   }
@@ -149,7 +160,7 @@ void choose_hosts(DeepSpeedDraft& draft) {
   } else {
     if (draft.settings.has("hostfile") && draft.settings.given("hostfile")) {
       draft.notice("there is no hostfile " + draft.settings.text("hostfile") +
-                   "; this machine works alone");
+                   "; the job runs on this machine only");
     }
     draft.hosts = {{"localhost", slots_of_this_machine(draft), ""}};
   }
@@ -161,6 +172,8 @@ void choose_hosts(DeepSpeedDraft& draft) {
   faults.raise();
 }
 
+// The rank comes from the acclaunch that started this one, else from --node_rank, else from the
+// position of this machine's host name in the hostfile.
 void find_this_machine(DeepSpeedDraft& draft) {
   const bool one = draft.hosts.size() == 1;
   if (draft.place) {
@@ -179,8 +192,8 @@ void find_this_machine(DeepSpeedDraft& draft) {
     draft.plan.machine_rank = rank_of_host_name(draft);
   }
   if (draft.plan.machine_rank < 0) {
-    throw Error(Errc::config, "--no_ssh needs --node_rank, since " + draft.facts.hostname +
-                                  " is not in the hostfile; type" + machines_to_type_on(draft));
+    throw Error(Errc::config, "--no_ssh needs --node_rank, because " + draft.facts.hostname +
+                                  " is not in the hostfile; run" + machines_to_type_on(draft));
   }
   draft.plan.num_machines = static_cast<int>(draft.hosts.size());
   draft.plan.local_world_size = static_cast<int>(draft.this_host().slots.size());
@@ -190,7 +203,7 @@ void find_this_machine(DeepSpeedDraft& draft) {
     same = same && host.slots.size() == draft.hosts.front().slots.size();
   }
   draft.plan.num_processes =
-      same ? draft.world_size : 0;  // 0: the machines bring different numbers
+      same ? draft.world_size : 0;  // 0: the hosts have different numbers of slots
 }
 
 void check_slots(const DeepSpeedDraft& draft) {
@@ -200,8 +213,9 @@ void check_slots(const DeepSpeedDraft& draft) {
   if (uses_gpus(draft) && last >= gpus && !shares_gpus(draft.environment)) {
     throw Error(Errc::device, (host.where.empty() ? "" : host.where + ": ") + host.name +
                                   " has no slot " + std::to_string(last) +
-                                  ": the GPUs of this machine are " + std::to_string(gpus) +
-                                  "; let workers share them with ACC_SHARE_GPUS=1");
+                                  ": the number of GPUs on this machine is " +
+                                  std::to_string(gpus) +
+                                  "; to let workers share GPUs, set ACC_SHARE_GPUS=1");
   }
 }
 

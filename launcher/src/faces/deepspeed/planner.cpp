@@ -1,3 +1,6 @@
+// Planner of `acclaunch deepspeed`, after DeepSpeed 0.19.8 (launcher/runner.py and launch.py). On
+// the machine where the user typed the command it selects hosts and starts acclaunch on each of
+// them; there, and with --no_ssh, it plans the workers of one machine.
 #include "faces/deepspeed/planner.hpp"
 
 #include "acc/plugins/deepspeed_json.hpp"
@@ -43,7 +46,7 @@ void read_rendezvous(DeepSpeedDraft& draft) {
   check_port_is_known(rendezvous, draft.plan.num_machines, draft.given("master_port"));
 }
 
-/// What the workers need is planned on each machine; here only how it starts there.
+/// Plans only the start of the launchers. Each launcher plans the workers of its machine.
 LaunchPlan plan_start(DeepSpeedDraft&& draft) {
   std::vector<int> workers;
   for (const Host& host : draft.hosts) {
@@ -53,7 +56,8 @@ LaunchPlan plan_start(DeepSpeedDraft&& draft) {
   return finished(std::move(draft));
 }
 
-/// The acclaunch that started this one on its hosts, if one did.
+/// Finds the acclaunch that started this one on its hosts, if any. Other job managers are recorded,
+/// but DeepSpeed's flags alone determine hosts and ranks.
 void find_starter(DeepSpeedDraft& draft) {
   auto place = find_place(draft.environment, draft.facts);
   if (!place) {
@@ -67,6 +71,7 @@ void find_starter(DeepSpeedDraft& draft) {
   }
 }
 
+/// Reads --enable_each_rank_log, which writes all output to files, or the common output flags.
 void read_rank_logs(DeepSpeedDraft& draft) {
   const Given folder = draft.given("enable_each_rank_log");
   const bool logs = folder.text != "None" && !folder.text.empty();
@@ -88,7 +93,8 @@ void choose_command(DeepSpeedDraft& draft) {
                                         .only_binaries_without_python = true},
                                        draft.environment, draft.facts);
   draft.plan.working_directory = draft.facts.working_directory.string();
-  // A binary that is started for its kind is ours; it would not know the argument.
+  // DeepSpeed adds --local_rank to every program. A binary that runs without Python because it is a
+  // binary is a program for acclaunch, which does not know the argument.
   const bool binary = draft.plan.command.size() == draft.flags.arguments.size() + 1 && !no_python;
   if (!draft.settings.boolean("no_local_rank") && !binary && !draft.plan.command.empty()) {
     const auto arguments = static_cast<std::ptrdiff_t>(draft.flags.arguments.size());
@@ -97,6 +103,7 @@ void choose_command(DeepSpeedDraft& draft) {
   }
 }
 
+/// Reads NAME=VALUE lines of a .deepspeed_env file into the workers' environment.
 void read_environment_file(DeepSpeedDraft& draft, const fs::path& path) {
   std::ifstream lines(path);
   std::string line;
@@ -118,9 +125,10 @@ void read_environment_file(DeepSpeedDraft& draft, const fs::path& path) {
   }
   faults.raise();
   draft.notice("the workers get " + std::to_string(variables) +
-               (variables == 1 ? " variable of " : " variables of ") + path.string());
+               (variables == 1 ? " variable from " : " variables from ") + path.string());
 }
 
+/// Reads the environment files of the home and the working directory; the latter overrides.
 void read_environment_files(DeepSpeedDraft& draft) {
   const fs::path name =
       value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
@@ -149,7 +157,7 @@ void choose_device(DeepSpeedDraft& draft) {
        {"LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
         "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
         "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}) {
-    draft.plan.removed_variables.insert(name);  // an outer torchrun's; they would contradict ours
+    draft.plan.removed_variables.insert(name);  // an outer torchrun's, would contradict ours
   }
   inherit_settings(draft.plan, draft.environment, uses_gpus(draft));
   if (!variable_chooses(draft)) {
@@ -164,6 +172,8 @@ void choose_device(DeepSpeedDraft& draft) {
   }
 }
 
+/// Reads --deepspeed_config, the JSON file of a C++ program, and passes its settings on as ACC_*
+/// variables.
 void read_config(DeepSpeedDraft& draft) {
   if (!draft.settings.has("deepspeed_config")) {
     return;
@@ -184,6 +194,7 @@ void read_config(DeepSpeedDraft& draft) {
   draft.plan.file_settings = std::move(settings);
 }
 
+/// Returns the facts of this machine with only the CPUs of --bind_core_list.
 HostFacts facts_for_binding(const DeepSpeedDraft& draft) {
   HostFacts facts = draft.facts;
   if (!draft.settings.has("bind_core_list")) {
@@ -210,7 +221,7 @@ void bind_workers(DeepSpeedDraft& draft) {
   const auto gpus = static_cast<int>(facts.gpu.devices.size());
   const bool on_gpus = plan.device == Device::cuda && gpus > 0;
   for (std::size_t i = 0; on_gpus && i < plan.placements.size(); ++i) {
-    plan.placements[i].gpu = draft.this_host().slots[i] % gpus;
+    plan.placements[i].gpu = draft.this_host().slots[i] % gpus;  // more slots than GPUs: shared
   }
   if (binds) {
     plan.environment["OMP_NUM_THREADS"] = std::to_string(cores_per_worker(plan.placements, facts));

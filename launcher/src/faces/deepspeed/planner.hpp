@@ -4,7 +4,7 @@
 
 namespace acc::launcher {
 
-/// Face::plan of the deepspeed command.
+/// Face::plan of the deepspeed front end.
 LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
                           const HostFacts& facts);
 

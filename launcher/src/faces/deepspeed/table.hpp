@@ -6,7 +6,8 @@
 
 namespace acc::launcher {
 
-/// The flags of the deepspeed launcher (0.19.8), and our --deepspeed_config.
+/// Returns the flags of the deepspeed launcher (0.19.8), acclaunch's --deepspeed_config, and the
+/// rows common to all front ends.
 std::span<const plugins::SettingRow> deepspeed_table() noexcept;
 
 }  // namespace acc::launcher

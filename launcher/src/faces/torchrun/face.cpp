@@ -12,10 +12,11 @@ constexpr std::string_view kUsage =
     "acclaunch torchrun starts the workers of a distributed training program with torchrun's "
     "flags.\n\n"
     "  acclaunch torchrun [flags] PROGRAM [arguments of the program]\n\n"
-    "PROGRAM runs under Python unless it is a binary, or --no-python says so. Flags come before\n"
-    "PROGRAM, may be spelled with - or _ and abbreviated; PET_<FLAG> in the environment stands in\n"
-    "for one that is not given, 1 or 0 for those without a value. ${local_rank} in an argument\n"
-    "is replaced. acclaunch exits with the status of the worker that failed.\n";
+    "PROGRAM runs under Python unless it is a binary or --no-python is given. Flags come before\n"
+    "PROGRAM; they may be spelled with - or _ and abbreviated. A flag that is not given is read\n"
+    "from the variable PET_<FLAG>, with 1 or 0 for a flag without a value. ${local_rank} in an\n"
+    "argument is replaced by the worker's local rank. acclaunch exits with the status of the\n"
+    "worker that failed.\n";
 
 constexpr std::array kShortFlags = {ShortFlag{'m', "module"}, ShortFlag{'r', "redirects"},
                                     ShortFlag{'t', "tee"}};

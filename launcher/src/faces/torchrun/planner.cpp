@@ -1,3 +1,7 @@
+// Planner of `acclaunch torchrun`. It follows torchrun (PyTorch 2.13, torch/distributed/run.py):
+// values from flags and PET_* variables, then the number of workers and machines, the rendezvous,
+// output, command, device, CPU binding and thread count. Faults of one group of stages are
+// collected and reported together; a stage whose result the next group needs raises them first.
 #include "faces/torchrun/planner.hpp"
 
 #include "cluster/place.hpp"
@@ -18,12 +22,15 @@ namespace {
 using plugins::Faults;
 using plugins::SettingRow;
 
+/// Draft of a plan with the result of --nnodes.
 struct TorchrunDraft : Draft {
   using Draft::Draft;
 
   MachineRange machines;
 };
 
+/// Reads the PET_* variables. torchrun reads its flags' defaults from them; a variable of a
+/// rejected flag is a fault, like the flag.
 void read_variables(TorchrunDraft& draft, Faults& faults) {
   for (const SettingRow& row : draft.settings.table()) {
     if (!row.environment.empty()) {
@@ -47,6 +54,7 @@ void read_values(TorchrunDraft& draft) {
   faults.raise();
 }
 
+/// Returns the number of workers for `--nproc-per-node auto`, `cpu` or `gpu`.
 int count_named(const TorchrunDraft& draft, const Given& word) {
   static constexpr std::array<std::string_view, 3> kWords = {"auto", "cpu", "gpu"};
   const int cores = static_cast<int>(draft.facts.cpus.size());
@@ -85,22 +93,24 @@ void count_machines(TorchrunDraft& draft) {
   }
   draft.plan.num_machines = draft.machines.most;
   draft.plan.rendezvous.min_machines = draft.machines.least;
-  // Machines may bring different numbers of workers.
+  // With several machines each may bring its own number of workers, so the rendezvous adds them up.
   draft.plan.num_processes = draft.machines.most == 1 ? draft.plan.local_world_size : 0;
 }
 
-/// A plain single machine is standalone in torchrun too: nobody else needs to know the port.
+/// True for --standalone, and for a single machine without an endpoint: torchrun also lets it
+/// choose a free port then, because no other machine has to know it.
 bool is_standalone(const TorchrunDraft& draft) {
   return draft.settings.boolean("standalone") ||
          (draft.machines.most == 1 && draft.settings.choice("rdzv_backend") == "static" &&
           !draft.settings.has("rdzv_endpoint") && !draft.settings.has("master_port"));
 }
 
+/// Plans a rendezvous of one machine: a store on localhost at a free port.
 void stand_alone(TorchrunDraft& draft) {
   for (const std::string key :
        {"rdzv_backend", "rdzv_endpoint", "rdzv_id", "node_rank", "master_addr", "master_port"}) {
     if (draft.settings.given(key)) {
-      draft.notice(draft.given(key).where + " has no effect: one machine stands alone");
+      draft.notice(draft.given(key).where + " has no effect with a single standalone machine");
     }
   }
   draft.plan.rendezvous.address = "localhost";
@@ -108,6 +118,8 @@ void stand_alone(TorchrunDraft& draft) {
   draft.plan.rendezvous.run_id = random_run_id();
 }
 
+/// Plans the static rendezvous: machine 0 serves --rdzv-endpoint, else --master-addr and
+/// --master-port.
 void meet_at_given_address(TorchrunDraft& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
   rendezvous.min_machines = draft.machines.most;
@@ -129,11 +141,12 @@ void meet_at_given_address(TorchrunDraft& draft) {
                       draft.given(endpoint_names_port ? "rdzv_endpoint" : "master_port"));
 }
 
+/// Plans the c10d rendezvous: a daemon or a machine at --rdzv-endpoint assigns the ranks.
 void meet_at_endpoint(TorchrunDraft& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
   for (const std::string key : {"master_addr", "master_port"}) {
     if (draft.settings.given(key)) {
-      draft.notice(draft.given(key).where + " has no effect with c10d, which hands out addresses");
+      draft.notice(draft.given(key).where + " has no effect with c10d, which assigns addresses");
     }
   }
   if (draft.settings.given("node_rank")) {  // decides the order of ranks
@@ -144,8 +157,7 @@ void meet_at_endpoint(TorchrunDraft& draft) {
   if (draft.settings.has("rdzv_endpoint")) {
     endpoint = read_endpoint(draft.given("rdzv_endpoint"));
   }
-  if (draft.machines.most ==
-      1) {  // there is nobody to meet; the store gets a port of its own anyway
+  if (draft.machines.most == 1) {  // no rendezvous; the store takes a free port in any case
     rendezvous.address = "localhost";
     rendezvous.port = 0;
     return;
@@ -209,6 +221,8 @@ void bind_workers(TorchrunDraft& draft) {
   place_on_cores(draft, draft.facts.visible_gpus, draft.facts);
 }
 
+/// Sets OMP_NUM_THREADS to 1 for several workers, as torchrun does: without it each worker would
+/// start one thread per core.
 void limit_threads(TorchrunDraft& draft) {
   if (draft.plan.local_world_size > 1 &&
       !draft.environment.contains(std::string(variables::omp_num_threads.name))) {

@@ -4,7 +4,8 @@
 
 namespace acc::launcher {
 
-/// Face::plan of torchrun. A value is taken from the flag, else from PET_<FLAG>, else the default.
+/// Face::plan of the torchrun front end. Each value comes from the flag, else from the variable
+/// PET_<FLAG>, else from the default.
 LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environment,
                          const HostFacts& facts);
 

@@ -6,7 +6,8 @@
 
 namespace acc::launcher {
 
-/// The flags of torchrun (PyTorch 2.13); `environment` is the variable that stands in for one.
+/// Returns torchrun's flags (PyTorch 2.13) and the rows common to all front ends.
+/// `SettingRow::environment` is the variable that is read if the flag is not given.
 std::span<const plugins::SettingRow> torchrun_table() noexcept;
 
 }  // namespace acc::launcher

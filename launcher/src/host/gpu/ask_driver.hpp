@@ -6,17 +6,19 @@
 
 namespace acc::launcher {
 
-/// By NVML, which needs no CUDA context and ignores CUDA_VISIBLE_DEVICES. Nothing: it is not there,
-/// or finds no driver.
+/// Queries NVML, which needs no CUDA context and ignores CUDA_VISIBLE_DEVICES. Empty if the library
+/// is missing or finds no driver.
 std::optional<GpuFacts> ask_nvml();
 
-/// By the CUDA driver itself, for machines and sandboxes that lack NVML.
+/// Queries the CUDA driver, for machines and sandboxes without NVML. Empty if it is missing or
+/// fails.
 std::optional<GpuFacts> ask_cuda_driver();
 
-/// By what the kernel module shows in `proc`, where programs find no library of the driver.
+/// Reads what the kernel module reports in /proc/driver/nvidia, for machines without the driver's
+/// libraries. `proc` is where /proc is mounted.
 GpuFacts ask_kernel_module(const std::filesystem::path& proc);
 
-/// What sysfs says of the device at `pci_id`; -1: nothing.
+/// Returns the NUMA node of the PCI device at `pci_id` from sysfs; -1 if it is unknown.
 int numa_node_of(const std::filesystem::path& sys, const std::string& pci_id);
 
 }  // namespace acc::launcher

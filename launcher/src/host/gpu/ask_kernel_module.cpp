@@ -9,7 +9,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// "Name:   value" lines of /proc/driver/nvidia/gpus/ADDRESS/information.
+/// Returns a value of the "Name:   value" lines in /proc/driver/nvidia/gpus/ADDRESS/information.
 std::string information_field(const fs::path& file, std::string_view name) {
   std::ifstream lines(file);
   for (std::string line; std::getline(lines, line);) {
@@ -20,7 +20,7 @@ std::string information_field(const fs::path& file, std::string_view name) {
   return {};
 }
 
-/// The first word like 580.65.06 in a line such as
+/// Returns the first word that looks like a version, 580.65.06, in a file with lines such as
 /// "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build …".
 std::string kernel_module_version(const fs::path& file) {
   std::ifstream words(file);

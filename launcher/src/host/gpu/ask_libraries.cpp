@@ -1,3 +1,6 @@
+// Queries NVML and the CUDA driver through dlopen and dlsym. acclaunch must start on machines
+// without a GPU, so it neither links to these libraries nor needs their headers; the few types are
+// declared here. A missing function counts as a fact that the driver does not report.
 #include "host/gpu/ask_driver.hpp"
 
 #include <dlfcn.h>
@@ -10,10 +13,10 @@
 namespace acc::launcher {
 namespace {
 
-constexpr std::size_t kTextSize = 96;  // what NVML asks for its names and UUIDs
+constexpr std::size_t kTextSize = 96;  // NVML_DEVICE_NAME_V2_BUFFER_SIZE, ..._UUID_V2_BUFFER_SIZE
 using Text = std::array<char, kTextSize>;
 
-/// A library that may be missing, and functions of it that may be.
+/// A shared library that may be missing, as may its functions.
 class Library {
  public:
   explicit Library(const char* name) : handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {}
@@ -25,8 +28,8 @@ class Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  /// Calls function `name`; true when it is there and answers 0, which is success for NVML and
-  /// CUDA.
+  /// Calls the function `name`. True if it exists and returns 0, which is success in NVML and CUDA.
+  /// The argument types must match the C prototype exactly.
   template <typename... Arguments>
   bool call(const char* name, Arguments... arguments) const {
     using Function = int (*)(Arguments...);
@@ -39,13 +42,14 @@ class Library {
   void* handle_;
 };
 
+/// Formats a PCI address as sysfs does: 0000:1b:00.0.
 std::string pci_text(unsigned domain, unsigned bus, unsigned device) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%04x:%02x:%02x.0", domain, bus, device);
   return text.data();
 }
 
-/// nvmlPciInfo_t of NVML 9 and later.
+/// Layout of nvmlPciInfo_t in NVML 9 and later.
 struct NvmlPciInfo {
   std::array<char, 16> legacy_bus_id;
   unsigned domain, bus, device, device_id, subsystem_id;
@@ -61,6 +65,7 @@ std::string nvml_uuid(const Library& nvml, NvmlDevice device) {
   return told ? text.data() : "";
 }
 
+/// Returns the UUIDs of a GPU's MIG devices.
 std::vector<std::string> nvml_partitions(const Library& nvml, NvmlDevice device) {
   std::vector<std::string> uuids;
   unsigned most = 0;
@@ -77,7 +82,7 @@ std::vector<std::string> nvml_partitions(const Library& nvml, NvmlDevice device)
 }
 
 int nvml_numa_node(const Library& nvml, NvmlDevice device) {
-  std::array<unsigned long, 16> nodes{};  // a bit each
+  std::array<unsigned long, 16> nodes{};  // bit set, one bit per node
   constexpr unsigned kNearestNode = 0;    // NVML_AFFINITY_SCOPE_NODE
   if (nvml.call("nvmlDeviceGetMemoryAffinity", device, static_cast<unsigned>(nodes.size()),
                 nodes.data(), kNearestNode)) {
@@ -106,7 +111,8 @@ Gpu nvml_gpu(const Library& nvml, NvmlDevice device) {
   return gpu;
 }
 
-/// CUDA shows only what CUDA_VISIBLE_DEVICES leaves, from the moment that it is started.
+/// Unsets CUDA_VISIBLE_DEVICES for its lifetime. The driver reads the variable in cuInit and would
+/// hide the other devices.
 class AllDevicesVisible {
  public:
   AllDevicesVisible() {
@@ -128,7 +134,7 @@ class AllDevicesVisible {
   std::optional<std::string> list_;
 };
 
-/// Sixteen bytes as NVML writes them: GPU-8-4-4-4-12 hexadecimal digits.
+/// Formats a UUID of 16 bytes as NVML does: GPU- and groups of 8-4-4-4-12 hexadecimal digits.
 std::string uuid_text(const std::array<unsigned char, 16>& bytes) {
   std::string text = "GPU-";
   for (std::size_t i = 0; i < bytes.size(); ++i) {
@@ -193,7 +199,8 @@ std::optional<GpuFacts> ask_cuda_driver() {
   }
   GpuFacts facts;
   int supported = 0;
-  cuda.call("cuDriverGetVersion", &supported);  // CUDA's version, the nearest that it tells
+  // libcuda does not report the driver's own version, only the CUDA version that it supports.
+  cuda.call("cuDriverGetVersion", &supported);
   facts.driver_version =
       "for CUDA " + std::to_string(supported / 1000) + "." + std::to_string(supported % 1000 / 10);
   for (int i = 0; i < count; ++i) {

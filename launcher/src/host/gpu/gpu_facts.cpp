@@ -9,9 +9,10 @@
 namespace acc::launcher {
 namespace {
 
+/// True if the GPU or one of its MIG devices has a UUID that begins so.
 bool has_uuid(const Gpu& gpu, std::string_view beginning) {
   const auto begins = [beginning](const std::string& uuid) { return uuid.starts_with(beginning); };
-  // The older name of a MIG device, MIG-GPU-UUID/INSTANCE/INSTANCE, holds that of its GPU.
+  // The older name of a MIG device, MIG-GPU-UUID/INSTANCE/INSTANCE, contains that of its GPU.
   constexpr std::string_view kOldPartition = "MIG-";
   const bool old_name = beginning.starts_with("MIG-GPU-") && !gpu.uuid.empty() &&
                         beginning.substr(kOldPartition.size()).starts_with(gpu.uuid);
@@ -75,7 +76,7 @@ std::vector<int> visible_gpus(std::string_view list, const std::vector<Gpu>& dev
       break;
     }
     if (std::ranges::find(visible, *device) != visible.end()) {
-      // Two MIG devices of one GPU are no repetition; a program sees only the first of them.
+      // Two MIG devices of one GPU are no repetition: CUDA shows a program only the first of them.
       return entry.starts_with("MIG-") ? visible : std::vector<int>{};
     }
     visible.push_back(*device);
