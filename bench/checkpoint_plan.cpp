@@ -7,10 +7,10 @@
 // data. Prints one line of JSON for the model's folder and one for the optimizer's. A separate
 // process measures each, so that their memory is not mixed.
 
-#include "checkpoint/dcp/folder.hpp"
-#include "checkpoint/dcp/folder_plan.hpp"
-#include "checkpoint/dcp/plan_json.hpp"
-#include "checkpoint/files/manifest.hpp"
+#include "acc/checkpoint/dcp/folder.hpp"
+#include "acc/checkpoint/dcp/folder_plan.hpp"
+#include "acc/checkpoint/dcp/plan_json.hpp"
+#include "acc/checkpoint/files/manifest.hpp"
 
 #include <sys/resource.h>
 #include <sys/wait.h>

@@ -1,10 +1,9 @@
 # The install component gpu_bundle: files that scripts/gpu_bundle packs in addition to the ordinary
 # installation. This file is included last, when every target is known.
 
-# Programs find the libraries of their installation, and these libraries find each other, wherever
-# the installation is copied to. DT_RPATH is used instead of DT_RUNPATH, because it also applies to
-# dependencies of libraries that have no search path themselves.
-set(installed acclaunch_program acc_doctor acc_self_test acc_rendezvous_program acc_runtime acc_cuda train_gpt)
+# Wherever an installation is put, programs find its libraries, and those find each other: also the
+# ones that came without a path of their own, hence DT_RPATH instead of DT_RUNPATH.
+set(installed acclaunch_program acc_doctor_program acc_self_test acc_rendezvous_program acc_runtime acc_cuda train_gpt)
 set(bundled acc_cuda train_gpt device_bench group_bench)
 
 # acc_find_gpu_tests(FOLDER): appends the programs of the tests with the label gpu to gpu_tests.

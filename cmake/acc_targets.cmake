@@ -1,10 +1,11 @@
 include(GNUInstallDirs)
 
-# acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...])
-# Defines the target acc_NAME and its alias acc::NAME. Public headers are in include/ of the calling
-# folder, internal files in src/.
+# acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
+#                 [HEADERS public headers without a source of the same name...])
+# Target acc_NAME, alias acc::NAME; public headers in include/ of the calling folder, internals in src/.
+# Who may include whom is written down for the test structure (test/structure).
 function(acc_add_library name)
-  cmake_parse_arguments(ARG "SHARED" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
+  cmake_parse_arguments(ARG "SHARED" "" "SOURCES;PUBLIC;PRIVATE;HEADERS" ${ARGN})
   set(target acc_${name})
   if(ARG_SHARED)
     add_library(${target} SHARED ${ARG_SOURCES})
@@ -18,6 +19,23 @@ function(acc_add_library name)
     PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
   target_link_libraries(${target} PUBLIC ${ARG_PUBLIC}
                         PRIVATE $<BUILD_INTERFACE:acc_options> ${ARG_PRIVATE})
+  list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  list(TRANSFORM ARG_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set_property(GLOBAL APPEND_STRING PROPERTY acc_structure
+    "acc::${name}|${ARG_SOURCES}|${ARG_HEADERS}|${ARG_PUBLIC}|${ARG_PRIVATE}\n")
+endfunction()
+
+# acc_add_headers(NAME HEADERS ... [PUBLIC targets...])
+# Target acc_NAME, alias acc::NAME: declarations in include/ that libraries above this one implement.
+function(acc_add_headers name)
+  cmake_parse_arguments(ARG "" "" "PUBLIC;HEADERS" ${ARGN})
+  add_library(acc_${name} INTERFACE)
+  add_library(acc::${name} ALIAS acc_${name})
+  target_include_directories(acc_${name} INTERFACE ${CMAKE_CURRENT_SOURCE_DIR}/include)
+  target_link_libraries(acc_${name} INTERFACE ${ARG_PUBLIC})
+  list(TRANSFORM ARG_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set_property(GLOBAL APPEND_STRING PROPERTY acc_structure
+    "acc::${name}||${ARG_HEADERS}|${ARG_PUBLIC}|\n")
 endfunction()
 
 # acc_add_test(NAME SOURCES ... LINK targets... [LABELS ...] [TIMEOUT seconds] [SRC_OF folder...])

@@ -4,10 +4,10 @@
 //     checkpoint_bench DIR BYTES PROCESSES REPETITIONS [keep]
 //
 // keep: do not delete the last folder, DIR/checkpoint.
-#include "checkpoint/catalog/open.hpp"
-#include "checkpoint/catalog/tensor_reader.hpp"
-#include "checkpoint/dcp/folder.hpp"
-#include "checkpoint/files/atomic_folder.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/dcp/folder.hpp"
+#include "acc/checkpoint/files/atomic_folder.hpp"
+#include "acc/checkpoint/open/open.hpp"
 #include "checkpoints/team.hpp"
 
 #include <cstring>

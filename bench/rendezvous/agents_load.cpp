@@ -122,7 +122,7 @@ class Load {
     } else if (std::holds_alternative<Ends>(message)) {
       encode(AgentMessage(Report{}), agent.unsent);
     } else if (const auto* settled = std::get_if<Settled>(&message);
-               settled != nullptr && settled->settlement.next == Settlement::Next::next_round) {
+               settled != nullptr && settled->round_result.next == RoundResult::Next::next_round) {
       encode(AgentMessage(Rejoin{}), agent.unsent);
     } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
       fail(dropped->reason);

@@ -6,7 +6,7 @@
 #include "kernels.hpp"
 #include "model_config.hpp"
 #include "parameters.hpp"
-#include "products.hpp"
+#include "typed_gemm.hpp"
 #include "unit_values.hpp"
 
 #include <acc/runtime.hpp>
@@ -26,7 +26,7 @@ struct Scratch {
   Buffer wide;        ///< (N, 4C)
   AttentionScratch attention;
   UnitValues values;  ///< parameters and gradients of the current block
-  Products products;
+  TypedGemm gemm;
 
   [[nodiscard]] std::int64_t nbytes() const;
 };

@@ -142,7 +142,7 @@ void Gpt::embed_backward(acc::BackwardUse& use, const Batch& batch, FloatGradien
 // logits = ln_f(x) @ head^T, chunk by chunk of rows. Leaves the gradient of x in dx_.
 double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch& batch,
                               FloatGradient& d_head) {
-  Products& products = scratch_.products;
+  TypedGemm& gemm = scratch_.gemm;
   const std::int64_t N = batch.shape.rows();
   const std::int64_t C = config_.dim;
   const std::int64_t V = config_.vocab;
@@ -156,12 +156,12 @@ double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch
   for (std::int64_t first = 0; first < N; first += logit_rows_) {
     const std::int64_t rows = std::min(logit_rows_, N - first);
     const ConstMatrix z_rows(z + first * C, rows, C);
-    products.apply({logits_.data(), rows, V}, z_rows, head.t());
+    gemm.apply({logits_.data(), rows, V}, z_rows, head.t());
     loss += cross_entropy(logits_.data(), batch.targets.data() + first,
                           batch.loss_scale * batch.weight / static_cast<float>(N), rows, V);
     const ConstMatrix d_logits(logits_.data(), rows, V);
-    products.apply({dz + first * C, rows, C}, d_logits, head);
-    products.weight_gradient(d_head, d_logits, z_rows);
+    gemm.apply({dz + first * C, rows, C}, d_logits, head);
+    gemm.weight_gradient(d_head, d_logits, z_rows);
   }
   std::fill(dx_.data(), dx_.data() + N * C, 0.0f);
   layernorm_backward(x, values_(use, p_.ln_f.weight, C), stats, dz, dx_.data(),
@@ -180,8 +180,8 @@ std::span<const float> Gpt::next_token_logits(std::span<const std::int32_t> toke
   layernorm_forward(x + (shape.time - 1) * C, values_(use, p_.ln_f.weight, C),
                     values_(use, p_.ln_f.bias, C), config_.layer_norm_epsilon, z,
                     {stats_.data(), stats_.data() + 1}, 1, C);
-  scratch_.products.apply({logits_.data(), 1, config_.vocab}, {z, 1, C},
-                          weight(use, p_.head, config_.vocab, C).t());
+  scratch_.gemm.apply({logits_.data(), 1, config_.vocab}, {z, 1, C},
+                      weight(use, p_.head, config_.vocab, C).t());
   use.end();
   return {logits_.data(), static_cast<std::size_t>(config_.vocab)};
 }

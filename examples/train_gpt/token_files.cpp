@@ -39,11 +39,11 @@ TokenFiles::TokenFiles(const std::vector<std::string>& paths, TokenType type, st
     }
   }
   if (count_ < seq_len + 1) {
-    throw acc::Error(acc::Errc::config,
-                     paths.front() +
-                         (paths.size() > 1 ? " and the other paths contain " : " contains ") +
-                         std::to_string(count_) + " tokens, one sequence needs seq_len + 1 = " +
-                         std::to_string(seq_len + 1));
+    throw acc::Error(
+        acc::Errc::config,
+        paths.front() + (paths.size() > 1 ? " and the other paths contain " : " contains ") +
+            std::to_string(count_) +
+            " tokens, one sequence needs seq_len + 1 = " + std::to_string(seq_len + 1));
   }
   check_vocabulary(vocab);
 }

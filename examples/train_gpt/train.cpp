@@ -131,7 +131,6 @@ class Trainer {
 
  private:
   acc::Optimizer make_optimizer() {
-
     if (!options_.init_from.empty()) {
       model_.load_weights(options_.init_from);
     }

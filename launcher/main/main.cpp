@@ -3,15 +3,15 @@
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 #include "acc/launcher/command_line.hpp"
-#include "acc/launcher/face.hpp"
+#include "acc/launcher/front_end.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/plugins/faults.hpp"
 #include "host/own_variables.hpp"
 #include "job/job.hpp"
 #include "job/speaker.hpp"
-#include "start/control_message.hpp"
-#include "start/remote.hpp"
-#include "start/starter.hpp"
+#include "remote_launch/control_message.hpp"
+#include "remote_launch/remote.hpp"
+#include "remote_launch/remote_launcher.hpp"
 #include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
 
@@ -93,11 +93,11 @@ void append_file(const LaunchPlan& plan) {
 
 /// Makes the plan of a launch. Reads files and queries the GPU driver, either of which may hang;
 /// therefore signals end the process immediately until the plan is complete (UsualSignals).
-LaunchPlan make_plan(const Face& face, const Flags& flags,
+LaunchPlan make_plan(const FrontEnd& front_end, const Flags& flags,
                      const acc::plugins::Environment& environment, int guardian) {
   const UsualSignals until_something_runs(guardian);
   try {
-    return face.plan(flags, environment, detect_host_facts(environment));
+    return front_end.plan(flags, environment, detect_host_facts(environment));
   } catch (const acc::Error& error) {
     if (error.code() != acc::Errc::no_program) {
       throw;
@@ -133,9 +133,9 @@ int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environmen
 
 /// Runs a launch in the supervisor process. `head`: receives the prefix of the launcher's own
 /// lines, which names the host in a job of several machines.
-int launch(const Face& face, const Flags& flags, Guard guard, std::string& head) {
+int launch(const FrontEnd& front_end, const Flags& flags, Guard guard, std::string& head) {
   const auto environment = acc::plugins::current_environment();
-  const LaunchPlan plan = make_plan(face, flags, environment, guard.alive.get());
+  const LaunchPlan plan = make_plan(front_end, flags, environment, guard.alive.get());
   head = line_head(plan, host_name());
   if (plan.start && was_started(environment)) {  // would start launchers without end
     throw acc::Error(acc::Errc::internal,
@@ -185,7 +185,8 @@ int launch_from_afar(std::span<const std::string> arguments, Guard guard, std::s
   const CommandLine line = read_command_line("acclaunch", asked);
   return line.sub_command != nullptr
              ? answered(line.sub_command->run(line.arguments))
-             : launch(*line.face, parse_flags(*line.face, line.arguments), std::move(guard), head);
+             : launch(*line.front_end, parse_flags(*line.front_end, line.arguments),
+                      std::move(guard), head);
 }
 
 int run(int argc, char** argv) {
@@ -201,17 +202,17 @@ int run(int argc, char** argv) {
   if (line.sub_command != nullptr) {
     return answered(line.sub_command->run(line.arguments));
   }
-  const Face& face = *line.face;
-  const Flags flags = parse_flags(face, line.arguments);
+  const FrontEnd& front_end = *line.front_end;
+  const Flags flags = parse_flags(front_end, line.arguments);
   if (flags.wants_version) {
     return answered(print("acclaunch " ACC_VERSION "\n"));
   }
   if (flags.wants_help) {
-    return answered(print(line.names_face ? help_text(face) : first_help_page()));
+    return answered(print(line.names_front_end ? help_text(front_end) : first_help_page()));
   }
   return run_guarded(argc, argv, [&](Guard guard) {
     return launch_to_the_end(
-        [&](std::string& head) { return launch(face, flags, std::move(guard), head); });
+        [&](std::string& head) { return launch(front_end, flags, std::move(guard), head); });
   });
 }
 

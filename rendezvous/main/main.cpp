@@ -31,7 +31,8 @@ void run(const CommandLine& line) {
     case Action::version: std::puts("acc-rendezvous " ACC_VERSION); break;
     case Action::print_settings_table: std::fputs(settings_table_text().c_str(), stdout); break;
     case Action::print_config:
-      std::fputs(acc::printable_lines(config_text(read_settings(line, environment))).c_str(), stdout);
+      std::fputs(acc::printable_lines(config_text(read_settings(line, environment))).c_str(),
+                 stdout);
       break;
     case Action::serve: serve(read_settings(line, environment), environment); break;
   }
@@ -48,7 +49,8 @@ int main(int argc, char** argv) {
     std::fputs(acc::plugins::with_head("acc-rendezvous: ", reason).c_str(), stderr);
     return acc::exit_status(error);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "acc-rendezvous: internal error: %s\n", acc::printable_lines(error.what()).c_str());
+    std::fprintf(stderr, "acc-rendezvous: internal error: %s\n",
+                 acc::printable_lines(error.what()).c_str());
     return 1;
   }
 }

@@ -52,7 +52,7 @@ std::span<const SettingRow> daemon_settings() noexcept {
 }
 
 std::string variable_of(const SettingRow& row) {
-  return "ACC_RENDEZVOUS_" + plugins::upper(row.key);
+  return "ACC_RENDEZVOUS_" + upper(row.key);
 }
 
 }  // namespace acc::rendezvous

@@ -65,7 +65,7 @@ void ServiceManager::tell(std::string_view state) const {
 }
 
 std::optional<std::chrono::microseconds> watchdog_limit() {
-  const auto limit = plugins::parse_integer(text_of("WATCHDOG_USEC"));
+  const auto limit = parse_integer(text_of("WATCHDOG_USEC"));
   if (!limit || *limit <= 0 || !are_for_us("WATCHDOG_PID")) {
     return std::nullopt;
   }
@@ -74,7 +74,7 @@ std::optional<std::chrono::microseconds> watchdog_limit() {
 
 std::vector<UniqueFd> inherited_sockets() {
   std::vector<UniqueFd> sockets;
-  const auto count = plugins::parse_integer(text_of("LISTEN_FDS")).value_or(0);
+  const auto count = parse_integer(text_of("LISTEN_FDS")).value_or(0);
   if (text_of("LISTEN_PID") != std::to_string(::getpid())) {
     return sockets;
   }

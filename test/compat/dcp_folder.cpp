@@ -4,9 +4,9 @@
 //                                       to the safetensors file OUT; prints its other data as JSON
 
 #include "acc/base/error.hpp"
-#include "checkpoint/catalog/tensor_reader.hpp"
-#include "checkpoint/dcp/folder.hpp"
-#include "checkpoint/safetensors/file.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/dcp/folder.hpp"
+#include "safetensors/file.hpp"
 
 #include <nlohmann/json.hpp>
 

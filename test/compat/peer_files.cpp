@@ -5,11 +5,11 @@
 //                                             checkpoint or a .safetensors file
 
 #include "acc/base/error.hpp"
-#include "checkpoint/accelerate/save_folder.hpp"
-#include "checkpoint/accelerate/state_files.hpp"
-#include "checkpoint/catalog/tensor_reader.hpp"
-#include "checkpoint/deepspeed/deepspeed.hpp"
-#include "checkpoint/safetensors/tensor_set.hpp"
+#include "acc/checkpoint/accelerate/save_folder.hpp"
+#include "acc/checkpoint/accelerate/state_files.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/safetensors/tensor_set.hpp"
+#include "deepspeed/deepspeed.hpp"
 
 #include <cstdio>
 #include <filesystem>

@@ -3,9 +3,9 @@
 //                                                own dtype, or in DTYPE; F64 becomes F32
 //   safetensors_copy --set IN FOLDER MAX_NBYTES  writes a file or set of any dtypes as a set
 
-#include "checkpoint/catalog/tensor_reader.hpp"
-#include "checkpoint/safetensors/file.hpp"
-#include "checkpoint/safetensors/tensor_set.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/safetensors/tensor_set.hpp"
+#include "safetensors/file.hpp"
 
 #include <cstdio>
 #include <filesystem>

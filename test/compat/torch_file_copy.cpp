@@ -4,8 +4,8 @@
 //   torch_file_copy --write OUT  writes tensors of every dtype
 
 #include "acc/base/error.hpp"
-#include "checkpoint/files/crc32.hpp"
-#include "checkpoint/torch/torch_file.hpp"
+#include "acc/checkpoint/torch/torch_file.hpp"
+#include "files/crc32.hpp"
 
 #include <algorithm>
 #include <cstdio>

@@ -98,12 +98,12 @@ void check_meaning(const rounds::Ends& message) {
 
 void check_meaning(const rounds::Settled& settled) {
   int last = -1;
-  for (const auto& word : settled.settlement.machines) {
+  for (const auto& word : settled.round_result.machines) {
     require(word.machine_rank > last && word.machine_rank < 65'536, "each machine reports once");
     last = word.machine_rank;
   }
-  if (settled.settlement.end) {
-    check_end(*settled.settlement.end);
+  if (settled.round_result.end) {
+    check_end(*settled.round_result.end);
   }
 }
 

@@ -1,6 +1,6 @@
 // Fuzzes the protocol handler of agents: it must decode the same messages from whole and split
 // input.
-#include "rounds/agent_session.hpp"
+#include "server/agent_session.hpp"
 
 #include "acc/base/error.hpp"
 #include "input.hpp"

@@ -1,7 +1,7 @@
 // Fuzzes the reader of torch.save archives: an Error, or records within the archive that do not
 // overlap.
 #include "acc/base/error.hpp"
-#include "checkpoint/archive/archive.hpp"
+#include "acc/checkpoint/archive/archive.hpp"
 #include "input.hpp"
 
 #include <algorithm>

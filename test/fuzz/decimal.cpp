@@ -1,6 +1,6 @@
 // Fuzzes leading_integer, with which ADD reads stored values: it must agree with strtoll, except
 // that a number out of range is none.
-#include "decimal.hpp"
+#include "store/decimal.hpp"
 
 #include "input.hpp"
 

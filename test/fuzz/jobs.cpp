@@ -37,7 +37,7 @@ constexpr std::chrono::years kEndOfTime{200};
 
 class World {
   using State = Agent::State;
-  using Next = acc::rendezvous::Settlement::Next;
+  using Next = acc::rendezvous::RoundResult::Next;
 
  public:
   void connect(AgentMessage message) {
@@ -120,25 +120,25 @@ class World {
   void deliver(const Outbox& out) {
     std::map<std::pair<std::string, int>, std::vector<Round>> formed;
     std::vector<AgentId> dropped;
-    for (const Letter& letter : out) {
-      require(agents_.contains(letter.to), "messages go to connected agents only");
-      Agent& agent = agents_[letter.to];
-      std::string_view frame = *letter.frame;
+    for (const OutgoingMessage& outgoing : out) {
+      require(agents_.contains(outgoing.to), "messages go to connected agents only");
+      Agent& agent = agents_[outgoing.to];
+      std::string_view frame = *outgoing.frame;
       // Throws if an agent would refuse the server's message.
       const auto message = take_server_message(frame).value();
       if (const auto* news = std::get_if<Formed>(&message)) {
         check_formed(agent, news->round);
         formed[{agent.run_id, news->round.round}].push_back(news->round);
       } else if (const auto* settled = std::get_if<Settled>(&message)) {
-        check_settled(agent, settled->settlement.next);
+        check_settled(agent, settled->round_result.next);
       } else if (std::holds_alternative<Ends>(message) ||
                  std::holds_alternative<Insisted>(message)) {
         require(agent.state == State::in_round, "the end of a round goes to its agents only");
       }
-      require(letter.is_last == std::holds_alternative<Dropped>(message), "Dropped is the last");
-      if (letter.is_last) {
-        agents_.erase(letter.to);
-        dropped.push_back(letter.to);
+      require(outgoing.is_last == std::holds_alternative<Dropped>(message), "Dropped is the last");
+      if (outgoing.is_last) {
+        agents_.erase(outgoing.to);
+        dropped.push_back(outgoing.to);
       }
     }
     for (const auto& [name, rounds] : formed) {
@@ -251,7 +251,7 @@ void take_event(Input& input, World& world) {
     case 1: world.receive(id, Rejoin{static_cast<std::uint16_t>(1 + input.byte())}); break;
     case 2: world.receive(id, Beat{}); break;
     case 3: world.receive(id, end(input)); break;
-    case 4: world.receive(id, Insist{}); break;
+    case 4: world.receive(id, ForceStop{}); break;
     case 5: world.receive(id, Report{input.below(2) == 1, "a report"}); break;
     case 6: world.receive(id, Leave{}); break;
     case 7: world.lose(id); break;

@@ -1,9 +1,9 @@
 // Fuzzes the pickle reader of checkpoints: an Error, or a tree whose size and depth match the
 // counts.
 #include "acc/base/error.hpp"
-#include "checkpoint/pickle/reader.hpp"
-#include "checkpoint/torch/tensor_value.hpp"
 #include "input.hpp"
+#include "pickle/reader.hpp"
+#include "torch/tensor_value.hpp"
 
 #include <span>
 #include <string>

@@ -2,7 +2,7 @@
 // input. Input: eight lengths of pieces; then repeatedly a client, a u16 length and its bytes.
 #include "acc/base/error.hpp"
 #include "input.hpp"
-#include "session.hpp"
+#include "server/session.hpp"
 
 #include <array>
 #include <optional>

@@ -84,13 +84,13 @@ TEST_CASE("bad start: a program that cannot be executed gives status 127 or 126"
       {"of no format", {no_format}, 126, "Exec format error"},
   };
   for (const Refusal& program : programs) {
-    for (const Words& face :
+    for (const Words& front_end :
          {Words{"launch", "--cpu", "--num_processes", "2", "--max_restarts", "3", "--no_python"},
           Words{"torchrun", "--nproc-per-node=2", "--max-restarts=3", "--no-python"}}) {
       Refusal refusal = program;
-      refusal.what += ", " + face.front();
+      refusal.what += ", " + front_end.front();
       refusal.command = {ACC_BIN_DIR "/acclaunch"};
-      refusal.command.insert(refusal.command.end(), face.begin(), face.end());
+      refusal.command.insert(refusal.command.end(), front_end.begin(), front_end.end());
       refusal.command.push_back(program.command.front());
       check(refusal);
     }

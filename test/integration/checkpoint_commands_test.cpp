@@ -2,8 +2,8 @@
 // DeepSpeed wrote. test/compat compares the results with those of torch's and DeepSpeed's tools.
 #include "acc/base/error.hpp"
 #include "acc/base/unique_fd.hpp"
-#include "checkpoint/catalog/open.hpp"
-#include "checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/open/open.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
@@ -299,10 +299,10 @@ TEST_CASE("a FIFO in place of any file is an error that names it, and does not b
   const fs::path zero = copy_of(kData / "ds_zero2_w3", folder);
   replace_by_pipe(zero / "latest");
   const std::string out = folder.path() / "out";
-  for (const Words& command : {Words{"inspect", zero}, Words{"verify", zero},
-                               Words{"merge-weights", zero, out},
-                               Words{"convert", zero, out, "--to", "safetensors"},
-                               Words{"reshard", zero, out, "--num_processes", "2"}}) {
+  for (const Words& command :
+       {Words{"inspect", zero}, Words{"verify", zero}, Words{"merge-weights", zero, out},
+        Words{"convert", zero, out, "--to", "safetensors"},
+        Words{"reshard", zero, out, "--num_processes", "2"}}) {
     CAPTURE(command[0]);
     const Ended refused = acclaunch(command);
     CAPTURE(refused.err);

@@ -220,9 +220,9 @@ TEST_CASE("an older checkpoint that cannot be removed stays, the save succeeds, 
     const char* what;
   };
   const Row rows[] = {
-      {"series", "checkpoint_0", "EXDEV"},     {"series", "checkpoint_0", "EPERM"},
-      {"series", "checkpoint_0", "EBUSY"},     {"series", "checkpoint_0", "ENOTEMPTY"},
-      {"replace", "c.acc-tmp.", "EPERM"},      {"replace", "c.acc-tmp.", "EBUSY"},
+      {"series", "checkpoint_0", "EXDEV"},    {"series", "checkpoint_0", "EPERM"},
+      {"series", "checkpoint_0", "EBUSY"},    {"series", "checkpoint_0", "ENOTEMPTY"},
+      {"replace", "c.acc-tmp.", "EPERM"},     {"replace", "c.acc-tmp.", "EBUSY"},
       {"replace", "c.acc-tmp.", "ENOTEMPTY"},
   };
   for (const Row& row : rows) {
@@ -278,15 +278,16 @@ TEST_CASE("checkpoints of the lower layer of an overlayfs are replaced, and stay
     return;
   }
   const std::string saver = std::string(ACC_CHECKPOINT_SAVER) + " ";
-  const std::string out = on_disk_of(
-      "10m", folders + saver + "series lower/s 1 1; " + saver + "replace lower/c 1; " + mount +
-                 "; " + saver + "series all/s 2 1 2>err; echo $?; cat err; " + saver +
-                 "show series all/s; " + saver + "replace all/c 2; echo $?; " + saver +
-                 "show replace all/c; ls -A all all/s");
+  const std::string out =
+      on_disk_of("10m", folders + saver + "series lower/s 1 1; " + saver + "replace lower/c 1; " +
+                            mount + "; " + saver + "series all/s 2 1 2>err; echo $?; cat err; " +
+                            saver + "show series all/s; " + saver + "replace all/c 2; echo $?; " +
+                            saver + "show replace all/c; ls -A all all/s");
   CAPTURE(out);
-  CHECK(contains(out, "checkpoint_0.acc-tmp.removed: Invalid cross-device link\n"
-                      "2 checkpoint_1\n0\n2 c\nall:\nc\ns\n\n"
-                      "all/s:\ncheckpoint_0\ncheckpoint_1\nlatest\n"));
+  CHECK(contains(out,
+                 "checkpoint_0.acc-tmp.removed: Invalid cross-device link\n"
+                 "2 checkpoint_1\n0\n2 c\nall:\nc\ns\n\n"
+                 "all/s:\ncheckpoint_0\ncheckpoint_1\nlatest\n"));
   CHECK(out.starts_with("0\ncannot rename all/s/checkpoint_0 to "));
 }
 
@@ -309,9 +310,8 @@ TEST_CASE("a checkpoint with an immutable file does not block its series") {
   CHECK(status == 0);
   CHECK(contains(program.err(), left + kSmall + ": Operation not permitted"));
   // Everything that can be removed is removed; the large file uses no disk space.
-  CHECK(std::ranges::count_if(names, [&](const std::string& name) {
-          return name.starts_with(left);
-        }) == 1);
+  CHECK(std::ranges::count_if(
+            names, [&](const std::string& name) { return name.starts_with(left); }) == 1);
   saver.save(3);
   CHECK(saver.top_names() == Words{"checkpoint_1", "checkpoint_2", "latest"});
 }

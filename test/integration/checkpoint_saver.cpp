@@ -4,11 +4,11 @@
 //   checkpoint_saver show series|replace FOLDER          prints value and name of the newest one
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
-#include "checkpoint/files/atomic_folder.hpp"
-#include "checkpoint/files/crc32.hpp"
-#include "checkpoint/files/input_file.hpp"
-#include "checkpoint/files/manifest.hpp"
-#include "checkpoint/files/series_folder.hpp"
+#include "acc/checkpoint/files/atomic_folder.hpp"
+#include "acc/checkpoint/files/input_file.hpp"
+#include "acc/checkpoint/files/manifest.hpp"
+#include "acc/checkpoint/open/series_folder.hpp"
+#include "files/crc32.hpp"
 
 #include <unistd.h>
 

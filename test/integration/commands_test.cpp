@@ -244,9 +244,8 @@ TEST_CASE("acclaunch doctor: one machine, and a report file on request") {
 TEST_CASE("acclaunch estimate-memory: each table names its source") {
   Program estimate(acclaunch({"estimate-memory", "7B", "--num_processes", "16"}));
   CHECK(estimate.wait() == 0);
-  for (const char* part :
-       {"Accelerate's estimate", "acclaunch's estimate", "16 rank(s), 8 per machine",
-        "HYBRID_SHARD", "DeepSpeed's estimate"}) {
+  for (const char* part : {"Accelerate's estimate", "acclaunch's estimate",
+                           "16 rank(s), 8 per machine", "HYBRID_SHARD", "DeepSpeed's estimate"}) {
     CAPTURE(part);
     CHECK(contains(estimate.out(), part));
   }

@@ -135,8 +135,8 @@ void check_report(Layout layout, const Fault& fault) {
     CHECK(machine->wait() != 0);
     CAPTURE(machine->err());
     CHECK(contains(machine->err(), "  last collectives:\n"));
-    const std::string late = "  late      " + rank +
-                             " did not enter all_reduce 4 of unit transformer.h.2, backward";
+    const std::string late =
+        "  late      " + rank + " did not enter all_reduce 4 of unit transformer.h.2, backward";
     if (how == "other" || how == "size") {
       CHECK(contains(machine->err(), "  differs   " + rank + " called "));
     } else {

@@ -125,8 +125,7 @@ TEST_CASE("elastic: a stop signal to all machines at once counts once per machin
   }
 }
 
-TEST_CASE(
-    "elastic: when the time limit passes on all machines, workers still have time to end") {
+TEST_CASE("elastic: when the time limit passes on all machines, workers still have time to end") {
   const ReservedPort port;
   const std::string script =
       "trap 'sleep 0.3; echo saved; exit 0' TERM; while :; do sleep 1000 & wait; done";

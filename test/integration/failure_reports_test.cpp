@@ -157,9 +157,9 @@ TEST_CASE("failure report: a segmentation fault without a core dump") {
   CHECK(program.wait() == 128 + SIGSEGV);
   CAPTURE(program.err());
   CHECK(contains(program.err(), "the job failed: rank 1: killed by SIGSEGV (signal 11)\n"));
-  CHECK(
-      contains(program.err(), "  cause     no core dump: the limit on core files is 0 (raise it by "
-                              "ulimit -c unlimited)\n"));
+  CHECK(contains(program.err(),
+                 "  cause     no core dump: the limit on core files is 0 (raise it by "
+                 "ulimit -c unlimited)\n"));
   CHECK(contains(program.err(), "  its last lines on stderr:\n    | about to fail\n"));
 }
 

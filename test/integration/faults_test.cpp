@@ -294,8 +294,8 @@ TEST_CASE("faults: a message names the keeper or supervisor that was killed") {
     job.check_end(std::string(kWho[static_cast<int>(who)]) + " SIGKILL, alone", 128 + SIGKILL,
                   false);
     CHECK(contains(job.program().err(),
-                   std::string("acclaunch: its ") + kWho[static_cast<int>(who)] +
-                       " process (pid " + std::to_string(killed[0]) +
+                   std::string("acclaunch: its ") + kWho[static_cast<int>(who)] + " process (pid " +
+                       std::to_string(killed[0]) +
                        ") was killed by SIGKILL (signal 9); all workers were killed\n"));
   }
 }

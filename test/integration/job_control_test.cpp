@@ -180,8 +180,8 @@ TEST_CASE("job control: a job under nohup outlives its terminal") {
     shell.run({"nohup %waits > %file 2>&1 &\n", kPrompt});
     shell.run({"tail -F %file | grep -m1 begun\n", "begun"});
     // Exchanges data with the program after the terminal has closed.
-    Program friend_of_it({"/bin/sh", "-c", "echo now > " + shell.folder() + "/in; cat " +
-                                               shell.folder() + "/out"});
+    Program friend_of_it(
+        {"/bin/sh", "-c", "echo now > " + shell.folder() + "/in; cat " + shell.folder() + "/out"});
     shell.session().hang_up();
     CHECK(friend_of_it.wait() == 0);
     CHECK(friend_of_it.out() == "ran now\n");
@@ -195,8 +195,8 @@ TEST_CASE("job control: an interrupted job dies of SIGINT, and a shell sees that
     int wait_status;
     int compat_wait_status;  ///< that of `accelerate launch`
   };
-  for (const Row& row : {Row{"INT", SIGINT, SIGINT, SIGINT},
-                         Row{"TERM", SIGTERM, (128 + SIGTERM) << 8, 1 << 8}}) {
+  for (const Row& row :
+       {Row{"INT", SIGINT, SIGINT, SIGINT}, Row{"TERM", SIGTERM, (128 + SIGTERM) << 8, 1 << 8}}) {
     for (const std::string front : {"--cpu", "--compat accelerate --cpu", "torchrun"}) {
       for (const std::string count : {"1", "2"}) {
         const std::string flag = front == "torchrun" ? " --nproc-per-node " : " --num_processes ";
@@ -258,10 +258,11 @@ TEST_CASE("stdin: one rank reads the launcher's stdin, the others /dev/null") {
   };
   for (const Row& row : rows) {
     CAPTURE(row.flags);
-    Program job({"/bin/sh", "-c",
-                 "echo data | " ACC_BIN_DIR "/acclaunch " + row.flags +
-                     " /bin/sh -c 'read line; echo rank \"${RANK:-0}:$line\"' | sed 's/.*rank //' | "
-                     "sort | tr '\\n' ' '"});
+    Program job(
+        {"/bin/sh", "-c",
+         "echo data | " ACC_BIN_DIR "/acclaunch " + row.flags +
+             " /bin/sh -c 'read line; echo rank \"${RANK:-0}:$line\"' | sed 's/.*rank //' | "
+             "sort | tr '\\n' ' '"});
     job.wait();
     CHECK(job.out() == row.lines);
   }

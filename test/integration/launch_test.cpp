@@ -102,8 +102,8 @@ TEST_CASE("launch: a job that exceeds its time limit ends with status 124") {
     CAPTURE(script);
     Program job(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1"}, script));
     CHECK(job.wait() == 124);
-    CHECK(contains(job.err(),
-                   "the time limit of 1 s (--timeout) is exceeded: ending the workers\n"));
+    CHECK(
+        contains(job.err(), "the time limit of 1 s (--timeout) is exceeded: ending the workers\n"));
     CHECK(contains(job.err(), "the job failed: the time limit of 1 s (--timeout) is exceeded\n"));
     CHECK(contains(job.err(), "ranks 0-1: "));
   }

@@ -1,7 +1,7 @@
 // Runs acclaunch like a job manager that merges the output of all machines and that signals every
 // process itself.
 #include "acc/base/error.hpp"
-#include "acc/launcher/face.hpp"
+#include "acc/launcher/front_end.hpp"
 #include "job/job.hpp"
 #include "job/speaker.hpp"
 #include "supervision/guardian.hpp"
@@ -14,10 +14,10 @@ int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);  // argv is overwritten later
   return run_guarded(argc, argv, [&](Guard guard) {
     try {
-      const Face& face = accelerate_face();
-      const Flags flags = parse_flags(face, arguments);
+      const FrontEnd& front_end = accelerate_cli();
+      const Flags flags = parse_flags(front_end, arguments);
       const auto environment = acc::plugins::current_environment();
-      LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
+      LaunchPlan plan = front_end.plan(flags, environment, detect_host_facts(environment));
       plan.manager.merges_output = true;
       plan.manager.signals_everybody = true;
       return run_job(plan, environment, std::move(guard));

@@ -41,8 +41,7 @@ TEST_CASE("managed machines: one report, and job-wide lines once") {
   CHECK(contains(machine0.err(), "acclaunch: machine 1 ("));
 }
 
-TEST_CASE(
-    "managed machines: a signal to workers and launcher is not a failure, in either order") {
+TEST_CASE("managed machines: a signal to workers and launcher is not a failure, in either order") {
   for (const bool workers_first : {true, false}) {
     CAPTURE(workers_first);
     Program job(managed({"--num_processes", "2"}, "echo pid=$$ end; exec sleep 1000"));

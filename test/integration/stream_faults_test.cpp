@@ -50,8 +50,7 @@ TEST_CASE("streams: a console file at the file size limit is treated like a full
   const std::string script =
       "i=0; while [ $i -lt 2000 ]; do echo a line of this rank; i=$((i+1)); done; exit 3";
   const JobPlace place;
-  Program job(in_shell(script, {.before = "ulimit -f 8",
-                                .redirections = "> \"$TMPDIR/console\""}),
+  Program job(in_shell(script, {.before = "ulimit -f 8", .redirections = "> \"$TMPDIR/console\""}),
               {{"TMPDIR", place.folder()}});
   CHECK(job.wait() == 3);
   CHECK(contains(job.err(), "acclaunch: cannot write to stdout: File too large"));

@@ -1,5 +1,5 @@
-#include "checkpoint/files/manifest.hpp"
-#include "checkpoint/files/series_folder.hpp"
+#include "acc/checkpoint/files/manifest.hpp"
+#include "acc/checkpoint/open/series_folder.hpp"
 #include "support/file_faults.hpp"
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"

@@ -1,5 +1,5 @@
-#include "checkpoint/safetensors/file.hpp"
 #include "parity_gpt.hpp"
+#include "safetensors/file.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>

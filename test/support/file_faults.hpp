@@ -36,7 +36,7 @@ struct FileFault {
   /// Text of the errno, as error messages show it.
   [[nodiscard]] std::string reason() const {
     static const std::map<std::string, std::string> kReasons = {
-        {"ENOSPC", "No space left on device"}, {"EIO", "Input/output error"},
+        {"ENOSPC", "No space left on device"},  {"EIO", "Input/output error"},
         {"EXDEV", "Invalid cross-device link"}, {"EPERM", "Operation not permitted"},
         {"EBUSY", "Device or resource busy"},   {"ENOTEMPTY", "Directory not empty"}};
     return kReasons.at(what);

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "acc/base/output_file.hpp"
-#include "checkpoint/pickle/writer.hpp"
-#include "checkpoint/torch/torch_file.hpp"
+#include "acc/checkpoint/pickle/writer.hpp"
+#include "acc/checkpoint/torch/torch_file.hpp"
 
 #include <cstdint>
 #include <filesystem>

@@ -99,8 +99,8 @@ class TerminalSession {
   /// Reads some output. Returns false after the deadline, or if no process has the terminal open.
   bool read_some(std::chrono::steady_clock::time_point deadline) {
     pollfd ready{terminal_.get(), POLLIN, 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     std::array<char, 4096> chunk{};
     if (left.count() <= 0 || ::poll(&ready, 1, static_cast<int>(left.count())) != 1) {
       return false;

@@ -250,9 +250,9 @@ void Matmul<T>::require(const Product& product) {
   if (!run(product)) {
     throw acc::Error(acc::Errc::device,
                      "cuBLASLt does not support the product of " +
-                         std::to_string(product.out.rows) + " x " +
-                         std::to_string(product.a.cols) + " by " + std::to_string(product.a.cols) +
-                         " x " + std::to_string(product.out.cols) + " (epilogue " +
+                         std::to_string(product.out.rows) + " x " + std::to_string(product.a.cols) +
+                         " by " + std::to_string(product.a.cols) + " x " +
+                         std::to_string(product.out.cols) + " (epilogue " +
                          std::to_string(static_cast<int>(product.epilogue)) + ")");
   }
 }

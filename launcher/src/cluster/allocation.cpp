@@ -4,13 +4,13 @@ namespace acc::launcher {
 namespace {
 
 /// True if all tasks are on this machine.
-bool is_on_one_machine(const ClusterPlace& place) {
+bool is_on_one_machine(const JobEnvironment& place) {
   return place.num_tasks && place.local_size && place.num_tasks->value == place.local_size->value;
 }
 
 /// Returns the number of machines that the tasks run on: as reported, else the number of tasks
 /// divided by those of this machine. Empty if that does not divide evenly.
-std::optional<int> count_nodes(const ClusterPlace& place) {
+std::optional<int> count_nodes(const JobEnvironment& place) {
   if (place.num_nodes) {
     return place.num_nodes->value;
   }
@@ -24,7 +24,7 @@ std::optional<int> count_nodes(const ClusterPlace& place) {
 /// Adds the allocation's hosts to a task of an mpirun. mpirun normally places rank 0 on the first
 /// host; rank 0 itself can check this, and a notice tells if it is elsewhere. The list of hosts is
 /// used only if the tasks run on all of them, because a subset cannot be identified.
-void add_hosts(const Allocation& allocation, const HostFacts& facts, ClusterPlace& place) {
+void add_hosts(const Allocation& allocation, const HostFacts& facts, JobEnvironment& place) {
   const auto& hosts = *allocation.hosts;
   const auto index = index_of_host(hosts.value, facts.hostname);
   const bool rank_0_is_elsewhere = place.rank && place.rank->value == 0 && index.value_or(0) != 0;
@@ -54,8 +54,8 @@ std::optional<Allocation> find_allocation(const JobVariables& job) {
   return first_of(first_of(slurm_allocation(job), lsf_allocation(job)), pbs_allocation(job));
 }
 
-ClusterPlace place_of_script(const Allocation& allocation, std::string_view own_name) {
-  ClusterPlace place;
+JobEnvironment place_of_script(const Allocation& allocation, std::string_view own_name) {
+  JobEnvironment place;
   place.manager = allocation.manager;
   place.is_task = false;
   place.run_id = allocation.run_id;
@@ -73,7 +73,7 @@ ClusterPlace place_of_script(const Allocation& allocation, std::string_view own_
   return place;
 }
 
-void add_allocation(const Allocation& allocation, const HostFacts& facts, ClusterPlace& place) {
+void add_allocation(const Allocation& allocation, const HostFacts& facts, JobEnvironment& place) {
   place.manager.job += " in " + allocation.manager.job;
   place.manager.detected_by += ", " + allocation.manager.detected_by;
   const bool named = !place.run_id.value.empty();

@@ -134,14 +134,14 @@ Host read_any_line(const std::string& line, const std::string& where) {
 using Filter = std::map<std::string, std::set<int>>;
 
 /// Parses `SLOT,SLOT`. `filter` is the whole value, for the message.
-std::set<int> read_slots(std::string_view list, const Given& filter) {
+std::set<int> read_slots(std::string_view list, const Sourced<std::string>& filter) {
   std::set<int> slots;
   for (const std::string_view word : entries_of(list)) {
-    const auto slot = plugins::parse_integer(word);
+    const auto slot = parse_integer(word);
     if (!slot || *slot < 0 || *slot > kMostSlots) {
       throw Error(Errc::config, filter.where +
                                     " must be HOST or HOST:SLOT,SLOT, joined by @, got \"" +
-                                    filter.text + "\"");
+                                    filter.value + "\"");
     }
     slots.insert(static_cast<int>(*slot));
   }
@@ -150,10 +150,10 @@ std::set<int> read_slots(std::string_view list, const Given& filter) {
 
 /// Parses `HOST[:SLOT,...]` joined by `@`. A host that is named once without slots is selected as a
 /// whole, whatever slots are named elsewhere.
-Filter read_filter(const Given& given) {
+Filter read_filter(const Sourced<std::string>& given) {
   Filter filter;
   std::set<std::string> whole;
-  for (const std::string_view part : entries_of(given.text, '@')) {
+  for (const std::string_view part : entries_of(given.value, '@')) {
     const auto colon = part.find(':');
     const std::string host(part.substr(0, colon));
     std::set<int>& slots = filter[host];
@@ -170,7 +170,8 @@ Filter read_filter(const Given& given) {
 }
 
 /// Throws Error(config) for hosts and slots that do not exist.
-void check_filter(const Filter& filter, const std::vector<Host>& hosts, const Given& given) {
+void check_filter(const Filter& filter, const std::vector<Host>& hosts,
+                  const Sourced<std::string>& given) {
   Faults faults;
   std::vector<std::string_view> names;
   for (const Host& host : hosts) {
@@ -199,8 +200,9 @@ bool is_named(const Filter& filter, const Host& host, int slot) {
   return found != filter.end() && (found->second.empty() || found->second.contains(slot));
 }
 
-std::vector<Host> filtered(const std::vector<Host>& hosts, const Given& given, bool keep_named) {
-  if (given.text.empty()) {
+std::vector<Host> filtered(const std::vector<Host>& hosts, const Sourced<std::string>& given,
+                           bool keep_named) {
+  if (given.value.empty()) {
     return hosts;
   }
   const Filter filter = read_filter(given);
@@ -213,7 +215,7 @@ std::vector<Host> filtered(const std::vector<Host>& hosts, const Given& given, b
     }
   }
   if (left.empty()) {
-    throw Error(Errc::config, given.where + " " + given.text + " leaves no slot on any host");
+    throw Error(Errc::config, given.where + " " + given.value + " leaves no slot on any host");
   }
   return left;
 }
@@ -254,11 +256,13 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
   return hosts;
 }
 
-std::vector<Host> only_included(const std::vector<Host>& hosts, const Given& filter) {
+std::vector<Host> only_included(const std::vector<Host>& hosts,
+                                const Sourced<std::string>& filter) {
   return filtered(hosts, filter, true);
 }
 
-std::vector<Host> without_excluded(const std::vector<Host>& hosts, const Given& filter) {
+std::vector<Host> without_excluded(const std::vector<Host>& hosts,
+                                   const Sourced<std::string>& filter) {
   return filtered(hosts, filter, false);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "plan/given.hpp"
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 
 #include <string>
 #include <string_view>
@@ -35,10 +36,11 @@ std::vector<Host> parse_hostfile(std::string_view text, const std::string& path,
                                  HostfileForm form = HostfileForm::deepspeed);
 
 /// Return the hosts and slots that `--include` or `--exclude` leaves, in the order of `hosts`.
-/// `filter.text` is `HOST[:SLOT,...]` joined by `@`; a host without slots means all its slots; an
+/// `filter.value` is `HOST[:SLOT,...]` joined by `@`; a host without slots means all its slots; an
 /// empty text is no filter. Throws Error(config) that names every host and slot that does not
 /// exist.
-std::vector<Host> only_included(const std::vector<Host>& hosts, const Given& filter);
-std::vector<Host> without_excluded(const std::vector<Host>& hosts, const Given& filter);
+std::vector<Host> only_included(const std::vector<Host>& hosts, const Sourced<std::string>& filter);
+std::vector<Host> without_excluded(const std::vector<Host>& hosts,
+                                   const Sourced<std::string>& filter);
 
 }  // namespace acc::launcher

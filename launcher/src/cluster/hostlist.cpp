@@ -22,11 +22,11 @@ bool is_digit(char c) {
 /// Reads a list from left to right, and reports the position of a syntax error.
 class Reader {
  public:
-  explicit Reader(const Given& list) : list_(list) {}
+  explicit Reader(const Sourced<std::string>& list) : list_(list) {}
 
-  [[nodiscard]] bool at_end() const { return at_ == list_.text.size(); }
+  [[nodiscard]] bool at_end() const { return at_ == list_.value.size(); }
   [[nodiscard]] std::size_t at() const { return at_; }
-  [[nodiscard]] bool sees(char wanted) const { return !at_end() && list_.text[at_] == wanted; }
+  [[nodiscard]] bool sees(char wanted) const { return !at_end() && list_.value[at_] == wanted; }
 
   /// Skips the character if it is next. True if it was.
   bool skips(char wanted) {
@@ -45,24 +45,24 @@ class Reader {
   template <typename Belongs>
   std::string_view take_while(Belongs belongs) {
     const std::size_t start = at_;
-    while (!at_end() && belongs(list_.text[at_])) {
+    while (!at_end() && belongs(list_.value[at_])) {
       ++at_;
     }
-    return std::string_view(list_.text).substr(start, at_ - start);
+    return std::string_view(list_.value).substr(start, at_ - start);
   }
 
   [[nodiscard]] Error fault(std::size_t at, const std::string& expected) const {
     constexpr std::size_t kShown = 100;
-    const std::string& text = list_.text;
+    const std::string& text = list_.value;
     const std::string shown = text.size() <= kShown ? text : text.substr(0, kShown) + "...";
-    return {Errc::config, list_.where + " \"" + shown + "\": expected " + expected +
-                              " at character " + std::to_string(at + 1) + ", got " +
-                              (at < text.size() ? "\"" + text.substr(at, 20) + "\""
-                                                : "the end of the list")};
+    return {Errc::config,
+            list_.where + " \"" + shown + "\": expected " + expected + " at character " +
+                std::to_string(at + 1) + ", got " +
+                (at < text.size() ? "\"" + text.substr(at, 20) + "\"" : "the end of the list")};
   }
 
  private:
-  const Given& list_;
+  const Sourced<std::string>& list_;
   std::size_t at_ = 0;
 };
 
@@ -201,7 +201,7 @@ int take_count(Reader& reader) {
 
 }  // namespace
 
-std::vector<std::string> expand_hosts(const Given& list) {
+std::vector<std::string> expand_hosts(const Sourced<std::string>& list) {
   Reader reader(list);
   std::vector<std::string> hosts;
   do {
@@ -215,7 +215,7 @@ std::vector<std::string> expand_hosts(const Given& list) {
   return hosts;
 }
 
-std::vector<int> expand_counts(const Given& list) {
+std::vector<int> expand_counts(const Sourced<std::string>& list) {
   Reader reader(list);
   std::vector<int> counts;
   do {

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "plan/given.hpp"
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 
 #include <string>
 #include <vector>
@@ -11,9 +12,9 @@ namespace acc::launcher {
 /// show hostnames` prints them; repeated hosts are kept. Grammar: Slurm 22.05,
 /// src/common/hostlist.c. Throws Error(config) with the position of a syntax error, and for more
 /// than a million hosts.
-std::vector<std::string> expand_hosts(const Given& list);
+std::vector<std::string> expand_hosts(const Sourced<std::string>& list);
 
 /// Returns the numbers of Slurm's run-length notation: `2(x3),1` is 2,2,2,1. Throws Error(config).
-std::vector<int> expand_counts(const Given& list);
+std::vector<int> expand_counts(const Sourced<std::string>& list);
 
 }  // namespace acc::launcher

@@ -1,7 +1,8 @@
 #include "cluster/job_variables.hpp"
 
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 #include "cluster/hostlist.hpp"
-#include "plan/given.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -17,21 +18,21 @@ constexpr std::uint16_t kPorts = 14'983;  // a prime, so that the stride below r
 /// Parses a variable's value with `read`, which returns empty for an invalid one. Throws
 /// Error(config) with `expected` then.
 template <typename T, typename Read>
-std::optional<Said<T>> read_as(const std::optional<Said<std::string>>& text, const char* expected,
-                               Read read) {
+std::optional<Sourced<T>> read_as(const std::optional<Sourced<std::string>>& text,
+                                  const char* expected, Read read) {
   if (!text) {
     return std::nullopt;
   }
   const std::optional<T> value = read(text->value);
   if (!value) {
-    throw bad_value({text->where, text->value}, expected);
+    throw bad_value({text->value, text->where}, expected);
   }
-  return Said<T>{*value, text->where};
+  return Sourced<T>{*value, text->where};
 }
 
 std::optional<std::uint64_t> read_big_number(std::string_view text) {
   const bool digits = text.find_first_not_of("0123456789") == std::string_view::npos;
-  const auto value = digits ? plugins::parse_integer(text) : std::nullopt;
+  const auto value = digits ? parse_integer(text) : std::nullopt;
   return value ? std::optional(static_cast<std::uint64_t>(*value)) : std::nullopt;
 }
 
@@ -53,20 +54,20 @@ bool JobVariables::has(const std::string& name) const {
   return !plugins::variable(environment_, name).empty();
 }
 
-std::optional<Said<std::string>> JobVariables::text(const std::string& name) const {
+std::optional<Sourced<std::string>> JobVariables::text(const std::string& name) const {
   std::string value = plugins::variable(environment_, name);
-  return value.empty() ? std::nullopt : std::optional(Said<std::string>{std::move(value), name});
+  return value.empty() ? std::nullopt : std::optional(Sourced<std::string>{std::move(value), name});
 }
 
-std::optional<Said<int>> JobVariables::number(const std::string& name) const {
+std::optional<Sourced<int>> JobVariables::number(const std::string& name) const {
   return read_as<int>(text(name), "a number of at least 0", read_number);
 }
 
-std::optional<Said<std::uint64_t>> JobVariables::big_number(const std::string& name) const {
+std::optional<Sourced<std::uint64_t>> JobVariables::big_number(const std::string& name) const {
   return read_as<std::uint64_t>(text(name), "a number of at least 0", read_big_number);
 }
 
-std::optional<Said<std::uint16_t>> JobVariables::port(const std::string& name) const {
+std::optional<Sourced<std::uint16_t>> JobVariables::port(const std::string& name) const {
   return read_as<std::uint16_t>(
       text(name), "a port from 1 to 65535",
       [](std::string_view value) -> std::optional<std::uint16_t> {
@@ -76,7 +77,7 @@ std::optional<Said<std::uint16_t>> JobVariables::port(const std::string& name) c
       });
 }
 
-std::optional<Said<int>> JobVariables::number_or_range(const std::string& name) const {
+std::optional<Sourced<int>> JobVariables::number_or_range(const std::string& name) const {
   const auto given = text(name);
   const auto colon = given ? given->value.find(':') : std::string::npos;
   if (colon == std::string::npos) {
@@ -85,24 +86,25 @@ std::optional<Said<int>> JobVariables::number_or_range(const std::string& name) 
   const auto least = read_number(given->value.substr(0, colon));
   const auto most = read_number(given->value.substr(colon + 1));
   if (!least || !most || *least > *most) {
-    throw bad_value({name, given->value}, "N or MIN:MAX");
+    throw bad_value({given->value, name}, "N or MIN:MAX");
   }
-  return *least == *most ? std::optional(Said<int>{*least, name}) : std::nullopt;
+  return *least == *most ? std::optional(Sourced<int>{*least, name}) : std::nullopt;
 }
 
-std::optional<Said<std::vector<int>>> JobVariables::numbers(const std::string& name) const {
+std::optional<Sourced<std::vector<int>>> JobVariables::numbers(const std::string& name) const {
   return read_as<std::vector<int>>(text(name), "numbers joined by commas", read_numbers);
 }
 
-std::optional<Said<std::vector<std::string>>> JobVariables::hosts(const std::string& name) const {
+std::optional<Sourced<std::vector<std::string>>> JobVariables::hosts(
+    const std::string& name) const {
   return read_as<std::vector<std::string>>(text(name), "", [&](const std::string& list) {
-    return std::optional(expand_hosts({name, list}));
+    return std::optional(expand_hosts({list, name}));
   });
 }
 
-std::optional<Said<std::vector<int>>> JobVariables::counts(const std::string& name) const {
+std::optional<Sourced<std::vector<int>>> JobVariables::counts(const std::string& name) const {
   return read_as<std::vector<int>>(text(name), "", [&](const std::string& list) {
-    return std::optional(expand_counts({name, list}));
+    return std::optional(expand_counts({list, name}));
   });
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "acc/plugins/environment.hpp"
-#include "cluster/place.hpp"
+#include "cluster/job_environment.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -20,16 +20,17 @@ class JobVariables {
   explicit JobVariables(const plugins::Environment& environment) : environment_(environment) {}
 
   [[nodiscard]] bool has(const std::string& name) const;
-  [[nodiscard]] std::optional<Said<std::string>> text(const std::string& name) const;
-  [[nodiscard]] std::optional<Said<int>> number(const std::string& name) const;  ///< at least 0
-  [[nodiscard]] std::optional<Said<std::uint64_t>> big_number(const std::string& name) const;
-  [[nodiscard]] std::optional<Said<std::uint16_t>> port(const std::string& name) const;
+  [[nodiscard]] std::optional<Sourced<std::string>> text(const std::string& name) const;
+  [[nodiscard]] std::optional<Sourced<int>> number(const std::string& name) const;  ///< at least 0
+  [[nodiscard]] std::optional<Sourced<std::uint64_t>> big_number(const std::string& name) const;
+  [[nodiscard]] std::optional<Sourced<std::uint16_t>> port(const std::string& name) const;
   /// Reads `4` or `2:4`. A range with different bounds gives an empty result.
-  [[nodiscard]] std::optional<Said<int>> number_or_range(const std::string& name) const;
-  [[nodiscard]] std::optional<Said<std::vector<int>>> numbers(const std::string& name) const;
+  [[nodiscard]] std::optional<Sourced<int>> number_or_range(const std::string& name) const;
+  [[nodiscard]] std::optional<Sourced<std::vector<int>>> numbers(const std::string& name) const;
   /// Read Slurm's compressed lists (hostlist.hpp).
-  [[nodiscard]] std::optional<Said<std::vector<std::string>>> hosts(const std::string& name) const;
-  [[nodiscard]] std::optional<Said<std::vector<int>>> counts(const std::string& name) const;
+  [[nodiscard]] std::optional<Sourced<std::vector<std::string>>> hosts(
+      const std::string& name) const;
+  [[nodiscard]] std::optional<Sourced<std::vector<int>>> counts(const std::string& name) const;
 
  private:
   const plugins::Environment& environment_;

@@ -1,7 +1,7 @@
 // Generates docs/environment.md and docs/configuration.md from the settings table, so that these
 // pages are always complete. The commands that print them are not listed in --help.
 #include "acc/launcher/explain.hpp"
-#include "acc/launcher/face.hpp"
+#include "acc/launcher/front_end.hpp"
 #include "acc/plugins/deepspeed_json.hpp"
 #include "commands/commands.hpp"
 #include "host/own_variables.hpp"
@@ -44,7 +44,7 @@ std::string manager_variables_table() {
   std::string text;
   for (const auto& [manager, names] : manager_variables()) {
     std::string cell;
-    for (const std::string_view name : plugins::split(names, ' ')) {
+    for (const std::string_view name : split(names, ' ')) {
       cell += (cell.empty() ? "" : " ") + code(name);
     }
     text += "| " + std::string(manager) + " | " + cell + " |\n";
@@ -131,7 +131,7 @@ std::string configuration_document() {
       "omitted.\n\n"
       "| setting | flag | YAML block | DeepSpeed JSON | value | default | |\n"
       "|---|---|---|---|---|---|---|\n";
-  for (const SettingRow& row : accelerate_face().table) {
+  for (const SettingRow& row : accelerate_cli().table) {
     const bool of_top_level = row.section == plugins::Section::launch && row.in_file;
     const std::string unit = row.unit.empty() ? "" : " (" + std::string(row.unit) + ")";
     text += "| " + code(row.key) + " | " + (row.flag == plugins::Flag::none ? "" : "yes") + " | " +

@@ -11,21 +11,22 @@ namespace {
 
 /// Returns the host lists of the command line, or else the job's. They are not declared as CLI11
 /// options, since CLI11 would parse "[1-3]" as a vector of its own syntax.
-std::vector<Given> lists_of(const CLI::App& app) {
-  std::vector<Given> lists;
+std::vector<Sourced<std::string>> lists_of(const CLI::App& app) {
+  std::vector<Sourced<std::string>> lists;
   for (const std::string& word : app.remaining()) {
     if (word.starts_with("-")) {
       throw Error(Errc::invalid_argument,
                   app.get_name() + ": unknown flag " + word + "; see --help");
     }
-    lists.push_back({"list", word});
+    lists.push_back({word, "list"});
   }
   if (!lists.empty()) {
     return lists;
   }
-  const Given of_job{"SLURM_JOB_NODELIST",
-                     plugins::variable(plugins::current_environment(), "SLURM_JOB_NODELIST")};
-  if (of_job.text.empty()) {
+  const Sourced<std::string> of_job{
+      plugins::variable(plugins::current_environment(), "SLURM_JOB_NODELIST"),
+      "SLURM_JOB_NODELIST"};
+  if (of_job.value.empty()) {
     throw Error(Errc::invalid_argument, app.get_name() + ": no list given, and " + of_job.where +
                                             " is not set; see --help");
   }
@@ -45,7 +46,7 @@ int expand_hosts_command(std::span<const std::string> arguments) {
     return 0;
   }
   std::string text;
-  for (const Given& list : lists_of(app)) {
+  for (const Sourced<std::string>& list : lists_of(app)) {
     for (const std::string& host : expand_hosts(list)) {
       text += host + "\n";
     }

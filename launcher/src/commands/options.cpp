@@ -34,8 +34,8 @@ bool read_options(CLI::App& app, std::span<const std::string> arguments) {
   } catch (const CLI::ParseError& error) {
     // The name is "acclaunch COMMAND".
     const std::string command = app.get_name().substr(app.get_name().rfind(' ') + 1);
-    throw Error(Errc::invalid_argument, command + ": " + error.what() +
-                                            "; see acclaunch help " + command);
+    throw Error(Errc::invalid_argument,
+                command + ": " + error.what() + "; see acclaunch help " + command);
   }
   return true;
 }

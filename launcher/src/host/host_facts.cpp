@@ -28,7 +28,7 @@ std::optional<int> simulated_gpu_count(const plugins::Environment& environment) 
   if (text.empty()) {
     return std::nullopt;
   }
-  const auto count = plugins::parse_integer(text);
+  const auto count = parse_integer(text);
   if (!count || *count < 0 || *count > kMost) {
     throw Error(Errc::config, "ACC_SIMULATE_GPUS must be a number of GPUs from 0 to " +
                                   std::to_string(kMost) + ", got \"" + printable(text) + "\"");

@@ -69,13 +69,12 @@ inline constexpr OwnVariable python{"PYTHON_EXEC", "Python interpreter; default:
 inline constexpr OwnVariable python_path{"PYTHONPATH",
                                          "in DeepSpeed mode the working directory is added"};
 inline constexpr OwnVariable path{"PATH", "folders in which programs are looked up"};
-inline constexpr OwnVariable home{
-    "HOME", "folder of .cache and .deepspeed_env; replaces `~` in `config`"};
+inline constexpr OwnVariable home{"HOME",
+                                  "folder of .cache and .deepspeed_env; replaces `~` in `config`"};
 inline constexpr OwnVariable xdg_cache_home{"XDG_CACHE_HOME",
                                             "cache folder; default: $HOME/.cache"};
 inline constexpr OwnVariable hf_home{
-    "HF_HOME",
-    "folder of accelerate/default_config.yaml; default: $XDG_CACHE_HOME/huggingface"};
+    "HF_HOME", "folder of accelerate/default_config.yaml; default: $XDG_CACHE_HOME/huggingface"};
 inline constexpr OwnVariable temporary_folder{
     "TMPDIR", "folder for files that are removed at the end of the job; default: /tmp"};
 inline constexpr OwnVariable terminal{"TERM", "`dumb`: no menus in `config`, no status line"};

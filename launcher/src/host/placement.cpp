@@ -202,8 +202,8 @@ class Placer {
                                         std::to_string(node)
                                   : "its NUMA node is not known";
     if (binding_ == NumaBinding::affinity) {
-      result_.notices.push_back(name() + ": workers of GPU " + number +
-                                " are not bound, because " + why);
+      result_.notices.push_back(name() + ": workers of GPU " + number + " are not bound, because " +
+                                why);
       node = kUnbound;
     } else if (known) {
       throw impossible("GPU " + number + ": " + why);

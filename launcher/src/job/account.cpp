@@ -32,18 +32,17 @@ WorkerReport end_of(const WorkerRecord& worker, const AttemptEvidence& evidence)
   using std::chrono::duration_cast;
   const bool is_known = worker.died_at != std::chrono::steady_clock::time_point();
   const auto died_at = is_known ? worker.died_at : std::chrono::steady_clock::now();
-  return {
-      .rank = worker.rank,
-      .local_rank = worker.local_rank,
-      .machine_rank = evidence.machine_rank,
-      .host = evidence.host,
-      .pid = worker.pid,
-      .end = worker.end,
-      .told_to_end = worker.told_to_end,
-      .stuck = !worker.stuck.empty() && !worker.told_to_end,
-      .moment = duration_cast<std::chrono::microseconds>(died_at - evidence.learned_at),
-      .ended_at = worker.ended_at,
-      .ran_for = duration_cast<std::chrono::milliseconds>(died_at - evidence.started_at)};
+  return {.rank = worker.rank,
+          .local_rank = worker.local_rank,
+          .machine_rank = evidence.machine_rank,
+          .host = evidence.host,
+          .pid = worker.pid,
+          .end = worker.end,
+          .told_to_end = worker.told_to_end,
+          .stuck = !worker.stuck.empty() && !worker.told_to_end,
+          .moment = duration_cast<std::chrono::microseconds>(died_at - evidence.learned_at),
+          .ended_at = worker.ended_at,
+          .ran_for = duration_cast<std::chrono::milliseconds>(died_at - evidence.started_at)};
 }
 
 WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& evidence) {

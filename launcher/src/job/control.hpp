@@ -1,7 +1,7 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
-#include "start/control_message.hpp"
+#include "remote_launch/control_message.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -23,7 +23,7 @@ UniqueFd take_standard_input();
 class Control {
  public:
   struct Events {
-    /// Called for each Signal, Insist and End.
+    /// Called for each Signal, ForceStop and End.
     std::function<void(const control::Message&)> on_message;
     /// Called once, as the last call, when the connection ends: at the end of the input, after a
     /// timeout, or after an invalid line.

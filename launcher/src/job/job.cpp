@@ -25,7 +25,7 @@ namespace acc::launcher {
 namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
 using rendezvous::Round;
-using rendezvous::Settlement;
+using rendezvous::RoundResult;
 using Cause = AttemptEnd::Cause;
 
 Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard)
@@ -34,7 +34,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       host_(host_name()),
       alone_(plan.local_world_size == 1 &&
              (plan.num_machines == 1 || plan.identity == Identity::none)),
-      remains_(std::move(guard.remains)),
+      leftovers_(std::move(guard.leftovers)),
       alive_(io_, guard.alive.release()),
       job_control_(guard.job_control),
       signals_(io_.get_executor(), [this](PassedSignal signal) { on_signal(signal); }),
@@ -43,7 +43,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
             plan.identity == Identity::none ? 0 : plan.local_world_size),
       rounds_(make_rounds(io_, plan, host_,
                           {.on_end = [this](const AttemptEnd& end) { on_attempt_end(end); },
-                           .on_insist = [this] { on_insist(); },
+                           .on_force_stop = [this] { on_force_stop(); },
                            .say = [this](const std::string& line) { announce(line); }})),
       time_limit_(io_),
       pause_(io_),
@@ -84,7 +84,7 @@ asio::awaitable<void> Job::work() {
   for (const std::string& notice : plan_.notices) {
     announce(notice);
   }
-  remains_.add_folder(logs_.scratch());
+  leftovers_.add_folder(logs_.scratch());
   try {
     logs_.open_attempt(0);  // before joining: a machine that cannot start must not delay the others
     const bool begins = co_await join_round();
@@ -161,12 +161,12 @@ asio::awaitable<bool> Job::run_attempt() {
   }
   phase_ = Phase::settling;
   output_.drain();
-  const Settlement settlement = co_await settle(outcome);
-  tell_starter_of_lost(settlement);
-  const JobReport report = report_of(settlement);
+  const RoundResult round_result = co_await settle(outcome);
+  tell_starter_of_lost(round_result);
+  const JobReport report = report_of(round_result);
   status_ = report.exit_status;
-  publish(report, settlement);
-  bool again = settlement.next == Settlement::Next::next_round && !gave_up_;
+  publish(report, round_result);
+  bool again = round_result.next == RoundResult::Next::next_round && !gave_up_;
   if (again) {
     again = co_await go_on(report);
   }
@@ -185,7 +185,7 @@ asio::awaitable<AttemptOutcome> Job::run_workers() {
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
   options.stuck_timeout = plan_.stuck_timeout;
-  options.surroundings.cgroup = &remains_.cgroup();
+  options.surroundings.cgroup = &leftovers_.cgroup();
   options.surroundings.descriptors = descriptors_.original();
   options.other_descriptors = rounds_->num_clients(*round_);
   options.on_running = [this](int running) { show_status(running); };
@@ -248,7 +248,7 @@ std::vector<WorkerSpec> Job::worker_specs() const {
 
 /// Sends this machine's report and receives the round result: the reports of all machines and what
 /// follows.
-asio::awaitable<Settlement> Job::settle(const AttemptOutcome& outcome) {
+asio::awaitable<RoundResult> Job::settle(const AttemptOutcome& outcome) {
   if (outcome.gave_up) {
     rounds_->end({.exit_status = 1,
                   .cause = Cause::other,
@@ -274,8 +274,8 @@ AttemptEvidence Job::evidence() const {
 
 /// Tells the acclaunch that started this one which machines are lost. It would otherwise wait for
 /// their clients.
-void Job::tell_starter_of_lost(const Settlement& settlement) {
-  for (const rendezvous::MachineWord& machine : settlement.machines) {
+void Job::tell_starter_of_lost(const RoundResult& round_result) {
+  for (const rendezvous::ReportedMachine& machine : round_result.machines) {
     if (control_ && machine.report.empty()) {
       control::say(control::Lost{machine.host});
     }
@@ -284,13 +284,13 @@ void Job::tell_starter_of_lost(const Settlement& settlement) {
 
 /// Builds the report of the attempt from a round result. If the attempt did not end because of a
 /// worker, its reason replaces the first failure; a stop request is no failure and has no reason.
-JobReport Job::report_of(const Settlement& settlement) {
-  JobReport report = job_report(settlement.machines);
+JobReport Job::report_of(const RoundResult& round_result) {
+  JobReport report = job_report(round_result.machines);
   report.command = plan_.command;
   report.run_id = plan_.rendezvous.run_id;
   report.attempt = round_->restart_count;
   report.max_restarts = plan_.max_restarts;
-  const std::optional<AttemptEnd>& end = settlement.end;
+  const std::optional<AttemptEnd>& end = round_result.end;
   if (end && end->cause != Cause::worker) {
     report.first_failure.reset();
     report.reason = end->cause == Cause::other || !end->restarts ? end->reason : "";
@@ -303,7 +303,7 @@ JobReport Job::report_of(const Settlement& settlement) {
     const WorkerReport& worker = report.workers[*report.first_failure];
     report.exit_status = launcher::exit_status(report.workers, *report.first_failure);
     report.command = worker_command(plan_, worker.local_rank);
-    if (settlement.next == Settlement::Next::next_round) {
+    if (round_result.next == RoundResult::Next::next_round) {
       report.restarts_after = pauses_.next(worker.ran_for);
     }
   }
@@ -312,7 +312,7 @@ JobReport Job::report_of(const Settlement& settlement) {
 
 /// Prints the report and writes its files: report.json in the log folder and, after the last
 /// attempt, the file that TORCHELASTIC_ERROR_FILE names, as torchrun does.
-void Job::publish(JobReport report, const Settlement& settlement) {
+void Job::publish(JobReport report, const RoundResult& round_result) {
   if (gave_up_) {
     say("some processes could not be killed and are still running");
   }
@@ -323,7 +323,7 @@ void Job::publish(JobReport report, const Settlement& settlement) {
   report.report_file = logs_.report_file(round_->round);
   const bool is_explained =
       plan_.explains_failure && report.first_failure && report.exit_status == 1;
-  if (!is_explained && prints_report(plan_, round_->machine_rank, settlement)) {
+  if (!is_explained && prints_report(plan_, round_->machine_rank, round_result)) {
     output_.write_stderr(format_report(report));
   }
   if (!report.report_file.empty()) {

@@ -54,12 +54,12 @@ asio::awaitable<void> Job::watch_guard() {
   if (phase_ == Phase::running) {  // so that their deaths do not count as failures
     supervisor_->stop({SIGKILL});
   }
-  end_descendants(&remains_.cgroup());
+  end_descendants(&leftovers_.cgroup());
   if (plan_.num_machines > 1) {  // time to send the message of `leave`
     asio::steady_timer moment(io_, std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
   }
-  remains_.clean_up();  // work() may have started workers meanwhile
+  leftovers_.clean_up();  // work() may have started workers meanwhile
   logs_.remove();
   ::_exit(128 + SIGKILL);
 }
@@ -78,9 +78,8 @@ void Job::on_signal(PassedSignal passed, bool is_said) {
     }
   }
   if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
-    const bool insists = !plan_.manager.signals_everybody;
-    stop(
-        {128 + signal, passed, "stopped by " + signal_name(signal), insists, Cause::stop, is_said});
+    const bool forces = !plan_.manager.signals_everybody;
+    stop({128 + signal, passed, "stopped by " + signal_name(signal), forces, Cause::stop, is_said});
   } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {
     supervisor_->on_signal(passed);
   }
@@ -94,10 +93,12 @@ void Job::stop_in_time() {
   time_limit_.expires_after(plan_.time_limit);
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
-      stop({kTimedOut, {SIGTERM},
+      stop({kTimedOut,
+            {SIGTERM},
             "the time limit of " + std::to_string(plan_.time_limit.count()) +
                 " s (--timeout) is exceeded",
-            false, Cause::other});
+            false,
+            Cause::other});
     }
   });
 }
@@ -106,14 +107,14 @@ void Job::stop_in_time() {
 // A second request that may force the stop kills them at once, on all machines. A request while
 // workers are already being ended after a failure counts as the second one.
 void Job::stop(const StopRequest& request) {
-  if (stop_ && !request.insists) {
+  if (stop_ && !request.forces) {
     return;
   }
   const bool explains = forget_unexplained();
-  const bool insists = request.insists && (stop_ || ends_by_a_fault());
+  const bool forces = request.forces && (stop_ || ends_by_a_fault());
   stop_ = stop_ ? stop_ : request;
-  if (insists) {
-    rounds_->insist();
+  if (forces) {
+    rounds_->force_stop();
   }
   const auto tell = [&](const std::string& what) {
     if (!request.is_said) {
@@ -123,13 +124,13 @@ void Job::stop(const StopRequest& request) {
   rounds_->end(
       {.exit_status = request.exit_status, .cause = request.cause, .reason = request.reason});
   if (phase_ != Phase::running) {
-    stop_outside_of_attempt(request, insists);
+    stop_outside_of_attempt(request, forces);
   } else if (!std::exchange(stopping_, true)) {
     tell(": ending the workers");
     if (!explains) {  // otherwise the signal itself has reached them already
       stop_workers_when_known(request.signal);
     }
-  } else if (insists) {
+  } else if (forces) {
     tell(" while ending: killing the workers");
     stop_workers();
     supervisor_->stop(request.signal);
@@ -174,11 +175,11 @@ bool Job::ends_by_a_fault() const {
 
 /// Handles a stop request while no workers run: leaves the round that is being formed, or shortens
 /// the exchange of reports.
-void Job::stop_outside_of_attempt(const StopRequest& request, bool insists) {
+void Job::stop_outside_of_attempt(const StopRequest& request, bool forces) {
   switch (phase_) {
     case Phase::joining: asio::co_spawn(io_, leave_while_joining(), asio::detached); break;
     case Phase::settling:
-      if (insists) {
+      if (forces) {
         rounds_->hurry();
       }
       stopping_ = true;
@@ -279,7 +280,7 @@ void Job::announce_failure(const WorkerRecord& worker) {
 }
 
 /// The user has forced the stop on another machine.
-void Job::on_insist() {
+void Job::on_force_stop() {
   if (phase_ == Phase::running) {
     if (!stop_ || !stop_->is_said) {
       announce("second stop request: killing the workers");
@@ -307,7 +308,7 @@ void Job::on_starter(const control::Message& message) {
       say(end->reason);
     }
     stop({end->exit_status, {SIGTERM}, end->reason, false, Cause::other, is_said});
-  } else if (std::holds_alternative<control::Insist>(message)) {
+  } else if (std::holds_alternative<control::ForceStop>(message)) {
     stop({128 + SIGTERM, {SIGTERM}, "second stop request", true, Cause::stop, is_said});
   }
 }

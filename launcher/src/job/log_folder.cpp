@@ -28,8 +28,8 @@ OutputPlan::Streams of_worker(const std::vector<OutputPlan::Streams>& streams, i
 }
 
 Error not_made(const fs::path& folder, const std::error_code& error) {
-  return {Errc::config, "cannot create the log folder " + folder.string() + ": " +
-                            error.message() + "; choose another folder with --log_dir or TMPDIR"};
+  return {Errc::config, "cannot create the log folder " + folder.string() + ": " + error.message() +
+                            "; choose another folder with --log_dir or TMPDIR"};
 }
 
 /// Creates a folder that only this user may access. In /tmp another user may have created a folder

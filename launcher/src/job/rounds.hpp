@@ -26,7 +26,7 @@ class Rounds {
     /// turns out to end the whole job.
     std::function<void(const rendezvous::AttemptEnd&)> on_end;
     /// Called when, after the end, another machine forces the stop.
-    std::function<void()> on_insist;
+    std::function<void()> on_force_stop;
     /// Called with each line about what this machine waits for.
     std::function<void(const std::string&)> say;
   };
@@ -46,12 +46,12 @@ class Rounds {
   /// Returns the end of the attempt that counts, or empty.
   [[nodiscard]] virtual const std::optional<rendezvous::AttemptEnd>& known_end() const = 0;
   /// Forces the stop: tells the other machines to kill their workers.
-  virtual void insist() = 0;
+  virtual void force_stop() = 0;
 
   /// Reports that all workers of this machine have ended, and waits for the other machines. Returns
   /// the round result.
-  virtual boost::asio::awaitable<rendezvous::Settlement> settle(bool failed,
-                                                                std::string report) = 0;
+  virtual boost::asio::awaitable<rendezvous::RoundResult> settle(bool failed,
+                                                                 std::string report) = 0;
   /// Shortens the wait in `settle`.
   virtual void hurry() = 0;
 

@@ -11,8 +11,8 @@ namespace acc::launcher {
 namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
 using rendezvous::Round;
+using rendezvous::RoundResult;
 using rendezvous::Server;
-using rendezvous::Settlement;
 
 RoundsAlone::RoundsAlone(asio::io_context& io, const LaunchPlan& plan, std::string host,
                          Events events)
@@ -98,13 +98,13 @@ asio::awaitable<void> RoundsAlone::end_is_known() {
   co_return;
 }
 
-asio::awaitable<Settlement> RoundsAlone::settle(bool /*failed*/, std::string report) {
-  Settlement settlement;
-  settlement.end = end_;
-  settlement.machines.push_back({0, host_, std::move(report)});
-  settlement.next =
-      end_ && end_->restarts ? Settlement::Next::next_round : Settlement::Next::finished;
-  co_return settlement;
+asio::awaitable<RoundResult> RoundsAlone::settle(bool /*failed*/, std::string report) {
+  RoundResult round_result;
+  round_result.end = end_;
+  round_result.machines.push_back({0, host_, std::move(report)});
+  round_result.next =
+      end_ && end_->restarts ? RoundResult::Next::next_round : RoundResult::Next::finished;
+  co_return round_result;
 }
 
 asio::awaitable<void> RoundsAlone::leave() {

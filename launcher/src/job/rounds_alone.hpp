@@ -16,8 +16,8 @@ class RoundsAlone : public Rounds {
   [[nodiscard]] const std::optional<rendezvous::AttemptEnd>& known_end() const override {
     return end_;
   }
-  void insist() override {}
-  boost::asio::awaitable<rendezvous::Settlement> settle(bool failed, std::string report) override;
+  void force_stop() override {}
+  boost::asio::awaitable<rendezvous::RoundResult> settle(bool failed, std::string report) override;
   void hurry() override {}
   boost::asio::awaitable<void> leave() override;
   boost::asio::awaitable<void> part() override;

@@ -68,7 +68,7 @@ RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std
       secret_(random_token()),
       agent_(io.get_executor(), plan.rendezvous.run_id, terms(plan), times(plan),
              {.on_end = std::move(events.on_end),
-              .on_insist = std::move(events.on_insist),
+              .on_force_stop = std::move(events.on_force_stop),
               .on_progress = events.say,
               .before_connecting = [this] { return serves_if_nobody_does(); },
               .before_entering =
@@ -124,10 +124,10 @@ asio::awaitable<std::optional<Round>> RoundsTogether::join() {
     if (!should_serve_ || rendezvous_ || error.code() != Errc::timeout) {
       throw;
     }
-    throw Error(Errc::config, std::string(error.what()) + "; " +
-                                  Server::port_owner(plan_.rendezvous.port)
-                                      .value_or("another process") +
-                                  " listens there; choose another port");
+    throw Error(Errc::config,
+                std::string(error.what()) + "; " +
+                    Server::port_owner(plan_.rendezvous.port).value_or("another process") +
+                    " listens there; choose another port");
   }
 }
 
@@ -298,9 +298,9 @@ Machine RoundsTogether::this_machine() const {
   return machine;
 }
 
-/// Keeps serving while another machine needs this machine's server: the job's other machines receive their
-/// last answers, late machines are told that the job is over, and jobs with other run ids may use
-/// the same server.
+/// Keeps serving while another machine needs this machine's server: the job's other machines
+/// receive their last answers, late machines are told that the job is over, and jobs with other run
+/// ids may use the same server.
 asio::awaitable<void> RoundsTogether::part() {
   agent_.close();
   if (!rendezvous_) {

@@ -38,8 +38,8 @@ class RoundsTogether : public Rounds {
   [[nodiscard]] const std::optional<rendezvous::AttemptEnd>& known_end() const override {
     return agent_.known_end();
   }
-  void insist() override { agent_.insist(); }
-  boost::asio::awaitable<rendezvous::Settlement> settle(bool failed, std::string report) override {
+  void force_stop() override { agent_.force_stop(); }
+  boost::asio::awaitable<rendezvous::RoundResult> settle(bool failed, std::string report) override {
     return agent_.settle(failed, std::move(report));
   }
   void hurry() override { agent_.hurry(); }

@@ -34,7 +34,7 @@ struct StopRequest {
   int exit_status;
   PassedSignal signal;  ///< signal for the workers
   std::string reason;
-  bool insists;  ///< as a second request it forces the stop: the workers are killed at once
+  bool forces;  ///< as a second request it forces the stop: the workers are killed at once
   rendezvous::AttemptEnd::Cause cause = rendezvous::AttemptEnd::Cause::stop;
   /// The reason has been printed already, by the acclaunch that started the machines, on the stream
   /// that this machine's output is merged into.
@@ -58,8 +58,8 @@ class Job {
   boost::asio::awaitable<void> run_attempts();
   boost::asio::awaitable<bool> run_attempt();
   boost::asio::awaitable<AttemptOutcome> run_workers();
-  boost::asio::awaitable<rendezvous::Settlement> settle(const AttemptOutcome& outcome);
-  void tell_starter_of_lost(const rendezvous::Settlement& settlement);
+  boost::asio::awaitable<rendezvous::RoundResult> settle(const AttemptOutcome& outcome);
+  void tell_starter_of_lost(const rendezvous::RoundResult& round_result);
   boost::asio::awaitable<bool> go_on(const JobReport& report);
   boost::asio::awaitable<void> leave_while_joining();
   boost::asio::awaitable<void> part_from_machines();
@@ -80,22 +80,22 @@ class Job {
   bool forget_unexplained();
   boost::asio::awaitable<void> first_failure_is_explained();
   bool was_ended_by_terminal(const WorkerRecord& worker) const;
-  void on_insist();
+  void on_force_stop();
   void on_lost(const Lost& lost);
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);
   void stop(const StopRequest& request);
   void stop_workers_when_known(PassedSignal signal);
   void stop_workers();
-  void stop_outside_of_attempt(const StopRequest& request, bool insists);
+  void stop_outside_of_attempt(const StopRequest& request, bool forces);
   bool ends_by_a_fault() const;
   void stop_in_time();
 
   OutputMux::Options output_options(pid_t process_group);
   void show_status(int running);
   std::vector<WorkerSpec> worker_specs() const;
-  JobReport report_of(const rendezvous::Settlement& settlement);
-  void publish(JobReport report, const rendezvous::Settlement& settlement);
+  JobReport report_of(const rendezvous::RoundResult& round_result);
+  void publish(JobReport report, const rendezvous::RoundResult& round_result);
   void leave_file(const std::string& path, const std::string& text);
   void say_who_is_here();
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
@@ -123,7 +123,7 @@ class Job {
   const bool alone_;  ///< the job has a single worker
   DescriptorLimit descriptors_;
   boost::asio::io_context io_{1};
-  Remains remains_;
+  Leftovers leftovers_;
   boost::asio::posix::stream_descriptor alive_;
   const JobControl job_control_;
   SignalWatch signals_;

@@ -4,7 +4,7 @@
 
 namespace acc::launcher {
 
-using rendezvous::MachineWord;
+using rendezvous::ReportedMachine;
 
 namespace {
 
@@ -31,10 +31,10 @@ std::optional<std::string> job_line_head(const LaunchPlan& plan,
 }
 
 bool prints_report(const LaunchPlan& plan, int machine_rank,
-                   const rendezvous::Settlement& settlement) {
-  const auto& machines = settlement.machines;
-  const auto has_reported = [](const MachineWord& word) { return !word.report.empty(); };
-  const auto is_heard = [&](const MachineWord& word) {
+                   const rendezvous::RoundResult& round_result) {
+  const auto& machines = round_result.machines;
+  const auto has_reported = [](const ReportedMachine& word) { return !word.report.empty(); };
+  const auto is_heard = [&](const ReportedMachine& word) {
     return has_reported(word) && word.machine_rank == machine_rank;
   };
   return !shares_console(plan) || std::ranges::none_of(machines, is_heard) ||

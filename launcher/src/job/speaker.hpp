@@ -25,6 +25,6 @@ std::optional<std::string> job_line_head(const LaunchPlan& plan,
 /// the first one in it that has reported prints. A machine whose own report is missing from the
 /// result was cut off, and prints what it knows.
 bool prints_report(const LaunchPlan& plan, int machine_rank,
-                   const rendezvous::Settlement& settlement);
+                   const rendezvous::RoundResult& round_result);
 
 }  // namespace acc::launcher

@@ -18,8 +18,8 @@ class LineFolder {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  static constexpr std::chrono::milliseconds kWindow{200};  ///< longest delay of a line
-  static constexpr std::size_t kMaxLines = 1000;            ///< limit of pending lines
+  static constexpr std::chrono::milliseconds kWindow{200};        ///< longest delay of a line
+  static constexpr std::size_t kMaxLines = 1000;                  ///< limit of pending lines
   static constexpr std::size_t kMaxBytes = std::size_t{1} << 20;  ///< limit of their texts
 
   struct Line {

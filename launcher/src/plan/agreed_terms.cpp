@@ -77,7 +77,7 @@ std::string in_one_spelling(const plugins::Settings& settings, const SettingRow&
       case Type::choice:
       case Type::numbered_choice: return settings.choice(row.key);
       case Type::list: return fmt::format("{}", fmt::join(settings.list(row.key), ","));
-      default: return row.format == plugins::TextFormat::lower ? plugins::lower(text) : text;
+      default: return row.format == plugins::TextFormat::lower ? lower(text) : text;
     }
   } catch (const Error&) {
     return text;  // "auto"

@@ -12,9 +12,9 @@ void Draft::notice_all(const std::vector<std::string>& lines) {
   plan.notices.insert(plan.notices.end(), lines.begin(), lines.end());
 }
 
-Given Draft::given(std::string_view key) const {
+Sourced<std::string> Draft::given(std::string_view key) const {
   const std::string& where = settings.source(key).where;
-  return {where.empty() ? "--" + std::string(key) : where, settings.text(key)};
+  return {settings.text(key), where.empty() ? "--" + std::string(key) : where};
 }
 
 void read_flags(Draft& draft, plugins::Faults& faults) {
@@ -35,9 +35,9 @@ void read_variable(Draft& draft, std::string_view key, const std::string& name) 
 namespace {
 
 /// Parses --stdin: a rank, or empty for `none`.
-std::optional<int> stdin_rank(const Given& given) {
-  const auto rank = read_number(given.text);
-  if (given.text != "none" && (given.text.empty() || !rank)) {
+std::optional<int> stdin_rank(const Sourced<std::string>& given) {
+  const auto rank = read_number(given.value);
+  if (given.value != "none" && (given.value.empty() || !rank)) {
     throw bad_value(given, "a rank, from 0, or none");
   }
   return rank;
@@ -68,16 +68,17 @@ void read_rendezvous_conf(Draft& draft) {
 void read_node_rank(Draft& draft, int num_machines) {
   draft.plan.machine_rank = static_cast<int>(draft.settings.integer("node_rank"));
   if (draft.plan.machine_rank >= num_machines) {
-    const Given rank = draft.given("node_rank");
-    throw Error(Errc::config, rank.where + " " + rank.text +
+    const Sourced<std::string> rank = draft.given("node_rank");
+    throw Error(Errc::config, rank.where + " " + rank.value +
                                   " must be below the number of machines, " +
                                   std::to_string(num_machines));
   }
 }
 
-void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines, const Given& given) {
+void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines,
+                         const Sourced<std::string>& given) {
   if (num_machines > 1 && rendezvous.port == 0) {
-    throw Error(Errc::config, given.where + " " + given.text +
+    throw Error(Errc::config, given.where + " " + given.value +
                                   " lets machine 0 choose the port, which the other machines "
                                   "cannot know; set a port");
   }
@@ -85,7 +86,7 @@ void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines, con
 
 void read_output(Draft& draft, const OutputWords& words) {
   LaunchPlan& plan = draft.plan;
-  const int local_ranks = plan.seat ? plan.seat->local_world_size : plan.local_world_size;
+  const int local_ranks = plan.rank_slot ? plan.rank_slot->local_world_size : plan.local_world_size;
   plan.output = plan_output(words, plan.rendezvous.run_id, local_ranks,
                             draft.facts.working_directory, draft.facts.scratch_directory);
   read_variable(draft, "log_line_prefix_template",
@@ -98,7 +99,7 @@ void read_output(Draft& draft, const OutputWords& words) {
   plan.output.stderr_filters = read_filters(draft.settings.text("duplicate_stderr_filters"));
   plan.output.folds_lines = draft.settings.boolean("fold_lines");
   plan.output.status_line = !draft.settings.boolean("no_status_line");
-  if (!plan.output.to_file.empty() && words.log_dir.text.empty()) {
+  if (!plan.output.to_file.empty() && words.log_dir.value.empty()) {
     draft.notice("the workers' files are in " + plan.output.directory);
   }
 }
@@ -122,8 +123,8 @@ LaunchPlan finished(Draft&& draft) {
   }
   const LaunchPlan& plan = draft.plan;
   if (plan.num_processes > 0 && plan.stdin_rank.value_or(0) >= plan.num_processes) {
-    throw bad_value(draft.given("stdin"), "below the number of processes, " +
-                                              std::to_string(plan.num_processes));
+    throw bad_value(draft.given("stdin"),
+                    "below the number of processes, " + std::to_string(plan.num_processes));
   }
   draft.plan.settings = std::move(draft.settings);
   return std::move(draft.plan);

@@ -1,10 +1,11 @@
 #pragma once
 
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 #include "acc/launcher/flags.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/launcher/launch_plan.hpp"
 #include "acc/plugins/faults.hpp"
-#include "plan/given.hpp"
 #include "plan/output_values.hpp"
 
 #include <span>
@@ -34,7 +35,7 @@ struct Draft {
 
   /// Returns the value of a setting with its origin: the flag or variable that it came from, or the
   /// flag that would set it.
-  [[nodiscard]] Given given(std::string_view key) const;
+  [[nodiscard]] Sourced<std::string> given(std::string_view key) const;
 };
 
 /// Sets the values of all flags. Adds a fault for each invalid one.
@@ -59,7 +60,8 @@ void read_node_rank(Draft& draft, int num_machines);
 
 /// Throws Error(config) if several machines are to meet at port 0, which lets machine 0 choose a
 /// port that the others cannot know. `given` is the setting of the port.
-void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines, const Given& given);
+void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines,
+                         const Sourced<std::string>& given);
 
 /// Plans the destinations of the workers' output. Adds a notice with the path of log files in a
 /// temporary folder.

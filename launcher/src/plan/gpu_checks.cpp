@@ -13,7 +13,7 @@ bool shares_gpus(const plugins::Environment& environment) {
 void check_own_gpus(const std::string& where, int local_world_size,
                     const plugins::Environment& environment) {
   const std::string list = value_of(environment, variables::cuda_visible_devices);
-  const auto entries = static_cast<int>(plugins::split(list, ',').size());
+  const auto entries = static_cast<int>(split(list, ',').size());
   if (!list.empty() && entries < local_world_size) {
     throw Error(Errc::config, where + " needs a GPU for each of " +
                                   std::to_string(local_world_size) +

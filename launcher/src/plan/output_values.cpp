@@ -39,7 +39,7 @@ std::string folder_name(const std::string& run_id) {
 
 /// False for --log-dir /dev/null, which disables all log files.
 bool wants_files(const OutputWords& words) {
-  return words.log_dir.text != "/dev/null";
+  return words.log_dir.value != "/dev/null";
 }
 
 /// Combines the options: a redirected stream leaves the console, a tee'd stream goes to both, and a
@@ -65,10 +65,10 @@ OutputPlan routed(const std::vector<Streams>& redirects, const std::vector<Strea
 
 fs::path log_folder(const OutputWords& words, const fs::path& working_directory,
                     const fs::path& scratch) {
-  if (words.log_dir.text.empty() || !wants_files(words)) {
+  if (words.log_dir.value.empty() || !wants_files(words)) {
     return scratch;
   }
-  fs::path folder = working_directory / words.log_dir.text;
+  fs::path folder = working_directory / words.log_dir.value;
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
     throw bad_value(words.log_dir, "a folder, not a file");
@@ -78,13 +78,13 @@ fs::path log_folder(const OutputWords& words, const fs::path& working_directory,
 
 }  // namespace
 
-std::vector<Streams> read_streams(const Given& given, int local_world_size) {
+std::vector<Streams> read_streams(const Sourced<std::string>& given, int local_world_size) {
   const auto count = static_cast<std::size_t>(local_world_size);
-  if (const auto all = read_digit(given.text)) {
+  if (const auto all = read_digit(given.value)) {
     return std::vector<Streams>(count, *all);
   }
   std::vector<Streams> result(count, 0);
-  for (const std::string_view entry : entries_of(given.text)) {
+  for (const std::string_view entry : entries_of(given.value)) {
     const auto colon = std::min(entry.find(':'), entry.size());
     const auto ranks = read_range(entry.substr(0, colon));
     const auto streams = read_digit(entry.substr(std::min(entry.size(), colon + 1)));
@@ -115,13 +115,13 @@ std::vector<std::string> read_filters(std::string_view text) {
   return words;
 }
 
-std::vector<int> read_local_ranks(const Given& given) {
+std::vector<int> read_local_ranks(const Sourced<std::string>& given) {
   std::vector<int> ranks;
-  if (given.text.empty()) {
+  if (given.value.empty()) {
     return ranks;
   }
-  for (const std::string_view entry : entries_of(given.text)) {
-    const auto rank = read_number(plugins::trimmed(entry));
+  for (const std::string_view entry : entries_of(given.value)) {
+    const auto rank = read_number(trimmed(entry));
     if (!rank) {
       throw bad_value(given, "local ranks joined by commas, as in 0,2");
     }
@@ -132,8 +132,9 @@ std::vector<int> read_local_ranks(const Given& given) {
 
 OutputPlan plan_output(const OutputWords& words, const std::string& run_id, int local_world_size,
                        const fs::path& working_directory, const fs::path& scratch) {
-  const auto streams = [&](const Given& given) {
-    auto read = given.text.empty() ? std::vector<Streams>() : read_streams(given, local_world_size);
+  const auto streams = [&](const Sourced<std::string>& given) {
+    auto read =
+        given.value.empty() ? std::vector<Streams>() : read_streams(given, local_world_size);
     if (read.empty() || !wants_files(words)) {
       read.assign(static_cast<std::size_t>(local_world_size), 0);
     }

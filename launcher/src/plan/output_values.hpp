@@ -1,7 +1,8 @@
 #pragma once
 
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 #include "acc/launcher/launch_plan.hpp"
-#include "plan/given.hpp"
 
 #include <filesystem>
 #include <string>
@@ -13,20 +14,23 @@ namespace acc::launcher {
 /// Parses --redirects or --tee: one digit 0..3 for all workers, or `RANK:DIGIT` joined by commas,
 /// where RANK may be a range, `0-3`. Returns the streams by local rank: none for workers that are
 /// not named; ranks beyond `local_world_size` are ignored.
-std::vector<OutputPlan::Streams> read_streams(const Given& given, int local_world_size);
+std::vector<OutputPlan::Streams> read_streams(const Sourced<std::string>& given,
+                                              int local_world_size);
 
 /// Parses words joined by commas; `,,` is a comma in a word.
 std::vector<std::string> read_filters(std::string_view text);
 
 /// Parses local ranks, `0,2`. An empty text gives an empty list.
-std::vector<int> read_local_ranks(const Given& given);
+std::vector<int> read_local_ranks(const Sourced<std::string>& given);
 
 /// The output options as given.
 struct OutputWords {
-  Given redirects;    ///< streams to write to a file instead of the console; empty text: none
-  Given tee;          ///< streams to write to both
-  Given local_ranks;  ///< ranks whose output the console shows; empty text: all
-  Given log_dir;      ///< empty text: a temporary folder; /dev/null: write no files at all
+  Sourced<std::string>
+      redirects;  ///< streams to write to a file instead of the console; empty text: none
+  Sourced<std::string> tee;          ///< streams to write to both
+  Sourced<std::string> local_ranks;  ///< ranks whose output the console shows; empty text: all
+  Sourced<std::string>
+      log_dir;  ///< empty text: a temporary folder; /dev/null: write no files at all
 };
 
 /// Plans the workers' output. `scratch` is the temporary folder for files that need not be kept.

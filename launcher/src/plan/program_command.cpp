@@ -105,7 +105,7 @@ std::optional<fs::path> find_in_path(const std::string& name,
                                      const plugins::Environment& environment,
                                      const fs::path& working_directory) {
   const std::string path = value_of(environment, variables::path, "/usr/local/bin:/usr/bin:/bin");
-  for (const std::string_view folder : plugins::split(path, ':')) {
+  for (const std::string_view folder : split(path, ':')) {
     const fs::path candidate = working_directory / fs::path(folder) / name;
     if (is_executable(candidate)) {
       return candidate;

@@ -121,26 +121,27 @@ void set_times(const Conf& conf, RendezvousPlan& plan) {
 
 }  // namespace
 
-std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan& plan) {
+std::vector<std::string> read_rendezvous_conf(const Sourced<std::string>& given,
+                                              RendezvousPlan& plan) {
   plan.join_timeout =
       plan.backend == RendezvousPlan::Backend::c10d ? kElasticJoinTimeout : kStaticJoinTimeout;
-  if (plugins::trimmed(given.text).empty()) {
+  if (trimmed(given.value).empty()) {
     return {};
   }
   Conf conf;
   std::vector<std::string> notices;
   Faults faults;
-  for (const std::string_view entry : entries_of(given.text)) {
+  for (const std::string_view entry : entries_of(given.value)) {
     const auto equals = std::min(entry.find('='), entry.size());
-    const std::string_view key = plugins::trimmed(entry.substr(0, equals));
-    const std::string value(plugins::trimmed(entry.substr(std::min(entry.size(), equals + 1))));
+    const std::string_view key = trimmed(entry.substr(0, equals));
+    const std::string value(trimmed(entry.substr(std::min(entry.size(), equals + 1))));
     const auto known = std::ranges::find(kConfKeys, key, &ConfKey::name);
     if (key.empty() || value.empty()) {
       faults.add(bad_value(given, "KEY=VALUE joined by commas, as in timeout=60").what());
     } else if (known == kConfKeys.end()) {
       notices.push_back(unknown_conf_key(given.where, key));
     } else if (const auto expected = expected_conf_value(*known, value); !expected.empty()) {
-      faults.add(bad_value({given.where, std::string(entry)}, expected).what());
+      faults.add(bad_value({std::string(entry), given.where}, expected).what());
     } else {
       conf[known->name] = value;
     }
@@ -156,9 +157,9 @@ std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan
   return notices;
 }
 
-Endpoint read_endpoint(const Given& given) {
+Endpoint read_endpoint(const Sourced<std::string>& given) {
   const auto bad = [&] { return bad_value(given, "HOST, HOST:PORT or [IPv6 address]:PORT"); };
-  const std::string text(plugins::trimmed(given.text));
+  const std::string text(trimmed(given.value));
   const bool is_bracketed_host = text.starts_with('[') && text.ends_with(']');
   const auto colon = is_bracketed_host ? std::string::npos : text.rfind(':');
   Endpoint endpoint;
@@ -178,12 +179,12 @@ Endpoint read_endpoint(const Given& given) {
   return endpoint;
 }
 
-MachineRange read_machine_range(const Given& given) {
-  const auto colon = given.text.find(':');
-  const auto least = read_number(std::string_view(given.text).substr(0, colon));
+MachineRange read_machine_range(const Sourced<std::string>& given) {
+  const auto colon = given.value.find(':');
+  const auto least = read_number(std::string_view(given.value).substr(0, colon));
   const auto most = colon == std::string::npos
                         ? least
-                        : read_number(std::string_view(given.text).substr(colon + 1));
+                        : read_number(std::string_view(given.value).substr(colon + 1));
   if (!least || !most || *least < 1 || *most < *least) {
     throw bad_value(given, "N or MIN:MAX machines with 1 <= MIN <= MAX");
   }

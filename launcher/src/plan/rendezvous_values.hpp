@@ -1,7 +1,8 @@
 #pragma once
 
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 #include "acc/launcher/launch_plan.hpp"
-#include "plan/given.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -14,7 +15,8 @@ namespace acc::launcher {
 /// Parses --rdzv-conf, `key=value` joined by commas, and sets the times of `plan`. Times without a
 /// key get torchrun's defaults for the plan's backend. Returns notices about keys that have no
 /// effect.
-std::vector<std::string> read_rendezvous_conf(const Given& given, RendezvousPlan& plan);
+std::vector<std::string> read_rendezvous_conf(const Sourced<std::string>& given,
+                                              RendezvousPlan& plan);
 
 /// Host and optional port of --rdzv-endpoint.
 struct Endpoint {
@@ -23,7 +25,7 @@ struct Endpoint {
 };
 
 /// Parses `HOST[:PORT]`. An IPv6 address is in brackets, which may be missing if a port follows.
-Endpoint read_endpoint(const Given& given);
+Endpoint read_endpoint(const Sourced<std::string>& given);
 
 /// Minimum and maximum number of machines.
 struct MachineRange {
@@ -32,7 +34,7 @@ struct MachineRange {
 };
 
 /// Parses `N`, or `MIN:MAX`.
-MachineRange read_machine_range(const Given& given);
+MachineRange read_machine_range(const Sourced<std::string>& given);
 
 /// Returns a random UUID (version 4), for a run without a given id.
 std::string random_run_id();

@@ -12,10 +12,10 @@ std::string signal_word(int signal) {
   return word == nullptr ? std::to_string(signal) : "SIG" + std::string(word);
 }
 
-std::vector<int> read_signals(const Given& given) {
+std::vector<int> read_signals(const Sourced<std::string>& given) {
   std::vector<int> signals;
-  for (const std::string_view entry : entries_of(given.text)) {
-    const std::string_view word = plugins::trimmed(entry);
+  for (const std::string_view entry : entries_of(given.value)) {
+    const std::string_view word = trimmed(entry);
     int signal = 1;
     while (signal < NSIG && word != signal_word(signal)) {
       ++signal;

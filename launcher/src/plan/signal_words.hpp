@@ -1,6 +1,7 @@
 #pragma once
 
-#include "plan/given.hpp"
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 
 #include <string>
 #include <vector>
@@ -9,7 +10,7 @@ namespace acc::launcher {
 
 /// Parses names of signals joined by commas, `SIGTERM,SIGUSR1`. Throws Error(config) for an unknown
 /// signal, and for SIGKILL, SIGSTOP and SIGCHLD.
-std::vector<int> read_signals(const Given& given);
+std::vector<int> read_signals(const Sourced<std::string>& given);
 
 /// Returns the name of a signal, `SIGTERM`, or its number if it has no name.
 std::string signal_word(int signal);

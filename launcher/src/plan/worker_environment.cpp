@@ -1,9 +1,10 @@
 // Environment of one worker: the parent's variables, minus those that were for this launcher, plus
 // the plan's, plus the worker's identity in the names that torchrun or DeepSpeed use.
 #include "acc/base/flight_record.hpp"
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 #include "acc/launcher/launch_plan.hpp"
 #include "host/own_variables.hpp"
-#include "plan/given.hpp"
 #include "plan/signal_words.hpp"
 
 #include <algorithm>
@@ -25,13 +26,13 @@ std::string rank_of(const LaunchPlan& plan, const Assignment& assignment, int lo
 
 /// Returns this machine's rank and sizes as its workers see them: from the rank slot if there is
 /// one launcher per rank, else from the assignment.
-Seat node_of(const LaunchPlan& plan, const Assignment& assignment) {
-  return plan.seat ? *plan.seat
-                   : Seat{.local_rank = 0,
-                          .local_world_size = assignment.local_world_size,
-                          .node_rank = assignment.machine_rank,
-                          .num_nodes = assignment.num_machines,
-                          .local_world_sizes = assignment.local_world_sizes};
+RankSlot node_of(const LaunchPlan& plan, const Assignment& assignment) {
+  return plan.rank_slot ? *plan.rank_slot
+                        : RankSlot{.local_rank = 0,
+                                   .local_world_size = assignment.local_world_size,
+                                   .node_rank = assignment.machine_rank,
+                                   .num_nodes = assignment.num_machines,
+                                   .local_world_sizes = assignment.local_world_sizes};
 }
 
 /// Returns torchrun's variables (PyTorch 2.13, torch/distributed/elastic/agent).
@@ -41,7 +42,7 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
   const std::string attempt = std::to_string(assignment.restart_count);
   const std::string rank = rank_of(plan, assignment, local_rank);
   const std::string world_size = std::to_string(assignment.world_size);
-  const Seat node = node_of(plan, assignment);
+  const RankSlot node = node_of(plan, assignment);
   return {
       {"RANK", rank},
       {"LOCAL_RANK", plan.virtual_local_rank ? "0" : local},
@@ -66,7 +67,7 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
 /// Returns the variables of DeepSpeed's launcher (0.19.8), whose CROSS_* count machines.
 plugins::Environment deepspeed_identity(const LaunchPlan& plan, const Assignment& assignment,
                                         int local_rank) {
-  const Seat node = node_of(plan, assignment);
+  const RankSlot node = node_of(plan, assignment);
   return {
       {"RANK", rank_of(plan, assignment, local_rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
@@ -95,7 +96,7 @@ plugins::Environment identity_of(const LaunchPlan& plan, const Assignment& assig
 
 /// Returns ACC_LOCAL_WORLD_SIZES, "2,1,2", if machines have different numbers of workers; else "".
 /// torchrun has no variable for this.
-std::string uneven_sizes(const Seat& node) {
+std::string uneven_sizes(const RankSlot& node) {
   const std::vector<int>& sizes = node.local_world_sizes;
   if (std::ranges::count(sizes, node.local_world_size) == std::ssize(sizes)) {
     return {};
@@ -106,7 +107,7 @@ std::string uneven_sizes(const Seat& node) {
 /// Returns the only GPU that a worker with a virtual local rank sees.
 std::string own_gpu(const plugins::Environment& environment, int local_rank) {
   const std::string list = value_of(environment, variables::cuda_visible_devices);
-  const auto entries = plugins::split(list, ',');
+  const auto entries = split(list, ',');
   const auto index = static_cast<std::size_t>(local_rank);
   if (entries.size() == 1) {
     return std::string(entries.front());  // the job manager has selected it
@@ -125,7 +126,7 @@ std::string flight_record_of(const OutputPlan& output, int round, int local_rank
 }
 
 int first_local_rank(const LaunchPlan& plan) noexcept {
-  return plan.seat ? plan.seat->local_rank : 0;
+  return plan.rank_slot ? plan.rank_slot->local_rank : 0;
 }
 
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {

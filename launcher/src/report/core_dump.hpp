@@ -19,7 +19,7 @@ class CoreDumps {
                                   const std::filesystem::path& folder) const;
 
  private:
-  std::filesystem::path root_;  ///< prefix of paths in /proc: "/", except in tests
+  std::filesystem::path root_;               ///< prefix of paths in /proc: "/", except in tests
   std::filesystem::file_time_type made_at_;  ///< older files belong to other processes
 };
 

@@ -15,7 +15,7 @@ bool JobReport::has_several_machines() const {
   return !silent_machines.empty() || std::ranges::any_of(workers, elsewhere);
 }
 
-JobReport job_report(const std::vector<rendezvous::MachineWord>& machines) {
+JobReport job_report(const std::vector<rendezvous::ReportedMachine>& machines) {
   JobReport job;
   for (const auto& [machine_rank, host, text] : machines) {
     try {

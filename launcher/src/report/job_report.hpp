@@ -33,7 +33,7 @@ struct JobReport {
 
 /// Merges the reports of all machines, each written by `encode`. A machine without a report, or
 /// with one that cannot be parsed, is added to `silent_machines`.
-JobReport job_report(const std::vector<rendezvous::MachineWord>& machines);
+JobReport job_report(const std::vector<rendezvous::ReportedMachine>& machines);
 
 /// Returns the text block that is printed on stderr at the end of a failed job or attempt: the root
 /// cause with all that is known about it, one line for each other failure, how the other workers

@@ -103,10 +103,10 @@ std::string format_report(const JobReport& report) {
     const WorkerReport& worker = report.workers[*report.first_failure];
     what = fmt::format("rank {}: {}", worker.rank, how_it_failed(worker));
   }
-  std::string out = fmt::format(
-      "{}\nacclaunch: {} failed: {}\n", rule,
-      report.restarts_after ? fmt::format("attempt {}", report.attempt) : "the job",
-      printable(what));
+  std::string out =
+      fmt::format("{}\nacclaunch: {} failed: {}\n", rule,
+                  report.restarts_after ? fmt::format("attempt {}", report.attempt) : "the job",
+                  printable(what));
   field(out, "command", command_line(report.command));
   if (report.first_failure) {
     add_worker(out, bounded(report.workers[*report.first_failure]), report);

@@ -18,8 +18,8 @@ namespace {
 /// Parts of the messages with which Gloo, NCCL, torch's store and the C library report that the
 /// peer of a connection has ended.
 constexpr std::array<std::string_view, 7> kPeerLost = {
-    "Connection closed by peer",      "Connection reset by peer",   "Broken pipe",
-    "Connection was likely closed",   "remote process has exited",  "ncclRemoteError",
+    "Connection closed by peer",          "Connection reset by peer",  "Broken pipe",
+    "Connection was likely closed",       "remote process has exited", "ncclRemoteError",
     "errors while waiting for send/recv",
 };
 
@@ -53,8 +53,8 @@ std::string last_message(const std::vector<std::string>& lines) {
 /// True if the worker exited because the connection to a peer was lost, so that the peer, not this
 /// worker, failed first.
 bool lost_a_peer(const WorkerReport& worker) {
-  const std::string message = worker.error_message.empty() ? last_message(worker.last_stderr_lines)
-                                                           : worker.error_message;
+  const std::string message =
+      worker.error_message.empty() ? last_message(worker.last_stderr_lines) : worker.error_message;
   return worker.end && worker.end->kind == ProcessEnd::Kind::exited &&
          std::ranges::any_of(kPeerLost, [&message](std::string_view part) {
            return message.find(part) != std::string::npos;
@@ -172,9 +172,8 @@ class Decision {
   }
 
   [[nodiscard]] std::size_t earliest_of(const std::vector<std::size_t>& indices) const {
-    return *std::ranges::min_element(indices, {}, [this](std::size_t i) {
-      return std::pair(workers_[i].moment, i);
-    });
+    return *std::ranges::min_element(
+        indices, {}, [this](std::size_t i) { return std::pair(workers_[i].moment, i); });
   }
 
   /// Returns the first worker that destroyed its model without an error and ended with status 0.
@@ -213,8 +212,8 @@ class Decision {
   /// one as the cause of its failure.
   [[nodiscard]] std::vector<int> late_in_circle() const {
     std::vector<int> late;
-    for (const LateRanks& each : circle_.empty() ? std::vector<LateRanks>()
-                                                 : late_ranks(workers_, std::nullopt)) {
+    for (const LateRanks& each :
+         circle_.empty() ? std::vector<LateRanks>() : late_ranks(workers_, std::nullopt)) {
       std::ranges::copy_if(each.ranks, std::back_inserter(late),
                            [this](int rank) { return circle_.contains(rank); });
     }

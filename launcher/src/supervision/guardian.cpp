@@ -165,8 +165,8 @@ bool died_of_interrupt(const ProcessEnd& end) {
 
 /// Cleans up after `pid`, the keeper or the supervisor, and returns the exit status for the shell.
 /// Leftovers exist only if that process was killed before it could clean up itself.
-int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& remains) {
-  if (!remains.clean_up()) {
+int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Leftovers& leftovers) {
+  if (!leftovers.clean_up()) {
     std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");
   }
   if (end.kind == ProcessEnd::Kind::killed && !died_of_interrupt(end)) {
@@ -186,7 +186,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
 }
 
 [[noreturn]] void become_keeper(const Title& title, pid_t guardian, const sigset_t& signals,
-                                Remains remains, const JobControl& job_control,
+                                Leftovers leftovers, const JobControl& job_control,
                                 const Body& body) {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   // SIGCONT tells the keeper that the guardian died, even if the keeper is stopped. `await` passes
@@ -201,7 +201,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
   const pid_t supervisor = forked();
   if (supervisor == 0) {
     held.reset();
-    become_supervisor(title, {std::move(watched), std::move(remains), job_control, 0}, body);
+    become_supervisor(title, {std::move(watched), std::move(leftovers), job_control, 0}, body);
   }
   watched.reset();
   ::setsid();  // after the fork, so that the supervisor and workers stay in the terminal's session
@@ -213,7 +213,7 @@ int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Remains& 
   };
   look_after_guardian(SIGCONT);  // the guardian may have died before PR_SET_PDEATHSIG
   const ProcessEnd end = await(supervisor, signals, look_after_guardian);
-  const int status = clean_up_after("supervisor", supervisor, end, remains);
+  const int status = clean_up_after("supervisor", supervisor, end, leftovers);
   if (died_of_interrupt(end)) {
     die_of_interrupt();
   }
@@ -229,11 +229,11 @@ int run_guarded(int argc, char** argv, const Body& body) {
   ::sigprocmask(SIG_SETMASK, &signals, nullptr);
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t guardian = ::getpid();
-  Remains remains(control_group_name(guardian));
+  Leftovers leftovers(control_group_name(guardian));
   const JobControl job_control;
   const pid_t keeper = forked();
   if (keeper == 0) {
-    become_keeper(Title(argc, argv), guardian, signals, std::move(remains), job_control, body);
+    become_keeper(Title(argc, argv), guardian, signals, std::move(leftovers), job_control, body);
   }
   const TerminalMode terminal;
   give_back_text();
@@ -255,7 +255,7 @@ int run_guarded(int argc, char** argv, const Body& body) {
     }
   });
   const int status = end.kind == ProcessEnd::Kind::killed
-                         ? clean_up_after("keeper", keeper, end, remains)
+                         ? clean_up_after("keeper", keeper, end, leftovers)
                          : end.shell_status();
   if (status != 0) {
     terminal.restore();

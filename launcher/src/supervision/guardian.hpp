@@ -2,7 +2,7 @@
 
 #include "acc/base/unique_fd.hpp"
 #include "supervision/job_control.hpp"
-#include "supervision/remains.hpp"
+#include "supervision/leftovers.hpp"
 
 #include <sys/types.h>
 
@@ -12,9 +12,9 @@ namespace acc::launcher {
 
 /// Handles that the supervisor process shares with the keeper and the guardian above it.
 struct Guard {
-  UniqueFd alive;   ///< becomes readable when the guardian or the keeper has died
+  UniqueFd alive;  ///< becomes readable when the guardian or the keeper has died
   /// Cleanup of the job. The supervisor adds to it, and performs it if `alive` becomes readable.
-  Remains remains;
+  Leftovers leftovers;
   JobControl job_control;
   pid_t process_group = 0;  ///< the guardian's process group, which a shell treats as the job
 };
@@ -33,7 +33,7 @@ struct Guard {
 ///
 /// All three are child subreapers. They have different process names and titles, so that
 /// `pkill acclaunch` finds only the guardian. Each process cleans up when its child dies. `body`
-/// must watch `Guard::alive`; when that is readable it must call `Remains::clean_up` and return.
+/// must watch `Guard::alive`; when that is readable it must call `Leftovers::clean_up` and return.
 ///
 /// Call this before any thread is started, since only the calling thread survives fork().
 int run_guarded(int argc, char** argv, const std::function<int(Guard)>& body);

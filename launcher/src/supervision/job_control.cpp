@@ -25,8 +25,8 @@ bool has_terminal() {
 }  // namespace
 
 JobControl::JobControl() : guardian_(::getpid()), group_(has_terminal() ? ::getpgrp() : 0) {
-  void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE,
-                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* const memory =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) {
     throw Error(Errc::process, std::string("mmap failed: ") + std::strerror(errno));
   }

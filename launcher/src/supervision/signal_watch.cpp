@@ -27,8 +27,8 @@ asio::awaitable<void> SignalWatch::watch() {
     // Reads all pending signals. `on_signal_` may close the descriptor.
     while (signals_.is_open() &&
            ::read(signals_.native_handle(), &info, sizeof info) == sizeof info) {
-      on_signal_(PassedSignal::received(static_cast<int>(info.ssi_signo), info.ssi_code,
-                                        info.ssi_int));
+      on_signal_(
+          PassedSignal::received(static_cast<int>(info.ssi_signo), info.ssi_code, info.ssi_int));
     }
     if (!signals_.is_open()) {
       co_return;

@@ -91,8 +91,8 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     if (spec.inherits_output) {
       processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO, options_.surroundings);
     } else {
-      const OutputMux::WorkerEnds ends = output_.add_worker(
-          {spec.rank, spec.prefix, spec.targets, spec.process_group != 0});
+      const OutputMux::WorkerEnds ends =
+          output_.add_worker({spec.rank, spec.prefix, spec.targets, spec.process_group != 0});
       processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get(),
                               options_.surroundings);
     }

@@ -117,7 +117,7 @@ class Supervisor {
   PassedSignal signal_for_stop_{SIGTERM};
   std::optional<std::size_t> leader_;  ///< index of the worker in the launcher's process group
   bool leader_is_stopped_ = false;
-  std::set<int> passed_on_;  ///< signals that were passed on to the workers unchanged
+  std::set<int> passed_on_;              ///< signals that were passed on to the workers unchanged
   boost::asio::steady_timer clock_;      ///< limit of the current state; see `start_clock`
   boost::asio::steady_timer next_look_;  ///< next poll for stuck workers
   StuckWatch stuck_watch_;

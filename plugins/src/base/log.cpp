@@ -17,8 +17,7 @@ namespace {
 class PrintableSink : public spdlog::sinks::stderr_sink_mt {
  public:
   void log(const spdlog::details::log_msg& message) override {
-    const std::string payload =
-        printable_lines({message.payload.data(), message.payload.size()});
+    const std::string payload = printable_lines({message.payload.data(), message.payload.size()});
     spdlog::details::log_msg shown = message;
     shown.payload = {payload.data(), payload.size()};
     spdlog::sinks::stderr_sink_mt::log(shown);

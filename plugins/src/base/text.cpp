@@ -1,7 +1,11 @@
 #include "acc/base/text.hpp"
 
+#include <algorithm>
 #include <array>
+#include <cctype>
+#include <charconv>
 #include <cstdint>
+#include <limits>
 
 namespace acc {
 namespace {
@@ -108,6 +112,80 @@ std::string printable(std::string_view text) {
 
 std::string printable_lines(std::string_view text) {
   return escaped(text, true);
+}
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (!text.empty()) {
+    const auto end = std::min(text.find(separator), text.size());
+    parts.push_back(text.substr(0, end));
+    text.remove_prefix(std::min(text.size(), end + 1));
+  }
+  return parts;
+}
+
+std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlanks = " \t";
+  const auto first = text.find_first_not_of(kBlanks);
+  if (first == std::string_view::npos) {
+    return {};
+  }
+  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
+}
+
+std::string lower(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return result;
+}
+
+std::string upper(std::string_view text) {
+  std::string result(text);
+  std::ranges::transform(result, result.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return result;
+}
+
+std::optional<std::int64_t> parse_integer(std::string_view text) {
+  if (text.starts_with('+')) {
+    text.remove_prefix(1);
+  }
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool is_whole = error == std::errc() && end == text.data() + text.size() && !text.empty();
+  return is_whole ? std::optional(value) : std::nullopt;
+}
+
+std::optional<int> read_number(std::string_view text) {
+  const bool digits = text.find_first_not_of("0123456789") == std::string_view::npos;
+  const auto value = digits ? parse_integer(text) : std::nullopt;
+  return value && *value <= std::numeric_limits<int>::max()
+             ? std::optional(static_cast<int>(*value))
+             : std::nullopt;
+}
+
+std::optional<Range> read_range(std::string_view text) {
+  const auto dash = text.find('-');
+  const auto first = read_number(text.substr(0, dash));
+  const auto last = dash == std::string_view::npos ? first : read_number(text.substr(dash + 1));
+  return first && last && *first <= *last ? std::optional(Range{*first, *last}) : std::nullopt;
+}
+
+std::string joined(const std::vector<int>& numbers) {
+  std::string text;
+  for (const int number : numbers) {
+    text += (text.empty() ? "" : ",") + std::to_string(number);
+  }
+  return text;
+}
+
+std::vector<std::string_view> entries_of(std::string_view text, char separator) {
+  std::vector<std::string_view> entries = split(text, separator);
+  if (text.empty() || text.ends_with(separator)) {
+    entries.emplace_back();
+  }
+  return entries;
 }
 
 }  // namespace acc

@@ -22,9 +22,8 @@ std::string random_token() {
   // wait for the kernel's random number generator at boot (EINTR).
   while (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
     if (errno != EINTR) {
-      throw Error(Errc::internal,
-                  std::string("cannot read random numbers from the kernel: ") +
-                      std::strerror(errno));
+      throw Error(Errc::internal, std::string("cannot read random numbers from the kernel: ") +
+                                      std::strerror(errno));
     }
   }
   std::string text;

@@ -26,8 +26,8 @@ constexpr std::array kBlocks = {"fsdp_config"sv,        "deepspeed_config"sv, "d
 /// (null, false, empty text), because `accelerate config` writes some of these keys into every
 /// file.
 struct NotOurs {
-  std::string_view key;   ///< a trailing `*` matches any text
-  std::string_view what;  ///< feature and verb, for the message
+  std::string_view key;         ///< a trailing `*` matches any text
+  std::string_view what;        ///< feature and verb, for the message
   bool is_accelerates = false;  ///< Accelerate 1.15 accepts the key in a file for LOCAL_MACHINE
 };
 constexpr std::array kNotOurs = {

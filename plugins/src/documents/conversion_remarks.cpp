@@ -1,5 +1,5 @@
 #include "documents/conversion.hpp"
-#include "documents/losses.hpp"
+#include "documents/conversion_warnings.hpp"
 
 #include <algorithm>
 
@@ -51,8 +51,8 @@ class Remarks {
   }
 
   /// Adds a warning for each given setting without a counterpart, unless its value is quiet.
-  void add_losses(std::span<const Loss> losses) {
-    for (const Loss& loss : losses) {
+  void add_losses(std::span<const ConversionWarning> warnings) {
+    for (const ConversionWarning& loss : warnings) {
       const auto quiet = split(loss.quiet, '|');
       const auto same = [&](std::string_view word) {
         return lower(word) == lower(settings_.text(loss.key));
@@ -90,8 +90,7 @@ class Remarks {
             "between steps and gathers them in each step");
     } else if (sharding.strategy == Strategy::hybrid_shard) {
       about(strategy_key(),
-            "becomes stage 3 with zero_hpz_partition_size " + groups + ": each group of " +
-                groups +
+            "becomes stage 3 with zero_hpz_partition_size " + groups + ": each group of " + groups +
                 " ranks keeps only a secondary copy of the weights; gradients, optimizer state "
                 "and the primary copy are sharded over all ranks, which needs less memory and "
                 "sends more data between groups");

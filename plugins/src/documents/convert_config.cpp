@@ -130,8 +130,7 @@ std::string launch_keys(const ConversionInput& input, const ConversionSource& so
   }
   return names.empty() ? ""
                        : input.document.path.string() +
-                             ": not in DeepSpeed's own file, pass these to the launcher: " +
-                             names;
+                             ": not in DeepSpeed's own file, pass these to the launcher: " + names;
 }
 
 Conversion to_deepspeed_json(const ConversionInput& input, const ConversionSource& source) {

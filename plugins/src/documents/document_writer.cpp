@@ -115,8 +115,8 @@ class YamlWriter {
   YAML::Emitter emitter_;
 };
 
-// JSON is written by hand, because nlohmann::json would change the spelling of numbers. Only strings
-// are left to it; with `replace`, invalid UTF-8 does not throw.
+// JSON is written by hand, because nlohmann::json would change the spelling of numbers. Only
+// strings are left to it; with `replace`, invalid UTF-8 does not throw.
 
 std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

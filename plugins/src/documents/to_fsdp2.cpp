@@ -65,8 +65,7 @@ Conversion to_fsdp2(const Document& document) {
     throw Error(Errc::config, document.path.string() + ": the file is empty");
   }
   if (old == nullptr || old->is_empty()) {
-    result.remarks.push_back(document.path.string() +
-                             ": has no FSDP settings and is not changed");
+    result.remarks.push_back(document.path.string() + ": has no FSDP settings and is not changed");
     return result;
   }
   const Node* version = old->find("fsdp_version");

@@ -147,9 +147,9 @@ Settings read_settings(const Environment& environment, std::string_view origin, 
     }
     const auto found = sources.find(row.key);
     faults.collect([&] {
-      settings.set(row.key, *value,
-                   found != sources.end() ? found->second
-                                          : Source{Source::Kind::environment, variable});
+      settings.set(
+          row.key, *value,
+          found != sources.end() ? found->second : Source{Source::Kind::environment, variable});
     });
     return true;
   };

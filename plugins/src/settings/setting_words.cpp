@@ -56,16 +56,6 @@ std::string choices(std::string_view allowed) {
 
 }  // namespace
 
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (!text.empty()) {
-    const auto end = std::min(text.find(separator), text.size());
-    parts.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(text.size(), end + 1));
-  }
-  return parts;
-}
-
 bool matches(std::string_view key, std::string_view pattern) noexcept {
   return pattern.ends_with('*') ? key.starts_with(pattern.substr(0, pattern.size() - 1))
                                 : key == pattern;

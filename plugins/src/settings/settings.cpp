@@ -13,12 +13,11 @@ namespace {
 
 /// Parses a number that must fill the text completely. std::from_chars ignores the locale and
 /// accepts no leading '+', which Python's int() and float() do.
-template <typename Number>
-std::optional<Number> parse_whole(std::string_view text) {
+std::optional<double> parse_whole(std::string_view text) {
   if (text.starts_with('+')) {
     text.remove_prefix(1);
   }
-  Number value{};
+  double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || text.empty()) {
     return std::nullopt;
@@ -208,10 +207,6 @@ std::optional<bool> parse_boolean(std::string_view text) {
   return std::nullopt;
 }
 
-std::optional<std::int64_t> parse_integer(std::string_view text) {
-  return parse_whole<std::int64_t>(text);
-}
-
 std::optional<std::int64_t> parse_count(std::string_view text) {
   if (const auto integer = parse_integer(text)) {
     return integer;
@@ -226,31 +221,8 @@ std::optional<std::int64_t> parse_count(std::string_view text) {
 }
 
 std::optional<double> parse_real(std::string_view text) {
-  const auto number = parse_whole<double>(text);
+  const auto number = parse_whole(text);
   return number && std::isfinite(*number) ? number : std::nullopt;
-}
-
-std::string lower(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return result;
-}
-
-std::string upper(std::string_view text) {
-  std::string result(text);
-  std::ranges::transform(result, result.begin(),
-                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return result;
-}
-
-std::string_view trimmed(std::string_view text) {
-  constexpr std::string_view kBlanks = " \t";
-  const auto first = text.find_first_not_of(kBlanks);
-  if (first == std::string_view::npos) {
-    return {};
-  }
-  return text.substr(first, text.find_last_not_of(kBlanks) - first + 1);
 }
 
 }  // namespace acc::plugins

@@ -68,12 +68,12 @@ std::vector<int> read_local_world_sizes(const Environment& environment,
   if (text == nullptr) {
     if (identity.num_nodes > 1 &&
         identity.local_world_size * identity.num_nodes != identity.world_size) {
-      throw Error(
-          Errc::config,
-          "the " + std::to_string(identity.num_nodes) + " machines have different numbers of the " +
-              std::to_string(identity.world_size) + " ranks, but " +
-              std::string(kLocalWorldSizesVariable) +
-              ", which acclaunch sets to the number of ranks of each machine, is not set");
+      throw Error(Errc::config,
+                  "the " + std::to_string(identity.num_nodes) +
+                      " machines have different numbers of the " +
+                      std::to_string(identity.world_size) + " ranks, but " +
+                      std::string(kLocalWorldSizesVariable) +
+                      ", which acclaunch sets to the number of ranks of each machine, is not set");
     }
     return {};
   }

@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kMinWordBytes = std::size_t{64} << 10;
 
 /// Bytes of a machine report in the Settled message (docs/protocol.md).
-std::size_t bytes_of(const MachineWord& word) {
+std::size_t bytes_of(const ReportedMachine& word) {
   return sizeof word.machine_rank + 2 * sizeof(std::uint32_t) + word.host.size() +
          word.report.size();
 }
@@ -60,21 +60,21 @@ int Attempt::first_awaited() const {
                           members_.begin());
 }
 
-std::vector<MachineWord> Attempt::words() const {
+std::vector<ReportedMachine> Attempt::words() const {
   // Takes failed machines in a first pass and fills the remaining space with the others.
-  std::vector<MachineWord> words;
+  std::vector<ReportedMachine> words;
   std::size_t bytes = 0;
   for (const bool failed : {true, false}) {
     for (int rank = 0; rank < static_cast<int>(members_.size()); ++rank) {
       const Member& member = members_[index(rank)];
-      MachineWord word{rank, member.host, member.report};
+      ReportedMachine word{rank, member.host, member.report};
       if (member.failed == failed && bytes + bytes_of(word) <= max_bytes_) {
         bytes += bytes_of(word);
         words.push_back(std::move(word));
       }
     }
   }
-  std::ranges::sort(words, {}, &MachineWord::machine_rank);
+  std::ranges::sort(words, {}, &ReportedMachine::machine_rank);
   return words;
 }
 

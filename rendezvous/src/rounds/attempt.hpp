@@ -34,7 +34,7 @@ class Attempt {
 
   /// Returns the machine reports in order of machine rank, for the round result. If they do not all
   /// fit, those of failed machines are chosen first.
-  [[nodiscard]] std::vector<MachineWord> words() const;
+  [[nodiscard]] std::vector<ReportedMachine> words() const;
   /// Frees the reports after the round result has been sent.
   void forget_reports();
 

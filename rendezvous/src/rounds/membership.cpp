@@ -195,9 +195,9 @@ void Membership::hear(Agent& agent, Beat&& message) {
 }
 
 /// Force stop: passes it to the other machines of the round, once per round.
-void Membership::hear(Agent& agent, Insist&& /*message*/) {
+void Membership::hear(Agent& agent, ForceStop&& /*message*/) {
   const bool is_in_round = phase_ == Phase::running || phase_ == Phase::ending;
-  if (!is_in_round || !agent.rank || std::exchange(is_insisted_, true)) {
+  if (!is_in_round || !agent.rank || std::exchange(is_force_stopped_, true)) {
     return;
   }
   auto others = agents_.in({State::running, State::leaving, State::reported});
@@ -225,7 +225,7 @@ void Membership::remove(Agent& agent, const std::string& why) {
   if (phase_ == Phase::running || phase_ == Phase::ending) {
     lose_from_attempt(*rank, state == State::reported, why);
   } else if (phase_ == Phase::gathering && terms_.ranks_are_given) {
-    finish({lost(*rank, why), {}, Settlement::Next::finished});
+    finish({lost(*rank, why), {}, RoundResult::Next::finished});
   }
 }
 

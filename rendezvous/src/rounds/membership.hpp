@@ -17,7 +17,7 @@
 namespace acc::rendezvous::rounds {
 
 /// One message to one agent, as an encoded frame. Several agents may share the frame.
-struct Letter {
+struct OutgoingMessage {
   AgentId to = 0;
   std::shared_ptr<const std::string> frame;
   /// True: the server closes the connection after sending it. The membership has already removed
@@ -28,7 +28,7 @@ struct Letter {
 };
 
 /// Messages that the server must send, in this order.
-using Outbox = std::vector<Letter>;
+using Outbox = std::vector<OutgoingMessage>;
 
 /// The agents of one job and the rounds that they form (docs/protocol.md), as a pure state machine:
 /// events and the time come in, messages go out. It reads no clock and uses no socket, so a test
@@ -123,7 +123,7 @@ class Membership {
   void hear(Agent& agent, Rejoin&& message);
   void hear(Agent& agent, Beat&& message);
   void hear(Agent& agent, End&& message);
-  void hear(Agent& agent, Insist&& message);
+  void hear(Agent& agent, ForceStop&& message);
   void hear(Agent& agent, Report&& message);
   void hear(Agent& agent, Leave&& message);
 
@@ -138,7 +138,7 @@ class Membership {
   void dismiss(Agent& agent, AttemptEnd end);
   void settle();
   void settle_without_the_slow();
-  void finish(Settlement settlement);
+  void finish(RoundResult round_result);
 
   // Loss of agents and time limits.
   void remove(Agent& agent, const std::string& why);
@@ -191,17 +191,17 @@ class Membership {
   // Phases running and ending.
   Attempt attempt_;
   std::optional<AttemptEnd> end_;
-  bool uses_restart_ = false;  // the restart counts towards Terms::max_restarts
-  bool is_insisted_ = false;   // the force stop was sent to all machines
-  Time settle_by_{};           // limit of phase ending
+  bool uses_restart_ = false;      // the restart counts towards Terms::max_restarts
+  bool is_force_stopped_ = false;  // the force stop was sent to all machines
+  Time settle_by_{};               // limit of phase ending
 
   // Phases over and refused.
   Time over_since_{};
 
   // Phase refused.
-  std::string refusal_;                // the reason that every machine is sent
-  std::set<Refused> refused_;          // machines that were sent it
-  std::set<int> refused_ranks_;        // their machine ranks; -1: none given
+  std::string refusal_;          // the reason that every machine is sent
+  std::set<Refused> refused_;    // machines that were sent it
+  std::set<int> refused_ranks_;  // their machine ranks; -1: none given
   std::size_t num_refused_ = 0;
   std::size_t refused_bytes_ = 0;
   int fewest_wanted_ = 0;  // the smallest number of machines that the disagreeing ones expect

@@ -91,9 +91,8 @@ bool Membership::claim_rank(AgentId id, const Enter& enter) {
       return true;
     }
     if (has_formed_) {
-      drop_stranger(
-          id, Dropped::Why::config,
-          fmt::format("the job has already started with {}", describe(owned)));
+      drop_stranger(id, Dropped::Why::config,
+                    fmt::format("the job has already started with {}", describe(owned)));
       return false;
     }
     if (!is_same) {

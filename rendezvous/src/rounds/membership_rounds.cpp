@@ -77,7 +77,7 @@ void Membership::form() {
   phase_ = Phase::running;
   attempt_ = Attempt(members);
   end_.reset();
-  is_insisted_ = false;
+  is_force_stopped_ = false;
   last_call_.reset();
   // Machine 0 serves the workers' store: its address, port and secret are those of the round.
   const Machine& first = members.front()->machine;
@@ -207,7 +207,7 @@ void Membership::hear(Agent& agent, End&& message) {
     }
     change_end(std::move(end));
   } else {
-    finish({std::move(end), {}, Settlement::Next::finished});
+    finish({std::move(end), {}, RoundResult::Next::finished});
   }
 }
 
@@ -245,7 +245,7 @@ void Membership::dismiss(Agent& agent, AttemptEnd end) {
   give_rank_back(agent);
   agents_.move_to(agent, State::done);
   look_later(agent);
-  send(agent.id, Settled{{std::move(end), {}, Settlement::Next::finished}});
+  send(agent.id, Settled{{std::move(end), {}, RoundResult::Next::finished}});
 }
 
 void Membership::hear(Agent& agent, Report&& message) {
@@ -261,9 +261,9 @@ void Membership::hear(Agent& agent, Report&& message) {
                  fmt::format("the workers of {} failed", name_of(rank, agent.machine.host))});
   }
   if (agent.state == State::leaving) {
-    Settlement settlement{*agent.own_end, {{rank, agent.machine.host, message.text}}};
+    RoundResult round_result{*agent.own_end, {{rank, agent.machine.host, message.text}}};
     agents_.move_to(agent, State::done);
-    send(agent.id, Settled{std::move(settlement)});
+    send(agent.id, Settled{std::move(round_result)});
   } else {
     agents_.move_to(agent, State::reported);
   }
@@ -277,13 +277,13 @@ void Membership::settle() {
     return finish({});
   }
   if (!end_->restarts) {
-    return finish({end_, attempt_.words(), Settlement::Next::finished});
+    return finish({end_, attempt_.words(), RoundResult::Next::finished});
   }
   restart_count_ += uses_restart_ ? 1 : 0;
   phase_ = Phase::gathering;
   needs_last_call_ = false;  // the machines of the round are here: no wait for others
   const auto members = agents_.in({State::reported});
-  send_all(members, Settled{{end_, attempt_.words(), Settlement::Next::next_round}});
+  send_all(members, Settled{{end_, attempt_.words(), RoundResult::Next::next_round}});
   attempt_.forget_reports();
   for (Agent* agent : members) {
     agents_.move_to(*agent, State::settled);
@@ -310,12 +310,12 @@ void Membership::settle_without_the_slow() {
   for (Agent* agent : agents_.in({State::leaving})) {
     dismiss(*agent, *agent->own_end);
   }
-  finish({end_, attempt_.words(), Settlement::Next::finished});
+  finish({end_, attempt_.words(), RoundResult::Next::finished});
 }
 
 /// Ends the job: sends the round result to its machines and drops waiting machines that were never
 /// in a round. Agents stay in state done until they disconnect.
-void Membership::finish(Settlement settlement) {
+void Membership::finish(RoundResult round_result) {
   phase_ = Phase::over;
   over_since_ = now_;
   // Frees what a finished job does not need: terms to compare and reports.
@@ -329,7 +329,7 @@ void Membership::finish(Settlement settlement) {
   }
   const auto members =
       agents_.in({State::waiting, State::settled, State::running, State::reported});
-  send_all(members, Settled{std::move(settlement)});
+  send_all(members, Settled{std::move(round_result)});
   for (Agent* agent : members) {
     agents_.move_to(*agent, State::done);
     look_later(*agent);

@@ -154,11 +154,11 @@ void check_fields(const Ends& message) {
 }
 
 void check_fields(const Settled& settled) {
-  if (settled.settlement.end) {
-    check_end(*settled.settlement.end, kMaxTextBytes);
+  if (settled.round_result.end) {
+    check_end(*settled.round_result.end, kMaxTextBytes);
   }
   int next_rank = 0;  // ranks must increase: each machine reports once
-  for (const MachineWord& word : settled.settlement.machines) {
+  for (const ReportedMachine& word : settled.round_result.machines) {
     expect_number("machine_rank of a report", word.machine_rank, next_rank, kLastMachine);
     next_rank = word.machine_rank + 1;
     expect_text("host of a report", word.host, kMaxNameBytes);

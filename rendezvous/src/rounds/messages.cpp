@@ -44,11 +44,11 @@ constexpr auto kFields<Round> = std::tuple{
     &Round::round,      &Round::restart_count, &Round::machine_rank, &Round::local_world_sizes,
     &Round::store_host, &Round::store_port,    &Round::secret};
 template <>
-constexpr auto kFields<MachineWord> =
-    std::tuple{&MachineWord::machine_rank, &MachineWord::host, &MachineWord::report};
+constexpr auto kFields<ReportedMachine> =
+    std::tuple{&ReportedMachine::machine_rank, &ReportedMachine::host, &ReportedMachine::report};
 template <>
-constexpr auto kFields<Settlement> =
-    std::tuple{&Settlement::end, &Settlement::machines, &Settlement::next};
+constexpr auto kFields<RoundResult> =
+    std::tuple{&RoundResult::end, &RoundResult::machines, &RoundResult::next};
 template <>
 constexpr auto kFields<Enter> =
     std::tuple{&Enter::run_id,        &Enter::terms,           &Enter::times,    &Enter::machine,
@@ -68,7 +68,7 @@ constexpr auto kFields<Formed> = std::tuple{&Formed::round};
 template <>
 constexpr auto kFields<Ends> = std::tuple{&Ends::end};
 template <>
-constexpr auto kFields<Settled> = std::tuple{&Settled::settlement};
+constexpr auto kFields<Settled> = std::tuple{&Settled::round_result};
 template <>
 constexpr auto kFields<Dropped> = std::tuple{&Dropped::why, &Dropped::reason};
 
@@ -78,7 +78,7 @@ constexpr Enum kLast{};
 template <>
 constexpr auto kLast<AttemptEnd::Cause> = AttemptEnd::Cause::membership;
 template <>
-constexpr auto kLast<Settlement::Next> = Settlement::Next::next_round;
+constexpr auto kLast<RoundResult::Next> = RoundResult::Next::next_round;
 template <>
 constexpr auto kLast<Dropped::Why> = Dropped::Why::lost;
 
@@ -109,9 +109,9 @@ class Writer {
       put(*value);
     }
   }
-  void put(const std::vector<MachineWord>& words) {
+  void put(const std::vector<ReportedMachine>& words) {
     put_count(words.size());
-    for (const MachineWord& word : words) {
+    for (const ReportedMachine& word : words) {
       put(word);
     }
   }
@@ -176,7 +176,7 @@ class Reader {
       take(value.emplace());
     }
   }
-  void take(std::vector<MachineWord>& words) {
+  void take(std::vector<ReportedMachine>& words) {
     const std::uint32_t count = take_count();
     check_machines(count);
     for (std::uint32_t i = 0; i < count; ++i) {

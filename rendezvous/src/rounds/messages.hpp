@@ -95,8 +95,8 @@ struct End {
   bool operator==(const End&) const = default;
 };
 /// Force stop: the user has asked twice for the end and does not want to wait for the workers.
-struct Insist {
-  bool operator==(const Insist&) const = default;
+struct ForceStop {
+  bool operator==(const ForceStop&) const = default;
 };
 /// All workers of this machine have ended. After a failure the agent sends End first.
 struct Report {
@@ -108,7 +108,7 @@ struct Report {
 struct Leave {
   bool operator==(const Leave&) const = default;
 };
-using AgentMessage = std::variant<Enter, Rejoin, Beat, End, Insist, Report, Leave>;
+using AgentMessage = std::variant<Enter, Rejoin, Beat, End, ForceStop, Report, Leave>;
 
 // Messages from the server. The order in ServerMessage defines the type numbers.
 
@@ -140,7 +140,7 @@ struct Insisted {
 };
 /// The round is over.
 struct Settled {
-  Settlement settlement;
+  RoundResult round_result;
   bool operator==(const Settled&) const = default;
 };
 /// The agent has no place in the job, or has lost it. The last message: the server closes the

@@ -1,8 +1,8 @@
 #include "acc/runtime/checkpoint_series.hpp"
 
 #include "acc/base/log.hpp"
+#include "acc/checkpoint/open/series_folder.hpp"
 #include "api/runtime_state.hpp"
-#include "checkpoint/files/series_folder.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -125,8 +125,7 @@ std::string CheckpointSeries::save(const Model& model, const Optimizer& optimize
     try {
       auto& series = known(state, folder_);
       series.last = number;
-      const auto failures =
-          checkpoint::SeriesFolder(folder_).committed(path, options_.total_limit);
+      const auto failures = checkpoint::SeriesFolder(folder_).committed(path, options_.total_limit);
       warn(series, folder_, fmt::format("{}", fmt::join(failures, "; ")));
     } catch (const std::exception& error) {
       // The peers have left the save already; aborting makes their next collective fail.

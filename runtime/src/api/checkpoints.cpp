@@ -1,10 +1,10 @@
 #include "acc/runtime.hpp"
 #include "api/guarded.hpp"
 #include "api/runtime_state.hpp"
-#include "checkpoint/state/model_files.hpp"
 #include "flight/recorder.hpp"
 #include "model/model_state.hpp"
 #include "optim/optimizer_state.hpp"
+#include "state_dict/model_files.hpp"
 
 #include <vector>
 

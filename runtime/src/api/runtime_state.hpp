@@ -1,8 +1,8 @@
 #pragma once
 
+#include "acc/checkpoint/files/atomic_folder.hpp"
 #include "acc/runtime.hpp"
 #include "api/activation_store.hpp"
-#include "checkpoint/files/atomic_folder.hpp"
 #include "device/open_device.hpp"
 #include "sharding/groups.hpp"
 #include "trace/tracer.hpp"

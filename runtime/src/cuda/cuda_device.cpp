@@ -107,7 +107,7 @@ class CudaDevice final : public device::Device {
   Error out_of_memory(std::size_t nbytes, std::string_view what) const override {
     return {Errc::out_of_memory, pool_->does_not_fit(nbytes, what)};
   }
-  device::MemoryFigures memory() const override { return pool_->figures(); }
+  device::MemoryMetrics memory() const override { return pool_->figures(); }
 
   device::Stream& compute() noexcept override { return *compute_; }
   device::StreamPtr make_stream(std::string name) override {

@@ -127,8 +127,8 @@ void MemoryPool::account(std::int64_t nbytes, std::string_view what) {
   accounted_ += nbytes;
 }
 
-device::MemoryFigures MemoryPool::figures() const {
-  device::MemoryFigures figures = ledger_.figures();
+device::MemoryMetrics MemoryPool::figures() const {
+  device::MemoryMetrics figures = ledger_.figures();
   figures.reserved = static_cast<std::int64_t>(gpu_.reserved()) + accounted_;
   return figures;
 }
@@ -137,7 +137,7 @@ std::string MemoryPool::does_not_fit(std::size_t nbytes, std::string_view what) 
   std::size_t free = 0;
   std::size_t total = 0;
   check(cudaMemGetInfo(&free, &total), "cudaMemGetInfo", device_);
-  const device::MemoryFigures held = figures();
+  const device::MemoryMetrics held = figures();
   std::string holders;
   for (const auto& holder : held.holders) {
     holders +=

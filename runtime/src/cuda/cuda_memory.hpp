@@ -24,7 +24,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
   void trim() { gpu_.release_cached(); }
   /// Out-of-memory message for an allocation of `nbytes`: free, total, and used memory per purpose.
   [[nodiscard]] std::string does_not_fit(std::size_t nbytes, std::string_view what) const;
-  [[nodiscard]] device::MemoryFigures figures() const;
+  [[nodiscard]] device::MemoryMetrics figures() const;
 
  private:
   class Piece;

@@ -100,7 +100,7 @@ class CpuDevice final : public Device {
   Error out_of_memory(std::size_t nbytes, std::string_view what) const override {
     return no_memory(nbytes, what);
   }
-  MemoryFigures memory() const override { return ledger_->figures(); }
+  MemoryMetrics memory() const override { return ledger_->figures(); }
 
   Stream& compute() noexcept override { return compute_; }
   StreamPtr make_stream(std::string name) override {

@@ -91,7 +91,7 @@ class Timeline {
 };
 
 /// Memory statistics of a device, in bytes.
-struct MemoryFigures {
+struct MemoryMetrics {
   std::int64_t allocated = 0;       ///< in use by this process
   std::int64_t peak_allocated = 0;  ///< maximum of `allocated` so far
   std::int64_t reserved = 0;        ///< allocated from the driver: in use or cached
@@ -150,7 +150,7 @@ class Device {
   /// The Error(out_of_memory) for an allocation that failed elsewhere. Lists the memory per
   /// purpose.
   [[nodiscard]] virtual Error out_of_memory(std::size_t nbytes, std::string_view what) const = 0;
-  [[nodiscard]] virtual MemoryFigures memory() const = 0;
+  [[nodiscard]] virtual MemoryMetrics memory() const = 0;
 
   // --- order
   /// The stream of the program's own computation.

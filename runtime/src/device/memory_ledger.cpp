@@ -4,9 +4,9 @@
 
 namespace acc::device {
 
-MemoryFigures MemoryLedger::figures() const {
+MemoryMetrics MemoryLedger::figures() const {
   const std::lock_guard lock(mutex_);
-  MemoryFigures figures{.allocated = allocated_,
+  MemoryMetrics figures{.allocated = allocated_,
                         .peak_allocated = peak_,
                         .reserved = allocated_,
                         .host_allocated = host_,

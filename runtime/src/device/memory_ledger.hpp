@@ -24,7 +24,7 @@ class MemoryLedger {
     host_ += nbytes;
   }
   /// Sets `reserved` to `allocated`; an owner with a cache replaces it.
-  [[nodiscard]] MemoryFigures figures() const;
+  [[nodiscard]] MemoryMetrics figures() const;
 
  private:
   mutable std::mutex mutex_;

@@ -492,7 +492,7 @@ MemoryReport ModelState::memory() const {
   }
   report.optimizer_bytes = optimizer_nbytes;
   if (engine_.device->kind() == plugins::Device::cuda) {
-    const device::MemoryFigures figures = engine_.device->memory();
+    const device::MemoryMetrics figures = engine_.device->memory();
     report.device_bytes = figures.allocated;
     report.device_peak_bytes = figures.peak_allocated;
     report.pinned_bytes = figures.host_allocated;

@@ -39,9 +39,8 @@ Error foreign_handle(const UnitState& asked, const char* kind, std::int32_t unit
   LivingUnits& living = living_units();
   const std::lock_guard lock(living.mutex);
   const auto found = living.by_number.find(unit);
-  std::string whose =
-      unit < 0 ? "the handle was never given a value"
-               : "the handle belongs to a model that no longer exists";
+  std::string whose = unit < 0 ? "the handle was never given a value"
+                               : "the handle belongs to a model that no longer exists";
   if (found != living.by_number.end()) {
     const UnitState& owner = *found->second;
     const std::vector<Record>& all = owner.*records;

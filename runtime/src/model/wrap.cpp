@@ -34,14 +34,14 @@ void check_classes(const std::vector<std::string>& wanted, const ModuleTree& tre
   std::copy_if(wanted.begin(), wanted.end(), std::back_inserter(missing),
                [&](const std::string& name) { return !present.contains(name); });
   if (!missing.empty()) {
-    throw Error(Errc::config,
-                fmt::format("{}fsdp_transformer_layer_cls_to_wrap names {}, but no unit of this "
-                            "model has such a class; the model has {}. Name one of these, or "
-                            "remove the key: then each unit that the program declares is sharded "
-                            "by itself",
-                            source.empty() ? "" : source + ": ", fmt::join(missing, ", "),
-                            present.empty() ? "none"
-                                            : fmt::format("{}", fmt::join(present, ", "))));
+    throw Error(
+        Errc::config,
+        fmt::format("{}fsdp_transformer_layer_cls_to_wrap names {}, but no unit of this "
+                    "model has such a class; the model has {}. Name one of these, or "
+                    "remove the key: then each unit that the program declares is sharded "
+                    "by itself",
+                    source.empty() ? "" : source + ": ", fmt::join(missing, ", "),
+                    present.empty() ? "none" : fmt::format("{}", fmt::join(present, ", "))));
   }
 }
 

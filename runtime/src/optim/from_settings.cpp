@@ -70,7 +70,7 @@ WarmupCosineLr cosine_of(const ScheduleChoice& choice) {
 }  // namespace
 
 OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
-  const std::string type = plugins::lower(choice.type);
+  const std::string type = lower(choice.type);
   if (type.empty()) {
     throw Error(Errc::config,
                 "the configuration chooses no optimizer (optimizer.type of a DeepSpeed file)");

@@ -83,8 +83,8 @@ Error GradientMeter::non_finite(std::int64_t step) {
   }
   return {Errc::collective,
           fmt::format(
-              "step {}: a gradient is not finite, first in {} on rank {}{}", step,
-              where(first), fmt::join(ranks, ", "),
+              "step {}: a gradient is not finite, first in {} on rank {}{}", step, where(first),
+              fmt::join(ranks, ", "),
               later.empty() ? "" : fmt::format(", later also on rank {}", fmt::join(later, ", "))),
           ranks.front()};
 }

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "acc/plugins/sharding_settings.hpp"
-#include "sharding/use_trace.hpp"
+#include "sharding/execution_order.hpp"
 
 #include <cstdint>
 #include <vector>
@@ -100,7 +100,7 @@ class Schedule {
   std::int64_t live_ = 0;  ///< elements that are gathered now
   Order forward_;          ///< units in the order in which their first forwards began
   Order backward_;         ///< units in the reverse order in which their first forwards ended
-  UseTrace trace_;
+  ExecutionOrder trace_;
   int owed_ = 0;  ///< sum of `owed` over all units
 };
 

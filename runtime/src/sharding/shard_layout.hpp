@@ -18,8 +18,8 @@ struct Shard {
 struct FlatLayout {
   std::vector<std::int64_t> offsets;  ///< by parameter
   std::vector<std::int64_t> numels;   ///< by parameter
-  std::int64_t numel = 0;         ///< sum of `numels`, without gaps
-  std::int64_t padded_numel = 0;  ///< shard_numel * number of shards
+  std::int64_t numel = 0;             ///< sum of `numels`, without gaps
+  std::int64_t padded_numel = 0;      ///< shard_numel * number of shards
   std::int64_t shard_numel = 0;
 
   [[nodiscard]] Shard shard(int rank) const { return {shard_numel * rank, shard_numel}; }

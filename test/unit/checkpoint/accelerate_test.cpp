@@ -1,9 +1,9 @@
 #include "acc/base/error.hpp"
-#include "checkpoint/accelerate/group_values.hpp"
-#include "checkpoint/accelerate/save_folder.hpp"
-#include "checkpoint/accelerate/state_files.hpp"
-#include "checkpoint/catalog/tensor_reader.hpp"
-#include "checkpoint/pickle/reader.hpp"
+#include "acc/checkpoint/accelerate/save_folder.hpp"
+#include "acc/checkpoint/accelerate/state_files.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "catalog/group_values.hpp"
+#include "pickle/reader.hpp"
 #include "support/config_error.hpp"
 #include "support/python_value.hpp"
 #include "support/temporary_folder.hpp"
@@ -218,7 +218,7 @@ TEST_CASE("parameter groups have torch's keys and are read back") {
     for (const accelerate::GroupValue& value : accelerate::group_values(optimizer, group)) {
       const pickle::Document document =
           pickle::read(std::as_bytes(std::span(value.pickle)), value.key);
-      accelerate::read_group_key(value.key, pickle::Node(document.root(), value.key), read);
+      read_group_key(value.key, pickle::Node(document.root(), value.key), read);
     }
     CHECK(read.parameters == group.parameters);
     for (const char* key : {"lr", "weight_decay", "initial_lr", "momentum"}) {

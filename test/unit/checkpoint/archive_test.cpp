@@ -1,8 +1,8 @@
-#include "checkpoint/archive/archive.hpp"
+#include "acc/checkpoint/archive/archive.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/archive/zip_format.hpp"
-#include "checkpoint/files/crc32.hpp"
+#include "archive/zip_format.hpp"
+#include "files/crc32.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 

@@ -1,4 +1,4 @@
-#include "checkpoint/files/atomic_folder.hpp"
+#include "acc/checkpoint/files/atomic_folder.hpp"
 
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"

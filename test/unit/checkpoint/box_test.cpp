@@ -1,4 +1,4 @@
-#include "checkpoint/tensor/box.hpp"
+#include "acc/checkpoint/tensor/box.hpp"
 
 #include "acc/base/error.hpp"
 

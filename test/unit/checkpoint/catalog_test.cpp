@@ -1,4 +1,4 @@
-#include "checkpoint/catalog/catalog.hpp"
+#include "acc/checkpoint/catalog/catalog.hpp"
 
 #include "acc/base/error.hpp"
 

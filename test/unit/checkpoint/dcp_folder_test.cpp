@@ -1,8 +1,8 @@
 #include "acc/base/error.hpp"
-#include "checkpoint/dcp/folder.hpp"
-#include "checkpoint/dcp/metadata.hpp"
-#include "checkpoint/safetensors/file.hpp"
-#include "checkpoint/safetensors/header.hpp"
+#include "acc/checkpoint/dcp/folder.hpp"
+#include "acc/checkpoint/dcp/metadata.hpp"
+#include "acc/checkpoint/safetensors/header.hpp"
+#include "safetensors/file.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>

@@ -1,6 +1,6 @@
 #include "acc/base/error.hpp"
-#include "checkpoint/dcp/metadata.hpp"
-#include "checkpoint/pickle/writer.hpp"
+#include "acc/checkpoint/dcp/metadata.hpp"
+#include "acc/checkpoint/pickle/writer.hpp"
 
 #include <doctest/doctest.h>
 

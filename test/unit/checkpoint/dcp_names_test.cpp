@@ -1,4 +1,4 @@
-#include "checkpoint/dcp/state_names.hpp"
+#include "dcp/state_names.hpp"
 
 #include <doctest/doctest.h>
 

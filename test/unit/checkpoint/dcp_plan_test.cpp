@@ -1,5 +1,5 @@
 #include "acc/base/error.hpp"
-#include "checkpoint/dcp/folder_plan.hpp"
+#include "acc/checkpoint/dcp/folder_plan.hpp"
 #include "random_table.hpp"
 
 #include <doctest/doctest.h>

@@ -1,9 +1,9 @@
-#include "checkpoint/deepspeed/deepspeed.hpp"
+#include "deepspeed/deepspeed.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/catalog/tensor_reader.hpp"
-#include "checkpoint/deepspeed/flat_layout.hpp"
-#include "checkpoint/safetensors/tensor_set.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/safetensors/tensor_set.hpp"
+#include "deepspeed/flat_layout.hpp"
 #include "support/config_error.hpp"
 #include "support/python_value.hpp"
 #include "support/temporary_folder.hpp"

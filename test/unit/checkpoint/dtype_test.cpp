@@ -1,4 +1,4 @@
-#include "checkpoint/tensor/dtype.hpp"
+#include "acc/checkpoint/tensor/dtype.hpp"
 
 #include "acc/base/error.hpp"
 

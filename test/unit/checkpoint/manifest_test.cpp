@@ -1,7 +1,7 @@
-#include "checkpoint/files/manifest.hpp"
+#include "acc/checkpoint/files/manifest.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/files/crc32.hpp"
+#include "files/crc32.hpp"
 #include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"

@@ -1,6 +1,6 @@
 #include "acc/base/error.hpp"
-#include "checkpoint/pickle/reader.hpp"
-#include "checkpoint/pickle/writer.hpp"
+#include "acc/checkpoint/pickle/writer.hpp"
+#include "pickle/reader.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>

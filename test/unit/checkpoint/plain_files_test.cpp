@@ -1,7 +1,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
-#include "checkpoint/files/crc32.hpp"
-#include "checkpoint/files/input_file.hpp"
+#include "acc/checkpoint/files/input_file.hpp"
+#include "files/crc32.hpp"
 #include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
 

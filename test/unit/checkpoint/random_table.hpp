@@ -1,6 +1,6 @@
 #pragma once
 
-#include "checkpoint/dcp/folder_plan.hpp"
+#include "acc/checkpoint/dcp/folder_plan.hpp"
 
 #include <algorithm>
 #include <cstdint>

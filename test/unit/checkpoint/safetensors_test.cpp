@@ -1,4 +1,4 @@
-#include "checkpoint/safetensors/file.hpp"
+#include "safetensors/file.hpp"
 #include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
 

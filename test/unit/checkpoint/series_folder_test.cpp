@@ -1,6 +1,6 @@
-#include "checkpoint/files/series_folder.hpp"
+#include "acc/checkpoint/open/series_folder.hpp"
 
-#include "checkpoint/files/manifest.hpp"
+#include "acc/checkpoint/files/manifest.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 

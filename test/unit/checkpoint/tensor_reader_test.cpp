@@ -1,8 +1,8 @@
-#include "checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/files/crc32.hpp"
-#include "checkpoint/torch/torch_file.hpp"
+#include "acc/checkpoint/torch/torch_file.hpp"
+#include "files/crc32.hpp"
 #include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"

@@ -1,8 +1,8 @@
-#include "checkpoint/safetensors/tensor_set.hpp"
+#include "acc/checkpoint/safetensors/tensor_set.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/catalog/tensor_reader.hpp"
-#include "checkpoint/safetensors/file.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "safetensors/file.hpp"
 #include "support/config_error.hpp"
 #include "support/temporary_folder.hpp"
 

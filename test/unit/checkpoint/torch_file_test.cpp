@@ -1,7 +1,7 @@
-#include "checkpoint/torch/torch_file.hpp"
+#include "acc/checkpoint/torch/torch_file.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/files/crc32.hpp"
+#include "files/crc32.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 

@@ -29,7 +29,7 @@ bool all_zero(const std::vector<std::byte>& bytes) {
   return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
 }
 
-std::int64_t held_for(const MemoryFigures& figures, const std::string& what) {
+std::int64_t held_for(const MemoryMetrics& figures, const std::string& what) {
   for (const auto& holder : figures.holders) {
     if (holder.what == what) {
       return holder.nbytes;
@@ -107,11 +107,11 @@ TEST_CASE(
 
 TEST_CASE("memory statistics list bytes per purpose") {
   const auto gpu = test::open_gpu().device;
-  const MemoryFigures before = gpu->memory();
+  const MemoryMetrics before = gpu->memory();
   MemoryPtr large = gpu->allocate(3 * kMiB, "gathered weights");
   const MemoryPtr small = gpu->allocate(1000, "norms");
   gpu->account(5 * kMiB, "NCCL");
-  MemoryFigures figures = gpu->memory();
+  MemoryMetrics figures = gpu->memory();
   CHECK(figures.allocated - before.allocated == 8 * static_cast<std::int64_t>(kMiB) + 1000);
   CHECK(held_for(figures, "gathered weights") == 3 * static_cast<std::int64_t>(kMiB));
   CHECK(held_for(figures, "norms") == 1000);

@@ -58,7 +58,7 @@ TEST_CASE("agreed terms: settings in canonical spelling, without local ones") {
 }
 
 TEST_CASE("agreed terms: torchrun programs take their settings from variables") {
-  PlanFixture fixture(torchrun_face());
+  PlanFixture fixture(torchrun_cli());
   const std::vector<std::string> arguments = {"--no-python", "./train"};
   CHECK_FALSE(agreed(fixture, arguments).contains("the strategy"));
   CHECK(agreed(fixture, arguments).at("the program") == "train");

@@ -1,7 +1,7 @@
-#include "start/client_command.hpp"
+#include "remote_launch/client_command.hpp"
 
-#include "start/carried_environment.hpp"
-#include "start/start_message.hpp"
+#include "remote_launch/carried_environment.hpp"
+#include "remote_launch/start_message.hpp"
 #include "support/pipe.hpp"
 
 #include <doctest/doctest.h>
@@ -12,12 +12,12 @@
 
 using namespace acc::launcher;
 using acc::test::Pipe;
-using Means = StartPlan::Means;
+using Means = RemoteLaunchPlan::Means;
 
 namespace {
 
-StartPlan two_machines(Means means) {
-  StartPlan plan;
+RemoteLaunchPlan two_machines(Means means) {
+  RemoteLaunchPlan plan;
   plan.means = means;
   plan.machines = {{"node0", {{"ACC_MACHINE_RANK", "0"}}},
                    {"me@node1", {{"ACC_MACHINE_RANK", "1"}}}};
@@ -55,7 +55,7 @@ TEST_CASE("one ssh per machine") {
 }
 
 TEST_CASE("one pdsh for all machines, whose ssh reads a file because command lines are public") {
-  StartPlan plan = two_machines(Means::pdsh);
+  RemoteLaunchPlan plan = two_machines(Means::pdsh);
   plan.environment["WANDB_API_KEY"] = "password";
   plan.environment["PDSH_SSH_ARGS_APPEND"] = "-F  config";
   plan.machines[0].variables["TOKEN"] = "password";
@@ -87,9 +87,9 @@ TEST_CASE("one pdsh for all machines, whose ssh reads a file because command lin
 }
 
 TEST_CASE("one srun for all machines, with one task per machine") {
-  StartPlan plan = two_machines(Means::srun);
+  RemoteLaunchPlan plan = two_machines(Means::srun);
   plan.client_options = {"--mem=0"};
-  plan.machines.assign(3, StartMachine{});
+  plan.machines.assign(3, RemoteMachine{});
   const auto commands = client_commands(plan, "/tmp/x");
   REQUIRE(commands.size() == 1);
   const std::vector<std::string>& words = commands[0].words;

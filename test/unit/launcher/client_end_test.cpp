@@ -1,4 +1,4 @@
-#include "start/client_end.hpp"
+#include "remote_launch/client_end.hpp"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "start/control_message.hpp"
+#include "remote_launch/control_message.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +12,7 @@ TEST_CASE("control messages are decoded as they were encoded") {
       {Greeting{"node0"}, "from node0\n"},
       {Beat{}, "beat\n"},
       {Signal{15}, "signal 15\n"},
-      {Insist{}, "insist\n"},
+      {ForceStop{}, "insist\n"},
       {End{2, "machine 2 (node2) cannot be started: no"},
        "end 2 machine 2 (node2) cannot be started: no\n"},
       {End{0, ""}, "end 0 \n"},

@@ -31,7 +31,7 @@ TEST_CASE("docs/environment.md names every variable that the launcher reads") {
     listed.emplace(variable.name);
   }
   for (const ManagerVariables& row : manager_variables()) {
-    for (const std::string_view name : plugins::split(row.names, ' ')) {
+    for (const std::string_view name : split(row.names, ' ')) {
       listed.emplace(name);
     }
   }
@@ -64,7 +64,7 @@ TEST_CASE("docs/environment.md names what is heard of managers of jobs, and noth
   }
   std::set<std::string> listed;
   for (const ManagerVariables& row : manager_variables()) {
-    for (const std::string_view name : plugins::split(row.names, ' ')) {
+    for (const std::string_view name : split(row.names, ' ')) {
       CAPTURE(name);
       CHECK(text.find("\"" + std::string(name) + "\"") != std::string::npos);
       listed.emplace(name);

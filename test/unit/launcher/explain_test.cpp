@@ -19,9 +19,9 @@ using Json = nlohmann::json;
 
 /// `explain` of a command line, which needs no program.
 LaunchPlan plan_of(const PlanFixture& fixture, const Words& words) {
-  Flags flags = parse_flags(accelerate_face(), words);
+  Flags flags = parse_flags(accelerate_cli(), words);
   flags.needs_program = false;
-  return accelerate_face().plan(flags, fixture.environment, fixture.facts);
+  return accelerate_cli().plan(flags, fixture.environment, fixture.facts);
 }
 
 Json json_of(const PlanFixture& fixture, const Words& words) {

@@ -1,6 +1,6 @@
 #include "acc/base/error.hpp"
 #include "acc/launcher/command_line.hpp"
-#include "acc/launcher/face.hpp"
+#include "acc/launcher/front_end.hpp"
 
 #include <doctest/doctest.h>
 
@@ -9,8 +9,8 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-Flags parsed(const Words& words, const Face& face = accelerate_face()) {
-  return parse_flags(face, words);
+Flags parsed(const Words& words, const FrontEnd& front_end = accelerate_cli()) {
+  return parse_flags(front_end, words);
 }
 
 std::string refusal(const Words& words) {
@@ -78,7 +78,7 @@ TEST_CASE("the first argument selects the command, else the name of the link") {
     CAPTURE(called_as);
     CAPTURE(words);
     const CommandLine line = read_command_line(called_as, words);
-    CHECK((line.sub_command != nullptr ? line.sub_command->name : line.face->name) == chosen);
+    CHECK((line.sub_command != nullptr ? line.sub_command->name : line.front_end->name) == chosen);
     CHECK(line.arguments.size() == rest);
   }
   CHECK(parsed({"--help"}).wants_help);
@@ -94,7 +94,7 @@ TEST_CASE("a program that is not found may be a misspelled subcommand") {
 }
 
 TEST_CASE("every flag of the table is understood and described") {
-  const std::string help = help_text(accelerate_face());
+  const std::string help = help_text(accelerate_cli());
   for (const plugins::SettingRow& row : plugins::settings_table()) {
     if (row.flag == plugins::Flag::none) {
       continue;

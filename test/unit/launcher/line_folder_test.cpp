@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct Said {
+struct Sourced {
   int rank;
   std::string text;
   std::chrono::milliseconds at;
@@ -38,10 +38,10 @@ void take_ready(LineFolder& folder, LineFolder::Time now, std::vector<Folded>& o
   }
 }
 
-std::vector<Folded> folded(int ranks, const std::vector<Said>& lines) {
+std::vector<Folded> folded(int ranks, const std::vector<Sourced>& lines) {
   LineFolder folder = folder_of(ranks);
   std::vector<Folded> out;
-  for (const Said& line : lines) {
+  for (const Sourced& line : lines) {
     take_ready(folder, LineFolder::Time(line.at), out);
     folder.add(line.rank, line.text, LineFolder::Time(line.at));
     take_ready(folder, LineFolder::Time(line.at), out);
@@ -55,7 +55,7 @@ std::vector<Folded> folded(int ranks, const std::vector<Said>& lines) {
 TEST_CASE("line folder: which lines become one") {
   struct Case {
     const char* what;
-    std::vector<Said> lines;
+    std::vector<Sourced> lines;
     std::vector<Folded> folded;
   };
   const Case cases[] = {
@@ -130,7 +130,7 @@ TEST_CASE("line folder: each rank's lines can be read back, none lost, in order"
   for (int round = 0; round < 200; ++round) {
     const int ranks = 1 + static_cast<int>(random() % 6);
     const unsigned words = 1 + random() % 8;
-    std::vector<Said> lines;
+    std::vector<Sourced> lines;
     std::chrono::milliseconds now = 0ms;
     for (int count = 0; count < 300; ++count) {
       now += std::chrono::milliseconds(random() % 20);
@@ -138,7 +138,7 @@ TEST_CASE("line folder: each rank's lines can be read back, none lost, in order"
       lines.back().rank = std::abs(lines.back().rank);
     }
     std::map<int, std::vector<std::string>> said;
-    for (const Said& line : lines) {
+    for (const Sourced& line : lines) {
       said[line.rank].push_back(line.text);
     }
     std::map<int, std::vector<std::string>> shown;

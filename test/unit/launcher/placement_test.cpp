@@ -212,11 +212,9 @@ TEST_CASE("a GPU whose NUMA node is unknown") {
         Lists{"numa_binding node: GPU 0: its NUMA node is not known; assuming node 0"});
   const Placements lenient = place_workers(2, {0}, affinity, facts);
   CHECK(lists(lenient) == Lists{"", ""});
-  CHECK(
-      lenient.notices ==
-      Lists{
-          "enable_cpu_affinity: workers of GPU 0 are not bound, because its NUMA node is not "
-          "known"});
+  CHECK(lenient.notices ==
+        Lists{"enable_cpu_affinity: workers of GPU 0 are not bound, because its NUMA node is not "
+              "known"});
 }
 
 TEST_CASE("enable_cpu_affinity never makes a launch fail") {

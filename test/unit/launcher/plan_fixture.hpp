@@ -1,6 +1,6 @@
 #pragma once
 
-#include "acc/launcher/face.hpp"
+#include "acc/launcher/front_end.hpp"
 #include "refusal.hpp"
 
 #include <unistd.h>
@@ -19,7 +19,7 @@ namespace acc::launcher::test {
 /// destructor removes the directory.
 class PlanFixture {
  public:
-  explicit PlanFixture(const Face& face = accelerate_face()) : face_(face) {
+  explicit PlanFixture(const FrontEnd& front_end = accelerate_cli()) : front_end_(front_end) {
     static std::atomic<int> count = 0;
     folder_ = std::filesystem::temp_directory_path() /
               ("acc_plan_" + std::to_string(getpid()) + "_" + std::to_string(count++));
@@ -74,7 +74,7 @@ class PlanFixture {
 
   /// Returns the plan for these arguments.
   [[nodiscard]] LaunchPlan plan(const std::vector<std::string>& arguments) const {
-    return face_.plan(parse_flags(face_, arguments), environment, facts);
+    return front_end_.plan(parse_flags(front_end_, arguments), environment, facts);
   }
 
   /// Returns the error message for these arguments; empty if there is none.
@@ -113,7 +113,7 @@ class PlanFixture {
   plugins::Environment environment;
 
  private:
-  const Face& face_;
+  const FrontEnd& front_end_;
   std::filesystem::path folder_;
 };
 

@@ -1,6 +1,6 @@
 // Python values of YAML scalars: PyYAML's type, and str() of the value. The expectations were
 // printed by Python 3.11 and PyYAML 6.0.
-#include "faces/accelerate/python_values.hpp"
+#include "accelerate_cli/python_values.hpp"
 
 #include <doctest/doctest.h>
 

@@ -150,19 +150,18 @@ TEST_CASE("questionnaire: replicas on one machine are two or more") {
 
 TEST_CASE("questionnaire: every default that is offered is accepted") {
   using Given = std::map<std::string, std::string>;
-  for (const Given& given : {Given{},
-                             {{"distributed_type", "1"}, {"use_mpirun", "yes"}},
-                             {{"distributed_type", "4"}, {"use_dynamo", "yes"}},
-                             {{"distributed_type", "4"}, {"mixed_precision", "fp8"}},
-                             {{"distributed_type", "4"}, {"use_deepspeed", "yes"}},
-                             {{"distributed_type", "4"}, {"use_fsdp", "yes"}},
-                             {{"distributed_type", "4"},
-                              {"use_fsdp", "yes"},
-                              {"fsdp_version", "1"}},
-                             {{"distributed_type", "4"},
-                              {"num_machines", "2"},
-                              {"main_process_ip", "10.0.0.1"},
-                              {"main_process_port", "29500"}}}) {
+  for (const Given& given :
+       {Given{},
+        {{"distributed_type", "1"}, {"use_mpirun", "yes"}},
+        {{"distributed_type", "4"}, {"use_dynamo", "yes"}},
+        {{"distributed_type", "4"}, {"mixed_precision", "fp8"}},
+        {{"distributed_type", "4"}, {"use_deepspeed", "yes"}},
+        {{"distributed_type", "4"}, {"use_fsdp", "yes"}},
+        {{"distributed_type", "4"}, {"use_fsdp", "yes"}, {"fsdp_version", "1"}},
+        {{"distributed_type", "4"},
+         {"num_machines", "2"},
+         {"main_process_ip", "10.0.0.1"},
+         {"main_process_port", "29500"}}}) {
     Answers answers;
     while (const auto question = next_question(answers)) {
       CAPTURE(question->key);

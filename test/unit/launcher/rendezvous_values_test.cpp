@@ -50,7 +50,7 @@ TEST_CASE("rendezvous configuration") {
     CAPTURE(text);
     RendezvousPlan plan;
     plan.backend = backend;
-    CHECK(read_rendezvous_conf({"--rdzv-conf", text}, plan) == notices);
+    CHECK(read_rendezvous_conf({text, "--rdzv-conf"}, plan) == notices);
     CHECK(plan.join_timeout.count() == join_timeout);
     CHECK(plan.last_call_timeout.count() == last_call_timeout);
   }
@@ -67,12 +67,12 @@ TEST_CASE("rendezvous configuration") {
        }) {
     CAPTURE(text);
     RendezvousPlan plan;
-    read_rendezvous_conf({"--rdzv-conf", text}, plan);
+    read_rendezvous_conf({text, "--rdzv-conf"}, plan);
     CHECK(plan.heartbeat_timeout == std::chrono::milliseconds(milliseconds));
   }
   RendezvousPlan hosting;
   hosting.backend = Backend::c10d;
-  read_rendezvous_conf({"--rdzv-conf", "is_host=0,close_timeout=7"}, hosting);
+  read_rendezvous_conf({"is_host=0,close_timeout=7", "--rdzv-conf"}, hosting);
   CHECK(hosting.is_host == false);
   CHECK(hosting.close_timeout == std::chrono::seconds(7));
   for (const std::string text :
@@ -82,7 +82,7 @@ TEST_CASE("rendezvous configuration") {
     CAPTURE(text);
     RendezvousPlan plan;
     CHECK(refusal([&] {
-            return read_rendezvous_conf({"--rdzv-conf", text}, plan);
+            return read_rendezvous_conf({text, "--rdzv-conf"}, plan);
           }).starts_with("--rdzv-conf must be "));
   }
 }
@@ -103,17 +103,17 @@ TEST_CASE("endpoints") {
            Case{"fd00::1:29500", "fd00::1", 29500},
        }) {
     CAPTURE(text);
-    const Endpoint endpoint = read_endpoint({"--rdzv-endpoint", text});
+    const Endpoint endpoint = read_endpoint({text, "--rdzv-endpoint"});
     CHECK(endpoint.host == host);
     CHECK(endpoint.port.has_value() == port.has_value());
     CHECK(endpoint.port.value_or(0) == port.value_or(0));
   }
-  for (const std::string text : {"", ":29400", "node0:", "node0:x", "node0:65536", "::1", "[::1",
-                                 "[::1]x", "[]:1", "a b", "tcp://node0:1", "node0:1:2", "fd00::1",
-                                 "1:2:3:4:5:6:7:8"}) {
+  for (const std::string text :
+       {"", ":29400", "node0:", "node0:x", "node0:65536", "::1", "[::1", "[::1]x", "[]:1", "a b",
+        "tcp://node0:1", "node0:1:2", "fd00::1", "1:2:3:4:5:6:7:8"}) {
     CAPTURE(text);
     CHECK(refusal([&] {
-            return read_endpoint({"--rdzv-endpoint", text});
+            return read_endpoint({text, "--rdzv-endpoint"});
           }).starts_with("--rdzv-endpoint must be HOST, HOST:PORT"));
   }
 }
@@ -125,14 +125,14 @@ TEST_CASE("number of machines") {
   };
   for (const auto& [text, least, most] :
        {Case{"1", 1, 1}, Case{"2:2", 2, 2}, Case{"1:16", 1, 16}}) {
-    const MachineRange range = read_machine_range({"--nnodes", text});
+    const MachineRange range = read_machine_range({text, "--nnodes"});
     CHECK(range.least == least);
     CHECK(range.most == most);
   }
   for (const std::string text : {"", "0", "0:2", "3:2", ":", "1:", "1:2:3", "two", "-1"}) {
     CAPTURE(text);
     CHECK(refusal([&] {
-            return read_machine_range({"--nnodes", text});
+            return read_machine_range({text, "--nnodes"});
           }) ==
           "--nnodes must be N or MIN:MAX machines with 1 <= MIN <= MAX, got \"" + text + "\"");
   }

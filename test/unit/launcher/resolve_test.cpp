@@ -190,8 +190,7 @@ TEST_CASE("shard groups: the machine by default, else what the parallelism confi
   CHECK(identity.master_addr == "10.0.0.1");
 }
 
-TEST_CASE(
-    "DeepSpeed JSON: auto is filled from flags; the file is found next to the YAML file") {
+TEST_CASE("DeepSpeed JSON: auto is filled from flags; the file is found next to the YAML file") {
   const PlanFixture fixture;
   const auto config = fixture.write("conf/z.yaml",
                                     "distributed_type: DEEPSPEED\nnum_processes: 2\n"

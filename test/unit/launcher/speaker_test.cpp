@@ -16,11 +16,11 @@ LaunchPlan plan(int machine_rank, bool merges_output = true) {
 }  // namespace
 
 TEST_CASE("speaker: the first machine that has reported prints the report of an attempt") {
-  const rendezvous::Settlement all{{}, {{0, "a", "{}"}, {1, "b", "{}"}, {2, "c", "{}"}}};
-  const rendezvous::Settlement without_0{{}, {{0, "a", ""}, {1, "b", "{}"}, {2, "c", "{}"}}};
-  const rendezvous::Settlement own{{}, {{2, "c", "{}"}}};
+  const rendezvous::RoundResult all{{}, {{0, "a", "{}"}, {1, "b", "{}"}, {2, "c", "{}"}}};
+  const rendezvous::RoundResult without_0{{}, {{0, "a", ""}, {1, "b", "{}"}, {2, "c", "{}"}}};
+  const rendezvous::RoundResult own{{}, {{2, "c", "{}"}}};
   const struct {
-    const rendezvous::Settlement& settlement;
+    const rendezvous::RoundResult& round_result;
     bool prints[3];
   } cases[] = {
       {all, {true, false, false}},
@@ -28,11 +28,11 @@ TEST_CASE("speaker: the first machine that has reported prints the report of an 
       {own, {true, true, true}},
       {{}, {true, true, true}},
   };
-  for (const auto& [settlement, prints] : cases) {
+  for (const auto& [round_result, prints] : cases) {
     for (int rank = 0; rank < 3; ++rank) {
       CAPTURE(rank);
-      CHECK(prints_report(plan(rank), rank, settlement) == prints[rank]);
-      CHECK(prints_report(plan(rank, false), rank, settlement));
+      CHECK(prints_report(plan(rank), rank, round_result) == prints[rank]);
+      CHECK(prints_report(plan(rank, false), rank, round_result));
     }
   }
 }

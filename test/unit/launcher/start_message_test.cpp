@@ -1,4 +1,4 @@
-#include "start/start_message.hpp"
+#include "remote_launch/start_message.hpp"
 
 #include "acc/base/error.hpp"
 #include "support/pipe.hpp"

@@ -303,8 +303,7 @@ TEST_CASE("convert-config: keys of a DeepSpeed file without a counterpart are li
   for (const char* part :
        {"d.json:1: train_batch_size 32 has no counterpart",
         "d.json:2: gradient_accumulation_steps 4 stays under deepspeed_config",
-        "d.json:2: gradient_clipping 0.5 stays",
-        "d.json:3: optimizer has no counterpart",
+        "d.json:2: gradient_clipping 0.5 stays", "d.json:3: optimizer has no counterpart",
         "d.json:4: zero_optimization.reduce_bucket_size 1e6 has no counterpart",
         "d.json:5: zero_optimization.offload_optimizer.device nvme becomes fsdp_offload_params",
         "d.json:5: zero_optimization.offload_optimizer.device nvme becomes host memory",

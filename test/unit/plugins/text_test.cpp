@@ -28,10 +28,10 @@ TEST_CASE("untrusted text is escaped for terminals") {
       {"cut \xe2\x82", "cut \\xe2\\x82"},
       {"\xe2\x1b[0m", "\\xe2\\x1b[0m"},
       {"\xc0\xaf \xed\xa0\x80", "\\xc0\\xaf \\xed\\xa0\\x80"},  // overlong encoding, surrogate
-      {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},            // above U+10FFFF
+      {"\xf4\x90\x80\x80", "\\xf4\\x90\\x80\\x80"},             // above U+10FFFF
       {"a\xe2\x80\xae"
        "b",
-       "a\\xe2\\x80\\xaeb"},                   // right-to-left override
+       "a\\xe2\\x80\\xaeb"},                // right-to-left override
       {"\xe2\x80\xa8", "\\xe2\\x80\\xa8"},  // a line separator
   };
   for (const auto& [text, shown] : cases) {

@@ -1,6 +1,6 @@
 #include "acc/rendezvous/agent.hpp"
 
-#include "agent_link.hpp"
+#include "agent/agent_link.hpp"
 #include "support.hpp"
 
 namespace acc::rendezvous {

@@ -1,6 +1,6 @@
 #include "golden.hpp"
 
-#include "session.hpp"
+#include "server/session.hpp"
 #include "support.hpp"
 
 #include <map>

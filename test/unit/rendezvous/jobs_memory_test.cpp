@@ -65,7 +65,7 @@ TEST_CASE_FIXTURE(Elastic, "a finished job keeps no reports, and is deleted with
   CHECK(world.bytes() > large.size());
   world.say(2, Report{true, large});
   CHECK(all_heard<Ends>({1, 2}).end.reason == "over");
-  CHECK(all_heard<Settled>({1, 2}).settlement.machines.front().report == large);
+  CHECK(all_heard<Settled>({1, 2}).round_result.machines.front().report == large);
   CHECK(world.bytes() < 16'000);
   world.lose(1);
   world.lose(2);
@@ -101,9 +101,9 @@ TEST_CASE_FIXTURE(Elastic,
   CHECK(all_heard<Ends>({1, 2}).end.reason.empty());
   world.say(1, Report{true, std::string(1'000, 'x')});
   world.say(2, Report{true, "short"});
-  const Settlement settlement = all_heard<Settled>({1, 2}).settlement;
-  CHECK(settlement.machines.at(0).report.empty());
-  CHECK(settlement.machines.at(1).report == "short");
+  const RoundResult round_result = all_heard<Settled>({1, 2}).round_result;
+  CHECK(round_result.machines.at(0).report.empty());
+  CHECK(round_result.machines.at(1).report == "short");
 }
 
 /// Returns the CPU time that a job takes to refuse so many machines of different hosts, in seconds.

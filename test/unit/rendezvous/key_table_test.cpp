@@ -1,4 +1,4 @@
-#include "key_table.hpp"
+#include "store/key_table.hpp"
 
 #include "support.hpp"
 

@@ -9,7 +9,7 @@ using test::Elastic;
 using test::Fixture;
 using test::Ids;
 using Cause = AttemptEnd::Cause;
-using Next = Settlement::Next;
+using Next = RoundResult::Next;
 using Why = Dropped::Why;
 using namespace std::chrono_literals;
 
@@ -35,7 +35,7 @@ TEST_CASE_FIXTURE(Elastic, "failures caused by the loss of a machine do not canc
   CHECK(all_heard<Ends>({1, 3}).end.restarts);
   world.say(1, End{{.exit_status = 9, .restarts = true, .reason = "rank 0 lost its peer"}});
   report({1, 3}, true);
-  CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::next_round);
+  CHECK(all_heard<Settled>({1, 3}).round_result.next == Next::next_round);
   world.say(3, End{{.exit_status = 9, .restarts = true, .reason = "late"}});
   rejoin({1, 3});
   CHECK(formed({1, 3}).restart_count == 0);
@@ -71,7 +71,7 @@ TEST_CASE_FIXTURE(Fixture,
         AttemptEnd{1, "host3", 1, false, Cause::other,
                    "the connection to machine 1 (host3) is lost: its connection has ended"});
   report({1});
-  CHECK(world.heard<Settled>(1).settlement.next == Next::finished);
+  CHECK(world.heard<Settled>(1).round_result.next == Next::finished);
 }
 
 TEST_CASE_FIXTURE(Elastic, "the report of a lost machine is not awaited") {
@@ -84,12 +84,12 @@ TEST_CASE_FIXTURE(Elastic, "the report of a lost machine is not awaited") {
       true, Cause::membership, "machine 2 (host3) is lost: its connection has ended"};
   CHECK(all_heard<Ends>({1, 2}).end == loss);
   report({1, 2}, true);
-  const auto settlement = all_heard<Settled>({1, 2}).settlement;
-  CHECK(settlement.end == loss);
-  CHECK(settlement.next == Next::next_round);
-  CHECK(settlement.machines == std::vector<MachineWord>{{0, "host1", "report of 1"},
-                                                        {1, "host2", "report of 2"},
-                                                        {2, "host3", ""}});
+  const auto round_result = all_heard<Settled>({1, 2}).round_result;
+  CHECK(round_result.end == loss);
+  CHECK(round_result.next == Next::next_round);
+  CHECK(round_result.machines == std::vector<ReportedMachine>{{0, "host1", "report of 1"},
+                                                              {1, "host2", "report of 2"},
+                                                              {2, "host3", ""}});
 }
 
 TEST_CASE_FIXTURE(Elastic, "a machine whose workers have succeeded may leave, others may not") {
@@ -99,12 +99,12 @@ TEST_CASE_FIXTURE(Elastic, "a machine whose workers have succeeded may leave, ot
   check_no_more({2, 3});
   SUBCASE("the rest succeeds") {
     report({3});
-    CHECK(all_heard<Settled>({2, 3}).settlement == Settlement{});
+    CHECK(all_heard<Settled>({2, 3}).round_result == RoundResult{});
   }
   SUBCASE("another one is lost") {
     world.lose(3);
     CHECK(world.heard<Ends>(2).end.cause == Cause::membership);
-    CHECK(world.heard<Settled>(2).settlement.next == Next::next_round);
+    CHECK(world.heard<Settled>(2).round_result.next == Next::next_round);
   }
 }
 
@@ -127,9 +127,9 @@ TEST_CASE_FIXTURE(Fixture, "the first end is the end on all machines") {
   const AttemptEnd end{1, "host2", 137, false, Cause::worker, "rank 3 on host2 was killed"};
   CHECK(all_heard<Ends>({1, 2}).end == end);
   report({1, 2}, true);
-  const auto settlement = all_heard<Settled>({1, 2}).settlement;
-  CHECK(settlement.end == end);
-  CHECK(settlement.machines.size() == 2);
+  const auto round_result = all_heard<Settled>({1, 2}).round_result;
+  CHECK(round_result.end == end);
+  CHECK(round_result.machines.size() == 2);
   check_no_more({1, 2});
 }
 
@@ -140,7 +140,7 @@ TEST_CASE_FIXTURE(Fixture, "failed workers are restarted while restarts are left
     world.say(1, End{{.exit_status = 9, .restarts = true, .reason = "rank 0 failed"}});
     CHECK(all_heard<Ends>({1, 2}).end.restarts == (restarts < 2));
     report({1, 2}, true);
-    CHECK(all_heard<Settled>({1, 2}).settlement.next ==
+    CHECK(all_heard<Settled>({1, 2}).round_result.next ==
           (restarts < 2 ? Next::next_round : Next::finished));
     if (restarts < 2) {
       rejoin({1, 2});
@@ -170,7 +170,7 @@ TEST_CASE_FIXTURE(Fixture, "a report of failure ends the attempt by itself") {
   CHECK(all_heard<Ends>({1, 2}).end ==
         AttemptEnd{1, "host2", 1, false, Cause::worker, "the workers of machine 1 (host2) failed"});
   report({1});
-  CHECK(all_heard<Settled>({1, 2}).settlement.machines.size() == 2);
+  CHECK(all_heard<Settled>({1, 2}).round_result.machines.size() == 2);
 }
 
 TEST_CASE_FIXTURE(Fixture, "the end of the job cancels a planned restart") {
@@ -186,20 +186,20 @@ TEST_CASE_FIXTURE(Fixture, "the end of the job cancels a planned restart") {
     CHECK(end.reason == "rank 0 failed");
     CHECK_FALSE(end.restarts);
     report({1}, true);
-    const auto settlement = all_heard<Settled>({1, 2}).settlement;
-    CHECK(settlement.end == end);
-    CHECK(settlement.next == Next::finished);
+    const auto round_result = all_heard<Settled>({1, 2}).round_result;
+    CHECK(round_result.end == end);
+    CHECK(round_result.next == Next::finished);
   }
   SUBCASE("while machines join again") {
     report({1, 2}, true);
-    CHECK(all_heard<Settled>({1, 2}).settlement.next == Next::next_round);
+    CHECK(all_heard<Settled>({1, 2}).round_result.next == Next::next_round);
     rejoin({1});
     world.heard<Waiting>(1);
     world.say(2, End{stop});
-    CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{stop, {}, Next::finished});
+    CHECK(all_heard<Settled>({1, 2}).round_result == RoundResult{stop, {}, Next::finished});
     rejoin({2});  // crossed the cancellation
     world.say(1, End{stop});
-    world.say(1, Insist{});
+    world.say(1, ForceStop{});
     check_no_more({1, 2});
   }
 }
@@ -215,9 +215,9 @@ TEST_CASE_FIXTURE(Elastic, "a stopped machine leaves the job, and the others con
   report({1, 3});
   check_no_more({1, 3});
   report({2});
-  CHECK(world.heard<Settled>(2).settlement ==
-        Settlement{stop, {{1, "host2", "report of 2"}}, Next::finished});
-  CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::next_round);
+  CHECK(world.heard<Settled>(2).round_result ==
+        RoundResult{stop, {{1, "host2", "report of 2"}}, Next::finished});
+  CHECK(all_heard<Settled>({1, 3}).round_result.next == Next::next_round);
   rejoin({1, 3});
   formed({1, 3});
   world.say(2, End{stop});
@@ -225,7 +225,7 @@ TEST_CASE_FIXTURE(Elastic, "a stopped machine leaves the job, and the others con
   world.say(3, End{stop});  // fewer than the minimum would be left
   CHECK(all_heard<Ends>({1, 3}).end.cause == Cause::stop);
   report({1, 3});
-  CHECK(all_heard<Settled>({1, 3}).settlement.next == Next::finished);
+  CHECK(all_heard<Settled>({1, 3}).round_result.next == Next::finished);
 }
 
 TEST_CASE_FIXTURE(Fixture, "a force stop is sent to the other machines, once") {
@@ -233,22 +233,21 @@ TEST_CASE_FIXTURE(Fixture, "a force stop is sent to the other machines, once") {
   run({1, 2});
   enter({3});
   world.forget_what_was_heard();
-  world.say(1, Insist{});
+  world.say(1, ForceStop{});
   world.heard<Insisted>(2);
-  world.say(2, Insist{});
-  world.say(3, Insist{});
+  world.say(2, ForceStop{});
+  world.say(3, ForceStop{});
   check_no_more({1, 2, 3});
   world.say(1, End{{.exit_status = 9, .restarts = true}});
   report({1, 2});
   rejoin({1, 2});
   formed({1, 2});
-  world.say(2, Insist{});
+  world.say(2, ForceStop{});
   world.heard<Insisted>(1);
   check_no_more({1, 2});
 }
 
-TEST_CASE_FIXTURE(Fixture,
-                  "machines that do not report in time end the job instead of a restart") {
+TEST_CASE_FIXTURE(Fixture, "machines that do not report in time end the job instead of a restart") {
   terms.max_restarts = 1;
   run({1, 2});
   world.say(1, End{{.exit_status = 9, .restarts = true}});
@@ -257,12 +256,12 @@ TEST_CASE_FIXTURE(Fixture,
   world.wait(94s, {1, 2});
   check_no_more({1, 2});
   world.wait(1s, {1, 2});
-  const auto settlement = all_heard<Settled>({1, 2}).settlement;
-  CHECK(settlement.end ==
+  const auto round_result = all_heard<Settled>({1, 2}).round_result;
+  CHECK(round_result.end ==
         AttemptEnd{1, "host2", 1, false, Cause::other,
                    "the workers of machine 1 (host2) did not stop in time for the restart"});
-  CHECK(settlement.machines ==
-        std::vector<MachineWord>{{0, "host1", "report of 1"}, {1, "host2", ""}});
+  CHECK(round_result.machines ==
+        std::vector<ReportedMachine>{{0, "host1", "report of 1"}, {1, "host2", ""}});
   report({2});
   check_no_more({1, 2});
 }
@@ -278,16 +277,16 @@ TEST_CASE_FIXTURE(Fixture, "if not all reports fit, those of failures are sent")
     world.say(agent, Report{agent % 100 == 99, std::string(4000, 'x')});
   }
   world.heard<Ends>(0);
-  const auto machines = world.heard<Settled>(0).settlement.machines;
+  const auto machines = world.heard<Settled>(0).round_result.machines;
   std::size_t bytes = 0;
   std::size_t failed = 0;
-  for (const MachineWord& word : machines) {
+  for (const ReportedMachine& word : machines) {
     bytes += word.report.size();
     failed += word.report.empty() ? 0 : 1;
   }
   CHECK(bytes <= 64 << 10);
   CHECK(failed == 16);
-  CHECK(std::ranges::count(machines, 99, &MachineWord::machine_rank) == 1);
+  CHECK(std::ranges::count(machines, 99, &ReportedMachine::machine_rank) == 1);
 }
 
 // Jobs.
@@ -299,10 +298,9 @@ TEST_CASE_FIXTURE(Elastic, "a finished elastic job refuses late machines for a w
   world.lose(2);
   world.wait(7s);
   enter({3});
-  CHECK(
-      world.heard<Dropped>(3) ==
-      Dropped{Why::over,
-              "the job 'run' has ended 7 s ago; start a new job with another --rdzv_id"});
+  CHECK(world.heard<Dropped>(3) ==
+        Dropped{Why::over,
+                "the job 'run' has ended 7 s ago; start a new job with another --rdzv_id"});
   world.wait(23s);
   CHECK(world.num_jobs() == 0);
   CHECK_FALSE(world.has_deadline());
@@ -337,8 +335,7 @@ TEST_CASE_FIXTURE(Elastic, "only the most recent finished jobs are remembered, a
   CHECK(world.num_jobs() == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture,
-                  "the next job may have the same run id while the last one is closing") {
+TEST_CASE_FIXTURE(Fixture, "the next job may have the same run id while the last one is closing") {
   run({1, 2});
   report({1, 2});
   all_heard<Settled>({1, 2});
@@ -350,7 +347,7 @@ TEST_CASE_FIXTURE(Fixture,
   world.lose(2);
   CHECK(world.num_jobs() == 1);
   report({3, 4});
-  CHECK(all_heard<Settled>({3, 4}).settlement == Settlement{});
+  CHECK(all_heard<Settled>({3, 4}).round_result == RoundResult{});
 }
 
 TEST_CASE_FIXTURE(Fixture, "a silent agent of a finished job is dropped") {

@@ -11,7 +11,7 @@ using test::Elastic;
 using test::Fixture;
 using test::Ids;
 using Cause = AttemptEnd::Cause;
-using Next = Settlement::Next;
+using Next = RoundResult::Next;
 using Why = Dropped::Why;
 using namespace std::chrono_literals;
 
@@ -89,7 +89,7 @@ TEST_CASE_FIXTURE(Elastic, "deadlines are met without heartbeats") {
   world.say(1, End{{.cause = Cause::other}});
   all_heard<Ends>({1, 2});
   world.wait(7s);
-  CHECK(all_heard<Settled>({1, 2}).settlement.next == Next::finished);
+  CHECK(all_heard<Settled>({1, 2}).round_result.next == Next::finished);
 }
 
 TEST_CASE_FIXTURE(Elastic,
@@ -117,7 +117,7 @@ TEST_CASE_FIXTURE(Elastic,
   world.heard<Ends>(1);
   world.heard<Ends>(2);
   world.heard<Ends>(3);
-  CHECK(all_heard<Settled>({1, 2, 3}).settlement.next == Next::next_round);
+  CHECK(all_heard<Settled>({1, 2, 3}).round_result.next == Next::next_round);
   rejoin({1, 2});
   world.wait(59s, {1, 2, 3});
   world.forget_what_was_heard();
@@ -143,12 +143,12 @@ TEST_CASE_FIXTURE(Fixture, "a spare machine waits without a limit and replaces a
                                                "machine 0 (host1) is lost: its connection has "
                                                "ended"});
   report({2});
-  CHECK(world.heard<Settled>(2).settlement.next == Next::next_round);
+  CHECK(world.heard<Settled>(2).round_result.next == Next::next_round);
   world.wait(59s, {2, 3});
   rejoin({2});
   CHECK(formed({2, 3}).restart_count == 0);
   report({2, 3});
-  CHECK(all_heard<Settled>({2, 3}).settlement == Settlement{});
+  CHECK(all_heard<Settled>({2, 3}).round_result == RoundResult{});
 }
 
 TEST_CASE_FIXTURE(Fixture, "machines of the last round have priority over waiting ones") {
@@ -186,7 +186,7 @@ TEST_CASE_FIXTURE(Elastic, "after workers have succeeded, a new machine causes n
   world.heard<Welcome>(3);
   CHECK(world.heard<Waiting>(3).text == "waiting for the next round: machines are running");
   report({2});
-  CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{});
+  CHECK(all_heard<Settled>({1, 2}).round_result == RoundResult{});
   CHECK(world.heard<Dropped>(3).why == Why::over);
 }
 
@@ -204,8 +204,8 @@ TEST_CASE_FIXTURE(Fixture, "10,000 machines form a round") {
   const double took = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
   CHECK(out.size() == agents.size() + 1);
   std::size_t bytes = 0;
-  for (const Letter& letter : out) {
-    bytes += letter.frame->size();
+  for (const OutgoingMessage& outgoing : out) {
+    bytes += outgoing.frame->size();
   }
   CHECK(bytes < 100 * agents.size());
   MESSAGE("10000 machines: " << took << " s of CPU time, " << bytes << " bytes");

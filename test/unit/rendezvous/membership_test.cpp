@@ -8,7 +8,7 @@ using rendezvous::test::error_of;
 using test::Fixture;
 using test::Static;
 using Cause = AttemptEnd::Cause;
-using Next = Settlement::Next;
+using Next = RoundResult::Next;
 using Why = Dropped::Why;
 using namespace std::chrono_literals;
 
@@ -21,7 +21,7 @@ TEST_CASE_FIXTURE(Fixture, "a round is formed when all machines have joined, in 
   CHECK(world.heard<Welcome>(1) == Welcome{1s, 5s});
   CHECK(world.heard<Formed>(1).round == Round{0, 0, 0, {2, 2}, "10.0.0.1", 2001, secret(1)});
   report({1, 2});
-  CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{});
+  CHECK(all_heard<Settled>({1, 2}).round_result == RoundResult{});
   check_no_more({1, 2});
   world.lose(1);
   CHECK(world.num_jobs() == 1);
@@ -82,7 +82,7 @@ TEST_CASE_FIXTURE(Fixture, "after the first round only the machine that differs 
   CHECK(world.heard<Dropped>(3).why == Why::config);
   check_no_more({1, 2, 3});
   report({1, 2});
-  CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{});
+  CHECK(all_heard<Settled>({1, 2}).round_result == RoundResult{});
 }
 
 TEST_CASE_FIXTURE(Fixture, "a wrong total of processes is refused on every machine") {
@@ -110,8 +110,7 @@ TEST_CASE_FIXTURE(Fixture, "a wrong first message is a violation and creates no 
   CHECK(world.num_jobs() == 0);
 }
 
-TEST_CASE_FIXTURE(Fixture,
-                  "a message that no race explains is a violation and changes nothing") {
+TEST_CASE_FIXTURE(Fixture, "a message that no race explains is a violation and changes nothing") {
   enter({1});
   CHECK(contains(error_of([&] { enter({1}); }), "protocol: an agent sent a second Enter message"));
   CHECK(contains(error_of([&] { rejoin({1}); }), "protocol: "));
@@ -122,7 +121,7 @@ TEST_CASE_FIXTURE(Fixture,
   report({1});
   CHECK(contains(error_of([&] { report({1}); }), "protocol: "));
   report({2});
-  CHECK(all_heard<Settled>({1, 2}).settlement == Settlement{});
+  CHECK(all_heard<Settled>({1, 2}).round_result == RoundResult{});
 }
 
 // Given ranks.
@@ -329,7 +328,7 @@ TEST_CASE_FIXTURE(Static, "an end before the first round concerns one machine on
   world.forget_what_was_heard();
   const AttemptEnd stop{-1, "host1", 143, false, Cause::stop, "stopped by SIGTERM"};
   world.say(1, End{stop});
-  CHECK(world.heard<Settled>(1).settlement == Settlement{stop, {}, Next::finished});
+  CHECK(world.heard<Settled>(1).round_result == RoundResult{stop, {}, Next::finished});
   check_no_more({0});
   enter({2});
   world.say(9, introduction(1));
@@ -375,10 +374,10 @@ TEST_CASE_FIXTURE(Static, "a lost machine ends the job") {
   report({0});
   check_no_more({0});
   report({2}, true);
-  CHECK(all_heard<Settled>({0, 2}).settlement ==
-        Settlement{end,
-                   {{0, "host0", "report of 0"}, {1, "host1", ""}, {2, "host2", "report of 2"}},
-                   Next::finished});
+  CHECK(all_heard<Settled>({0, 2}).round_result ==
+        RoundResult{end,
+                    {{0, "host0", "report of 0"}, {1, "host1", ""}, {2, "host2", "report of 2"}},
+                    Next::finished});
 }
 
 TEST_CASE_FIXTURE(Static, "a machine that is lost during a restart ends the job, at any moment") {
@@ -400,7 +399,7 @@ TEST_CASE_FIXTURE(Static, "a machine that is lost during a restart ends the job,
     world.forget_what_was_heard();
     world.lose(1);
   }
-  const auto settled = all_heard<Settled>({0, 2}).settlement;
+  const auto settled = all_heard<Settled>({0, 2}).round_result;
   CHECK(settled.next == Next::finished);
   CHECK(contains(settled.end->reason, "the connection to machine 1 (host1) is lost"));
 }

@@ -34,7 +34,7 @@ const std::vector<AgentMessage> kAgentMessages{
     Rejoin{65535},
     Beat{},
     End{kEnd},
-    Insist{},
+    ForceStop{},
     Report{true, std::string("a\0b", 3)},
     Leave{},
 };
@@ -46,7 +46,7 @@ const std::vector<ServerMessage> kServerMessages{
     Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234, kSecret}},
     Ends{kEnd},
     Insisted{},
-    Settled{{kEnd, {{0, "node0", "{}"}, {1, "node1", ""}}, Settlement::Next::next_round}},
+    Settled{{kEnd, {{0, "node0", "{}"}, {1, "node1", ""}}, RoundResult::Next::next_round}},
     Settled{},
     Dropped{Dropped::Why::lost, "it was silent"},
 };

@@ -195,19 +195,19 @@ void Simulation::arrive_at_server(AgentId id) {
 
 void Simulation::post(const Outbox& out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
-    const Letter& letter = out[i];
+    const OutgoingMessage& outgoing = out[i];
     check_round(out, i);
-    const auto found = links_.find(letter.to);
+    const auto found = links_.find(outgoing.to);
     if (found == links_.end()) {
       continue;
     }
-    found->second.to_agent.push_back(letter.frame);
-    after(latency(), [this, id = letter.to] { arrive_at_agent(id); });
-    if (letter.is_last) {
-      seats_[letter.to].is_gone = true;
+    found->second.to_agent.push_back(outgoing.frame);
+    after(latency(), [this, id = outgoing.to] { arrive_at_agent(id); });
+    if (outgoing.is_last) {
+      seats_[outgoing.to].is_gone = true;
       found->second.server_has_closed = true;
       found->second.to_agent.push_back(nullptr);
-      after(latency(), [this, id = letter.to] { arrive_at_agent(id); });
+      after(latency(), [this, id = outgoing.to] { arrive_at_agent(id); });
     }
   }
 }
@@ -287,7 +287,7 @@ void Simulation::check_seat(AgentId id, const ServerMessage& message) {
                          kServerWords.at(message.index())));
   }
   const auto* settled = std::get_if<Settled>(&message);
-  if (settled != nullptr && settled->settlement.next == Settlement::Next::finished) {
+  if (settled != nullptr && settled->round_result.next == RoundResult::Next::finished) {
     seat.is_taken = false;
   } else if (settled != nullptr && seat.is_taken) {
     violated(fmt::format("agent {} is told to rejoin and has not reported", id));

@@ -130,7 +130,7 @@ class Simulation {
   void hear(Machine& machine, ServerMessage message);
   void hear_formed(Machine& machine, const Round& round);
   void hear_ends(Machine& machine, const AttemptEnd& end);
-  void hear_settled(Machine& machine, const Settlement& settlement);
+  void hear_settled(Machine& machine, const RoundResult& round_result);
   void lose_server(Machine& machine);
   void hang_up(Machine& machine);
   void hang_up_and_restart(Machine& machine);

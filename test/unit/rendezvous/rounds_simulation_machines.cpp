@@ -96,7 +96,7 @@ void Simulation::hear(Machine& machine, ServerMessage message) {
   } else if (const auto* ends = std::get_if<Ends>(&message)) {
     hear_ends(machine, ends->end);
   } else if (const auto* settled = std::get_if<Settled>(&message)) {
-    hear_settled(machine, settled->settlement);
+    hear_settled(machine, settled->round_result);
   } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
     note(machine.enter.machine.host + " is dropped: " + dropped->reason);
     if (dropped->why == Dropped::Why::lost && now_ >= calm_from_) {
@@ -150,8 +150,8 @@ void Simulation::hear_ends(Machine& machine, const AttemptEnd& end) {
   }
 }
 
-void Simulation::hear_settled(Machine& machine, const Settlement& settlement) {
-  if (settlement.next == Settlement::Next::finished) {
+void Simulation::hear_settled(Machine& machine, const RoundResult& round_result) {
+  if (round_result.next == RoundResult::Next::finished) {
     change(machine, State::finished);
     plan(machine, up_to(2s), &Simulation::hang_up_and_restart);
     return;
@@ -272,7 +272,7 @@ void Simulation::disturb(Machine& machine) {
       break;
     case 6:
       if (machine.state == State::running || machine.state == State::ending) {
-        say(machine, Insist{});
+        say(machine, ForceStop{});
       }
       break;
     case 7:

@@ -91,14 +91,14 @@ class World {
     deliver(out);
   }
   void deliver(const Outbox& out) {
-    for (const Letter& letter : out) {
-      std::string_view bytes = *letter.frame;
+    for (const OutgoingMessage& outgoing : out) {
+      std::string_view bytes = *outgoing.frame;
       ServerMessage message = *take_server_message(bytes);
-      if (letter.is_last) {
-        dropped_.insert(letter.to);
+      if (outgoing.is_last) {
+        dropped_.insert(outgoing.to);
       }
       if (!std::holds_alternative<Beat>(message)) {
-        inboxes_[letter.to].push_back(std::move(message));
+        inboxes_[outgoing.to].push_back(std::move(message));
       }
     }
   }

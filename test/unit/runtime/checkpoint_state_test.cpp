@@ -1,9 +1,9 @@
 #include "acc/base/flight_record.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/open/open.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
 #include "acc/runtime/checkpoint_series.hpp"
-#include "checkpoint/catalog/open.hpp"
-#include "checkpoint/catalog/tensor_reader.hpp"
 #include "support/run_ranks.hpp"
 #include "support/temporary_folder.hpp"
 

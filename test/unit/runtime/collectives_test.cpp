@@ -370,8 +370,7 @@ TEST_CASE("among different collectives, the one of the fewest ranks is reported 
   for (const auto& each : cases) {
     CAPTURE(each.calls);
     const auto difference = acc::collectives::call_difference(7, "shm", each.ranks_by_call);
-    CHECK(difference.reason ==
-          "collective number 7 of shm differs: " + std::string(each.calls));
+    CHECK(difference.reason == "collective number 7 of shm differs: " + std::string(each.calls));
     CHECK(difference.at_fault == each.at_fault);
   }
 }

@@ -112,7 +112,7 @@ TEST_CASE("memory is zero-filled, aligned, and counted by purpose") {
   CHECK(weights->as<float>()[249] == 0.0F);
   {
     const auto moments = device->allocate(3000, "moments");
-    const MemoryFigures figures = device->memory();
+    const MemoryMetrics figures = device->memory();
     CHECK(figures.allocated == 4000);
     REQUIRE(figures.holders.size() == 2);
     CHECK(figures.holders[0].what == "moments");

@@ -1,4 +1,4 @@
-#include "precision/policy.hpp"
+#include "sharding/policy.hpp"
 
 #include "acc/base/error.hpp"
 

@@ -166,7 +166,8 @@ TEST_CASE("wrap policies: unset, by class, all classes, none") {
   CHECK_THROWS_WITH_AS(
       wrapped(WrapPolicy::transformer_based, tree, {"Block", "Layer"}),
       doctest::Contains("names Layer, but no unit of this model has such a class; the model has "
-                        "Block, Mlp, Net."), acc::Error);
+                        "Block, Mlp, Net."),
+      acc::Error);
 }
 
 TEST_CASE("parameters of unwrapped modules belong to the nearest wrapped ancestor") {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "acc/launcher/face.hpp"
+#include "acc/launcher/front_end.hpp"
 #include "acc/launcher/sub_command.hpp"
 
 #include <span>
@@ -12,9 +12,9 @@ namespace acc::launcher {
 
 /// What acclaunch was asked to do: start workers through a front end, or run a subcommand.
 struct CommandLine {
-  const Face* face = nullptr;
+  const FrontEnd* front_end = nullptr;
   const SubCommand* sub_command = nullptr;  ///< takes precedence over `face` if not null
-  bool names_face = false;                  ///< `acclaunch torchrun`, or a link of that name
+  bool names_front_end = false;             ///< `acclaunch torchrun`, or a link of that name
   std::span<const std::string> arguments;   ///< the arguments after the words that selected it
 };
 

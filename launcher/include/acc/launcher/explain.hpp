@@ -14,11 +14,11 @@ std::string explain(const LaunchPlan& plan, const plugins::Environment& parent);
 
 /// Returns the same as one JSON object, described in docs/explain.md. `face` is the name of the
 /// front end.
-std::string explain_json(std::string_view face, const LaunchPlan& plan,
+std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                          const plugins::Environment& parent);
 
 /// Returns the JSON object for a command line that was rejected with this error message.
-std::string explain_refusal_json(std::string_view face, const std::string& message);
+std::string explain_refusal_json(std::string_view front_end, const std::string& message);
 
 /// Markdown tables generated from the settings table and the list of variables: the contents of
 /// docs/environment.md and docs/configuration.md.

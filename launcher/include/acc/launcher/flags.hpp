@@ -18,13 +18,13 @@ struct Flags {
     std::string written;  ///< the flag as the user spelled it, for messages
   };
 
-  bool wants_help = false;     ///< --help or -h; nothing after it was parsed
-  bool wants_version = false;  ///< --version
-  std::vector<Value> values;   ///< in command-line order; the last value of a key counts
-  std::string program;         ///< empty: none was given
-  bool needs_program = true;   ///< false for `explain`, which can work without a program
+  bool wants_help = false;             ///< --help or -h; nothing after it was parsed
+  bool wants_version = false;          ///< --version
+  std::vector<Value> values;           ///< in command-line order; the last value of a key counts
+  std::string program;                 ///< empty: none was given
+  bool needs_program = true;           ///< false for `explain`, which can work without a program
   bool one_process_a_machine = false;  ///< default of one worker per machine, for `doctor`
-  std::vector<std::string> arguments;      ///< arguments after the program
+  std::vector<std::string> arguments;  ///< arguments after the program
   std::vector<std::string> own_arguments;  ///< arguments before the program
   std::vector<std::string> typed;          ///< all arguments, after the front end's name
   plugins::Faults faults;                  ///< unknown flags and missing values

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "acc/launcher/placement.hpp"
-#include "acc/launcher/start_plan.hpp"
+#include "acc/launcher/remote_launch_plan.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/plugins/settings.hpp"
 
@@ -88,7 +88,7 @@ struct AppendedFile {
 
 /// Rank slot of a launcher that was started once per rank: its position among the launchers of its
 /// machine.
-struct Seat {
+struct RankSlot {
   int local_rank = 0;
   int local_world_size = 1;
   int node_rank = 0;
@@ -139,12 +139,12 @@ struct LaunchPlan {
   JobManager manager;
   /// Set if the job manager started one launcher per rank. num_machines, machine_rank and
   /// num_processes then count launchers, each of which has one worker.
-  std::optional<Seat> seat;
+  std::optional<RankSlot> rank_slot;
   /// Set if this process only starts launchers on other machines. The rest of the plan is then
   /// used for its faults and notices only.
-  std::optional<StartPlan> start;
+  std::optional<RemoteLaunchPlan> start;
   /// Standard input carries the control messages of the acclaunch that started this one
-  /// (start/control_message.hpp). Workers do not get it.
+  /// (remote_launch/control_message.hpp). Workers do not get it.
   bool is_controlled = false;
 
   std::optional<int> stdin_rank = 0;  ///< rank that reads standard input; empty: none
@@ -158,7 +158,7 @@ struct LaunchPlan {
   std::chrono::seconds time_limit{0};         ///< for the whole job; 0: none
   std::chrono::seconds restart_backoff{60};   ///< longest pause before a restart
   std::chrono::seconds stuck_timeout{0};      ///< limit for uninterruptible sleep; 0: no limit
-  bool keeps_exit_status = true;  ///< exit with the failed worker's status; else with 1
+  bool keeps_exit_status = true;              ///< exit with the failed worker's status; else with 1
 
   OutputPlan output;
 

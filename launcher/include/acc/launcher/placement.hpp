@@ -13,12 +13,12 @@ namespace acc::launcher {
 /// workers on the CPU: they are spread evenly over the physical cores, node by node, and "the node"
 /// is the one that a worker's first core belongs to.
 enum class NumaBinding {
-  none,       ///< no binding
-  affinity,   ///< Accelerate's --enable_cpu_affinity. With GPUs: like `node`, but a worker whose
-              ///< node is unknown runs unbound. On the CPU: an equal part of the physical cores.
-  node,       ///< all CPUs of the node
-  socket,     ///< all CPUs of the node's socket
-  exclusive,  ///< physical cores of the node that no other worker or GPU of the node uses
+  none,          ///< no binding
+  affinity,      ///< Accelerate's --enable_cpu_affinity. With GPUs: like `node`, but a worker whose
+                 ///< node is unknown runs unbound. On the CPU: an equal part of the physical cores.
+  node,          ///< all CPUs of the node
+  socket,        ///< all CPUs of the node's socket
+  exclusive,     ///< physical cores of the node that no other worker or GPU of the node uses
   core_complex,  ///< CPUs of one last-level cache of the node: the largest first, then round robin
 };
 

@@ -11,7 +11,7 @@ std::string name_of(const OwnVariable& variable) {
   return std::string(variable.name);
 }
 
-void check(const ClusterPlace& place) {
+void check(const JobEnvironment& place) {
   if (!place.num_nodes || !place.address || !place.port) {
     throw Error(Errc::config, place.node_rank->where + " needs " +
                                   name_of(variables::num_machines) + ", " +
@@ -31,17 +31,17 @@ void check(const ClusterPlace& place) {
 
 }  // namespace
 
-std::optional<ClusterPlace> place_of_acclaunch(const JobVariables& job, const HostFacts&) {
+std::optional<JobEnvironment> place_of_acclaunch(const JobVariables& job, const HostFacts&) {
   using namespace variables;
   const auto machine = job.number(name_of(machine_rank));
   if (!machine) {
     return std::nullopt;
   }
-  ClusterPlace place;
+  JobEnvironment place;
   const auto id = job.text(name_of(job_id));
   place.manager = {"acclaunch", "acclaunch job" + (id ? " " + id->value : ""), machine->where, true,
                    false};
-  place.run_id = id.value_or(Said<std::string>{});
+  place.run_id = id.value_or(Sourced<std::string>{});
   place.node_rank = machine;
   place.num_nodes = job.number(name_of(num_machines));
   place.address = job.text(name_of(main_process_ip));

@@ -3,12 +3,12 @@
 
 namespace acc::launcher {
 
-std::optional<ClusterPlace> place_of_flux(const JobVariables& job, const HostFacts&) {
+std::optional<JobEnvironment> place_of_flux(const JobVariables& job, const HostFacts&) {
   const auto id = job.text("FLUX_JOB_ID");
   if (!id || !job.has("FLUX_TASK_RANK")) {
     return std::nullopt;
   }
-  ClusterPlace place;
+  JobEnvironment place;
   place.manager = {"Flux", "Flux job " + id->value, "FLUX_JOB_ID, FLUX_TASK_RANK", true, true};
   read_task(job, {"FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", ""}, place);
   place.num_nodes = job.number("FLUX_JOB_NNODES");

@@ -2,8 +2,9 @@
 // node rank and the host of mpiexec are only in the command line of hydra_pmi_proxy, the process
 // that mpiexec runs on each machine, so it is read from the list of ancestor processes.
 #include "acc/base/error.hpp"
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 #include "cluster/managers/managers.hpp"
-#include "plan/given.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -25,7 +26,8 @@ const CommandLine* find_program(const HostFacts& facts, std::string_view start) 
 }
 
 /// Returns the value of an option of hydra_pmi_proxy, or empty.
-std::optional<Said<std::string>> proxy_option(const HostFacts& facts, const std::string& option) {
+std::optional<Sourced<std::string>> proxy_option(const HostFacts& facts,
+                                                 const std::string& option) {
   const CommandLine* proxy = find_program(facts, "hydra_pmi_proxy");
   if (proxy == nullptr) {
     return std::nullopt;
@@ -34,15 +36,15 @@ std::optional<Said<std::string>> proxy_option(const HostFacts& facts, const std:
   if (found == proxy->end() || found + 1 == proxy->end()) {
     return std::nullopt;
   }
-  return Said<std::string>{*(found + 1), "hydra_pmi_proxy " + option};
+  return Sourced<std::string>{*(found + 1), "hydra_pmi_proxy " + option};
 }
 
 /// Returns the node rank. In a Slurm job MPICH's proxy gets -1, and a variable has the rank
 /// instead.
-std::optional<Said<int>> node_rank(const JobVariables& job, const HostFacts& facts) {
+std::optional<Sourced<int>> node_rank(const JobVariables& job, const HostFacts& facts) {
   const auto option = proxy_option(facts, "--proxy-id");
   const auto number = option ? read_number(option->value) : std::nullopt;
-  return number ? std::optional(Said<int>{*number, option->where})
+  return number ? std::optional(Sourced<int>{*number, option->where})
                 : job.number("HYDRA_BSTRAP_PROXY_ID");
 }
 
@@ -52,11 +54,11 @@ bool is_started_by_mpiexec(const HostFacts& facts) {
 
 }  // namespace
 
-std::optional<ClusterPlace> place_of_hydra(const JobVariables& job, const HostFacts& facts) {
+std::optional<JobEnvironment> place_of_hydra(const JobVariables& job, const HostFacts& facts) {
   if (!job.has("PMI_RANK") || !job.has("PMI_SIZE") || !job.has("MPI_LOCALNRANKS")) {
     return std::nullopt;
   }
-  ClusterPlace place;
+  JobEnvironment place;
   const auto intel = job.text("I_MPI_HYDRA_UUID");
   const auto control = proxy_option(facts, "--control-port");
   const auto id = first_of(intel, control);

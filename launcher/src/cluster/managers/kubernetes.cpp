@@ -28,11 +28,12 @@ std::string job_of_pod(const std::string& hostname) {
 }
 
 /// Returns the place of a pod of a PyTorchJob. Its variables count pods, not workers. Inside a
-/// worker they would count workers, but then LOCAL_RANK is set and find_place does not get here.
-std::optional<ClusterPlace> place_in_pytorch_job(const JobVariables& job,
-                                                 const std::string& detected_by,
-                                                 const std::string& hostname) {
-  ClusterPlace place;
+/// worker they would count workers, but then LOCAL_RANK is set and find_job_environment does not
+/// get here.
+std::optional<JobEnvironment> place_in_pytorch_job(const JobVariables& job,
+                                                   const std::string& detected_by,
+                                                   const std::string& hostname) {
+  JobEnvironment place;
   const std::string name = is_pod(job) ? job_of_pod(hostname) : "";
   place.manager = {is_pod(job) ? "Kubernetes" : "PyTorchJob",
                    "PyTorchJob" + (name.empty() ? "" : " " + name), detected_by, false, false};
@@ -44,8 +45,9 @@ std::optional<ClusterPlace> place_in_pytorch_job(const JobVariables& job,
 
 }  // namespace
 
-std::optional<ClusterPlace> place_of_pytorch_job(const JobVariables& job, const HostFacts& facts) {
-  std::optional<ClusterPlace> place;
+std::optional<JobEnvironment> place_of_pytorch_job(const JobVariables& job,
+                                                   const HostFacts& facts) {
+  std::optional<JobEnvironment> place;
   if (job.has("PET_NNODES") && job.has("PET_MASTER_ADDR")) {
     place = place_in_pytorch_job(job, "PET_NNODES, PET_MASTER_ADDR", facts.hostname);
     place->num_nodes = job.number_or_range("PET_NNODES");
@@ -66,12 +68,13 @@ std::optional<ClusterPlace> place_of_pytorch_job(const JobVariables& job, const 
   return place;
 }
 
-std::optional<ClusterPlace> place_of_indexed_job(const JobVariables& job, const HostFacts& facts) {
+std::optional<JobEnvironment> place_of_indexed_job(const JobVariables& job,
+                                                   const HostFacts& facts) {
   const auto index = job.number("JOB_COMPLETION_INDEX");
   if (!index || !is_pod(job)) {
     return std::nullopt;
   }
-  ClusterPlace place;
+  JobEnvironment place;
   place.manager = {"Kubernetes", "Kubernetes Job", "JOB_COMPLETION_INDEX, KUBERNETES_SERVICE_HOST",
                    false, false};
   place.node_rank = index;

@@ -1,8 +1,9 @@
 // LSF: jobs of bsub, and tasks of jsrun in such a job.
 #include "acc/base/error.hpp"
+#include "acc/base/sourced.hpp"
+#include "acc/base/text.hpp"
 #include "cluster/host_counts.hpp"
 #include "cluster/managers/managers.hpp"
-#include "plan/given.hpp"
 
 #include <sstream>
 
@@ -10,7 +11,7 @@ namespace acc::launcher {
 namespace {
 
 /// Parses LSB_MCPU_HOSTS, `h1 4 h2 4`.
-HostCounts read_host_numbers(const Said<std::string>& list) {
+HostCounts read_host_numbers(const Sourced<std::string>& list) {
   HostCounts found;
   std::istringstream words(list.value);
   for (std::string host; words >> host;) {
@@ -18,7 +19,7 @@ HostCounts read_host_numbers(const Said<std::string>& list) {
     words >> text;
     const auto count = read_number(text);
     if (!count) {
-      throw bad_value({list.where, list.value}, "hosts and numbers of slots, as in h1 4 h2 4");
+      throw bad_value({list.value, list.where}, "hosts and numbers of slots, as in h1 4 h2 4");
     }
     found.add(host, *count);
   }
@@ -83,11 +84,11 @@ std::optional<Allocation> lsf_allocation(const JobVariables& job) {
   return allocation;
 }
 
-std::optional<ClusterPlace> place_of_jsrun(const JobVariables& job, const HostFacts& facts) {
+std::optional<JobEnvironment> place_of_jsrun(const JobVariables& job, const HostFacts& facts) {
   if (!job.has("JSM_NAMESPACE_RANK") || !job.has("JSM_NAMESPACE_SIZE")) {
     return std::nullopt;
   }
-  ClusterPlace place;
+  JobEnvironment place;
   place.manager = {"jsrun", "jsrun", "JSM_NAMESPACE_RANK", true, true};
   read_task(job,
             {"JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", "JSM_NAMESPACE_LOCAL_RANK",
@@ -103,7 +104,7 @@ std::optional<ClusterPlace> place_of_jsrun(const JobVariables& job, const HostFa
   return place;
 }
 
-std::optional<ClusterPlace> place_of_lsf(const JobVariables& job, const HostFacts& facts) {
+std::optional<JobEnvironment> place_of_lsf(const JobVariables& job, const HostFacts& facts) {
   const auto allocation = lsf_allocation(job);
   return allocation ? std::optional(place_of_script(*allocation, facts.hostname)) : std::nullopt;
 }

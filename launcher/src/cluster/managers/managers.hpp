@@ -5,9 +5,9 @@
 
 namespace acc::launcher {
 
-/// Returns this process's place if the manager started it, else empty. find_place describes the
-/// errors.
-using FindPlace = std::optional<ClusterPlace>(const JobVariables& job, const HostFacts& facts);
+/// Returns this process's place if the manager started it, else empty. find_job_environment
+/// describes the errors.
+using FindPlace = std::optional<JobEnvironment>(const JobVariables& job, const HostFacts& facts);
 
 FindPlace place_of_acclaunch;
 FindPlace place_of_open_mpi;     ///< mpirun of Open MPI 4 and 5
@@ -30,15 +30,15 @@ struct TaskNames {
 
 /// Reads these variables into `place`. If all tasks are on this machine, it also sets one node and
 /// 127.0.0.1 as the address of rank 0. Throws Error(config) for invalid or contradictory values.
-void read_task(const JobVariables& job, const TaskNames& names, ClusterPlace& place);
+void read_task(const JobVariables& job, const TaskNames& names, JobEnvironment& place);
 
 /// Throws Error(config) if a rank is not below its count. Does nothing if either is unknown.
-void check_below(const std::optional<Said<int>>& rank, const std::optional<Said<int>>& count);
+void check_below(const std::optional<Sourced<int>>& rank, const std::optional<Sourced<int>>& count);
 
 /// Sets the address of rank 0 for a manager that reports only its own host, where rank 0 normally
 /// runs too. `here` is true if this process is on that machine. If rank 0 runs elsewhere, it gets a
 /// notice and no address.
-void expect_rank_0_at(const Said<std::string>& manager_host, bool here, ClusterPlace& place);
+void expect_rank_0_at(const Sourced<std::string>& manager_host, bool here, JobEnvironment& place);
 
 /// True for a task of srun; false for a script or shell that has an allocation.
 bool is_slurm_task(const JobVariables& job, const HostFacts& facts);

@@ -8,7 +8,7 @@ namespace {
 
 /// Returns the first address in mpirun's URI,
 /// `JOB;tcp://10.77.0.1,10.1.1.1:PORT;tcp6://[fd00::1]:PORT`.
-std::optional<Said<std::string>> address_in_uri(const std::optional<Said<std::string>>& uri) {
+std::optional<Sourced<std::string>> address_in_uri(const std::optional<Sourced<std::string>>& uri) {
   constexpr std::string_view kScheme = "://";
   const auto scheme = uri ? uri->value.find(kScheme) : std::string::npos;
   if (scheme == std::string::npos) {
@@ -19,18 +19,19 @@ std::optional<Said<std::string>> address_in_uri(const std::optional<Said<std::st
   std::string address = bracketed ? rest.substr(1, rest.find_first_of("],;") - 1)
                                   : rest.substr(0, rest.find_first_of(",:;"));
   return address.empty() ? std::nullopt
-                         : std::optional(Said<std::string>{std::move(address), uri->where});
+                         : std::optional(Sourced<std::string>{std::move(address), uri->where});
 }
 
 /// Returns HOST of a namespace `prterun-HOST-PID@1`. HOST may contain hyphens.
-std::optional<Said<std::string>> host_in_namespace(const std::optional<Said<std::string>>& name) {
+std::optional<Sourced<std::string>> host_in_namespace(
+    const std::optional<Sourced<std::string>>& name) {
   const auto start =
       name && name->value.starts_with("prte") ? name->value.find('-') : std::string::npos;
   const auto end = start == std::string::npos ? start : name->value.rfind('-');
   if (end == std::string::npos || end <= start + 1) {
     return std::nullopt;
   }
-  return Said<std::string>{name->value.substr(start + 1, end - start - 1), name->where};
+  return Sourced<std::string>{name->value.substr(start + 1, end - start - 1), name->where};
 }
 
 /// True if this process runs on mpirun's machine: if the daemon that started it is the first one,
@@ -47,9 +48,9 @@ bool is_beside_mpirun(const JobVariables& job) {
   return !own || !first || own->value == first->value;
 }
 
-ClusterPlace place_of_mpirun(const JobVariables& job, const TaskNames& names,
-                             const std::string& name, const std::string& prefix) {
-  ClusterPlace place;
+JobEnvironment place_of_mpirun(const JobVariables& job, const TaskNames& names,
+                               const std::string& name, const std::string& prefix) {
+  JobEnvironment place;
   const auto id = first_of(job.text("PMIX_NAMESPACE"), job.text("OMPI_MCA_ess_base_jobid"));
   place.manager = {name, name + " job" + (id ? " " + id->value : ""), names.rank, true, true};
   read_task(job, names, place);
@@ -70,7 +71,7 @@ ClusterPlace place_of_mpirun(const JobVariables& job, const TaskNames& names,
 
 }  // namespace
 
-std::optional<ClusterPlace> place_of_open_mpi(const JobVariables& job, const HostFacts&) {
+std::optional<JobEnvironment> place_of_open_mpi(const JobVariables& job, const HostFacts&) {
   if (!job.has("OMPI_COMM_WORLD_RANK") || !job.has("OMPI_COMM_WORLD_SIZE") ||
       job.has("JSM_NAMESPACE_RANK")) {  // jsrun sets the same variables
     return std::nullopt;
@@ -81,7 +82,7 @@ std::optional<ClusterPlace> place_of_open_mpi(const JobVariables& job, const Hos
                          "Open MPI", "openmpi-");
 }
 
-std::optional<ClusterPlace> place_of_pmix(const JobVariables& job, const HostFacts&) {
+std::optional<JobEnvironment> place_of_pmix(const JobVariables& job, const HostFacts&) {
   const auto name = job.text("PMIX_NAMESPACE");
   if (!job.has("PMIX_RANK") || !name || name->value.starts_with("slurm.pmix")) {  // srun --mpi=pmix
     return std::nullopt;

@@ -2,12 +2,12 @@
 
 namespace acc::launcher {
 
-std::optional<ClusterPlace> place_of_pals(const JobVariables& job, const HostFacts& facts) {
+std::optional<JobEnvironment> place_of_pals(const JobVariables& job, const HostFacts& facts) {
   // Slurm's plugin for Cray MPI sets these variables too; Slurm's own variables have more facts.
   if (!job.has("PALS_APID") || !job.has("PALS_RANKID") || is_slurm_task(job, facts)) {
     return std::nullopt;
   }
-  ClusterPlace place;
+  JobEnvironment place;
   const auto id = job.text("PALS_APID");
   place.manager = {"Cray PALS", "Cray PALS job " + id->value, "PALS_APID", true, true};
   read_task(job, {"PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PMI_LOCAL_SIZE"}, place);

@@ -9,7 +9,7 @@ namespace {
 /// Returns the number at the start of the text, or 0.
 std::uint64_t leading_number(std::string_view text) {
   const auto digits = text.substr(0, text.find_first_not_of("0123456789"));
-  return static_cast<std::uint64_t>(plugins::parse_integer(digits).value_or(0));
+  return static_cast<std::uint64_t>(parse_integer(digits).value_or(0));
 }
 
 }  // namespace
@@ -35,7 +35,7 @@ std::optional<Allocation> pbs_allocation(const JobVariables& job) {
   return allocation;
 }
 
-std::optional<ClusterPlace> place_of_pbs(const JobVariables& job, const HostFacts& facts) {
+std::optional<JobEnvironment> place_of_pbs(const JobVariables& job, const HostFacts& facts) {
   const auto allocation = pbs_allocation(job);
   if (!allocation) {
     return std::nullopt;
@@ -44,7 +44,7 @@ std::optional<ClusterPlace> place_of_pbs(const JobVariables& job, const HostFact
     throw Error(Errc::config, "PBS_NODEFILE must name a file with one host per line, got \"" +
                                   job.text("PBS_NODEFILE")->value + "\"");
   }
-  ClusterPlace place = place_of_script(*allocation, facts.hostname);
+  JobEnvironment place = place_of_script(*allocation, facts.hostname);
   const auto node = job.number("PBS_NODENUM");
   if (!node) {
     return place;

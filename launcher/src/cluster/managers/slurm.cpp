@@ -13,7 +13,7 @@ namespace acc::launcher {
 namespace {
 
 using plugins::Faults;
-using Hosts = std::optional<Said<std::vector<std::string>>>;
+using Hosts = std::optional<Sourced<std::vector<std::string>>>;
 
 /// Step numbers from this one on have a special meaning: the batch script, an interactive shell,
 /// and so on (slurm.h: SLURM_BATCH_SCRIPT).
@@ -43,7 +43,7 @@ bool is_below_script(const HostFacts& facts) {
 }
 
 /// Adds the fault `A is 3, but B names 2 hosts` if they differ.
-void check_count(const std::optional<Said<int>>& count, const Hosts& hosts, Faults& faults) {
+void check_count(const std::optional<Sourced<int>>& count, const Hosts& hosts, Faults& faults) {
   if (count && hosts && count->value != static_cast<int>(hosts->value.size())) {
     faults.add(contradiction(count->where, text(count->value), hosts->where,
                              "names " + std::to_string(hosts->value.size()) + " hosts"));
@@ -52,7 +52,7 @@ void check_count(const std::optional<Said<int>>& count, const Hosts& hosts, Faul
 
 /// Compares the tasks per node with the number of hosts, the total number of tasks and the local
 /// rank.
-void check_tasks_per_node(const ClusterPlace& place, Faults& faults) {
+void check_tasks_per_node(const JobEnvironment& place, Faults& faults) {
   if (!place.tasks_per_node) {
     return;
   }
@@ -79,7 +79,7 @@ void check_tasks_per_node(const ClusterPlace& place, Faults& faults) {
 }
 
 /// Checks that the host list has this node's name at the position of its node rank.
-void check_node(const JobVariables& job, const ClusterPlace& place, Faults& faults) {
+void check_node(const JobVariables& job, const JobEnvironment& place, Faults& faults) {
   if (!place.node_rank || !place.hosts) {
     return;
   }
@@ -100,7 +100,7 @@ void check_node(const JobVariables& job, const ClusterPlace& place, Faults& faul
 
 /// Adds a fault if the step has hosts that the job does not have, and a notice if the step has
 /// fewer hosts than the job.
-void compare_with_job(const JobVariables& job, ClusterPlace& place, Faults& faults) {
+void compare_with_job(const JobVariables& job, JobEnvironment& place, Faults& faults) {
   const Hosts all = hosts_of_job(job);
   if (!all || !place.hosts) {
     return;
@@ -123,7 +123,7 @@ void compare_with_job(const JobVariables& job, ClusterPlace& place, Faults& faul
   }
 }
 
-void check(const JobVariables& job, ClusterPlace& place) {
+void check(const JobVariables& job, JobEnvironment& place) {
   Faults faults;
   check_count(place.num_nodes, place.hosts, faults);
   check_tasks_per_node(place, faults);
@@ -138,11 +138,11 @@ void check(const JobVariables& job, ClusterPlace& place) {
 
 /// Returns the place of a task of srun. Run id and port include the step and the number of
 /// requeues, so that two steps of a job, or a requeued job, do not meet.
-ClusterPlace place_in_step(const JobVariables& job, const Allocation& allocation) {
+JobEnvironment place_in_step(const JobVariables& job, const Allocation& allocation) {
   const auto step = job.big_number("SLURM_STEP_ID");
   const auto restart = job.number("SLURM_RESTART_COUNT");
   const std::string where = "SLURM_JOB_ID, " + step->where;
-  ClusterPlace place;
+  JobEnvironment place;
   place.manager = allocation.manager;
   place.manager.job += ", step " + std::to_string(step->value);
   place.manager.detected_by = where;
@@ -212,7 +212,7 @@ std::optional<Allocation> slurm_allocation(const JobVariables& job) {
   return allocation;
 }
 
-std::optional<ClusterPlace> place_of_slurm(const JobVariables& job, const HostFacts& facts) {
+std::optional<JobEnvironment> place_of_slurm(const JobVariables& job, const HostFacts& facts) {
   const auto allocation = slurm_allocation(job);
   if (!allocation) {
     return std::nullopt;
@@ -221,7 +221,7 @@ std::optional<ClusterPlace> place_of_slurm(const JobVariables& job, const HostFa
     return place_in_step(job, *allocation);
   }
   const auto name = job.text("SLURMD_NODENAME");
-  ClusterPlace place = place_of_script(*allocation, name ? name->value : "");
+  JobEnvironment place = place_of_script(*allocation, name ? name->value : "");
   Faults faults;
   check_count(first_of(job.number("SLURM_JOB_NUM_NODES"), job.number("SLURM_NNODES")), place.hosts,
               faults);

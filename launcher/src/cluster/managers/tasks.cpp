@@ -4,20 +4,21 @@
 namespace acc::launcher {
 namespace {
 
-std::optional<Said<int>> number(const JobVariables& job, const std::string& name) {
+std::optional<Sourced<int>> number(const JobVariables& job, const std::string& name) {
   return name.empty() ? std::nullopt : job.number(name);
 }
 
 }  // namespace
 
-void check_below(const std::optional<Said<int>>& rank, const std::optional<Said<int>>& count) {
+void check_below(const std::optional<Sourced<int>>& rank,
+                 const std::optional<Sourced<int>>& count) {
   if (rank && count && rank->value >= count->value) {
     throw Error(Errc::config, contradiction(rank->where, std::to_string(rank->value), count->where,
                                             "is " + std::to_string(count->value)));
   }
 }
 
-void read_task(const JobVariables& job, const TaskNames& names, ClusterPlace& place) {
+void read_task(const JobVariables& job, const TaskNames& names, JobEnvironment& place) {
   place.rank = number(job, names.rank);
   place.num_tasks = number(job, names.num_tasks);
   place.local_rank = number(job, names.local_rank);
@@ -40,7 +41,7 @@ void read_task(const JobVariables& job, const TaskNames& names, ClusterPlace& pl
   }
 }
 
-void expect_rank_0_at(const Said<std::string>& manager_host, bool here, ClusterPlace& place) {
+void expect_rank_0_at(const Sourced<std::string>& manager_host, bool here, JobEnvironment& place) {
   if (place.address) {
     return;
   }

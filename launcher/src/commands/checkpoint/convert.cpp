@@ -1,6 +1,6 @@
 // acclaunch convert and reshard: write a checkpoint in another format, or for another number of
 // ranks. The work is done by checkpoint::conversion of the runtime.
-#include "checkpoint/convert/convert.hpp"
+#include "acc/checkpoint/convert/convert.hpp"
 
 #include "acc/base/error.hpp"
 #include "commands/checkpoint/shared.hpp"

@@ -1,7 +1,7 @@
 // acclaunch inspect: lists the tensors and other values of a checkpoint from its headers and
 // metadata, as text or as JSON (docs/checkpoints.md). Does not read tensor data.
 #include "acc/base/text.hpp"
-#include "checkpoint/catalog/open.hpp"
+#include "acc/checkpoint/open/open.hpp"
 #include "commands/checkpoint/shared.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"

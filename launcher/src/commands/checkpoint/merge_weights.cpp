@@ -1,7 +1,7 @@
 // acclaunch merge-weights: merges the weights of a sharded checkpoint into one file. Flags and
 // behaviour follow accelerate merge-weights (accelerate/commands/merge.py).
 #include "acc/base/error.hpp"
-#include "checkpoint/convert/convert.hpp"
+#include "acc/checkpoint/convert/convert.hpp"
 #include "commands/checkpoint/shared.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"

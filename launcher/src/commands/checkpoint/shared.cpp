@@ -1,7 +1,7 @@
 #include "commands/checkpoint/shared.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/convert/parallel.hpp"
+#include "acc/checkpoint/convert/parallel.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>

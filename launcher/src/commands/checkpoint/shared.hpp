@@ -1,6 +1,6 @@
 #pragma once
 
-#include "checkpoint/convert/convert.hpp"
+#include "acc/checkpoint/convert/convert.hpp"
 
 #include <CLI/CLI.hpp>
 

@@ -1,7 +1,7 @@
 // acclaunch verify: reads all data of a checkpoint and compares it with the stored checksums.
-#include "checkpoint/convert/verify.hpp"
+#include "acc/checkpoint/convert/verify.hpp"
 
-#include "checkpoint/catalog/open.hpp"
+#include "acc/checkpoint/open/open.hpp"
 #include "commands/checkpoint/shared.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"

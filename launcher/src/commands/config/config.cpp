@@ -29,8 +29,7 @@ struct ConfigOptions {
 
 /// Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConfigOptions& options) {
-  CLI::App app("Asks questions and writes the configuration file of a launch.",
-               "acclaunch config");
+  CLI::App app("Asks questions and writes the configuration file of a launch.", "acclaunch config");
   app.add_option("--config_file", options.config_file,
                  "file to write; default: $HF_HOME/accelerate/default_config.yaml");
   app.add_option("--mixed_precision", options.mixed_precision, "with --default: no, fp16 or bf16")

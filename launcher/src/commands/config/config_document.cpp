@@ -110,7 +110,7 @@ void replace_old_keys(Node& config) {
     set_default(config, "mixed_precision", Node::string("fp16"));
   }
   const Node* backend = config.find("dynamo_backend");
-  if (backend != nullptr && plugins::lower(backend->text) != "no") {
+  if (backend != nullptr && lower(backend->text) != "no") {
     set_default(config, "dynamo_config", Node::map({{"dynamo_backend", *backend}}));
   }
   config.remove("fp16");

@@ -15,13 +15,13 @@ constexpr std::int64_t kLongestRankMenu = 16;
 /// Parses the choices of a step (see Step::choices) into the question.
 void add_choices(const Step& step, Question& question) {
   std::int64_t row = 0;
-  for (std::string_view word : plugins::split(step.choices, '|')) {
+  for (std::string_view word : split(step.choices, '|')) {
     const bool refused = word.starts_with('~');
     word.remove_prefix(refused ? 1 : 0);
     const auto equals = word.find('=');
     const std::string_view label =
         equals == std::string_view::npos ? word : word.substr(equals + 1);
-    const std::int64_t number = plugins::parse_integer(word).value_or(row++);
+    const std::int64_t number = parse_integer(word).value_or(row++);
     (refused ? question.refused : question.choices)
         .push_back({number, std::string(word.substr(0, equals)), std::string(label)});
   }
@@ -49,7 +49,7 @@ void complete(const Answers& answers, Question& question) {
 }
 
 const Choice* find_choice(const std::vector<Choice>& choices, std::string_view input) {
-  const auto number = plugins::parse_integer(input);
+  const auto number = parse_integer(input);
   for (const Choice& choice : choices) {
     if (number ? *number == choice.number : input == choice.value || input == choice.label) {
       return &choice;
@@ -96,7 +96,7 @@ std::string read_yes_no(std::string_view input) {
 }
 
 std::string read_number(const Question& question, std::string_view input) {
-  const auto number = plugins::parse_integer(input);
+  const auto number = parse_integer(input);
   if (!number || *number < question.minimum || *number > question.maximum) {
     refuse("an integer from " + std::to_string(question.minimum) + " to " +
                std::to_string(question.maximum),
@@ -165,7 +165,7 @@ std::optional<Question> next_question(const Answers& answers) {
 }
 
 std::string read_answer(const Question& question, std::string_view input) {
-  input = plugins::trimmed(input.substr(0, input.find_last_not_of(" \t\r") + 1));
+  input = trimmed(input.substr(0, input.find_last_not_of(" \t\r") + 1));
   if (input.empty()) {
     if (question.fallback.empty() && !question.may_be_empty) {
       throw Error(Errc::invalid_argument, "an answer is required: there is no default");

@@ -12,9 +12,9 @@ namespace acc::launcher {
 /// Names and values, printed as one line each.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-Facts build_facts();                         ///< version, compiler and libraries of this build
-Facts system_facts(const HostFacts& host);   ///< kernel, memory, CPU cores and resource limits
-Facts gpu_facts(const HostFacts& host);      ///< driver, GPUs and NCCL
+Facts build_facts();                        ///< version, compiler and libraries of this build
+Facts system_facts(const HostFacts& host);  ///< kernel, memory, CPU cores and resource limits
+Facts gpu_facts(const HostFacts& host);     ///< driver, GPUs and NCCL
 /// Versions of Python and of its packages. Starts a Python process.
 Facts python_facts(const plugins::Environment& environment);
 

@@ -1,5 +1,6 @@
 // Computes the number of parameters of a model from its config.json, by one formula per model_type.
-// The formulas add up the shapes of the layers in the model classes of Hugging Face Transformers.
+// The formulas add up the shapes of the layers in the model classes of Hugging FrontEnd
+// Transformers.
 #include "acc/base/error.hpp"
 #include "acc/plugins/faults.hpp"
 #include "acc/plugins/settings.hpp"
@@ -20,7 +21,7 @@ class Config {
 
   std::int64_t operator[](std::string_view key) {
     const Node* node = document_.root.find(key);
-    const auto value = node == nullptr ? std::nullopt : plugins::parse_integer(node->text);
+    const auto value = node == nullptr ? std::nullopt : parse_integer(node->text);
     if (!value || *value < 0 || *value > 1'000'000'000) {
       faults_.add((node == nullptr ? document_.path.string() : node->where) + ": " +
                   std::string(key) + " must be an integer of at least 0, got " +

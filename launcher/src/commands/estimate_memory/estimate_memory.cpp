@@ -33,9 +33,8 @@ struct EstimateOptions {
 };
 
 bool read(std::span<const std::string> arguments, EstimateOptions& options) {
-  CLI::App app(
-      "Estimates the memory that a model and its training need, without activations.",
-      "acclaunch estimate-memory");
+  CLI::App app("Estimates the memory that a model and its training need, without activations.",
+               "acclaunch estimate-memory");
   app.add_option("source", options.source,
                  "safetensors file or index, config.json, a folder with one of these, or the "
                  "number of parameters, such as 7B")
@@ -257,17 +256,15 @@ int estimate_memory_command(std::span<const std::string> arguments) {
     return 0;
   }
   const ModelSize model = size_of_source(options.source, options.layers);
-  std::string text = model.name + ": " + count_of(model.numel()) + " parameters; largest unit " +
-                     count_of(model.largest_unit()) + ", outside of units " +
-                     count_of(model.root()) +
-                     "\n\nAccelerate's estimate (accelerate estimate-memory), one process:\n\n" +
-                     size_table(model, options.dtypes) +
-                     "\nacclaunch's estimate for its runtime, per rank: " +
-                     std::to_string(options.num_processes) + " rank(s), " +
-                     std::to_string(options.num_local) + " per machine, mixed precision " +
-                     options.mixed_precision +
-                     (options.low_precision ? ", low precision, " : ", ") + options.optimizer +
-                     ", without activations:\n\n" + rank_table(model, options);
+  std::string text =
+      model.name + ": " + count_of(model.numel()) + " parameters; largest unit " +
+      count_of(model.largest_unit()) + ", outside of units " + count_of(model.root()) +
+      "\n\nAccelerate's estimate (accelerate estimate-memory), one process:\n\n" +
+      size_table(model, options.dtypes) +
+      "\nacclaunch's estimate for its runtime, per rank: " + std::to_string(options.num_processes) +
+      " rank(s), " + std::to_string(options.num_local) + " per machine, mixed precision " +
+      options.mixed_precision + (options.low_precision ? ", low precision, " : ", ") +
+      options.optimizer + ", without activations:\n\n" + rank_table(model, options);
   if (!options.cpu) {
     text +=
         "\nDeepSpeed's estimate (estimate_zero2_, estimate_zero3_model_states_mem_needs: mixed "

@@ -42,9 +42,8 @@ std::optional<ModelSize> size_from_count(const std::string& text, int layers) {
   static constexpr std::string_view kSuffixes = "KMBT";  // thousands, millions, …
   std::string digits = text;
   double scale = 1.0;
-  const auto suffix = digits.empty()
-                          ? std::string_view::npos
-                          : kSuffixes.find(plugins::upper(digits.substr(digits.size() - 1)));
+  const auto suffix = digits.empty() ? std::string_view::npos
+                                     : kSuffixes.find(upper(digits.substr(digits.size() - 1)));
   if (suffix != std::string_view::npos) {
     scale = std::pow(1000.0, static_cast<double>(suffix) + 1.0);
     digits.pop_back();

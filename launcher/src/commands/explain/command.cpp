@@ -1,7 +1,7 @@
 // acclaunch explain: makes the plan of a launch and prints it instead of running it.
 #include "acc/base/error.hpp"
 #include "acc/launcher/explain.hpp"
-#include "acc/launcher/face.hpp"
+#include "acc/launcher/front_end.hpp"
 #include "commands/commands.hpp"
 
 #include <cstdio>
@@ -19,20 +19,21 @@ int print(const std::string& text) {
   return 0;
 }
 
-int print_refusal(const Face& face, const Error& error) {
-  print(explain_refusal_json(face.name, error.what()));
+int print_refusal(const FrontEnd& front_end, const Error& error) {
+  print(explain_refusal_json(front_end.name, error.what()));
   return exit_status(error);
 }
 
-int explain_plan(const Face& face, std::span<const std::string> arguments, bool as_json) {
-  Flags flags = parse_flags(face, arguments);
+int explain_plan(const FrontEnd& front_end, std::span<const std::string> arguments, bool as_json) {
+  Flags flags = parse_flags(front_end, arguments);
   if (flags.wants_help) {
     return print(std::string(kUsage));
   }
   flags.needs_program = false;
   const auto environment = plugins::current_environment();
-  const LaunchPlan plan = face.plan(flags, environment, detect_host_facts(environment));
-  return print(as_json ? explain_json(face.name, plan, environment) : explain(plan, environment));
+  const LaunchPlan plan = front_end.plan(flags, environment, detect_host_facts(environment));
+  return print(as_json ? explain_json(front_end.name, plan, environment)
+                       : explain(plan, environment));
 }
 
 }  // namespace
@@ -40,14 +41,14 @@ int explain_plan(const Face& face, std::span<const std::string> arguments, bool 
 int explain_command(std::span<const std::string> arguments) {
   const bool as_json = !arguments.empty() && arguments.front() == "--json";
   arguments = arguments.subspan(as_json ? 1 : 0);
-  const Face* face = arguments.empty() ? nullptr : find_face(arguments.front());
-  arguments = arguments.subspan(face == nullptr ? 0 : 1);
-  face = face == nullptr ? &accelerate_face() : face;
+  const FrontEnd* front_end = arguments.empty() ? nullptr : find_front_end(arguments.front());
+  arguments = arguments.subspan(front_end == nullptr ? 0 : 1);
+  front_end = front_end == nullptr ? &accelerate_cli() : front_end;
   try {
-    return explain_plan(*face, arguments, as_json);
+    return explain_plan(*front_end, arguments, as_json);
   } catch (const Error& error) {
     if (as_json) {
-      return print_refusal(*face, error);
+      return print_refusal(*front_end, error);
     }
     throw;
   }

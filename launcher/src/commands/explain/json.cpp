@@ -54,11 +54,11 @@ Json manager_of(const LaunchPlan& plan) {
 }
 
 Json seat_of(const LaunchPlan& plan) {
-  return !plan.seat ? Json()
-                    : Json{{"local_rank", plan.seat->local_rank},
-                           {"local_world_size", plan.seat->local_world_size},
-                           {"node_rank", plan.seat->node_rank},
-                           {"num_nodes", plan.seat->num_nodes}};
+  return !plan.rank_slot ? Json()
+                         : Json{{"local_rank", plan.rank_slot->local_rank},
+                                {"local_world_size", plan.rank_slot->local_world_size},
+                                {"node_rank", plan.rank_slot->node_rank},
+                                {"num_nodes", plan.rank_slot->num_nodes}};
 }
 
 Json start_of(const LaunchPlan& plan) {
@@ -66,7 +66,7 @@ Json start_of(const LaunchPlan& plan) {
     return {};
   }
   Json machines = Json::array();
-  for (const StartMachine& machine : plan.start->machines) {
+  for (const RemoteMachine& machine : plan.start->machines) {
     machines.push_back(known_if(!machine.name.empty(), machine.name));
   }
   return {{"means", to_string(plan.start->means)},
@@ -175,7 +175,7 @@ Json environment_of(const LaunchPlan& plan, const plugins::Environment& parent) 
 Json faults_of(const std::string& message) {
   Json faults = Json::array();
   std::string fault;
-  for (const std::string_view line : plugins::split(message, '\n')) {
+  for (const std::string_view line : split(message, '\n')) {
     if (!fault.empty() && !line.starts_with(' ')) {
       faults.push_back(fault);
       fault.clear();
@@ -193,11 +193,11 @@ std::string text_of(const Json& json) {
 
 }  // namespace
 
-std::string explain_json(std::string_view face, const LaunchPlan& plan,
+std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                          const plugins::Environment& parent) {
   return text_of({{"format", kFormat},
                   {"acclaunch", ACC_VERSION},
-                  {"face", face},
+                  {"face", front_end},
                   {"faults", Json::array()},
                   {"notices", plan.notices},
                   {"settings", settings_of(plan)},
@@ -223,10 +223,10 @@ std::string explain_json(std::string_view face, const LaunchPlan& plan,
                   {"command", known_if(!plan.command.empty(), plan.command)}});
 }
 
-std::string explain_refusal_json(std::string_view face, const std::string& message) {
+std::string explain_refusal_json(std::string_view front_end, const std::string& message) {
   return text_of({{"format", kFormat},
                   {"acclaunch", ACC_VERSION},
-                  {"face", face},
+                  {"face", front_end},
                   {"faults", faults_of(message)}});
 }
 

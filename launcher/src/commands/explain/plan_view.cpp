@@ -55,11 +55,11 @@ bool is_parents(const std::string& name, const std::vector<ChangedVariable::Valu
 
 }  // namespace
 
-std::string_view to_string(StartPlan::Means means) noexcept {
+std::string_view to_string(RemoteLaunchPlan::Means means) noexcept {
   switch (means) {
-    case StartPlan::Means::ssh: return "ssh";
-    case StartPlan::Means::pdsh: return "pdsh";
-    case StartPlan::Means::srun: return "srun";
+    case RemoteLaunchPlan::Means::ssh: return "ssh";
+    case RemoteLaunchPlan::Means::pdsh: return "pdsh";
+    case RemoteLaunchPlan::Means::srun: return "srun";
   }
   return {};
 }

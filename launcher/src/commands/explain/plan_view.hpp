@@ -14,7 +14,7 @@ std::string_view to_string(Mode mode) noexcept;
 std::string_view to_string(Identity identity) noexcept;
 std::string_view to_string(RendezvousPlan::Backend backend) noexcept;  ///< torchrun's names
 
-std::string_view to_string(StartPlan::Means means) noexcept;
+std::string_view to_string(RemoteLaunchPlan::Means means) noexcept;
 
 /// A setting with its value and the place where the value comes from.
 struct ShownSetting {

@@ -72,11 +72,12 @@ std::string world_of(const LaunchPlan& plan) {
     return "one process on this machine, without variables for ranks";
   }
   const int first = planned_assignment(plan, 0).first_rank;
-  if (plan.seat) {
+  if (plan.rank_slot) {
     return "rank " + std::to_string(first) + " of " + std::to_string(plan.num_processes) +
-           " only: local rank " + std::to_string(plan.seat->local_rank) + " of " +
-           std::to_string(plan.seat->local_world_size) + " on machine " +
-           std::to_string(plan.seat->node_rank) + " of " + std::to_string(plan.seat->num_nodes);
+           " only: local rank " + std::to_string(plan.rank_slot->local_rank) + " of " +
+           std::to_string(plan.rank_slot->local_world_size) + " on machine " +
+           std::to_string(plan.rank_slot->node_rank) + " of " +
+           std::to_string(plan.rank_slot->num_nodes);
   }
   return std::to_string(plan.num_processes) + " processes on " + std::to_string(plan.num_machines) +
          " machine(s); ranks " + std::to_string(first) + ".." + std::to_string(first + local - 1) +
@@ -247,10 +248,10 @@ Lines job_of(const LaunchPlan& plan) {
 /// Describes how the launchers of other machines are started. Each of them makes the plan of its
 /// own machine.
 std::string explain_start(const LaunchPlan& plan) {
-  const StartPlan& start = *plan.start;
+  const RemoteLaunchPlan& start = *plan.start;
   Lines machines = {std::to_string(start.machines.size()) + " by " +
                     std::string(to_string(start.means))};
-  for (const StartMachine& machine : start.machines) {
+  for (const RemoteMachine& machine : start.machines) {
     if (!machine.name.empty()) {
       machines.push_back(std::to_string(machines.size() - 1) + "  " + machine.name);
     }

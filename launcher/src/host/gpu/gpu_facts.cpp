@@ -56,7 +56,7 @@ std::optional<int> find_gpu(std::string_view entry, const std::vector<Gpu>& devi
   }
   const auto count = static_cast<int>(devices.size());
   if (!entry.starts_with("GPU-") && !entry.starts_with("MIG-")) {
-    const auto number = plugins::parse_integer(entry);
+    const auto number = parse_integer(entry);
     return number && *number >= 0 && *number < count ? std::optional(static_cast<int>(*number))
                                                      : std::nullopt;
   }
@@ -70,7 +70,7 @@ std::optional<int> find_gpu(std::string_view entry, const std::vector<Gpu>& devi
 
 std::vector<int> visible_gpus(std::string_view list, const std::vector<Gpu>& devices) {
   std::vector<int> visible;
-  for (const std::string_view entry : plugins::split(list, ',')) {
+  for (const std::string_view entry : split(list, ',')) {
     const auto device = find_gpu(entry, devices);
     if (!device) {
       break;

@@ -84,9 +84,8 @@ struct alignas(64) FileSlot {
 };
 
 /// Size of every flight record in bytes.
-inline constexpr std::size_t kNbytes =
-    sizeof(FileHead) + sizeof(FileFailure) + kGroups * sizeof(FileGroup) +
-    kSlots * sizeof(FileSlot);
+inline constexpr std::size_t kNbytes = sizeof(FileHead) + sizeof(FileFailure) +
+                                       kGroups * sizeof(FileGroup) + kSlots * sizeof(FileSlot);
 
 }  // namespace file
 

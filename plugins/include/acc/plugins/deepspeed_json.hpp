@@ -34,7 +34,7 @@ DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size, Set
 /// file.
 struct ForeignDeepSpeedKey {
   std::string_view path;
-  std::string_view fallback;  ///< DeepSpeed's default; empty: every value has an effect
+  std::string_view fallback;        ///< DeepSpeed's default; empty: every value has an effect
   bool refused_by_runtime = false;  ///< libacc_runtime lacks the feature and reports an error
 };
 

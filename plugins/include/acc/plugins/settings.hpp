@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/text.hpp"
 #include "acc/plugins/settings_table.hpp"
 
 #include <chrono>
@@ -81,7 +82,6 @@ class Settings {
 
 /// Accepts the words of Python's strtobool: y yes t true on 1 / n no f false off 0, in any case.
 std::optional<bool> parse_boolean(std::string_view text);
-std::optional<std::int64_t> parse_integer(std::string_view text);
 /// Accepts an integer, or a floating-point number without a fraction such as `5e8`.
 std::optional<std::int64_t> parse_count(std::string_view text);
 std::optional<double> parse_real(std::string_view text);
@@ -89,9 +89,5 @@ std::optional<double> parse_real(std::string_view text);
 std::optional<std::int64_t> parse_size(std::string_view text);
 /// Accepts a number with ms, s, min, h or d. Only 0 needs no unit.
 std::optional<std::chrono::milliseconds> parse_duration(std::string_view text);
-std::string lower(std::string_view text);
-std::string upper(std::string_view text);
-/// Removes blanks and tabs at both ends.
-std::string_view trimmed(std::string_view text);
 
 }  // namespace acc::plugins

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "acc/base/text.hpp"
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -98,10 +100,5 @@ bool matches(std::string_view key, std::string_view pattern) noexcept;
 /// Returns the block of Accelerate's file that holds a section: `fsdp_config`. Empty if the section
 /// is at the top level or not in the file.
 std::string_view block_of(Section section) noexcept;
-
-/// Splits text at a separator: `a|b` → {a, b}. Keeps empty parts, except after a final separator;
-/// an empty text has no parts. The parts point into `text`.
-std::vector<std::string_view> split(std::string_view text, char separator);
-std::vector<std::string_view> split(std::string&& text, char separator) = delete;
 
 }  // namespace acc::plugins

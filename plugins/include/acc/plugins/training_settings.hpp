@@ -17,10 +17,10 @@ enum class LossScaleRule { grad_scaler, deepspeed };
 /// fp16 loss scaling. The defaults are those of PyTorch.
 struct LossScaling {
   LossScaleRule rule = LossScaleRule::grad_scaler;
-  double static_scale = 0.0;     ///< 0: dynamic
-  int initial_scale_power = 16;  ///< the initial scale is 2 to this power
-  std::int64_t window = 2000;    ///< steps without overflow until the scale doubles
-  int hysteresis = 1;            ///< overflows until the scale is halved
+  double static_scale = 0.0;            ///< 0: dynamic
+  int initial_scale_power = 16;         ///< the initial scale is 2 to this power
+  std::int64_t window = 2000;           ///< steps without overflow until the scale doubles
+  int hysteresis = 1;                   ///< overflows until the scale is halved
   bool consecutive_hysteresis = false;  ///< a step without overflow restarts that count
   double min_scale = 0.0;               ///< lower bound of the scale
 

@@ -36,7 +36,7 @@ class Agent {
     /// again.
     std::function<void(const AttemptEnd&)> on_end;
     /// Force stop: after the end, a user of the job asked to kill the workers without waiting.
-    std::function<void()> on_insist;
+    std::function<void()> on_force_stop;
     /// One line of text for the user: the reason for the wait and its duration so far.
     std::function<void(const std::string&)> on_progress;
     /// Called before each attempt to connect. It may start the server in this process if none is
@@ -83,11 +83,11 @@ class Agent {
   /// End of the round that was joined last, if it has ended.
   [[nodiscard]] const std::optional<AttemptEnd>& known_end() const noexcept;
   /// Requests a force stop: tells the other machines to kill their workers without waiting.
-  void insist();
+  void force_stop();
 
   /// Reports that all workers of this machine have ended. Completes when every machine of the round
   /// has reported or is lost.
-  Awaitable<Settlement> settle(bool failed, std::string report);
+  Awaitable<RoundResult> settle(bool failed, std::string report);
   /// Makes a pending or later `settle` return at once with what this machine knows; drops the
   /// connection.
   void hurry();

@@ -102,16 +102,16 @@ struct Round {
 };
 
 /// Report of one machine about the end of its workers in a round.
-struct MachineWord {
+struct ReportedMachine {
   int machine_rank = 0;
   std::string host{};
   std::string report;  ///< opaque text of its agent; empty if the machine was lost before
 
-  bool operator==(const MachineWord&) const = default;
+  bool operator==(const ReportedMachine&) const = default;
 };
 
 /// Round result: sent to all machines of a round when it is over.
-struct Settlement {
+struct RoundResult {
   enum class Next {
     finished,    ///< the job is over
     next_round,  ///< the machine may rejoin
@@ -120,10 +120,10 @@ struct Settlement {
   std::optional<AttemptEnd> end;  ///< empty if every worker succeeded
   /// Machine reports in order of machine rank. Failed machines come first where a large job's
   /// reports do not all fit the size limit. Empty after a success.
-  std::vector<MachineWord> machines;
+  std::vector<ReportedMachine> machines;
   Next next = Next::finished;
 
-  bool operator==(const Settlement&) const = default;
+  bool operator==(const RoundResult&) const = default;
 };
 
 }  // namespace acc::rendezvous

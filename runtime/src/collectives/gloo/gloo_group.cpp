@@ -119,8 +119,8 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   }
 
  private:
-  /// Throws if a peer's value cannot be what a rank's Gloo has written: Gloo reads it without checks,
-  /// and any process that reaches the store may have written it.
+  /// Throws if a peer's value cannot be what a rank's Gloo has written: Gloo reads it without
+  /// checks, and any process that reaches the store may have written it.
   void check_addresses(const std::string& key, std::string_view value) const {
     const auto own = read_described(own_addresses_, num_ranks_);
     const auto peer = own ? read_described(value, num_ranks_) : read_plain(value, num_ranks_);

@@ -1,10 +1,10 @@
-#include "checkpoint/convert/convert.hpp"
+#include "acc/checkpoint/convert/convert.hpp"
 
 #include "acc/base/error.hpp"
-#include "checkpoint/convert/output_set.hpp"
-#include "checkpoint/convert/parallel.hpp"
-#include "checkpoint/convert/tiles.hpp"
-#include "checkpoint/files/crc32.hpp"
+#include "acc/checkpoint/convert/parallel.hpp"
+#include "convert/output_set.hpp"
+#include "convert/tiles.hpp"
+#include "files/crc32.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>

@@ -1,0 +1,121 @@
+// The front end of `acclaunch doctor`. It plans a launch like `acclaunch launch` with the same
+// flags, then replaces the program by acc_doctor and reduces the job to one worker per machine. The
+// workers meet through the same rendezvous, so that the check takes the path of the real job.
+#include "acc/base/error.hpp"
+#include "acc/launcher/front_end.hpp"
+#include "accelerate_cli/table.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch doctor checks the machines of a job and the network between them. Run it on each\n"
+    "machine with the flags that would start your job. It checks host names, ports, latency and\n"
+    "bandwidth of each pair of machines, clocks, versions, memory and limits. Machine 0 prints\n"
+    "the findings and what to do.\n\n"
+    "  acclaunch doctor [flags]\n";
+
+constexpr std::string_view kProgram = "acc_doctor";
+constexpr std::string_view kFileKey = "doctor_file";
+/// Shorter than a launch's default, since a user waits: machines that are missing then are a
+/// finding.
+constexpr std::chrono::seconds kJoinTimeout{120};
+
+constexpr plugins::SettingRow kFileRow{.key = kFileKey,
+                                       .alias = "output",
+                                       .flag = plugins::Flag::value,
+                                       .in_file = false,
+                                       .help = "file to which machine 0 writes the report as JSON"};
+
+std::span<const plugins::SettingRow> doctor_table() noexcept {
+  static const std::vector<plugins::SettingRow> kAll = [] {
+    const auto launch = accelerate_table();
+    std::vector<plugins::SettingRow> rows = {kFileRow};
+    rows.insert(rows.end(), launch.begin(), launch.end());
+    return rows;
+  }();
+  return kAll;
+}
+
+/// Returns the arguments of acc_doctor: the output file, and the driver version and GPU names,
+/// which only the launcher has queried.
+std::vector<std::string> program_arguments(const Flags& flags, const HostFacts& facts) {
+  std::vector<std::string> arguments;
+  if (const Flags::Value* file = flags.find(kFileKey)) {
+    arguments = {"--output", (facts.working_directory / file->text).string()};
+  }
+  if (!facts.gpu.driver_version.empty()) {
+    arguments.insert(arguments.end(), {"--driver", facts.gpu.driver_version});
+  }
+  for (const Gpu& gpu : facts.gpu.devices) {
+    arguments.insert(arguments.end(), {"--gpu", gpu.name});
+  }
+  return arguments;
+}
+
+/// Reduces the plan to one worker per machine, without restarts, input, line prefix or role. A
+/// launcher with a rank slot has only one worker already; acc_doctor itself uses the first of each
+/// machine.
+void start_one_a_machine(LaunchPlan& plan) {
+  plan.max_restarts = 0;
+  plan.output.folds_lines = false;
+  plan.stdin_rank.reset();
+  plan.role.clear();
+  plan.output.line_prefix = "${role_name}";  // empty: only machine 0 prints, a table
+  if (plan.rank_slot) {
+    return;
+  }
+  if (plan.num_processes > 0) {
+    plan.num_processes = plan.num_machines;
+  }
+  plan.local_world_size = 1;
+  plan.placements.resize(std::min<std::size_t>(plan.placements.size(), 1));
+  plan.output.to_file.resize(std::min<std::size_t>(plan.output.to_file.size(), 1));
+  plan.output.to_console.resize(std::min<std::size_t>(plan.output.to_console.size(), 1));
+}
+
+LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
+                const HostFacts& facts) {
+  if (!flags.program.empty()) {
+    throw Error(Errc::invalid_argument, "acclaunch doctor starts its own program; remove " +
+                                            flags.program + ", or use acclaunch launch");
+  }
+  Flags with_program = flags;
+  std::erase_if(with_program.values, [](const auto& each) { return each.key == kFileKey; });
+  with_program.one_process_a_machine = true;
+  with_program.program = (facts.executable_directory / kProgram).string();
+  with_program.arguments = program_arguments(flags, facts);
+  LaunchPlan launch = accelerate_cli().plan(with_program, environment, facts);
+  start_one_a_machine(launch);
+  launch.explains_failure = true;
+  if (launch.num_machines > 1) {
+    if (launch.rendezvous.join_timeout == RendezvousPlan{}.join_timeout) {
+      launch.rendezvous.join_timeout = kJoinTimeout;
+    }
+    launch.unmet_command = launch.command;
+    launch.unmet_command.insert(
+        launch.unmet_command.end(),
+        {"--alone", "--machine_rank", std::to_string(launch.machine_rank), "--meet",
+         launch.rendezvous.address + ":" + std::to_string(launch.rendezvous.port)});
+  }
+  return launch;
+}
+
+}  // namespace
+
+const FrontEnd& doctor_cli() noexcept {
+  static const FrontEnd kFrontEnd = [] {
+    FrontEnd front_end = accelerate_cli();
+    front_end.name = "doctor";
+    front_end.usage = kUsage;
+    front_end.table = doctor_table();
+    front_end.plan = plan;
+    return front_end;
+  }();
+  return kFrontEnd;
+}
+
+}  // namespace acc::launcher

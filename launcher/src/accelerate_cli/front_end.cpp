@@ -1,0 +1,50 @@
+#include "acc/launcher/front_end.hpp"
+
+#include "accelerate_cli/planner.hpp"
+#include "accelerate_cli/table.hpp"
+
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch starts the workers of a distributed training program and ends them together.\n\n"
+    "  acclaunch [launch] [flags] PROGRAM [arguments of the program]\n"
+    "  acclaunch torchrun [flags] PROGRAM ...    with torchrun's flags\n"
+    "  acclaunch deepspeed [flags] PROGRAM ...   with DeepSpeed's flags\n"
+    "  acclaunch test [flags]                    runs a built-in program that tests the launch\n"
+    "  acclaunch doctor [flags]                  checks the job's machines and their network\n"
+    "  acclaunch explain [launch|torchrun|deepspeed] [flags] PROGRAM\n"
+    "                                            prints every setting, its value and its "
+    "source\n\n"
+    "Flags come before PROGRAM and may be spelled with - or _. They override the file that\n"
+    "--config_file names.\n";
+
+constexpr std::array kShortFlags = {ShortFlag{'m', "module"}, ShortFlag{'q', "quiet"},
+                                    ShortFlag{'r', "redirects"}, ShortFlag{'t', "tee"}};
+
+constexpr std::array kRefused = {
+    RefusedFlag{"tpu*", "TPUs are not supported"},
+    RefusedFlag{"no_tpu_cluster", "TPUs are not supported"},
+    RefusedFlag{"vm", "TPUs are not supported"},
+    RefusedFlag{"env", "TPUs are not supported"},
+    RefusedFlag{"main_training_function", "TPUs are not supported"},
+    RefusedFlag{"use_megatron_lm", "Megatron-LM is not supported"},
+    RefusedFlag{"megatron_lm_*", "Megatron-LM is not supported"},
+    RefusedFlag{"aws_*", "SageMaker is not supported"},
+};
+
+}  // namespace
+
+const FrontEnd& accelerate_cli() noexcept {
+  static const FrontEnd kFrontEnd{.name = "launch",
+                                  .usage = kUsage,
+                                  .table = accelerate_table(),
+                                  .short_flags = kShortFlags,
+                                  .refused = kRefused,
+                                  .plan = plan_accelerate};
+  return kFrontEnd;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,138 @@
+// Planner of `acclaunch launch`. `find_faults` runs the stages of stages.hpp. A stage that fails
+// adds its fault to the draft; stages that depend on its result are skipped, the others still run,
+// so that one run reports as many faults as possible. Only a plan without faults gets an
+// environment.
+#include "accelerate_cli/planner.hpp"
+
+#include "acc/launcher/default_config.hpp"
+#include "accelerate_cli/stages.hpp"
+#include "accelerate_cli/table.hpp"
+#include "host/own_variables.hpp"
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using plugins::Source;
+
+/// Loads the file that --config_file names, else Accelerate's default file if it exists. Accelerate
+/// does not read the default file with --cpu.
+std::optional<plugins::Document> load_config(const Flags& flags,
+                                             const plugins::Environment& environment) {
+  if (const Flags::Value* named = flags.find("config_file")) {
+    return plugins::load_document(named->text);
+  }
+  if (flags.find("use_cpu") != nullptr && !compat_policy_of(flags, environment).cpu_is_a_device) {
+    return std::nullopt;
+  }
+  const fs::path path = default_config_path(environment);
+  std::error_code error;
+  if (!fs::exists(path, error)) {
+    return std::nullopt;
+  }
+  return plugins::load_document(path);
+}
+
+/// Runs all stages and throws Error with every fault found.
+void find_faults(AccelerateDraft& draft) {
+  read_values(draft);
+  if (!draft.faults.collect([&] { take_job_environment(draft); })) {
+    draft.faults.raise();  // all further stages need the number of machines
+  }
+  const bool lacks_type = draft.config && draft.file.distributed_type.empty();
+  const bool has_mode = draft.faults.collect([&] { choose_mode(draft); }) &&
+                        (draft.plan.mode != Mode::plain || !lacks_type);
+  const bool placed = draft.faults.collect([&] { count_workers(draft); });
+  const bool runs_here = !draft.plan.start;
+  if (has_mode && placed && runs_here) {
+    if (draft.faults.collect([&] { choose_device(draft); })) {
+      draft.faults.collect([&] { bind_workers(draft); });
+    }
+    draft.faults.collect([&] { read_rendezvous(draft); });
+  }
+  if (has_mode && draft.settings.has("num_processes")) {
+    draft.faults.collect([&] { read_sharding(draft); });
+  }
+  if (has_mode && placed) {
+    check_as_accelerate(draft);
+  }
+  if (!draft.flags.faults.any() && runs_here) {  // with a bad flag, PROGRAM may be misread
+    draft.faults.collect([&] { choose_command(draft); });
+  }
+  draft.faults.raise();
+}
+
+/// Adds a notice that lists defaults, as `accelerate launch` warns: without a file those of four
+/// main settings, and the number of threads if it was computed.
+void say_defaults(AccelerateDraft& draft) {
+  std::string filled;
+  const auto add = [&](const std::string& key) {
+    const Source::Kind kind = draft.settings.source(key).kind;
+    if (kind == Source::Kind::default_value || kind == Source::Kind::derived) {
+      filled += (filled.empty() ? "--" : ", --") + key + " " + draft.settings.text(key);
+    }
+  };
+  if (!draft.config) {
+    for (const std::string key :
+         {"num_processes", "num_machines", "mixed_precision", "dynamo_backend"}) {
+      add(key);
+    }
+  }
+  if (const int threads = omp_threads(draft); threads > 0 && divides_cores(draft)) {
+    filled += (filled.empty() ? "" : ", ") + std::string("--num_cpu_threads_per_process ") +
+              std::to_string(threads);
+  }
+  if (!filled.empty()) {
+    draft.notice("defaults used: " + filled);
+  }
+}
+
+}  // namespace
+
+AccelerateDraft::AccelerateDraft(const Flags& given_flags, const plugins::Environment& parent,
+                                 const HostFacts& host)
+    : Draft(given_flags, parent, host, accelerate_table()),
+      policy(compat_policy_of(given_flags, parent)),
+      config(load_config(given_flags, parent)) {}
+
+std::string AccelerateDraft::origin() const {
+  return std::string(origin_of(plan.mode));
+}
+
+std::string AccelerateDraft::place(std::string_view key) const {
+  const Source& source = settings.source(key);
+  switch (source.kind) {
+    case Source::Kind::flag:
+    case Source::Kind::environment: return source.where;
+    case Source::Kind::file:
+    case Source::Kind::deepspeed_file: return source.where + ": " + std::string(key);
+    default: return std::string(key);
+  }
+}
+
+std::filesystem::path default_config_path(const plugins::Environment& environment) {
+  const std::string home = value_of(environment, variables::home, "/");
+  const std::string cache = value_of(environment, variables::xdg_cache_home, home + "/.cache");
+  const fs::path base = value_of(environment, variables::hf_home, cache + "/huggingface");
+  return base / "accelerate" / "default_config.yaml";
+}
+
+LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& environment,
+                           const HostFacts& facts) {
+  AccelerateDraft draft(flags, environment, facts);
+  draft.plan.working_directory = facts.working_directory.string();
+  draft.plan.keeps_exit_status = draft.policy.keeps_exit_status;
+  find_faults(draft);
+  if (draft.plan.start) {
+    return finished(std::move(draft));
+  }
+  say_defaults(draft);
+  build_environment(draft);
+  plan_deepspeed_environment(draft);
+  if (draft.settings.boolean("quiet")) {
+    draft.plan.notices.clear();
+  }
+  return finished(std::move(draft));
+}
+
+}  // namespace acc::launcher

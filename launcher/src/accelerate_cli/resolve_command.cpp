@@ -1,0 +1,181 @@
+// Stage `choose_command`: the command line of the workers, or of the tool that starts them (mpirun,
+// deepspeed), with the arguments that Accelerate gives it. Also the checks that need the program's
+// Python.
+#include "accelerate_cli/stages.hpp"
+#include "host/command_output.hpp"
+#include "host/own_variables.hpp"
+#include "plan/program_command.hpp"
+
+namespace acc::launcher {
+namespace {
+
+ProgramKind program_kind(const AccelerateDraft& draft) {
+  return {.module = draft.settings.boolean("module"),
+          .no_python = draft.settings.boolean("no_python"),
+          .only_binaries_without_python = !draft.policy.starts_executables,
+          .unbuffered = draft.program_launcher == ProgramLauncher::ranks};
+}
+
+std::vector<std::string> program(const AccelerateDraft& draft) {
+  return program_command(draft.flags, program_kind(draft), draft.environment, draft.facts);
+}
+
+/// Returns the mpirun command of Accelerate (utils/launch.py: prepare_simple_launcher_cmd_env). The
+/// flags differ between MPI implementations, which `mpirun --version` identifies.
+std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
+  auto mpirun = find_in_path("mpirun", draft.environment, draft.facts.working_directory);
+  if (!mpirun) {
+    mpirun = find_in_path("mpiexec", draft.environment, draft.facts.working_directory);
+  }
+  if (!mpirun) {
+    throw Error(Errc::not_found, draft.place("mpirun_hostfile") +
+                                     " needs mpirun or mpiexec, but PATH has neither; install an "
+                                     "MPI implementation, or remove the setting");
+  }
+  const std::string version = command_output({mpirun->string(), "--version"}).value_or("");
+  const bool is_open_mpi = version.find("Open MPI") != std::string::npos;
+  const std::string local = std::to_string(draft.num_processes / draft.num_machines);
+  const std::string all = std::to_string(draft.num_processes);
+  const std::string& hosts = draft.settings.text("mpirun_hostfile");
+  std::vector<std::string> command = {mpirun->string()};
+  if (is_open_mpi) {
+    command.insert(command.end(),
+                   {"--hostfile", hosts, "--npernode", local, "-n", all, "--bind-to", "socket"});
+  } else {  // Intel MPI, MVAPICH
+    command.insert(command.end(), {"-f", hosts, "-ppn", local, "-n", all});
+  }
+  const std::vector<std::string> inner = program(draft);
+  command.insert(command.end(), inner.begin(), inner.end());
+  return command;
+}
+
+/// Returns the command of DeepSpeed's launcher, which starts the other machines by itself
+/// (utils/launch.py: prepare_deepspeed_cmd_env).
+std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
+  const auto tool = find_in_path("deepspeed", draft.environment, draft.facts.working_directory);
+  if (!tool) {
+    throw Error(Errc::not_found,
+                "several machines with --use_deepspeed are started by the deepspeed command, which "
+                "is not in PATH; start acclaunch on every machine instead, with "
+                "--deepspeed_multinode_launcher standard");
+  }
+  const auto text = [&](std::string_view key, const std::string& fallback) {
+    return draft.settings.has(key) ? draft.settings.text(key) : fallback;
+  };
+  const std::string launcher = text("deepspeed_multinode_launcher", "pdsh");
+  std::vector<std::string> command = {tool->string(), "--hostfile",
+                                      text("deepspeed_hostfile", "None")};
+  const auto add = [&](const std::vector<std::string>& words) {
+    command.insert(command.end(), words.begin(), words.end());
+  };
+  launcher == "nossh"
+      ? add({"--node_rank", std::to_string(draft.settings.integer("machine_rank")), "--no_ssh"})
+      : add({"--no_local_rank", "--launcher", launcher});
+  if (draft.settings.has("deepspeed_exclusion_filter")) {
+    add({"--exclude", draft.settings.text("deepspeed_exclusion_filter")});
+  } else if (draft.settings.has("deepspeed_inclusion_filter")) {
+    add({"--include", draft.settings.text("deepspeed_inclusion_filter")});
+  } else {
+    add({"--num_gpus", std::to_string(draft.num_processes / draft.num_machines)});
+  }
+  if (draft.settings.has("main_process_ip")) {
+    add({"--master_addr", draft.settings.text("main_process_ip")});
+  }
+  add({"--master_port", std::to_string(draft.plan.rendezvous.port)});
+  check_program(draft.flags, program_kind(draft));
+  if (draft.settings.boolean("module") || draft.settings.boolean("no_python")) {
+    add({draft.settings.boolean("module") ? "--module" : "--no_python"});
+  }
+  if (!draft.flags.program.empty()) {
+    add({draft.flags.program});
+  }
+  add(draft.flags.arguments);
+  return command;
+}
+
+/// Adds a notice if a Python program is to shard on the CPU. Accelerate 1.15 supports FSDP and ZeRO
+/// on accelerators only (state.py: AcceleratorState): on the CPU its programs train full replicas,
+/// and its FSDP 1 plugin raises an error if it has to synchronise weights (utils/dataclasses.py).
+/// Python programs without Accelerate may shard on the CPU, so this is no fault.
+void notice_replicas_on_cpu(AccelerateDraft& draft) {
+  const bool shards = draft.plan.mode == Mode::fsdp || draft.plan.mode == Mode::deepspeed;
+  if (!shards || draft.plan.device != plugins::Device::cpu || !draft.policy.cpu_is_a_device ||
+      !is_for_python(draft.flags.program, program_kind(draft), draft.facts)) {
+    return;
+  }
+  const bool stops = draft.plan.mode == Mode::fsdp && draft.settings.integer("fsdp_version") == 1 &&
+                     (draft.settings.boolean("fsdp_sync_module_states") ||
+                      draft.settings.boolean("fsdp_cpu_ram_efficient_loading"));
+  const std::string mode = draft.plan.mode == Mode::fsdp ? "FSDP" : "ZeRO";
+  draft.notice("Accelerate does not support " + mode +
+               " on the CPU: a program that uses Accelerate " +
+               (stops ? "is rejected by its FSDP 1 plugin, which needs a GPU for "
+                        "fsdp_sync_module_states; with --fsdp_version 2 it trains full replicas"
+                      : "trains full replicas (MULTI_CPU)"));
+}
+
+/// True if the program's Python has a library for fp8. Uses Accelerate's test (utils/imports.py:
+/// is_fp8_available).
+bool has_fp8_library(const AccelerateDraft& draft) {
+  constexpr std::string_view kProbe =
+      "import importlib.metadata as m, importlib.util as u\n"
+      "names = {d.metadata['Name'].lower() for d in m.distributions() if d.metadata['Name']}\n"
+      "pairs = [('msamp', 'msamp'), ('transformer_engine', 'transformer-engine'),"
+      " ('torchao', 'torchao')]\n"
+      "print(any(u.find_spec(a) and b in names for a, b in pairs))";
+  const std::string python = find_python(draft.environment, draft.facts);
+  return command_output({python, "-c", std::string(kProbe)}).value_or("").starts_with("True");
+}
+
+}  // namespace
+
+void check_as_accelerate(AccelerateDraft& draft) {
+  if (!draft.arguments) {
+    return;
+  }
+  check_arguments(*draft.arguments,
+                  {.mode = draft.plan.mode,
+                   .has_config = draft.config.has_value(),
+                   .threads_are_given = draft.flags.find("num_cpu_threads_per_process") != nullptr,
+                   .has_fp8_library = [&] { return has_fp8_library(draft); }},
+                  draft.faults);
+}
+
+void choose_command(AccelerateDraft& draft) {
+  notice_replicas_on_cpu(draft);
+  switch (draft.program_launcher) {
+    case ProgramLauncher::ranks:
+    case ProgramLauncher::one_process: draft.plan.command = program(draft); break;
+    case ProgramLauncher::mpirun: draft.plan.command = mpirun_command(draft); break;
+    case ProgramLauncher::deepspeed: draft.plan.command = deepspeed_command(draft); break;
+  }
+}
+
+// DeepSpeed's launcher reads .deepspeed_env on this machine and exports its lines on the others. As
+// in Accelerate, variables with characters that would break the shell line there are left out.
+void plan_deepspeed_environment(AccelerateDraft& draft) {
+  if (draft.program_launcher != ProgramLauncher::deepspeed) {
+    return;
+  }
+  plugins::Environment whole = draft.environment;
+  for (const auto& [name, value] : draft.plan.environment) {
+    whole[name] = value;
+  }
+  std::string left_out;
+  std::string text;
+  for (const auto& [name, value] : whole) {
+    if ((name + value).find_first_of(" ;\n<>") != std::string::npos) {
+      left_out += (left_out.empty() ? "" : ", ") + name;
+    } else if (!value.empty()) {
+      text += name + "=" + value + "\n";
+    }
+  }
+  const std::string file =
+      value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
+  draft.plan.appended_file = {(draft.facts.working_directory / file).string(), text};
+  if (!left_out.empty()) {
+    draft.notice("variables that " + file + " cannot pass to other machines: " + left_out);
+  }
+}
+
+}  // namespace acc::launcher

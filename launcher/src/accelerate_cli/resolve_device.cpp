@@ -1,0 +1,182 @@
+// Stages `choose_device` and `bind_workers`: CPU or GPUs, which GPUs the workers see, whether they
+// are enough, and which cores each worker is bound to.
+#include "accelerate_cli/stages.hpp"
+#include "host/own_variables.hpp"
+#include "plan/gpu_checks.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Device;
+
+void check_use_cpu(const AccelerateDraft& draft) {
+  const bool both = draft.plan.mode == Mode::multi_gpu && draft.settings.boolean("use_cpu");
+  if (both && draft.policy.checks_contradictions) {
+    throw Error(Errc::config,
+                draft.place("use_cpu") + " true contradicts " +
+                    (draft.settings.boolean("multi_gpu")
+                         ? "--multi_gpu"
+                         : draft.file.distributed_type_where + ": distributed_type MULTI_GPU") +
+                    "; remove one of them");
+  }
+}
+
+/// Returns the message for a gpu_ids entry that names no GPU. For a UUID it lists the UUIDs of this
+/// machine, MIG devices included.
+std::string unknown_gpu(const std::string& id, const std::vector<Gpu>& devices) {
+  const bool by_name = id.starts_with("GPU-") || id.starts_with("MIG-");
+  if (!by_name && !parse_integer(id)) {
+    return " must be all, or numbers or UUIDs joined by commas, got \"" + id + "\"";
+  }
+  std::string there;
+  for (std::size_t i = 0; by_name && i < devices.size(); ++i) {
+    there += (i == 0 ? ": " : ", ") + devices[i].uuid;
+    for (const std::string& partition : devices[i].partitions) {
+      there += ", " + partition;
+    }
+  }
+  return " names GPU " + id + ", but this machine has " + std::to_string(devices.size()) +
+         (by_name ? there : ", numbered from 0");
+}
+
+/// Translates gpu_ids to device indices. Throws Error(config) for an unknown or repeated GPU if the
+/// policy checks GPUs.
+void check_gpu_ids(AccelerateDraft& draft) {
+  draft.worker_gpus.clear();
+  for (const std::string& id : draft.plan.gpu_ids) {
+    const auto gpu = find_gpu(id, draft.facts.gpu.devices);
+    const bool twice = gpu && std::ranges::find(draft.worker_gpus, *gpu) != draft.worker_gpus.end();
+    if (gpu && !twice) {
+      draft.worker_gpus.push_back(*gpu);
+    } else if (draft.policy.checks_gpus) {
+      throw Error(Errc::config,
+                  draft.place("gpu_ids") + (gpu ? " names GPU " + std::to_string(*gpu) +
+                                                      " twice; CUDA would then show none"
+                                                : unknown_gpu(id, draft.facts.gpu.devices)));
+    }
+  }
+}
+
+void read_gpu_ids(AccelerateDraft& draft) {
+  draft.worker_gpus = draft.facts.visible_gpus;
+  const std::string& text = draft.settings.text("gpu_ids");
+  if (text.empty() || lower(text) == "all") {
+    return;
+  }
+  draft.plan.gpu_ids = draft.settings.list("gpu_ids");
+  if (draft.plan.gpu_ids.empty() && draft.policy.checks_gpus) {
+    throw Error(Errc::config, draft.place("gpu_ids") + unknown_gpu(text, draft.facts.gpu.devices));
+  }
+  if (!asked_for_cpu(draft) && !draft.facts.gpu.devices.empty()) {
+    check_gpu_ids(draft);
+  }
+}
+
+/// With a configuration file, Accelerate rejects a single GPU id for MULTI_GPU on one machine.
+void check_several_gpus(const AccelerateDraft& draft) {
+  if (!draft.arguments && draft.config && draft.plan.mode == Mode::multi_gpu &&
+      draft.num_machines == 1 && draft.plan.gpu_ids.size() == 1) {
+    throw Error(Errc::config, draft.place("gpu_ids") + " " + draft.plan.gpu_ids.front() +
+                                  " is one GPU, but MULTI_GPU is for several; list more with "
+                                  "--gpu_ids, or remove MULTI_GPU" +
+                                  (draft.file.distributed_type == "MULTI_GPU"
+                                       ? " (" + draft.file.distributed_type_where + ")"
+                                       : ""));
+  }
+}
+
+/// Throws Error(device) if this machine has fewer GPUs than workers. With one launcher per rank, a
+/// launcher that sees a single GPU was given that GPU by the manager; one that sees more shares
+/// them with the other launchers of the machine.
+void check_enough_gpus(const AccelerateDraft& draft) {
+  const auto gpus = static_cast<int>(draft.worker_gpus.size());
+  const int needed =
+      draft.rank_slot && gpus > 1 ? draft.rank_slot->local_world_size : draft.plan.local_world_size;
+  if (gpus >= needed || !draft.policy.checks_gpus || shares_gpus(draft.environment)) {
+    return;
+  }
+  throw Error(Errc::device,
+              std::to_string(needed) + " processes on this machine need one GPU each, but there " +
+                  (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
+                  (draft.plan.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids")) +
+                  "; lower --num_processes, share the GPUs with ACC_SHARE_GPUS=1, "
+                  "or pass --cpu");
+}
+
+/// Returns the reason why the workers have no GPU, for a notice.
+std::string no_gpu(const AccelerateDraft& draft) {
+  if (!draft.facts.gpu.devices.empty()) {
+    return "CUDA_VISIBLE_DEVICES=" + value_of(draft.environment, variables::cuda_visible_devices) +
+           " selects none of this machine's " + std::to_string(draft.facts.gpu.devices.size()) +
+           " GPUs";
+  }
+  return draft.facts.gpu.driver_version.empty()
+             ? "no GPU on this machine"
+             : "no GPU on this machine, though NVIDIA's driver " + draft.facts.gpu.driver_version +
+                   " is installed";
+}
+
+void notice_cpu(AccelerateDraft& draft) {
+  if (draft.plan.mode == Mode::plain && draft.plan.gpu_ids.empty()) {
+    return;
+  }
+  const bool several =
+      draft.plan.num_processes > 1 && draft.program_launcher == ProgramLauncher::ranks;
+  draft.notice(no_gpu(draft) + ": the " +
+               (draft.plan.local_world_size == 1 ? "worker runs" : "workers run") + " on the CPU" +
+               (several && !draft.policy.cpu_is_a_device
+                    ? "; as with accelerate launch, each trains alone: Accelerate does not connect "
+                      "workers there"
+                    : ""));
+}
+
+NumaBinding binding(const AccelerateDraft& draft) {
+  const NumaBinding named = numa_binding(draft.settings.choice("numa_binding"));
+  if (!draft.settings.boolean("enable_cpu_affinity")) {
+    return named;
+  }
+  if (named != NumaBinding::none) {
+    // Accelerate in the program would bind again because of ACCELERATE_CPU_AFFINITY.
+    throw Error(Errc::config, draft.place("numa_binding") + " and " +
+                                  draft.place("enable_cpu_affinity") +
+                                  " both bind workers to cores; remove one of them");
+  }
+  return NumaBinding::affinity;
+}
+
+}  // namespace
+
+bool asked_for_cpu(const AccelerateDraft& draft) {
+  const bool said = draft.cpu_flag() || draft.settings.boolean("use_cpu") ||
+                    (draft.file.distributed_type == "MULTI_CPU" && draft.plan.mode == Mode::plain);
+  return said && (draft.policy.cpu_is_a_device || draft.plan.mode == Mode::plain);
+}
+
+void choose_device(AccelerateDraft& draft) {
+  check_use_cpu(draft);
+  read_gpu_ids(draft);
+  check_several_gpus(draft);
+  if (asked_for_cpu(draft)) {
+    return;
+  }
+  if (draft.worker_gpus.empty()) {
+    notice_cpu(draft);
+    return;
+  }
+  check_enough_gpus(draft);
+  draft.plan.device = Device::cuda;
+}
+
+void bind_workers(AccelerateDraft& draft) {
+  draft.plan.numa_binding = binding(draft);
+  std::vector<int> gpus = draft.worker_gpus;
+  const auto rank_slot = static_cast<std::size_t>(first_local_rank(draft.plan));
+  if (draft.rank_slot && rank_slot < gpus.size()) {
+    gpus = {gpus[rank_slot]};
+  }
+  place_on_cores(draft, gpus, draft.facts);
+}
+
+}  // namespace acc::launcher

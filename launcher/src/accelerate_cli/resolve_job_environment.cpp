@@ -1,0 +1,260 @@
+// Stage `take_job_environment`: takes machines, ranks, address and port from the job manager that
+// started this process, or starts the machines of `--hostfile`. Order of precedence: flags, the job
+// manager, the configuration file. By its launcher role (cluster/part.hpp) this process starts the
+// workers of its machine, supervises a single worker, or starts the launchers of all machines.
+#include "acc/base/input_file.hpp"
+#include "accelerate_cli/stages.hpp"
+#include "cluster/job_variables.hpp"
+#include "cluster/launcher_role.hpp"
+#include "host/own_variables.hpp"
+#include "plan/remote_launch.hpp"
+
+#include <algorithm>
+#include <numeric>
+
+namespace acc::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+using plugins::Source;
+
+bool has_flag(const AccelerateDraft& draft, std::string_view key) {
+  return draft.settings.source(key).kind == Source::Kind::flag;
+}
+
+/// Sets a value from the job manager. It overrides the file but not a flag.
+void set_by_job(AccelerateDraft& draft, std::string_view key, const std::string& value,
+                const std::string& where) {
+  if (!has_flag(draft, key)) {
+    draft.settings.set(key, value, {Source::Kind::job, where});
+  }
+}
+
+/// True if the user numbers the machines: --machine_rank is given, or --num_machines 1 in a job of
+/// several machines, which makes each launcher a job of its own.
+bool counts_by_itself(const AccelerateDraft& draft, const std::optional<int>& nodes) {
+  return has_flag(draft, "machine_rank") ||
+         (has_flag(draft, "num_machines") && draft.settings.integer("num_machines") == 1 &&
+          nodes.value_or(1) > 1);
+}
+
+/// Throws Error(config) if --num_machines does not match the job: a task must use all machines, a
+/// script may use fewer.
+void check_num_machines(const AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
+  const auto wanted = draft.settings.integer("num_machines");
+  const bool fits = place.is_task ? wanted == nodes : wanted <= nodes;
+  if (has_flag(draft, "num_machines") && !fits) {
+    throw Error(Errc::config, draft.place("num_machines") + " " + std::to_string(wanted) +
+                                  ", but " + place.manager.job + " has " + std::to_string(nodes) +
+                                  (nodes == 1 ? " machine" : " machines") +
+                                  (place.num_nodes ? " (" + place.num_nodes->where + ")" : ""));
+  }
+}
+
+void set_address(AccelerateDraft& draft, const JobEnvironment& place) {
+  if (place.address) {
+    set_by_job(draft, "main_process_ip", place.address->value, place.address->where);
+  }
+  if (place.port) {
+    set_by_job(draft, "main_process_port", std::to_string(place.port->value), place.port->where);
+  }
+}
+
+/// Sets the total number of workers from the job manager if neither a flag nor the file gives it.
+void set_num_processes(AccelerateDraft& draft, std::int64_t total, const std::string& where) {
+  if (!draft.settings.given("num_processes")) {
+    draft.settings.set("num_processes", std::to_string(total), {Source::Kind::job, where});
+  }
+}
+
+/// Sets the number of workers of each machine: from the acclaunch that started this one, else from
+/// the tasks that the job requested.
+void set_local_sizes(AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
+  const auto told =
+      JobVariables(draft.environment).numbers(std::string(variables::local_processes.name));
+  const std::vector<int> sizes = told ? told->value : wished_workers(place);
+  if (sizes.empty() || draft.settings.has("num_local_processes")) {
+    return;
+  }
+  const std::string& where = told ? told->where : place.tasks_per_node->where;
+  if (std::ssize(sizes) < nodes || std::ranges::min(sizes) < 1) {
+    throw Error(Errc::config, where + " must list the number of workers of each of " +
+                                  std::to_string(nodes) + " machines");
+  }
+  if (!told && !draft.facts.visible_gpus.empty() && !draft.settings.given("num_processes")) {
+    return;  // with GPUs the default is one worker per GPU, whatever number of tasks was requested
+  }
+  const std::int64_t total = std::accumulate(sizes.begin(), sizes.begin() + nodes, std::int64_t{0});
+  set_num_processes(draft, total, where);
+  if (draft.settings.integer("num_processes") == total) {
+    draft.local_sizes.assign(sizes.begin(), sizes.begin() + nodes);
+  }
+}
+
+/// Launcher role `machine`: sets the number of machines, this one's rank, and the address and port
+/// of machine 0.
+void take_part_as_machine(AccelerateDraft& draft, const JobEnvironment& place,
+                          const std::optional<int>& nodes) {
+  if (nodes) {
+    check_num_machines(draft, place, *nodes);
+    const std::string where = place.num_nodes ? place.num_nodes->where
+                              : place.hosts   ? place.hosts->where
+                                              : place.num_tasks->where;
+    set_by_job(draft, "num_machines", std::to_string(*nodes), where);
+    set_local_sizes(draft, place, *nodes);
+  }
+  const auto& rank = place.node_rank ? place.node_rank : place.rank;
+  if (rank) {
+    set_by_job(draft, "machine_rank", std::to_string(rank->value), rank->where);
+  } else if (nodes == 1) {
+    set_by_job(draft, "machine_rank", "0", place.manager.detected_by);
+  }
+  if (draft.settings.integer("num_machines") > 1) {
+    set_address(draft, place);
+  } else if (place.port && !draft.settings.given("main_process_port")) {
+    set_by_job(draft, "main_process_port", std::to_string(place.port->value), place.port->where);
+  }
+}
+
+/// Launcher role `worker`: this launcher supervises one rank. The job's tasks are the ranks.
+void take_part_as_worker(AccelerateDraft& draft, const JobEnvironment& place) {
+  draft.rank_slot = rank_slot_in(place);
+  check_num_machines(draft, place, draft.rank_slot->num_nodes);
+  const Sourced<int>& tasks = *place.num_tasks;
+  const std::string machines = place.num_nodes ? place.num_nodes->where : tasks.where;
+  set_by_job(draft, "num_machines", std::to_string(draft.rank_slot->num_nodes), machines);
+  set_by_job(draft, "machine_rank", std::to_string(draft.rank_slot->node_rank),
+             place.node_rank ? place.node_rank->where : place.rank->where);
+  set_num_processes(draft, tasks.value, tasks.where);
+  draft.launcher_rank = place.rank->value;
+  if (draft.rank_slot->num_nodes == 1) {
+    set_by_job(draft, "main_process_ip", "127.0.0.1", machines);
+  }
+  set_address(draft, place);
+}
+
+/// Launcher role `starter`: this process runs in the job's script and starts the launchers, by srun
+/// under Slurm and by ssh elsewhere.
+void start_machines_of_job(AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
+  check_num_machines(draft, place, nodes);
+  const int wanted = has_flag(draft, "num_machines")
+                         ? static_cast<int>(draft.settings.integer("num_machines"))
+                         : nodes;
+  take_part_as_machine(draft, place, wanted);
+  set_by_job(draft, "machine_rank", "0", place.manager.detected_by);
+  const std::string known = place.hosts ? place.hosts->where : "";
+  if (place.manager.name == "Slurm") {
+    start_by_srun(draft, wanted, draft.local_sizes);
+    return;
+  }
+  std::vector<Host> hosts;
+  for (const std::string& name : place.hosts->value) {
+    if (std::ssize(hosts) < wanted) {
+      hosts.push_back({name, {}, known});
+    }
+  }
+  start_on_hosts(draft, {hosts, draft.local_sizes, false}, draft.settings.text("main_process_ip"));
+}
+
+std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
+  const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile");
+  const std::string text = [&] {
+    try {
+      return read_input_file(path);
+    } catch (const Error& error) {
+      throw Error(Errc::config, draft.place("hostfile") + ": " + error.what());
+    }
+  }();
+  return parse_hostfile(text, path.string(), HostfileForm::any);
+}
+
+/// Throws Error(config) if several machines would look for machine 0 at a loopback name.
+void check_first_host(const Host& first, std::size_t count) {
+  const std::string name = first.name;
+  if (count > 1 && (name == "localhost" || name.starts_with("127."))) {
+    throw Error(Errc::config, first.where + ": machine 0 is " + name +
+                                  ", which every other machine resolves to itself; write a name "
+                                  "that the other machines can resolve, or pass --main_process_ip");
+  }
+}
+
+/// Returns the slots of each host as its number of workers. Empty if a host has no slots, or if
+/// --num_processes asks for another total.
+std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<Host>& hosts) {
+  std::vector<int> slots;
+  for (const Host& host : hosts) {
+    slots.push_back(static_cast<int>(host.slots.size()));
+  }
+  const std::int64_t total = std::accumulate(slots.begin(), slots.end(), std::int64_t{0});
+  if (std::ranges::count(slots, 0) > 0) {
+    return {};
+  }
+  set_num_processes(draft, total, hosts.front().where);
+  return draft.settings.integer("num_processes") == total ? slots : std::vector<int>{};
+}
+
+void start_machines_of_hostfile(AccelerateDraft& draft) {
+  std::vector<Host> hosts = read_hostfile(draft);
+  if (has_flag(draft, "num_machines")) {
+    const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_machines"));
+    if (wanted > hosts.size()) {
+      throw Error(Errc::config, draft.place("num_machines") + " " + std::to_string(wanted) +
+                                    ", but " + draft.settings.text("hostfile") + " names " +
+                                    std::to_string(hosts.size()));
+    }
+    hosts.resize(wanted);
+  }
+  const std::string file = draft.settings.text("hostfile");
+  set_by_job(draft, "num_machines", std::to_string(hosts.size()), file);
+  set_by_job(draft, "machine_rank", "0", file);
+  if (!has_flag(draft, "main_process_ip")) {
+    check_first_host(hosts.front(), hosts.size());
+    set_by_job(draft, "main_process_ip", hosts.front().name, hosts.front().where);
+  }
+  draft.local_sizes = slots_as_workers(draft, hosts);
+  draft.plan.rendezvous.port_was_given = has_flag(draft, "main_process_port");
+  if (draft.plan.rendezvous.port_was_given) {
+    draft.plan.rendezvous.port =
+        static_cast<std::uint16_t>(draft.settings.integer("main_process_port"));
+  }
+  start_on_hosts(draft, {hosts, draft.local_sizes, false}, draft.settings.text("main_process_ip"));
+}
+
+}  // namespace
+
+void take_job_environment(AccelerateDraft& draft) {
+  if (!draft.policy.asks_manager) {
+    return;
+  }
+  const auto place = find_job_environment(draft.environment, draft.facts);
+  const bool is_started = place && place->manager.name == "acclaunch";
+  draft.plan.is_controlled = is_controlled(draft.environment);
+  if (draft.settings.has("hostfile") && !is_started) {
+    if (has_flag(draft, "machine_rank")) {
+      throw Error(Errc::config, draft.place("hostfile") + " starts all machines from here, but " +
+                                    draft.place("machine_rank") +
+                                    " is for a launcher on each machine; remove one of them");
+    }
+    start_machines_of_hostfile(draft);
+    return;
+  }
+  if (!place) {
+    return;
+  }
+  draft.plan.manager = place->manager;
+  draft.notice_all(place->notices);
+  const std::optional<int> nodes = num_nodes(*place);
+  if (counts_by_itself(draft, nodes)) {
+    return;
+  }
+  if (!place->run_id.value.empty()) {
+    draft.plan.rendezvous.run_id = place->run_id.value;
+  }
+  switch (launcher_role(*place, draft.given("num_processes"))) {
+    case LauncherRole::machine: take_part_as_machine(draft, *place, nodes); break;
+    case LauncherRole::worker: take_part_as_worker(draft, *place); break;
+    case LauncherRole::remote_launcher: start_machines_of_job(draft, *place, *nodes); break;
+  }
+}
+
+}  // namespace acc::launcher

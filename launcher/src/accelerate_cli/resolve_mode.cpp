@@ -1,0 +1,120 @@
+// Stage `choose_mode`: plain, multi-GPU, FSDP or DeepSpeed. A mode flag overrides distributed_type
+// of the configuration file. Flags and blocks of the other modes become notices or faults.
+#include "accelerate_cli/stages.hpp"
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Faults;
+using plugins::Section;
+using plugins::SettingRow;
+using plugins::Source;
+
+/// Throws Error(config) if two mode flags are given. --cpu counts as a mode in Accelerate; here it
+/// only excludes --multi_gpu.
+void check_mode_flags(const AccelerateDraft& draft) {
+  Faults faults;
+  std::string chosen;
+  const auto choose = [&](const std::string& flag) {
+    if (!chosen.empty()) {
+      faults.add("--" + chosen + " and --" + flag + " exclude each other; choose one");
+    }
+    chosen = flag;
+  };
+  if (draft.cpu_flag() && (draft.settings.boolean("multi_gpu") || !draft.policy.cpu_is_a_device)) {
+    choose("cpu");
+  }
+  for (const std::string key : {"multi_gpu", "use_fsdp", "use_deepspeed"}) {
+    if (draft.settings.boolean(key)) {
+      choose(key);
+    }
+  }
+  faults.raise();
+}
+
+Mode mode_of_flag(const std::string& flag) {
+  return flag == "use_fsdp"        ? Mode::fsdp
+         : flag == "use_deepspeed" ? Mode::deepspeed
+                                   : Mode::multi_gpu;
+}
+
+Mode mode_of_file(const std::string& distributed_type) {
+  if (distributed_type == "FSDP") {
+    return Mode::fsdp;
+  }
+  if (distributed_type == "DEEPSPEED") {
+    return Mode::deepspeed;
+  }
+  if (distributed_type == "MULTI_GPU") {
+    return Mode::multi_gpu;
+  }
+  return Mode::plain;
+}
+
+/// Adds a notice for each flag that has no effect in this mode.
+void notice_flags_of_other_modes(AccelerateDraft& draft) {
+  for (const Flags::Value& value : draft.flags.values) {
+    const Section section = plugins::find_setting(value.key, draft.settings.table())->section;
+    if (section == Section::fsdp && draft.plan.mode != Mode::fsdp) {
+      draft.notice(value.written + " has no effect without --use_fsdp");
+    } else if (section == Section::deepspeed && draft.plan.mode != Mode::deepspeed) {
+      draft.notice(value.written + " has no effect without --use_deepspeed");
+    } else if (section == Section::parallelism && draft.plan.mode != Mode::fsdp) {
+      draft.notice(value.written + " has no effect without --use_fsdp" +
+                   (draft.plan.mode == Mode::deepspeed
+                        ? "; for hpZ set zero_hpz_partition_size in the DeepSpeed JSON file"
+                        : ""));
+    } else if (section == Section::fp8 && draft.settings.choice("mixed_precision") != "fp8") {
+      draft.notice(value.written + " has no effect without --mixed_precision fp8");
+    }
+  }
+  const bool fits = draft.policy.checks_values ? draft.plan.mode == Mode::fsdp
+                                               : draft.settings.boolean("use_fsdp");
+  if (draft.settings.boolean("use_parallelism_config") && !fits) {
+    throw Error(Errc::config, "--use_parallelism_config needs --use_fsdp and --fsdp_version 2");
+  }
+}
+
+/// Reports settings of the other mode's block in the file. A file with FSDP and DeepSpeed settings
+/// contradicts itself, which is a fault. If a flag overrides the file's mode, the block merely has
+/// no effect, which is a notice.
+void check_blocks_of_other_modes(AccelerateDraft& draft, const std::string& mode_flag) {
+  for (const SettingRow& row : plugins::settings_table()) {
+    const bool other = (row.section == Section::fsdp && draft.plan.mode == Mode::deepspeed) ||
+                       (row.section == Section::deepspeed && draft.plan.mode == Mode::fsdp);
+    if (!other || draft.settings.source(row.key).kind != Source::Kind::file) {
+      continue;
+    }
+    if (!mode_flag.empty()) {
+      draft.notice(draft.place(row.key) + " has no effect with --" + mode_flag);
+    } else if (draft.policy.checks_contradictions) {
+      draft.faults.add(draft.place(row.key) + " applies in " +
+                       (row.section == Section::fsdp ? "FSDP" : "DeepSpeed") +
+                       " mode only, but distributed_type is " + draft.file.distributed_type + " (" +
+                       draft.file.distributed_type_where + "); remove one of them");
+    }
+  }
+}
+
+}  // namespace
+
+void choose_mode(AccelerateDraft& draft) {
+  check_mode_flags(draft);
+  std::string chosen;
+  for (const std::string key : {"multi_gpu", "use_fsdp", "use_deepspeed"}) {
+    chosen = draft.settings.boolean(key) ? key : chosen;
+  }
+  draft.plan.mode =
+      chosen.empty() ? mode_of_file(draft.file.distributed_type) : mode_of_flag(chosen);
+  if (draft.cpu_flag() && !draft.policy.cpu_is_a_device) {
+    draft.plan.mode = Mode::plain;
+  } else if (draft.cpu_flag() && draft.plan.mode == Mode::multi_gpu) {
+    draft.notice(draft.file.distributed_type_where +
+                 ": distributed_type MULTI_GPU is not used with --cpu");
+    draft.plan.mode = Mode::plain;
+  }
+  notice_flags_of_other_modes(draft);
+  check_blocks_of_other_modes(draft, chosen);
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,174 @@
+// Stage `read_sharding`: FSDP and DeepSpeed settings, the DeepSpeed JSON file, and the sharding
+// that follows from them.
+#include "acc/plugins/deepspeed_json.hpp"
+#include "acc/plugins/fsdp_plugin.hpp"
+#include "acc/plugins/strategy.hpp"
+#include "accelerate_cli/stages.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Faults;
+using plugins::SettingRow;
+using plugins::Source;
+
+namespace fs = std::filesystem;
+
+/// Reads settings from variables of the parent that reach the program because Accelerate does not
+/// set them, and from ACC_* for settings that Accelerate does not have.
+void inherit_variables(AccelerateDraft& draft) {
+  Faults faults;
+  for (const SettingRow& row : plugins::settings_table()) {
+    const bool is_ours = row.section == plugins::Section::training && row.environment.empty();
+    const std::string name = is_ours ? plugins::own_variable(row) : std::string(row.environment);
+    if ((is_ours || row.exported == plugins::Export::given) && !name.empty() &&
+        plugins::applies(row.section, draft.origin())) {
+      faults.collect([&] { read_variable(draft, row.key, name); });
+    }
+  }
+  faults.raise();
+}
+
+/// Compatibility mode: turns a fault that Accelerate's launcher does not check into a notice.
+void leave_to_program(AccelerateDraft& draft, const Error& error) {
+  draft.notice("the program will decide: " + std::string(error.what()));
+}
+
+void read_fsdp(AccelerateDraft& draft) {
+  const auto from_file = [&](std::string_view key) {
+    return draft.settings.source(key).kind == Source::Kind::file;
+  };
+  if (draft.policy.checks_values && from_file("fsdp_cpu_ram_efficient_loading") &&
+      from_file("fsdp_sync_module_states") &&
+      draft.settings.boolean("fsdp_cpu_ram_efficient_loading") &&
+      !draft.settings.boolean("fsdp_sync_module_states")) {
+    throw Error(Errc::config,
+                draft.settings.source("fsdp_cpu_ram_efficient_loading").where +
+                    ": --fsdp_cpu_ram_efficient_loading true needs --fsdp_sync_module_states "
+                    "true, but " +
+                    draft.settings.source("fsdp_sync_module_states").where + " says false");
+  }
+  const bool version_1 = draft.settings.integer("fsdp_version") == 1;
+  if (version_1 && draft.settings.given("fsdp_reshard_after_forward")) {
+    const std::string settled = draft.policy.reads_questionnaire_strategy
+                                    ? plugins::settle_questionnaire_strategy(draft.settings)
+                                    : "";
+    if (!settled.empty()) {
+      draft.notice(settled);
+    }
+  } else if (!version_1 && draft.settings.given("fsdp_sharding_strategy")) {
+    draft.notice(draft.settings.source("fsdp_sharding_strategy").where +
+                 ": fsdp_sharding_strategy has no effect with FSDP 2, which reads "
+                 "fsdp_reshard_after_forward");
+  }
+}
+
+/// Returns the path as the user wrote it if it leads to the same file from here; else the full
+/// path.
+fs::path shortest(const fs::path& full, const fs::path& named) {
+  std::error_code error;
+  return fs::equivalent(full, named, error) ? named : full;
+}
+
+/// Finds the JSON file relative to the working directory, else in the folder of the YAML file. In
+/// the second case the setting is replaced by a path that the program can open.
+fs::path find_deepspeed_config(AccelerateDraft& draft) {
+  const fs::path named = draft.settings.text("deepspeed_config_file");
+  std::error_code error;
+  if (named.is_absolute() || fs::exists(draft.facts.working_directory / named, error)) {
+    return named.is_absolute() ? named : shortest(draft.facts.working_directory / named, named);
+  }
+  if (draft.config) {
+    const fs::path beside = draft.config->path.parent_path() / named;
+    if (fs::exists(draft.facts.working_directory / beside, error)) {
+      Source source = draft.settings.source("deepspeed_config_file");
+      draft.settings.set("deepspeed_config_file", beside.string(), std::move(source));
+      return shortest(draft.facts.working_directory / beside, beside);
+    }
+  }
+  throw Error(Errc::not_found,
+              draft.settings.source("deepspeed_config_file").where + ": cannot find " +
+                  named.string() + " in " + draft.facts.working_directory.string() +
+                  (draft.config ? " or next to " + draft.config->path.string() : ""));
+}
+
+void read_deepspeed_file(AccelerateDraft& draft) {
+  const fs::path path = find_deepspeed_config(draft);
+  const auto file = plugins::apply_deepspeed_json(plugins::load_document(path), draft.num_processes,
+                                                  draft.settings);
+  draft.notice_all(file.notices);
+  if (draft.settings.integer("zero_hpz_partition_size") > 1 &&
+      draft.settings.integer("zero_stage") != 3) {
+    draft.notice(
+        draft.settings.source("zero_hpz_partition_size").where +
+        ": zero_hpz_partition_size has no effect below stage 3; libacc_runtime rejects it there");
+  }
+}
+
+void read_deepspeed(AccelerateDraft& draft) {
+  if (!draft.settings.has("deepspeed_config_file")) {
+    return;
+  }
+  try {
+    read_deepspeed_file(draft);
+  } catch (const Error& error) {
+    if (draft.policy.checks_deepspeed_file) {
+      throw;
+    }
+    leave_to_program(draft, error);
+  }
+}
+
+/// Adds a notice about the shard groups of a hybrid strategy that the user did not name or may not
+/// expect.
+void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sharding) {
+  if (!plugins::switches(sharding.strategy).replicate) {
+    return;
+  }
+  const std::string name = upper(plugins::to_string(sharding.strategy));
+  const bool by_size = draft.settings.choice("fsdp_sharding_strategy") != name ||
+                       draft.settings.integer("fsdp_version") == 2;
+  if (by_size) {
+    draft.notice("shard groups of " + std::to_string(sharding.shard_size) + " of " +
+                 std::to_string(draft.plan.num_processes) + " processes: the strategy is " + name);
+  } else if (sharding.shard_size == 0 && draft.plan.num_machines == 1) {
+    draft.notice(
+        name + " on one machine: all " + std::to_string(draft.plan.num_processes) +
+        " processes are one shard group, with no replicas (--parallelism_config_dp_shard_size "
+        "makes smaller groups)");
+  }
+}
+
+void resolve_sharding(AccelerateDraft& draft) {
+  inherit_variables(draft);
+  if (draft.plan.mode == Mode::fsdp) {
+    read_fsdp(draft);
+  } else if (draft.plan.mode == Mode::deepspeed) {
+    read_deepspeed(draft);
+  }
+  draft.plan.sharding =
+      plugins::sharding_settings(draft.settings, draft.origin(), draft.num_processes);
+  explain_groups(draft, draft.plan.sharding);
+}
+
+}  // namespace
+
+void read_sharding(AccelerateDraft& draft) {
+  if (draft.file.has_parallelism_config && draft.plan.mode == Mode::fsdp &&
+      !draft.settings.boolean("use_fsdp")) {
+    draft.settings.set("use_parallelism_config", "true",
+                       {Source::Kind::derived, "parallelism_config in the file"});
+  }
+  try {
+    resolve_sharding(draft);
+  } catch (const Error& error) {
+    if (draft.policy.checks_values) {
+      throw;
+    }
+    leave_to_program(draft, error);
+  }
+}
+
+}  // namespace acc::launcher

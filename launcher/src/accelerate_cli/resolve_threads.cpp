@@ -1,0 +1,92 @@
+// OMP_NUM_THREADS of the workers. Accelerate sets it to a share of the physical cores with --cpu
+// and to 1 otherwise; acclaunch gives every worker on the CPU, or bound to cores, its share
+// (docs/compat.md, 10).
+#include "accelerate_cli/python_values.hpp"
+#include "accelerate_cli/stages.hpp"
+#include "host/own_variables.hpp"
+#include "host/topology.hpp"
+
+#include <algorithm>
+
+namespace acc::launcher {
+namespace {
+
+/// Returns the number of processes that share the cores of this machine: from the variables of the
+/// mpirun that started acclaunch, else the workers per machine.
+int local_processes(const AccelerateDraft& draft) {
+  for (const OwnVariable& size_of_node :
+       {variables::mpi_local_size, variables::open_mpi_local_size, variables::mvapich_local_size}) {
+    const auto size = parse_integer(value_of(draft.environment, size_of_node));
+    if (size && *size > 0) {
+      return static_cast<int>(*size);
+    }
+  }
+  return std::max(1, draft.num_processes / draft.num_machines);
+}
+
+/// Returns the number of physical cores per worker, rounded down; may be 0.
+int cores_of_one(const AccelerateDraft& draft) {
+  if (draft.rank_slot) {  // the other workers of this machine have their own launchers
+    const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
+    return cores / draft.rank_slot->local_world_size;
+  }
+  if (draft.program_launcher == ProgramLauncher::ranks && draft.policy.shares_out_cores) {
+    return cores_per_worker(draft.plan.placements, draft.facts);
+  }
+  const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
+  return cores / local_processes(draft);
+}
+
+/// True if Accelerate treats the launch as use_cpu. Accelerate's --cpu flag sets use_cpu only
+/// without a configuration file; with a file only its key counts.
+bool counts_as_use_cpu(const AccelerateDraft& draft) {
+  if (!draft.config) {
+    return draft.settings.boolean("use_cpu");
+  }
+  const plugins::Node* key = draft.config->root.find("use_cpu");
+  return key != nullptr && python::is_true(*key);
+}
+
+}  // namespace
+
+bool divides_cores(const AccelerateDraft& draft) {
+  if (value_of(draft.environment, variables::omp_num_threads, "0") != "0" ||
+      draft.settings.has("num_cpu_threads_per_process")) {
+    return false;
+  }
+  if (!draft.policy.shares_out_cores) {
+    return counts_as_use_cpu(draft) && draft.num_processes > 0 &&
+           draft.plan.mode != Mode::deepspeed;
+  }
+  return draft.plan.device == plugins::Device::cpu || draft.plan.numa_binding != NumaBinding::none;
+}
+
+// Order: --num_cpu_threads_per_process, a value of the parent other than 0, a share of the cores,
+// 1. In DeepSpeed mode Accelerate sets nothing, and torchrun sets 1 for several workers.
+int omp_threads(const AccelerateDraft& draft) {
+  const bool leaves_it_to_torchrun = draft.plan.mode == Mode::deepspeed;  // in Accelerate
+  if (draft.program_launcher == ProgramLauncher::deepspeed) {
+    return 0;
+  }
+  if (draft.settings.has("num_cpu_threads_per_process") &&
+      (!leaves_it_to_torchrun || draft.policy.shares_out_cores)) {
+    return static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"));
+  }
+  if (value_of(draft.environment, variables::omp_num_threads, "0") != "0") {
+    return 0;
+  }
+  const bool keeps_0 = !draft.policy.shares_out_cores &&
+                       draft.environment.contains(std::string(variables::omp_num_threads.name));
+  if (divides_cores(draft)) {
+    const int share = cores_of_one(draft);
+    if (share > 1 || !keeps_0) {
+      return std::max(1, share);
+    }
+  }
+  if (keeps_0) {
+    return 0;
+  }
+  return leaves_it_to_torchrun && draft.plan.local_world_size == 1 ? 0 : 1;
+}
+
+}  // namespace acc::launcher

@@ -1,0 +1,53 @@
+#include "accelerate_cli/table.hpp"
+
+#include "plan/common_rows.hpp"
+
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::Flag;
+using plugins::SettingRow;
+using plugins::Type;
+
+// Flags for starting other machines from this one.
+constexpr std::array kStart = {
+    SettingRow{.key = "hostfile",
+               .alias = "H",
+               .flag = Flag::value,
+               .in_file = false,
+               .help = "file with the machines to start the job on, one line per machine: "
+                       "[USER@]NAME [slots=N]"},
+    SettingRow{.key = "launcher",
+               .flag = Flag::value,
+               .in_file = false,
+               .type = Type::choice,
+               .fallback = "ssh",
+               .allowed = "ssh|pdsh",
+               .help = "program that starts acclaunch on the machines of the hostfile"},
+    SettingRow{.key = "launcher_args",
+               .flag = Flag::value,
+               .in_file = false,
+               .help = "options for ssh, pdsh or srun, separated by spaces"},
+    SettingRow{.key = "ssh_port",
+               .flag = Flag::value,
+               .in_file = false,
+               .type = Type::integer,
+               .allowed = "1..65535",
+               .help = "ssh port of the machines; default: that of ssh's configuration"},
+};
+
+}  // namespace
+
+std::span<const plugins::SettingRow> accelerate_table() noexcept {
+  static const std::vector<SettingRow> kAll = [] {
+    std::vector<SettingRow> rows(plugins::settings_table().begin(),
+                                 plugins::settings_table().end());
+    rows.insert(rows.end(), kStart.begin(), kStart.end());
+    return with_common_rows(rows);
+  }();
+  return kAll;
+}
+
+}  // namespace acc::launcher

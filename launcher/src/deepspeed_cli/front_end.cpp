@@ -1,0 +1,52 @@
+#include "acc/launcher/front_end.hpp"
+
+#include "deepspeed_cli/planner.hpp"
+#include "deepspeed_cli/table.hpp"
+
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch deepspeed starts the workers of a training program with the deepspeed launcher's "
+    "flags.\n\n"
+    "  acclaunch deepspeed [flags] PROGRAM [arguments of the program]\n\n"
+    "PROGRAM runs under Python unless it is a binary or --no_python is given. It gets the\n"
+    "argument --local_rank=N unless it is a binary. The machines of the hostfile are started by\n"
+    "ssh; with --no_ssh, run the command on each machine. Variables in ~/.deepspeed_env and\n"
+    "./.deepspeed_env are passed to the workers (DS_ENV_FILE sets another file name).\n";
+
+constexpr std::array kShortFlags = {ShortFlag{'H', "hostfile"}, ShortFlag{'i', "include"},
+                                    ShortFlag{'e', "exclude"}, ShortFlag{'q', "quiet"}};
+
+constexpr std::string_view kNoElastic =
+    "for elastic training use acclaunch torchrun --nnodes MIN:MAX --rdzv-backend c10d";
+
+constexpr std::array kRefused = {
+    RefusedFlag{"deepspeed", "this is a flag of the program; put it after PROGRAM"},
+    RefusedFlag{"venv_script",
+                "activate the environment before the start: PATH and VIRTUAL_ENV are passed to the "
+                "machines"},
+    RefusedFlag{"elastic_training", kNoElastic},
+    RefusedFlag{"min_elastic_nodes", kNoElastic},
+    RefusedFlag{"max_elastic_nodes", kNoElastic},
+    RefusedFlag{"autotuning", "DeepSpeed's autotuner is not supported"},
+    RefusedFlag{"save_pid",
+                "not supported; send signals to acclaunch itself, whose pid the shell has in $!"},
+};
+
+}  // namespace
+
+const FrontEnd& deepspeed_cli() noexcept {
+  static const FrontEnd kFrontEnd{.name = "deepspeed",
+                                  .usage = kUsage,
+                                  .table = deepspeed_table(),
+                                  .short_flags = kShortFlags,
+                                  .refused = kRefused,
+                                  .abbreviates = true,
+                                  .plan = plan_deepspeed};
+  return kFrontEnd;
+}
+
+}  // namespace acc::launcher

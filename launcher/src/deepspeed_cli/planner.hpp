@@ -1,0 +1,11 @@
+#pragma once
+
+#include "acc/launcher/front_end.hpp"
+
+namespace acc::launcher {
+
+/// FrontEnd::plan of the deepspeed front end.
+LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
+                          const HostFacts& facts);
+
+}  // namespace acc::launcher

@@ -1,0 +1,117 @@
+#include "flags/help.hpp"
+
+#include "acc/launcher/command_line.hpp"
+#include "acc/plugins/settings.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace acc::launcher {
+namespace {
+
+using plugins::SettingRow;
+
+/// A heading of --help and the flags below it.
+struct Group {
+  std::string_view title;
+  std::string_view keys;  ///< separated by spaces
+};
+
+/// Flags of the section `launch` by subject. A flag that is missing here is listed under "Launch".
+constexpr std::array kLaunchGroups = {
+    Group{"Program and configuration", "config_file compat module no_python debug quiet"},
+    Group{"Mode and device",
+          "use_cpu multi_gpu use_fsdp use_deepspeed use_parallelism_config mixed_precision gpu_ids "
+          "downcast_bf16"},
+    Group{"Workers and machines",
+          "num_processes num_local_processes num_machines min_machines machine_rank "
+          "main_process_ip main_process_port rdzv_backend rdzv_conf same_network role"},
+    Group{"Starting other machines from this one",
+          "hostfile launcher launcher_args ssh_port mpirun_hostfile"},
+    Group{"Cores", "num_cpu_threads_per_process enable_cpu_affinity numa_binding"},
+    Group{"Failures, restarts and limits",
+          "max_restarts monitor_interval restart_backoff shutdown_timeout timeout stuck_timeout"},
+    Group{"Output",
+          "log_dir redirects tee local_ranks_filter duplicate_stdout_filters "
+          "duplicate_stderr_filters log_line_prefix_template fold_lines no_status_line"},
+};
+
+/// True if `keys`, a list separated by spaces, contains `key`.
+bool lists(std::string_view keys, std::string_view key) {
+  const auto words = split(keys, ' ');
+  return std::ranges::find(words, key) != words.end();
+}
+
+/// Returns the heading that a flag is listed under.
+std::string heading(const SettingRow& row) {
+  switch (row.section) {
+    case plugins::Section::launch: {
+      const auto group = std::ranges::find_if(
+          kLaunchGroups, [&](const Group& each) { return lists(each.keys, row.key); });
+      return std::string(group == kLaunchGroups.end() ? "Launch" : group->title);
+    }
+    case plugins::Section::training: return "Training (all modes)";
+    case plugins::Section::fsdp: return "FSDP (with --use_fsdp or distributed_type: FSDP)";
+    case plugins::Section::deepspeed:
+      return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
+    case plugins::Section::parallelism:
+      return "Parallel group sizes (parallelism_config of a configuration file)";
+    case plugins::Section::dynamo: return "torch.compile in a Python program";
+    case plugins::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
+    case plugins::Section::zero: break;
+  }
+  return {};
+}
+
+}  // namespace
+
+/// Returns the lines of one flag: its spellings, VALUE, the help text, the expected value in
+/// parentheses and the default in brackets. A long spelling gets a line of its own.
+std::string help_entry(const FrontEnd& front_end, const SettingRow& row) {
+  std::string line = "  " + as_typed(front_end, row.key);
+  for (const std::string_view alias : split(row.alias, '|')) {
+    line += ", " + (alias.size() == 1 ? "-" + std::string(alias) : as_typed(front_end, alias));
+  }
+  line += row.flag == plugins::Flag::value ? " VALUE" : "";
+  line += line.size() < kHelpColumn ? std::string(kHelpColumn - line.size(), ' ')
+                                    : "\n" + std::string(kHelpColumn, ' ');
+  line += std::string(row.help);
+  if (row.flag == plugins::Flag::value && row.type != plugins::Type::text) {
+    line += " (" + plugins::expected_value(row) + ")";
+  }
+  if (row.flag == plugins::Flag::value && !row.fallback.empty()) {
+    line += " [" + std::string(row.fallback) + "]";
+  }
+  return line + "\n";
+}
+
+std::string as_typed(const FrontEnd& front_end, std::string_view key) {
+  std::string flag = "--" + std::string(key);
+  std::ranges::replace(flag, '_', front_end.separator);
+  return flag;
+}
+
+std::string help_text(const FrontEnd& front_end) {
+  std::vector<std::pair<std::string, std::string>> groups;  // title and entries
+  for (const SettingRow& row : front_end.table) {
+    if (row.flag == plugins::Flag::none) {
+      continue;
+    }
+    const std::string title = heading(row);
+    auto group = std::ranges::find(groups, title, &std::pair<std::string, std::string>::first);
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), {title, ""});
+    }
+    group->second += help_entry(front_end, row);
+  }
+  std::string text(front_end.usage);
+  for (const auto& [title, entries] : groups) {
+    text += "\n" + title + "\n" + entries;
+  }
+  return text + "\n  --help, -h    --version\n";
+}
+
+}  // namespace acc::launcher

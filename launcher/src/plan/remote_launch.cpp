@@ -1,0 +1,109 @@
+// Plans of jobs whose machines are started from this process, by ssh, pdsh or srun. Each machine
+// gets the same command line as this process, so that it plans its own workers, and learns its rank
+// and the address of machine 0 from ACC_* variables (host/own_variables.hpp).
+#include "plan/remote_launch.hpp"
+
+#include "cluster/job_variables.hpp"
+#include "host/own_variables.hpp"
+#include "plan/rendezvous_values.hpp"
+
+#include <algorithm>
+#include <utility>
+
+namespace acc::launcher {
+namespace {
+
+/// Formats hosts and slots as `node0:0,1@node1:0,1`, the notation of `--include`.
+std::string slots_of(const std::vector<Host>& hosts) {
+  std::string text;
+  for (const Host& host : hosts) {
+    text += (text.empty() ? "" : "@") + host.name + ":" + joined(host.slots);
+  }
+  return text;
+}
+
+/// Returns the part of the plan that all means share.
+RemoteLaunchPlan start_from_here(const Draft& draft, RemoteLaunchPlan::Means means) {
+  RemoteLaunchPlan start;
+  start.means = means;
+  start.arguments = draft.flags.typed;
+  start.executable = (draft.facts.executable_directory / "acclaunch").string();
+  start.working_directory = draft.facts.working_directory.string();
+  for (const std::string_view word : split(draft.settings.text("launcher_args"), ' ')) {
+    if (!word.empty()) {
+      start.client_options.emplace_back(word);
+    }
+  }
+  if (draft.settings.has("ssh_port")) {
+    start.ssh_port = static_cast<int>(draft.settings.integer("ssh_port"));
+  }
+  return start;
+}
+
+/// Returns the client that `--launcher` names. Adds a notice for DeepSpeed's other launchers (MPI,
+/// Slurm), which ssh replaces.
+RemoteLaunchPlan::Means means_for_hosts(Draft& draft) {
+  const std::string asked =
+      draft.settings.given("launcher") ? draft.settings.choice("launcher") : "ssh";
+  if (asked != "ssh" && asked != "pdsh") {
+    draft.notice(draft.given("launcher").where + " " + asked +
+                 " has no effect: acclaunch starts the machines by ssh");
+  }
+  return asked == "pdsh" ? RemoteLaunchPlan::Means::pdsh : RemoteLaunchPlan::Means::ssh;
+}
+
+}  // namespace
+
+void start_on_hosts(Draft& draft, const RemoteHosts& wanted, const std::string& address) {
+  RemoteLaunchPlan start = start_from_here(draft, means_for_hosts(draft));
+  start.run_id = random_run_id();
+  const bool has_port = draft.plan.rendezvous.port_was_given;
+  const std::uint16_t port = has_port ? draft.plan.rendezvous.port : port_of(start.run_id);
+  const auto set = [&](const OwnVariable& variable, const std::string& value) {
+    start.environment[std::string(variable.name)] = value;
+  };
+  set(variables::job_id, start.run_id);
+  set(variables::num_machines, std::to_string(wanted.hosts.size()));
+  set(variables::main_process_ip, address);
+  set(variables::main_process_port, std::to_string(port));
+  if (!wanted.workers.empty()) {
+    set(variables::local_processes, joined(wanted.workers));
+  }
+  if (wanted.names_slots) {
+    set(variables::hosts, slots_of(wanted.hosts));
+  }
+  for (const Host& host : wanted.hosts) {
+    const std::string rank = std::to_string(start.machines.size());
+    start.machines.push_back({login_of(host), {{std::string(variables::machine_rank.name), rank}}});
+  }
+  draft.plan.start = std::move(start);
+}
+
+void start_by_srun(Draft& draft, int num_machines, const std::vector<int>& workers) {
+  RemoteLaunchPlan start = start_from_here(draft, RemoteLaunchPlan::Means::srun);
+  start.machines.resize(static_cast<std::size_t>(num_machines));
+  if (!workers.empty()) {
+    start.environment[std::string(variables::local_processes.name)] = joined(workers);
+  }
+  draft.plan.start = std::move(start);
+}
+
+std::vector<Host> read_chosen_slots(const Sourced<std::string>& given) {
+  std::vector<Host> hosts;
+  for (const std::string_view entry : entries_of(given.value, '@')) {
+    const auto colon = std::min(entry.find(':'), entry.size());
+    Host host{std::string(entry.substr(0, colon)), {}, given.where};
+    for (const std::string_view word :
+         entries_of(entry.substr(std::min(colon + 1, entry.size())))) {
+      const auto slot = read_number(word);
+      if (!slot || host.name.empty()) {
+        throw bad_value(given, "HOST:SLOT,SLOT joined by @");
+      }
+      host.slots.push_back(*slot);
+    }
+    hosts.push_back(std::move(host));
+  }
+  return hosts;
+}
+
+}  // namespace acc::launcher

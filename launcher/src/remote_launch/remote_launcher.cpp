@@ -1,0 +1,251 @@
+// Starts the clients of a remote launch and waits for them. The events in between (answers,
+// signals, failures, time limits) are in starting_events.cpp. The exit status of the job is that of
+// the first machine that ended by itself, because all machines agree on it.
+#include "remote_launch/remote_launcher.hpp"
+
+#include "acc/base/atomic_file.hpp"
+#include "acc/base/error.hpp"
+#include "acc/launcher/host_facts.hpp"
+#include "host/own_variables.hpp"
+#include "plan/program_command.hpp"
+#include "remote_launch/carried_environment.hpp"
+#include "remote_launch/remote_job.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <utility>
+
+namespace acc::launcher {
+namespace asio = boost::asio;
+
+namespace {
+
+/// Maximum number of connections that are set up at the same time. sshd (MaxStartups) and name
+/// servers refuse more.
+constexpr std::ptrdiff_t kMostAtOnce = 64;
+
+/// Returns the path of a client. Throws Error(config) if it is not installed.
+std::string path_of(const std::string& program, const plugins::Environment& environment,
+                    const std::filesystem::path& working_directory) {
+  const auto path = find_in_path(program, environment, working_directory);
+  if (!path) {
+    throw Error(Errc::config, "cannot start machines: " + program + " is not in PATH (" +
+                                  value_of(environment, variables::path) + "); install it");
+  }
+  return path->string();
+}
+
+/// Adds the variables that are passed on from this process. Variables of the plan take precedence.
+RemoteLaunchPlan with_carried(RemoteLaunchPlan plan, const plugins::Environment& environment) {
+  plan.environment.merge(environment_for_other_machines(environment, plan.means));
+  return plan;
+}
+
+/// Returns the last line of a file that is not empty, without trailing spaces.
+std::string last_line_of(const std::string& file) {
+  std::ifstream stream(file);
+  std::string last;
+  for (std::string line; std::getline(stream, line);) {
+    while (!line.empty() && (line.back() == '\r' || line.back() == ' ')) {
+      line.pop_back();
+    }
+    last = line.empty() ? last : line;
+  }
+  return last;
+}
+
+}  // namespace
+
+RemoteJob::RemoteJob(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard)
+    : plan_(plan),
+      environment_(environment),
+      leftovers_(std::move(guard.leftovers)),
+      alive_(io_, guard.alive.release()),
+      signals_(io_.get_executor(), [this](PassedSignal signal) { on_signal(signal.number); }),
+      output_(io_.get_executor(), {.on_lost = [this](const Lost& lost) { on_lost(lost); }}),
+      beat_(io_),
+      patience_(io_),
+      limit_(io_) {}
+
+int RemoteJob::run() {
+  for (const std::string& notice : plan_.notices) {
+    say(notice);
+  }
+  make_log_folder();
+  const RemoteLaunchPlan start = with_carried(*plan_.start, environment_);
+  for (ClientCommand& command : client_commands(start, log_folder_)) {
+    if (!command.input_file.empty()) {
+      write_file(command.input_file, command.first_input, Overwrite::no);
+    }
+    command.words.front() = path_of(command.words.front(), environment_, start.working_directory);
+    clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
+  }
+  require_descriptors_for_clients(clients_.size());
+  leftovers_.cgroup().make();
+  asio::co_spawn(io_, watch_guard(), asio::detached);
+  begin_more();
+  beat();
+  io_.run();
+  leftovers_.clean_up();  // includes children of clients, such as ssh's ProxyCommand
+  if (fault_) {
+    std::rethrow_exception(fault_);
+  }
+  if (stop_ == SIGINT && exit_status() == 128 + SIGINT) {
+    die_of_interrupt();
+  }
+  return exit_status();
+}
+
+void RemoteJob::make_log_folder() {
+  std::string folder =
+      value_of(environment_, variables::temporary_folder, "/tmp") + "/acclaunch-start.XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr) {
+    throw Error(Errc::config, "cannot create the folder " + folder + ": " + std::strerror(errno) +
+                                  "; choose another folder with TMPDIR");
+  }
+  log_folder_ = folder;
+  leftovers_.add_folder(log_folder_);
+}
+
+asio::awaitable<void> RemoteJob::watch_guard() {
+  co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
+                             asio::as_tuple(asio::use_awaitable));
+  if (alive_.is_open()) {
+    leftovers_.clean_up();  // kills the clients; the machines see the end of their connections
+    ::_exit(128 + SIGKILL);
+  }
+}
+
+/// Starts clients until `kMostAtOnce` of them are connecting. Called again whenever one has started
+/// its launcher or has ended.
+void RemoteJob::begin_more() {
+  auto connecting = std::ranges::count_if(
+      clients_, [](const Client& c) { return c.process && !c.end && !c.heard.started; });
+  for (Client& client : clients_) {
+    if (connecting < kMostAtOnce && !client.process && !client.end) {
+      begin(client);
+      ++connecting;
+    }
+  }
+}
+
+WorkerSpec RemoteJob::client_spec(const Client& client, int input) const {
+  WorkerSpec spec;
+  spec.rank = client.rank;
+  spec.local_rank = client.rank;
+  spec.command = client.command.words;
+  spec.environment = environment_;
+  for (const auto& [name, value] : client.command.environment) {
+    spec.environment[name] = value;
+  }
+  spec.input = input;
+  return spec;
+}
+
+/// Starts a client with a pipe as its standard input, writes the start message and watches it.
+void RemoteJob::begin(Client& client) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw Error(Errc::process, std::string("cannot make a pipe: ") + std::strerror(errno));
+  }
+  const UniqueFd read_end(ends[0]);
+  client.input = std::make_shared<ControlSender>(io_.get_executor(), UniqueFd(ends[1]));
+  const OutputMux::WorkerEnds out =
+      output_.add_worker({.rank = client.rank, .edit = [this, &client](std::string_view line) {
+                            return hear(client, line);
+                          }});
+  client.process.emplace(
+      io_.get_executor(), client_spec(client, read_end.get()), out.out.get(), out.err.get(),
+      WorkerSurroundings{.cgroup = &leftovers_.cgroup(), .descriptors = descriptors_.original()});
+  if (client.command.input_file.empty()) {
+    client.input->send(client.command.first_input);
+  }
+  if (client.command.is_controlled) {
+    client.input->send(control::encode(control::Greeting{host_name()}));
+  }
+  asio::co_spawn(io_, watch(client), [this](const std::exception_ptr& error) {
+    if (error) {
+      fault_ = error;
+      io_.stop();
+    }
+  });
+}
+
+asio::awaitable<void> RemoteJob::watch(Client& client) {
+  const ProcessEnd end = co_await client.process->wait();
+  output_.drain(client.rank);  // may contain its last answer
+  client.input->close();
+  judge(client, end);
+  on_end_of(client);
+}
+
+void RemoteJob::judge(Client& client, const ProcessEnd& end) {
+  if (client.was_cut) {
+    client.end = judge_cut(end, client.heard);
+  } else if (plan_.start->means == RemoteLaunchPlan::Means::ssh) {
+    client.end = judge_ssh(end, client.heard, last_line_of(client.command.log_file),
+                           plan_.start->executable);
+  } else {
+    client.end = judge_group(end, client.command.words.front());
+  }
+}
+
+/// Reports the end of a client if it is a failure that is not known yet.
+void RemoteJob::on_end_of(Client& client) {
+  const ClientEnd& end = *client.end;
+  const bool is_news = !client.was_cut && !stop_;
+  if (is_news && end.kind == ClientEnd::Kind::not_started && !is_over_) {
+    if (!(failure_ && client.heard.started)) {  // otherwise it ended because it was told to
+      on_start_failure(client.command.name, end.reason);
+    }
+  } else if (is_news && end.kind == ClientEnd::Kind::lost) {
+    say("the connection to " + client.command.name + " is broken: " + end.reason);
+  }
+  begin_more();
+  close_when_all_ended();
+}
+
+void RemoteJob::close_when_all_ended() {
+  const bool all_ended =
+      std::ranges::all_of(clients_, [](const Client& client) { return client.end.has_value(); });
+  if (!all_ended || std::exchange(is_closed_, true)) {
+    return;
+  }
+  beat_.cancel();
+  patience_.cancel();
+  limit_.cancel();
+  signals_.close();
+  alive_.close();
+  output_.drain();
+  asio::co_spawn(io_, output_.flushed(), asio::detached);
+}
+
+int RemoteJob::exit_status() const {
+  if (failure_) {
+    return *failure_;
+  }
+  std::vector<ClientEnd> ends;
+  for (const Client& client : clients_) {
+    ends.push_back(*client.end);
+  }
+  return job_status(ends, stop_ ? 128 + *stop_ : 1);
+}
+
+int start_machines(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {
+  return RemoteJob(plan, environment, std::move(guard)).run();
+}
+
+}  // namespace acc::launcher

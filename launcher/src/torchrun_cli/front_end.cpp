@@ -1,0 +1,42 @@
+#include "acc/launcher/front_end.hpp"
+
+#include "torchrun_cli/planner.hpp"
+#include "torchrun_cli/table.hpp"
+
+#include <array>
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch torchrun starts the workers of a distributed training program with torchrun's "
+    "flags.\n\n"
+    "  acclaunch torchrun [flags] PROGRAM [arguments of the program]\n\n"
+    "PROGRAM runs under Python unless it is a binary or --no-python is given. Flags come before\n"
+    "PROGRAM; they may be spelled with - or _ and abbreviated. A flag that is not given is read\n"
+    "from the variable PET_<FLAG>, with 1 or 0 for a flag without a value. ${local_rank} in an\n"
+    "argument is replaced by the worker's local rank. acclaunch exits with the status of the\n"
+    "worker that failed.\n";
+
+constexpr std::array kShortFlags = {ShortFlag{'m', "module"}, ShortFlag{'r', "redirects"},
+                                    ShortFlag{'t', "tee"}};
+
+constexpr std::array kRefused = {
+    RefusedFlag{"logs_specs", "it names a Python object; use --log-dir, --redirects and --tee"},
+};
+
+}  // namespace
+
+const FrontEnd& torchrun_cli() noexcept {
+  static const FrontEnd kFrontEnd{.name = "torchrun",
+                                  .usage = kUsage,
+                                  .table = torchrun_table(),
+                                  .short_flags = kShortFlags,
+                                  .refused = kRefused,
+                                  .separator = '-',
+                                  .abbreviates = true,
+                                  .plan = plan_torchrun};
+  return kFrontEnd;
+}
+
+}  // namespace acc::launcher

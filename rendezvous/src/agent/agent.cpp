@@ -1,0 +1,265 @@
+#include "acc/rendezvous/agent.hpp"
+
+#include "acc/base/error.hpp"
+#include "agent/agent_impl.hpp"
+
+#include <algorithm>
+
+// The agent in a round: messages of the server, the end of the attempt, the round result, and the
+// loss of the connection. agent_joining.cpp has the steps until a round is formed.
+namespace acc::rendezvous {
+
+namespace asio = boost::asio;
+using rounds::Dropped;
+
+namespace {
+
+/// Time limit for sending Leave, the last message of an agent.
+constexpr Agent::Milliseconds kLastWords{1'000};
+
+}  // namespace
+
+void Agent::Impl::hear(rounds::ServerMessage message) {
+  if (auto* welcome = std::get_if<rounds::Welcome>(&message)) {
+    welcome_ = true;
+    link_->keep_alive(welcome->beat_interval, welcome->silence_limit);
+  } else if (auto* waiting = std::get_if<rounds::Waiting>(&message)) {
+    said_at_.reset();
+    say_what_is_waited_for(waiting->text);  // only the server knows whether a time limit runs
+  } else if (auto* formed = std::get_if<rounds::Formed>(&message)) {
+    hear_formed(std::move(formed->round));
+  } else if (auto* ends = std::get_if<rounds::Ends>(&message)) {
+    hear_ends(std::move(ends->end));
+  } else if (std::holds_alternative<rounds::Insisted>(message)) {
+    if (events_.on_force_stop) {
+      events_.on_force_stop();
+    }
+  } else if (auto* settled = std::get_if<rounds::Settled>(&message)) {
+    hear_settled(std::move(settled->round_result));
+  } else if (auto* dropped = std::get_if<Dropped>(&message)) {
+    hear_dropped(std::move(*dropped));
+  }
+  news_.open();
+}
+
+/// Checks the round against this machine's Enter. Throws Error(protocol), which makes the link end,
+/// for a round in which this machine cannot take part.
+void Agent::Impl::hear_formed(Round round) {
+  const Machine& me = enter_.machine;
+  const int size = round.local_world_sizes[static_cast<std::size_t>(round.machine_rank)];
+  if (round_) {
+    throw Error(Errc::protocol, "a round is formed before the last one is over");
+  }
+  if (size != me.local_world_size) {
+    throw Error(Errc::protocol, fmt::format("local_world_size of this machine is {}, expected {}",
+                                            size, me.local_world_size));
+  }
+  if (enter_.terms.ranks_are_given && round.machine_rank != me.machine_rank) {
+    throw Error(Errc::protocol, fmt::format("machine_rank is {}, expected {}", round.machine_rank,
+                                            me.machine_rank.value_or(-1)));
+  }
+  if (round.num_machines() > enter_.terms.num_machines) {
+    throw Error(Errc::protocol, fmt::format("a round has {} machines, expected at most {}",
+                                            round.num_machines(), enter_.terms.num_machines));
+  }
+  round_ = std::move(round);
+}
+
+void Agent::Impl::hear_settled(RoundResult round_result) {
+  if (round_) {
+    // Reports are in order of machine rank, so the last one has the largest.
+    if (!round_result.machines.empty() &&
+        round_result.machines.back().machine_rank >= round_->num_machines()) {
+      throw Error(Errc::protocol,
+                  fmt::format("machine_rank of a report is {}, expected less than "
+                              "{}",
+                              round_result.machines.back().machine_rank, round_->num_machines()));
+    }
+    round_result_ = std::move(round_result);
+    return;
+  }
+  over_ = true;  // this machine has rejoined, but the next round was cancelled
+  if (round_result.end) {
+    hear_ends(std::move(*round_result.end));
+  }
+}
+
+/// Dropped means one of three things: try again on a new connection (lost), the job this machine
+/// belonged to has ended (over), or an error of the join (everything else).
+void Agent::Impl::hear_dropped(Dropped dropped) {
+  if (dropped.why == Dropped::Why::lost) {
+    why_lost_ = std::move(dropped.reason);  // the server closes the connection next: see `lose`
+  } else if (dropped.why == Dropped::Why::over && (welcome_ || enter_.rounds_before > 0)) {
+    over_ = true;
+    if (events_.on_progress) {
+      events_.on_progress(fmt::format("rendezvous at {}: {}", where(), dropped.reason));
+    }
+  } else {
+    dropped_ = std::move(dropped);
+  }
+}
+
+void Agent::Impl::hear_ends(AttemptEnd end) {
+  end_ = end;
+  end_known_.open();
+  if (events_.on_end) {
+    events_.on_end(end);
+  }
+}
+
+/// True if another round may be formed after the connection was lost, so that reconnecting makes
+/// sense: an elastic job, or restarts left. A static job ends with its machine 0.
+bool Agent::Impl::may_come_back() const {
+  const Terms& terms = enter_.terms;
+  return !terms.ranks_are_given &&
+         (terms.is_elastic() || round_->restart_count < terms.max_restarts);
+}
+
+/// Handles the loss of the connection. In a running round it ends the attempt on this machine: the
+/// server has lost this machine, too, so the others end theirs.
+void Agent::Impl::lose(const std::string& why) {
+  if (link_) {
+    std::exchange(link_, nullptr)->close();
+  }
+  why_lost_ = why_lost_.empty() ? why : why_lost_;
+  if (round_ && !round_result_ && !end_) {
+    const char* server = enter_.terms.ranks_are_given ? "machine 0" : "the rendezvous";
+    hear_ends({.host = enter_.machine.host,
+               .exit_status = 1,
+               .restarts = may_come_back(),
+               .cause = AttemptEnd::Cause::membership,
+               .reason = fmt::format("the connection to {} at {} is lost: {}", server, where(),
+                                     why_lost_)});
+  }
+  end_known_.open();
+  news_.open();
+}
+
+void Agent::Impl::end(AttemptEnd end) {
+  if (!end_ && link_) {
+    end_known_.close();
+  }
+  end.reason.resize(std::min(end.reason.size(), rounds::kMaxReasonBytes));
+  send(rounds::End{std::move(end)});
+}
+
+asio::awaitable<RoundResult> Agent::Impl::settle(bool failed, std::string report) {
+  send(rounds::Report{failed, report});
+  while (link_ && !round_result_) {
+    news_.close();
+    co_await news_.passed();
+  }
+  if (!round_result_) {
+    round_result_ = own_round_result(std::move(report));
+  }
+  remember_round();
+  co_return *std::exchange(round_result_, std::nullopt);
+}
+
+/// Prepares Enter for a server that does not know this job, because the old one was lost: it must
+/// continue the counts of rounds and restarts. Estimates whether the server counted this restart.
+void Agent::Impl::remember_round() {
+  const auto& end = round_result_->end;
+  const bool used_restart = end && end->restarts &&
+                            (end->cause == AttemptEnd::Cause::worker || !enter_.terms.is_elastic());
+  const std::int64_t restarts = std::int64_t{round_->restart_count} + (used_restart ? 1 : 0);
+  enter_.rounds_before = std::min(round_->round + 1, rounds::kMaxRoundsBefore);
+  enter_.restarts_before =
+      static_cast<int>(std::min<std::int64_t>(restarts, enter_.terms.max_restarts));
+  round_.reset();
+}
+
+/// Returns the round result without the server, from what this machine knows.
+RoundResult Agent::Impl::own_round_result(std::string report) const {
+  RoundResult round_result;
+  round_result.end = end_;
+  round_result.machines.push_back({round_->machine_rank, enter_.machine.host, std::move(report)});
+  round_result.next =
+      end_ && end_->restarts ? RoundResult::Next::next_round : RoundResult::Next::finished;
+  return round_result;
+}
+
+asio::awaitable<void> Agent::Impl::leave() {
+  closed_ = true;
+  if (link_) {
+    link_->send(rounds::Leave{});
+    const auto link = link_;
+    co_await link->flushed(kLastWords);
+  }
+  close();
+}
+
+void Agent::Impl::close() noexcept {
+  closed_ = true;
+  if (link_) {
+    std::exchange(link_, nullptr)->close();
+  }
+  pause_.cancel();
+  end_known_.open();
+  news_.open();
+}
+
+Agent::Agent(const asio::any_io_executor& executor, std::string run_id, Terms terms, JobTimes times,
+             Events events)
+    : impl_(std::make_shared<Impl>(executor, std::move(run_id), std::move(terms), times,
+                                   std::move(events))) {}
+
+Agent::~Agent() {
+  impl_->close();
+}
+
+// Each coroutine holds a copy of impl_, so that the state outlives an Agent that is destroyed while
+// the coroutine waits.
+
+asio::awaitable<std::optional<Round>> Agent::join(std::string host, std::uint16_t port,
+                                                  Machine me) {
+  const auto impl = impl_;
+  co_return co_await impl->join(std::move(host), port, std::move(me));
+}
+
+asio::awaitable<void> Agent::ask(std::string host, std::uint16_t port, Machine me) {
+  const auto impl = impl_;
+  co_await impl->ask(std::move(host), port, std::move(me));
+}
+
+asio::awaitable<std::optional<Round>> Agent::rejoin(std::uint16_t store_port) {
+  const auto impl = impl_;
+  co_return co_await impl->rejoin(store_port);
+}
+
+asio::awaitable<RoundResult> Agent::settle(bool failed, std::string report) {
+  const auto impl = impl_;
+  co_return co_await impl->settle(failed, std::move(report));
+}
+
+asio::awaitable<void> Agent::end_is_known() {
+  const auto impl = impl_;
+  co_await impl->end_is_known();
+}
+
+asio::awaitable<void> Agent::leave() {
+  const auto impl = impl_;
+  co_await impl->leave();
+}
+
+void Agent::end(AttemptEnd end) {
+  impl_->end(std::move(end));
+}
+
+const std::optional<AttemptEnd>& Agent::known_end() const noexcept {
+  return impl_->known_end();
+}
+
+void Agent::force_stop() {
+  impl_->force_stop();
+}
+
+void Agent::hurry() {
+  impl_->hurry();
+}
+
+void Agent::close() noexcept {
+  impl_->close();
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,103 @@
+#pragma once
+
+#include "acc/rendezvous/agent.hpp"
+#include "acc/rendezvous/gate.hpp"
+#include "agent/agent_link.hpp"
+#include "net/backoff.hpp"
+
+#include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace acc::rendezvous {
+
+/// State of an Agent. Messages of the server arrive in `hear`, called by the link; they update the
+/// state and open the gate `news_`, at which the awaitables wait and check the state again.
+///
+/// agent_joining.cpp has the steps until a round is formed, agent.cpp those from there on. Held by
+/// a shared_ptr, so that a pending coroutine keeps it alive when the Agent is destroyed.
+class Agent::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
+       JobTimes times, Events events)
+      : executor_(executor),
+        events_(std::move(events)),
+        enter_{
+            .run_id = std::move(run_id), .terms = std::move(terms), .times = times, .machine = {}},
+        news_(executor),
+        end_known_(executor),
+        pause_(executor) {
+    end_known_.open();
+  }
+
+  Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
+  Awaitable<void> ask(std::string host, std::uint16_t port, Machine me);
+  Awaitable<std::optional<Round>> rejoin(std::uint16_t store_port);
+  Awaitable<RoundResult> settle(bool failed, std::string report);
+  Awaitable<void> end_is_known() { return end_known_.passed(); }
+  Awaitable<void> leave();
+
+  void end(AttemptEnd end);
+  void force_stop() { send(rounds::ForceStop{}); }
+  [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
+  void hurry() { lose("the user does not wait any longer"); }
+
+  /// Closes the connection; no callback runs after it.
+  void close() noexcept;
+
+ private:
+  Awaitable<std::string> try_to_enter();
+  Awaitable<void> pause_after(const std::string& failure, Backoff& backoff);
+  [[nodiscard]] std::string address_from(const boost::asio::ip::tcp::socket& socket) const;
+  AgentLink::Events link_events();
+  Awaitable<std::optional<Round>> await_round();
+  void hear(rounds::ServerMessage message);
+  void hear_formed(Round round);
+  void hear_ends(AttemptEnd end);
+  void hear_settled(RoundResult round_result);
+  void hear_dropped(rounds::Dropped dropped);
+  [[nodiscard]] bool may_come_back() const;
+  void lose(const std::string& why);
+  void wait_from_now();
+  void say_what_is_waited_for(const std::string& what, const std::string& limit = "");
+  [[noreturn]] void refuse(const rounds::Dropped& dropped) const;
+  void remember_round();
+  [[nodiscard]] RoundResult own_round_result(std::string report) const;
+
+  template <typename Message>
+  void send(Message message) {
+    if (link_) {
+      link_->send(std::move(message));
+    }
+  }
+
+  [[nodiscard]] std::string where() const { return fmt::format("{}:{}", host_, port_); }
+  [[nodiscard]] std::chrono::steady_clock::time_point deadline() const {
+    return waiting_since_ + enter_.times.join;
+  }
+
+  boost::asio::any_io_executor executor_;
+  Events events_;
+  rounds::Enter enter_;  ///< first message of each new connection
+  std::string host_;
+  std::uint16_t port_ = 0;
+  std::shared_ptr<AgentLink> link_;  ///< null: there is no connection
+  std::string why_lost_;             ///< reason of the last loss of the connection
+  bool closed_ = false;              ///< by `leave` or `close`
+  Gate news_;                        ///< opened by every message and by the end of the link
+  Gate end_known_;                   ///< closed only between `end` and the server's reply
+  boost::asio::steady_timer pause_;  ///< back-off between attempts to connect
+  std::chrono::steady_clock::time_point waiting_since_;           ///< start of the join timeout
+  std::optional<std::chrono::steady_clock::time_point> said_at_;  ///< last on_progress
+
+  // Results, since the last join or rejoin.
+  bool welcome_ = false;  ///< the server has admitted this connection
+  bool over_ = false;     ///< the job has ended without another round
+  std::optional<rounds::Dropped> dropped_;
+  std::optional<Round> round_;  ///< the current round, until `settle` returns
+  std::optional<AttemptEnd> end_;
+  std::optional<RoundResult> round_result_;
+};
+
+}  // namespace acc::rendezvous

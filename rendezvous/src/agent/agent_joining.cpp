@@ -1,0 +1,199 @@
+#include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
+#include "agent/agent_impl.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+
+#include <algorithm>
+
+// The agent until a round is formed: connect, Enter, wait. A lost connection or a failed attempt is
+// repeated with back-off until JobTimes::join has passed; what the server refuses is final.
+namespace acc::rendezvous {
+
+namespace asio = boost::asio;
+using rounds::Dropped;
+using Milliseconds = Agent::Milliseconds;
+
+namespace {
+
+/// Time limit of one attempt to connect and enter. It bounds the delay by a lost SYN packet.
+constexpr Milliseconds kAttemptTimeout{10'000};
+/// Shortest interval of on_progress messages that repeat.
+constexpr Milliseconds kProgressInterval{10'000};
+
+double seconds(std::chrono::steady_clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+/// Checks this machine's values. Throws Error(config) for one that a server would refuse by closing
+/// the connection without a reason.
+void check_own(const rounds::Enter& enter) {
+  try {
+    rounds::check(rounds::AgentMessage(enter));
+  } catch (const Error& error) {
+    throw Error(Errc::config, error.what());
+  }
+}
+
+}  // namespace
+
+/// Starts the join timeout and forgets the last end, unless that was the end of the job.
+void Agent::Impl::wait_from_now() {
+  waiting_since_ = std::chrono::steady_clock::now();
+  said_at_.reset();
+  if (!over_) {
+    end_.reset();
+  }
+}
+
+asio::awaitable<std::optional<Round>> Agent::Impl::join(std::string host, std::uint16_t port,
+                                                        Machine me) {
+  host_ = std::move(host);
+  port_ = port;
+  enter_.machine = std::move(me);
+  wait_from_now();
+  co_return co_await await_round();
+}
+
+asio::awaitable<void> Agent::Impl::ask(std::string host, std::uint16_t port, Machine me) {
+  host_ = std::move(host);
+  port_ = port;
+  enter_.machine = std::move(me);
+  enter_.only_asks = true;
+  wait_from_now();
+  co_await try_to_enter();
+  if (link_) {
+    std::exchange(link_, nullptr)->close();
+  }
+  if (dropped_ && dropped_->why == Dropped::Why::config) {
+    refuse(*dropped_);
+  }
+}
+
+asio::awaitable<std::optional<Round>> Agent::Impl::rejoin(std::uint16_t store_port) {
+  enter_.machine.store_port = store_port;
+  wait_from_now();
+  send(rounds::Rejoin{store_port});
+  co_return co_await await_round();
+}
+
+/// Waits until a round is formed. Connects again if the connection is lost: a server that goes away
+/// while machines wait may be restarted. There is a back-off pause before each further connection,
+/// so that a server that closes every connection is not flooded.
+asio::awaitable<std::optional<Round>> Agent::Impl::await_round() {
+  Backoff backoff;
+  while (!round_) {
+    if (closed_ || over_) {
+      co_return std::nullopt;
+    }
+    if (dropped_) {
+      refuse(*dropped_);
+    }
+    std::string failure;
+    if (!link_) {
+      failure = co_await try_to_enter();
+    } else {
+      // Closed before the wait: only a message that arrives from now on opens it.
+      news_.close();
+      co_await news_.passed();
+    }
+    if (failure.empty() && !link_) {
+      failure = why_lost_;
+    }
+    if (!failure.empty() && !round_ && !closed_ && !over_ && !dropped_) {
+      co_await pause_after(failure, backoff);
+    }
+  }
+  co_return round_;
+}
+
+asio::awaitable<void> Agent::Impl::pause_after(const std::string& failure, Backoff& backoff) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now >= deadline()) {
+    throw Error(Errc::timeout,
+                fmt::format("timeout: no answer within {:g} s from the rendezvous at {}: {}",
+                            seconds(enter_.times.join), where(), failure));
+  }
+  say_what_is_waited_for("waiting for the rendezvous (" + failure + ")",
+                         fmt::format(" of {:g} s", seconds(enter_.times.join)));
+  pause_.expires_at(
+      std::min<std::chrono::steady_clock::time_point>(now + backoff.next(), deadline()));
+  co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
+}
+
+/// Makes one attempt to connect and enter. Returns the reason of a failure, or "" if the server has
+/// sent Welcome or Dropped.
+asio::awaitable<std::string> Agent::Impl::try_to_enter() {
+  if (events_.before_connecting) {
+    enter_.machine.serves = events_.before_connecting();
+  }
+  const auto limit =
+      std::clamp(std::chrono::floor<Milliseconds>(deadline() - std::chrono::steady_clock::now()),
+                 Milliseconds(1), kAttemptTimeout);
+  asio::ip::tcp::socket socket(executor_);
+  const std::string failure = co_await dial(socket, host_, port_, limit);
+  if (!failure.empty() || closed_) {
+    co_return failure;
+  }
+  // A copy: the address and the port belong to this connection only.
+  rounds::Enter enter = enter_;
+  enter.machine.address = address_from(socket);
+  if (events_.before_entering) {
+    enter.machine.store_port = events_.before_entering(enter.machine.address);
+  }
+  check_own(enter);
+  welcome_ = false;
+  link_ = std::make_shared<AgentLink>(std::move(socket), limit, link_events());
+  why_lost_.clear();
+  link_->start();
+  link_->send(std::move(enter));
+  while (link_ && !welcome_ && !dropped_) {
+    news_.close();
+    co_await news_.passed();
+  }
+  co_return welcome_ || dropped_ ? "" : why_lost_;
+}
+
+/// Returns the address at which other machines reach this one: the given one, else the local
+/// address of the connection, else (server on this machine) the server's host.
+std::string Agent::Impl::address_from(const asio::ip::tcp::socket& socket) const {
+  if (!enter_.machine.address.empty()) {
+    return enter_.machine.address;
+  }
+  const std::string own = own_address(socket);
+  return own.empty() ? host_ : own;
+}
+
+/// Callbacks of the link. They hold a weak pointer, because the link may outlive the agent.
+AgentLink::Events Agent::Impl::link_events() {
+  return {.on_message =
+              [self = weak_from_this()](rounds::ServerMessage message) {
+                if (const auto agent = self.lock()) {
+                  agent->hear(std::move(message));
+                }
+              },
+          .on_end =
+              [self = weak_from_this()](const std::string& why) {
+                if (const auto agent = self.lock()) {
+                  agent->lose(why);
+                }
+              }};
+}
+
+void Agent::Impl::say_what_is_waited_for(const std::string& what, const std::string& limit) {
+  const auto now = std::chrono::steady_clock::now();
+  if (closed_ || !events_.on_progress || (said_at_ && now < *said_at_ + kProgressInterval)) {
+    return;
+  }
+  said_at_ = now;
+  events_.on_progress(
+      fmt::format("{} at {}, {:.0f} s{}", what, where(), seconds(now - waiting_since_), limit));
+}
+
+void Agent::Impl::refuse(const Dropped& dropped) const {
+  const Errc code = dropped.why == Dropped::Why::timeout ? Errc::timeout : Errc::config;
+  throw Error(code, fmt::format("rendezvous at {}: {}", where(), printable(dropped.reason)));
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,293 @@
+#include "server/connection.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
+#include "net/socket_name.hpp"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+namespace acc::rendezvous {
+namespace {
+
+// Largest capacity of the shared reply buffer that is kept for the next request.
+constexpr std::size_t kKeptReplies = std::size_t{1} << 20;
+
+// Bytes passed to `send` are sent at the end of the turn, in one system call, or earlier when there
+// are more than this.
+constexpr std::size_t kSentAtOnce = 64 * 1024;
+
+std::string peer_name(int fd) {
+  sockaddr_storage peer{};
+  socklen_t size = sizeof peer;
+  auto* const address = reinterpret_cast<sockaddr*>(&peer);
+  const bool is_known = getpeername(fd, address, &size) == 0 && peer.ss_family != AF_UNIX;
+  return is_known ? socket_name(address, size) : "a client";
+}
+
+}  // namespace
+
+Connection::Connection(UniqueFd socket, Id id, SharedBuffers& shared, Owner& owner)
+    : socket_(std::move(socket)), id_(id), shared_(shared), owner_(owner) {
+  shared_.ready.add(socket_.get(), interest_, *this);
+}
+
+void Connection::ready(std::uint32_t events) {
+  if (!socket_) {
+    return;  // closed earlier in this turn
+  }
+  try {
+    advance(events);
+  } catch (const Error& error) {
+    refuse(error.what(), error.code() == Errc::out_of_memory);
+  } catch (const std::exception& error) {
+    refuse(error.what(), true);
+  }
+}
+
+/// Handles one epoll event. Input has priority: after EPOLLHUP there may still be bytes to read,
+/// and recv then reports the end.
+void Connection::advance(std::uint32_t events) {
+  if ((events & EPOLLIN) != 0) {
+    receive();
+  } else if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
+    close();
+  } else if (is_paused_ && num_unsent() <= shared_.options.max_unread_bytes) {
+    serve(rest_);
+  } else {
+    flush();
+  }
+}
+
+void Connection::receive() {
+  const ssize_t count = recv(socket_.get(), shared_.received.data(), shared_.received.size(), 0);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
+    return;
+  }
+  if (count < 0 || (count == 0 && is_departing_)) {
+    return close();
+  }
+  if (is_finishing_) {
+    return;  // reads and discards, so that the end of the stream becomes visible
+  }
+  if (count == 0) {
+    finish(ShutdownMode::brief);
+    return;
+  }
+  take({shared_.received.data(), static_cast<std::size_t>(count)});
+}
+
+void Connection::take(std::string_view bytes) {
+  if (!handler_) {
+    handler_ = owner_.open(id_, bytes.front());
+    if (!handler_) {
+      return refuse("unknown protocol: neither a TCPStore client nor an agent", false);
+    }
+  }
+  if (rest_.empty()) {
+    return serve(bytes);  // the usual case: complete requests, served without a copy
+  }
+  rest_.append(bytes);
+  serve(rest_);
+}
+
+/// Serves all complete requests in `bytes`, which lie in the shared receive buffer or in rest_, and
+/// sends the replies. Borrows the shared reply buffer unless older replies are still unsent.
+void Connection::serve(std::string_view bytes) {
+  is_lent_ = unsent_.empty();
+  if (is_lent_) {
+    unsent_.swap(shared_.replies);
+  }
+  step_through(bytes);
+  keep(bytes);
+  flush();
+}
+
+/// Returns the empty reply buffer to SharedBuffers, or frees it if it is not the shared one or has
+/// grown too large to keep.
+void Connection::give_back() {
+  if (is_lent_ && unsent_.capacity() <= kKeptReplies) {
+    unsent_.swap(shared_.replies);
+  } else {
+    std::string().swap(unsent_);
+  }
+  is_lent_ = false;
+}
+
+void Connection::step_through(std::string_view& bytes) {
+  is_serving_ = true;
+  do {
+    is_paused_ = num_unsent() > shared_.options.max_unread_bytes;
+  } while (!is_paused_ && !is_finishing_ && handler_->step(bytes, unsent_));
+  is_serving_ = false;
+}
+
+/// Ends the connection after a protocol violation or when a memory limit is exceeded (`is_limit`).
+/// Replies to earlier requests are still sent. `patient` if the client has shown a valid handshake:
+/// a stranger gets no time.
+void Connection::refuse(const std::string& why, bool is_limit) {
+  tell(why, is_limit);
+  is_serving_ = false;
+  std::string().swap(rest_);
+  finish(is_open() ? ShutdownMode::patient : ShutdownMode::brief);
+  flush();
+}
+
+/// Logs why the connection is closed: exceeded limits as warnings for the operator, at a limited
+/// rate, violations by a client only at debug level.
+void Connection::tell(const std::string& why, bool is_limit) {
+  const auto log = logger("rendezvous");
+  if (!is_limit) {
+    log->debug("closing {}: {}", peer_name(socket_.get()), why);
+  } else if (shared_.refusals()) {
+    log->warn("closing {}: {}", peer_name(socket_.get()), why);
+  }
+}
+
+/// Keeps the bytes after the last served request. `rest` is the end of rest_, or lies in the shared
+/// receive buffer and must be copied.
+void Connection::keep(std::string_view rest) {
+  if (is_finishing_ || rest.empty()) {
+    if (!rest_.empty()) {
+      std::string().swap(rest_);
+    }
+  } else if (rest_.empty()) {
+    rest_ = rest;
+  } else {
+    rest_.erase(0, rest_.size() - rest.size());
+  }
+}
+
+void Connection::send(std::string_view bytes) {
+  unsent_.append(bytes);
+  if (!std::exchange(is_touched_, true)) {
+    owner_.touched(*this);
+  }
+  // Not while replies are collected: the buffer would be changed under step_through.
+  if (!is_serving_ && num_unsent() > kSentAtOnce) {
+    write();
+  }
+}
+
+void Connection::finish(ShutdownMode mode) {
+  if (std::exchange(is_finishing_, true)) {
+    return;
+  }
+  shutdown_mode_ = mode;
+  is_paused_ = false;
+  owner_.leaving(id_);
+  if (!std::exchange(is_touched_, true)) {
+    owner_.touched(*this);
+  }
+}
+
+void Connection::flush() {
+  is_touched_ = false;
+  if (!socket_) {
+    return;
+  }
+  write();
+  is_lent_ = false;  // unsent bytes keep the buffer: the next client starts with an empty one
+  count_buffered();
+  if (is_broken_) {
+    return close();
+  }
+  if (is_finishing_ && !is_departing_) {
+    depart();
+  }
+  watch();
+}
+
+/// Sends as much as the socket accepts and keeps the rest in unsent_.
+void Connection::write() {
+  if (is_broken_ || !socket_) {
+    return;
+  }
+  if (unsent_.empty()) {
+    return give_back();
+  }
+  const ssize_t count =
+      ::send(socket_.get(), unsent_.data() + num_sent_, num_unsent(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (count < 0) {
+    is_broken_ = errno != EAGAIN && errno != EINTR;
+    return;
+  }
+  num_sent_ += static_cast<std::size_t>(count);
+  if (num_unsent() == 0) {
+    unsent_.clear();
+    num_sent_ = 0;
+    give_back();
+  } else if (num_sent_ > unsent_.size() / 2) {
+    // Moves bytes only when more than half is sent: linear time in total.
+    unsent_.erase(0, num_sent_);
+    num_sent_ = 0;
+  }
+}
+
+/// Updates this connection's share of SharedBuffers::buffered. Only growth can exceed the limit.
+void Connection::count_buffered() {
+  std::size_t now = num_unsent();
+  if (!rest_.empty()) {
+    now += rest_.size() + handler_->num_kept();
+  }
+  const bool grew = now > counted_;
+  shared_.buffered += now - std::exchange(counted_, now);
+  if (grew && shared_.buffered > shared_.options.max_buffered_bytes) {
+    owner_.overfull();
+  }
+}
+
+void Connection::give_up() {
+  tell(fmt::format("incomplete requests and unread replies of all clients exceed {} bytes "
+                   "(max_buffered_bytes); this client has the largest share, {} bytes",
+                   shared_.options.max_buffered_bytes, counted_),
+       true);
+  is_broken_ = true;
+  close();
+}
+
+/// Continues `finish` when all replies are sent: closes (brief), or sends FIN and waits for the
+/// client's (patient).
+void Connection::depart() {
+  if (num_unsent() == 0 && shutdown_mode_ == ShutdownMode::brief) {
+    return close();
+  }
+  if (num_unsent() == 0) {
+    is_departing_ = true;
+    shutdown(socket_.get(), SHUT_WR);
+  }
+}
+
+/// Registers the events that the connection waits for now. EPOLLERR and EPOLLHUP are always
+/// reported.
+void Connection::watch() {
+  if (!socket_) {
+    return;
+  }
+  std::uint32_t wanted = 0;
+  if (is_departing_ || (!is_finishing_ && !is_paused_)) {
+    wanted |= EPOLLIN;
+  }
+  if (is_paused_ || num_unsent() > 0) {
+    wanted |= EPOLLOUT;
+  }
+  if (wanted != interest_) {
+    shared_.ready.change(socket_.get(), wanted, *this);
+    interest_ = wanted;
+  }
+}
+
+void Connection::close() {
+  if (!socket_) {
+    return;
+  }
+  shared_.ready.remove(socket_.get());
+  socket_.reset();
+  shared_.buffered -= std::exchange(counted_, 0);
+  owner_.closed(id_);
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,136 @@
+#pragma once
+
+#include "acc/base/unique_fd.hpp"
+#include "acc/rendezvous/server.hpp"
+#include "server/protocol_handler.hpp"
+#include "server/rate_limiter.hpp"
+#include "server/ready_set.hpp"
+#include "store/key_table.hpp"
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace acc::rendezvous {
+
+/// One client of the server: moves bytes between its socket and its protocol handler, which its
+/// first byte selects.
+///
+/// Flow control: it reads at most one buffer per turn, and only while the client reads its replies
+/// (ServerOptions::max_unread_bytes). Replies go out in the order of the requests.
+///
+/// Memory: requests are served in the shared receive buffer and replies collected in a shared
+/// buffer (SharedBuffers). The connection owns memory for bytes only while a request is incomplete
+/// or a reply unsent, so thousands of idle connections are cheap.
+///
+/// Life cycle: open; then either the client closes, or `finish` is called: no further requests are
+/// read, queued replies are sent, and the connection closes as its shutdown mode says, at the
+/// latest after ServerOptions::stop_timeout. Errors end it the same way (`refuse`). A closed
+/// connection has no socket; all calls on it are harmless until the server destroys it at the end
+/// of the turn.
+class Connection final : public ReadySet::Watcher {
+ public:
+  using Id = KeyTable::WaiterId;
+
+  /// Interface of the server to its connections.
+  class Owner {
+   public:
+    /// Creates the protocol handler for a connection with this first byte; null: unknown protocol.
+    virtual std::unique_ptr<ProtocolHandler> open(Id id, char first) = 0;
+    /// The connection has bytes to send or must close: call `flush` before the turn ends.
+    virtual void touched(Connection& connection) = 0;
+    /// The connection is finishing: call `close` after ServerOptions::stop_timeout.
+    virtual void leaving(Id id) = 0;
+    /// The limit ServerOptions::max_buffered_bytes is exceeded: call `give_up` on one connection.
+    virtual void overfull() = 0;
+    /// The connection is closed. This is its last call; it must not be destroyed before the end of
+    /// the turn, because events and calls for it may be pending.
+    virtual void closed(Id id) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  /// State shared by all connections of a server: buffers that they use in turn, and counters.
+  struct SharedBuffers {
+    SharedBuffers(boost::asio::io_context& io, const ServerOptions& chosen)
+        : ready(io), options(chosen) {}
+
+    ReadySet ready;
+    ServerOptions options;
+    std::array<char, 64 * 1024> received{};  // receive buffer of the connection being read
+    std::string replies;                     // reply buffer, lent to the connection being served
+    std::size_t buffered = 0;  // bytes counted against ServerOptions::max_buffered_bytes
+    RateLimiter refusals;      // limits the rate of log lines about closed connections
+  };
+
+  /// Shutdown mode: how a connection ends after its last byte has been sent.
+  enum class ShutdownMode : std::uint8_t {
+    brief,   ///< closes at once
+    patient  ///< shuts down its sending side and waits for the client to close: closing a socket
+             ///< with unread input makes the kernel send RST, which can destroy sent data
+  };
+
+  /// Starts to read. `owner` and `commons` must outlive it. Throws Error(connection).
+  Connection(UniqueFd socket, Id id, SharedBuffers& shared, Owner& owner);
+  ~Connection() { close(); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void ready(std::uint32_t events) override;
+
+  /// Queues bytes that are not a reply to a request; they are sent before the turn ends.
+  void send(std::string_view bytes);
+  /// True if the client has completed its protocol's handshake.
+  [[nodiscard]] bool is_open() const noexcept { return handler_ && handler_->is_open(); }
+  /// Stops reading requests; closes when all replies are sent.
+  void finish(ShutdownMode mode);
+  /// Sends queued bytes as far as the socket accepts them, and continues the shutdown that `finish`
+  /// began.
+  void flush();
+  void close();
+  /// This connection's share of SharedBuffers::buffered, in bytes.
+  [[nodiscard]] std::size_t num_buffered() const noexcept { return counted_; }
+  /// Closes the connection because it has more bytes buffered than any other.
+  void give_up();
+
+ private:
+  void advance(std::uint32_t events);
+  void receive();
+  void take(std::string_view bytes);
+  void serve(std::string_view bytes);
+  void step_through(std::string_view& bytes);
+  void keep(std::string_view rest);
+  void give_back();
+  void write();
+  void depart();
+  void watch();
+  void refuse(const std::string& why, bool is_limit);
+  void tell(const std::string& why, bool is_limit);
+  void count_buffered();
+  [[nodiscard]] std::size_t num_unsent() const noexcept { return unsent_.size() - num_sent_; }
+
+  // The members that every request uses come first, next to each other in memory.
+  UniqueFd socket_;                   // none: closed
+  std::uint32_t interest_ = EPOLLIN;  // events registered with SharedBuffers::ready
+  bool is_touched_ = false;           // Owner::touched was called, flush is pending
+  bool is_lent_ = false;              // unsent_ is the buffer of SharedBuffers::replies
+  bool is_serving_ = false;           // inside step_through: replies are being collected
+  bool is_paused_ = false;            // serves no requests until the client reads its replies
+  bool is_finishing_ = false;         // reads no more requests
+  bool is_departing_ = false;         // all is sent, SHUT_WR done: waits for the client to close
+  bool is_broken_ = false;            // the socket failed: close without sending
+  ShutdownMode shutdown_mode_ = ShutdownMode::brief;
+  Id id_;
+  SharedBuffers& shared_;
+  Owner& owner_;
+  std::unique_ptr<ProtocolHandler> handler_;  // null until the first byte
+  std::string rest_;    // received, not served: part of a request, or several while paused
+  std::string unsent_;  // replies; the first num_sent_ bytes are sent
+  std::size_t num_sent_ = 0;
+  std::size_t counted_ = 0;  // see num_buffered
+};
+
+}  // namespace acc::rendezvous

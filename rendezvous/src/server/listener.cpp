@@ -1,0 +1,224 @@
+#include "acc/rendezvous/listener.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/host_addresses.hpp"
+#include "acc/rendezvous/server.hpp"
+#include "acc/rendezvous/unix_address.hpp"
+#include "net/socket_name.hpp"
+#include "net/tune_socket.hpp"
+#include "server/unix_socket.hpp"
+
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/use_future.hpp>
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+namespace acc::rendezvous {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+
+// Attempts with port 0: the port that the kernel chose for the first address may be in use on the
+// second one.
+constexpr int kFreePortTries = 16;
+
+/// A host and the endpoints that its name resolves to.
+struct Host {
+  std::string name;
+  std::vector<tcp::endpoint> endpoints;
+};
+
+struct Failure {
+  std::string host;
+  int error = 0;
+};
+
+[[noreturn]] void fail(const Failure& failure, std::uint16_t port) {
+  std::string message = fmt::format("cannot listen on {}:{}: {} (errno {})",
+                                    failure.host.empty() ? "*" : failure.host, port,
+                                    std::strerror(failure.error), failure.error);
+  if (failure.error == EADDRINUSE) {
+    const auto owner = Server::port_owner(port);
+    message +=
+        fmt::format("; {} listens there. Choose another port", owner.value_or("another socket"));
+  }
+  throw Error(Errc::connection, message);
+}
+
+/// Resolves a host. Blocks; runs the asynchronous look-up on an io_context of its own.
+std::vector<tcp::endpoint> resolve(const std::string& host, std::uint16_t port) {
+  if (host.empty() || host == "*") {
+    return {{asio::ip::address_v4::any(), port}, {asio::ip::address_v6::any(), port}};
+  }
+  asio::io_context io;
+  auto answer = asio::co_spawn(io, addresses_of(io.get_executor(), host), asio::use_future);
+  io.run();
+  const HostAddresses found = answer.get();
+  if (!found.failure.empty()) {
+    throw Error(Errc::connection,
+                fmt::format("cannot listen on {}:{}: no address for this name ({})", host, port,
+                            found.failure));
+  }
+  std::vector<tcp::endpoint> endpoints;
+  for (const asio::ip::address& address : found.addresses) {
+    endpoints.emplace_back(address, port);
+  }
+  return endpoints;
+}
+
+/// True if the machine lacks the address family: name services return IPv6 addresses even on
+/// machines without IPv6.
+bool family_is_missing(int error) {
+  return error == EAFNOSUPPORT || error == EADDRNOTAVAIL;
+}
+
+/// Returns a listening socket, or an empty one with errno set.
+UniqueFd open(const tcp::endpoint& endpoint) {
+  UniqueFd socket(
+      ::socket(endpoint.protocol().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  tune_socket(socket.get());  // accepted sockets inherit the options
+  // Without IPV6_V6ONLY the IPv6 wildcard would also take the IPv4 port.
+  if (endpoint.address().is_v6()) {
+    ::setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+  }
+  if (!socket ||
+      ::bind(socket.get(), endpoint.data(), static_cast<socklen_t>(endpoint.size())) != 0 ||
+      ::listen(socket.get(), SOMAXCONN) != 0) {
+    return {};
+  }
+  return socket;
+}
+
+tcp::endpoint tcp_endpoint(const UniqueFd& socket) {
+  tcp::endpoint bound;
+  auto size = static_cast<socklen_t>(bound.capacity());
+  ::getsockname(socket.get(), bound.data(), &size);
+  bound.resize(size);
+  return bound;
+}
+
+Listener described(UniqueFd socket, const tcp::endpoint& bound) {
+  return {.socket = std::move(socket),
+          .address = socket_name(bound.data(), static_cast<socklen_t>(bound.size())),
+          .port = bound.port(),
+          .is_open = !bound.address().is_loopback(),
+          .is_everywhere = bound.address().is_unspecified()};
+}
+
+/// Listens on every endpoint of every host. With port 0 the first endpoint gets a free port, and
+/// the others use the same one. Returns the failure, if any.
+std::optional<Failure> listen_all(const std::vector<Host>& hosts, std::uint16_t port,
+                                  std::vector<Listener>& listeners) {
+  for (const Host& host : hosts) {
+    int last_error = 0;
+    bool any = false;
+    for (tcp::endpoint endpoint : host.endpoints) {
+      endpoint.port(port);
+      UniqueFd socket = open(endpoint);
+      last_error = errno;
+      if (socket) {
+        const tcp::endpoint bound = tcp_endpoint(socket);
+        listeners.push_back(described(std::move(socket), bound));
+        port = bound.port();
+        any = true;
+      } else if (!family_is_missing(last_error)) {
+        return Failure{host.name, last_error};
+      }
+    }
+    if (!any) {
+      return Failure{host.name, last_error};
+    }
+  }
+  return std::nullopt;
+}
+
+/// Resolves all hosts and drops repeated endpoints: two names may have the same address.
+std::vector<Host> resolve_all(const std::vector<std::string>& names, std::uint16_t port) {
+  std::vector<Host> hosts;
+  std::vector<tcp::endpoint> seen;
+  for (const std::string& name : names) {
+    Host host{name, {}};
+    for (const tcp::endpoint& endpoint : resolve(name, port)) {
+      if (std::ranges::find(seen, endpoint) == seen.end()) {
+        seen.push_back(endpoint);
+        host.endpoints.push_back(endpoint);
+      }
+    }
+    if (!host.endpoints.empty()) {
+      hosts.push_back(std::move(host));
+    }
+  }
+  return hosts;
+}
+
+std::vector<Listener> listen_on_tcp(const std::vector<std::string>& names, std::uint16_t port) {
+  const std::vector<Host> hosts = resolve_all(names, port);
+  for (int tries = 1;; ++tries) {
+    std::vector<Listener> listeners;
+    const auto failure = listen_all(hosts, port, listeners);
+    if (!failure) {
+      return listeners;
+    }
+    if (port != 0 || failure->error != EADDRINUSE || tries == kFreePortTries) {
+      fail(*failure, port);
+    }
+  }
+}
+
+}  // namespace
+
+std::string warning_of_open(const std::string& address) {
+  return address +
+         " is open: any client that reaches it can read and write every key and join every job. "
+         "Restrict access with a firewall, or listen on an address of a closed network";
+}
+
+std::vector<Listener> listen_on(const std::vector<std::string>& hosts, std::uint16_t port) {
+  std::vector<std::string> names;
+  std::ranges::remove_copy_if(hosts, std::back_inserter(names), is_unix);
+  std::vector<Listener> listeners = listen_on_tcp(names, port);
+  for (const std::string& host : hosts) {
+    if (is_unix(host)) {
+      listeners.push_back(listen_on_unix(host));
+    }
+  }
+  return listeners;
+}
+
+Listener adopt(UniqueFd socket) {
+  // Asks the kernel what the descriptor is. Failed calls leave the values at 0, which is refused.
+  int listens = 0;
+  int type = 0;
+  sockaddr_storage bound{};
+  socklen_t int_size = sizeof(int);
+  socklen_t size = sizeof bound;
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_ACCEPTCONN, &listens, &int_size);
+  ::getsockopt(socket.get(), SOL_SOCKET, SO_TYPE, &type, &int_size);
+  ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&bound), &size);
+  const std::string name = socket_name(reinterpret_cast<const sockaddr*>(&bound), size);
+  if (listens != 1 || type != SOCK_STREAM || name.empty()) {
+    throw Error(Errc::config,
+                fmt::format("inherited descriptor {} must be a listening socket of TCP "
+                            "or Unix (LISTEN_FDS)",
+                            socket.get()));
+  }
+  ::fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  tune_socket(socket.get());
+  if (bound.ss_family == AF_UNIX) {
+    return {std::move(socket), name};
+  }
+  const tcp::endpoint endpoint = tcp_endpoint(socket);
+  return described(std::move(socket), endpoint);
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace acc::rendezvous {
+
+/// Protocol handler: the server's side of one connection, without the socket.
+class ProtocolHandler {
+ public:
+  virtual ~ProtocolHandler() = default;
+
+  /// Serves the first request of `bytes`, removes it and appends its reply to `out`. Returns false
+  /// if the request is incomplete; the next call then passes the same bytes followed by more.
+  /// Throws if the connection must end: Error(protocol) for a violation, Error(out_of_memory) for a
+  /// limit.
+  virtual bool step(std::string_view& bytes, std::string& out) = 0;
+  /// Memory that it keeps for an incomplete request, in bytes, without the request's own bytes.
+  [[nodiscard]] virtual std::size_t num_kept() const noexcept { return 0; }
+  /// True if the handshake is complete, so that ServerOptions::handshake_timeout no longer applies.
+  [[nodiscard]] virtual bool is_open() const noexcept = 0;
+};
+
+}  // namespace acc::rendezvous

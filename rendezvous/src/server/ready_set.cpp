@@ -1,0 +1,52 @@
+#include "server/ready_set.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace acc::rendezvous {
+namespace {
+
+/// Returns `result`; throws Error(connection) with errno if it is negative.
+int checked(int result, const char* what) {
+  if (result < 0) {
+    throw Error(Errc::connection, fmt::format("cannot wait for sockets: {}: {} (errno {})", what,
+                                              std::strerror(errno), errno));
+  }
+  return result;
+}
+
+}  // namespace
+
+ReadySet::ReadySet(boost::asio::io_context& io)
+    : set_(io, checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {}
+
+void ReadySet::add(int fd, std::uint32_t events, Watcher& watcher) {
+  epoll_event event{.events = events, .data = {.ptr = &watcher}};
+  checked(epoll_ctl(set_.native_handle(), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+}
+
+void ReadySet::change(int fd, std::uint32_t events, Watcher& watcher) {
+  epoll_event event{.events = events, .data = {.ptr = &watcher}};
+  epoll_ctl(set_.native_handle(), EPOLL_CTL_MOD, fd, &event);  // cannot fail for a member
+}
+
+void ReadySet::remove(int fd) {
+  epoll_ctl(set_.native_handle(), EPOLL_CTL_DEL, fd, nullptr);
+}
+
+std::span<const epoll_event> ReadySet::take() {
+  const int count =
+      epoll_wait(set_.native_handle(), events_.data(), static_cast<int>(events_.size()), 0);
+  return std::span(events_).first(count < 0 ? 0 : static_cast<std::size_t>(count));
+}
+
+void ReadySet::close() {
+  boost::system::error_code ignored;
+  set_.close(ignored);
+}
+
+}  // namespace acc::rendezvous

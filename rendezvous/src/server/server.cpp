@@ -1,0 +1,469 @@
+#include "acc/rendezvous/server.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
+#include "rounds/jobs.hpp"
+#include "server/acceptor.hpp"
+#include "server/agent_session.hpp"
+#include "server/connection.hpp"
+#include "server/deadlines.hpp"
+#include "server/session.hpp"
+
+#include <boost/asio/steady_timer.hpp>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <exception>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+// The server: connections, the key table and the jobs, all on one thread.
+//
+// The unit of work is a *turn*: the epoll set is ready, or a timer expires, or a function of Server
+// is called. A turn reads one buffer from each ready client, serves the requests in it and sends
+// the replies. These rules keep calls into the table and the jobs from being nested:
+// - Bytes for other connections (a released waiter, messages to agents) are queued by
+//   Connection::send. The connection is then "touched" and flushed after the current event.
+// - A connection that is closed in a turn moves to gone_ and is destroyed at the end of the turn,
+//   because later events of the same batch may still point to it.
+// - Every entry point from outside (handler, timer, public function) ends with `end_turn`.
+namespace acc::rendezvous {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// Pause after a failed accept4 when the process is out of descriptors or memory.
+constexpr std::chrono::milliseconds kAcceptPause{100};
+
+// Longest time for which a turn serves clients without returning to the event loop, which other
+// users share (timers, signals, the launcher's work).
+constexpr std::chrono::milliseconds kLongestTurn{5};
+
+}  // namespace
+
+/// State of a Server. Pending handlers hold a shared_ptr to it, so the Server may be destroyed at
+/// any time.
+class Server::Impl final : public std::enable_shared_from_this<Impl>, public Connection::Owner {
+ public:
+  Impl(asio::io_context& io, std::vector<Listener> listeners, const ServerOptions& options)
+      : shared_(io, options),
+        table_(
+            // A released waiter is connected: `closed` cancels its wait.
+            [this](Connection::Id id) {
+              connections_.at(id)->send({&wire::kReleased, 1});
+            },
+            {options.max_keys, options.max_bytes}),
+        decoder_(options.max_frame_bytes),
+        handshakes_(options.handshake_timeout),
+        farewells_(options.stop_timeout),
+        limit_timer_(io, Clock::time_point::max()),
+        accept_timer_(io),
+        idle_timer_(io),
+        round_timer_(io, Clock::time_point::max()) {
+    for (Listener& listener : listeners) {
+      port_ = port_ == 0 ? listener.port : port_;
+      acceptors_.emplace_back(
+          std::move(listener), shared_.ready,
+          [this](UniqueFd client) { accept(std::move(client)); },
+          [this](int error) { pause_accepting(std::strerror(error)); });
+    }
+  }
+
+  void start() {
+    await_ready();
+    watch_idleness();
+  }
+
+  /// Shutdown with time for queued replies. Agents get the patient mode, because their last message
+  /// may be a round result that must not be lost; farewells_ limits the time.
+  void stop() {
+    acceptors_.clear();
+    stops_ = true;
+    for (const Connection::Id id : all_connections()) {
+      connections_.at(id)->finish(agents_.contains(id) ? Connection::ShutdownMode::patient
+                                                       : Connection::ShutdownMode::brief);
+    }
+    end_turn();
+  }
+
+  /// Shutdown after the last agent has gone. While machines of a refused job are missing, the
+  /// listeners stay open, so that each of them is told the reason.
+  void retire(std::function<void()> done) {
+    if (!is_refusing()) {
+      acceptors_.clear();
+    }
+    jobs_.close();
+    retired_ = std::move(done);
+    end_turn();
+  }
+
+  void renew_store() {
+    for (const Connection::Id id : all_connections()) {
+      if (!agents_.contains(id)) {
+        close(id);
+      }
+    }
+    table_.clear();
+    end_turn();
+  }
+
+  /// Immediate shutdown, for the destructor. `done` of `retire` is not called.
+  void close_all() {
+    acceptors_.clear();
+    retired_ = nullptr;
+    stops_ = true;
+    for (const Connection::Id id : all_connections()) {
+      close(id);
+    }
+    end_turn();
+  }
+
+  [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
+  [[nodiscard]] std::size_t num_connections() const noexcept { return connections_.size(); }
+  [[nodiscard]] std::size_t num_jobs() const noexcept { return jobs_.size(); }
+  [[nodiscard]] bool is_refusing() const noexcept { return jobs_.is_refusing(); }
+  [[nodiscard]] std::size_t num_keys() const noexcept { return table_.values().size(); }
+
+ private:
+  void await_ready() {
+    shared_.ready.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error) {
+        self->turn();
+      }
+    });
+  }
+
+  void turn() {
+    const auto end = Clock::now() + kLongestTurn;
+    // Under load the next batch is usually ready already. After a single client it is not, so
+    // another epoll_wait would be wasted.
+    while (serve_batch() > 1 && Clock::now() < end) {
+    }
+    await_ready();
+    end_turn();
+  }
+
+  /// Handles the events that are ready now; returns their number.
+  std::size_t serve_batch() {
+    const auto batch = shared_.ready.take();
+    for (const epoll_event& event : batch) {
+      ReadySet::watcher(event).ready(event.events);
+      flush_touched();
+    }
+    return batch.size();
+  }
+
+  /// Reads once from every client that has sent something by now. The bound ends the loop if
+  /// clients send faster than they are read.
+  void hear_all() {
+    for (std::size_t seen = 0; seen <= connections_.size();) {
+      const std::size_t count = serve_batch();
+      if (count == 0) {
+        return;
+      }
+      seen += count;
+    }
+  }
+
+  void flush_touched() {
+    for (std::size_t i = 0; i < touched_.size(); ++i) {  // flush may touch further connections
+      touched_[i]->flush();
+    }
+    touched_.clear();
+  }
+
+  /// End of every turn: sends what is queued, destroys closed connections, and completes `stop` and
+  /// `retire` when their conditions hold.
+  void end_turn() {
+    flush_touched();
+    gone_.clear();
+    // Without pending operations the io_context has no more work of this server.
+    if (stops_ && connections_.empty()) {
+      shared_.ready.close();
+      for (asio::steady_timer* timer :
+           {&limit_timer_, &accept_timer_, &idle_timer_, &round_timer_}) {
+        timer->cancel();
+      }
+    }
+    if (agents_.empty() && retired_ && !is_refusing()) {
+      std::exchange(retired_, nullptr)();  // may destroy the Server: nothing may follow
+    }
+  }
+
+  // Connections.
+
+  void accept(UniqueFd client) {
+    const ServerOptions& options = shared_.options;
+    if (connections_.size() >= options.max_connections) {
+      if (full_()) {
+        const auto log = logger("rendezvous");
+        log->warn("refusing new connections: {} clients are connected (max_connections)",
+                  connections_.size());
+      }
+      return;
+    }
+    const Connection::Id id = next_id_++;
+    try {
+      connections_.emplace(id, std::make_unique<Connection>(std::move(client), id, shared_, *this));
+    } catch (const std::exception& error) {
+      return pause_accepting(error.what());
+    }
+    handshakes_.add(id);
+    await_limits();
+    idle_timer_.cancel();
+  }
+
+  /// Retries after a pause: descriptors may have been freed by then.
+  void pause_accepting(const std::string& why) {
+    if (full_()) {
+      logger("rendezvous")->warn("cannot accept clients: {}", why);
+    }
+    accept_timer_.expires_after(kAcceptPause);
+    accept_timer_.async_wait([self = shared_from_this()](const error_code& cancelled) {
+      if (!cancelled) {
+        std::ranges::for_each(self->acceptors_, &Acceptor::resume);
+      }
+    });
+  }
+
+  void close(Connection::Id id) {
+    if (const auto found = connections_.find(id); found != connections_.end()) {
+      found->second->close();
+    }
+  }
+
+  void touched(Connection& connection) override { touched_.push_back(&connection); }
+
+  void leaving(Connection::Id id) override {
+    farewells_.add(id);
+    await_limits();
+  }
+
+  /// Closes the connection with the most buffered bytes. Linear in the number of connections, but
+  /// rare.
+  void overfull() override {
+    const auto most = std::ranges::max_element(
+        connections_, {}, [](const auto& each) { return each.second->num_buffered(); });
+    most->second->give_up();
+  }
+
+  void closed(Connection::Id id) override {
+    table_.cancel(id);  // no release byte for a closed connection
+    const auto found = connections_.find(id);
+    gone_.push_back(std::move(found->second));
+    connections_.erase(found);
+    if (agents_.erase(id) > 0) {
+      rounds::Outbox out;
+      jobs_.lose(id, "its connection has ended", Clock::now(), out);
+      deliver(out);
+    }
+    if (connections_.empty()) {
+      watch_idleness();
+    }
+  }
+
+  // Time limits.
+
+  /// Sets the timer for the next handshake or shutdown that is due.
+  void await_limits() {
+    const auto next = std::min(handshakes_.next(), farewells_.next());
+    if (next == limit_timer_.expiry()) {
+      return;  // the timer is set already
+    }
+    limit_timer_.expires_at(next);
+    limit_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error) {
+        // An expiry in the past would look like a timer that is set.
+        self->limit_timer_.expires_at(Clock::time_point::max());
+        self->enforce_limits();
+      }
+    });
+  }
+
+  void enforce_limits() {
+    const auto now = Clock::now();
+    while (const auto id = handshakes_.take(now)) {
+      const auto found = connections_.find(*id);
+      if (found != connections_.end() && !found->second->is_open()) {
+        close(*id);
+      }
+    }
+    while (const auto id = farewells_.take(now)) {
+      close(*id);
+    }
+    await_limits();
+    end_turn();
+  }
+
+  /// Starts the idle timeout; `accept` cancels it.
+  void watch_idleness() {
+    if (shared_.options.idle_timeout.count() == 0 || stops_) {
+      return;
+    }
+    idle_timer_.expires_after(shared_.options.idle_timeout);
+    idle_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error && self->connections_.empty()) {
+        self->table_.clear();
+      }
+    });
+  }
+
+  // Agents and their jobs.
+
+  /// Chooses the protocol by the first byte of a connection (docs/protocol.md).
+  std::unique_ptr<ProtocolHandler> open(Connection::Id id, char first) override {
+    if (first == static_cast<char>(wire::Opcode::validate)) {
+      return std::make_unique<Session>(table_, id, decoder_);
+    }
+    if (first == rounds::kHello.front() && shared_.options.forms_rounds) {
+      agents_.insert(id);
+      return std::make_unique<rounds::AgentSession>(
+          [this, id](rounds::AgentMessage message) { hear(id, std::move(message)); });
+    }
+    return nullptr;
+  }
+
+  /// Passes an agent's message to its job and delivers the resulting messages. An exception ends
+  /// the agent's connection; if there is no memory for its job, it is told so and may try again.
+  void hear(Connection::Id id, rounds::AgentMessage message) {
+    rounds::Outbox out;
+    jobs_.limit_bytes(bytes_besides(table_.bytes()));
+    try {
+      jobs_.receive(id, std::move(message), Clock::now(), out);
+    } catch (const Error& error) {
+      if (error.code() == Errc::out_of_memory) {
+        std::string frame;
+        rounds::encode(rounds::Dropped{rounds::Dropped::Why::lost, error.what()}, frame);
+        connections_.at(id)->send(frame);
+      }
+      throw;
+    }
+    deliver(out);
+  }
+
+  /// Returns the memory limit of keys or jobs if the other ones use `used` bytes: both share
+  /// ServerOptions::max_bytes.
+  [[nodiscard]] std::size_t bytes_besides(std::size_t used) const {
+    return shared_.options.max_bytes - std::min(used, shared_.options.max_bytes);
+  }
+
+  /// Sends the messages of a job and sets the timer for the next deadline of the jobs. Messages to
+  /// one agent keep their order.
+  void deliver(const rounds::Outbox& out) {
+    for (const rounds::OutgoingMessage& outgoing : out) {
+      const auto found = connections_.find(outgoing.to);
+      if (found == connections_.end()) {
+        continue;  // closed meanwhile
+      }
+      found->second->send(*outgoing.frame);
+      if (outgoing.is_last) {
+        found->second->finish(outgoing.is_lost ? Connection::ShutdownMode::brief
+                                               : Connection::ShutdownMode::patient);
+      }
+    }
+    table_.limit_bytes(bytes_besides(jobs_.bytes()));
+    await_round();
+  }
+
+  void await_round() {
+    const auto next = jobs_.next_deadline();
+    if (next == round_timer_.expiry() || stops_) {
+      return;
+    }
+    round_timer_.expires_at(next);
+    round_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error) {
+        self->round_timer_.expires_at(Clock::time_point::max());
+        // Reads all heartbeats that have arrived before it decides which agents are silent. If this
+        // process was delayed, they wait in the sockets' receive buffers.
+        self->hear_all();
+        rounds::Outbox due;
+        self->jobs_.pass(Clock::now(), due);
+        self->deliver(due);
+        self->end_turn();
+      }
+    });
+  }
+
+  /// Returns a copy of all ids, because closing a connection changes connections_.
+  [[nodiscard]] std::vector<Connection::Id> all_connections() const {
+    std::vector<Connection::Id> ids;
+    for (const auto& [id, connection] : connections_) {
+      ids.push_back(id);
+    }
+    return ids;
+  }
+
+  Connection::SharedBuffers shared_;
+  KeyTable table_;
+  wire::RequestDecoder decoder_;    // lent to the session that is served
+  std::deque<Acceptor> acceptors_;  // a deque never moves its elements
+  std::uint16_t port_ = 0;
+  RateLimiter full_;  // limits the rate of warnings about refused clients
+  std::unordered_map<Connection::Id, std::unique_ptr<Connection>> connections_;  // open ones
+  std::vector<std::unique_ptr<Connection>> gone_;  // closed in this turn
+  std::vector<Connection*> touched_;               // to be flushed in this turn
+  Connection::Id next_id_ = 0;                     // never reused
+  Deadlines handshakes_;
+  Deadlines farewells_;
+  std::unordered_set<Connection::Id> agents_;  // connections that speak the agent protocol
+  rounds::Jobs jobs_;
+  std::function<void()> retired_;  // `done` of a pending `retire`
+  bool stops_ = false;
+  asio::steady_timer limit_timer_;   // handshakes_ and farewells_
+  asio::steady_timer accept_timer_;  // kAcceptPause
+  asio::steady_timer idle_timer_;    // ServerOptions::idle_timeout
+  asio::steady_timer round_timer_;   // deadlines of jobs_
+};
+
+Server::Server(asio::io_context& io, std::vector<Listener> listeners, ServerOptions options)
+    : impl_(std::make_shared<Impl>(io, std::move(listeners), options)) {
+  impl_->start();
+}
+
+Server::Server(asio::io_context& io, const std::string& host, std::uint16_t port,
+               ServerOptions options)
+    : Server(io, listen_on({host}, port), options) {}
+
+Server::~Server() {
+  impl_->close_all();
+}
+
+std::uint16_t Server::port() const noexcept {
+  return impl_->port();
+}
+
+std::size_t Server::num_connections() const noexcept {
+  return impl_->num_connections();
+}
+
+std::size_t Server::num_jobs() const noexcept {
+  return impl_->num_jobs();
+}
+
+bool Server::is_refusing() const noexcept {
+  return impl_->is_refusing();
+}
+
+std::size_t Server::num_keys() const noexcept {
+  return impl_->num_keys();
+}
+
+void Server::renew_store() {
+  impl_->renew_store();
+}
+
+void Server::retire(std::function<void()> done) {
+  impl_->retire(std::move(done));
+}
+
+void Server::stop() {
+  impl_->stop();
+}
+
+}  // namespace acc::rendezvous

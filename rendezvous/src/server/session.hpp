@@ -1,0 +1,50 @@
+#pragma once
+
+#include "server/protocol_handler.hpp"
+#include "store/key_table.hpp"
+#include "wire/request_decoder.hpp"
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace acc::rendezvous {
+
+/// Protocol handler of a TCPStore client: serves its requests from the key table. The late reply to
+/// a pending WAIT or BARRIER does not pass through it; the table reports it by `Release`.
+class Session : public ProtocolHandler {
+ public:
+  /// `decoder` is shared by all sessions of a server; a session uses it only inside `step`. Its
+  /// limit of frame sizes applies to replies, too. `table` and `decoder` must outlive the session.
+  Session(KeyTable& table, KeyTable::WaiterId id, wire::RequestDecoder& decoder)
+      : table_(table), id_(id), decoder_(decoder) {}
+  ~Session() override { table_.cancel(id_); }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  bool step(std::string_view& bytes, std::string& out) override;
+  [[nodiscard]] std::size_t num_kept() const noexcept override {
+    return begun_ ? begun_->num_kept() : 0;
+  }
+  /// True after a correct VALIDATE.
+  [[nodiscard]] bool is_open() const noexcept override { return validated_; }
+
+ private:
+  bool serve_next(std::string_view& bytes, wire::RequestDecoder& decoder, std::string& out);
+  void handshake(const wire::RequestView& request);
+  void serve(const wire::RequestView& request, std::string& out);
+  void serve_waiting(const wire::RequestView& request, std::string& out);
+  void serve_queue(const wire::RequestView& request, std::string& out);
+  [[nodiscard]] std::string_view value_of(std::string_view key) const;
+  void multi_get(const wire::RequestView& request, std::string& out) const;
+  void list_keys(std::string& out) const;
+  void check_reply(std::size_t bytes) const;
+
+  KeyTable& table_;
+  KeyTable::WaiterId id_;
+  wire::RequestDecoder& decoder_;
+  std::unique_ptr<wire::RequestDecoder> begun_;  // progress in an incomplete request; else null
+  bool validated_ = false;
+};
+
+}  // namespace acc::rendezvous

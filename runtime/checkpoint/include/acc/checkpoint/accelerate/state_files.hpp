@@ -1,0 +1,83 @@
+#pragma once
+
+#include "acc/checkpoint/catalog/catalog.hpp"
+#include "acc/checkpoint/torch/torch_file.hpp"
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+/// The files of a save folder that hold no sharded tensors, as torch.save archives that Accelerate
+/// loads, and the FULL forms of model and optimizer. Writers throw Error(config) with the path;
+/// readers throw it with file and key, and refuse what they do not understand.
+namespace acc::checkpoint::accelerate {
+
+using ProgramValue = std::variant<std::int64_t, double, std::string>;
+using ProgramState = std::map<std::string, ProgramValue>;
+
+/// State of a LambdaLR: last_epoch, _step_count, base_lrs, _last_lr.
+struct SchedulerState {
+  std::int64_t steps = 0;
+  std::vector<double> base_lrs, last_lrs;
+};
+void write_scheduler(const std::filesystem::path& path, const SchedulerState& state);
+SchedulerState read_scheduler(const std::filesystem::path& path);
+
+/// State of torch.cuda.amp.GradScaler, converted from and to LossScaler::state().
+void write_scaler(const std::filesystem::path& path, const std::map<std::string, double>& state);
+std::map<std::string, double> read_scaler(const std::filesystem::path& path);
+
+/// {"step": …} and the program's values of this rank.
+void write_random_states(const std::filesystem::path& path, std::int64_t step,
+                         const ProgramState& values);
+ProgramState read_random_states(const std::filesystem::path& path);
+
+/// A dict of the program's values.
+void write_custom(const std::filesystem::path& path, const ProgramState& values);
+ProgramState read_custom(const std::filesystem::path& path);
+
+/// An entry of param_groups in the state dict of torch.optim.AdamW or SGD. group_values returns all
+/// keys of the class, with torch's defaults for those that we do not have ("adamw": amsgrad False,
+/// foreach None, …).
+struct GroupValue {
+  std::string key;
+  std::string pickle;  ///< data.pkl of the value alone (a DCP byte entry)
+};
+std::vector<GroupValue> group_values(const std::string& optimizer, const StoredGroup& group);
+
+/// FULL_STATE_DICT of a model as torch.save writes it: an OrderedDict of tensors, streamed in the
+/// order of the list. `fill(i)` provides tensor i.
+struct FullTensor {
+  std::string name;
+  Dtype dtype = Dtype::f32;
+  Shape shape;
+};
+using FillTensor = std::function<void(std::size_t index, const torch::Sink& sink)>;
+void write_model_file(const std::filesystem::path& path, const std::vector<FullTensor>& tensors,
+                      const FillTensor& fill);
+
+/// FULL_STATE_DICT of an optimizer: {"state": {NAME: {"step", KIND…}}, "param_groups": […]}. `fill`
+/// is called for the moments in the order of the list.
+struct FullMoment {
+  std::string name;
+  std::string kind;
+  Dtype dtype = Dtype::f32;
+  Shape shape;
+};
+void write_optimizer_file(const std::filesystem::path& path, const std::string& optimizer,
+                          std::int64_t step, const std::vector<StoredGroup>& groups,
+                          const std::vector<FullMoment>& moments, const FillTensor& fill);
+
+/// Reads a .bin or .pt file with weights (a dict of tensors, possibly below a single top key) or
+/// with an optimizer. Plain torch numbers the states of an optimizer. Their names then come from
+/// the group's param_names or, if there is only one group, from `parameters` (the names of the
+/// weights in their order, tied ones once), provided that all shapes agree. Otherwise Error(config)
+/// says what is missing.
+void read_torch_file(const std::filesystem::path& path, Catalog& catalog, TrainingState& training,
+                     Provenance& provenance, const std::vector<std::string>& parameters = {});
+
+}  // namespace acc::checkpoint::accelerate

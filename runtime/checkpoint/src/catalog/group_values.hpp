@@ -1,0 +1,24 @@
+#pragma once
+
+#include "acc/checkpoint/catalog/catalog.hpp"
+#include "acc/checkpoint/pickle/writer.hpp"
+#include "pickle/node.hpp"
+
+#include <functional>
+#include <string>
+
+namespace acc::checkpoint {
+
+using PushValue = std::function<void(pickle::Writer& writer)>;
+
+/// Visits the keys of a parameter group in torch's order, each with a function that pushes its
+/// value. Throws Error(config) if torch has no optimizer of that name.
+void for_each_group_value(
+    const std::string& optimizer, const StoredGroup& group,
+    const std::function<void(const std::string& key, const PushValue& push)>& visit);
+
+/// Reads a key of a parameter group, either from a pickled dict or from its own DCP entry. Throws
+/// Error(config) with the key.
+void read_group_key(const std::string& key, const pickle::Node& node, StoredGroup& group);
+
+}  // namespace acc::checkpoint

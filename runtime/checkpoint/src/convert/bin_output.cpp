@@ -1,0 +1,118 @@
+#include "acc/base/atomic_file.hpp"
+#include "acc/checkpoint/accelerate/state_files.hpp"
+#include "convert/outputs.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <functional>
+
+namespace acc::checkpoint::conversion {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// A new file that is written under a temporary name. Without `commit` the temporary file is
+/// removed.
+class NewFile {
+ public:
+  NewFile(const fs::path& folder, const std::string& name)
+      : path_(folder / name), temporary_(path_.string() + ".tmp") {}
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+  ~NewFile() {
+    std::error_code ignored;
+    fs::remove(temporary_, ignored);
+  }
+  [[nodiscard]] const fs::path& temporary() const noexcept { return temporary_; }
+  fs::path commit() const {
+    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      throw file_error("rename to", path_, errno);
+    }
+    sync_folder(folder_of(path_));
+    return path_;
+  }
+
+ private:
+  fs::path path_, temporary_;
+};
+
+std::size_t check(const fs::path& path, const std::vector<OutputTensor>& tensors,
+                  const Options& options) {
+  Stored written;
+  written.path = path;
+  written.format = Format::torch_file;
+  accelerate::read_torch_file(path, written.catalog, written.training, written.provenance);
+  return check_written(written, tensors, options);
+}
+
+// Streams the weights into an archive, converted to their new dtype.
+void write_weights(const fs::path& path, const std::vector<OutputTensor>& tensors,
+                   TensorReader& reader, ProgressMeter& meter) {
+  std::vector<accelerate::FullTensor> full;
+  for (const OutputTensor& tensor : tensors) {
+    full.push_back({tensor.name, tensor.dtype, tensor.from->shape});
+  }
+  accelerate::write_model_file(path, full, [&](std::size_t i, const torch::Sink& sink) {
+    stream(reader, *tensors[i].from, {0, tensors[i].numel()}, tensors[i].dtype, meter, sink);
+  });
+}
+
+/// Removes the step of each parameter. The writer adds it from the training state.
+std::vector<OutputTensor> without_steps(std::vector<OutputTensor> tensors) {
+  std::erase_if(tensors, [](const OutputTensor& tensor) { return tensor.from->kind == "step"; });
+  return tensors;
+}
+
+void write_moments(const fs::path& path, const Stored& stored,
+                   const std::vector<OutputTensor>& tensors, TensorReader& reader,
+                   ProgressMeter& meter) {
+  std::vector<accelerate::FullMoment> full;
+  for (const OutputTensor& tensor : tensors) {
+    full.push_back({tensor.name, tensor.from->kind, tensor.dtype, tensor.from->shape});
+  }
+  accelerate::write_optimizer_file(
+      path, optimizer_of(stored), stored.training.step.value_or(0), stored.training.groups, full,
+      [&](std::size_t i, const torch::Sink& sink) {
+        stream(reader, *tensors[i].from, {0, tensors[i].numel()}, tensors[i].dtype, meter, sink);
+      });
+}
+
+}  // namespace
+
+Result write_bin(const Stored& stored, const fs::path& folder, const Options& options) {
+  // For merge-weights, the state of an optimizer's folder, which has no weights, is written under
+  // the name of the weights, as Accelerate does.
+  const std::vector<OutputTensor> weights = weights_of(stored, options.dtype);
+  const bool with_moments = !options.merge || weights.empty();
+  const std::vector<OutputTensor> moments =
+      with_moments ? without_steps(moments_of(stored)) : std::vector<OutputTensor>{};
+  std::error_code error;
+  fs::create_directory(folder, error);
+  if (!fs::is_directory(folder)) {
+    throw file_error("create the folder", folder, error ? error.value() : ENOTDIR);
+  }
+  TensorReader reader(stored.catalog);
+  check_sources(sources_of(weights), reader, options);
+  check_sources(sources_of(moments), reader, options);
+  Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments), {}};
+  ProgressMeter meter(options.progress, "writing", result.nbytes);
+  // Both files are written and checked before either gets its name.
+  const NewFile of_weights(folder, kBinFile),
+      of_moments(folder, options.merge ? kBinFile : "optimizer.bin");
+  if (!weights.empty()) {
+    write_weights(of_weights.temporary(), weights, reader, meter);
+    result.tensors += check(of_weights.temporary(), weights, options);
+  }
+  if (!moments.empty()) {
+    write_moments(of_moments.temporary(), stored, moments, reader, meter);
+    result.tensors += check(of_moments.temporary(), moments, options);
+    result.files.push_back(of_moments.commit());
+  }
+  if (!weights.empty()) {
+    result.files.insert(result.files.begin(), of_weights.commit());
+  }
+  return result;
+}
+
+}  // namespace acc::checkpoint::conversion

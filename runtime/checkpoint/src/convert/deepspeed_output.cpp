@@ -1,0 +1,60 @@
+#include "convert/folder_output.hpp"
+#include "convert/outputs.hpp"
+#include "deepspeed/deepspeed.hpp"
+
+#include <algorithm>
+#include <iterator>
+
+namespace acc::checkpoint::conversion {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// True for files of a DeepSpeed checkpoint. A path without a dot passes too, because the tag may
+/// have any name.
+bool is_deepspeed_file(const std::string& path) {
+  return path == "latest" || path == "zero_to_fp32.py" || path == "zero_to_torch.py" ||
+         path.ends_with("_states.pt") || path.find('.') == std::string::npos;
+}
+
+/// The master weights of DeepSpeed are fp32, whatever dtype the source has.
+std::vector<OutputTensor> in_fp32(std::vector<OutputTensor> tensors) {
+  for (OutputTensor& tensor : tensors) {
+    tensor.dtype = is_real(tensor.dtype) ? Dtype::f32 : tensor.dtype;
+  }
+  return tensors;
+}
+
+}  // namespace
+
+Result write_deepspeed(const Stored& stored, const fs::path& out, const Options& options) {
+  if (options.dtype && *options.dtype != Dtype::f32) {
+    throw Error(Errc::config, "--dtype " + std::string(torch_name(*options.dtype)) +
+                                  ": a DeepSpeed checkpoint holds fp32 masters; leave it out");
+  }
+  std::vector<OutputTensor> tensors = weights_of(stored, std::nullopt);
+  std::ranges::move(moments_of(stored), std::back_inserter(tensors));
+  std::erase_if(tensors, [](const OutputTensor& each) { return each.from->kind == "step"; });
+  tensors = in_fp32(std::move(tensors));
+  NewFolder folder(out, is_deepspeed_file, options.overwrite);
+  Result result{{}, 0, nbytes_of(tensors), {}};
+  {
+    TensorReader reader(stored.catalog);
+    check_sources(sources_of(tensors), reader, options);
+    // write_checkpoint does not report progress, so the meter jumps to the end.
+    ProgressMeter meter(options.progress, "writing", result.nbytes);
+    deepspeed::write_checkpoint(folder.path(), stored.catalog, reader, stored.training,
+                                {options.zero_stage, options.num_processes, {}});
+    meter.add(result.nbytes);
+  }
+  Stored written;
+  written.path = folder.path();
+  written.format = Format::deepspeed;
+  deepspeed::read_checkpoint(folder.path(), written.catalog, written.training, written.provenance);
+  result.tensors = check_written(written, tensors, options);
+  result.files = {folder.commit()};
+  return result;
+}
+
+}  // namespace acc::checkpoint::conversion

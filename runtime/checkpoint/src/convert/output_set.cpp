@@ -1,0 +1,106 @@
+#include "convert/output_set.hpp"
+
+#include "acc/base/atomic_file.hpp"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace acc::checkpoint::conversion {
+
+namespace fs = std::filesystem;
+
+OutputSet::OutputSet(fs::path folder) : folder_(std::move(folder)) {
+  std::error_code error;
+  made_folder_ = fs::create_directory(folder_, error);
+  if (error || !fs::is_directory(folder_)) {
+    throw file_error("create the folder", folder_, error ? error.value() : ENOTDIR);
+  }
+}
+
+// Removes temporary files, and the folder if this object made it.
+OutputSet::~OutputSet() {
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    ::unlink(temporary(i).c_str());
+  }
+  if (made_folder_) {
+    ::rmdir(folder_.c_str());  // fails unless it is empty
+  }
+}
+
+fs::path OutputSet::temporary(std::size_t file) const {
+  return files_[file].path.string() + ".tmp";
+}
+
+std::size_t OutputSet::add(const std::string& name, std::uint64_t nbytes) {
+  const std::size_t number = files_.size();
+  files_.push_back({folder_ / name, {}});
+  const fs::path path = temporary(number);
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
+  if (!fd) {
+    const int reason = errno;
+    files_.pop_back();
+    throw file_error("create", path, reason);
+  }
+  // Sets the size, so that threads can write at any place. The file is sparse until they do.
+  if (::ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
+    throw file_error("make room in", path, errno);
+  }
+  files_.back().fd = std::move(fd);
+  return number;
+}
+
+void OutputSet::write(std::size_t file, std::uint64_t offset,
+                      std::span<const std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t count =
+        ::pwrite(files_[file].fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno != EINTR) {
+      throw file_error("write", temporary(file), errno);
+    }
+    const std::size_t done = count > 0 ? static_cast<std::size_t>(count) : 0;
+    bytes = bytes.subspan(done);
+    offset += done;
+  }
+}
+
+void OutputSet::read(std::size_t file, std::uint64_t offset, std::span<std::byte> bytes) const {
+  while (!bytes.empty()) {
+    const ssize_t count =
+        ::pread(files_[file].fd.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno != EINTR) {
+      throw file_error("read", temporary(file), errno);
+    }
+    if (count == 0) {
+      throw Error(Errc::config, temporary(file).string() + " was truncated while it was written");
+    }
+    const std::size_t done = count > 0 ? static_cast<std::size_t>(count) : 0;
+    bytes = bytes.subspan(done);
+    offset += done;
+  }
+}
+
+// All files reach the disk before the first one gets its name. The order of the renames is the
+// order of `add`: an index, added last, appears only after the files that it names.
+std::vector<fs::path> OutputSet::commit() {
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    if (::fsync(files_[i].fd.get()) != 0 || ::close(files_[i].fd.release()) != 0) {
+      throw file_error("flush", temporary(i), errno);
+    }
+  }
+  std::vector<fs::path> paths;
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    if (::rename(temporary(i).c_str(), files_[i].path.c_str()) != 0) {
+      throw file_error("rename to", files_[i].path, errno);
+    }
+    paths.push_back(files_[i].path);
+  }
+  files_.clear();
+  made_folder_ = false;
+  sync_folder(folder_);
+  return paths;
+}
+
+}  // namespace acc::checkpoint::conversion

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "acc/base/error.hpp"
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/convert/convert.hpp"
+#include "acc/checkpoint/torch/torch_file.hpp"
+#include "convert/selection.hpp"
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+/// The writers behind convert(), one per output format.
+namespace acc::checkpoint::conversion {
+
+Result write_safetensors(const Stored& stored, const std::filesystem::path& folder,
+                         const Options& options);
+Result write_bin(const Stored& stored, const std::filesystem::path& folder, const Options& options);
+Result write_dcp(const Stored& stored, const std::filesystem::path& folder, const Options& options);
+Result write_deepspeed(const Stored& stored, const std::filesystem::path& folder,
+                       const Options& options);
+
+/// Passes elements [begin, end) of a stored tensor to `sink`, tile by tile.
+void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype dtype,
+            ProgressMeter& meter, const torch::Sink& sink);
+
+/// Verifies the tensors that reading in tiles cannot check, because they have one checksum for a
+/// long record. To be called before they are read in tiles. Throws Error(config) for damage.
+void check_sources(const std::vector<const StoredTensor*>& tensors, TensorReader& reader,
+                   const Options& options);
+
+/// Reads back a checkpoint that was just written: every tensor must exist with its dtype and shape,
+/// and all checksums, which were computed while writing, must match. Returns the number of tensors.
+std::size_t check_written(const Stored& written, const std::vector<OutputTensor>& tensors,
+                          const Options& options);
+
+/// Returns the error "… does not read back as it was written".
+Error not_as_written(const std::filesystem::path& path, const std::string& tensor);
+
+}  // namespace acc::checkpoint::conversion

@@ -1,0 +1,174 @@
+#include "convert/save_folder.hpp"
+
+#include "acc/base/atomic_file.hpp"
+#include "acc/base/output_file.hpp"
+#include "acc/checkpoint/accelerate/save_folder.hpp"
+#include "acc/checkpoint/convert/verify.hpp"
+#include "acc/checkpoint/dcp/plan_json.hpp"
+#include "acc/checkpoint/files/input_file.hpp"
+#include "convert/folder_output.hpp"
+#include "convert/outputs.hpp"
+#include "files/crc32.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+namespace acc::checkpoint::conversion {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Passes the bytes of a file to `take` in pieces.
+template <typename Take>
+void read_file(const fs::path& path, const Take& take) {
+  const InputFile file(path);
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(file.nbytes(), kTileBytes));
+  for (std::uint64_t done = 0; done < file.nbytes();) {
+    const auto piece =
+        std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), file.nbytes() - done));
+    file.read(done, piece);
+    take(piece);
+    done += piece.size();
+  }
+}
+
+/// True for files of a save folder that are copied. A smaller world has no ranks for some of the
+/// random states. A larger one has ranks without random states, which Accelerate skips.
+bool is_other_state(const std::string& name, int num_processes) {
+  constexpr std::string_view kOfRank = "random_states_";
+  if (name.starts_with(kOfRank)) {
+    return std::atoi(name.c_str() + kOfRank.size()) < num_processes;
+  }
+  return std::ranges::any_of(
+      std::array<std::string_view, 5>{"scheduler", "scaler", "custom_checkpoint_", "sampler",
+                                      "dl_state_dict"},
+      [&](std::string_view start) { return name.starts_with(start); });
+}
+
+// Copies a file and flushes it.
+void take_over(const fs::path& from, const fs::path& to) {
+  OutputFile out(to);
+  read_file(from, [&](std::span<const std::byte> piece) { out.write(piece); });
+  out.close();
+}
+
+std::uint32_t crc32_of(const fs::path& path) {
+  std::uint32_t crc = 0;
+  read_file(path, [&](std::span<const std::byte> piece) { crc = crc32(crc, piece); });
+  return crc;
+}
+
+/// Reads a written DCP folder back and compares it with the plan, by its stored names.
+std::size_t check_part(const fs::path& path, const DcpFolder& part, const Options& options) {
+  Stored written;
+  written.path = path;
+  written.format = Format::dcp;
+  dcp::read_folder(path, written.catalog, written.training, written.provenance);
+  std::map<std::string_view, const StoredTensor*> by_name;
+  for (const StoredTensor& tensor : written.catalog.tensors) {
+    by_name[tensor.stored_name] = &tensor;
+  }
+  for (const dcp::PlannedTensor& tensor : part.plan.tensors) {
+    const auto found = by_name.find(tensor.name);
+    if (found == by_name.end() || found->second->shape != tensor.shape ||
+        found->second->dtype != tensor.dtype) {
+      throw not_as_written(path, tensor.name);
+    }
+  }
+  Verification found;
+  verify_tensors(written, options.num_threads, options.progress, found);
+  if (!found.damaged.empty()) {
+    throw not_as_written(found.damaged.front().file, found.damaged.front().tensor);
+  }
+  return part.plan.tensors.size();
+}
+
+}  // namespace
+
+void SaveFolder::add(const std::string& name, DcpFolder folder, TensorReader& reader) {
+  parts_.push_back({name, std::move(folder), &reader});
+}
+
+void SaveFolder::add_other_state(const fs::path& from) {
+  for (const auto& entry : fs::directory_iterator(from)) {
+    if (entry.is_regular_file() &&
+        is_other_state(entry.path().filename().string(), options_.num_processes)) {
+      copies_.push_back(entry.path());
+    }
+  }
+}
+
+// Everything happens in the temporary folder: tensors are written, other files copied, and all of
+// it is read back. The manifest follows, because it lists the final files; then the folder is
+// committed.
+Result SaveFolder::write(std::optional<Manifest> manifest) {
+  const bool alone = parts_.size() == 1 && parts_.front().name.empty();
+  std::vector<std::string> names;
+  Result result;
+  for (const Part& part : parts_) {
+    check_sources(part.folder.sources, *part.reader, options_);
+    result.nbytes += part.folder.nbytes();
+    if (!part.name.empty()) {
+      names.push_back(part.name);
+    }
+  }
+  NewFolder folder(out_, alone ? is_dcp_file : accelerate::is_ours, options_.overwrite, names);
+  {
+    ProgressMeter meter(options_.progress, "writing", result.nbytes);
+    for (const Part& part : parts_) {
+      write_dcp_folder(folder.path() / part.name, part.folder, *part.reader, options_.num_threads,
+                       meter);
+    }
+  }
+  for (const fs::path& from : copies_) {
+    take_over(from, folder.path() / from.filename());
+  }
+  for (const Part& part : parts_) {
+    result.tensors += check_part(folder.path() / part.name, part.folder, options_);
+  }
+  if (manifest) {
+    write_manifest(folder.path(), std::move(*manifest));
+  }
+  result.files = {folder.commit()};
+  return result;
+}
+
+void SaveFolder::write_manifest(const fs::path& folder, Manifest manifest) const {
+  manifest.writer = options_.writer;
+  manifest.world_size = options_.num_processes;
+  manifest.plans.clear();
+  for (const Part& part : parts_) {
+    manifest.plans[part.name] = dcp::format_plan(part.folder.plan);
+  }
+  manifest.files.clear();
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file()) {
+      continue;
+    }
+    // Archives in .distcp files have their own checksums. All other files are small.
+    const bool checks_itself = entry.path().extension() == ".distcp";
+    manifest.files.push_back(
+        {entry.path().lexically_relative(folder).generic_string(), entry.file_size(),
+         checks_itself ? std::nullopt : std::optional(crc32_of(entry.path()))});
+  }
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const Manifest::File& a, const Manifest::File& b) { return a.path < b.path; });
+  OutputFile file(folder / kManifestFile);
+  file.write(format_manifest(manifest));
+  file.close();
+}
+
+Manifest manifest_of(const Stored& stored) {
+  Manifest manifest = stored.manifest.value_or(Manifest{});
+  manifest.state_dict = "SHARDED_STATE_DICT";
+  manifest.local_layout.clear();
+  manifest.step = stored.training.step.value_or(manifest.step);
+  manifest.skipped_steps = stored.training.skipped_steps;
+  manifest.optimizer = known_optimizer(stored);
+  manifest.loss_scaler = stored.training.loss_scaler;
+  return manifest;
+}
+
+}  // namespace acc::checkpoint::conversion

@@ -1,0 +1,64 @@
+#include "convert/selection.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <algorithm>
+
+namespace acc::checkpoint::conversion {
+namespace {
+
+// Tensors of unknown meaning ("value") are treated as weights, so that they are not lost.
+bool is_weight(const StoredTensor& tensor) {
+  return tensor.kind == "param" || tensor.kind == "value";
+}
+
+}  // namespace
+
+std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype) {
+  std::vector<OutputTensor> tensors;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    if (is_weight(tensor)) {
+      const bool converts = dtype && is_real(tensor.dtype);
+      tensors.push_back({tensor.name, &tensor, converts ? *dtype : tensor.dtype});
+    }
+  }
+  return tensors;
+}
+
+std::vector<OutputTensor> moments_of(const Stored& stored) {
+  std::vector<OutputTensor> tensors;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    if (!is_weight(tensor)) {
+      tensors.push_back({tensor.name, &tensor, tensor.dtype});
+    }
+  }
+  return tensors;
+}
+
+bool has_optimizer(const Stored& stored) {
+  return std::any_of(stored.catalog.tensors.begin(), stored.catalog.tensors.end(),
+                     [](const StoredTensor& tensor) { return !is_weight(tensor); });
+}
+
+// A checkpoint that names its optimizer is trusted. Otherwise the first moment found decides.
+std::string known_optimizer(const Stored& stored) {
+  std::string known = stored.training.optimizer;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    if (known.empty() && (tensor.kind == "exp_avg" || tensor.kind == "momentum_buffer")) {
+      known = tensor.kind == "exp_avg" ? "adamw" : "sgd";
+    }
+  }
+  return known;
+}
+
+std::string optimizer_of(const Stored& stored) {
+  std::string known = known_optimizer(stored);
+  if (known.empty()) {
+    throw Error(Errc::config, stored.path.string() +
+                                  ": an optimizer's state of kinds other than AdamW's (exp_avg, "
+                                  "exp_avg_sq) and SGD's (momentum_buffer) cannot be written");
+  }
+  return known;
+}
+
+}  // namespace acc::checkpoint::conversion

@@ -1,0 +1,211 @@
+#include "acc/base/error.hpp"
+#include "acc/checkpoint/dcp/folder.hpp"
+#include "acc/checkpoint/files/input_file.hpp"
+#include "catalog/group_values.hpp"
+#include "dcp/planned_pieces.hpp"
+#include "dcp/state_names.hpp"
+#include "torch/scalar.hpp"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <memory>
+#include <utility>
+
+namespace acc::checkpoint::dcp {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+// Throws with the reason why a folder has no `.metadata`. "__3.metadata" is written by each rank
+// for itself (no_dist, or use_collectives=False). Such a folder does not say which boxes make up a
+// tensor.
+void refuse_unfinished(const fs::path& folder) {
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("__") && name.ends_with(kMetadataFile)) {
+      throw Error(Errc::config,
+                  folder.string() + ": was saved without coordination between ranks ('" + name +
+                      "'), which is not supported; save with one .metadata for all ranks");
+    }
+  }
+  throw Error(Errc::config, folder.string() +
+                                ": no .metadata in it, which is written last: the save was not "
+                                "completed, or this is not a torch DCP folder");
+}
+
+/// The files of the folder. Each is opened when an entry first refers to it.
+class Files {
+ public:
+  Files(const fs::path& folder, Catalog& catalog) : folder_(folder), catalog_(catalog) {}
+
+  /// Returns the number in the catalog of the file that contains all of `place`.
+  std::uint32_t holding(const Place& place, const std::string& stored_name) {
+    const auto [at, is_new] = known_.try_emplace(place.file);
+    File& file = at->second;
+    const fs::path path = folder_ / place.file;
+    if (is_new) {
+      if (!fs::is_regular_file(path)) {
+        throw Error(Errc::config, path.string() + ": is missing; '" + stored_name +
+                                      "' is in it according to .metadata");
+      }
+      file = {catalog_.file(path), fs::file_size(path), nullptr};
+    }
+    if (place.offset > file.nbytes || place.nbytes > file.nbytes - place.offset) {
+      throw Error(Errc::config, path.string() + ": truncated: '" + stored_name + "' is at bytes " +
+                                    std::to_string(place.offset) + " to " +
+                                    std::to_string(place.offset) + " + " +
+                                    std::to_string(place.nbytes) + ", the file has " +
+                                    std::to_string(file.nbytes));
+    }
+    return file.number;
+  }
+
+  /// Opens the archive at a place that `holding` has checked.
+  torch::TorchFile open(const Place& place, const std::string& stored_name) {
+    File& file = known_.at(place.file);
+    if (file.opened == nullptr) {
+      file.opened = std::make_shared<InputFile>(folder_ / place.file);
+    }
+    return {file.opened, place.offset, place.nbytes, stored_name};
+  }
+
+  /// Returns the number of ranks that wrote: 1 + the greatest R of "__R_K.distcp".
+  [[nodiscard]] int ranks() const {
+    int ranks = 0;
+    for (const auto& [name, file] : known_) {
+      int rank = 0;
+      const char* end = name.data() + name.size();
+      if (name.starts_with("__") && std::from_chars(name.data() + 2, end, rank).ec == std::errc() &&
+          rank >= 0 && rank < 1'000'000'000) {
+        ranks = std::max(ranks, rank + 1);
+      }
+    }
+    return ranks;
+  }
+
+ private:
+  struct File {
+    std::uint32_t number = 0;
+    std::uint64_t nbytes = 0;
+    std::shared_ptr<const InputFile> opened;
+  };
+
+  const fs::path& folder_;
+  Catalog& catalog_;
+  std::map<std::string, File> known_;
+};
+
+StoredTensor stored_tensor(const Entry& entry, StateName name, Files& files) {
+  StoredTensor tensor{.name = std::move(name.name),
+                      .kind = std::move(name.kind),
+                      .stored_name = entry.name,
+                      .dtype = entry.dtype,
+                      .shape = entry.shape,
+                      .pieces = {}};
+  for (const Chunk& chunk : entry.chunks) {
+    const std::uint32_t file = files.holding(chunk.place, entry.name);
+    if (chunk.box.numel() > 0) {
+      tensor.pieces.push_back({.box = chunk.box,
+                               .file = file,
+                               .offset = chunk.place.offset,
+                               .nbytes = chunk.place.nbytes,
+                               .packing = Packing::archive});
+    }
+  }
+  return tensor;
+}
+
+// Reads the number of times that the optimizer has updated a parameter.
+std::int64_t read_step(const Entry& entry, const Place& place, Files& files) {
+  files.holding(place, entry.name);
+  const torch::TorchFile file = files.open(place, entry.name);
+  return torch::count(file, pickle::Node(file.root(), file.file().path().string(), entry.name));
+}
+
+void read_value(const Entry& entry, const StateName& name, Files& files, TrainingState& training) {
+  constexpr std::size_t kMaxGroups = 100'000;
+  files.holding(entry.value, entry.name);
+  if (name.kind != "group" || name.group >= kMaxGroups) {
+    return;
+  }
+  if (training.groups.size() <= name.group) {
+    training.groups.resize(name.group + 1);
+  }
+  const torch::TorchFile file = files.open(entry.value, entry.name);
+  const pickle::Node node(file.root(), file.file().path().string(), entry.name);
+  read_group_key(name.key, node, training.groups[name.group]);
+}
+
+Place place_of(const StoredPiece& piece, const Catalog& catalog) {
+  return {catalog.files[piece.file].filename().string(), piece.offset, piece.nbytes};
+}
+
+/// `rule`: of a plan whose tensors are the first entries; null: the entries have all their chunks.
+void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const PieceRule>& rule,
+                  Files& files, Catalog& catalog, TrainingState& training) {
+  const bool has_step = training.step.has_value();
+  std::vector<StateName> names = state_names(entries);
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const Entry& entry = entries[i];
+    if (!entry.is_tensor) {
+      read_value(entry, names[i], files, training);
+      continue;
+    }
+    const bool is_step = names[i].kind == "step" && !has_step;
+    StoredTensor& tensor =
+        catalog.tensors.emplace_back(stored_tensor(entry, std::move(names[i]), files));
+    tensor.rule = rule;
+    tensor.number = i;
+    const std::vector<StoredPiece> pieces =
+        is_step ? tensor.all_pieces() : std::vector<StoredPiece>{};
+    if (!pieces.empty()) {
+      // The maximum counts: a parameter without a gradient in some steps was updated less often.
+      const Place place = place_of(pieces.front(), catalog);
+      training.step = std::max(training.step.value_or(0), read_step(entry, place, files));
+    }
+  }
+}
+
+}  // namespace
+
+Metadata read_metadata(const fs::path& folder) {
+  const fs::path path = folder / kMetadataFile;
+  if (!fs::is_regular_file(path)) {
+    refuse_unfinished(folder);
+  }
+  const InputFile file(path);
+  std::vector<std::byte> bytes(file.nbytes());
+  file.read(0, bytes);
+  return parse_metadata(bytes, path);
+}
+
+void read_folder(const fs::path& folder, Catalog& catalog, TrainingState& training,
+                 Provenance& provenance) {
+  if (!fs::is_directory(folder)) {
+    throw Error(Errc::config, folder.string() + ": is not a folder");
+  }
+  Files files(folder, catalog);
+  read_entries(read_metadata(folder).entries, nullptr, files, catalog, training);
+  provenance.format = "torch DCP";
+  provenance.writer = "torch";
+  provenance.world_size = files.ranks();
+}
+
+void read_planned_folder(const fs::path& folder, FolderPlan plan,
+                         const std::vector<std::uint64_t>& file_nbytes, Catalog& catalog,
+                         TrainingState& training, Provenance& provenance) {
+  const std::uint32_t first_file = static_cast<std::uint32_t>(catalog.files.size());
+  for (int rank = 0; rank < plan.world_size; ++rank) {
+    catalog.file(folder / file_name(rank), file_nbytes.at(static_cast<std::size_t>(rank)));
+  }
+  provenance.format = "torch DCP";
+  provenance.world_size = plan.world_size;
+  const std::vector<Entry> entries = entries_of(plan);
+  Files files(folder, catalog);
+  read_entries(entries, std::make_shared<PlannedPieces>(std::move(plan), first_file), files,
+               catalog, training);
+}
+
+}  // namespace acc::checkpoint::dcp

@@ -1,0 +1,181 @@
+#include "deepspeed/checkpoint_files.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/checkpoint/files/input_file.hpp"
+#include "deepspeed/deepspeed.hpp"
+#include "files/name_parser.hpp"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+namespace acc::checkpoint::deepspeed {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Meaning of a file's name.
+struct FileName {
+  enum class Kind { other, module, rank_module, optimizer, refused };
+  Kind kind = Kind::other;
+  int rank = 0;
+  const char* refusal = "";
+};
+
+constexpr const char* kTensorParallel = "a rank of tensor parallelism";
+constexpr const char* kPipeline = "a layer of pipeline parallelism, or an expert";
+
+// Parses the names that DeepSpeed gives its files: mp_rank_00_model_states.pt (stages 0 to 2),
+// zero_pp_rank_R_mp_rank_00_model_states.pt (stage 3),
+// [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt (stages 1 to 3).
+FileName parse(const std::string& name) {
+  using Kind = FileName::Kind;
+  if (!name.ends_with("_states.pt")) {
+    return {};
+  }
+  NameParser parser(name);
+  if (parser.take("layer_") || parser.take("expert_") || parser.take("expp_rank_")) {
+    return {.kind = Kind::refused, .refusal = kPipeline};
+  }
+  if (parser.take("mp_rank_")) {
+    const std::optional<int> part = parser.number();
+    if (!part || !parser.take("_model_states.pt") || !parser.done()) {
+      return {};
+    }
+    return *part == 0 ? FileName{.kind = Kind::module}
+                      : FileName{.kind = Kind::refused, .refusal = kTensorParallel};
+  }
+  const bool has_bf16 = parser.take("bf16_");
+  const std::optional<int> rank = parser.take("zero_pp_rank_") ? parser.number() : std::nullopt;
+  const std::optional<int> part = rank && parser.take("_mp_rank_") ? parser.number() : std::nullopt;
+  if (!part) {
+    return {};
+  }
+  if (*part != 0) {
+    return {.kind = Kind::refused, .refusal = kTensorParallel};
+  }
+  if (!has_bf16 && parser.take("_model_states.pt") && parser.done()) {
+    return {.kind = Kind::rank_module, .rank = *rank};
+  }
+  if (parser.take("_optim_states.pt") && parser.done()) {
+    return {.kind = Kind::optimizer, .rank = *rank};
+  }
+  return {};
+}
+
+/// Returns the tag that `latest` names; "" if there is no such file. Throws Error(config) if it is
+/// a pipe or a device, because reading it could block forever.
+std::string latest_tag(const fs::path& folder) {
+  const fs::path path = folder / "latest";
+  std::error_code ignored;
+  const fs::file_status status = fs::status(path, ignored);
+  // Some programs keep a symbolic link to a folder under this name.
+  if (!fs::exists(status) || fs::is_directory(status)) {
+    return "";
+  }
+  constexpr std::uint64_t kLongest = 4096;
+  const InputFile file(path);
+  std::string tag(std::min(file.nbytes(), kLongest), '\0');
+  file.read(0, std::as_writable_bytes(std::span(tag)));
+  const auto end = tag.find_last_not_of(" \n\r\t");
+  tag.resize(end == std::string::npos ? 0 : end + 1);
+  // A tag must be a folder here. A name with a slash could lead out of this one.
+  const bool is_name = tag.find('/') == std::string::npos && tag != "." && tag != ".." &&
+                       tag.find('\0') == std::string::npos;
+  return is_name ? tag : "";
+}
+
+bool has_states(const fs::path& folder) {
+  std::error_code ignored;
+  for (fs::directory_iterator it(folder, ignored), end; it != end; it.increment(ignored)) {
+    if (parse(it->path().filename().string()).kind != FileName::Kind::other) {
+      return true;
+    }
+  }
+  return false;
+}
+
+using ByRank = std::map<int, fs::path>;
+
+void add(ByRank& files, int rank, const fs::path& path) {
+  const auto [entry, is_new] = files.try_emplace(rank, path);
+  if (!is_new) {
+    throw Error(Errc::config, path.parent_path().string() + ": rank " + std::to_string(rank) +
+                                  " has two files, " + entry->second.filename().string() + " and " +
+                                  path.filename().string() +
+                                  ": two checkpoints were saved over each other");
+  }
+}
+
+// Returns the files by rank, from 0 without gaps.
+std::vector<fs::path> in_order(const ByRank& files, const fs::path& folder, const char* what) {
+  std::vector<fs::path> result;
+  for (const auto& [rank, path] : files) {
+    if (rank != static_cast<int>(result.size())) {
+      throw Error(Errc::config, folder.string() + ": " + what + " of rank " +
+                                    std::to_string(result.size()) +
+                                    " are missing, but those of rank " + std::to_string(rank) +
+                                    " exist (" + path.filename().string() + ")");
+    }
+    result.push_back(path);
+  }
+  return result;
+}
+
+fs::path tag_folder(const fs::path& path) {
+  const std::string tag = latest_tag(path);
+  if (tag.empty()) {
+    return path;
+  }
+  if (!fs::is_directory(path / tag)) {
+    throw Error(Errc::config, (path / "latest").string() + ": names the tag '" + tag +
+                                  "', but there is no folder with that name");
+  }
+  return path / tag;
+}
+
+}  // namespace
+
+bool is_checkpoint(const fs::path& path) {
+  const std::string tag = latest_tag(path);
+  return has_states(tag.empty() ? path : path / tag);
+}
+
+CheckpointFiles list_files(const fs::path& path) {
+  CheckpointFiles files;
+  files.folder = tag_folder(path);
+  ByRank modules, optimizers;
+  std::error_code error;
+  for (fs::directory_iterator it(files.folder, error), end; !error && it != end;
+       it.increment(error)) {
+    const FileName name = parse(it->path().filename().string());
+    switch (name.kind) {
+      case FileName::Kind::other: break;
+      case FileName::Kind::module: files.module = it->path(); break;
+      case FileName::Kind::rank_module: add(modules, name.rank, it->path()); break;
+      case FileName::Kind::optimizer: add(optimizers, name.rank, it->path()); break;
+      case FileName::Kind::refused:
+        throw Error(Errc::config, it->path().string() + ": holds " + name.refusal +
+                                      "; only data-parallel ZeRO checkpoints are supported; " +
+                                      "merge this one with DeepSpeed's own tools");
+    }
+  }
+  if (error) {
+    throw Error(Errc::config, files.folder.string() + ": " + error.message());
+  }
+  files.rank_modules = in_order(modules, files.folder, "the model states");
+  files.optimizers = in_order(optimizers, files.folder, "the optimizer states");
+  if (!files.module && files.rank_modules.empty()) {
+    const bool is_universal = fs::is_directory(files.folder / "zero");
+    throw Error(Errc::config, files.folder.string() +
+                                  (is_universal ? ": a DeepSpeed universal checkpoint, which is "
+                                                  "not supported; use the one it was made from"
+                                                : ": has no *_model_states.pt file of DeepSpeed"));
+  }
+  return files;
+}
+
+}  // namespace acc::checkpoint::deepspeed

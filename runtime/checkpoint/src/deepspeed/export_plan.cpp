@@ -1,0 +1,182 @@
+#include "deepspeed/export_plan.hpp"
+
+#include "acc/base/error.hpp"
+#include "deepspeed/flat_layout.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+// Decides which stretch of which tensor goes to which flat array. docs/formats/deepspeed.md shows
+// the layout of both kinds of flat arrays; flat_layout.cpp reads it.
+namespace acc::checkpoint::deepspeed {
+
+namespace {
+
+/// True if both tensors are stored in the same places of the same files.
+bool share_bytes(const StoredTensor& a, const StoredTensor& b) {
+  return a.shape == b.shape && a.dtype == b.dtype &&
+         std::ranges::equal(a.pieces, b.pieces, [](const StoredPiece& p, const StoredPiece& q) {
+           return p.file == q.file && p.offset == q.offset && p.box == q.box;
+         });
+}
+
+/// Finds tensors that share their bytes, by their place.
+class Distinct {
+ public:
+  /// Returns the tensor that was seen with these bytes before. Null if there is none; then this
+  /// tensor is remembered.
+  const StoredTensor* other(const StoredTensor& tensor) {
+    if (tensor.pieces.empty()) {  // also for a rule: its tensors share no bytes
+      return nullptr;
+    }
+    const StoredPiece& first = tensor.pieces.front();
+    for (auto [it, end] = by_place_.equal_range({first.file, first.offset}); it != end; ++it) {
+      if (share_bytes(*it->second, tensor)) {
+        return it->second;
+      }
+    }
+    by_place_.emplace(std::pair(first.file, first.offset), &tensor);
+    return nullptr;
+  }
+
+ private:
+  std::multimap<std::pair<std::uint32_t, std::uint64_t>, const StoredTensor*> by_place_;
+};
+
+// Adds a group. The second name of a tied parameter goes to the shared names, because DeepSpeed
+// stores the parameter once.
+void add_group(ExportPlan& plan, const StoredGroup& stored, const Catalog& catalog,
+               const std::string& where, Distinct& distinct, std::set<std::string>& placed) {
+  ExportGroup group{.stored = stored, .parameters = {}};
+  for (const std::string& name : stored.parameters) {
+    const StoredTensor& tensor = catalog.at(name, "param", where);
+    if (!placed.insert(name).second) {
+      throw Error(Errc::config, where + ": parameter " + name + " is in two groups");
+    }
+    if (const StoredTensor* const other = distinct.other(tensor)) {
+      plan.shared.emplace_back(name, other->name);
+      continue;
+    }
+    group.parameters.push_back(&tensor);
+    group.numel += checkpoint::numel_of(tensor.shape);
+  }
+  group.stored.parameters.clear();
+  plan.groups.push_back(std::move(group));
+}
+
+/// Returns all weights as one group, for a checkpoint that does not say what was trained.
+StoredGroup all_weights(const Catalog& catalog, const std::set<std::string>& buffers) {
+  StoredGroup group;
+  for (const StoredTensor& tensor : catalog.tensors) {
+    if (tensor.kind == "param" && is_real(tensor.dtype) && !buffers.contains(tensor.name)) {
+      group.parameters.push_back(tensor.name);
+    }
+  }
+  return group;
+}
+
+const StoredTensor* of_kind(const StoredTensor& parameter, const Catalog& catalog,
+                            const std::string& kind) {
+  return kind == "param" ? &parameter : catalog.find(parameter.name, kind);
+}
+
+}  // namespace
+
+ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
+                       const std::string& where) {
+  ExportPlan plan;
+  Distinct distinct;
+  std::set<std::string> placed;
+  const bool has_names = std::ranges::any_of(
+      training.groups, [](const StoredGroup& group) { return !group.parameters.empty(); });
+  if (has_names) {
+    for (const StoredGroup& group : training.groups) {
+      add_group(plan, group, catalog, where, distinct, placed);
+    }
+  } else {
+    add_group(plan, all_weights(catalog, training.buffers), catalog, where, distinct, placed);
+  }
+  std::set<std::string> kinds;
+  for (const StoredTensor& tensor : catalog.tensors) {
+    if (tensor.kind == "step") {
+      continue;
+    }
+    if (tensor.kind != "param") {
+      kinds.insert(tensor.kind);
+    } else if (!placed.contains(tensor.name)) {
+      if (const StoredTensor* const other = distinct.other(tensor)) {
+        plan.shared.emplace_back(tensor.name, other->name);
+      } else {
+        const bool is_buffer = !is_real(tensor.dtype) || training.buffers.contains(tensor.name);
+        (is_buffer ? plan.buffers : plan.frozen).push_back(&tensor);
+      }
+    }
+  }
+  plan.kinds.assign(kinds.begin(), kinds.end());
+  return plan;
+}
+
+std::int64_t group_partition(std::int64_t numel, int ranks) noexcept {
+  return partition_numel(numel, 2 * std::int64_t{ranks}) * 2;
+}
+
+// Walks the group's parameters as one long array and keeps what lies in the rank's partition.
+FlatParts group_part(const ExportGroup& group, const Catalog& catalog, const std::string& kind,
+                     int rank, int ranks) {
+  const std::int64_t size = group_partition(group.numel, ranks);
+  const std::int64_t begin = size * rank;
+  const std::int64_t end = begin + size;
+  FlatParts parts;
+  std::int64_t at = 0;
+  for (const StoredTensor* parameter : group.parameters) {
+    const std::int64_t numel = checkpoint::numel_of(parameter->shape);
+    const std::int64_t from = std::max(begin, at);
+    const std::int64_t to = std::min(end, at + numel);
+    if (from < to) {
+      parts.push_back({of_kind(*parameter, catalog, kind), from - at, to - from});
+    }
+    at += numel;
+  }
+  // DeepSpeed removes the padding at the end from the saved weights, but not from their moments.
+  if (const std::int64_t gap = size - numel_of(parts); kind != "param" && gap > 0) {
+    parts.push_back({nullptr, 0, gap});
+  }
+  return parts;
+}
+
+// Stage 3 pads the part of every single parameter, so each part is followed by its own zeros.
+FlatParts tensor_part(const StoredTensor* tensor, std::int64_t numel, int rank, int ranks) {
+  const std::int64_t size = partition_numel(numel, ranks);
+  const std::int64_t begin = std::min(size * rank, numel);
+  const std::int64_t end = std::min(begin + size, numel);
+  FlatParts parts;
+  if (begin < end) {
+    parts.push_back({tensor, begin, end - begin});
+  }
+  if (const std::int64_t gap = size - (end - begin); gap > 0) {
+    parts.push_back({nullptr, 0, gap});
+  }
+  return parts;
+}
+
+FlatParts partitioned_part(const ExportGroup& group, const Catalog& catalog,
+                           const std::string& kind, int rank, int ranks) {
+  FlatParts parts;
+  for (const StoredTensor* parameter : group.parameters) {
+    const FlatParts of_tensor = tensor_part(of_kind(*parameter, catalog, kind),
+                                            checkpoint::numel_of(parameter->shape), rank, ranks);
+    parts.insert(parts.end(), of_tensor.begin(), of_tensor.end());
+  }
+  return parts;
+}
+
+std::int64_t numel_of(const FlatParts& parts) noexcept {
+  std::int64_t numel = 0;
+  for (const FlatPart& part : parts) {
+    numel += part.numel;
+  }
+  return numel;
+}
+
+}  // namespace acc::checkpoint::deepspeed

@@ -1,0 +1,73 @@
+#include "acc/checkpoint/files/input_file.hpp"
+
+#include "acc/base/atomic_file.hpp"
+#include "files/crc32.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace acc::checkpoint {
+
+namespace {
+
+Error truncated(const std::filesystem::path& path, std::uint64_t expected, std::uint64_t found) {
+  return {Errc::config, path.string() + " is truncated: at least " + std::to_string(expected) +
+                            " bytes expected, " + std::to_string(found) + " found"};
+}
+
+}  // namespace
+
+InputFile::InputFile(std::filesystem::path path)
+    // O_NONBLOCK: opening a named pipe would otherwise wait for its writer. It has no effect on
+    // regular files.
+    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  struct stat status {};
+  if (!fd_ || ::fstat(fd_.get(), &status) != 0) {
+    throw file_error("open", path_, errno);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    throw Error(Errc::config, "cannot read " + path_.string() + ": not a regular file");
+  }
+  nbytes_ = static_cast<std::uint64_t>(status.st_size);
+}
+
+// pread may return fewer bytes than asked for, and 0 if the file was truncated after it was opened.
+void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
+  const std::uint64_t end = offset + out.size();
+  if (end < offset || end > nbytes_) {
+    throw truncated(path_, end < offset ? std::numeric_limits<std::uint64_t>::max() : end, nbytes_);
+  }
+  while (!out.empty()) {
+    const ssize_t count =
+        ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(end - out.size()));
+    if (count < 0 && errno != EINTR) {
+      throw file_error("read", path_, errno);
+    }
+    if (count == 0) {  // the file was truncated after it was opened
+      throw truncated(path_, end, end - out.size());
+    }
+    out = out.subspan(count > 0 ? static_cast<std::size_t>(count) : 0);
+  }
+}
+
+std::uint32_t crc32_of(const InputFile& file, std::uint64_t offset, std::uint64_t nbytes) {
+  std::vector<std::byte> buffer(std::min<std::uint64_t>(nbytes, 1 << 20));
+  std::uint32_t crc = 0;
+  for (std::uint64_t done = 0; done < nbytes; done += buffer.size()) {
+    const auto piece =
+        std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), nbytes - done));
+    file.read(offset + done, piece);
+    crc = crc32(crc, piece);
+  }
+  return crc;
+}
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,292 @@
+#include "acc/checkpoint/files/manifest.hpp"
+
+#include "acc/base/atomic_file.hpp"
+#include "acc/checkpoint/files/input_file.hpp"
+#include "files/crc32.hpp"
+#include "files/json_value.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <span>
+
+// The file is JSON with a fixed first line, `{"crc32": "XXXXXXXX",`. The checksum covers all bytes
+// after that line, so that a reader can check the text before it parses it. See
+// docs/formats/acclaunch.md.
+namespace acc::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using nlohmann::json;
+
+// Raised when a reader of this version could not understand the file.
+constexpr std::int64_t kVersion = 1;
+// Deepest nesting that is parsed. Our files need fewer levels.
+constexpr int kMaxDepth = 16;
+
+// Parts of the first line, which holds the checksum of all other lines.
+constexpr std::string_view kCrcBegin = "{\"crc32\": \"";
+constexpr std::string_view kCrcEnd = "\",\n";
+constexpr std::size_t kCrcDigits = 8;
+constexpr std::size_t kFirstLine = kCrcBegin.size() + kCrcDigits + kCrcEnd.size();
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+  throw Error(Errc::config, path.string() + ": " + what);
+}
+
+std::string hex(std::uint32_t value) {
+  std::string digits(kCrcDigits, '0');
+  for (std::size_t i = kCrcDigits; i-- > 0; value >>= 4) {
+    digits[i] = "0123456789abcdef"[value & 15];
+  }
+  return digits;
+}
+
+std::uint32_t crc_of(std::string_view text) {
+  return crc32(0, std::as_bytes(std::span(text)));
+}
+
+// Returns a JSON number, or a string for values that JSON cannot express.
+json number(double value) {
+  return std::isfinite(value) ? json(value)
+                              : json(std::isnan(value) ? "nan"
+                                     : value < 0       ? "-inf"
+                                                       : "inf");
+}
+
+json file_entry(const Manifest::File& file) {
+  json entry = {{"path", file.path}, {"nbytes", file.nbytes}};
+  if (file.crc32) {
+    entry["crc32"] = hex(*file.crc32);
+  }
+  return entry;
+}
+
+json scaler_entry(const std::map<std::string, double>& state) {
+  json scaler = json::object();
+  for (const auto& [name, value] : state) {
+    scaler[name] = number(value);
+  }
+  return scaler;
+}
+
+json body_of(const Manifest& manifest) {
+  json others = json::array();
+  for (const Manifest::Training& each : manifest.others) {
+    others.push_back({{"step", each.step},
+                      {"skipped_steps", each.skipped_steps},
+                      {"optimizer", each.optimizer},
+                      {"loss_scaler", scaler_entry(each.loss_scaler)}});
+  }
+  json files = json::array();
+  for (const Manifest::File& file : manifest.files) {
+    files.push_back(file_entry(file));
+  }
+  return {
+      {"version", kVersion},
+      {"writer", manifest.writer},
+      {"state_dict", manifest.state_dict},
+      {"strategy", manifest.strategy},
+      {"world_size", manifest.world_size},
+      {"step", manifest.step},
+      {"skipped_steps", manifest.skipped_steps},
+      {"optimizer", manifest.optimizer},
+      {"loss_scaler", scaler_entry(manifest.loss_scaler)},
+      {"others", std::move(others)},
+      {"aliases", manifest.aliases},
+      {"local_layout", manifest.local_layout},
+      {"files", std::move(files)},
+  };
+}
+
+// Writes one plan per line, however long the line is. With json::dump every number of the plans'
+// nested lists would get its own line.
+std::string lines_of(const std::map<std::string, std::string>& plans) {
+  std::string text;
+  for (const auto& [folder, plan] : plans) {
+    text += (text.empty() ? "" : ",") + ("\n  " + json(folder).dump()) + ": " + plan;
+  }
+  return "{" + text + "\n }";
+}
+
+// True if the path is relative and cannot lead out of the folder ("..", an absolute path, a NUL
+// byte).
+bool stays_inside(const std::string& text) {
+  const fs::path path(text);
+  return !text.empty() && text.find('\0') == std::string::npos && path.is_relative() &&
+         std::ranges::none_of(path, [](const fs::path& part) {
+           return part.empty() || part == "." || part == "..";
+         });
+}
+
+std::vector<Manifest::File> parse_files(const JsonValue& list) {
+  std::vector<Manifest::File> files;
+  std::set<std::string> paths;
+  for (const JsonValue& entry : list.elements()) {
+    Manifest::File& file = files.emplace_back();
+    file.path = entry["path"].text();
+    entry["path"].expect(stays_inside(file.path), "a path in the folder");
+    entry["path"].expect(paths.insert(file.path).second, "a different path in every entry");
+    file.nbytes = static_cast<std::uint64_t>(entry["nbytes"].integer(0));
+    if (entry.contains("crc32")) {
+      file.crc32 = entry["crc32"].crc();
+    }
+  }
+  return files;
+}
+
+std::map<std::string, double> parse_scaler(const JsonValue& scaler) {
+  std::map<std::string, double> state;
+  for (const auto& [name, value] : scaler.members()) {
+    state[name] = value.real();
+  }
+  return state;
+}
+
+Manifest parse_body(const JsonValue& root) {
+  Manifest manifest;
+  manifest.writer = root["writer"].text();
+  manifest.state_dict = root["state_dict"].text();
+  manifest.strategy = root["strategy"].text();
+  manifest.world_size =
+      static_cast<int>(root["world_size"].integer(1, std::numeric_limits<int>::max()));
+  manifest.step = root["step"].integer(0);
+  manifest.skipped_steps = root["skipped_steps"].integer(0);
+  manifest.optimizer = root["optimizer"].text();
+  manifest.loss_scaler = parse_scaler(root["loss_scaler"]);
+  for (const JsonValue& each : root["others"].elements()) {
+    manifest.others.push_back({each["step"].integer(0), each["skipped_steps"].integer(0),
+                               each["optimizer"].text(), parse_scaler(each["loss_scaler"])});
+  }
+  for (const auto& [name, value] : root["aliases"].members()) {
+    manifest.aliases[name] = value.text();
+  }
+  manifest.local_layout = root["local_layout"].text();
+  manifest.files = parse_files(root["files"]);
+  if (root.contains("plans")) {
+    for (const auto& [folder, plan] : root["plans"].members()) {
+      manifest.plans[folder] = plan.object();
+    }
+  }
+  return manifest;
+}
+
+// Detects any changed byte, including one that leaves the JSON valid.
+void check_crc(std::string_view text, const fs::path& path) {
+  const bool whole = text.size() > kFirstLine && text.starts_with(kCrcBegin) &&
+                     text.substr(kCrcBegin.size() + kCrcDigits).starts_with(kCrcEnd);
+  if (!whole) {
+    fail(path, "damaged: it does not begin with its checksum");
+  }
+  const std::string stored(text.substr(kCrcBegin.size(), kCrcDigits));
+  const std::string found = hex(crc_of(text.substr(kFirstLine)));
+  if (stored != found) {
+    fail(path, "damaged: its checksum is " + found + ", " + stored + " expected");
+  }
+}
+
+std::string text_of(const fs::path& path) {
+  const InputFile file(path);
+  std::string text(file.nbytes(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace
+
+std::string format_manifest(const Manifest& manifest) {
+  // dump(1) begins with "{\n". Both are replaced by the line with the checksum.
+  try {
+    std::string body = body_of(manifest).dump(1).substr(2);
+    if (!manifest.plans.empty()) {
+      body.replace(body.size() - 2, 2, ",\n \"plans\": " + lines_of(manifest.plans) + "\n}");
+    }
+    body += "\n";
+    return std::string(kCrcBegin) + hex(crc_of(body)) + std::string(kCrcEnd) + body;
+  } catch (const json::exception&) {
+    throw Error(Errc::config,
+                std::string("cannot write ") + kManifestFile + ": a name in it is not UTF-8");
+  }
+}
+
+Manifest parse_manifest(std::string_view text, const fs::path& path) {
+  check_crc(text, path);
+  json root;
+  try {
+    // The limit protects JsonValue::expect, which prints a value recursively for its message.
+    root = json::parse(text, [&](int depth, json::parse_event_t, const json&) {
+      if (depth > kMaxDepth) {
+        fail(path, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
+      }
+      return true;
+    });
+  } catch (const json::exception& error) {
+    fail(path, std::string("damaged: ") + error.what());
+  }
+  const JsonValue value(root, path, "");
+  const std::int64_t version = value["version"].integer(0);
+  if (version != kVersion) {
+    fail(path, "has version " + std::to_string(version) + ", this build reads version " +
+                   std::to_string(kVersion));
+  }
+  return parse_body(value);
+}
+
+std::optional<Manifest> read_manifest(const fs::path& folder) {
+  const fs::path path = folder / kManifestFile;
+  std::error_code error;
+  if (fs::symlink_status(path, error).type() == fs::file_type::not_found) {
+    return std::nullopt;
+  }
+  return parse_manifest(text_of(path), path);
+}
+
+void check_size(const Manifest::File& file, const fs::path& folder) {
+  const fs::path path = folder / file.path;
+  std::error_code error;
+  const std::uintmax_t nbytes = fs::file_size(path, error);
+  if (error) {
+    throw file_error("read", path, error.value());
+  }
+  if (nbytes != file.nbytes) {
+    fail(path, "has " + std::to_string(nbytes) + " bytes, " + std::to_string(file.nbytes) +
+                   " expected by " + kManifestFile);
+  }
+}
+
+// The slash keeps "optimizer_1" from matching files of "optimizer_10".
+bool is_in(const Manifest::File& file, const std::string& part) {
+  return file.path == part || file.path.starts_with(part + "/");
+}
+
+void check_sizes(const Manifest& manifest, const fs::path& folder, const std::string& part) {
+  for (const Manifest::File& file : manifest.files) {
+    if (part.empty() || is_in(file, part)) {
+      check_size(file, folder);
+    }
+  }
+}
+
+void check_file(const Manifest& manifest, const fs::path& folder, const std::string& path) {
+  const fs::path whole_path = folder / path;
+  const auto listed = std::ranges::find(manifest.files, path, &Manifest::File::path);
+  if (listed == manifest.files.end()) {
+    fail(whole_path, std::string("is not listed in ") + kManifestFile);
+  }
+  if (!listed->crc32) {
+    return;
+  }
+  const InputFile file(whole_path);
+  const std::uint32_t crc = crc32_of(file, 0, file.nbytes());
+  if (crc != *listed->crc32) {
+    fail(whole_path, "damaged: its checksum is " + hex(crc) + ", " + hex(*listed->crc32) +
+                         " expected by " + kManifestFile);
+  }
+}
+
+}  // namespace acc::checkpoint

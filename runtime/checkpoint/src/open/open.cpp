@@ -1,0 +1,266 @@
+#include "acc/checkpoint/open/open.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/checkpoint/accelerate/save_folder.hpp"
+#include "acc/checkpoint/accelerate/state_files.hpp"
+#include "acc/checkpoint/dcp/folder.hpp"
+#include "acc/checkpoint/dcp/plan_json.hpp"
+#include "acc/checkpoint/local/local_layout.hpp"
+#include "acc/checkpoint/safetensors/tensor_set.hpp"
+#include "deepspeed/deepspeed.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <utility>
+
+namespace acc::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Reads a file or folder of one format and adds it to `stored`.
+void read_part(const fs::path& path, Format format, Stored& stored) {
+  switch (format) {
+    case Format::safetensors:
+    case Format::safetensors_set:
+      stored.catalog = read_safetensors(path);
+      stored.provenance.format = "safetensors";
+      return;
+    case Format::torch_file:
+      accelerate::read_torch_file(path, stored.catalog, stored.training, stored.provenance);
+      return;
+    case Format::dcp:
+      dcp::read_folder(path, stored.catalog, stored.training, stored.provenance);
+      return;
+    case Format::dcp_hugging_face:
+      dcp::read_hugging_face(path, stored.catalog, stored.provenance);
+      return;
+    case Format::deepspeed:
+      deepspeed::read_checkpoint(path, stored.catalog, stored.training, stored.provenance);
+      return;
+    case Format::save_folder: break;
+  }
+  throw Error(Errc::config, path.string() + ": expected weights, found a " + to_string(format));
+}
+
+/// Returns the names of weights in their order, without the second names of tied ones. torch
+/// numbers the parameters of an optimizer in this order.
+std::vector<std::string> parameter_names(const Stored& stored) {
+  std::set<std::pair<std::uint32_t, std::uint64_t>> places;
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    const bool is_alias = stored.manifest && stored.manifest->aliases.contains(tensor.name);
+    const bool is_new = tensor.pieces.empty() || numel_of(tensor.shape) == 0 ||
+                        places.emplace(tensor.pieces[0].file, tensor.pieces[0].offset).second;
+    if (tensor.kind == "param" && is_new && !is_alias) {
+      names.push_back(tensor.name);
+    }
+  }
+  return names;
+}
+
+/// Reads a folder that Accelerate's save_state or we wrote.
+class SaveFolder {
+ public:
+  SaveFolder(fs::path folder, int index, Stored& stored)
+      : folder_(std::move(folder)), index_(index), stored_(stored) {
+    stored_.manifest = read_manifest(folder_);
+  }
+
+  // The manifest decides how the model is read: by its LOCAL layout, by its plan, or as any other
+  // program's.
+  void read_model() {
+    const auto model = accelerate::find_model(folder_, index_);
+    if (!model) {
+      throw Error(Errc::config, folder_.string() + ": no model number " + std::to_string(index_) +
+                                    ": looked for " + accelerate::model_folder(index_) + ", " +
+                                    accelerate::model_file(index_) +
+                                    " and the other names that Accelerate has given models");
+    }
+    if (*model == folder_ / accelerate::local_model_file(index_, 0)) {
+      read_local(*model);
+    } else if (!read_planned(*model)) {
+      check(*model);
+      read_part(*model, format_of(*model), stored_);
+    }
+  }
+
+  void read_optimizer() {
+    const auto optimizer = accelerate::find_optimizer(folder_, index_);
+    if (!optimizer) {  // only the weights were saved, or DeepSpeed keeps both together
+      check(folder_ / accelerate::optimizer_folder(index_));
+      check(folder_ / accelerate::optimizer_file(index_));
+      return;
+    }
+    if (stored_.manifest) {  // saves the readers from opening a step entry per parameter
+      take_training(*stored_.manifest, stored_.training);
+    }
+    if (read_planned(*optimizer)) {
+      return;
+    }
+    check(*optimizer);
+    if (fs::is_directory(*optimizer)) {
+      read_part(*optimizer, format_of(*optimizer), stored_);
+    } else {
+      accelerate::read_torch_file(*optimizer, stored_.catalog, stored_.training, stored_.provenance,
+                                  parameter_names(stored_));
+    }
+  }
+
+  // The manifest is preferred. Without it, the loss scaler and the step come from Accelerate's
+  // files.
+  void read_training() {
+    TrainingState& training = stored_.training;
+    if (stored_.manifest) {
+      take_training(*stored_.manifest, training);
+    }
+    const fs::path scaler = folder_ / accelerate::kScalerFile;
+    if (training.loss_scaler.empty() && fs::exists(scaler)) {
+      check(scaler);
+      training.loss_scaler = accelerate::read_scaler(scaler);
+    }
+    const fs::path scheduler = folder_ / accelerate::scheduler_file(index_);
+    if (!training.step && fs::exists(scheduler)) {
+      check(scheduler);
+      training.step = accelerate::read_scheduler(scheduler).steps;
+    }
+  }
+
+ private:
+  void take_training(const Manifest& manifest, TrainingState& training) const {
+    const auto take = [&training](const auto& from) {
+      training.step = from.step;
+      training.skipped_steps = from.skipped_steps;
+      training.optimizer = from.optimizer;
+      training.loss_scaler = from.loss_scaler;
+    };
+    if (index_ == 0) {
+      take(manifest);
+    } else if (static_cast<std::size_t>(index_) <= manifest.others.size()) {
+      take(manifest.others[static_cast<std::size_t>(index_) - 1]);
+    }
+  }
+
+  // Checks the files below `path` against the manifest: that they exist in their size, and the
+  // checksum of those that contain none themselves.
+  void check(const fs::path& path) const {
+    if (!stored_.manifest) {
+      return;
+    }
+    const std::string part = path.lexically_relative(folder_).generic_string();
+    check_sizes(*stored_.manifest, folder_, part);
+    for (const Manifest::File& file : stored_.manifest->files) {
+      if (file.crc32 && is_in(file, part)) {
+        check_file(*stored_.manifest, folder_, file.path);
+      }
+    }
+  }
+
+  // Reads a DCP folder by the plan in the manifest, without its `.metadata`. Returns false if the
+  // manifest has no plan for it, or one of another version; the caller then reads `.metadata`.
+  bool read_planned(const fs::path& path) {
+    const std::string name = path.lexically_relative(folder_).generic_string();
+    if (!stored_.manifest || !stored_.manifest->plans.contains(name)) {
+      return false;
+    }
+    std::map<std::string_view, std::uint64_t> listed;
+    for (const Manifest::File& file : stored_.manifest->files) {
+      if (is_in(file, name) && file.path.ends_with(".distcp")) {
+        listed.emplace(std::string_view(file.path).substr(name.size() + 1), file.nbytes);
+      }
+    }
+    const fs::path where = folder_ / kManifestFile;
+    auto plan = dcp::parse_plan(stored_.manifest->plans.at(name), static_cast<int>(listed.size()),
+                                where, "plans." + name);
+    if (!plan) {
+      return false;
+    }
+    std::vector<std::uint64_t> nbytes;
+    for (int rank = 0; rank < plan->world_size; ++rank) {
+      const auto found = listed.find(dcp::file_name(rank));
+      if (found == listed.end()) {
+        throw Error(Errc::config, where.string() + ": 'files' has no " + name + "/" +
+                                      dcp::file_name(rank) + ", which the plan of " + name +
+                                      " has");
+      }
+      nbytes.push_back(found->second);
+    }
+    dcp::read_planned_folder(path, std::move(*plan), nbytes, stored_.catalog, stored_.training,
+                             stored_.provenance);
+    return true;
+  }
+
+  void read_local(const fs::path& first) {
+    if (!stored_.manifest || stored_.manifest->local_layout.empty()) {
+      throw Error(Errc::config,
+                  first.string() +
+                      ": a rank's part of flat parameters (LOCAL_STATE_DICT); how they "
+                      "are cut is written in " +
+                      kManifestFile + ", which this folder does not have");
+    }
+    const fs::path path = folder_ / kManifestFile;
+    const auto models = parse_local_layout(stored_.manifest->local_layout, path);
+    if (static_cast<std::size_t>(index_) >= models.size()) {
+      throw Error(Errc::config, path.string() + ": describes " + std::to_string(models.size()) +
+                                    " models, model number " + std::to_string(index_) +
+                                    " was requested");
+    }
+    read_local_model(folder_, index_, models[static_cast<std::size_t>(index_)], stored_.catalog);
+    stored_.provenance.format = "torch.save, one file per rank";
+  }
+
+  fs::path folder_;
+  int index_;
+  Stored& stored_;
+};
+
+void index(Stored& stored) {
+  try {
+    stored.catalog.index();
+  } catch (const Error& error) {
+    throw Error(error.code(), stored.path.string() + ": " + error.what());
+  }
+}
+
+// A save folder keeps the provenance of its model, but the writer and the world size of its
+// manifest.
+Stored open(const fs::path& path, Want want, int model_index) {
+  Stored stored;
+  stored.path = find_checkpoint(path);
+  stored.format = format_of(stored.path);
+  if (stored.format != Format::save_folder) {
+    read_part(stored.path, stored.format, stored);
+    index(stored);
+    return stored;
+  }
+  SaveFolder folder(stored.path, model_index, stored);
+  folder.read_model();
+  if (want == Want::everything) {
+    const std::string format = std::exchange(stored.provenance.format, {});
+    folder.read_optimizer();
+    folder.read_training();
+    if (!format.empty()) {
+      stored.provenance.format = format;
+    }
+  }
+  if (stored.manifest) {
+    stored.provenance.writer = stored.manifest->writer;
+    stored.provenance.world_size = stored.manifest->world_size;
+  }
+  index(stored);
+  return stored;
+}
+
+}  // namespace
+
+Stored open_checkpoint(const fs::path& path, Want want, int model_index) {
+  try {
+    return open(path, want, model_index);
+  } catch (const fs::filesystem_error& error) {  // a folder that may not be read, a name too long
+    throw Error(Errc::config, error.path1().string() + ": " + error.code().message());
+  }
+}
+
+}  // namespace acc::checkpoint

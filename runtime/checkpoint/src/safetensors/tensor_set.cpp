@@ -1,0 +1,226 @@
+#include "acc/checkpoint/safetensors/tensor_set.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <utility>
+
+namespace acc::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+using WeightMap = std::map<std::string, std::string>;  ///< tensor -> file
+
+constexpr std::uint64_t kMaxIndex = 100'000'000;  // the same limit as for a header
+
+[[noreturn]] void fail(const fs::path& path, const std::string& what) {
+  throw Error(Errc::config, path.string() + ": " + what);
+}
+
+std::vector<fs::path> files_ending(const fs::path& folder, std::string_view ending) {
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    if (entry.path().filename().string().ends_with(ending)) {
+      found.push_back(entry.path());
+    }
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+// Returns the only file with that ending; an empty path if there is none.
+fs::path only_file(const fs::path& folder, std::string_view ending) {
+  const auto found = files_ending(folder, ending);
+  if (found.size() > 1) {
+    fail(folder, fmt::format("expected one *{}, found {}: {}, {}{}", ending, found.size(),
+                             found[0].filename().string(), found[1].filename().string(),
+                             found.size() > 2 ? ", …" : ""));
+  }
+  return found.empty() ? fs::path{} : found.front();
+}
+
+// An index names files of its own folder only. A name with a slash could lead out of it.
+bool is_plain_name(const std::string& name) {
+  return name.ends_with(".safetensors") && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+nlohmann::json parse_index(const InputFile& file) {
+  if (file.nbytes() > kMaxIndex) {
+    fail(file.path(),
+         "expected an index of at most 100 MB, found " + std::to_string(file.nbytes()) + " bytes");
+  }
+  std::string text(file.nbytes(), '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::exception& error) {
+    fail(file.path(), std::string("not valid JSON: ") + error.what());
+  }
+}
+
+// Other keys of the index ("metadata") are not needed.
+WeightMap read_index(const fs::path& path) {
+  const nlohmann::json index = parse_index(InputFile(path));
+  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
+    fail(path, "expected an object 'weight_map' of tensors and their files");
+  }
+  WeightMap files;
+  for (const auto& [name, file] : index["weight_map"].items()) {
+    if (!file.is_string() || !is_plain_name(file.get<std::string>())) {
+      fail(path, "tensor '" + name + "': expected the name of a .safetensors file of this folder");
+    }
+    files[name] = file.get<std::string>();
+  }
+  return files;
+}
+
+// A tensor is whole in its file, so it has one piece.
+void add_file(const fs::path& path, Catalog& catalog) {
+  const SafetensorsHeader header = read_header(InputFile(path));
+  const std::uint32_t file = catalog.file(path);
+  for (const TensorEntry& entry : header.tensors) {
+    StoredTensor tensor;
+    tensor.name = tensor.stored_name = entry.name;
+    tensor.dtype = entry.dtype;
+    tensor.shape = entry.shape;
+    StoredPiece piece;
+    piece.box = whole(entry.shape);
+    piece.file = file;
+    piece.offset = header.data_begin + entry.begin;
+    piece.nbytes = entry.end - entry.begin;
+    tensor.pieces.push_back(std::move(piece));
+    catalog.tensors.push_back(std::move(tensor));
+  }
+}
+
+// Checks that every tensor is in the file that the index names, and that no file has another one.
+void check_against_index(const fs::path& index, const WeightMap& files, const Catalog& catalog) {
+  std::map<std::string_view, const StoredTensor*> found;
+  for (const StoredTensor& tensor : catalog.tensors) {
+    const fs::path& path = catalog.files[tensor.pieces.front().file];
+    const auto listed = files.find(tensor.name);
+    if (listed == files.end() || listed->second != path.filename().string()) {
+      fail(path, "tensor '" + tensor.name + "' is here; " + index.filename().string() +
+                     (listed == files.end() ? " does not list it"
+                                            : " says that it is in " + listed->second));
+    }
+    found.emplace(tensor.name, &tensor);
+  }
+  for (const auto& [name, file] : files) {
+    if (!found.contains(name)) {
+      fail(index, "tensor '" + name + "' is listed in " + file + ", which has none of that name");
+    }
+  }
+}
+
+Catalog read_set(const fs::path& index) {
+  const WeightMap files = read_index(index);
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : files) {
+    if (names.insert(file).second && !fs::exists(index.parent_path() / file)) {
+      fail(index,
+           "lists the file " + file + " (with tensor '" + tensor + "'), which does not exist");
+    }
+  }
+  Catalog catalog;
+  for (const std::string& name : names) {
+    add_file(index.parent_path() / name, catalog);
+  }
+  check_against_index(index, files, catalog);
+  return catalog;
+}
+
+std::uint64_t nbytes_of(const NamedTensor& tensor) {
+  return static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
+}
+
+// Greedy in the order of the list, as huggingface_hub splits: a tensor that does not fit starts a
+// new file, and a tensor above the limit gets its own file without closing the current one.
+std::vector<std::vector<NamedTensor>> split(std::vector<NamedTensor> tensors,
+                                            std::uint64_t max_shard_nbytes) {
+  std::vector<std::vector<NamedTensor>> shards;
+  std::vector<NamedTensor> current;
+  std::uint64_t nbytes = 0;
+  for (NamedTensor& tensor : tensors) {
+    const std::uint64_t more = nbytes_of(tensor);
+    if (max_shard_nbytes != 0 && more > max_shard_nbytes) {
+      shards.push_back({std::move(tensor)});
+      continue;
+    }
+    if (max_shard_nbytes != 0 && more > max_shard_nbytes - nbytes) {
+      shards.push_back(std::exchange(current, {}));
+      nbytes = 0;
+    }
+    nbytes += more;
+    current.push_back(std::move(tensor));
+  }
+  if (!current.empty() || shards.empty()) {
+    shards.push_back(std::move(current));
+  }
+  return shards;
+}
+
+std::string format_index(const std::vector<SafetensorsPlan::File>& files) {
+  std::uint64_t total = 0;
+  nlohmann::json weight_map = nlohmann::json::object();
+  for (const auto& file : files) {
+    for (const NamedTensor& tensor : file.tensors) {
+      weight_map[tensor.name] = file.name;
+      total += nbytes_of(tensor);
+    }
+  }
+  const nlohmann::json index = {{"metadata", {{"total_size", total}}},
+                                {"weight_map", std::move(weight_map)}};
+  // A name that is not UTF-8 is refused by lay_out_safetensors. Here it is only replaced.
+  return index.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+Catalog read_safetensors(const fs::path& path) {
+  Catalog catalog;
+  if (!fs::is_directory(path)) {
+    add_file(path, catalog);
+  } else if (const fs::path index = only_file(path, kSafetensorsIndex); !index.empty()) {
+    catalog = read_set(index);
+  } else if (const fs::path file = only_file(path, ".safetensors"); !file.empty()) {
+    add_file(file, catalog);
+  } else {
+    fail(path, std::string("expected a .safetensors file or a *") + kSafetensorsIndex +
+                   " in this folder, found neither");
+  }
+  catalog.index();
+  return catalog;
+}
+
+// Names are assigned after the split, because they contain the number of files.
+SafetensorsPlan plan_safetensors(std::vector<NamedTensor> tensors, std::uint64_t max_shard_nbytes,
+                                 const std::string& stem) {
+  std::ranges::sort(tensors, {}, &NamedTensor::name);
+  auto shards = split(std::move(tensors), max_shard_nbytes);
+  SafetensorsPlan plan;
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    // Largest elements first aligns all tensors. The stable sort keeps the order of names.
+    std::ranges::stable_sort(shards[i], std::greater<>(),
+                             [](const NamedTensor& tensor) { return size_of(tensor.dtype); });
+    const std::string suffix =
+        shards.size() == 1 ? "" : fmt::format("-{:05}-of-{:05}", i + 1, shards.size());
+    plan.files.push_back({stem + suffix + ".safetensors", std::move(shards[i])});
+  }
+  if (plan.files.size() > 1) {
+    plan.index = format_index(plan.files);
+  }
+  return plan;
+}
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,58 @@
+#include "sharding/policy.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+
+namespace acc::precision {
+namespace {
+
+using plugins::MixedPrecision;
+
+/// fp8 is a way of multiplying: around it everything is as with bf16.
+DType dtype_of(MixedPrecision precision) {
+  switch (precision) {
+    case MixedPrecision::fp16: return DType::float16;
+    case MixedPrecision::bf16:
+    case MixedPrecision::fp8: return DType::bfloat16;
+    case MixedPrecision::no: break;
+  }
+  return DType::float32;
+}
+
+void check(const plugins::ShardingSettings& settings, DType load) {
+  if (load != DType::float32 && load != DType::bfloat16 && load != DType::float16) {
+    throw Error(Errc::config,
+                fmt::format("ModelOptions::dtype must be float32, bfloat16 or float16, got {}",
+                            to_string(load)));
+  }
+  if (settings.reduce_precision == MixedPrecision::fp8) {
+    throw Error(Errc::config, "gradients can be reduced in fp32, bf16 or fp16, not in fp8");
+  }
+}
+
+}  // namespace
+
+PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType load,
+                            plugins::Device device) {
+  check(settings, load);
+  const bool mixed = settings.mixed_precision != MixedPrecision::no;
+  PrecisionPolicy policy;
+  policy.loaded = load;
+  policy.gathered = mixed ? dtype_of(settings.mixed_precision) : load;
+  policy.stored = mixed ? DType::float32 : load;
+  policy.rounds_initial = mixed && settings.round_initial_weights;
+  // DeepSpeed has no partition of what is not trained, only the 16-bit copy.
+  policy.frozen = policy.rounds_initial ? policy.gathered : load;
+  // The squares of gradients leave float16's range.
+  policy.moments = policy.stored == DType::float16 ? DType::bfloat16 : policy.stored;
+  policy.reduced =
+      settings.reduce_precision ? dtype_of(*settings.reduce_precision) : policy.gathered;
+  policy.buffers = policy.gathered;
+  // A CPU widens 16-bit weights before use.
+  policy.viewed = device == plugins::Device::cuda ? policy.gathered : DType::float32;
+  policy.stochastic_rounding = settings.stochastic_rounding && policy.stored != DType::float32;
+  return policy;
+}
+
+}  // namespace acc::precision

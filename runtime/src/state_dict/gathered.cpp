@@ -1,0 +1,145 @@
+#include "state_dict/gathered.hpp"
+
+#include <utility>
+
+namespace acc::checkpoint {
+
+using acc::model::BufferRecord;
+using sharding::FlatParameter;
+using sharding::ParameterRecord;
+
+std::vector<FullItem> weight_items(detail::ModelState& model,
+                                   const std::vector<FlatArray>& arrays) {
+  std::vector<FullItem> items;
+  for (std::size_t a = 0; a < arrays.size(); ++a) {
+    const FlatParameter& flat = *arrays[a].flat;
+    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+      const ParameterRecord& record = flat.parameters()[i];
+      std::vector<std::string> names = record.aliases;
+      names.insert(names.begin(), record.name);
+      for (std::string& name : names) {
+        items.push_back({std::move(name), arrays[a].kind, record.shape, arrays[a].dtype, a,
+                         flat.layout().offsets[i], nullptr});
+      }
+    }
+  }
+  for (const BufferRecord* buffer : model.buffers()) {
+    items.push_back({buffer->name, "param", buffer->shape, DType::float32, 0, 0, buffer});
+  }
+  return items;
+}
+
+std::vector<FullItem> moment_items(const std::vector<FlatArray>& arrays) {
+  std::vector<FullItem> items;
+  for (std::size_t a = 0; a < arrays.size(); ++a) {
+    const FlatParameter& flat = *arrays[a].flat;
+    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+      items.push_back({flat.parameters()[i].name, arrays[a].kind, flat.parameters()[i].shape,
+                       arrays[a].dtype, a, flat.layout().offsets[i], nullptr});
+    }
+  }
+  return items;
+}
+
+GatheredTensors::GatheredTensors(detail::ModelState& model, std::vector<FlatArray> arrays,
+                                 std::vector<FullItem> items, Where where)
+    : model_(model), arrays_(std::move(arrays)), items_(std::move(items)), where_(where) {}
+
+bool GatheredTensors::wants() const {
+  return where_.every_rank || is_rank_zero(model_);
+}
+
+// Items are visited in the same order on all ranks, and each array is gathered when the first item
+// needs it. So every rank issues the same gathers, also a rank that skips items or has failed.
+const std::byte* GatheredTensors::bring(std::size_t item) {
+  for (; next_ <= item; ++next_) {
+    const FullItem& each = items_[next_];
+    if (each.buffer == nullptr && at_hand_ != each.array) {
+      gather(each.array);
+      at_hand_ = each.array;
+    }
+  }
+  const FullItem& wanted = items_[item];
+  if (wanted.buffer != nullptr) {
+    return wants() ? bring_buffer(*wanted.buffer) : nullptr;
+  }
+  return values_ == nullptr
+             ? nullptr
+             : values_ + static_cast<std::size_t>(wanted.offset) * nbytes_of(wanted.dtype);
+}
+
+void GatheredTensors::finish() {
+  if (!items_.empty() && next_ < items_.size()) {
+    bring(items_.size() - 1);
+  }
+}
+
+// Gathers an array. Memory is needed for one full array at a time, on ranks that want values; the
+// others free theirs when the gather is done.
+void GatheredTensors::gather(std::size_t array) {
+  const FlatArray& from = arrays_[array];
+  auto& engine = model_.engine();
+  const std::size_t own_nbytes =
+      static_cast<std::size_t>(from.flat->owned().numel) * nbytes_of(from.dtype);
+  const void* own = from.values;
+  device::Device& device = *engine.device;
+  const bool is_whole = shards_of(model_, *from.flat) == 1;
+  values_ = nullptr;
+  device_memory_.reset();
+  if (is_whole && !wants()) {
+    return;
+  }
+  if (engine.offload_optimizer()) {
+    device_memory_ = device.allocate(own_nbytes, "gathered for a checkpoint");
+    device.copy(device_memory_->data(), own, own_nbytes, device.compute());
+    own = device_memory_->data();
+  }
+  if (is_whole) {
+    values_ = static_cast<const std::byte*>(own);
+    keep(device_memory_, own_nbytes);
+    return;
+  }
+  const std::size_t nbytes =
+      static_cast<std::size_t>(from.flat->layout().padded_numel) * nbytes_of(from.dtype);
+  const auto full = device.allocate(nbytes, "gathered for a checkpoint");
+  engine.groups.shard->all_gather(own, full->data(), own_nbytes)->wait_released();
+  if (wants()) {
+    values_ = full->data();
+    keep(full, nbytes);
+  } else {
+    device_memory_.reset();
+  }
+}
+
+/// Keeps a gathered array, in host memory if it is wanted there. The values are complete on return,
+/// because the program may read them from any stream.
+void GatheredTensors::keep(const device::MemoryPtr& full, std::size_t nbytes) {
+  device::Device& device = *model_.engine().device;
+  if (!where_.on_host || device.kind() == plugins::Device::cpu) {
+    device.record(device.compute())->synchronize();
+    device_memory_ = full;
+    return;
+  }
+  host_memory_.resize(nbytes);
+  device.copy(host_memory_.data(), values_, nbytes, device.compute());
+  device.record(device.compute())->synchronize();
+  values_ = host_memory_.data();
+  device_memory_.reset();
+}
+
+/// Reads a buffer. It is kept apart from the gathered array, so that `at_hand_` stays the same on
+/// all ranks, also on those that get no values.
+const std::byte* GatheredTensors::bring_buffer(const BufferRecord& buffer) {
+  buffer_ = acc::model::read_buffer(model_.engine(), buffer);
+  const auto bytes = std::as_bytes(std::span(buffer_));
+  device::Device& device = *model_.engine().device;
+  if (where_.on_host || device.kind() == plugins::Device::cpu) {
+    return bytes.data();
+  }
+  buffer_on_device_ = device.allocate(bytes.size(), "gathered for a checkpoint");
+  device.copy(buffer_on_device_->data(), bytes.data(), bytes.size(), device.compute());
+  device.record(device.compute())->synchronize();
+  return buffer_on_device_->data();
+}
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,150 @@
+#include "acc/base/log.hpp"
+#include "acc/checkpoint/accelerate/save_folder.hpp"
+#include "acc/checkpoint/accelerate/state_files.hpp"
+#include "acc/checkpoint/files/atomic_folder.hpp"
+#include "state_dict/attempt.hpp"
+#include "state_dict/model_files.hpp"
+#include "state_dict/stored_model.hpp"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <optional>
+
+// Loading a checkpoint: every rank opens it, checks that it fits the model, and reads its own
+// shards. It checks everything that metadata shows before it overwrites its first weight. Ranks
+// learn of each other's failures at the end (Attempt::settle); after a failure the weights are
+// undefined.
+namespace acc::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_optimizer(const Stored& stored, const detail::OptimizerState& optimizer) {
+  if (!stored.training.optimizer.empty() && stored.training.optimizer != optimizer.name()) {
+    throw Error(Errc::config,
+                fmt::format("{} was saved with optimizer {}, this run uses {}",
+                            stored.path.string(), stored.training.optimizer, optimizer.name()));
+  }
+}
+
+void load_training(const Stored& stored, detail::ModelState& model,
+                   detail::OptimizerState& optimizer) {
+  const TrainingState& training = stored.training;
+  if (!training.step && is_rank_zero(model)) {
+    logger("runtime")->warn("{} does not store the number of steps: counting starts at 0",
+                            stored.path.string());
+  }
+  optimizer.steps = training.step.value_or(0);
+  optimizer.skipped_steps = training.skipped_steps;
+  if (optimizer.scaler()) {
+    optimizer.scaler()->restore(training.loss_scaler);
+  }
+}
+
+/// Loads a model and its optimizer. Checks names, shapes and dtypes of everything before it
+/// overwrites anything. Returns our manifest, if we wrote the checkpoint.
+std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int index) {
+  StoredModel stored(folder, Want::everything, index);
+  check_optimizer(stored.stored(), *part.optimizer);
+  stored.check(*part.model,
+               stored.stored().manifest ? BuffersMay::not_be_missing : BuffersMay::be_missing);
+  const auto moments = moment_arrays(*part.model, *part.optimizer);
+  for (const FlatArray& array : moments) {
+    stored.check(array);
+  }
+  device::Device& device = *part.model->engine().updater;
+  for (const FlatArray& array : weight_arrays(*part.model)) {
+    stored.read(device, array);
+  }
+  for (const FlatArray& array : moments) {
+    stored.read(device, array);
+  }
+  for (auto* buffer : part.model->buffers()) {
+    stored.read_buffer(*part.model, *buffer);
+  }
+  load_training(stored.stored(), *part.model, *part.optimizer);
+  return stored.stored().manifest;
+}
+
+/// Loads the seeds of stochastic rounding from rank 0's file on all ranks: ranks that hold the same
+/// shard must round alike.
+void load_seeds(std::span<const Part> parts, const fs::path& folder) {
+  const fs::path path = folder / accelerate::random_states_file(0);
+  if (!fs::exists(path)) {
+    return;
+  }
+  const ProgramState values = accelerate::read_random_states(path);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const auto found = values.find(seed_name(static_cast<int>(i)));
+    const auto* seed = found == values.end() ? nullptr : std::get_if<std::int64_t>(&found->second);
+    if (seed != nullptr) {
+      parts[i].model->seed_noise(std::bit_cast<std::uint64_t>(*seed));
+    }
+  }
+}
+
+/// Loads the values that we wrote next to the tensors. Only called if there is a manifest, because
+/// files of other writers with these names may hold anything.
+SavedState load_own_values(std::span<const Part> parts, const fs::path& folder,
+                           const Manifest& manifest, int rank) {
+  SavedState state;
+  const std::string custom = accelerate::custom_file(0);
+  const std::string own = accelerate::random_states_file(rank);
+  for (const std::string& name : {custom, own, accelerate::random_states_file(0)}) {
+    check_sizes(manifest, folder, name);
+  }
+  if (fs::exists(folder / custom)) {
+    check_file(manifest, folder, custom);
+    state.program = accelerate::read_custom(folder / custom);
+  }
+  if (fs::exists(folder / own)) {
+    state.of_rank = accelerate::read_random_states(folder / own);
+    std::erase_if(state.of_rank,
+                  [](const auto& each) { return each.first.starts_with(kSeedPrefix); });
+  }
+  load_seeds(parts, folder);
+  return state;
+}
+
+/// Updates what depends on the master weights: the rounded copy and the copies that other ranks
+/// see.
+void renew_weights(detail::ModelState& model) {
+  for (sharding::FlatParameter* flat : model.flats()) {
+    flat->round_master();
+    flat->publish();
+  }
+}
+
+}  // namespace
+
+SavedState load(std::span<const Part> parts, const std::string& directory) {
+  if (parts.empty()) {
+    throw Error(Errc::invalid_argument, "a checkpoint needs at least one model");
+  }
+  const auto& groups = parts.front().model->engine().groups;
+  // No rank may overwrite weights while a peer still reads them in a gather.
+  for (const Part& part : parts) {
+    await_readers(*part.model);
+  }
+  groups.world->barrier()->wait();
+  SavedState state;
+  Attempt attempt;
+  attempt([&] {
+    const fs::path folder = AtomicFolder(directory, accelerate::is_ours).current();
+    std::optional<Manifest> manifest;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      manifest = load_part(parts[i], folder, static_cast<int>(i));
+    }
+    if (manifest) {
+      state = load_own_values(parts, folder, *manifest, groups.world->rank());
+    }
+  });
+  attempt.settle(groups, "loading " + directory);
+  for (const Part& part : parts) {
+    renew_weights(*part.model);
+  }
+  return state;
+}
+
+}  // namespace acc::checkpoint

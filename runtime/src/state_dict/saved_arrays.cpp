@@ -1,0 +1,62 @@
+#include "state_dict/saved_arrays.hpp"
+
+namespace acc::checkpoint {
+
+// Saves the master weights, which the optimizer updates, not the rounded copies of them.
+std::vector<FlatArray> weight_arrays(detail::ModelState& model) {
+  std::vector<FlatArray> arrays;
+  for (sharding::FlatParameter* flat : model.flats()) {
+    arrays.push_back({flat, "param", flat->master(), flat->stored()});
+  }
+  return arrays;
+}
+
+std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer) {
+  std::vector<FlatArray> arrays;
+  for (auto& state : optimizer.flats()) {
+    for (const auto& moment : state.moments) {
+      arrays.push_back(
+          {state.flat, moment.kind, moment.values->data(), model.engine().precision.moments});
+    }
+  }
+  return arrays;
+}
+
+// Ignored parameters are whole on every rank. Without a sharded optimizer every rank has all master
+// weights, whatever the strategy gathers.
+int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat) {
+  if (flat.ignored() || !model.engine().on.shard_optimizer) {
+    return 1;
+  }
+  return model.engine().groups.plan.shard_size();
+}
+
+// Files have no dtype of their own for raw bytes; they are stored as uint8.
+Dtype stored_dtype(DType dtype) {
+  switch (dtype) {
+    case DType::bfloat16: return Dtype::bf16;
+    case DType::float16: return Dtype::f16;
+    case DType::float64: return Dtype::f64;
+    case DType::byte: return Dtype::u8;
+    case DType::float32: break;
+  }
+  return Dtype::f32;
+}
+
+std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer) {
+  std::vector<StoredGroup> groups;
+  for (const auto& record : optimizer.group_records()) {
+    groups.push_back({record.hyper_parameters, record.parameters});
+  }
+  return groups;
+}
+
+std::string seed_name(int index) {
+  return kSeedPrefix + std::to_string(index);
+}
+
+bool is_rank_zero(detail::ModelState& model) {
+  return model.engine().groups.world->rank() == 0;
+}
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "acc/checkpoint/catalog/catalog.hpp"
+#include "acc/checkpoint/tensor/dtype.hpp"
+#include "model/model_state.hpp"
+#include "optim/optimizer_state.hpp"
+
+#include <string>
+#include <vector>
+
+/// The arrays of a model and its optimizer that a checkpoint holds.
+namespace acc::checkpoint {
+
+/// The weights or one kind of moment of a flat parameter, in the form that the optimizer updates.
+struct FlatArray {
+  sharding::FlatParameter* flat;
+  std::string kind;  ///< "param", "exp_avg", "exp_avg_sq", "momentum_buffer"
+  void* values;      ///< [owned().numel], in memory of the updater's device
+  DType dtype;
+};
+std::vector<FlatArray> weight_arrays(detail::ModelState& model);
+std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::OptimizerState& optimizer);
+
+/// Returns the number of shards into which a flat parameter is cut. Rank r holds shard r % shards,
+/// and ranks 0 to shards - 1 hold every shard once. 1: every rank holds all of it.
+int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat);
+
+/// Returns the dtype in which values of a parameter are stored. Buffers are stored as f32.
+Dtype stored_dtype(DType dtype);
+/// Returns the optimizer's parameter groups in the form of the equivalent torch optimizer.
+std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer);
+
+/// The runtime's own entry among the random states of rank 0: the seed of model number `index`.
+/// Names with this prefix are reserved.
+inline constexpr const char* kSeedPrefix = "acc.seed.";
+std::string seed_name(int index);
+
+bool is_rank_zero(detail::ModelState& model);
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,181 @@
+#include "state_dict/sharded.hpp"
+
+#include "acc/checkpoint/accelerate/save_folder.hpp"
+#include "acc/checkpoint/accelerate/state_files.hpp"
+#include "state_dict/device_bytes.hpp"
+#include "state_dict/saved_arrays.hpp"
+
+#include <array>
+#include <memory>
+#include <utility>
+
+namespace acc::checkpoint {
+namespace {
+
+using acc::model::BufferRecord;
+using detail::ModelState;
+using sharding::FlatParameter;
+using sharding::ParameterRecord;
+using torch::Sink;
+
+/// Passes elements [begin, begin + numel) of an array to `sink`.
+using Source = std::function<void(std::int64_t begin, std::int64_t numel, const Sink& sink)>;
+
+/// Collects the tensors of a folder and the arrays in which they lie, and returns a plan for all
+/// ranks and a source of bytes for this one.
+class FolderBuilder {
+ public:
+  FolderBuilder(ModelState& model, std::string top) : model_(model), top_(std::move(top)) {}
+
+  /// Adds the parameters of a flat array. `names` returns the paths below the top under which a
+  /// parameter is saved.
+  template <typename Names>
+  void add(const FlatArray& array, const Names& names) {
+    const FlatParameter& flat = *array.flat;
+    dcp::CutArray cut{.members = {},
+                      .padded_numel = flat.layout().padded_numel,
+                      .shards = shards_of(model_, flat),
+                      .rank_zero_only = flat.ignored()};
+    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+      for (dcp::Path& path : names(flat.parameters()[i])) {
+        cut.members.push_back({tensors_.size(), flat.layout().offsets[i]});
+        add_tensor(std::move(path), stored_dtype(array.dtype), flat.parameters()[i].shape);
+      }
+    }
+    arrays_.push_back(std::move(cut));
+    sources_.push_back(of_flat(array));
+  }
+
+  // Buffers are equal on all ranks, so rank 0 writes them whole.
+  void add(const BufferRecord& buffer) {
+    arrays_.push_back({.members = {{tensors_.size(), 0}},
+                       .padded_numel = buffer.numel,
+                       .shards = 1,
+                       .rank_zero_only = true});
+    add_tensor({buffer.name}, Dtype::f32, buffer.shape);
+    sources_.push_back(
+        [this_model = &model_, &buffer](std::int64_t begin, std::int64_t numel, const Sink& sink) {
+          const auto values = acc::model::read_buffer(this_model->engine(), buffer);
+          sink(std::as_bytes(std::span(values).subspan(static_cast<std::size_t>(begin),
+                                                       static_cast<std::size_t>(numel))));
+        });
+  }
+
+  /// Adds a scalar for each of `paths`, all with `value`, which every rank knows.
+  void add_scalars(const std::vector<dcp::Path>& paths, float value) {
+    dcp::CutArray cut{.members = {}, .padded_numel = std::ssize(paths)};
+    for (std::int64_t i = 0; i < std::ssize(paths); ++i) {
+      cut.members.push_back({tensors_.size(), i});
+      add_tensor(paths[static_cast<std::size_t>(i)], Dtype::f32, {});
+    }
+    arrays_.push_back(std::move(cut));
+    sources_.push_back([value](std::int64_t, std::int64_t count, const Sink& sink) {
+      for (std::int64_t i = 0; i < count; ++i) {
+        sink(std::as_bytes(std::span(&value, 1)));
+      }
+    });
+  }
+
+  /// Adds a pickled value.
+  void add_value(dcp::Path path, std::string pickle) {
+    path.insert(path.begin(), top_);
+    values_.push_back({dotted(path), std::move(path), std::move(pickle), 0});
+  }
+
+  // The cut rule needs all tensors, so it is made last. Arrays and sources have the same numbers.
+  PlannedFolder finish(std::string name) {
+    const int ranks = model_.engine().groups.world->size();
+    auto rule = cut_arrays(arrays_, tensors_, ranks);
+    return {std::move(name),
+            {std::move(tensors_), std::move(values_), ranks, std::move(rule)},
+            [sources = std::move(sources_)](const dcp::PlannedChunk& chunk, const Sink& sink) {
+              sources[chunk.source](chunk.source_begin, chunk.box.numel(), sink);
+            }};
+  }
+
+ private:
+  [[nodiscard]] Source of_flat(const FlatArray& array) {
+    return [device = model_.engine().updater.get(), array](std::int64_t begin, std::int64_t numel,
+                                                           const Sink& sink) {
+      const std::size_t size = nbytes_of(array.dtype);
+      const auto first = static_cast<std::size_t>(begin - array.flat->owned().offset);
+      read_bytes(*device, static_cast<const std::byte*>(array.values) + first * size,
+                 static_cast<std::size_t>(numel) * size, sink);
+    };
+  }
+
+  void add_tensor(dcp::Path path, Dtype dtype, const Shape& shape) {
+    path.insert(path.begin(), top_);
+    tensors_.push_back({dotted(path), std::move(path), dtype, shape});
+  }
+
+  static std::string dotted(const dcp::Path& path) {
+    std::string name;
+    for (const auto& step : path) {
+      name += name.empty() ? "" : ".";
+      name += std::holds_alternative<std::string>(step)
+                  ? std::get<std::string>(step)
+                  : std::to_string(std::get<std::int64_t>(step));
+    }
+    return name;
+  }
+
+  ModelState& model_;
+  std::string top_;
+  std::vector<dcp::PlannedTensor> tensors_;
+  std::vector<dcp::PlannedValue> values_;
+  std::vector<dcp::CutArray> arrays_;
+  std::vector<Source> sources_;
+};
+
+std::vector<dcp::Path> weight_paths(const ParameterRecord& record) {
+  std::vector<dcp::Path> paths = {{record.name}};
+  for (const std::string& alias : record.aliases) {
+    paths.push_back({alias});
+  }
+  return paths;
+}
+
+/// Adds a step per parameter, as torch's AdamW counts them. Its SGD has no steps and ignores these.
+void add_steps(FolderBuilder& builder, detail::OptimizerState& optimizer) {
+  std::vector<dcp::Path> paths;
+  for (const auto& state : optimizer.flats()) {
+    for (const ParameterRecord& record : state.flat->parameters()) {
+      paths.push_back({"state", record.name, "step"});
+    }
+  }
+  builder.add_scalars(paths, static_cast<float>(optimizer.steps));
+}
+
+}  // namespace
+
+PlannedFolder plan_model_folder(ModelState& model, int index) {
+  FolderBuilder builder(model, "model");
+  for (const FlatArray& array : weight_arrays(model)) {
+    builder.add(array, weight_paths);
+  }
+  for (const BufferRecord* buffer : model.buffers()) {
+    builder.add(*buffer);
+  }
+  return builder.finish(accelerate::model_folder(index));
+}
+
+PlannedFolder plan_optimizer_folder(const Part& part, int index) {
+  FolderBuilder builder(*part.model, "optimizer");
+  for (const FlatArray& array : moment_arrays(*part.model, *part.optimizer)) {
+    builder.add(array, [&array](const ParameterRecord& record) {
+      return std::vector<dcp::Path>{{"state", record.name, array.kind}};
+    });
+  }
+  add_steps(builder, *part.optimizer);
+  std::int64_t number = 0;
+  for (const StoredGroup& group : stored_groups(*part.optimizer)) {
+    for (auto& value : accelerate::group_values(part.optimizer->name(), group)) {
+      builder.add_value({"param_groups", number, value.key}, std::move(value.pickle));
+    }
+    ++number;
+  }
+  return builder.finish(accelerate::optimizer_folder(index));
+}
+
+}  // namespace acc::checkpoint

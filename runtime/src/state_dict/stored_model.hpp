@@ -1,0 +1,51 @@
+#pragma once
+
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/open/open.hpp"
+#include "state_dict/saved_arrays.hpp"
+
+#include <filesystem>
+#include <string>
+
+namespace acc::checkpoint {
+
+enum class BuffersMay { be_missing, not_be_missing };
+
+/// A checkpoint of any format, from which parameters and buffers of a model are read. Faults throw
+/// Error(config) with the path, the tensor, what was expected and what was found.
+class StoredModel {
+ public:
+  /// `index`: number of the model in a save folder.
+  StoredModel(const std::filesystem::path& path, Want want, int index);
+
+  [[nodiscard]] const Stored& stored() const noexcept { return stored_; }
+  /// Checks that all parameters exist with their shapes, and all buffers unless they may be
+  /// missing.
+  void check(detail::ModelState& model, BuffersMay buffers) const;
+  /// The same for one kind of the optimizer's state.
+  void check(const FlatArray& array) const;
+
+  /// Reads elements [offset, offset + numel) of a parameter, which may be stored under any of its
+  /// names.
+  void read(const sharding::ParameterRecord& record, const std::string& kind, std::int64_t offset,
+            std::int64_t numel, Dtype dtype, void* out);
+  /// Reads this rank's shard of an array directly to its place in memory.
+  void read(device::Device& device, const FlatArray& array);
+  /// Reads a buffer; leaves it unchanged if none is stored under its name.
+  void read_buffer(detail::ModelState& model, acc::model::BufferRecord& buffer);
+
+ private:
+  [[nodiscard]] const StoredTensor& at(const sharding::ParameterRecord& record,
+                                       const std::string& kind) const;
+  void check_shape(const StoredTensor& tensor, const Shape& expected) const;
+
+  Stored stored_;
+  TensorReader reader_;
+};
+
+/// Waits until this rank's weights may be overwritten in place. Gathers of the old weights may
+/// still be running, and a GPU may still read host memory. Peers may read this rank's memory until
+/// a barrier that the caller adds.
+void await_readers(detail::ModelState& model);
+
+}  // namespace acc::checkpoint
