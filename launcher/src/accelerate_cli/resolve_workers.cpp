@@ -221,7 +221,7 @@ void check_address_of_ranks(const AccelerateDraft& draft) {
   }
   faults.collect([&] {
     check_port_is_known(draft.plan.rendezvous, draft.num_machines,
-                        {draft.place("main_process_port"), "0"});
+                        {"0", draft.place("main_process_port")});
   });
   faults.collect([&] { check_machine_rank(draft); });
   faults.raise();

@@ -77,7 +77,7 @@ void read_rank_logs(DeepSpeedDraft& draft) {
   const bool logs = folder.value != "None" && !folder.value.empty();
   const Sourced<std::string> shown = draft.given("local_ranks_filter");
   if (logs) {
-    read_output(draft, {{"", "3"}, {}, shown, folder});
+    read_output(draft, {{"3", ""}, {}, shown, folder});
     draft.notice("the workers' output is in " + draft.plan.output.directory);
   } else {
     read_output(draft,

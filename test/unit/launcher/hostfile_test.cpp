@@ -123,8 +123,8 @@ TEST_CASE("hosts and slots that the filters leave") {
        }) {
     CAPTURE(filter);
     const auto hosts = parse_hostfile(kThree, "hosts");
-    CHECK(shown(only_included(hosts, {"-i", filter})) == included);
-    CHECK(shown(without_excluded(hosts, {"-e", filter})) == excluded);
+    CHECK(shown(only_included(hosts, {filter, "-i"})) == included);
+    CHECK(shown(without_excluded(hosts, {filter, "-e"})) == excluded);
   }
 }
 
@@ -149,10 +149,10 @@ TEST_CASE("a filter that names missing hosts or slots") {
            Case{"worker-0@", "-i names host \"\", which is not in the hostfile"},
        }) {
     CAPTURE(filter);
-    CHECK(refusal([&] { return only_included(hosts, {"-i", filter}); }) == message);
+    CHECK(refusal([&] { return only_included(hosts, {filter, "-i"}); }) == message);
   }
   CHECK(refusal([&] {
-          return without_excluded(hosts, {"-e", "worker-0@worker-1"});
+          return without_excluded(hosts, {"worker-0@worker-1", "-e"});
         }) == "-e worker-0@worker-1 leaves no slot on any host");
 }
 
