@@ -23,11 +23,11 @@ install(FILES plugins/include/acc/plugins/deepspeed_plugin.hpp
 install(FILES rendezvous/include/acc/rendezvous/store.hpp
         DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc/rendezvous)
 set(share ${CMAKE_INSTALL_DATADIR}/acclaunch)
-install(FILES README.md DESTINATION ${share})
+install(FILES CONTRIBUTING.md LICENSE README.md DESTINATION ${share})
 install(FILES bench/README.md DESTINATION ${share}/bench)
 install(FILES examples/CMakeLists.txt DESTINATION ${share}/examples)
 install(DIRECTORY configs docs DESTINATION ${share})
-install(DIRECTORY examples/c_api examples/train_gpt DESTINATION ${share}/examples)
+install(DIRECTORY examples/c_api examples/hello_sharding examples/train_gpt DESTINATION ${share}/examples)
 install(DIRECTORY scripts/slurm DESTINATION ${share}/scripts)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/acc)
