@@ -50,8 +50,9 @@ std::string without_underscores(std::string text) {
 bool is_yaml_float(std::string_view text) {
   const std::string_view number = without_sign(text);
   const auto exponent = std::min(number.find_first_of("eE"), number.size());
+  const std::string_view sign = number.substr(std::min(exponent + 1, number.size()));
   const bool signed_exponent =
-      exponent == number.size() || number[exponent + 1] == '-' || number[exponent + 1] == '+';
+      exponent == number.size() || sign.starts_with('-') || sign.starts_with('+');
   const auto point = number.find('.');
   const bool starts_with_sign = number.size() != text.size();
   return point < exponent && signed_exponent && (point > 0 || !starts_with_sign);

@@ -171,7 +171,7 @@ std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
 /// Throws Error(config) if several machines would look for machine 0 at a loopback name.
 void check_first_host(const Host& first, std::size_t count) {
   const std::string name = first.name;
-  if (count > 1 && (name == "localhost" || name.starts_with("127."))) {
+  if (count > 1 && (name == "localhost" || name == "::1" || name.starts_with("127."))) {
     throw Error(Errc::config, first.where + ": machine 0 is " + name +
                                   ", which every other machine resolves to itself; write a name "
                                   "that the other machines can resolve, or pass --main_process_ip");

@@ -36,9 +36,15 @@ std::size_t open_now() {
   return unknown ? 0 : static_cast<std::size_t>(std::distance(begin(all), end(all)));
 }
 
+/// Raises the soft limit to `needed` if it is lower. Throws Error(config) if the hard limit is.
 void require(std::size_t needed, const std::string& who, const std::string& of_what) {
-  const rlimit limit = limit_now();
+  rlimit limit = limit_now();
   if (needed <= limit.rlim_cur) {
+    return;
+  }
+  if (needed <= limit.rlim_max) {
+    limit.rlim_cur = needed;
+    ::setrlimit(RLIMIT_NOFILE, &limit);
     return;
   }
   const std::string count = std::to_string(needed);
