@@ -113,7 +113,7 @@ TEST_CASE("invalid flags") {
   }
 }
 
-TEST_CASE("GPUs that are asked for and not there") {
+TEST_CASE("requested GPUs that the machine does not have") {
   struct Case {
     int physical;
     int visible;

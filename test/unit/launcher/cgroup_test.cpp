@@ -41,7 +41,7 @@ bool can_fork_into_group() {
 
 }  // namespace
 
-TEST_CASE("cgroup: found in every layout") {
+TEST_CASE("cgroup: the folder is found in every mount layout") {
   struct Case {
     const char* mounts;
     const char* groups;
@@ -76,7 +76,7 @@ TEST_CASE("cgroup: found in every layout") {
   CHECK(cgroup_folder(folder.path() / "absent", cgroup_name(folder.path() / "absent")).empty());
 }
 
-TEST_CASE("cgroup: what was born in it, and its children, are killed at one stroke, twice" *
+TEST_CASE("cgroup: a process and its children are killed together, in two attempts" *
           doctest::skip(!can_fork_into_group())) {
   const fs::path folder = group_folder();
   Cgroup group(kName);
@@ -94,7 +94,7 @@ TEST_CASE("cgroup: what was born in it, and its children, are killed at one stro
     pid_t member = 0;
     std::ifstream(folder / "cgroup.procs") >> member;
     CHECK(member == child);
-    group.remove();  // in use: it stays
+    group.remove();  // no effect: the group is in use
     CHECK(fs::exists(folder));
     group.kill();
     int status = 0;
@@ -110,7 +110,7 @@ TEST_CASE("cgroup: what was born in it, and its children, are killed at one stro
   }
 }
 
-TEST_CASE("cgroup: without one a process is forked all the same") {
+TEST_CASE("cgroup: a process can be forked if the group cannot be created") {
   Cgroup none("a/name/that/cannot/be/made");
   none.make();
   const pid_t child = none.fork_into();
@@ -124,7 +124,7 @@ TEST_CASE("cgroup: without one a process is forked all the same") {
   CHECK(WEXITSTATUS(status) == 7);
 }
 
-TEST_CASE("cgroup: below a group that was killed before, what is born lives" *
+TEST_CASE("cgroup: a process created below a group that was killed earlier stays alive" *
           doctest::skip(!can_fork_into_group())) {
   const fs::path folder = group_folder();
   fs::create_directory(folder);
@@ -146,7 +146,7 @@ TEST_CASE("cgroup: below a group that was killed before, what is born lives" *
   int status = 0;
   CHECK(::waitpid(launcher, &status, 0) == launcher);
   CHECK(WEXITSTATUS(status) == 7);
-  std::error_code gone;  // who has ended may still be leaving it
+  std::error_code gone;  // a process that has ended may still be in the group for a moment
   while (!fs::remove(folder, gone) && gone == std::errc::device_or_resource_busy) {
   }
 }

@@ -54,7 +54,7 @@ TEST_CASE("one ssh per machine") {
   CHECK(commands[1].is_controlled);
 }
 
-TEST_CASE("one pdsh for all machines, whose ssh reads a file because command lines are public") {
+TEST_CASE("one pdsh for all machines; secrets are in a file because command lines are public") {
   RemoteLaunchPlan plan = two_machines(Means::pdsh);
   plan.environment["WANDB_API_KEY"] = "password";
   plan.environment["PDSH_SSH_ARGS_APPEND"] = "-F  config";

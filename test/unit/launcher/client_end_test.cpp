@@ -41,7 +41,7 @@ TEST_CASE("interpretation of the end of an ssh client") {
   const std::vector<Case> cases = {
       {"success", exited(0), heard(2, fine), "", {Kind::ended, 0, ""}},
       {"a program's 255", exited(255), heard(2, of_a_program), "", {Kind::ended, 255, ""}},
-      {"its 255, and words of ssh",
+      {"a program's 255, with a warning of ssh",
        exited(255),
        heard(2, of_a_program),
        "warning",
@@ -93,7 +93,7 @@ TEST_CASE("interpretation of the end of an ssh client") {
        "",
        {Kind::not_started, 2, "no program"}},
       {"a fault after it joined", exited(1), heard(2, gone_on), "", {Kind::ended, 1, ""}},
-      {"a program that is not there, which its launcher says",
+      {"a missing program, reported by its launcher",
        exited(127),
        heard(2, {{"n", 127, ""}}),
        "",
@@ -114,7 +114,7 @@ TEST_CASE("interpretation of the end of a client for all machines") {
         ClientEnd{Kind::lost, 137, "srun was killed by SIGKILL (signal 9)"});
 }
 
-TEST_CASE("the job's status is that of the lowest machine that ended by itself") {
+TEST_CASE("the job's status is that of the lowest-ranked machine that ended by itself") {
   const ClientEnd lost{Kind::lost, 255, "x"};
   const ClientEnd none{Kind::not_started, 255, "x"};
   CHECK(job_status(std::vector<ClientEnd>{{Kind::ended, 7, ""}, {Kind::ended, 1, ""}}, 1) == 7);
@@ -122,7 +122,7 @@ TEST_CASE("the job's status is that of the lowest machine that ended by itself")
   CHECK(job_status(std::vector<ClientEnd>{lost, none}, 143) == 143);
 }
 
-TEST_CASE("an srun waits in vain when only lost machines have not ended") {
+TEST_CASE("srun waits in vain if all machines that have not ended are lost") {
   using namespace control;
   struct Case {
     std::string what;
@@ -135,15 +135,15 @@ TEST_CASE("an srun waits in vain when only lost machines have not ended") {
   const Ended a_ended{"a", 1, ""};
   const Ended b_ended{"b", 1, ""};
   const std::vector<Case> cases = {
-      {"nobody is there", {}, false},
+      {"no machine joined", {}, false},
       {"one is lost, and none has ended", {a, b, c, Lost{"c"}}, false},
       {"one is lost, one still runs", {a, b, c, Lost{"c"}, a_ended}, false},
       {"one is lost, the others have ended", {a, b, c, Lost{"c"}, a_ended, b_ended}, true},
       {"two are lost", {a, b, c, Lost{"c"}, Lost{"b"}, Lost{"b"}, a_ended}, true},
-      {"it is said late", {a, b, c, a_ended, b_ended, Lost{"c"}}, true},
+      {"the loss is reported late", {a, b, c, a_ended, b_ended, Lost{"c"}}, true},
       {"none is lost", {a, b, a_ended, b_ended}, false},
       {"none is lost, one still runs", {a, b, a_ended}, false},
-      {"it has come back", {a, b, c, Lost{"c"}, c, a_ended, b_ended}, false},
+      {"a lost machine came back", {a, b, c, Lost{"c"}, c, a_ended, b_ended}, false},
       {"all are lost", {a, b, Lost{"a"}, Lost{"b"}}, false},
   };
   for (const auto& [what, heard, in_vain] : cases) {
@@ -156,7 +156,7 @@ TEST_CASE("an srun waits in vain when only lost machines have not ended") {
   }
 }
 
-TEST_CASE("the answers of a client count if it was killed from here") {
+TEST_CASE("the answers of a client that was killed from here are used") {
   const control::Ended failed{"n", 3, ""};
   CHECK(judge_cut(kKilled, heard(2, failed)) == ClientEnd{Kind::ended, 3, ""});
   CHECK(judge_cut(kKilled, heard(2)) == ClientEnd{Kind::lost, 137, ""});

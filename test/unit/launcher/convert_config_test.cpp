@@ -20,7 +20,7 @@ const std::string kHybrid =
     "distributed_type: FSDP\nnum_processes: 4\nfsdp_config:\n"
     "  fsdp_sharding_strategy: HYBRID_SHARD\n";
 
-/// The message of the error that ends a sub-command with status 2; empty when there is none.
+/// The message of the error that ends a sub-command with status 2; empty if there is none.
 std::string refusal(std::string_view command, const Words& arguments) {
   const auto found = std::ranges::find(sub_commands(), command, &SubCommand::name);
   REQUIRE(found != sub_commands().end());
@@ -61,7 +61,7 @@ class Folder {
   test::TemporaryFolder folder_;
 };
 
-TEST_CASE("convert-config: what Accelerate's file cannot say stands in a file beside it") {
+TEST_CASE("convert-config: settings that Accelerate's file lacks are written to a second file") {
   const Folder folder;
   const std::string input = folder.write("in.yaml", kHybrid);
   CHECK(refusal("convert-config", {input, "-o", folder.path("out.yaml")}).empty());
@@ -69,21 +69,21 @@ TEST_CASE("convert-config: what Accelerate's file cannot say stands in a file be
   CHECK(test::contains(folder.read("out.yaml"),
                        "deepspeed_config_file: " + folder.path("out_deepspeed.json")));
   CHECK(test::contains(folder.read("out_deepspeed.json"), "\"zero_hpz_partition_size\": 4"));
-  // The way back reads both.
+  // The conversion back reads both files.
   CHECK(refusal("convert-config",
                 {folder.path("out.yaml"), "--output_file", folder.path("back.yaml")})
             .empty());
   CHECK(test::contains(folder.read("back.yaml"), "fsdp_sharding_strategy: HYBRID_SHARD"));
 }
 
-TEST_CASE("convert-config: a name that ends in .json gets JSON") {
+TEST_CASE("convert-config: an output name that ends in .json selects JSON") {
   const Folder folder;
   const std::string input = folder.write("in.yaml", kHybrid);
   CHECK(refusal("convert-config", {input, "--to", "fsdp2", "-o", folder.path("out.json")}).empty());
   CHECK(folder.read("out.json").starts_with("{\n  \"distributed_type\": \"FSDP\","));
 }
 
-TEST_CASE("convert-config: nothing is written where something may not be") {
+TEST_CASE("convert-config: no file is written if one of the output files exists") {
   for (const std::string taken : {"out.yaml", "out_deepspeed.json"}) {
     CAPTURE(taken);
     const Folder folder;
@@ -98,7 +98,7 @@ TEST_CASE("convert-config: nothing is written where something may not be") {
   }
 }
 
-TEST_CASE("convert-config and to-fsdp2: arguments that are wrong") {
+TEST_CASE("convert-config and to-fsdp2: invalid arguments are rejected") {
   const Folder folder;
   const std::string input = folder.write("in.yaml", kHybrid);
   struct Case {

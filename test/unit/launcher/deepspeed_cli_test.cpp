@@ -261,7 +261,7 @@ TEST_CASE("the variables of .deepspeed_env are passed to the workers") {
   CHECK(contains(message, "mine:3: expected NAME=VALUE, got \"=1\""));
 }
 
-TEST_CASE("a DeepSpeed JSON before the program is for C++") {
+TEST_CASE("a DeepSpeed JSON file before the program configures the C++ runtime") {
   const Fixture fixture;
   fixture.write("ds.json", R"({"train_micro_batch_size_per_gpu": "auto",
                                "zero_optimization": {"stage": 3}, "bf16": {"enabled": true}})");
@@ -279,7 +279,7 @@ TEST_CASE("a DeepSpeed JSON before the program is for C++") {
                  "bad.json:1: zero_optimization.stage must be"));
 }
 
-TEST_CASE("output, cores and quiet") {
+TEST_CASE("output files, core binding and --quiet") {
   const Fixture fixture;
   const LaunchPlan logged =
       fixture.plan({"--num_gpus=2", "--enable_each_rank_log=logs", "train.py"});

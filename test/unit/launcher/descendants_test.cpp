@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A /proc in which process 10 has the children 11 and 12, and 11 the child 13.
+/// Creates the files of process `pid` in a simulated /proc. `children`: content of its list of
+/// child processes; null if the kernel has no such lists.
 void write_process(const fs::path& proc, int pid, const std::string& stat, const char* children) {
   const fs::path task = proc / std::to_string(pid) / "task" / std::to_string(pid);
   fs::create_directories(task);
@@ -25,7 +26,7 @@ void write_process(const fs::path& proc, int pid, const std::string& stat, const
 
 }  // namespace
 
-TEST_CASE("descendants: from lists of children where there are any, else from everybody's parent") {
+TEST_CASE("descendants: read from lists of children, or else from each process's parent") {
   for (const bool has_lists : {true, false}) {
     CAPTURE(has_lists);
     const acc::test::TemporaryFolder proc;
@@ -37,7 +38,7 @@ TEST_CASE("descendants: from lists of children where there are any, else from ev
     write_process(proc.path(), 14, "14 (f) S 1 10", list(""));
     fs::create_directory_symlink("10", proc.path() / "self");
     std::vector<pid_t> found = descendants(10, proc.path());
-    CHECK(found.back() == 13);  // parents come first
+    CHECK(found.back() == 13);  // parents precede their children
     std::ranges::sort(found);
     CHECK(found == std::vector<pid_t>{11, 12, 13});
     CHECK(descendants(12, proc.path()).empty());

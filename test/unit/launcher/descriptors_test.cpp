@@ -18,7 +18,8 @@ rlimit limit_now() {
   return limit;
 }
 
-/// What the refusal of a job says that it needs, with more than anybody may have.
+/// Returns the number of descriptors that a job needs, from the error message for a job that
+/// exceeds every possible limit.
 std::size_t needed(const std::vector<WorkerSpec>& workers) {
   try {
     require_descriptors(workers, std::size_t{1} << 40);
@@ -32,7 +33,7 @@ std::size_t needed(const std::vector<WorkerSpec>& workers) {
 
 }  // namespace
 
-TEST_CASE("descriptors: output needs them by where it goes") {
+TEST_CASE("descriptors: the number for output depends on its targets") {
   const StreamTarget console{"", true};
   const StreamTarget file{"a.log", false};
   const StreamTarget both{"a.log", true};
@@ -46,11 +47,11 @@ TEST_CASE("descriptors: output needs them by where it goes") {
   CHECK(each(file, file) == 0);
   StreamTarget filtered = console;
   filtered.filter = {{"word"}, "filtered.log"};
-  CHECK(each(filtered, filtered) == 2);  // the workers share that file
+  CHECK(each(filtered, filtered) == 2);  // the workers share the filtered file
   CHECK(descriptors_of({{filtered, filtered}}) == descriptors_of({{console, console}}) + 1);
 }
 
-TEST_CASE("descriptors: a job needs one for each worker besides its output") {
+TEST_CASE("descriptors: a job needs one per worker in addition to those for output") {
   const WorkerSpec piped;
   WorkerSpec inherits;
   inherits.inherits_output = true;
@@ -58,7 +59,7 @@ TEST_CASE("descriptors: a job needs one for each worker besides its output") {
   CHECK(needed({inherits, inherits}) == needed({inherits}) + 1);
 }
 
-TEST_CASE("descriptors: the soft limit is raised, and put back") {
+TEST_CASE("descriptors: the soft limit is raised, and restored at the end") {
   const rlimit before = limit_now();
   const rlimit small{40, before.rlim_max};
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &small) == 0);
@@ -71,7 +72,7 @@ TEST_CASE("descriptors: the soft limit is raised, and put back") {
   ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
-TEST_CASE("descriptors: too few are refused with both numbers and the remedy") {
+TEST_CASE("descriptors: the error about too few has both numbers and the remedy") {
   CHECK_NOTHROW(require_descriptors({WorkerSpec()}, 0));
   try {
     require_descriptors(std::vector<WorkerSpec>(32), std::size_t{1} << 40);

@@ -17,8 +17,9 @@ std::string file_text(const std::string& name) {
   return test::file_text(std::string(ACC_SOURCE_DIR) + "/" + name);
 }
 
-// After a change of the table: acclaunch environment-table > docs/environment.md, and the like.
-TEST_CASE("the reference tables in docs/ are those of the settings table") {
+// After a change of the table, update the pages: acclaunch environment-table > docs/environment.md
+// and acclaunch configuration-table > docs/configuration.md.
+TEST_CASE("the reference pages in docs/ match the settings table") {
   CHECK(file_text("docs/environment.md") == environment_document());
   CHECK(file_text("docs/configuration.md") == configuration_document());
 }
@@ -54,7 +55,7 @@ TEST_CASE("docs/environment.md names every variable that the launcher reads") {
   CHECK(files > 50);
 }
 
-TEST_CASE("docs/environment.md names what is heard of managers of jobs, and nothing else") {
+TEST_CASE("docs/environment.md lists exactly the job manager variables that are read") {
   std::string text;
   for (const auto& entry :
        std::filesystem::recursive_directory_iterator(ACC_SOURCE_DIR "/launcher/src/cluster")) {

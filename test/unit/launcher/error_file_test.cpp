@@ -38,7 +38,7 @@ class ErrorFileOnDisk {
 
 }  // namespace
 
-TEST_CASE("error files: what PyTorch writes") {
+TEST_CASE("error files: PyTorch's format") {
   const ErrorFile file = ErrorFileOnDisk().read(kByTorch);
   CHECK(file.message == "ValueError: bad batch: shape (3, 4)\nsecond line \u00e9");
   REQUIRE(file.traceback.size() == 8);
@@ -48,9 +48,9 @@ TEST_CASE("error files: what PyTorch writes") {
   CHECK(file.text == kByTorch);
 }
 
-TEST_CASE("error files: other forms, and files that are none") {
+TEST_CASE("error files: other formats, and invalid files") {
   const ErrorFileOnDisk disk;
-  CHECK(disk.read().message.empty());  // not written
+  CHECK(disk.read().message.empty());  // the file does not exist
   CHECK(read_error_file("").message.empty());
   const std::pair<const char*, const char*> good[] = {
       {R"({"message": {"message": "RuntimeError: no", "extraInfo": {"timestamp": "1"}}})",
@@ -79,7 +79,7 @@ TEST_CASE("error files: other forms, and files that are none") {
   }
 }
 
-TEST_CASE("error files: a huge or endless one costs neither time nor memory") {
+TEST_CASE("error files: huge files, devices and pipes are rejected without reading them") {
   const ErrorFileOnDisk disk;
   std::ofstream(disk.path()) << R"({"message": "x)";
   std::filesystem::resize_file(disk.path(), 100 << 20);
@@ -88,7 +88,7 @@ TEST_CASE("error files: a huge or endless one costs neither time nor memory") {
   std::filesystem::create_symlink("/dev/zero", disk.path());
   CHECK(disk.read().message == disk.refusal("is not a regular file"));
   std::filesystem::remove(disk.path());
-  REQUIRE(::mkfifo(disk.path().c_str(), 0600) == 0);  // nobody ever writes
+  REQUIRE(::mkfifo(disk.path().c_str(), 0600) == 0);  // a read would block for ever
   CHECK(disk.read().message == disk.refusal("is not a regular file"));
   std::filesystem::remove(disk.path());
   std::filesystem::create_directory(disk.path());
@@ -98,10 +98,10 @@ TEST_CASE("error files: a huge or endless one costs neither time nor memory") {
   CHECK(disk.read().message == disk.refusal("cannot be read: Too many levels of symbolic links"));
 }
 
-TEST_CASE("the launcher's own error file: the worker's, with its exit code") {
+TEST_CASE("the launcher's own error file: a copy of the worker's, with its exit code") {
   WorkerReport worker;
   const std::pair<ProcessEnd, int> codes[] = {{{Kind::exited, 3}, 3},
-                                              {{Kind::killed, 11}, -11},  // as Python has it
+                                              {{Kind::killed, 11}, -11},  // Python's notation
                                               {{Kind::not_executed, ENOENT}, 127}};
   for (const auto& [end, code] : codes) {
     worker.end = end;
@@ -109,13 +109,13 @@ TEST_CASE("the launcher's own error file: the worker's, with its exit code") {
     expected["message"]["errorCode"] = code;
     CHECK(Json::parse(root_cause_file(worker, kByTorch)) == expected);
   }
-  // torch leaves these as they are
+  // Files without a message object are copied unchanged, as torch does.
   for (const char* text : {R"({"message":"plain","timestamp":1})", R"({"more":1})", "[1]"}) {
     CHECK(root_cause_file(worker, text) == text);
   }
 }
 
-TEST_CASE("the launcher's own error file where the worker left none") {
+TEST_CASE("the launcher's own error file if the worker wrote none") {
   WorkerReport worker;
   worker.end = ProcessEnd{Kind::killed, 9};
   worker.ended_at = std::chrono::system_clock::time_point(std::chrono::milliseconds(1'500'999));

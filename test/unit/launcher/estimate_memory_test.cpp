@@ -1,4 +1,5 @@
-// Sizes of models against the counts that their publishers state, and a rank's bytes by hand.
+// Compares sizes of models with the parameter counts that their publishers state, and a rank's
+// memory with values calculated by hand.
 #include "acc/base/error.hpp"
 #include "commands/estimate_memory/memory_model.hpp"
 #include "commands/estimate_memory/model_size.hpp"
@@ -38,7 +39,7 @@ std::string write_safetensors(const TemporaryFolder& folder, const std::string& 
   for (std::size_t i = 0; i < 8; ++i) {
     file.put(static_cast<char>(header.size() >> (8 * i)));
   }
-  file << header;  // and no weights: they are not read
+  file << header;  // without weights, which are not read
   return path;
 }
 
@@ -56,7 +57,7 @@ TrainingSize four_gpus() {
 
 }  // namespace
 
-TEST_CASE("estimate-memory: parameters of published models") {
+TEST_CASE("estimate-memory: parameter counts of published models") {
   struct Case {
     const char* config;
     std::int64_t numel;
@@ -135,7 +136,7 @@ TEST_CASE("estimate-memory: parameters of published models") {
   }
 }
 
-TEST_CASE("estimate-memory: what a config lacks is said at once") {
+TEST_CASE("estimate-memory: all missing keys of a config are reported together") {
   const std::string unknown = error_of([] { size_of_config(R"({"model_type": "mamba"})"); });
   CHECK(contains(unknown, "config.json:1: model_type mamba"));
   CHECK(contains(unknown, "gpt2, gpt_neox, llama"));
@@ -146,7 +147,7 @@ TEST_CASE("estimate-memory: what a config lacks is said at once") {
   CHECK(contains(missing, "vocab_size must be an integer of at least 0, got nothing"));
 }
 
-TEST_CASE("estimate-memory: a number of parameters") {
+TEST_CASE("estimate-memory: a parameter count as the model, such as 7B") {
   CHECK(size_from_count("7B", 32)->numel() == 7'000'000'000);
   CHECK(size_from_count("1.5b", 32)->numel() == 1'500'000'000);
   CHECK(size_from_count("350M", 32)->largest_unit() == 10'937'500);
@@ -182,7 +183,7 @@ TEST_CASE("estimate-memory: headers of safetensors files") {
   CHECK(both.root() == 801);
 }
 
-TEST_CASE("estimate-memory: files that are something else") {
+TEST_CASE("estimate-memory: invalid files are rejected") {
   const TemporaryFolder folder;
   const auto error = [&](const std::string& name, const std::string& text) {
     std::ofstream(folder.path() / name) << text;
@@ -206,9 +207,9 @@ TEST_CASE("estimate-memory: files that are something else") {
   CHECK(contains(error_of([&] { size_of_source(empty.path(), 1); }), "config.json"));
 }
 
-TEST_CASE("estimate-memory: a rank's bytes, in fp32") {
+TEST_CASE("estimate-memory: memory of a rank in fp32") {
   const TrainingSize size = four_gpus();
-  const std::int64_t gathered = 4 * 3 * kUnit;  // the root's is as large as a unit's
+  const std::int64_t gathered = 4 * 3 * kUnit;  // the root's buffer has a unit's size
   const std::int64_t buffers = 4 * (2 * kUnit + kRoot);
   CHECK(rank_memory(size, Strategy::no_shard, Offload::none) ==
         RankMemory{.parameters = 4 * kParameters,
@@ -237,7 +238,7 @@ TEST_CASE("estimate-memory: a rank's bytes, in fp32") {
   TrainingSize keeping = size;
   keeping.keeps = 3'000'000;
   CHECK(rank_memory(keeping, Strategy::full_shard, Offload::none).gathered == 4 * 3'000'000);
-  keeping.keeps = 1'000'000'000;  // no more than all
+  keeping.keeps = 1'000'000'000;  // limited by the size of the model
   CHECK(rank_memory(keeping, Strategy::full_shard, Offload::none).gathered ==
         4 * (kParameters - kRoot + kUnit));
   TrainingSize persistent = size;
@@ -251,7 +252,7 @@ TEST_CASE("estimate-memory: a rank's bytes, in fp32") {
   CHECK(rank_memory(size, Strategy::hybrid_shard, Offload::none).optimizer == 4 * kParameters);
 }
 
-TEST_CASE("estimate-memory: 16-bit weights have fp32 master weights beside them") {
+TEST_CASE("estimate-memory: 16-bit weights need additional fp32 master weights") {
   TrainingSize size = four_gpus();
   size.sixteen_bit = true;
   size.moments = 1;
@@ -262,7 +263,7 @@ TEST_CASE("estimate-memory: 16-bit weights have fp32 master weights beside them"
   CHECK(memory.gathered == 2 * 3 * kUnit);
 }
 
-TEST_CASE("estimate-memory: weights trained in 16 bits are their own master weights") {
+TEST_CASE("estimate-memory: weights trained in 16 bits need no separate master weights") {
   TrainingSize size = four_gpus();
   size.low_precision = true;
   const RankMemory memory = rank_memory(size, Strategy::full_shard, Offload::none);
@@ -272,7 +273,7 @@ TEST_CASE("estimate-memory: weights trained in 16 bits are their own master weig
   CHECK(memory.gathered == 2 * 3 * kUnit);
 }
 
-TEST_CASE("estimate-memory: what no_sync accumulates is whole") {
+TEST_CASE("estimate-memory: gradients accumulated under no_sync are not sharded") {
   TrainingSize size = four_gpus();
   size.no_sync = true;
   const RankMemory full = rank_memory(size, Strategy::full_shard, Offload::none);
@@ -283,14 +284,14 @@ TEST_CASE("estimate-memory: what no_sync accumulates is whole") {
         kParameters + 4 * kParameters);
 }
 
-TEST_CASE("estimate-memory: offload moves to the host what it names") {
+TEST_CASE("estimate-memory: offload moves the selected states to the host") {
   TrainingSize size = four_gpus();
   size.sixteen_bit = true;
   const RankMemory kept = rank_memory(size, Strategy::full_shard, Offload::none);
   const RankMemory optimizer = rank_memory(size, Strategy::full_shard, Offload::optimizer);
   const RankMemory all = rank_memory(size, Strategy::full_shard, Offload::all);
   CHECK(kept.host == 0);
-  // Master weights, gradients, two moments, and the rounded weights on their way back.
+  // Master weights, gradients, two moments, and a buffer of rounded weights for the copy back.
   CHECK(optimizer.host == (4 + 4 + 8 + 2) * kParameters / 4);
   CHECK(all.host == (2 + 4 + 4 + 8) * kParameters / 4);
   CHECK(optimizer.device < kept.device);
@@ -310,11 +311,11 @@ TEST_CASE("estimate-memory: ranks of one machine share gathered weights on the C
   CHECK(memory.gathered == 0);
   CHECK(memory.host == 4 * kParameters + 4 * (2 * kUnit + kRoot));
 
-  size.sixteen_bit = true;  // the shared copy in 16 bits beside the master weights
+  size.sixteen_bit = true;  // shared 16-bit copy in addition to the master weights
   const RankMemory mixed = rank_memory(size, Strategy::full_shard, Offload::none);
   CHECK(mixed.gathered == 2 * kParameters / 4);
   CHECK(mixed.gradient_buffers == 2 * 2 * kUnit);
-  size.widens = true;  // weights and gradients of a unit and of the root
+  size.widens = true;  // fp32 weights and gradients of a unit and of the root
   CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered ==
         2 * kParameters / 4 + 4 * (kUnit + kRoot + 2 * kUnit));
 
@@ -330,8 +331,8 @@ TEST_CASE("estimate-memory: ranks of one machine share gathered weights on the C
   CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered == 4 * 3 * kUnit);
 }
 
-// Golden numbers: DeepSpeed 0.19.8's functions with total_params 1000003, largest_layer 50001.
-TEST_CASE("estimate-memory: DeepSpeed's formulas give DeepSpeed's numbers") {
+// Golden values: DeepSpeed 0.19.8's functions with total_params 1000003, largest_layer 50001.
+TEST_CASE("estimate-memory: DeepSpeed's formulas give the same values as DeepSpeed") {
   struct Case {
     int gpus_per_machine;
     int num_machines;

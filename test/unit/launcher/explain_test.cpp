@@ -17,7 +17,7 @@ using test::PlanFixture;
 using Words = std::vector<std::string>;
 using Json = nlohmann::json;
 
-/// `explain` of a command line, which needs no program.
+/// Returns the plan that `explain` makes for a command line. The program may be missing.
 LaunchPlan plan_of(const PlanFixture& fixture, const Words& words) {
   Flags flags = parse_flags(accelerate_cli(), words);
   flags.needs_program = false;
@@ -28,7 +28,7 @@ Json json_of(const PlanFixture& fixture, const Words& words) {
   return Json::parse(explain_json("launch", plan_of(fixture, words), fixture.environment));
 }
 
-TEST_CASE("explain says line by line what a launch would do") {
+TEST_CASE("explain prints the plan of a launch") {
   PlanFixture fixture;
   fixture.set_gpus(2, 2);
   fixture.facts.gpu.devices[0].numa_node = 0;
@@ -59,7 +59,7 @@ TEST_CASE("explain says line by line what a launch would do") {
   CHECK(contains(text, (config.string() + ":4\n")));
 }
 
-TEST_CASE("explain tells of the second groups that a sharding has") {
+TEST_CASE("explain shows the smaller groups of resharding after forward") {
   const PlanFixture fixture;
   const auto plan =
       plan_of(fixture, {"--use_fsdp", "--cpu", "--num_processes", "4", "--fsdp_version", "2",
@@ -69,7 +69,7 @@ TEST_CASE("explain tells of the second groups that a sharding has") {
                  "over 2\n"));
 }
 
-TEST_CASE("explain does without a program, a launch does not") {
+TEST_CASE("explain does not need a program, but a launch does") {
   const PlanFixture fixture;
   const LaunchPlan plan = plan_of(fixture, {"--num_processes", "2"});
   CHECK(plan.command.empty());
@@ -79,12 +79,12 @@ TEST_CASE("explain does without a program, a launch does not") {
   CHECK_THROWS_AS(plan_of(fixture, {"./missing"}), Error);
 }
 
-TEST_CASE("of the workers' environment explain shows what a launch adds, changes or takes away") {
+TEST_CASE("explain shows only variables that a launch adds, changes or removes") {
   PlanFixture fixture;
   fixture.environment["SECRET_TOKEN"] = "hush";
-  fixture.environment["WORLD_SIZE"] = "2";  // as the workers will have it
+  fixture.environment["WORLD_SIZE"] = "2";  // equals the value of all workers
   fixture.environment["ROLE_NAME"] = "other";
-  fixture.environment["RANK"] = "0";  // as one of the workers will have it
+  fixture.environment["RANK"] = "0";  // equals the value of one worker
   fixture.environment["ACC_ZERO_STAGE"] = "3";
   const LaunchPlan plan = plan_of(fixture, {"--num_processes", "2", "./train"});
   const EnvironmentChanges changes = environment_changes(plan, fixture.environment);
@@ -103,7 +103,7 @@ TEST_CASE("of the workers' environment explain shows what a launch adds, changes
   CHECK_FALSE(contains(explain_json("launch", plan, fixture.environment), "hush"));
 }
 
-TEST_CASE("what a worker gets is what explain shows") {
+TEST_CASE("a worker's environment is the one that explain shows") {
   PlanFixture fixture;
   fixture.set_gpus(4, 4);
   const auto shown = json_of(fixture, {"--use_fsdp", "--num_processes", "4", "--gpu_ids", "0,1,2,3",
@@ -128,7 +128,7 @@ TEST_CASE("what a worker gets is what explain shows") {
   }
 }
 
-TEST_CASE("what a rendezvous decides is not made up") {
+TEST_CASE("explain shows null for values that the rendezvous decides") {
   const PlanFixture fixture;
   const Words words = {"--num_machines", "2",    "--num_processes", "4", "--main_process_ip", "h",
                        "--rdzv_backend", "c10d", "./train"};
@@ -145,7 +145,7 @@ TEST_CASE("what a rendezvous decides is not made up") {
                  "the rendezvous assigns the ranks"));
 }
 
-TEST_CASE("every value of the JSON has its source") {
+TEST_CASE("every setting in explain's JSON has its source") {
   PlanFixture fixture;
   fixture.write("z.json",
                 R"({"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 3,
@@ -173,10 +173,10 @@ TEST_CASE("every value of the JSON has its source") {
   CHECK(contains(setting("reduce_bucket_size")["where"], "z.json:2"));
   CHECK(setting("gradient_clipping")["value"].is_null());
   CHECK(setting("role")["source"] == "default");
-  CHECK(setting("fsdp_version").is_null());  // does not count in this mode
+  CHECK(setting("fsdp_version").is_null());  // has no effect in this mode
 }
 
-TEST_CASE("five mistakes of a file are said at once, each with its line") {
+TEST_CASE("five errors in a file are reported together, each with its line") {
   const PlanFixture fixture;
   const std::string config = fixture
                                  .write("five.yaml",
@@ -209,7 +209,7 @@ TEST_CASE("five mistakes of a file are said at once, each with its line") {
   }
 }
 
-TEST_CASE("a fault of several lines stays one") {
+TEST_CASE("an error message of several lines stays one fault") {
   const Json json = Json::parse(explain_refusal_json("torchrun", "one\n  more of it\ntwo"));
   CHECK(json["faults"] == Json{"one\n  more of it", "two"});
   CHECK(json["face"] == "torchrun");

@@ -25,7 +25,7 @@ WorkerReport worker(int rank, ProcessEnd end, bool told_to_end) {
 
 }  // namespace
 
-TEST_CASE("the report names everything about the failure") {
+TEST_CASE("the report has all facts about the failure") {
   ::setenv("TZ", "UTC", 1);
   JobReport report;
   report.command = {"./train", "--steps", "10"};
@@ -57,7 +57,7 @@ TEST_CASE("the report names everything about the failure") {
             rule + "\n");
 }
 
-TEST_CASE("the line at the moment of the failure") {
+TEST_CASE("the line that is printed immediately after a failure") {
   WorkerRecord record;
   record.rank = 5;
   record.pid = 4705;
@@ -97,7 +97,7 @@ std::string from(const std::string& text, std::string_view mark) {
 
 }  // namespace
 
-TEST_CASE("the report of several machines: who failed when, how the rest ended, who is silent") {
+TEST_CASE("the report of several machines: failures with times, other ends, missing reports") {
   JobReport report;
   for (int machine = 0; machine < 3; ++machine) {
     for (int rank = 4 * machine; rank < 4 * machine + 4; ++rank) {
@@ -145,7 +145,7 @@ TEST_CASE("the report of several machines: who failed when, how the rest ended, 
             std::string(72, '=') + "\n");
 }
 
-TEST_CASE("the report where no worker is to blame") {
+TEST_CASE("the report if no worker caused the failure") {
   JobReport report;
   report.reason = "machine 1 (node2) is gone: its connection was closed";
   report.workers = {worker(4, {Kind::killed, 15}, true), worker(5, {Kind::exited, 1}, false)};
@@ -157,7 +157,7 @@ TEST_CASE("the report where no worker is to blame") {
   CHECK(text.find("  the workers:\n    rank 4: ended by acclaunch") != std::string::npos);
 }
 
-TEST_CASE("the traceback is shown once") {
+TEST_CASE("the traceback is not shown if it is among the last lines of stderr") {
   JobReport report;
   report.workers = {worker(4, {Kind::exited, 1}, false)};
   report.first_failure = 0;
@@ -172,7 +172,7 @@ TEST_CASE("the traceback is shown once") {
   CHECK(format_report(report).find("traceback") == std::string::npos);
 }
 
-TEST_CASE("nothing that a worker wrote moves the terminal or looks like the report") {
+TEST_CASE("control characters and line breaks in worker output are escaped in the report") {
   JobReport report;
   report.command = {"sh", "-c", "echo 'a b'\nexit 3"};
   report.workers = {worker(4, {Kind::exited, 1}, false)};
@@ -188,7 +188,7 @@ TEST_CASE("nothing that a worker wrote moves the terminal or looks like the repo
         std::string::npos);
 }
 
-TEST_CASE("the report of a thousand failures stays readable") {
+TEST_CASE("the report of a thousand failures has a limited number of lines") {
   JobReport report;
   for (int rank = 0; rank < 1000; ++rank) {
     report.workers.push_back(worker(rank, {Kind::exited, 1}, false));
@@ -200,7 +200,7 @@ TEST_CASE("the report of a thousand failures stays readable") {
   CHECK(std::ranges::count(text, '\n') < 32);
 }
 
-TEST_CASE("spans of time as a person says them") {
+TEST_CASE("durations are formatted with suitable units") {
   using std::chrono::microseconds;
   const std::pair<std::int64_t, const char*> cases[] = {{0, "0 ms"},
                                                         {800, "0.8 ms"},

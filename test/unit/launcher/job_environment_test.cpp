@@ -1,5 +1,5 @@
-// Variables that job managers set according to their documentation. recorded_place_test.cpp has
-// variables recorded from real ones.
+// Variables that job managers set according to their documentation.
+// recorded_job_environment_test.cpp has variables recorded from real ones.
 #include "cluster/job_variables.hpp"
 #include "refusal.hpp"
 #include "unit/launcher/job_environment_fixture.hpp"
@@ -274,7 +274,7 @@ TEST_CASE("PALS, Flux and jsrun") {
            {"FLUX_JOB_NNODES", "1"}},
           host("x"),
           "Flux job f2Vx: task 1/2, local 1/2, node 0/1; 127.0.0.1:25257 flux-f2Vx"},
-         {"jsrun, beside a host that launches",
+         {"jsrun, with a separate launch host",
           with(jsrun, {{"LSB_MCPU_HOSTS", "batch1 1 a01 42 a02 42"}}), host("a02"),
           "jsrun in LSF job 17: task 2/4, local 0/2, node 1/2 of a01,a02; a01:29759 lsf-17"},
          {"jsrun, with none", with(jsrun, {{"LSB_MCPU_HOSTS", "a01 42 a02 42"}}), host("a02"),

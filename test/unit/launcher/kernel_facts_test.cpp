@@ -20,7 +20,7 @@ using Kind = ProcessEnd::Kind;
 
 namespace {
 
-/// A machine's /proc, /sys and /dev as far as they are asked.
+/// Simulated root folder with the files of /proc, /sys and /dev that KernelFacts reads.
 class FakeRoot {
  public:
   FakeRoot() {
@@ -50,7 +50,7 @@ class FakeRoot {
     write(folder + "/cgroup.procs", "");
     write("sys/fs/cgroup/unified/cgroup.procs", "");
   }
-  /// The memory controller is on in the parent of the group alone.
+  /// Adds a group whose parent, but not the group itself, has the memory controller enabled.
   void add_cgroup2(int kills, const std::string& limit) const {
     write("proc/self/mountinfo", "41 31 0:38 /box /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
     write("proc/self/cgroup", "0::/box/job/leaf\n");
@@ -88,14 +88,14 @@ const std::string kNotForMemory =
 
 }  // namespace
 
-TEST_CASE("an out-of-memory kill that the kernel log names") {
+TEST_CASE("an out-of-memory kill that the kernel log reports") {
   const FakeRoot root;
   root.add_cgroup1("/job", 0, "9223372036854771712");
   root.add_cgroup1("/job/limited", 0, "8589934592");
   root.add_log(kFirstPidNamespace);
   const KernelFacts facts(root.path());
-  root.write("proc/vmstat", "oom_kill 8\n");                    // of another job's process
-  CHECK(facts.cause(killed_by(SIGKILL), "") == kNotForMemory);  // the old one was before
+  root.write("proc/vmstat", "oom_kill 8\n");                    // a kill in another job
+  CHECK(facts.cause(killed_by(SIGKILL), "") == kNotForMemory);  // the log entry is older
   root.append(
       "dev/kmsg",
       "6,2,2,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
@@ -114,7 +114,7 @@ TEST_CASE("an out-of-memory kill that the kernel log names") {
         "killed by the kernel: out of memory (OOM); 2 GiB resident, the machine has 16 GiB");
   root.append("dev/kmsg",
               "3,5,5,-;Memory cgroup out of memory: Killed process 4800 (python3) total-vm:1kB, "
-              "anon-rss:1048576kB, file-rss:0kB, shmem-rss:0kB, UID:0\n");  // no line before it
+              "anon-rss:1048576kB, file-rss:0kB, shmem-rss:0kB, UID:0\n");  // no oom-kill line
   other.pid = 4800;
   CHECK(facts.cause(other, "") ==
         "killed by the kernel: out of memory (OOM); 1 GiB resident, the memory limit of its "
@@ -127,8 +127,8 @@ TEST_CASE("an out-of-memory kill that the kernel log names") {
   CHECK(facts.cause(killed_by(SIGTERM), "").empty());
 }
 
-TEST_CASE("an out-of-memory kill that is only counted") {
-  SUBCASE("version 1") {
+TEST_CASE("an out-of-memory kill that only kernel counters report") {
+  SUBCASE("cgroup version 1") {
     const FakeRoot root;
     root.add_cgroup1("/job", 3, "8589934592");
     const KernelFacts facts(root.path());
@@ -137,10 +137,10 @@ TEST_CASE("an out-of-memory kill that is only counted") {
           "probably killed by the kernel: out of memory (OOM); its cgroup counts 1 OOM kill since "
           "the start; its peak memory was 7.9 GiB; the limit of its cgroup is 8 GiB");
   }
-  SUBCASE("version 2, in a container") {
+  SUBCASE("cgroup version 2, in a container") {
     const FakeRoot root;
     root.add_cgroup2(0, "8589934592");
-    root.add_log("pid:[4026532000]");  // its processes have other numbers there
+    root.add_log("pid:[4026532000]");  // a container: the kernel log has other process IDs
     const KernelFacts facts(root.path());
     root.append("dev/kmsg", "3,3,3,-;Out of memory: Killed process 4711 (x) anon-rss:1kB\n");
     CHECK(facts.cause(killed_by(SIGKILL), "") == kNotForMemory);
@@ -149,7 +149,7 @@ TEST_CASE("an out-of-memory kill that is only counted") {
           "probably killed by the kernel: out of memory (OOM); its cgroup counts 2 OOM kills since "
           "the start; its peak memory was 7.9 GiB; the limit of its cgroup is 8 GiB");
   }
-  SUBCASE("by the machine alone") {
+  SUBCASE("only the counter of the machine") {
     const FakeRoot root;
     const KernelFacts facts(root.path());
     root.write("proc/vmstat", "oom_kill 8\n");
@@ -159,13 +159,13 @@ TEST_CASE("an out-of-memory kill that is only counted") {
           "perhaps killed by the kernel: out of memory (OOM); the machine counts 1 OOM kill since "
           "the start");
   }
-  SUBCASE("by nobody") {
+  SUBCASE("no counter") {
     const acc::test::TemporaryFolder nothing;
     CHECK(KernelFacts(nothing.path()).cause(killed_by(SIGKILL), "").empty());
   }
 }
 
-TEST_CASE("a worker that could not be killed: why") {
+TEST_CASE("a worker that could not be killed: the cause is its process state") {
   const acc::test::TemporaryFolder nothing;
   WorkerRecord worker;
   worker.stuck = "in uninterruptible sleep (nfs_wait_bit)";
@@ -204,7 +204,7 @@ TEST_CASE("names of core files by kernel.core_pattern") {
   }
 }
 
-TEST_CASE("where a core dump is") {
+TEST_CASE("the location of a core dump") {
   const FakeRoot root;
   const fs::path folder = root.path("work [1]");
   fs::create_directories(folder);
@@ -227,13 +227,13 @@ TEST_CASE("where a core dump is") {
   CHECK(cause() == "core dump passed to /bin/crash");
 }
 
-TEST_CASE("signals that have a usual reason") {
+TEST_CASE("signals with a usual cause") {
   const FakeRoot root;
   const KernelFacts facts(root.path());
   const auto cause = [&](int signal) { return facts.cause(killed_by(signal, true), ""); };
   CHECK(cause(SIGXCPU).starts_with("it exceeded the limit on CPU time (ulimit -t); core dump "));
   CHECK(cause(SIGSYS).starts_with("it made a system call that a seccomp filter forbids; "));
-  CHECK(cause(SIGBUS).starts_with("core dump "));  // there is no /dev/shm
+  CHECK(cause(SIGBUS).starts_with("core dump "));  // /dev/shm does not exist
   fs::create_directories(root.path("dev/shm"));
   CHECK(cause(SIGBUS).starts_with("perhaps /dev/shm was full; its size is "));
   CHECK(cause(SIGTERM).empty());
@@ -242,7 +242,7 @@ TEST_CASE("signals that have a usual reason") {
   CHECK(facts.cause(ours, "").empty());
 }
 
-TEST_CASE("why there is no core dump") {
+TEST_CASE("the reason for a missing core dump") {
   const FakeRoot root;
   const KernelFacts facts(root.path());
   rlimit before{};

@@ -28,7 +28,7 @@ TEST_CASE("the last lines are kept") {
   }
 }
 
-TEST_CASE("last lines: few, overwritten and long ones") {
+TEST_CASE("last lines: few lines, overwritten lines, and a long line") {
   LastLines last;
   CHECK(last.lines().empty());
   last.feed("first\n 10%\r 20%\r 30%\r\n");

@@ -14,7 +14,7 @@ using acc::flight::State;
 
 namespace {
 
-/// What a rank did last in one group.
+/// A rank's last collective in one group.
 struct Did {
   Group group;
   std::uint32_t number;
@@ -57,7 +57,7 @@ using Ranks = std::vector<int>;
 
 }  // namespace
 
-TEST_CASE("who was late") {
+TEST_CASE("late ranks: ranks that did not enter the collective their peers wait in") {
   const Group pair01{.name = "shard", .first = 0, .stride = 1, .count = 2};
   const Group pair13{.name = "replicate", .first = 1, .stride = 2, .count = 2};
   const State waiting = State::waiting;
@@ -78,11 +78,11 @@ TEST_CASE("who was late") {
         worker(2, {{world(3), 8, State::failed}})},
        {1},
        {0, 2}},
-      {"one called, and does something else",
+      {"one called it, but does not wait in it yet",
        {worker(0, {{world(2), 8, waiting}}), worker(1, {{world(2), 8, State::called}})},
        {1},
        {0}},
-      {"whose part is done is not late",
+      {"a rank that has finished its part is not late",
        {worker(0, {{world(2), 8, waiting}}), worker(1, {{world(2), 8, done}})},
        {},
        {}},
@@ -91,7 +91,7 @@ TEST_CASE("who was late") {
         worker(3, {{pair13, 1, done}})},
        {3},
        {1}},
-      {"one of whom nothing is known",
+      {"a rank without a record",
        {worker(0, {{world(3), 8, waiting}}), worker(2, {{world(3), 8, waiting}})},
        {1},
        {0, 2}},
@@ -109,7 +109,7 @@ TEST_CASE("who was late") {
   }
 }
 
-TEST_CASE("a worker that failed by itself is the only one that can have been waited for") {
+TEST_CASE("late ranks: a failure outside of a collective hides waits that do not include it") {
   std::vector<WorkerReport> workers = {worker(0, {{world(3), 8, State::waiting}}),
                                        worker(1, {{world(3), 7, State::done}}),
                                        worker(2, {{world(3), 7, State::done}})};
@@ -119,7 +119,7 @@ TEST_CASE("a worker that failed by itself is the only one that can have been wai
   CHECK(late_ranks(workers, 0).at(0).ranks == Ranks{1, 2});
 }
 
-TEST_CASE("the few that called something else differ, of two the second") {
+TEST_CASE("late ranks: the minority called a different collective; of two ranks, the second") {
   std::vector<WorkerReport> workers = {worker(0, {{world(3), 8, State::failed, "all_reduce", 64}}),
                                        worker(1, {{world(3), 8, State::failed}}),
                                        worker(2, {{world(3), 8, State::waiting}})};
@@ -129,7 +129,7 @@ TEST_CASE("the few that called something else differ, of two the second") {
   CHECK(late_ranks(workers, 1).at(0).ranks == Ranks{1});
 }
 
-TEST_CASE("the report for people: the late rank first, ranks of one place together") {
+TEST_CASE("the text report: the late rank first, ranks with the same last collective together") {
   std::vector<WorkerReport> workers;
   for (int rank = 0; rank < 4; ++rank) {
     workers.push_back(rank == 2 ? worker(rank, {{world(4), 40, State::done}})
@@ -144,7 +144,7 @@ TEST_CASE("the report for people: the late rank first, ranks of one place togeth
   CHECK(last_collectives({WorkerReport{}}, {}).empty());
 }
 
-TEST_CASE("the last collectives of a thousand ranks in a thousand places stay readable") {
+TEST_CASE("the text report: a thousand different last collectives give a limited number of lines") {
   std::vector<WorkerReport> workers;
   for (int rank = 0; rank < 1000; ++rank) {
     workers.push_back(
@@ -154,7 +154,7 @@ TEST_CASE("the last collectives of a thousand ranks in a thousand places stay re
   CHECK(std::ranges::count(text, '\n') < 20);
 }
 
-TEST_CASE("a machine's report carries flight records, few collectives of very many workers") {
+TEST_CASE("a machine's report contains flight records, shortened if there are many workers") {
   MachineReport report{0, "node0", {worker(0, {{world(2), 7, State::waiting}}), WorkerReport{}}};
   CHECK(decode_machine_report(encode(report)).workers == report.workers);
   auto& last = report.workers[0].flight->last;

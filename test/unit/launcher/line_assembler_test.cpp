@@ -11,7 +11,7 @@ using namespace std::string_literals;
 
 namespace {
 
-/// What comes out when `bytes` arrive in pieces of `piece` bytes.
+/// Returns the prefixed lines of a stream whose `bytes` arrive in pieces of `piece` bytes.
 std::string assembled(std::string_view bytes, std::size_t piece) {
   LineAssembler lines(std::make_shared<std::size_t>(0));
   std::string out;
@@ -25,7 +25,7 @@ std::string assembled(std::string_view bytes, std::size_t piece) {
 
 }  // namespace
 
-TEST_CASE("lines get their prefix however the bytes are torn") {
+TEST_CASE("line assembler: lines get their prefix for any division of the stream into reads") {
   const std::pair<std::string, std::string> cases[] = {
       {"", ""},
       {"a\n", "[0] a\n"},
@@ -47,7 +47,7 @@ TEST_CASE("lines get their prefix however the bytes are torn") {
   }
 }
 
-TEST_CASE("a line that is longer than all streams may hold is broken, and no byte is lost") {
+TEST_CASE("line assembler: a line that exceeds the memory limit is broken without losing bytes") {
   constexpr std::size_t kMax = LineAssembler::kMaxHeld;
   const std::string endless(2 * kMax + 10, 'x');
   const std::string expected = "[0] " + std::string(kMax, 'x') + "\n[0] " + std::string(kMax, 'x') +
@@ -58,7 +58,7 @@ TEST_CASE("a line that is longer than all streams may hold is broken, and no byt
   CHECK((assembled(longest + "\n", 65536) == "[0] " + longest + "\n"));
 }
 
-TEST_CASE("streams share what they may hold, and each may have an ordinary line") {
+TEST_CASE("line assembler: streams share the memory limit; each may hold an ordinary line") {
   constexpr std::size_t kMax = LineAssembler::kMaxHeld;
   constexpr std::size_t kMin = LineAssembler::kMinBroken;
   const auto held = std::make_shared<std::size_t>(0);

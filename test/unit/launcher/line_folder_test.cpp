@@ -52,16 +52,16 @@ std::vector<Folded> folded(int ranks, const std::vector<Sourced>& lines) {
 
 }  // namespace
 
-TEST_CASE("line folder: which lines become one") {
+TEST_CASE("line folder: equal lines of several ranks are merged") {
   struct Case {
     const char* what;
     std::vector<Sourced> lines;
     std::vector<Folded> folded;
   };
   const Case cases[] = {
-      {"all say it", {{0, "a", 0ms}, {1, "a", 1ms}, {2, "a", 2ms}}, {{{0, 1, 2}, "a"}}},
+      {"all ranks write it", {{0, "a", 0ms}, {1, "a", 1ms}, {2, "a", 2ms}}, {{{0, 1, 2}, "a"}}},
       {"two of three", {{0, "a", 0ms}, {2, "a", 1ms}}, {{{0, 2}, "a"}}},
-      {"different words", {{0, "a", 0ms}, {1, "b", 0ms}}, {{{0}, "a"}, {{1}, "b"}}},
+      {"different texts", {{0, "a", 0ms}, {1, "b", 0ms}}, {{{0}, "a"}, {{1}, "b"}}},
       {"too late", {{0, "a", 0ms}, {1, "a", 200ms}}, {{{0}, "a"}, {{1}, "a"}}},
       {"just in time", {{0, "a", 0ms}, {1, "a", 199ms}}, {{{0, 1}, "a"}}},
       {"one rank twice",
@@ -70,13 +70,13 @@ TEST_CASE("line folder: which lines become one") {
       {"all twice, one rank ahead",
        {{0, "a", 0ms}, {0, "b", 0ms}, {0, "a", 0ms}, {1, "a", 0ms}, {1, "b", 0ms}, {1, "a", 0ms}},
        {{{0, 1}, "a"}, {{0, 1}, "b"}, {{0, 1}, "a"}}},
-      {"not against a rank's own order",
+      {"the order of each rank's lines is kept",
        {{0, "a", 0ms}, {0, "b", 0ms}, {1, "b", 0ms}, {1, "a", 0ms}},
        {{{0}, "a"}, {{0, 1}, "b"}, {{1}, "a"}}},
-      {"a rank's own line gives way",
+      {"a line of only one rank is moved before a shared line",
        {{0, "0", 0ms}, {0, "a", 0ms}, {1, "1", 0ms}, {1, "a", 0ms}, {2, "2", 0ms}, {2, "a", 0ms}},
        {{{0}, "0"}, {{1}, "1"}, {{2}, "2"}, {{0, 1, 2}, "a"}}},
-      {"a shared line does not",
+      {"a shared line is not moved",
        {{0, "a", 0ms}, {0, "b", 0ms}, {1, "b", 0ms}, {1, "c", 0ms}, {2, "c", 0ms}, {0, "c", 0ms}},
        {{{0}, "a"}, {{0, 1}, "b"}, {{0, 1, 2}, "c"}}},
   };
@@ -86,7 +86,7 @@ TEST_CASE("line folder: which lines become one") {
   }
 }
 
-TEST_CASE("line folder: nobody waits for a rank that has left") {
+TEST_CASE("line folder: lines do not wait for a rank that has left") {
   LineFolder folder = folder_of(3);
   folder.add(0, "a", {});
   folder.add(1, "a", {});
@@ -97,7 +97,7 @@ TEST_CASE("line folder: nobody waits for a rank that has left") {
   CHECK_FALSE(folder.due().has_value());
 }
 
-TEST_CASE("line folder: no line waits longer for those that were put before it") {
+TEST_CASE("line folder: a line moved before a shared line does not prolong the wait") {
   LineFolder folder = folder_of(3);
   folder.add(0, "shared", LineFolder::Time(0ms));
   folder.add(1, "own", LineFolder::Time(150ms));
@@ -108,7 +108,7 @@ TEST_CASE("line folder: no line waits longer for those that were put before it")
   CHECK(out == std::vector<Folded>{{{1}, "own"}, {{0, 1}, "shared"}});
 }
 
-TEST_CASE("line folder: what waits is bounded, by lines and by bytes") {
+TEST_CASE("line folder: pending lines are limited in number and bytes") {
   const std::pair<std::size_t, std::size_t> cases[] = {{LineFolder::kMaxLines, 10}, {10, 100'000}};
   for (const auto& [room, length] : cases) {
     LineFolder folder = folder_of(2);
@@ -125,7 +125,7 @@ TEST_CASE("line folder: what waits is bounded, by lines and by bytes") {
   }
 }
 
-TEST_CASE("line folder: each rank's lines can be read back, none lost, in order") {
+TEST_CASE("line folder: no line of a rank is lost or moved out of its order") {
   std::mt19937 random(6);
   for (int round = 0; round < 200; ++round) {
     const int ranks = 1 + static_cast<int>(random() % 6);

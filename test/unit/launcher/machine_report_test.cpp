@@ -28,7 +28,7 @@ WorkerReport full_worker(int rank, std::optional<ProcessEnd> end) {
           .last_stderr_lines = {"a\tb", std::string("nul \0 byte", 10), "\xe2\x82\xac"}};
 }
 
-/// What is said about a text that is no report.
+/// Returns the error message for an invalid report; "taken" if `text` is valid.
 std::string refusal(std::string_view text) {
   try {
     decode_machine_report(text);
@@ -46,7 +46,7 @@ std::string with(std::string text, std::string_view from, std::string_view to) {
 
 }  // namespace
 
-TEST_CASE("a machine's report comes back as it was sent, in one line") {
+TEST_CASE("a machine's report is decoded as it was encoded, and has one line") {
   const MachineReport report{
       2,
       "node2",
@@ -59,7 +59,7 @@ TEST_CASE("a machine's report comes back as it was sent, in one line") {
   CHECK(decode_machine_report(encode({})) == MachineReport{});
 }
 
-TEST_CASE("whatever bytes a worker writes, its machine's report is JSON") {
+TEST_CASE("a machine's report is valid JSON for all bytes that a worker writes") {
   WorkerReport worker;
   for (int byte = 0; byte < 256; ++byte) {
     worker.last_stderr_lines.assign(1, std::string(3, static_cast<char>(byte)));
@@ -71,7 +71,7 @@ TEST_CASE("whatever bytes a worker writes, its machine's report is JSON") {
   }
 }
 
-TEST_CASE("a machine's report has bounded texts") {
+TEST_CASE("a machine's report limits the length of its texts") {
   WorkerReport worker = full_worker(1, ProcessEnd{Kind::exited, 1});
   worker.error_message = std::string(100'000, 'm');
   worker.traceback.assign(500, std::string(5000, 't'));
@@ -85,7 +85,7 @@ TEST_CASE("a machine's report has bounded texts") {
   CHECK(read.last_stderr_lines.size() == 20);
 }
 
-TEST_CASE("the report of many talkative workers fits the store, with all of the first failure") {
+TEST_CASE("a report of many workers fits into the store, with all facts of the first failure") {
   MachineReport report;
   for (int rank = 0; rank < 512; ++rank) {
     WorkerReport& worker = report.workers.emplace_back(full_worker(1, ProcessEnd{Kind::exited, 1}));
@@ -102,7 +102,7 @@ TEST_CASE("the report of many talkative workers fits the store, with all of the 
   CHECK(read.workers[299].error_message.size() == 200);
 }
 
-TEST_CASE("what is no machine's report is refused, with the reason") {
+TEST_CASE("an invalid machine's report is rejected with the reason") {
   const std::string good = encode({2, "node2", {full_worker(7, ProcessEnd{Kind::killed, 11})}});
   const std::string machine = "the report of another machine";
   const std::string worker = "the report of machine 2, worker 0";
@@ -140,7 +140,7 @@ TEST_CASE("what is no machine's report is refused, with the reason") {
   }
 }
 
-TEST_CASE("text that is cut stays UTF-8") {
+TEST_CASE("shortened text is valid UTF-8") {
   CHECK(clipped("seven b", 7) == "seven b");
   CHECK(clipped("eight by", 7) == "eigh...");
   CHECK(clipped("\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac", 8) == "\xe2\x82\xac...");

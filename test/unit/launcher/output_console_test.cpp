@@ -1,4 +1,4 @@
-// What happens to the workers' lines when the console, or a disk, does not take them.
+// Output of the workers if the console has no reader, or a disk is full.
 #include "output_fixture.hpp"
 #include "support/temporary_folder.hpp"
 
@@ -16,7 +16,7 @@ using acc::UniqueFd;
 
 namespace {
 
-/// Collects what `on_lost` is told.
+/// Collects the arguments of `on_lost`.
 struct Losses {
   std::vector<std::pair<bool, int>> seen;
 
@@ -27,7 +27,7 @@ struct Losses {
 
 using Seen = std::vector<std::pair<bool, int>>;
 
-/// A disk that is full.
+/// Opens /dev/full, which behaves as a file on a full disk.
 UniqueFd full() {
   return UniqueFd(::open("/dev/full", O_WRONLY | O_CLOEXEC));
 }
@@ -56,7 +56,7 @@ struct IgnoredPipeSignal {
 
 }  // namespace
 
-TEST_CASE("console: a reader that has gone is noticed though nobody writes") {
+TEST_CASE("console: a closed reader is detected even if no worker writes") {
   const IgnoredPipeSignal ignored;
   for (const bool is_stderr : {false, true}) {
     Losses losses;
@@ -77,7 +77,7 @@ TEST_CASE("console: a reader that has gone is noticed though nobody writes") {
   }
 }
 
-TEST_CASE("console: the end waits for no reader but to flush") {
+TEST_CASE("console: drain() does not wait for a slow reader, flushed() does") {
   Fixture f({}, /*read_out=*/false);
   OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
   const std::string text = lines(6'000);  // fits into a pipe
@@ -95,7 +95,7 @@ TEST_CASE("console: the end waits for no reader but to flush") {
   CHECK(f.seen_err.get() == "the report\n");
 }
 
-TEST_CASE("console: a stranger that writes on and on does not hold up the end") {
+TEST_CASE("console: a process that keeps writing does not delay the end") {
   const IgnoredPipeSignal ignored;
   Fixture f;
   OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
@@ -112,7 +112,7 @@ TEST_CASE("console: a stranger that writes on and on does not hold up the end") 
   CHECK(f.seen_out.get().starts_with("[0] again\n"));
 }
 
-TEST_CASE("console: a full disk is named on the other stream, and the job goes on") {
+TEST_CASE("console: a full disk is reported on the other stream, and the job continues") {
   const acc::test::TemporaryFolder folder;
   for (const bool is_stderr : {false, true}) {
     CAPTURE(is_stderr);
@@ -143,7 +143,7 @@ TEST_CASE("console: a full disk is named on the other stream, and the job goes o
   }
 }
 
-TEST_CASE("console: a file whose disk is full ends alone") {
+TEST_CASE("console: only the file on the full disk is ended") {
   Fixture f;
   OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0, {.out = {.file = "/dev/full"}}));
   f.drain_after([&] {
@@ -156,7 +156,7 @@ TEST_CASE("console: a file whose disk is full ends alone") {
   CHECK((f.seen_out.get() == with_prefix("[0] ", lines(50'000))));
 }
 
-TEST_CASE("console: a file does not end with the console's reader") {
+TEST_CASE("console: files are still written after the console's reader has gone") {
   const IgnoredPipeSignal ignored;
   const acc::test::TemporaryFolder folder;
   const std::string path = (folder.path() / "out").string();
@@ -170,7 +170,7 @@ TEST_CASE("console: a file does not end with the console's reader") {
   CHECK((file_text(path) == lines(50'000)));
 }
 
-TEST_CASE("console: a launcher without stdout drops what goes there") {
+TEST_CASE("console: a launcher without stdout drops the output for it") {
   Fixture f({.out = -1});
   OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
   f.drain_after([&] {
@@ -181,7 +181,7 @@ TEST_CASE("console: a launcher without stdout drops what goes there") {
   CHECK(f.seen_err.get() == "[0] here\n");
 }
 
-TEST_CASE("console: filters pick lines of all ranks into one file") {
+TEST_CASE("console: filtered lines of all ranks go to one file") {
   const acc::test::TemporaryFolder folder;
   const std::string path = (folder.path() / "filtered_stdout.log").string();
   const WorkerTargets targets{.out = {.filter = {{"loss", "err"}, path}}};
@@ -203,7 +203,7 @@ TEST_CASE("console: filters pick lines of all ranks into one file") {
         "[0] loss 1\n[0] nothing\n[0] an error\n[0] loss 2\n[1] loss 1\n\rloss of two\n");
 }
 
-TEST_CASE("console: lines that several ranks write alike are shown once") {
+TEST_CASE("console: equal lines of several ranks are shown once") {
   Fixture f({.folds_lines = true});
   std::vector<OutputMux::WorkerEnds> workers;
   for (int rank = 0; rank < 4; ++rank) {
@@ -220,7 +220,7 @@ TEST_CASE("console: lines that several ranks write alike are shown once") {
   CHECK(f.seen_err.get() == "[0,2] even\n[1,3] odd\n");
 }
 
-TEST_CASE("console: a line that nobody else writes comes while the workers go on") {
+TEST_CASE("console: a line of only one rank is shown while the workers still run") {
   Fixture f({.folds_lines = true}, /*read_out=*/false);
   const OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
   const OutputMux::WorkerEnds one = f.mux->add_worker(worker(1));
@@ -232,7 +232,7 @@ TEST_CASE("console: a line that nobody else writes comes while the workers go on
   CHECK(read_all(f.out.read.get()) == "[0] alone\n");
 }
 
-TEST_CASE("console: a question is shown before its line ends") {
+TEST_CASE("console: a prompt is shown before its line ends") {
   Pipe console;
   ::fcntl(console.read.get(), F_SETFL, O_NONBLOCK);
   OutputMux::Options options;
@@ -255,7 +255,7 @@ TEST_CASE("console: a question is shown before its line ends") {
   run_until("hello\n");
   write_all(first.out.get(), "age? ");
   run_until("age? ");
-  write_all(second.out.get(), "half");  // is no question
+  write_all(second.out.get(), "half");  // not a prompt
   write_all(second.out.get(), " a line\n");
   run_until("a line\n");
   write_all(first.out.get(), "old\n");

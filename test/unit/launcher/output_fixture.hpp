@@ -53,13 +53,13 @@ inline boost::asio::awaitable<void> end_of(launcher::OutputMux& mux) {
   co_await mux.flushed();
 }
 
-/// A worker with a prefix.
+/// Parameters of a worker whose lines have its rank as prefix.
 inline launcher::WorkerOutput worker(int rank, const launcher::WorkerTargets& targets = {}) {
   return {rank, "[" + std::to_string(rank) + "] ", targets};
 }
 
-/// A mux between pipes of the test: `out` and `err` are the launcher's unless the options say
-/// otherwise, and read by threads.
+/// An OutputMux that writes to pipes of the test. `out` and `err` replace the launcher's stdout and
+/// stderr, unless the options give other descriptors. Threads read them.
 struct Fixture {
   Pipe out;
   Pipe err;
@@ -77,7 +77,7 @@ struct Fixture {
     mux.emplace(io.get_executor(), options);
   }
 
-  ~Fixture() { close(); }  // else the readers would wait for ever
+  ~Fixture() { close(); }  // otherwise the readers would wait for ever
 
   void close() {
     mux.reset();
@@ -85,14 +85,15 @@ struct Fixture {
     err.write.reset();
   }
 
-  /// All writers are done: lets the loop run until everything has come out.
+  /// Runs the loop until all output is written. All writers must have finished.
   void drain() {
     boost::asio::co_spawn(io, end_of(*mux), boost::asio::detached);
     io.run();
     close();
   }
 
-  /// The same once `writers_end`, which another thread waits for, has returned.
+  /// Runs the loop until `writers_end`, called in another thread, has returned and all output is
+  /// written.
   template <typename WritersEnd>
   void drain_after(const WritersEnd& writers_end) {
     const std::jthread waiter([this, &writers_end] {

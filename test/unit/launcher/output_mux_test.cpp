@@ -19,7 +19,7 @@ using namespace acc::test;
 using acc::UniqueFd;
 using namespace std::string_literals;
 
-TEST_CASE("output mux: streams stay apart, partial and binary lines come out whole") {
+TEST_CASE("output mux: streams stay separate; partial and binary lines are complete") {
   Fixture f;
   OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
   OutputMux::WorkerEnds twelve = f.mux->add_worker(worker(12));
@@ -36,7 +36,7 @@ TEST_CASE("output mux: streams stay apart, partial and binary lines come out who
   CHECK(f.seen_err.get() == "[0] trouble\n[0] last words\n");
 }
 
-TEST_CASE("output mux: one worker's bytes pass unchanged") {
+TEST_CASE("output mux: output without a prefix is copied unchanged") {
   Fixture f;
   OutputMux::WorkerEnds ends = f.mux->add_worker({.rank = 0});
   write_all(ends.out.get(), "10%\r20%\nend");
@@ -45,7 +45,7 @@ TEST_CASE("output mux: one worker's bytes pass unchanged") {
   CHECK(f.seen_out.get() == "10%\r20%\nend");
 }
 
-TEST_CASE("output mux: 8 writers with 100,000 lines each, none torn, lost or out of order") {
+TEST_CASE("output mux: 8 writers of 100,000 lines; no line is split, lost or out of order") {
   constexpr int kWriters = 8;
   constexpr int kLines = 100'000;
   Fixture f;
@@ -82,7 +82,7 @@ TEST_CASE("output mux: 8 writers with 100,000 lines each, none torn, lost or out
   }
 }
 
-TEST_CASE("output mux: a pipe that somebody still holds does not hold up the end") {
+TEST_CASE("output mux: a pipe that is still open in a process does not delay the end") {
   Fixture f;
   const OutputMux::WorkerEnds held = f.mux->add_worker(worker(3));
   write_all(held.err.get(), "before the end");
@@ -90,7 +90,7 @@ TEST_CASE("output mux: a pipe that somebody still holds does not hold up the end
   CHECK(f.seen_err.get() == "[3] before the end\n");
 }
 
-TEST_CASE("output mux: a reader that has gone away is a closed pipe for the workers") {
+TEST_CASE("output mux: workers get EPIPE after the reader has gone") {
   Fixture f({}, /*read_out=*/false);
   const auto pipe_before = std::signal(SIGPIPE, SIG_IGN);
   f.out.read.reset();
@@ -108,7 +108,7 @@ TEST_CASE("output mux: a reader that has gone away is a closed pipe for the work
   CHECK(f.seen_err.get() == "[0] closed\n");
 }
 
-TEST_CASE("output mux: a stopped reader stalls the writers, not the loop") {
+TEST_CASE("output mux: a reader that stops reading blocks the writers, not the loop") {
   for (const bool is_own : {true, false}) {
     CAPTURE(is_own);
     Pipe out;
@@ -121,13 +121,14 @@ TEST_CASE("output mux: a stopped reader stalls the writers, not the loop") {
       const OutputMux::Options options{.out = out.write.get(),
                                        .err = err.write.get(),
                                        .on_lost = [&lost](const Lost&) { lost = true; }};
-      // A pipe of somebody else cannot be opened anew, where the test may be somebody else.
+      // The mux cannot reopen a pipe of another user. A different effective user ID simulates that
+      // where the test may set one.
       const bool changed = !is_own && ::seteuid(65534) == 0;
       OutputMux mux(io.get_executor(), options);
       REQUIRE((!changed || ::seteuid(0) == 0));
       OutputMux::WorkerEnds ends = mux.add_worker(worker(0));
       const std::string line = std::string(999, 'x') + "\n";
-      // Nobody reads `out`: sooner or later the worker's pipe stays full although the loop turns.
+      // Nothing reads `out`: the worker's pipe finally stays full although the loop runs.
       for (pollfd pipe{ends.out.get(), POLLOUT, 0}; ::poll(&pipe, 1, 0) == 1; io.poll()) {
         REQUIRE(expected.size() < 10'000'000);
         write_all(ends.out.get(), line);
@@ -135,7 +136,7 @@ TEST_CASE("output mux: a stopped reader stalls the writers, not the loop") {
       }
       CHECK(expected.size() > 100'000);
       CHECK_FALSE(lost);
-      CHECK((::fcntl(out.write.get(), F_GETFL) & O_NONBLOCK) == 0);  // others share that flag
+      CHECK((::fcntl(out.write.get(), F_GETFL) & O_NONBLOCK) == 0);  // shared with other processes
       ends = {};
       seen = std::async(std::launch::async, read_all, out.read.get());
       asio::co_spawn(io, end_of(mux), asio::detached);
@@ -193,7 +194,7 @@ TEST_CASE("output mux: a stream goes to its file, to the console, or to both") {
   CHECK(file_text(alone) == "first\nlast\n");
 }
 
-TEST_CASE("output mux: workers may come again, and only their last words count") {
+TEST_CASE("output mux: the last lines of a worker are those of its last attempt") {
   Fixture f;
   for (const char* words : {"first attempt\n", "second attempt\n"}) {
     OutputMux::WorkerEnds ends = f.mux->add_worker(worker(3));

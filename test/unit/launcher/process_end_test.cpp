@@ -8,8 +8,8 @@
 using acc::launcher::ProcessEnd;
 using Kind = ProcessEnd::Kind;
 
-// Linux keeps the signal in the low seven bits, the core flag in the eighth, the code above.
-TEST_CASE("every exit code is decoded as itself") {
+// Linux encodes wait statuses as: signal in bits 0-6, core dump flag in bit 7, code in bits 8-15.
+TEST_CASE("process end: every exit code is decoded from the wait status") {
   for (int code = 0; code < 256; ++code) {
     CAPTURE(code);
     const ProcessEnd end = ProcessEnd::from_wait_status(code << 8);
@@ -20,7 +20,7 @@ TEST_CASE("every exit code is decoded as itself") {
   }
 }
 
-TEST_CASE("every signal is decoded as itself, with or without a core") {
+TEST_CASE("process end: every signal is decoded, with and without a core dump") {
   for (int signal = 1; signal <= 64; ++signal) {
     CAPTURE(signal);
     const ProcessEnd end = ProcessEnd::from_wait_status(signal);
@@ -31,7 +31,7 @@ TEST_CASE("every signal is decoded as itself, with or without a core") {
   }
 }
 
-TEST_CASE("an end is described in words") {
+TEST_CASE("process end: description in words") {
   const std::pair<ProcessEnd, const char*> cases[] = {
       {{Kind::killed, SIGKILL}, "killed by SIGKILL (signal 9)"},
       {{Kind::killed, SIGSEGV, true}, "killed by SIGSEGV (signal 11), core dumped"},
@@ -44,7 +44,7 @@ TEST_CASE("an end is described in words") {
   }
 }
 
-TEST_CASE("a program that cannot be executed gives what a shell gives") {
+TEST_CASE("process end: a program that cannot be executed has a shell's status 126 or 127") {
   CHECK(ProcessEnd{Kind::not_executed, ENOENT}.shell_status() == 127);
   CHECK(ProcessEnd{Kind::not_executed, EACCES}.shell_status() == 126);
   CHECK(ProcessEnd{Kind::not_executed, ENOEXEC}.shell_status() == 126);

@@ -36,7 +36,7 @@ class FakeProc {
 
 }  // namespace
 
-TEST_CASE("process state: name, letter and parent, whatever the name holds") {
+TEST_CASE("process state: name, state letter and parent, for a name with parentheses") {
   const FakeProc proc;
   proc.write(17, 'D', "nfs_wait_bit", 1);
   const auto state = process_state(17, proc.path());
@@ -48,7 +48,7 @@ TEST_CASE("process state: name, letter and parent, whatever the name holds") {
   CHECK(process_state(::getpid())->parent == ::getppid());
 }
 
-TEST_CASE("process state: in words, with the place in the kernel where it may be known") {
+TEST_CASE("process state: description, with the kernel function if it is readable") {
   const FakeProc proc;
   proc.write(17, 'D', "nfs_wait_bit", 1);
   proc.write(18, 'D', "0", 1);
@@ -61,7 +61,7 @@ TEST_CASE("process state: in words, with the place in the kernel where it may be
   CHECK(describe_state(21, proc.path()).empty());
 }
 
-TEST_CASE("process state: stuck is who is seen in uninterruptible sleep all along") {
+TEST_CASE("process state: a process is stuck if every sample finds uninterruptible sleep") {
   const FakeProc proc;
   const StuckWatch::Clock::time_point start;
   StuckWatch watch(10s, proc.path());
@@ -71,19 +71,19 @@ TEST_CASE("process state: stuck is who is seen in uninterruptible sleep all alon
   CHECK_FALSE(look(9s));
   CHECK(look(10s));
   CHECK(look(11s));
-  proc.write(17, 'R', "", 2);  // it came back
+  proc.write(17, 'R', "", 2);  // it runs again
   CHECK_FALSE(look(12s));
   proc.write(17, 'D', "", 2);
   CHECK_FALSE(look(13s));
   CHECK_FALSE(look(22s));
-  proc.write(17, 'D', "", 3);  // it reads from a slow disk: it ran between the looks
+  proc.write(17, 'D', "", 3);  // a slow disk: it ran between the samples
   CHECK_FALSE(look(23s));
   CHECK_FALSE(look(32s));
   CHECK(look(33s));
   CHECK_FALSE(watch.is_stuck(18, start + 99s));
 }
 
-TEST_CASE("process state: whether a signal ends a process at once") {
+TEST_CASE("process state: a signal with the default action ends a process") {
   const struct {
     const char* what;
     void (*prepare)();

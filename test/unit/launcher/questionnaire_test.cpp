@@ -1,5 +1,5 @@
-// What is asked, in which order, and what the answers make of the file. The same beside the real
-// Accelerate: test/compat/config_test.py.
+// Questions of `config`, their order, and the file that the answers produce.
+// test/compat/config_test.py compares them with those of Accelerate.
 #include "commands/config/questionnaire.hpp"
 
 #include "acc/base/error.hpp"
@@ -21,7 +21,7 @@ struct Conversation {
   Answers answers;
 };
 
-/// Gives the answers of `given`, and the default to every other question.
+/// Answers all questions: from `given`, or with the default.
 Conversation talk(std::map<std::string, std::string> given) {
   Conversation conversation;
   while (const auto question = next_question(conversation.answers)) {
@@ -56,7 +56,7 @@ std::string refusal(const Question& question, const std::string& input) {
 
 }  // namespace
 
-TEST_CASE("questionnaire: an answer decides what is asked next") {
+TEST_CASE("questionnaire: an answer selects the next questions") {
   CHECK(talk({}).asked ==
         "compute_environment distributed_type use_cpu use_dynamo use_deepspeed gpu_ids "
         "enable_cpu_affinity mixed_precision");
@@ -75,7 +75,7 @@ TEST_CASE("questionnaire: an answer decides what is asked next") {
         "num_processes mixed_precision");
 }
 
-TEST_CASE("questionnaire: what the defaults write") {
+TEST_CASE("questionnaire: the file that the defaults produce") {
   CHECK(acc::plugins::to_yaml(config_document(talk({}).answers, "/home/me")) ==
         "compute_environment: LOCAL_MACHINE\n"
         "debug: false\n"
@@ -96,7 +96,7 @@ TEST_CASE("questionnaire: what the defaults write") {
         "use_cpu: false\n");
 }
 
-TEST_CASE("questionnaire: the strategy of FSDP 1 stands under both of its names") {
+TEST_CASE("questionnaire: the strategy of FSDP 1 is written under both of its keys") {
   const auto config = config_document(talk({{"distributed_type", "4"},
                                             {"use_fsdp", "yes"},
                                             {"fsdp_version", "1"},
@@ -107,13 +107,13 @@ TEST_CASE("questionnaire: the strategy of FSDP 1 stands under both of its names"
   CHECK(config.find("fsdp_config")->find("fsdp_reshard_after_forward")->text == "SHARD_GRAD_OP");
 }
 
-TEST_CASE("questionnaire: a host file may lie at home") {
+TEST_CASE("questionnaire: ~ in the path of a hostfile is the home directory") {
   const auto config =
       config_document(talk({{"distributed_type", "1"}, {"use_mpirun", "yes"}}).answers, "/home/me");
   CHECK(config.find("mpirun_config")->find("mpirun_hostfile")->text == "/home/me/hostfile");
 }
 
-TEST_CASE("questionnaire: menus take Accelerate's numbers, and refuse by name what is not done") {
+TEST_CASE("questionnaire: menus have Accelerate's numbers; unsupported choices are rejected") {
   const Question kind = question_of("distributed_type", {});
   CHECK(read_answer(kind, "4") == "MULTI_GPU");
   CHECK(read_answer(kind, " multi-GPU\r") == "MULTI_GPU");
@@ -128,7 +128,7 @@ TEST_CASE("questionnaire: menus take Accelerate's numbers, and refuse by name wh
   CHECK(contains(refusal(version, "0"), "expected 1, 2, got \"0\""));
 }
 
-TEST_CASE("questionnaire: the rank is one of the machines'") {
+TEST_CASE("questionnaire: the machine rank is less than the number of machines") {
   std::map<std::string, std::string> given = {{"distributed_type", "4"}, {"num_machines", "3"}};
   const Question few = question_of("machine_rank", given);
   CHECK(few.kind == QuestionKind::menu);
@@ -140,7 +140,7 @@ TEST_CASE("questionnaire: the rank is one of the machines'") {
   CHECK(contains(refusal(many, "1000"), "0 to 999"));
 }
 
-TEST_CASE("questionnaire: replicas on one machine are two or more") {
+TEST_CASE("questionnaire: a job on several GPUs of one machine has at least two processes") {
   const Question processes = question_of("num_processes", {{"distributed_type", "4"}});
   CHECK(processes.fallback == "2");
   CHECK(read_answer(processes, "") == "2");
@@ -148,7 +148,7 @@ TEST_CASE("questionnaire: replicas on one machine are two or more") {
   CHECK(read_answer(processes, "2") == "2");
 }
 
-TEST_CASE("questionnaire: every default that is offered is accepted") {
+TEST_CASE("questionnaire: every default is accepted as an answer") {
   using Given = std::map<std::string, std::string>;
   for (const Given& given :
        {Given{},
@@ -166,7 +166,7 @@ TEST_CASE("questionnaire: every default that is offered is accepted") {
     while (const auto question = next_question(answers)) {
       CAPTURE(question->key);
       const auto answer = given.find(question->key);
-      if (answer == given.end() && !question->fallback.empty()) {  // typed as it is shown
+      if (answer == given.end() && !question->fallback.empty()) {  // as if the user typed it
         CHECK(read_answer(*question, question->fallback) == read_answer(*question, ""));
       }
       answers.add(question->key,

@@ -48,7 +48,7 @@ TEST_CASE("a recorded heterogeneous job is rejected") {
         }).starts_with("SLURM_HET_SIZE: Slurm job 23 is a heterogeneous job"));
 }
 
-TEST_CASE("places in recorded jobs") {
+TEST_CASE("job environments of recorded jobs") {
   struct Case {
     std::string name, places;
   };

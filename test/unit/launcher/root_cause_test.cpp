@@ -18,14 +18,15 @@ constexpr ProcessEnd kThree{Kind::exited, 3};
 constexpr ProcessEnd kTerminated{Kind::killed, 15};
 constexpr ProcessEnd kKilled{Kind::killed, 9};
 
-/// A worker in the order of its end; the report's `moment` counts ends.
+/// A worker of a test case. The cases list workers in the order of their ends, from which the
+/// report's `moment` is made.
 struct Given {
   int rank;
   std::optional<ProcessEnd> end;
   std::optional<Failure> failure = {};
   bool told_to_end = false;
   const char* last_line = "";
-  const char* call = "all_reduce";  ///< its collective number 7 of the group
+  const char* call = "all_reduce";  ///< its collective 7 in the group
   int first_of_group = 0;
   int group_size = 4;
   bool has_left = false;
@@ -89,15 +90,15 @@ struct Case {
 };
 
 const Case kCases[] = {
-    {"nobody failed", {{0, kOk}, {1, kOk}}, -1},
+    {"no failure", {{0, kOk}, {1, kOk}}, -1},
     {"all were told to end", {{0, kTerminated, {}, true}, {1, kTwo, {}, true}}, -1},
-    {"the first of two that failed by themselves", {{1, kThree}, {0, kTwo}}, 1, true, 3},
-    {"it failed after those that it let down",
+    {"two independent failures: the first", {{1, kThree}, {0, kTwo}}, 1, true, 3},
+    {"it failed after the peers that name it",
      {{0, kTwo, blames(2)}, {1, kTwo, blames(2)}, {2, kThree}, {3, kTwo, blames(2)}},
      2,
      true,
      3},
-    {"it ended well, and so let the others down",
+    {"its exit with status 0 made its peers fail",
      {{2, kOk}, {0, kTwo, blames(2)}, {1, kTwo, blames(0)}},
      2,
      true,
@@ -112,12 +113,12 @@ const Case kCases[] = {
      2,
      true,
      3},
-    {"the one that most name",
+    {"the rank that most peers name",
      {{0, kTwo, blames(3)}, {1, kTwo, blames(2)}, {2, kThree}, {3, kOk}, {4, kTwo, blames(2)}},
      2,
      true,
      3},
-    {"of two that equally many name, the one that failed",
+    {"of two ranks named equally often, the one that failed",
      {{0, kTwo, blames(2)}, {1, kTwo, blames(3)}, {2, kOk}, {3, kThree}},
      3,
      true,
@@ -128,25 +129,25 @@ const Case kCases[] = {
      true,
      3},
     {"it still runs", {{0, kTwo, blames(2)}, {2, std::nullopt}}, 2, false, 2},
-    {"it still runs, and did not come in time",
+    {"it still runs, and its peers timed out",
      {{0, kTwo, timed_out(2)}, {2, std::nullopt}},
      2,
      true,
      2},
-    {"it was late, and was told to end",
+    {"its peer timed out, and it was told to end",
      {{0, kTwo, timed_out(1)}, {1, kTerminated, {}, true}},
      1,
      true,
      2},
     {"it is on another machine", {{1, kTwo, blames(0)}, {0, kTwo, blames(7)}}, 1, false, 2},
-    {"the odd call of three",
+    {"one of three ranks made a different call",
      {{0, kTwo, knows_no_rank()},
       {2, kThree, knows_no_rank(), false, "", "barrier"},
       {1, kTwo, knows_no_rank()}},
      2,
      true,
      3},
-    {"of two calls in a pair, the one that no other pair knows",
+    {"two calls in a pair: the one that no other pair made",
      {{2, kThree, knows_no_rank(), false, "", "barrier", 2, 2},
       {3, kTwo, knows_no_rank(), false, "", "all_reduce", 2, 2},
       {0, kTwo, knows_no_rank(), false, "", "all_reduce", 0, 2},
@@ -154,24 +155,24 @@ const Case kCases[] = {
      2,
      true,
      3},
-    {"others may still say who it is",
+    {"no rank is named, and a worker still runs",
      {{0, kTwo, knows_no_rank()}, {1, std::nullopt}},
      0,
      false,
      2},
-    {"nobody can tell, but one let go of its model and ended well",
+    {"no rank is named, but one destroyed its model and exited with 0",
      {{0, kTwo, knows_no_rank()},
       {2, kOk, {}, false, "", "all_reduce", 0, 4, true},
       {1, kTwo, knows_no_rank()}},
      2,
      true,
      2},
-    {"nobody can tell, but one let go of its model and failed",
+    {"no rank is named, but one destroyed its model and failed",
      {{0, kTwo, knows_no_rank()}, {2, kThree, {}, false, "", "all_reduce", 0, 4, true}},
      2,
      true,
      3},
-    {"two that name one another", {{1, kTwo, blames(0)}, {0, kThree, blames(1)}}, 1, true, 2},
+    {"two ranks name each other", {{1, kTwo, blames(0)}, {0, kThree, blames(1)}}, 1, true, 2},
     {"torch: its peers lost the connection first",
      {{0, kTwo, {}, false, kGlooError},
       {1, kTwo, {}, false, kGlooError},
@@ -194,17 +195,17 @@ const Case kCases[] = {
      2,
      true,
      2},
-    {"torch: one left with status 0 after that",
+    {"torch: one left with status 0 after another lost a connection",
      {{0, kTwo, {}, false, kGlooError}, {2, kOk}},
      0,
      true,
      2},
-    {"a warning about a connection is no reason",
+    {"a warning about a connection does not count",
      {{1, kThree, {}, false, "ValueError: bad"}, {0, kTwo, {}, false, "OSError: disk"}},
      1,
      true,
      3},
-    {"a signal is no loss of a connection",
+    {"a signal is not the loss of a connection",
      {{1, kKilled, {}, false, kGlooError}, {0, kThree, {}, false, "ValueError: bad"}},
      1,
      true,
@@ -213,7 +214,7 @@ const Case kCases[] = {
 
 }  // namespace
 
-TEST_CASE("root cause: who failed because of whom") {
+TEST_CASE("root cause: the worker whose failure made the others fail") {
   for (const Case& each : kCases) {
     CAPTURE(each.what);
     const std::vector<WorkerReport> workers = reports(each.workers);

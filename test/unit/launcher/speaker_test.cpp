@@ -37,7 +37,7 @@ TEST_CASE("speaker: the first machine that has reported prints the report of an 
   }
 }
 
-TEST_CASE("speaker: machine 0 prints lines about the job, each machine those about itself") {
+TEST_CASE("speaker: machine 0 prints lines about the job, each machine prints its own lines") {
   const std::optional<rendezvous::Round> none;
   rendezvous::Round round;
   round.machine_rank = 1;

@@ -5,7 +5,7 @@
 using namespace acc::launcher;
 using namespace std::chrono_literals;
 
-TEST_CASE("status line: its words") {
+TEST_CASE("status line: its text") {
   struct Case {
     JobStatus status;
     std::chrono::milliseconds up;
@@ -38,7 +38,7 @@ TEST_CASE("status line: erased before output, drawn after it") {
   CHECK(line.around("after\n") == "after\n");
 }
 
-TEST_CASE("status line: never behind an unfinished line") {
+TEST_CASE("status line: not drawn after an unfinished line") {
   StatusLine line;
   line.set("status");
   CHECK(line.around("10%\r") == "10%\r");

@@ -35,7 +35,7 @@ using Actions = std::vector<JobAction>;
 
 }  // namespace
 
-TEST_CASE("job table: each state and event, one by one") {
+TEST_CASE("job table: the transition of each state and event") {
   using enum JobState;
   const JobStep expected[kJobStates][kJobEvents] = {{{running, none},
                                                      {failing, find_cause},
@@ -82,11 +82,11 @@ TEST_CASE("job table: each state and event, one by one") {
   }
 }
 
-TEST_CASE("job table: what must hold whatever happens") {
+TEST_CASE("job table: invariants of all transitions") {
   for (const JobState state : kStates) {
     for (const JobEvent event : kEvents) {
       const JobStep step = job_step(state, event);
-      CHECK(step.next >= state);  // a job never goes back
+      CHECK(step.next >= state);  // states only advance
       CHECK((step.next == JobState::ended && state != JobState::ended) ==
             (step.action == finish || step.action == give_up));
       if (state == JobState::failing) {  // the cause may be on another machine
@@ -98,7 +98,7 @@ TEST_CASE("job table: what must hold whatever happens") {
   }
 }
 
-TEST_CASE("job table: whole runs") {
+TEST_CASE("job table: actions of complete runs") {
   using enum JobEvent;
   CHECK(Run{worker_succeeded, worker_succeeded, all_ended}.actions == Actions{finish});
   CHECK(Run{worker_succeeded, worker_failed, worker_failed, cause_is_known, all_ended}.actions ==

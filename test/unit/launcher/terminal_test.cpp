@@ -1,4 +1,4 @@
-// Colours and the status line, on a pseudo-terminal as a user would see them.
+// Colours and the status line on a pseudo-terminal.
 #include "output_fixture.hpp"
 #include "support/screen.hpp"
 
@@ -15,7 +15,7 @@ using acc::UniqueFd;
 
 namespace {
 
-/// A terminal of `columns` that changes no byte; what is written to it can be had at the end.
+/// A pseudo-terminal in raw mode with `columns` columns. bytes() returns the bytes written to it.
 class Terminal {
  public:
   explicit Terminal(unsigned short columns = 80)
@@ -36,7 +36,7 @@ class Terminal {
   [[nodiscard]] int fd() const { return program_.get(); }
 
   std::string bytes() {
-    program_.reset();  // the other end then reads an end of file
+    program_.reset();  // the reader then gets an end of file
     return bytes_.get();
   }
 
@@ -60,7 +60,7 @@ JobStatus status(int running, int workers) {
 
 }  // namespace
 
-TEST_CASE("terminal: colours there alone, and not where the user wants none") {
+TEST_CASE("terminal: colours only on a terminal, and not if NO_COLOR is set") {
   for (const bool wanted : {true, false}) {
     std::optional<Variable> no_colour;
     if (!wanted) {
@@ -78,7 +78,7 @@ TEST_CASE("terminal: colours there alone, and not where the user wants none") {
   }
 }
 
-TEST_CASE("terminal: a status line below the output, which leaves no trace") {
+TEST_CASE("terminal: the status line is below the output, and erased at the end") {
   const Variable kind("TERM", "xterm");
   Terminal terminal;
   Fixture f({.out = terminal.fd(), .err = terminal.fd(), .status_line = true});
@@ -108,7 +108,7 @@ TEST_CASE("terminal: a status line below the output, which leaves no trace") {
   CHECK(shown(bytes) == "[0] first\n[1] second\n[0] 20%\n");
 }
 
-TEST_CASE("terminal: the status line stands below each line that comes") {
+TEST_CASE("terminal: the status line is redrawn below each new line") {
   const Variable kind("TERM", "xterm");
   Terminal terminal(/*columns=*/21);
   Fixture f({.err = terminal.fd(), .status_line = true});
@@ -125,7 +125,7 @@ TEST_CASE("terminal: the status line stands below each line that comes") {
   CHECK(shown(bytes) == "acclaunch: a notice\nacclaunch: stopped\n");
 }
 
-TEST_CASE("terminal: no status line where it would disturb") {
+TEST_CASE("terminal: no status line on a dumb terminal, for one worker, or if disabled") {
   struct Case {
     const char* terminal;
     bool wanted;

@@ -42,7 +42,7 @@ struct Ran {
   std::int64_t peak_memory = 0;
 };
 
-/// Runs one worker to its end; its output has to fit into a pipe.
+/// Runs one worker until it ends. Its output must fit into a pipe.
 Ran run(const WorkerSpec& spec, const WorkerSurroundings& surroundings = {}) {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
@@ -66,14 +66,14 @@ Ran run(const WorkerSpec& spec, const WorkerSurroundings& surroundings = {}) {
 
 }  // namespace
 
-TEST_CASE("worker: all 256 exit codes arrive") {
+TEST_CASE("worker: all 256 exit codes are reported") {
   for (int code = 0; code < 256; ++code) {
     CAPTURE(code);
     CHECK(run(shell("exit " + std::to_string(code))).end == ProcessEnd{Kind::exited, code});
   }
 }
 
-TEST_CASE("worker: each fatal signal arrives as a signal") {
+TEST_CASE("worker: each fatal signal is reported as a signal") {
   const rlimit no_core{0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
   for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE,
@@ -85,7 +85,7 @@ TEST_CASE("worker: each fatal signal arrives as a signal") {
   }
 }
 
-TEST_CASE("worker: what cannot be executed") {
+TEST_CASE("worker: programs that cannot be executed") {
   WorkerSpec spec;
   const std::pair<std::vector<std::string>, int> cases[] = {
       {{"/nonexistent/program"}, 127}, {{"/etc/passwd"}, 126}, {{"/"}, 126}};
@@ -109,8 +109,8 @@ TEST_CASE("worker: arguments, environment and working directory are those of the
   CHECK(run(spec).out == "zero||two words|NAME=va lue=1\nPATH=/usr/bin:/bin\n/usr\n");
 }
 
-TEST_CASE("worker: a clean start") {
-  const UniqueFd low(::open("/dev/null", O_RDONLY));  // inheritable, as Asio's sockets are
+TEST_CASE("worker: has default signals, no inherited descriptors, and its own process group") {
+  const UniqueFd low(::open("/dev/null", O_RDONLY));  // without close-on-exec, as Asio's sockets
   const UniqueFd high(::fcntl(low.get(), F_DUPFD, 200));
   sigset_t all;
   sigset_t before;
@@ -125,7 +125,7 @@ TEST_CASE("worker: a clean start") {
   ::signal(SIGPIPE, pipe_before);
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
 
-  CHECK(open_files == "0\n1\n2\n3\n");  // 3 is the folder that ls reads
+  CHECK(open_files == "0\n1\n2\n3\n");  // 3 is the directory that ls reads
   CHECK(status == "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n");
   int pid = 0;
   int group = 0;
@@ -134,7 +134,7 @@ TEST_CASE("worker: a clean start") {
   CHECK(input == "/dev/null\n");
 }
 
-TEST_CASE("worker: a tracer that does not look at its death holds up nobody else") {
+TEST_CASE("worker: a tracer that does not reap it delays its end, but not the event loop") {
   asio::io_context io(1);
   WorkerProcess worker(io.get_executor(), program({"/bin/sleep", "1000"}), STDOUT_FILENO,
                        STDERR_FILENO);
@@ -166,9 +166,9 @@ TEST_CASE("worker: a tracer that does not look at its death holds up nobody else
   CHECK(end == ProcessEnd{Kind::killed, SIGKILL});
 }
 
-TEST_CASE("worker: its peak memory counts what it and its children held") {
-  // The kernel counts what a worker had before its exec, which is what this process has: with the
-  // address sanitizer, hundreds of megabytes.
+TEST_CASE("worker: the peak memory includes that of its children") {
+  // The kernel also counts the memory of the worker before exec, which is a copy of this process's:
+  // hundreds of megabytes with the address sanitizer.
   rusage own{};
   REQUIRE(::getrusage(RUSAGE_SELF, &own) == 0);
   const std::int64_t held = std::int64_t{own.ru_maxrss} * 1024 + 100'000'000;
@@ -181,7 +181,7 @@ TEST_CASE("worker: its peak memory counts what it and its children held") {
   CHECK(much >= held);
 }
 
-TEST_CASE("worker: has the limit on descriptors that it is given, else the launcher's") {
+TEST_CASE("worker: has the given limit on descriptors, or else the launcher's") {
   rlimit own{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &own) == 0);
   WorkerSurroundings given;

@@ -10,10 +10,10 @@
 
 namespace acc::launcher {
 
-/// What acclaunch was asked to do: start workers through a front end, or run a subcommand.
+/// Task of this acclaunch process: starting workers through a front end, or running a subcommand.
 struct CommandLine {
   const FrontEnd* front_end = nullptr;
-  const SubCommand* sub_command = nullptr;  ///< takes precedence over `face` if not null
+  const SubCommand* sub_command = nullptr;  ///< takes precedence over `front_end` if not null
   bool names_front_end = false;             ///< `acclaunch torchrun`, or a link of that name
   std::span<const std::string> arguments;   ///< the arguments after the words that selected it
 };
