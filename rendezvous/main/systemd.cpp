@@ -59,8 +59,9 @@ void ServiceManager::tell(std::string_view state) const {
   const auto size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address_.size());
   if (::sendto(socket_.get(), state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
                reinterpret_cast<const sockaddr*>(&address), size) < 0) {
+    const int error = errno;
     logger("rendezvous")
-        ->warn("cannot send {} to the service manager: {}", state, std::strerror(errno));
+        ->warn("cannot notify the service manager at {}: {}", address_, std::strerror(error));
   }
 }
 

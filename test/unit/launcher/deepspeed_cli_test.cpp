@@ -196,7 +196,7 @@ TEST_CASE("invalid values are rejected, all at once") {
            Case{{"-H", "bad"}, {"bad:1: expected NAME slots=N", "bad:2: expected"}},
            Case{{"--num_gpsu", "2"}, {"unknown flag --num_gpsu; did you mean --num_gpus?"}},
            Case{{"--launcher", "ssh"}, {"--launcher must be pdsh, openmpi"}},
-           Case{{"--deepspeed"}, {"--deepspeed: it is the program's"}},
+           Case{{"--deepspeed"}, {"--deepspeed: this is a flag of the program"}},
            Case{{"--autotuning=run", "--elastic_training", "--venv_script=a", "--save_pid"},
                 {"--autotuning: ", "--elastic_training: ", "--venv_script: ", "--save_pid: "}},
            Case{{"--bind_cores_to_rank", "--bind_core_list=0,99"}, {"names core 99"}},

@@ -192,7 +192,7 @@ TEST_CASE("9: the number of processes is not rounded down, and may differ by mac
       fixture.plan(with({"--num_processes", "5", "--num_local_processes", "3"}));
   CHECK(uneven.local_world_size == 3);
   CHECK(uneven.num_processes == 5);
-  CHECK(contains(fixture.refusal(with({})), "--num_processes is missing"));
+  CHECK(contains(fixture.refusal(with({})), "--num_processes (the number of workers on all machines) is missing"));
   const std::string file = fixture.write("one.yaml", kFsdp + "machine_rank: 0\n").string();
   const Words two = {"--config_file",     file, "--num_machines", "2",
                      "--main_process_ip", "h",  "./train"};

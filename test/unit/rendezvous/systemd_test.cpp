@@ -92,7 +92,7 @@ TEST_CASE("the daemon feeds the watchdog that is meant for it, while it serves")
 TEST_CASE("a service manager that does not listen does not stop the daemon") {
   Daemon daemon({"--port", "0"}, {{"NOTIFY_SOCKET", "/nowhere/notify"}});
   daemon.port();
-  daemon.wait_for_text("cannot tell the service manager");
+  daemon.wait_for_text("cannot notify the service manager at /nowhere/notify: No such file");
   Daemon strange({"--port", "0"}, {{"NOTIFY_SOCKET", "tcp:1"}});
   strange.port();
   strange.wait_for_text("NOTIFY_SOCKET must be /path or @name, got \"tcp:1\"");
