@@ -1,2 +1,10 @@
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
+
+#ifdef __SANITIZE_THREAD__
+/// Races that the thread sanitizer must not report. std::regex fills a cache of the locale without
+/// synchronization; all threads write the same values (GCC bug 77704).
+extern "C" const char* __tsan_default_suppressions() {
+  return "race:std::ctype<char>::narrow\n";
+}
+#endif

@@ -15,13 +15,17 @@
 #include <boost/asio/read.hpp>
 #include <boost/asio/write.hpp>
 #include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/socket.h>
 
+#include <cerrno>
 #include <chrono>
 #include <exception>
 #include <future>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -129,7 +133,21 @@ class RawClient {
     socket_.connect(boost::asio::local::stream_protocol::endpoint(path));
   }
 
-  void send(const std::string& bytes) { boost::asio::write(socket_, boost::asio::buffer(bytes)); }
+  /// Sends all bytes with plain system calls, so that another thread may use `read` meanwhile.
+  void send(std::string_view bytes) {
+    while (!bytes.empty()) {
+      const ssize_t sent =
+          ::send(socket_.native_handle(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      if (sent >= 0) {
+        bytes.remove_prefix(static_cast<std::size_t>(sent));
+      } else if (errno == EAGAIN) {
+        pollfd writable{socket_.native_handle(), POLLOUT, 0};
+        ::poll(&writable, 1, -1);
+      } else {
+        throw boost::system::system_error(errno, boost::system::system_category(), "send");
+      }
+    }
+  }
 
   std::string read(std::size_t count) {
     std::string bytes(count, '\0');
