@@ -1,6 +1,6 @@
-#include "batch_upload.hpp"
+#include "cuda/batch_upload.hpp"
 
-#include "cuda_check.hpp"
+#include "cuda/cuda_check.hpp"
 
 #include <algorithm>
 

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "../batch.hpp"
-#include "device_buffer.hpp"
-#include "kernels.hpp"
+#include "cuda/device_buffer.hpp"
+#include "cuda/kernels.hpp"
+#include "data/batch.hpp"
 
 #include <cuda_runtime_api.h>
 

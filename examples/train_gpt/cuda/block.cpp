@@ -1,4 +1,4 @@
-#include "block.hpp"
+#include "cuda/block.hpp"
 
 #include <cuda_bf16.h>
 

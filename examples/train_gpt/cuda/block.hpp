@@ -1,11 +1,11 @@
 #pragma once
 
-#include "../batch.hpp"
-#include "../model_config.hpp"
-#include "../parameters.hpp"
-#include "device_buffer.hpp"
-#include "kernels.hpp"
-#include "matmul.hpp"
+#include "cuda/device_buffer.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/matmul.hpp"
+#include "data/batch.hpp"
+#include "model/model_config.hpp"
+#include "model/parameters.hpp"
 
 #include <acc/runtime.hpp>
 

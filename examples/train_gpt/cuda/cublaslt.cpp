@@ -1,4 +1,4 @@
-#include "cublaslt.hpp"
+#include "cuda/cublaslt.hpp"
 
 #include <acc/base/error.hpp>
 #include <acc/base/library_search.hpp>

@@ -1,6 +1,6 @@
-#include "device_buffer.hpp"
+#include "cuda/device_buffer.hpp"
 
-#include "cuda_check.hpp"
+#include "cuda/cuda_check.hpp"
 
 #include <atomic>
 #include <string>

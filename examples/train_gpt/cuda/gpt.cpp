@@ -1,13 +1,13 @@
-#include "gpt.hpp"
+#include "cuda/gpt.hpp"
 
-#include "../block_inputs.hpp"
-#include "../parameters.hpp"
-#include "batch_upload.hpp"
-#include "block.hpp"
-#include "cuda_check.hpp"
-#include "device_buffer.hpp"
-#include "kernels.hpp"
-#include "matmul.hpp"
+#include "cuda/batch_upload.hpp"
+#include "cuda/block.hpp"
+#include "cuda/cuda_check.hpp"
+#include "cuda/device_buffer.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/matmul.hpp"
+#include "model/block_inputs.hpp"
+#include "model/parameters.hpp"
 
 #include <cuda_bf16.h>
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../language_model.hpp"
+#include "model/language_model.hpp"
 
 #include <cstdint>
 #include <memory>

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../attention.hpp"
+#include "model/attention.hpp"
 
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>

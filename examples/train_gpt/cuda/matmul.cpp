@@ -1,8 +1,8 @@
-#include "matmul.hpp"
+#include "cuda/matmul.hpp"
 
-#include "cuda_check.hpp"
-#include "kernels.hpp"
-#include "timer.hpp"
+#include "cuda/cuda_check.hpp"
+#include "cuda/kernels.hpp"
+#include "cuda/timer.hpp"
 
 #include <acc/base/error.hpp>
 #include <cuda_bf16.h>

@@ -1,8 +1,8 @@
 #pragma once
 
-#include "cublaslt.hpp"
-#include "device_buffer.hpp"
-#include "matrix.hpp"
+#include "cuda/cublaslt.hpp"
+#include "cuda/device_buffer.hpp"
+#include "model/matrix.hpp"
 
 #include <cuda_runtime_api.h>
 

@@ -1,6 +1,6 @@
-#include "batch_file.hpp"
-#include "global_batch.hpp"
-#include "token_files.hpp"
+#include "data/batch_file.hpp"
+#include "data/token_files.hpp"
+#include "run/training_data.hpp"
 
 #include <acc/base/error.hpp>
 #include <doctest/doctest.h>

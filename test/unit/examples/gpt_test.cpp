@@ -1,8 +1,8 @@
-#include "gpt.hpp"
+#include "model/gpt.hpp"
 
-#include "batch_file.hpp"
-#include "gemm.hpp"
-#include "sampling.hpp"
+#include "data/batch_file.hpp"
+#include "model/gemm.hpp"
+#include "run/sampling.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-#include "kernels.hpp"
+#include "model/kernels.hpp"
 
 #include "random_values.hpp"
 

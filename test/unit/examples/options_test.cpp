@@ -1,4 +1,4 @@
-#include "options.hpp"
+#include "run/options.hpp"
 
 #include <acc/base/error.hpp>
 #include <doctest/doctest.h>

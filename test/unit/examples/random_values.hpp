@@ -1,6 +1,6 @@
 #pragma once
 
-#include "random.hpp"
+#include "data/random.hpp"
 
 #include <cstdint>
 #include <vector>

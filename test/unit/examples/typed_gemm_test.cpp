@@ -1,6 +1,6 @@
-#include "typed_gemm.hpp"
+#include "model/typed_gemm.hpp"
 
-#include "kernels.hpp"
+#include "model/kernels.hpp"
 #include "random_values.hpp"
 
 #include <doctest/doctest.h>

@@ -1,8 +1,8 @@
-#include "../kernels.hpp"
-#include "attention_tensor.hpp"
-#include "launch.cuh"
-#include "reduce.cuh"
-#include "vector8.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/kernels/attention_tensor.hpp"
+#include "cuda/kernels/launch.cuh"
+#include "cuda/kernels/reduce.cuh"
+#include "cuda/kernels/vector8.cuh"
 
 #include <cmath>
 #include <type_traits>

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "../../attention.hpp"
-#include "attention_tile.cuh"
-#include "launch.cuh"
-#include "shared_memory.cuh"
+#include "cuda/kernels/attention_tile.cuh"
+#include "cuda/kernels/launch.cuh"
+#include "cuda/kernels/shared_memory.cuh"
+#include "model/attention.hpp"
 
 #include <cmath>
 #include <cstdint>

@@ -1,6 +1,6 @@
-#include "attention_head.cuh"
-#include "attention_tensor.hpp"
-#include "vector8.cuh"
+#include "cuda/kernels/attention_head.cuh"
+#include "cuda/kernels/attention_tensor.hpp"
+#include "cuda/kernels/vector8.cuh"
 
 namespace train_gpt::cuda {
 namespace {

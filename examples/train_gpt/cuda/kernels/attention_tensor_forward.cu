@@ -1,5 +1,5 @@
-#include "attention_head.cuh"
-#include "attention_tensor.hpp"
+#include "cuda/kernels/attention_head.cuh"
+#include "cuda/kernels/attention_tensor.hpp"
 
 namespace train_gpt::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "mma.cuh"
+#include "cuda/kernels/mma.cuh"
 
 #include <cstdint>
 

@@ -1,7 +1,7 @@
-#include "../kernels.hpp"
-#include "launch.cuh"
-#include "reduce.cuh"
-#include "vector8.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/kernels/launch.cuh"
+#include "cuda/kernels/reduce.cuh"
+#include "cuda/kernels/vector8.cuh"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
-#include "../kernels.hpp"
-#include "launch.cuh"
-#include "parts.cuh"
-#include "vector8.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/kernels/launch.cuh"
+#include "cuda/kernels/parts.cuh"
+#include "cuda/kernels/vector8.cuh"
 
 namespace train_gpt::cuda {
 namespace {

@@ -1,6 +1,6 @@
-#include "../kernels.hpp"
-#include "launch.cuh"
-#include "vector8.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/kernels/launch.cuh"
+#include "cuda/kernels/vector8.cuh"
 
 namespace train_gpt::cuda {
 namespace {

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "../cuda_check.hpp"
+#include "cuda/cuda_check.hpp"
 
 #include <cuda_runtime.h>
 

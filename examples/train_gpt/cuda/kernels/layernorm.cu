@@ -1,8 +1,8 @@
-#include "../kernels.hpp"
-#include "launch.cuh"
-#include "parts.cuh"
-#include "reduce.cuh"
-#include "vector8.cuh"
+#include "cuda/kernels.hpp"
+#include "cuda/kernels/launch.cuh"
+#include "cuda/kernels/parts.cuh"
+#include "cuda/kernels/reduce.cuh"
+#include "cuda/kernels/vector8.cuh"
 
 namespace train_gpt::cuda {
 namespace {

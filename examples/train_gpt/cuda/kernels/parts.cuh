@@ -1,7 +1,7 @@
 #pragma once
 
-#include "launch.cuh"
-#include "vector8.cuh"
+#include "cuda/kernels/launch.cuh"
+#include "cuda/kernels/vector8.cuh"
 
 #include <cstdint>
 

@@ -1,4 +1,4 @@
-#include "attention.hpp"
+#include "model/attention.hpp"
 
 #include "../random_values.hpp"
 #include "cuda/kernels.hpp"

@@ -1,10 +1,10 @@
 #include "cuda/gpt.hpp"
 
-#include "batch_file.hpp"
 #include "cuda/device_buffer.hpp"
-#include "global_batch.hpp"
-#include "gpt.hpp"
-#include "sampling.hpp"
+#include "data/batch_file.hpp"
+#include "data/global_batch.hpp"
+#include "model/gpt.hpp"
+#include "run/sampling.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>

@@ -1,0 +1,144 @@
+#include "run/metrics.hpp"
+
+#include <nlohmann/json.hpp>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <span>
+#include <sstream>
+#include <vector>
+
+namespace train_gpt {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// Returns the bytes of `key` in a file of /proc with lines such as "Key:   123 kB"; 0 if the key
+/// is missing.
+double kernel_bytes(const char* path, const std::string& key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(key + ":")) {
+      double kibibytes = 0.0;
+      std::istringstream(line.substr(key.size() + 1)) >> kibibytes;
+      return kibibytes * 1024.0;
+    }
+  }
+  return 0.0;
+}
+
+/// Keys of the object that the metrics contain for each rank, in the order of rank_row.
+constexpr std::array kRankColumns = {
+    "parameter_bytes",       "gradient_bytes",    "optimizer_bytes",      "gathered_bytes",
+    "gradient_buffer_bytes", "gathered_elements", "gather_calls",         "gathered_elements_moved",
+    "reduced_elements",      "reduce_calls",      "all_reduced_elements", "all_reduce_calls",
+    "peak_rss_bytes",        "pss_bytes",         "activation_bytes",     "kept_bytes",
+    "device_peak_bytes",
+};
+
+/// Returns the proportional set size (PSS) of this process. The kernel walks all pages to compute
+/// it, so the value is refreshed only every two seconds.
+double recent_pss_bytes() {
+  using Clock = std::chrono::steady_clock;
+  static double last = 0.0;
+  static Clock::time_point due;
+  if (Clock::now() >= due) {
+    last = kernel_bytes("/proc/self/smaps_rollup", "Pss");
+    due = Clock::now() + std::chrono::seconds(2);
+  }
+  return last;
+}
+
+using RankRow = std::array<double, kRankColumns.size()>;
+
+/// Returns this rank's values. Doubles, because Runtime::all_gather transfers doubles; they are
+/// exact up to 2^53 bytes.
+RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
+  const acc::MemoryReport memory = model.memory();
+  const acc::TrafficReport traffic = model.traffic();
+  const bool on_gpu = memory.device_peak_bytes > 0;
+  const auto real = [](std::int64_t value) { return static_cast<double>(value); };
+  return {real(memory.parameter_bytes),
+          real(memory.gradient_bytes),
+          real(memory.optimizer_bytes),
+          real(memory.gathered_bytes),
+          real(memory.gradient_buffer_bytes),
+          real(traffic.gathered_elements),
+          real(traffic.gather_calls),
+          real(traffic.gathered_elements_moved),
+          real(traffic.reduced_elements),
+          real(traffic.reduce_calls),
+          real(traffic.all_reduced_elements),
+          real(traffic.all_reduce_calls),
+          kernel_bytes("/proc/self/status", "VmHWM"),
+          recent_pss_bytes(),
+          real(gpt.activation_bytes()),
+          real(gpt.kept_bytes()),
+          on_gpu ? real(memory.device_peak_bytes + gpt.activation_bytes()) : 0.0};
+}
+
+/// Converts the gathered rows to one JSON object per rank.
+Json rank_objects(std::span<const double> rows) {
+  Json ranks = Json::array();
+  for (std::size_t first = 0; first < rows.size(); first += kRankColumns.size()) {
+    Json& rank = ranks.emplace_back();
+    for (std::size_t column = 0; column < kRankColumns.size(); ++column) {
+      rank[kRankColumns[column]] = static_cast<std::int64_t>(rows[first + column]);
+    }
+  }
+  return ranks;
+}
+
+}  // namespace
+
+MetricsFile::MetricsFile(acc::Runtime& runtime, const std::string& path, bool resumed)
+    : runtime_(runtime), path_(path), enabled_(!path.empty()) {
+  if (!enabled_ || runtime.rank() != 0) {
+    return;
+  }
+  file_.open(path, resumed ? std::ios::app : std::ios::trunc);
+  if (!file_) {
+    fail();
+  }
+}
+
+void MetricsFile::write(const StepResult& result, const acc::Model& model,
+                        const LanguageModel& gpt) {
+  if (!enabled_) {
+    return;
+  }
+  const std::vector<double> rows = runtime_.all_gather(rank_row(model, gpt));
+  if (runtime_.rank() != 0) {
+    return;
+  }
+  Json line;
+  line["step"] = result.step;
+  line["loss"] = result.loss;
+  line["grad_norm"] = result.grad_norm;
+  line["lr"] = result.lr;
+  line["loss_scale"] = result.loss_scale;
+  line["skipped"] = result.skipped;
+  line["tokens_per_s"] = result.tokens_per_second;
+  line["flops_per_s"] = result.flops_per_second;
+  line["step_s"] = result.seconds;
+  line["time"] =
+      std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  line["strategy"] = acc::plugins::to_string(runtime_.settings().sharding.strategy);
+  line["hpz_partition_size"] = runtime_.settings().sharding.hpz_partition_size;
+  line["compute_dtype"] = to_string(model.compute_dtype());
+  line["ranks"] = rank_objects(rows);
+  file_ << line.dump() << std::endl;  // flushed, so that readers of the file see complete lines
+  if (!file_) {
+    fail();
+  }
+}
+
+void MetricsFile::fail() const {
+  throw acc::Error(acc::Errc::config,
+                   "cannot write the metrics file " + path_ + ": " + std::strerror(errno));
+}
+
+}  // namespace train_gpt

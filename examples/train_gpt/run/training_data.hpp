@@ -1,0 +1,21 @@
+#pragma once
+
+#include "data/data_source.hpp"
+#include "data/global_batch.hpp"
+#include "run/options.hpp"
+
+#include <memory>
+
+namespace train_gpt {
+
+/// Opens the data that the options name and checks that token ids are within the vocabulary. For
+/// large data each rank checks its share. Throws Error(config) with the file, and for an id outside
+/// the vocabulary with its position.
+std::unique_ptr<DataSource> open_data(const Options& options, DataParallel parallel);
+
+/// Returns the global batch: the rows per step of the batches file, or --global_batch, or
+/// --micro_batch (default 4) sequences per rank and micro-step. Throws Error(config) if the batches
+/// file and --micro_batch contradict each other.
+GlobalBatch global_batch(const Options& options, DataParallel parallel);
+
+}  // namespace train_gpt
