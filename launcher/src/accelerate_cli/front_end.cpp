@@ -1,7 +1,6 @@
 #include "acc/launcher/front_end.hpp"
 
-#include "accelerate_cli/planner.hpp"
-#include "accelerate_cli/table.hpp"
+#include "accelerate_cli/front_end.hpp"
 
 #include <array>
 

@@ -2,11 +2,9 @@
 // adds its fault to the draft; stages that depend on its result are skipped, the others still run,
 // so that one run reports as many faults as possible. Only a plan without faults gets an
 // environment.
-#include "accelerate_cli/planner.hpp"
-
 #include "acc/launcher/default_config.hpp"
+#include "accelerate_cli/front_end.hpp"
 #include "accelerate_cli/stages.hpp"
-#include "accelerate_cli/table.hpp"
 #include "host/own_variables.hpp"
 
 namespace acc::launcher {

@@ -1,5 +1,4 @@
-#include "accelerate_cli/table.hpp"
-
+#include "accelerate_cli/front_end.hpp"
 #include "plan/common_rows.hpp"
 
 #include <array>

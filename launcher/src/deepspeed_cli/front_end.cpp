@@ -1,7 +1,6 @@
 #include "acc/launcher/front_end.hpp"
 
-#include "deepspeed_cli/planner.hpp"
-#include "deepspeed_cli/table.hpp"
+#include "deepspeed_cli/front_end.hpp"
 
 #include <array>
 

@@ -1,12 +1,10 @@
 // Planner of `acclaunch deepspeed`, after DeepSpeed 0.19.8 (launcher/runner.py and launch.py). On
 // the machine where the user typed the command it selects hosts and starts acclaunch on each of
 // them; there, and with --no_ssh, it plans the workers of one machine.
-#include "deepspeed_cli/planner.hpp"
-
 #include "acc/plugins/deepspeed_json.hpp"
 #include "acc/plugins/faults.hpp"
 #include "deepspeed_cli/choose_hosts.hpp"
-#include "deepspeed_cli/table.hpp"
+#include "deepspeed_cli/front_end.hpp"
 #include "host/own_variables.hpp"
 #include "plan/inherited_settings.hpp"
 #include "plan/program_command.hpp"

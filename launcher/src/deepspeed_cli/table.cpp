@@ -1,5 +1,4 @@
-#include "deepspeed_cli/table.hpp"
-
+#include "deepspeed_cli/front_end.hpp"
 #include "plan/common_rows.hpp"
 
 #include <array>

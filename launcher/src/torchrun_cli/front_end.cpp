@@ -1,7 +1,6 @@
 #include "acc/launcher/front_end.hpp"
 
-#include "torchrun_cli/planner.hpp"
-#include "torchrun_cli/table.hpp"
+#include "torchrun_cli/front_end.hpp"
 
 #include <array>
 

@@ -2,8 +2,6 @@
 // values from flags and PET_* variables, then the number of workers and machines, the rendezvous,
 // output, command, device, CPU binding and thread count. Faults of one group of stages are
 // collected and reported together; a stage whose result the next group needs raises them first.
-#include "torchrun_cli/planner.hpp"
-
 #include "cluster/job_environment.hpp"
 #include "host/own_variables.hpp"
 #include "plan/draft.hpp"
@@ -12,7 +10,7 @@
 #include "plan/program_command.hpp"
 #include "plan/rendezvous_values.hpp"
 #include "plan/signal_words.hpp"
-#include "torchrun_cli/table.hpp"
+#include "torchrun_cli/front_end.hpp"
 
 #include <array>
 

@@ -1,6 +1,5 @@
-#include "torchrun_cli/table.hpp"
-
 #include "plan/common_rows.hpp"
+#include "torchrun_cli/front_end.hpp"
 
 #include <array>
 

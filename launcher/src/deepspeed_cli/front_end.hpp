@@ -1,6 +1,6 @@
 #pragma once
 
-#include "acc/plugins/settings_table.hpp"
+#include "acc/launcher/front_end.hpp"
 
 #include <span>
 
@@ -9,5 +9,9 @@ namespace acc::launcher {
 /// Returns the flags of the deepspeed launcher (0.19.8), acclaunch's --deepspeed_config, and the
 /// rows common to all front ends.
 std::span<const plugins::SettingRow> deepspeed_table() noexcept;
+
+/// FrontEnd::plan of the deepspeed front end.
+LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
+                          const HostFacts& facts);
 
 }  // namespace acc::launcher
