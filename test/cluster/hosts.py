@@ -31,10 +31,12 @@ def check(condition, message):
         raise AssertionError(message)
 
 
-def wait_until(condition, what, limit_s=DEADLINE_S):
+def wait_until(condition, what, limit_s=DEADLINE_S, failure=AssertionError):
+    """failure(text) makes the exception of a timeout."""
     deadline = time.monotonic() + limit_s
     while not condition():
-        check(time.monotonic() < deadline, f"timeout while waiting for: {what}")
+        if time.monotonic() > deadline:
+            raise failure(f"timeout while waiting for: {what}")
         time.sleep(0.02)
 
 

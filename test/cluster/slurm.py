@@ -13,7 +13,6 @@ daemons run as root.
 import os
 import re
 import shutil
-import time
 
 import hosts
 
@@ -82,11 +81,7 @@ class Job:
         return AssertionError(f"job {self.id}: {what}\n{self.facts()}{left}\n{self.text()}")
 
     def wait_until(self, condition, what, timeout=hosts.DEADLINE_S):
-        deadline = time.monotonic() + timeout
-        while not condition():
-            if time.monotonic() > deadline:
-                raise self.failure(f"timeout while waiting for: {what}")
-            time.sleep(0.05)
+        hosts.wait_until(condition, what, timeout, self.failure)
 
     def wait_for(self, text, count=1):
         """Returns when the job has written `text` `count` times."""
@@ -139,7 +134,8 @@ class Slurm:
         munged = head.start(["munged", "--foreground", "--force", f"--key-file={folder}/munge.key",
                              f"--socket={self.folder}/munge.socket", f"--pid-file={folder}/munge.pid",
                              f"--log-file={folder}/munge.log", f"--seed-file={folder}/munge.seed"])
-        self._until(lambda: (self.folder / "munge.socket").exists(), munged, "munged's socket")
+        hosts.wait_until(lambda: (self.folder / "munge.socket").exists(), "munged's socket",
+                         failure=munged.failure)
         controller = head.start(["slurmctld", "-D", "-f", self.configuration])
         controller.wait_for("Running as primary controller")
         for name in self.nodes:
@@ -163,14 +159,6 @@ class Slurm:
                       f" RealMemory=2000 State=UNKNOWN{resources}\n")
         self.configuration.write_text(
             f"{lines}{self.more}\nPartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP\n")
-
-    @staticmethod
-    def _until(condition, running, what):
-        deadline = time.monotonic() + hosts.DEADLINE_S
-        while not condition():
-            if time.monotonic() > deadline:
-                raise running.failure(f"timeout while waiting for: {what}")
-            time.sleep(0.02)
 
     def start_daemon(self, name):
         """Starts the node's slurmd. Call it again after the host has rebooted."""

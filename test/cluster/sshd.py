@@ -13,7 +13,6 @@ import os
 import pathlib
 import shutil
 import subprocess
-import time
 
 import hosts
 
@@ -105,12 +104,9 @@ def start(cluster, names=None):
 
 
 def _wait_until_it_listens(host):
-    deadline = time.monotonic() + hosts.DEADLINE_S
     listing = [*host.enter(), "--", "ss", "--no-header", "--listening", "--tcp", "sport", "=", "22"]
-    while not subprocess.run(listing, capture_output=True, text=True, check=True).stdout:
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"{host.name}: timeout while waiting for sshd")
-        time.sleep(0.02)
+    hosts.wait_until(lambda: subprocess.run(listing, capture_output=True, text=True, check=True).stdout,
+                     f"sshd on {host.name}")
 
 
 def listeners(host):

@@ -13,6 +13,10 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+from daemon import Daemon
 
 try:
     import torch
@@ -30,14 +34,11 @@ PROCESSES = multiprocessing.get_context("fork")
 
 @contextlib.contextmanager
 def our_server(program, port=0):
-    server = subprocess.Popen([program, "--port", str(port)], stdout=subprocess.PIPE, text=True)
+    server = Daemon(program, port=port)
     try:
-        line = server.stdout.readline()
-        assert line.startswith("listening on "), line
-        yield int(line.rsplit(":", 1)[1])
+        yield server.port
     finally:
-        server.terminate()
-        assert server.wait(timeout=10) == 0, "the server did not end cleanly"
+        assert server.stop(timeout=10) == 0, "the server did not end cleanly"
 
 
 def client(port, timeout=30):

@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
-from own_network import own_network
+from own_network import enter_own_network
 
 SKIPPED = 77
 PORT = 29511
@@ -238,12 +238,8 @@ def main():
 
 if __name__ == "__main__":
     BIN = Path(sys.argv[1]).resolve()
-    if "ACC_OWN_NETWORK" not in os.environ:
-        network = own_network()
-        can_mount = subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
-        if not network or not can_mount or os.geteuid() != 0:
-            print("no network or mount namespace can be made here")
-            sys.exit(SKIPPED)
-        os.environ["ACC_OWN_NETWORK"] = "1"
-        os.execvp(network[0], [*network, sys.executable, *sys.argv])
+    can_mount = subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode == 0
+    if not can_mount or os.geteuid() != 0 or not enter_own_network():
+        print("no network or mount namespace can be made here")
+        sys.exit(SKIPPED)
     main()

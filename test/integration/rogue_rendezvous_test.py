@@ -15,6 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 from agent_bytes import HELLO, enter, frame, i32, text
+from daemon import Daemon
 
 BIN = Path(sys.argv[1]).resolve()
 MAX_INT = 2**31 - 1
@@ -130,26 +131,24 @@ def check_rogue_servers():
 
 
 def check_rogue_clients():
-    daemon = subprocess.Popen([BIN / "acc-rendezvous", "--port", "0"], stdout=subprocess.PIPE, text=True)
+    daemon = Daemon(BIN / "acc-rendezvous")
     try:
-        port = int(daemon.stdout.readline().rsplit(":", 1)[1])
-        first = launcher(port, "join_timeout=60")
+        first = launcher(daemon.port, "join_timeout=60")
         line = ""
         while "1 of 2 are here" not in line:
             line = first.stderr.readline()
             assert line, "the first machine has ended"
         for content in CLIENTS:
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as rogue:
+            with socket.create_connection(("127.0.0.1", daemon.port), timeout=20) as rogue:
                 rogue.sendall(HELLO + content)
                 assert rogue.recv(1) == b"", "the server answers a client without meaning"
-        second = launcher(port, "join_timeout=60")
+        second = launcher(daemon.port, "join_timeout=60")
         outs = [job.communicate(timeout=60)[0] for job in (first, second)]
         ranks = {out.split("] ")[-1] for out in outs}
         assert ranks == {"rank 0 of 2\n", "rank 1 of 2\n"}, outs
         assert first.returncode == second.returncode == 0
     finally:
-        daemon.terminate()
-        assert daemon.wait() == 0
+        assert daemon.stop() == 0
 
 
 check_rogue_servers()

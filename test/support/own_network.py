@@ -1,4 +1,6 @@
+import os
 import subprocess
+import sys
 
 
 def own_network():
@@ -12,3 +14,15 @@ def own_network():
         except FileNotFoundError:
             break
     return []
+
+
+def enter_own_network():
+    """Restarts this program in its own network namespace, where it returns True. Returns False if
+    namespaces are not permitted."""
+    if "ACC_OWN_NETWORK" in os.environ:
+        return True
+    network = own_network()
+    if network:
+        os.environ["ACC_OWN_NETWORK"] = "1"
+        os.execvp(network[0], [*network, sys.executable, *sys.argv])
+    return False

@@ -5,31 +5,24 @@
 
 The memory must not grow by more than the limits, and two earlier agents must finish their job.
 """
-import os
 import resource
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 from agent_bytes import HELLO, enter, frame
 from attacks import Victim
+from daemon import Daemon
+from failures import exit_with
 from good_agents import DROPPED, ENDS, FORMED, REPORT, SETTLED, WAITING, WELCOME, Agent
-from own_network import own_network
+from own_network import enter_own_network
 
 MIB = 1 << 20
 LIMIT = 64  # MiB; limit of stored data, and of data being transferred
 MOST = 2 * LIMIT + 32  # with the overhead of connections and allocator
 YEAR = 365 * 24 * 3600 * 1000
 REPORT_BYTES = 8 * MIB
-
-
-def memory(process):
-    """Peak memory in MiB."""
-    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 1024
 
 
 def expect_answer(peer):
@@ -89,20 +82,18 @@ def refused_machines(victim):
 def main():
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    daemon = subprocess.Popen([sys.argv[1], "--port", "0", "--max_bytes", f"{LIMIT}MiB", "--max_buffered_bytes",
-                               f"{LIMIT}MiB"], stdout=subprocess.PIPE, text=True)
-    port = int(daemon.stdout.readline().rsplit(":", 1)[1])
-    victim = Victim(port, 1)
-    good = [Agent(port) for _ in range(2)]
+    daemon = Daemon(sys.argv[1], "--max_bytes", f"{LIMIT}MiB", "--max_buffered_bytes", f"{LIMIT}MiB")
+    victim = Victim(daemon.port, 1)
+    good = [Agent(daemon.port) for _ in range(2)]
     for rank, agent in enumerate(good):
         agent.send(enter(rank, run_id="good", machines=(2, 2), heartbeat=600_000))
     for agent in good:
         agent.read_until(FORMED)
-    before = memory(daemon)
+    before = daemon.mib("VmHWM")
     failures = []
     for attack in (huge_jobs, large_terms, finished_jobs, refused_machines):
         attack(victim)
-        grown = memory(daemon) - before
+        grown = daemon.mib("VmHWM") - before
         print(f"{attack.__name__}: {grown:.0f} MiB more than before")
         if grown > MOST:
             failures.append(f"{attack.__name__}: the server has taken {grown:.0f} MiB, its limits are {MOST}")
@@ -110,17 +101,10 @@ def main():
         agent.send(frame(REPORT, b"\0", struct.pack("<I", 0)))
     for agent in good:
         agent.read_until(SETTLED)
-    daemon.terminate()
-    if daemon.wait() != 0:
-        failures.append(f"the server ended with {daemon.returncode}")
-    for failure in failures:
-        print("broken:", failure)
-    sys.exit(1 if failures else 0)
+    status = daemon.stop()
+    exit_with(failures + ([f"the server ended with {status}"] if status != 0 else []))
 
 
 if __name__ == "__main__":
-    network = own_network()
-    if network and "ACC_OWN_NETWORK" not in os.environ:
-        os.environ["ACC_OWN_NETWORK"] = "1"
-        os.execvp(network[0], [*network, sys.executable, *sys.argv])
+    enter_own_network()
     main()

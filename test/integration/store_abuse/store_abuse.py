@@ -11,7 +11,6 @@ import argparse
 import multiprocessing
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,9 +19,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
 from agent_bytes import HELLO, enter
 from attacks import ATTACKS, Victim, hoarders
+from daemon import Daemon
+from failures import exit_with
 from good_agents import NUM_AGENTS, GoodAgents
 from good_clients import GoodClients
-from own_network import own_network
+from own_network import enter_own_network
 from store_bytes import VALIDATE, WAIT, keys_request, ping
 
 MIB = 1 << 20
@@ -33,33 +34,15 @@ MIB_AN_ATTACKER = 700
 MIB_LEFT = 128  # memory that the allocator may keep
 
 
-class Server:
-    def __init__(self, program):
-        self.process = subprocess.Popen([program, "--host", "127.0.0.1", "--port", "0"],
-                                        stdout=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        assert line.startswith("listening on "), line
-        self.port = int(line.rsplit(":", 1)[1])
-
-    def mib(self, field):
-        """VmRSS: current memory; VmHWM: peak memory."""
-        for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) / 1024
-
-    def num_descriptors(self):
-        return len(os.listdir(f"/proc/{self.process.pid}/fd"))
-
-    def stop_with_company(self):
-        """Stops the server while clients are connected, which must not delay it."""
-        with Victim(self.port, "last").peers(3) as (stranger, client, agent):
-            stranger.sendall(VALIDATE[:1])
-            client.sendall(VALIDATE + keys_request(WAIT, [b"never"]) + ping(1))
-            client.recv(4)
-            agent.sendall(HELLO + enter(run_id="last", machines=(2, 2)))
-            agent.recv(1)
-            self.process.terminate()
-            return self.process.wait()
+def stop_with_company(server):
+    """Stops the server while clients are connected, which must not delay it."""
+    with Victim(server.port, "last").peers(3) as (stranger, client, agent):
+        stranger.sendall(VALIDATE[:1])
+        client.sendall(VALIDATE + keys_request(WAIT, [b"never"]) + ping(1))
+        client.recv(4)
+        agent.sendall(HELLO + enter(run_id="last", machines=(2, 2)))
+        agent.recv(1)
+        return server.stop()
 
 
 def attack(port, seed, attacks, end, report):
@@ -103,7 +86,7 @@ def wait_until_left_alone(server, num_descriptors):
 
 
 def abuse(options):
-    server = Server(options.program)
+    server = Daemon(options.program, "--host", "127.0.0.1")
     num_descriptors, before = server.num_descriptors(), server.mib("VmRSS")
     clients, agents = GoodClients(server.port, NUM_CLIENTS), GoodAgents(server.port, NUM_AGENTS)
     done, failures = run_attackers(server.port, options.seconds, options.seed)
@@ -123,7 +106,7 @@ def abuse(options):
         failures.append("more memory than the limits allow")
     if not options.any_memory and after > before + MIB_LEFT:
         failures.append("memory is not given back")
-    status = server.stop_with_company()
+    status = stop_with_company(server)
     return failures + ([f"the server ended with {status}"] if status != 0 else [])
 
 
@@ -136,15 +119,9 @@ def main():
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    failures = abuse(options)
-    for failure in failures:
-        print("broken:", failure)
-    sys.exit(1 if failures else 0)
+    exit_with(abuse(options))
 
 
 if __name__ == "__main__":
-    network = own_network()
-    if network and "ACC_OWN_NETWORK" not in os.environ:
-        os.environ["ACC_OWN_NETWORK"] = "1"
-        os.execvp(network[0], [*network, sys.executable, *sys.argv])
+    enter_own_network()
     main()
