@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <set>
 #include <stdexcept>
 #include <string>
@@ -26,6 +27,14 @@ class TemporaryFolder {
   }
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
+
+  /// Writes a file, `name` relative to this folder. Returns its path.
+  std::string write(const std::string& name, const std::string& text) const {
+    const std::filesystem::path path = path_ / name;
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+    return path.string();
+  }
 
  private:
   std::filesystem::path path_;

@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 #include "archive/zip_format.hpp"
 #include "files/crc32.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -33,14 +34,8 @@ std::vector<archive::Record> records_of(const std::string& bytes) {
   return archive::read_records(in(bytes), bytes.size(), "file");
 }
 
-std::string fault_of(const std::string& bytes) {
-  try {
-    records_of(bytes);
-    return "";
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
+std::string refusal(const std::string& bytes) {
+  return acc::test::refusal([&] { return records_of(bytes); });
 }
 
 struct Named {
@@ -198,10 +193,10 @@ TEST_CASE("archive: a truncated archive is an Error, a changed one an Error or v
   const TemporaryFolder folder;
   const std::string whole =
       written(folder, {{"data.pkl", "pickle"}, {"data/0", std::string(300, 'x')}, {"e", ""}});
-  CHECK(fault_of(whole).empty());
+  CHECK(refusal(whole).empty());
   for (std::size_t size = 0; size < whole.size(); ++size) {
-    CHECK(fault_of(whole.substr(0, size)).starts_with("file: "));
-    CHECK(fault_of(whole.substr(whole.size() - size)).starts_with("file: "));
+    CHECK(refusal(whole.substr(0, size)).starts_with("file: "));
+    CHECK(refusal(whole.substr(whole.size() - size)).starts_with("file: "));
   }
   std::mt19937 generator(4);
   for (int i = 0; i < 20'000; ++i) {
@@ -266,7 +261,7 @@ TEST_CASE("archive: hostile archives are refused with the reason") {
   };
   for (const auto& row : kCases) {
     CAPTURE(row.what);
-    const std::string fault = fault_of(row.bytes);
+    const std::string fault = refusal(row.bytes);
     CHECK_MESSAGE(fault.find(row.message) != std::string::npos, fault);
   }
 }

@@ -2,7 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
-#include "support/config_error.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace acc::checkpoint;
 using acc::OutputFile;
-using acc::test::error_of;
 using acc::test::names_in;
+using acc::test::refusal;
 using acc::test::TemporaryFolder;
 
 bool is_ours(const std::string& path) {
@@ -131,7 +131,7 @@ TEST_CASE("a folder with other files is neither replaced nor removed") {
       return std::distance(fs::recursive_directory_iterator(top.path()), {});
     };
     const auto before = entries();
-    const std::string message = error_of([&] { folder_at(top.path() / "c", 2).begin(); });
+    const std::string message = refusal([&] { folder_at(top.path() / "c", 2).begin(); });
     CAPTURE(message);
     CHECK(acc::test::contains(message, row.message));
     CHECK(entries() == before);
@@ -183,8 +183,8 @@ TEST_CASE("two jobs that save to one folder: one of them fails with that reason"
   loser.make({"inner/deep"});
   CHECK_NOTHROW(loser.check_there());
   save(target, "winner's", 2);
-  const std::string message = error_of([&] { loser.check_there(); });
-  CHECK(message == error_of([&] { loser.commit(); }));
+  const std::string message = refusal([&] { loser.check_there(); });
+  CHECK(message == refusal([&] { loser.commit(); }));
   CHECK(acc::test::contains(message, "/c: "));
   CHECK(acc::test::contains(message, "/c.acc-tmp.1 is gone: another job saves to the same folder"));
 
@@ -192,7 +192,7 @@ TEST_CASE("two jobs that save to one folder: one of them fails with that reason"
   AtomicFolder later(top.path() / "c", is_ours, 3, Existing::refuse);
   later.make({"inner/deep"});
   fill(later, "later");
-  CHECK(acc::test::contains(error_of([&] { later.commit(); }),
+  CHECK(acc::test::contains(refusal([&] { later.commit(); }),
                             "/c appeared during this save: another job saves"));
   CHECK(content(target) == "winner's");
 }
@@ -217,7 +217,7 @@ TEST_CASE("a save that is suspended during another save fails when it continues,
       for (std::size_t i = 0; i < awake_after; ++i) {
         steps[i](successor);
       }
-      CHECK(error_of([&] { steps[asleep_after](sleeper); }) != "no error");
+      CHECK_FALSE(refusal([&] { steps[asleep_after](sleeper); }).empty());
       for (std::size_t i = awake_after; i < std::size(steps); ++i) {
         steps[i](successor);
       }

@@ -3,14 +3,15 @@
 #include "acc/checkpoint/dcp/metadata.hpp"
 #include "acc/checkpoint/safetensors/header.hpp"
 #include "safetensors/file.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cstring>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <set>
@@ -26,11 +27,6 @@ namespace fs = std::filesystem;
 namespace {
 
 const fs::path kGolden = fs::path(ACC_TEST_DATA) / "checkpoints";
-
-std::string content_of(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 struct Read {
   Catalog catalog;
@@ -72,7 +68,7 @@ std::string bytes_of(const Catalog& catalog, const StoredTensor& tensor) {
 
 /// Returns the bytes of each tensor of a safetensors file, by name.
 std::map<std::string, std::pair<Shape, std::string>> tensors_of(const fs::path& path) {
-  const std::string content = content_of(path);
+  const std::string content = acc::test::file_text(path);
   const SafetensorsHeader header = read_header(InputFile(path));
   std::map<std::string, std::pair<Shape, std::string>> tensors;
   for (const TensorEntry& entry : header.tensors) {
@@ -82,14 +78,8 @@ std::map<std::string, std::pair<Shape, std::string>> tensors_of(const fs::path& 
   return tensors;
 }
 
-std::string error_of(const fs::path& folder) {
-  try {
-    (void)read(folder);
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
-  return "";
+std::string refusal(const fs::path& folder) {
+  return acc::test::refusal([&] { return read(folder); });
 }
 
 PlannedTensor tensor(const std::string& name, Shape shape, Dtype dtype = Dtype::f32) {
@@ -215,7 +205,7 @@ TEST_CASE("files are as planned, and are read back") {
     const acc::test::TemporaryFolder folder;
     const FolderPlan plan = plan_of(world.shards, world.size);
     write_all(folder.path(), plan);
-    const std::string content = content_of(folder.path() / kMetadataFile);
+    const std::string content = acc::test::file_text(folder.path() / kMetadataFile);
     const Metadata metadata = parse_metadata(std::as_bytes(std::span(content)), "metadata");
     // .metadata must have what each rank planned for itself.
     std::set<std::tuple<std::string, std::uint64_t, std::uint64_t>> in_plan, in_metadata;
@@ -284,7 +274,7 @@ TEST_CASE("a damaged step count is refused") {
   file.seekp(static_cast<std::streamoff>(at + 2));
   file.put('\x80');  // 3.0F becomes 4.0F
   file.close();
-  const std::string error = error_of(folder);
+  const std::string error = refusal(folder);
   CAPTURE(error);
   CHECK(error.starts_with(path.string() + ": key '" + step->stored_name + "': damaged"));
 }
@@ -296,27 +286,27 @@ TEST_CASE("missing and truncated files of a folder are named") {
   SUBCASE("a file") {
     fs::remove(folder / "__2_0.distcp");
     CHECK(
-        error_of(folder).starts_with((folder / "__2_0.distcp").string() + ": is missing; 'model."));
+        refusal(folder).starts_with((folder / "__2_0.distcp").string() + ": is missing; 'model."));
   }
   SUBCASE("a file's end") {
     fs::resize_file(folder / "__3_0.distcp", 75'000);
-    const std::string error = error_of(folder);
+    const std::string error = refusal(folder);
     CAPTURE(error);
     CHECK(error.starts_with((folder / "__3_0.distcp").string() + ": truncated: 'model."));
     CHECK(error.ends_with("the file has 75000"));
   }
   SUBCASE(".metadata") {
     fs::remove(folder / kMetadataFile);
-    CHECK(error_of(folder).starts_with(folder.string() + ": no .metadata in it"));
+    CHECK(refusal(folder).starts_with(folder.string() + ": no .metadata in it"));
   }
   SUBCASE("coordination") {
     fs::rename(folder / kMetadataFile, folder / "__0.metadata");
-    const std::string error = error_of(folder);
+    const std::string error = refusal(folder);
     CAPTURE(error);
     CHECK(error.find("without coordination between ranks ('__0.metadata')") != std::string::npos);
   }
   SUBCASE("the folder") {
-    CHECK(error_of(temporary.path() / "other") ==
+    CHECK(refusal(temporary.path() / "other") ==
           (temporary.path() / "other").string() + ": is not a folder");
   }
 }

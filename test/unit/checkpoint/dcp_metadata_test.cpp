@@ -1,12 +1,12 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/dcp/metadata.hpp"
 #include "acc/checkpoint/pickle/writer.hpp"
+#include "support/errors.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <random>
@@ -158,20 +158,12 @@ Metadata parse(const std::string& bytes) {
   return parse_metadata(std::as_bytes(std::span(bytes)), "D/.metadata");
 }
 
-std::string fault(const Parts& parts) {
-  try {
-    (void)parse(pickled(parts));
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
-  return "";
+std::string refusal(const Parts& parts) {
+  return acc::test::refusal([&] { return parse(pickled(parts)); });
 }
 
 std::string read_golden(const std::string& name) {
-  std::ifstream in(std::string(ACC_TEST_DATA) + "/checkpoints/" + name + "/.metadata",
-                   std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  return acc::test::file_text(std::string(ACC_TEST_DATA) + "/checkpoints/" + name + "/.metadata");
 }
 
 bool operator==(const Place& a, const Place& b) {
@@ -314,13 +306,13 @@ TEST_CASE("errors in the metadata are named") {
   for (const Case& c : cases) {
     Parts parts;
     c.change(parts);
-    const std::string found = fault(parts);
+    const std::string found = refusal(parts);
     CAPTURE(found);
     CHECK(found.starts_with(std::string("D/.metadata: ") + c.message));
   }
   Parts parts;
   parts.more_metadata["x"] = global("os", "system");
-  CHECK(fault(parts).find("os.system") != std::string::npos);
+  CHECK(refusal(parts).find("os.system") != std::string::npos);
 }
 
 TEST_CASE("truncated or changed metadata of torch gives an Error or valid metadata") {

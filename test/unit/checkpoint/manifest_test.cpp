@@ -2,7 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "files/crc32.hpp"
-#include "support/config_error.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace acc::checkpoint;
 using acc::test::contains;
-using acc::test::error_of;
+using acc::test::refusal;
 using nlohmann::json;
 
 std::uint32_t crc_of(std::string_view text) {
@@ -101,8 +101,8 @@ TEST_CASE("every changed byte and every truncation of a manifest is detected") {
     std::string changed = text;
     changed[i] = static_cast<char>(changed[i] ^ (1 << (i % 8)));
     CAPTURE(i);
-    CHECK(error_of([&] { parse_manifest(changed, "m"); }).starts_with("m: damaged: "));
-    CHECK(error_of([&] { parse_manifest(text.substr(0, i), "m"); }).starts_with("m: damaged: "));
+    CHECK(refusal([&] { parse_manifest(changed, "m"); }).starts_with("m: damaged: "));
+    CHECK(refusal([&] { parse_manifest(text.substr(0, i), "m"); }).starts_with("m: damaged: "));
   }
 }
 
@@ -146,7 +146,7 @@ TEST_CASE("a wrong value in a manifest is named") {
   for (const Row& row : rows) {
     json changed = root;
     changed[json::json_pointer(row.pointer)] = row.value;
-    const std::string message = error_of([&] { parse_manifest(with_crc(changed.dump()), "m"); });
+    const std::string message = refusal([&] { parse_manifest(with_crc(changed.dump()), "m"); });
     CAPTURE(row.pointer);
     CAPTURE(message);
     CHECK(contains(message, row.message));
@@ -155,10 +155,10 @@ TEST_CASE("a wrong value in a manifest is named") {
   for (const auto& [key, value] : root.items()) {
     json changed = root;
     changed.erase(key);
-    CHECK(error_of([&] { parse_manifest(with_crc(changed.dump()), "m"); }) ==
+    CHECK(refusal([&] { parse_manifest(with_crc(changed.dump()), "m"); }) ==
           "m: '" + key + "' is missing");
   }
-  CHECK(error_of([&] {
+  CHECK(refusal([&] {
           parse_manifest(with_crc("{" + std::string(1 << 20, '[')), "m");
         }).starts_with("m: damaged: "));
 }
@@ -166,7 +166,7 @@ TEST_CASE("a wrong value in a manifest is named") {
 TEST_CASE("a manifest with a name that is not UTF-8 is not written") {
   Manifest manifest = sample();
   manifest.aliases["\xff"] = "x";
-  CHECK(contains(error_of([&] { format_manifest(manifest); }), "is not UTF-8"));
+  CHECK(contains(refusal([&] { format_manifest(manifest); }), "is not UTF-8"));
 }
 
 TEST_CASE("a folder is checked against its manifest") {
@@ -193,7 +193,7 @@ TEST_CASE("a folder is checked against its manifest") {
     row.damage(folder.path());
     std::string expected = row.message;
     expected.replace(expected.find('%'), 1, (folder.path() / row.file).string());
-    CHECK(error_of([&] { check_sizes(read_manifest(folder.path()).value(), folder.path()); }) ==
+    CHECK(refusal([&] { check_sizes(read_manifest(folder.path()).value(), folder.path()); }) ==
           expected);
   }
 }
@@ -206,8 +206,8 @@ TEST_CASE("a file is checked against its listed checksum") {
   check_file(manifest, folder.path(), "__0_0.distcp");
   write(folder.path() / "optimizer_0/.metadata", "bytfs");
   CHECK(
-      contains(error_of([&] { check_file(manifest, folder.path(), "optimizer_0/.metadata"); }),
+      contains(refusal([&] { check_file(manifest, folder.path(), "optimizer_0/.metadata"); }),
                (folder.path() / "optimizer_0/.metadata").string() + ": damaged: its checksum is "));
-  CHECK(contains(error_of([&] { check_file(manifest, folder.path(), "other"); }),
+  CHECK(contains(refusal([&] { check_file(manifest, folder.path(), "other"); }),
                  "other: is not listed in acc_checkpoint.json"));
 }

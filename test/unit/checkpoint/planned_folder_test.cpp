@@ -7,7 +7,7 @@
 #include "dcp/planned_pieces.hpp"
 #include "files/crc32.hpp"
 #include "random_table.hpp"
-#include "support/config_error.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -23,7 +23,7 @@
 
 using namespace acc::checkpoint;
 using acc::test::contains;
-using acc::test::error_of;
+using acc::test::refusal;
 using namespace acc::checkpoint::dcp;
 namespace fs = std::filesystem;
 using nlohmann::json;
@@ -275,7 +275,7 @@ TEST_CASE("a plan of another version is ignored") {
                              [](const StoredTensor& tensor) { return tensor.rule != nullptr; }));
   CHECK(contents_of(stored) == expected);
   fs::remove(saved.path() / kFolder / kMetadataFile);
-  CHECK(contains(error_of([&] { open_checkpoint(saved.path()); }), kMetadataFile));
+  CHECK(contains(refusal([&] { open_checkpoint(saved.path()); }), kMetadataFile));
 }
 
 TEST_CASE("a file of another size is refused when it is first opened") {
@@ -285,11 +285,11 @@ TEST_CASE("a file of another size is refused when it is first opened") {
       stored.catalog.files[stored.catalog.at("t1", "param", "").all_pieces().back().file];
   const std::uintmax_t nbytes = fs::file_size(file);
   fs::resize_file(file, nbytes - 1);
-  CHECK(error_of([&] { contents_of(stored); })
+  CHECK(refusal([&] { contents_of(stored); })
             .starts_with(file.string() + ": has " + std::to_string(nbytes - 1) + " bytes, " +
                          std::to_string(nbytes) + " expected"));
   fs::remove(file);
-  CHECK(error_of([&] { contents_of(stored); }).starts_with("cannot open " + file.string()));
+  CHECK(refusal([&] { contents_of(stored); }).starts_with("cannot open " + file.string()));
   const auto damaged = conversion::verify(saved.path(), 1).damaged;
   CHECK(std::ranges::any_of(damaged, [&](const conversion::Damage& each) {
     return contains(each.reason, file.string());
@@ -342,7 +342,7 @@ TEST_CASE("a damaged plan is refused by name") {
     CAPTURE(c.message);
     Saved saved(some_plan());
     saved.change(c.change);
-    const std::string message = error_of([&] { open_checkpoint(saved.path()); });
+    const std::string message = refusal([&] { open_checkpoint(saved.path()); });
     CAPTURE(message);
     CHECK(message.starts_with((saved.path() / kManifestFile).string() + ": 'plans.pytorch"));
     CHECK(contains(message, c.message));
@@ -350,14 +350,14 @@ TEST_CASE("a damaged plan is refused by name") {
   Saved saved(some_plan());
   saved.manifest.files[1].path = "pytorch_model_fsdp_0/__9_0.distcp";
   saved.write_manifest();
-  CHECK(contains(error_of([&] { open_checkpoint(saved.path()); }),
+  CHECK(contains(refusal([&] { open_checkpoint(saved.path()); }),
                  "'files' has no pytorch_model_fsdp_0/__1_0.distcp"));
 }
 
 TEST_CASE("a plan that does not match the files is detected when they are read") {
   Saved saved(some_plan());
   saved.change([](json& plan) { plan["values"][0]["pickle_nbytes"] = 1000; });
-  CHECK(contains(error_of([&] { contents_of(open_checkpoint(saved.path())); }),
+  CHECK(contains(refusal([&] { contents_of(open_checkpoint(saved.path())); }),
                  (saved.path() / kFolder).string()));
 }
 

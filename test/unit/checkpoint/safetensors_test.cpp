@@ -1,13 +1,13 @@
 #include "safetensors/file.hpp"
-#include "support/config_error.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <numeric>
 #include <random>
@@ -28,17 +28,8 @@ std::string file_of(const std::string& header, const std::string& data) {
   return bytes + header + data;
 }
 
-void write_file(const fs::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
-
-std::string read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-std::string error_of(const fs::path& path) {
-  return acc::test::error_of([&] { const SafetensorsFile file(path); });
+std::string refusal(const fs::path& path) {
+  return acc::test::refusal([&] { const SafetensorsFile file(path); });
 }
 
 std::vector<float> counting(std::size_t numel) {
@@ -116,7 +107,7 @@ TEST_CASE("the data begins at a multiple of 8") {
     SafetensorsWriter writer(folder.path() / "f", {{name, Dtype::f32, {1}}});
     writer.append(counting(1));
     writer.commit();
-    CHECK(read_file(folder.path() / "f").size() % 8 == 4);
+    CHECK(acc::test::file_text(folder.path() / "f").size() % 8 == 4);
   }
 }
 
@@ -140,7 +131,7 @@ TEST_CASE("tensors of every dtype are written from their bytes") {
   CHECK_THROWS_WITH_AS(writer.append(counting(1)), doctest::Contains("cannot convert"), acc::Error);
   writer.append(raw.subspan(40));
   writer.commit();
-  const std::string file = read_file(path);
+  const std::string file = acc::test::file_text(path);
   const SafetensorsLayout layout = lay_out_safetensors(tensors);
   CHECK(file == layout.header + bytes);
   CHECK(layout.nbytes == file.size());
@@ -158,9 +149,9 @@ TEST_CASE("F64 is narrowed, other dtypes are refused by name") {
   const double doubles[] = {1.5, -1e-3};
   std::string data(sizeof doubles, '\0');
   std::memcpy(data.data(), doubles, sizeof doubles);
-  write_file(path, file_of(R"({"i":{"dtype":"I32","shape":[1],"data_offsets":[16,20]},)"
-                           R"("d":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})",
-                           data + "abcd"));
+  acc::test::write_text(path, file_of(R"({"i":{"dtype":"I32","shape":[1],"data_offsets":[16,20]},)"
+                                      R"("d":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})",
+                                      data + "abcd"));
   const SafetensorsFile file(path);
   CHECK(file.tensors().front().name == "d");
   std::vector<float> values(2);
@@ -223,14 +214,14 @@ TEST_CASE("damaged files are refused with the reason") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "bad.safetensors";
   for (const Row& row : rows) {
-    write_file(path, row.bytes);
-    const std::string message = error_of(path);
+    acc::test::write_text(path, row.bytes);
+    const std::string message = refusal(path);
     CAPTURE(message);
     CHECK(message.find(row.message) != std::string::npos);
     CHECK(message.find(path.string()) != std::string::npos);
   }
-  CHECK(error_of(folder.path() / "absent").find("No such file") != std::string::npos);
-  CHECK(error_of(folder.path()).find("not a regular file") != std::string::npos);
+  CHECK(refusal(folder.path() / "absent").find("No such file") != std::string::npos);
+  CHECK(refusal(folder.path()).find("not a regular file") != std::string::npos);
 }
 
 TEST_CASE("every truncated file is refused") {
@@ -240,17 +231,17 @@ TEST_CASE("every truncated file is refused") {
   writer.append(counting(3));
   writer.append(counting(2));
   writer.commit();
-  const std::string whole = read_file(folder.path() / "whole");
+  const std::string whole = acc::test::file_text(folder.path() / "whole");
   for (std::size_t length = 0; length < whole.size(); ++length) {
-    write_file(folder.path() / "cut", whole.substr(0, length));
-    REQUIRE(error_of(folder.path() / "cut") != "no error");
+    acc::test::write_text(folder.path() / "cut", whole.substr(0, length));
+    REQUIRE_FALSE(refusal(folder.path() / "cut").empty());
   }
 }
 
 TEST_CASE("an unfinished or wrong write leaves nothing behind") {
   const TemporaryFolder folder;
   const fs::path path = folder.path() / "a.safetensors";
-  write_file(path, "old");
+  acc::test::write_text(path, "old");
   {
     SafetensorsWriter writer(path, {{"a", Dtype::f32, {3}}});
     writer.append(counting(2));
@@ -258,7 +249,7 @@ TEST_CASE("an unfinished or wrong write leaves nothing behind") {
                          acc::Error);
     CHECK_THROWS_WITH_AS(writer.commit(), doctest::Contains("8 of its 12 bytes"), acc::Error);
   }
-  CHECK(read_file(path) == "old");
+  CHECK(acc::test::file_text(path) == "old");
   CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);
   CHECK_THROWS_AS(SafetensorsWriter(path, {{"a", Dtype::f32, {1}}, {"a", Dtype::f32, {1}}}),
                   acc::Error);

@@ -3,13 +3,13 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "safetensors/file.hpp"
-#include "support/config_error.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include <fstream>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -20,10 +20,6 @@ using acc::test::TemporaryFolder;
 namespace {
 
 namespace fs = std::filesystem;
-
-void write_text(const fs::path& path, const std::string& text) {
-  std::ofstream(path, std::ios::binary) << text;
-}
 
 /// Tensors whose values count up from the tensor's number.
 void write_set(const fs::path& folder, const SafetensorsPlan& plan) {
@@ -38,12 +34,12 @@ void write_set(const fs::path& folder, const SafetensorsPlan& plan) {
     writer.commit();
   }
   if (!plan.index.empty()) {
-    write_text(folder / "model.safetensors.index.json", plan.index);
+    acc::test::write_text(folder / "model.safetensors.index.json", plan.index);
   }
 }
 
-std::string error_of(const fs::path& path) {
-  return acc::test::error_of([&] { read_safetensors(path); });
+std::string refusal(const fs::path& path) {
+  return acc::test::refusal([&] { read_safetensors(path); });
 }
 
 std::vector<NamedTensor> four() {
@@ -164,7 +160,7 @@ TEST_CASE("an index and files that disagree are refused by name") {
       {"expected one *.safetensors.index.json, found 2: a.safetensors.index.json, "
        "model.safetensors.index.json",
        [](const fs::path& folder, nlohmann::json&) {
-         write_text(folder / "a.safetensors.index.json", "{}");
+         acc::test::write_text(folder / "a.safetensors.index.json", "{}");
        }},
   };
   const TemporaryFolder folder;
@@ -175,19 +171,19 @@ TEST_CASE("an index and files that disagree are refused by name") {
     write_set(path, plan);
     auto index = nlohmann::json::parse(plan.index);
     row.spoil(path, index);
-    write_text(path / kIndex, index.dump());
-    const std::string message = error_of(path);
+    acc::test::write_text(path / kIndex, index.dump());
+    const std::string message = refusal(path);
     CAPTURE(message);
     CHECK(message.starts_with(path.string()));
     CHECK(message.find(row.message) != std::string::npos);
   }
   const fs::path path = folder.path() / "other";
   fs::create_directory(path);
-  CHECK(error_of(path).find("found neither") != std::string::npos);
-  write_text(path / kIndex, "{\"weight_map\":");
-  CHECK(error_of(path).find("not valid JSON") != std::string::npos);
+  CHECK(refusal(path).find("found neither") != std::string::npos);
+  acc::test::write_text(path / kIndex, "{\"weight_map\":");
+  CHECK(refusal(path).find("not valid JSON") != std::string::npos);
   fs::remove(path / kIndex);
-  write_text(path / "a.safetensors", "");
-  write_text(path / "b.safetensors", "");
-  CHECK(error_of(path).find("expected one *.safetensors, found 2") != std::string::npos);
+  acc::test::write_text(path / "a.safetensors", "");
+  acc::test::write_text(path / "b.safetensors", "");
+  CHECK(refusal(path).find("expected one *.safetensors, found 2") != std::string::npos);
 }

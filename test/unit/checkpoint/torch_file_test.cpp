@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "files/crc32.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -16,6 +17,7 @@
 
 using namespace acc::checkpoint;
 using acc::OutputFile;
+using acc::test::refusal;
 using acc::test::TemporaryFolder;
 using torch::kBlock;
 using torch::TorchFile;
@@ -29,16 +31,6 @@ std::vector<T> values_of(const TorchFile& file, const torch::TensorRef& tensor) 
   std::vector<T> values(tensor.bytes.nbytes / sizeof(T));
   file.file().read(tensor.bytes.offset, std::as_writable_bytes(std::span(values)));
   return values;
-}
-
-std::string fault_of(const std::function<void()>& call) {
-  try {
-    call();
-    return "";
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::config);
-    return error.what();
-  }
 }
 
 std::vector<std::byte> random_bytes(std::size_t nbytes, unsigned seed) {
@@ -162,9 +154,9 @@ TEST_CASE("torch file: files of torch with views, parameters and newer dtypes ar
   CHECK(values_of<float>(file, file.tensor(at("parameter")))[0] == 2.5F);
   CHECK(!TorchFile::is_tensor(file.root()));
 
-  const std::string turned = fault_of([&] { (void)file.tensor(at("turned")); });
+  const std::string turned = refusal([&] { (void)file.tensor(at("turned")); });
   CHECK(turned.find("tensors.pt: a tensor of shape [6, 4] has strides [1, 6]") != turned.npos);
-  const std::string none = fault_of([&] { (void)file.tensor(file.root()); });
+  const std::string none = refusal([&] { (void)file.tensor(file.root()); });
   CHECK(none.find("expected a tensor, found a dict") != none.npos);
 }
 
@@ -182,14 +174,14 @@ TEST_CASE("torch file: a truncated or changed file is an Error with file and ent
   const std::string whole = acc::test::file_text(kData + "tensors.pt");
   for (std::size_t size = 0; size < whole.size(); size += 13) {
     const auto path = changed(folder, "cut.pt", whole.substr(0, size));
-    CHECK(fault_of([&] { TorchFile{path}; }).starts_with(path.string()));
+    CHECK(refusal([&] { TorchFile{path}; }).starts_with(path.string()));
   }
   std::mt19937 generator(1);
   for (int i = 0; i < 2000; ++i) {
     std::string bytes = whole;
     bytes[generator() % bytes.size()] = static_cast<char>(generator());
     const auto path = changed(folder, "changed.pt", bytes);
-    fault_of([&] {
+    refusal([&] {
       const TorchFile file{path};
       for (const pickle::Value* value : file.root().pairs()) {
         if (TorchFile::is_tensor(*value)) {
@@ -203,11 +195,11 @@ TEST_CASE("torch file: a truncated or changed file is an Error with file and ent
   bytes[bytes.find("matrix")] = 'M';
   const auto path = changed(folder, "damaged.pt", bytes);
   const auto file = std::make_shared<InputFile>(path);
-  const std::string fault = fault_of([&] { TorchFile(file, 0, bytes.size(), "entry model.x"); });
+  const std::string fault = refusal([&] { TorchFile(file, 0, bytes.size(), "entry model.x"); });
   CHECK(fault == path.string() +
                      ", entry model.x: damaged: the checksum of record data.pkl does not match its "
                      "bytes");
-  const std::string outside = fault_of([&] { TorchFile(file, 100, bytes.size(), "entry"); });
+  const std::string outside = refusal([&] { TorchFile(file, 100, bytes.size(), "entry"); });
   CHECK(outside.find("truncated") != outside.npos);
 }
 
@@ -254,7 +246,7 @@ TEST_CASE("torch file: tensors that do not fit their storage are refused") {
     writer.finish();
     out.close();
     const TorchFile file(path);
-    const std::string fault = fault_of([&] { (void)file.tensor(file.root()); });
+    const std::string fault = refusal([&] { (void)file.tensor(file.root()); });
     if (*row.message == '\0') {
       CHECK(fault.empty());
     } else {
@@ -268,7 +260,7 @@ TEST_CASE("torch file: the form without zip and foreign archives are refused by 
   const TemporaryFolder folder;
   const std::string magic("\x80\x02\x8a\nl\xfc\x9c\x46\xf9 j\xa8P\x19.", 15);
   const auto legacy = changed(folder, "legacy.pt", magic + std::string(500, 'x'));
-  CHECK(fault_of([&] { TorchFile{legacy}; }).find("older form without zip") != std::string::npos);
+  CHECK(refusal([&] { TorchFile{legacy}; }).find("older form without zip") != std::string::npos);
 
   const auto path = folder.path() / "other.zip";
   OutputFile out(path);
@@ -276,7 +268,7 @@ TEST_CASE("torch file: the form without zip and foreign archives are refused by 
   writer.add("readme", "text");
   writer.finish();
   out.close();
-  CHECK(fault_of([&] { TorchFile{path}; }).find("no record data.pkl") != std::string::npos);
+  CHECK(refusal([&] { TorchFile{path}; }).find("no record data.pkl") != std::string::npos);
 }
 
 TEST_CASE("torch file: a wrong number of block checksums is refused") {
@@ -290,7 +282,7 @@ TEST_CASE("torch file: a wrong number of block checksums is refused") {
   writer.finish();
   out.close();
   const TorchFile file(path);
-  CHECK(fault_of([&] {
+  CHECK(refusal([&] {
           (void)file.tensor(file.root());
         }).find(".acc/crc32/0 has 8 bytes, expected checksums of 1 blocks") != std::string::npos);
 }

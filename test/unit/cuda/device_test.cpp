@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "gpu.hpp"
+#include "support/errors.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
@@ -36,15 +37,6 @@ std::int64_t held_for(const MemoryMetrics& figures, const std::string& what) {
     }
   }
   return 0;
-}
-
-std::string message_of(auto&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return std::string(to_string(error.code())) + ": " + error.what();
-  }
-  return "no error";
 }
 
 }  // namespace
@@ -136,7 +128,7 @@ TEST_CASE("an out-of-memory error lists bytes per purpose, after the cache was r
   gpu->allocate(60 * kMiB, "gone");
   CHECK(gpu->memory().reserved >= static_cast<std::int64_t>(100 * kMiB));
   const std::string message =
-      message_of([&] { gpu->allocate(std::size_t{1} << 50, "gathered weights"); });
+      acc::test::error_of([&] { gpu->allocate(std::size_t{1} << 50, "gathered weights"); });
   CAPTURE(message);
   CHECK(
       message.starts_with("out_of_memory: cuda:0: out of memory (OOM): 1048576.0 GiB for gathered "
@@ -250,7 +242,8 @@ TEST_CASE("GPUs that do not exist") {
   const std::string number = std::to_string(count);
   for (const int index : {-1, count, count + 7}) {
     CAPTURE(index);
-    const std::string message = message_of([&, backend = backend] { backend->open(index); });
+    const std::string message =
+        acc::test::error_of([&, backend = backend] { backend->open(index); });
     CHECK(message.starts_with("device: device cuda: there is no GPU " + std::to_string(index)));
     CHECK(contains(message, ": " + number + (count == 1 ? " is visible" : " are visible")));
   }
@@ -259,7 +252,7 @@ TEST_CASE("GPUs that do not exist") {
   settings.device = plugins::Device::cuda;
   settings.identity.local_rank = 0;
   settings.identity.local_world_size = count + 1;
-  const std::string message = message_of([&] { open_device(settings); });
+  const std::string message = acc::test::error_of([&] { open_device(settings); });
   CAPTURE(message);
   CHECK(message.starts_with("device: device cuda: " + std::to_string(count + 1) + " workers"));
   CHECK(contains(message, "GPUs: " + number));

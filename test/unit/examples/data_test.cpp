@@ -1,6 +1,8 @@
 #include "data/batch_file.hpp"
 #include "data/token_files.hpp"
 #include "run/training_data.hpp"
+#include "support/errors.hpp"
+#include "support/temporary_folder.hpp"
 
 #include <acc/base/error.hpp>
 #include <doctest/doctest.h>
@@ -8,8 +10,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <functional>
 #include <set>
 #include <string>
 
@@ -17,25 +17,7 @@ using namespace train_gpt;
 
 namespace {
 
-namespace fs = std::filesystem;
-
-/// A temporary folder that is removed at the end.
-struct TemporaryFolder {
-  fs::path path;
-
-  TemporaryFolder() {
-    std::string name = (fs::temp_directory_path() / "train_gpt_XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TemporaryFolder() { fs::remove_all(path); }
-
-  std::string write(const std::string& name, const std::string& content) const {
-    fs::create_directories((path / name).parent_path());
-    std::ofstream(path / name, std::ios::binary) << content;
-    return (path / name).string();
-  }
-};
+using acc::test::TemporaryFolder;
 
 std::string little_endian(std::initializer_list<std::uint16_t> values) {
   std::string bytes;
@@ -58,16 +40,6 @@ std::string npy(const std::string& dictionary, std::size_t ids) {
 Batch batch_of(BatchShape shape) {
   const auto count = static_cast<std::size_t>(shape.rows());
   return {std::vector<std::int32_t>(count), std::vector<std::int32_t>(count), shape};
-}
-
-std::string message_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const acc::Error& error) {
-    CHECK(acc::exit_status(error) == 2);
-    return error.what();
-  }
-  return "no error";
 }
 
 const DataParallel kAlone{.rank = 0, .world_size = 1, .micro_steps = 1};
@@ -105,7 +77,7 @@ TEST_CASE("a malformed batches file is refused by name") {
   };
   for (const Case& c : cases) {
     const auto path = folder.write("b.npy", c.content);
-    const auto message = message_of([&] { BatchFile(path, 40); });
+    const auto message = acc::test::refusal([&] { BatchFile(path, 40); });
     CAPTURE(message);
     CHECK(message.find(path) == 0);
     CHECK(message.find(c.expected) != std::string::npos);
@@ -118,7 +90,7 @@ TEST_CASE("token files form one sequence over files and folders, sorted by name"
   folder.write("text/a/z", "abc");
   const auto last = folder.write("last", "gh");
   // Eight tokens and windows of 7 + 1: there is one window only.
-  const TokenFiles data({(folder.path / "text").string(), last}, TokenType::byte, 256, 7, 1,
+  const TokenFiles data({(folder.path() / "text").string(), last}, TokenType::byte, 256, 7, 1,
                         kAlone);
   Batch batch = batch_of({.batch = 1, .time = 7});
   data.read({.step = 0, .sequence = 0}, batch);
@@ -161,7 +133,7 @@ TEST_CASE("a global batch is divided completely and in order among ranks and mic
         CAPTURE(ranks);
         CAPTURE(micro_steps);
         if (sequences < ranks * micro_steps) {
-          CHECK(message_of([&] {
+          CHECK(acc::test::refusal([&] {
                   GlobalBatch(sequences, {0, ranks, micro_steps});
                 })
                     .find("too small for " + std::to_string(micro_steps) + " micro-steps x " +
@@ -204,7 +176,7 @@ TEST_CASE("the size of the global batch follows from flags and settings") {
       "b.npy", npy("{'descr': '<i4', 'fortran_order': False, 'shape': (2, 8, 3), }\n", 48));
   CHECK(global_batch(options, parallel).sequences() == 8);
   options.micro_batch = 2;
-  CHECK(message_of([&] { global_batch(options, parallel); }) ==
+  CHECK(acc::test::refusal([&] { global_batch(options, parallel); }) ==
         options.batches + ": 8 rows per step are not 2 micro-steps x 3 ranks x micro-batch 2");
 }
 
@@ -213,7 +185,8 @@ TEST_CASE("malformed token files are refused by name") {
   const auto odd = folder.write("odd.bin", "abc");
   const auto ids = folder.write("ids.bin", little_endian({1, 2, 300, 4}));
   const auto open = [&](const std::string& path, std::int64_t vocab, std::int64_t seq_len) {
-    return message_of([&] { TokenFiles({path}, TokenType::uint16, vocab, seq_len, 1, kAlone); });
+    return acc::test::refusal(
+        [&] { TokenFiles({path}, TokenType::uint16, vocab, seq_len, 1, kAlone); });
   };
   CHECK(open(odd, 10, 1) ==
         odd + ": 3 bytes are not a multiple of 2, the size of a uint16 token id");

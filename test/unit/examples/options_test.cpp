@@ -1,5 +1,7 @@
 #include "run/options.hpp"
 
+#include "support/errors.hpp"
+
 #include <acc/base/error.hpp>
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -27,14 +29,8 @@ Options parse(const std::string& line) {
   return parse_options(static_cast<int>(argv.size()), argv.data()).value();
 }
 
-std::string error_of(const std::string& line) {
-  try {
-    parse(line);
-  } catch (const acc::Error& error) {
-    CHECK(acc::exit_status(error) == 2);
-    return error.what();
-  }
-  return "no error";
+std::string refusal(const std::string& line) {
+  return acc::test::refusal([&] { return parse(line); });
 }
 
 struct TemporaryFile {
@@ -102,7 +98,7 @@ TEST_CASE("options that cannot work are refused with advice") {
   };
   for (const Case& c : cases) {
     CAPTURE(c.line);
-    const std::string message = error_of(c.line);
+    const std::string message = refusal(c.line);
     CAPTURE(message);
     CHECK(message.find(c.expected) != std::string::npos);
   }
@@ -120,6 +116,6 @@ TEST_CASE("the optimizer's settings and the flags that gave them") {
   CHECK(options.optimizer_flags == std::vector<std::string>{"--lr", "--lr_schedule", "--warmup"});
   CHECK(options.clip_value == 2.0);
   CHECK(options.no_sync);
-  CHECK(error_of(data + "--lr_schedule square").find("--lr_schedule") != std::string::npos);
-  CHECK(error_of(data + "--clip_value -1").find("--clip_value") != std::string::npos);
+  CHECK(refusal(data + "--lr_schedule square").find("--lr_schedule") != std::string::npos);
+  CHECK(refusal(data + "--clip_value -1").find("--clip_value") != std::string::npos);
 }

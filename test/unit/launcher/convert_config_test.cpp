@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "acc/launcher/sub_command.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -20,18 +21,16 @@ const std::string kHybrid =
     "distributed_type: FSDP\nnum_processes: 4\nfsdp_config:\n"
     "  fsdp_sharding_strategy: HYBRID_SHARD\n";
 
-/// The message of the error that ends a sub-command with status 2; empty if there is none.
+/// Runs a sub-command. Returns the message of its error; empty if it succeeds.
 std::string refusal(std::string_view command, const Words& arguments) {
   const auto found = std::ranges::find(sub_commands(), command, &SubCommand::name);
   REQUIRE(found != sub_commands().end());
-  try {
-    const int status = found->run(arguments);
-    CHECK(status == 0);
-    return "";
-  } catch (const Error& error) {
-    CHECK(exit_status(error) == 2);
-    return error.what();
-  }
+  return acc::test::refusal(
+      [&] {
+        const int status = found->run(arguments);
+        CHECK(status == 0);
+      },
+      acc::test::kBadInput);
 }
 
 class Folder {

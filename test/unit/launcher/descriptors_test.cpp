@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 #include "output/worker_targets.hpp"
 #include "supervision/worker_process.hpp"
+#include "support/errors.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
@@ -21,14 +22,10 @@ rlimit limit_now() {
 /// Returns the number of descriptors that a job needs, from the error message for a job that
 /// exceeds every possible limit.
 std::size_t needed(const std::vector<WorkerSpec>& workers) {
-  try {
-    require_descriptors(workers, std::size_t{1} << 40);
-  } catch (const acc::Error& error) {
-    const std::string message = error.what();
-    return std::stoull(message.substr(message.find("needs ") + 6));
-  }
-  FAIL("not refused");
-  return 0;
+  const std::string message =
+      acc::test::refusal([&] { require_descriptors(workers, std::size_t{1} << 40); });
+  REQUIRE(contains(message, "needs "));
+  return std::stoull(message.substr(message.find("needs ") + 6));
 }
 
 }  // namespace
@@ -74,15 +71,10 @@ TEST_CASE("descriptors: the soft limit is raised, and restored at the end") {
 
 TEST_CASE("descriptors: the error about too few has both numbers and the remedy") {
   CHECK_NOTHROW(require_descriptors({WorkerSpec()}, 0));
-  try {
-    require_descriptors(std::vector<WorkerSpec>(32), std::size_t{1} << 40);
-    FAIL("not refused");
-  } catch (const acc::Error& error) {
-    const std::string message = error.what();
-    CAPTURE(message);
-    CHECK(error.code() == acc::Errc::config);
-    CHECK(message.starts_with("a job of 32 workers needs 10995116"));
-    CHECK(contains(message, "hard limit is " + std::to_string(limit_now().rlim_max)));
-    CHECK(contains(message, "ulimit -Hn"));
-  }
+  const std::string message = acc::test::refusal(
+      [] { require_descriptors(std::vector<WorkerSpec>(32), std::size_t{1} << 40); });
+  CAPTURE(message);
+  CHECK(message.starts_with("a job of 32 workers needs 10995116"));
+  CHECK(contains(message, "hard limit is " + std::to_string(limit_now().rlim_max)));
+  CHECK(contains(message, "ulimit -Hn"));
 }

@@ -3,13 +3,13 @@
 #include "acc/base/error.hpp"
 #include "commands/estimate_memory/memory_model.hpp"
 #include "commands/estimate_memory/model_size.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
 #include <fstream>
-#include <functional>
 
 using namespace acc::launcher;
 using acc::plugins::Strategy;
@@ -20,16 +20,6 @@ namespace {
 
 ModelSize size_of_config(const std::string& json) {
   return size_from_config(acc::plugins::parse_json(json, "config.json"));
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const acc::Error& error) {
-    CHECK(acc::exit_status(error) == 2);
-    return error.what();
-  }
-  return "no error";
 }
 
 std::string write_safetensors(const TemporaryFolder& folder, const std::string& name,
@@ -137,12 +127,13 @@ TEST_CASE("estimate-memory: parameter counts of published models") {
 }
 
 TEST_CASE("estimate-memory: all missing keys of a config are reported together") {
-  const std::string unknown = error_of([] { size_of_config(R"({"model_type": "mamba"})"); });
+  const std::string unknown =
+      acc::test::refusal([] { size_of_config(R"({"model_type": "mamba"})"); });
   CHECK(contains(unknown, "config.json:1: model_type mamba"));
   CHECK(contains(unknown, "gpt2, gpt_neox, llama"));
-  CHECK(contains(error_of([] { size_of_config("{}"); }), "model_type is missing"));
-  const std::string missing =
-      error_of([] { size_of_config(R"({"model_type": "gpt2", "n_embd": "wide", "n_layer": 2})"); });
+  CHECK(contains(acc::test::refusal([] { size_of_config("{}"); }), "model_type is missing"));
+  const std::string missing = acc::test::refusal(
+      [] { size_of_config(R"({"model_type": "gpt2", "n_embd": "wide", "n_layer": 2})"); });
   CHECK(contains(missing, "n_embd must be an integer of at least 0, got \"wide\""));
   CHECK(contains(missing, "vocab_size must be an integer of at least 0, got nothing"));
 }
@@ -187,7 +178,8 @@ TEST_CASE("estimate-memory: invalid files are rejected") {
   const TemporaryFolder folder;
   const auto error = [&](const std::string& name, const std::string& text) {
     std::ofstream(folder.path() / name) << text;
-    return error_of([&] { size_of_source(folder.path() / name, 1); });
+    return acc::test::refusal([&] { size_of_source(folder.path() / name, 1); },
+                              acc::test::kBadInput);
   };
   CHECK(contains(error("text.safetensors", "some text that is no header"), "not a safetensors"));
   CHECK(contains(error("short.safetensors", std::string("\x20\0\0\0\0\0\0\0{", 9)), "truncated"));
@@ -201,10 +193,12 @@ TEST_CASE("estimate-memory: invalid files are rejected") {
   CHECK(contains(shaped("[4294967296,4294967296]"), "the shape of t is invalid"));
   CHECK(contains(error("x.index.json", "{}"), "weight_map"));
   CHECK(contains(error("y.index.json", R"({"weight_map": {"t": "gone.safetensors"}})"), "gone"));
-  CHECK(contains(error_of([] { size_of_source("no-such-model", 1); }),
-                 "no-such-model does not exist"));
+  CHECK(
+      contains(acc::test::refusal([] { size_of_source("no-such-model", 1); }, acc::test::kBadInput),
+               "no-such-model does not exist"));
   const TemporaryFolder empty;
-  CHECK(contains(error_of([&] { size_of_source(empty.path(), 1); }), "config.json"));
+  CHECK(contains(acc::test::refusal([&] { size_of_source(empty.path(), 1); }, acc::test::kBadInput),
+                 "config.json"));
 }
 
 TEST_CASE("estimate-memory: memory of a rank in fp32") {

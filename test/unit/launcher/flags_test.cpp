@@ -1,6 +1,7 @@
 #include "acc/base/error.hpp"
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/front_end.hpp"
+#include "support/errors.hpp"
 
 #include <doctest/doctest.h>
 
@@ -14,13 +15,7 @@ Flags parsed(const Words& words, const FrontEnd& front_end = accelerate_cli()) {
 }
 
 std::string refusal(const Words& words) {
-  try {
-    parsed(words).faults.raise();
-    return "";
-  } catch (const Error& error) {
-    CHECK(exit_status(error) == 2);
-    return error.what();
-  }
+  return acc::test::refusal([&] { parsed(words).faults.raise(); });
 }
 
 TEST_CASE("a flag may be spelled with - or _, and its value with = or a space") {

@@ -1,13 +1,13 @@
 #include "cluster/hostfile.hpp"
 
-#include "refusal.hpp"
+#include "support/errors.hpp"
 
 #include <doctest/doctest.h>
 
 namespace acc::launcher {
 namespace {
 
-using test::refusal;
+using acc::test::refusal;
 
 /// Formats hosts and slots as `a:0,1 b:0`.
 std::string shown(const std::vector<Host>& hosts) {

@@ -1,6 +1,6 @@
 #include "cluster/hostlist.hpp"
 
-#include "refusal.hpp"
+#include "support/errors.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
@@ -10,7 +10,7 @@
 namespace acc::launcher {
 namespace {
 
-using test::refusal;
+using acc::test::refusal;
 using Hosts = std::vector<std::string>;
 
 nlohmann::json golden() {

@@ -1,7 +1,7 @@
 // Variables that job managers set according to their documentation.
 // recorded_job_environment_test.cpp has variables recorded from real ones.
 #include "cluster/job_variables.hpp"
-#include "refusal.hpp"
+#include "support/errors.hpp"
 #include "unit/launcher/job_environment_fixture.hpp"
 
 #include <doctest/doctest.h>
@@ -15,8 +15,8 @@
 namespace acc::launcher {
 namespace {
 
+using acc::test::refusal;
 using plugins::Environment;
-using test::refusal;
 using test::shown;
 
 HostFacts host(const std::string& name, const std::string& domain_name = "") {

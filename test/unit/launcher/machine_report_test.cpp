@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "report/plain_text.hpp"
+#include "support/errors.hpp"
 
 #include <doctest/doctest.h>
 
@@ -28,14 +29,9 @@ WorkerReport full_worker(int rank, std::optional<ProcessEnd> end) {
           .last_stderr_lines = {"a\tb", std::string("nul \0 byte", 10), "\xe2\x82\xac"}};
 }
 
-/// Returns the error message for an invalid report; "taken" if `text` is valid.
+/// Returns the error message for an invalid report; empty if `text` is valid.
 std::string refusal(std::string_view text) {
-  try {
-    decode_machine_report(text);
-  } catch (const acc::Error& error) {
-    return error.code() == acc::Errc::protocol ? error.what() : "wrong code";
-  }
-  return "taken";
+  return acc::test::refusal([&] { return decode_machine_report(text); }, {acc::Errc::protocol});
 }
 
 std::string with(std::string text, std::string_view from, std::string_view to) {
@@ -129,14 +125,14 @@ TEST_CASE("an invalid machine's report is rejected with the reason") {
       {with(good, "\"traceback\":[", "\"traceback\":[1,"), "traceback must be a list of strings"},
       {with(good, "\"traceback\":[", "\"traceback\":{},\"x\":["), "traceback must be a list"},
   };
-  CHECK(refusal(good) == "taken");
+  CHECK(refusal(good).empty());
   for (const auto& [text, reason] : cases) {
     CAPTURE(text);
     CAPTURE(refusal(text));
     CHECK(refusal(text).find(reason) != std::string::npos);
   }
   for (std::size_t length = 0; length < good.size(); ++length) {
-    CHECK(refusal(good.substr(0, length)) != "taken");
+    CHECK_FALSE(refusal(good.substr(0, length)).empty());
   }
 }
 

@@ -1,17 +1,16 @@
 #include "plan/output_values.hpp"
 
-#include "refusal.hpp"
+#include "support/errors.hpp"
 
 #include <doctest/doctest.h>
 
 #include <filesystem>
-#include <fstream>
 #include <set>
 
 namespace acc::launcher {
 namespace {
 
-using test::refusal;
+using acc::test::refusal;
 using Streams = std::vector<OutputPlan::Streams>;
 
 TEST_CASE("streams by local rank") {

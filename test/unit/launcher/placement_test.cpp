@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
+#include "support/errors.hpp"
 #include "synthetic_machine.hpp"
 
 #include <doctest/doctest.h>
@@ -182,12 +183,7 @@ TEST_CASE("memory comes from the node where all CPUs of the worker are") {
 }
 
 std::string refusal(int workers, const HostFacts& facts, NumaBinding binding) {
-  try {
-    place_workers(workers, gpus_of(facts), binding, facts);
-    return "";
-  } catch (const Error& error) {
-    return exit_status(error) == 2 ? error.what() : "wrong exit status";
-  }
+  return acc::test::refusal([&] { return place_workers(workers, gpus_of(facts), binding, facts); });
 }
 
 TEST_CASE("a binding that the machine cannot provide is rejected with both counts") {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "acc/launcher/front_end.hpp"
-#include "refusal.hpp"
+#include "support/errors.hpp"
 
 #include <unistd.h>
 
@@ -77,9 +77,12 @@ class PlanFixture {
     return front_end_.plan(parse_flags(front_end_, arguments), environment, facts);
   }
 
-  /// Returns the error message for these arguments; empty if there is none.
+  /// Returns the error message for these arguments: bad input, or a program that cannot be started.
+  /// Empty if there is none.
   [[nodiscard]] std::string refusal(const std::vector<std::string>& arguments) const {
-    return test::refusal([&] { return plan(arguments); });
+    return acc::test::refusal([&] { return plan(arguments); },
+                              {Errc::invalid_argument, Errc::config, Errc::not_found, Errc::device,
+                               Errc::no_program, Errc::not_executable});
   }
 
   /// Returns the notices, one per line.

@@ -5,6 +5,7 @@
 #include "acc/base/error.hpp"
 #include "acc/plugins/document_writer.hpp"
 #include "commands/config/config_document.hpp"
+#include "support/errors.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
@@ -46,12 +47,8 @@ Question question_of(const std::string& key, std::map<std::string, std::string> 
 }
 
 std::string refusal(const Question& question, const std::string& input) {
-  try {
-    return "accepted as " + read_answer(question, input);
-  } catch (const acc::Error& error) {
-    CHECK(error.code() == acc::Errc::invalid_argument);
-    return error.what();
-  }
+  return acc::test::refusal([&] { return read_answer(question, input); },
+                            {acc::Errc::invalid_argument});
 }
 
 }  // namespace

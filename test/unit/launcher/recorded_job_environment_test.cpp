@@ -1,5 +1,5 @@
 // Environment variables recorded under real job managers: test/data/cluster_env/README.md.
-#include "refusal.hpp"
+#include "support/errors.hpp"
 #include "unit/launcher/job_environment_fixture.hpp"
 
 #include <doctest/doctest.h>
@@ -43,7 +43,7 @@ std::string places(const std::string& name) {
 TEST_CASE("a recorded heterogeneous job is rejected") {
   const auto processes = recorded("het_job");
   REQUIRE(processes.size() == 1);
-  CHECK(test::refusal([&] {
+  CHECK(acc::test::refusal([&] {
           return find_job_environment(processes[0].environment, processes[0].facts);
         }).starts_with("SLURM_HET_SIZE: Slurm job 23 is a heterogeneous job"));
 }

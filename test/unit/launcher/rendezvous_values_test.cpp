@@ -1,13 +1,13 @@
 #include "plan/rendezvous_values.hpp"
 
-#include "refusal.hpp"
+#include "support/errors.hpp"
 
 #include <doctest/doctest.h>
 
 namespace acc::launcher {
 namespace {
 
-using test::refusal;
+using acc::test::refusal;
 using Backend = RendezvousPlan::Backend;
 using Words = std::vector<std::string>;
 

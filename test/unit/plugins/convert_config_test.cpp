@@ -5,6 +5,7 @@
 #include "acc/plugins/deepspeed_json.hpp"
 #include "acc/plugins/document_writer.hpp"
 #include "acc/plugins/environment.hpp"
+#include "support/errors.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
@@ -51,13 +52,7 @@ bool says(const Conversion& conversion, const std::string& part) {
 }
 
 std::string refusal(const ConversionInput& input, ConfigForm form) {
-  try {
-    convert_config(input, form);
-    return "";
-  } catch (const Error& error) {
-    CHECK(exit_status(error) == 2);
-    return error.what();
-  }
+  return test::refusal([&] { return convert_config(input, form); });
 }
 
 /// Returns the sharding that workers would use with a configuration.

@@ -1,6 +1,7 @@
 #include "acc/plugins/document.hpp"
 
 #include "acc/base/error.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -94,14 +95,8 @@ TEST_CASE("an empty YAML file is an empty map") {
 }
 
 TEST_CASE("errors in broken files name the line") {
-  const auto message = [](auto parse, const std::string& text) -> std::string {
-    try {
-      static_cast<void>(parse(text, "f"));
-      return "";
-    } catch (const Error& error) {
-      CHECK(error.code() == Errc::config);
-      return error.what();
-    }
+  const auto message = [](auto parse, const std::string& text) {
+    return test::refusal([&] { return parse(text, "f"); });
   };
   CHECK(message(parse_yaml, "a: 1\nb: [\n").starts_with("f:"));
   CHECK(message(parse_yaml, "a: 1\na: 2\n") == "f:2: key \"a\" is given twice, first at f:1");
@@ -144,23 +139,18 @@ TEST_CASE("a file of 90,000 keys is read, YAML and JSON") {
   CHECK(parse_json(json + "}", "f").root.entries.size() == kKeys);
 }
 
-std::string refusal_of(const std::filesystem::path& path) {
-  try {
-    static_cast<void>(load_document(path));
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+std::string refusal(const std::filesystem::path& path) {
+  return test::refusal([&] { return load_document(path); });
 }
 
 TEST_CASE("an endless file is refused, and so is a FIFO without a writer") {
   const test::TemporaryFolder folder;
-  CHECK(refusal_of("/dev/zero") == "cannot read /dev/zero: it is larger than 16 MiB, the limit");
+  CHECK(refusal("/dev/zero") == "cannot read /dev/zero: it is larger than 16 MiB, the limit");
   CHECK(load_document("/dev/null").root.entries.empty());
   const std::filesystem::path fifo = folder.path() / "c.yaml";
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-  CHECK(refusal_of(fifo) == "cannot read " + fifo.string() +
-                                ": it is a FIFO, and no process has opened it for writing");
+  CHECK(refusal(fifo) == "cannot read " + fifo.string() +
+                             ": it is a FIFO, and no process has opened it for writing");
   std::thread writer([&] { std::ofstream(fifo) << "a: " << std::string(100'000, 'x') << "\n"; });
   CHECK(load_document(fifo).root.find("a")->text.size() == 100'000);
   writer.join();

@@ -2,6 +2,7 @@
 #include "acc/plugins/deepspeed_plugin.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/plugins/fsdp_plugin.hpp"
+#include "support/errors.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
@@ -23,13 +24,7 @@ Environment environment_of(int world_size, Environment more) {
 }
 
 std::string refusal(const Environment& environment, const ProgramSettings& program) {
-  try {
-    static_cast<void>(settings_from_environment(environment, program));
-    return "";
-  } catch (const Error& error) {
-    CHECK(error.code() == Errc::config);
-    return error.what();
-  }
+  return test::refusal([&] { return settings_from_environment(environment, program); });
 }
 
 /// Returns a plugin in which each field is set to a value other than its default.

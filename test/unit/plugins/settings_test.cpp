@@ -1,6 +1,7 @@
 #include "acc/plugins/settings.hpp"
 
 #include "acc/base/error.hpp"
+#include "support/errors.hpp"
 
 #include <doctest/doctest.h>
 
@@ -12,13 +13,7 @@ namespace {
 const Source kFlag = {Source::Kind::flag, "--flag"};
 
 std::string refusal(const std::string& key, const std::string& text) {
-  try {
-    Settings().set(key, text, {Source::Kind::file, "c.yaml:3"});
-    return "";
-  } catch (const Error& error) {
-    CHECK(error.code() == Errc::config);
-    return error.what();
-  }
+  return test::refusal([&] { Settings().set(key, text, {Source::Kind::file, "c.yaml:3"}); });
 }
 
 TEST_CASE("the table names each setting, flag, variable and JSON path once") {

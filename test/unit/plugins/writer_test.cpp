@@ -1,13 +1,12 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/plugins/document_writer.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 
 namespace acc::plugins {
 namespace {
@@ -35,12 +34,6 @@ Node sample() {
                     {"none", list({})},
                     {"block", Node::map({{"z", Node::string("12")}, {"empty", Node::map()}})},
                     {"list", list({Node::string("x"), Node::map({{"k", Node::number(1)}})})}});
-}
-
-std::string text_of(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 TEST_CASE("writer: YAML keys are sorted, as `accelerate config` writes them") {
@@ -135,17 +128,12 @@ TEST_CASE("write_file: writes complete files, and replaces an existing one only 
   const test::TemporaryFolder folder;
   const auto path = folder.path() / "config.yaml";
   write_file(path, "a: 1\n", Overwrite::no);
-  CHECK(text_of(path) == "a: 1\n");
-  try {
-    write_file(path, "a: 2\n", Overwrite::no);
-    FAIL("an existing file was overwritten");
-  } catch (const Error& error) {
-    CHECK(error.code() == Errc::config);
-    CHECK(test::contains(error.what(), path.string() + " exists"));
-  }
-  CHECK(text_of(path) == "a: 1\n");
+  CHECK(test::file_text(path) == "a: 1\n");
+  CHECK(test::contains(test::refusal([&] { write_file(path, "a: 2\n", Overwrite::no); }),
+                       path.string() + " exists"));
+  CHECK(test::file_text(path) == "a: 1\n");
   write_file(path, "a: 2\n", Overwrite::yes);
-  CHECK(text_of(path) == "a: 2\n");
+  CHECK(test::file_text(path) == "a: 2\n");
   CHECK_THROWS_AS(write_file(folder.path() / "no" / "f", "", Overwrite::no), Error);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()), {}) == 1);
 }

@@ -9,8 +9,6 @@
 #include <sys/un.h>
 
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -52,11 +50,6 @@ inline Outcome run_daemon(std::vector<std::string> flags, const Variables& varia
   Daemon daemon(std::move(flags), variables);
   const int status = daemon.wait();
   return {status, daemon.out(), daemon.err()};
-}
-
-inline std::string text_of(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 inline sockaddr_un unix_address(const std::string& path) {

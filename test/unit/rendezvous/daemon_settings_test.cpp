@@ -1,4 +1,5 @@
 #include "daemon.hpp"
+#include "support/text.hpp"
 
 namespace acc::rendezvous {
 namespace {
@@ -155,7 +156,7 @@ TEST_CASE("a variable that is not a setting causes a warning") {
 }
 
 TEST_CASE("--help and docs/rendezvous.md contain every setting") {
-  const std::string document = test::text_of(ACC_SOURCE_DIR "/docs/rendezvous.md");
+  const std::string document = acc::test::file_text(ACC_SOURCE_DIR "/docs/rendezvous.md");
   const std::string table = run_daemon({"--print_settings_table"}).out;
   CHECK(contains(table, "| `port` |"));
   CHECK_MESSAGE(contains(document, table), "docs/rendezvous.md must contain:\n", table);

@@ -1,6 +1,7 @@
 #include "daemon.hpp"
 
 #include "rounds/messages.hpp"
+#include "support/text.hpp"
 
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -191,7 +192,7 @@ TEST_CASE("a file that is not a socket is left alone") {
   Daemon daemon({"--host", socket.host()});
   CHECK(daemon.wait() == 1);
   CHECK_MESSAGE(contains(daemon.err(), "a file, which is not a socket"), daemon.err());
-  CHECK(test::text_of(socket.path()) == "mine");
+  CHECK(acc::test::file_text(socket.path()) == "mine");
 }
 
 TEST_CASE("the port file exists only while the daemon serves") {
@@ -200,11 +201,11 @@ TEST_CASE("the port file exists only while the daemon serves") {
   std::ofstream(path) << "127.0.0.1:1\n";  // left behind by a killed daemon
   Daemon daemon({"--port", "0", "--port_file", path});
   const std::uint16_t port = daemon.port();
-  CHECK(test::text_of(path) == "127.0.0.1:" + std::to_string(port) + "\n");
+  CHECK(acc::test::file_text(path) == "127.0.0.1:" + std::to_string(port) + "\n");
 
   Daemon second({"--port", std::to_string(port), "--port_file", path});
   CHECK(second.wait() == 1);
-  CHECK(contains(test::text_of(path), std::to_string(port)));
+  CHECK(contains(acc::test::file_text(path), std::to_string(port)));
 
   daemon.signal(SIGTERM);
   CHECK(daemon.wait() == 0);

@@ -1,8 +1,9 @@
 #pragma once
 
-#include "acc/base/error.hpp"
 #include "acc/rendezvous/server.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "support/errors.hpp"
+#include "support/text.hpp"
 #include "wire/frames.hpp"
 
 #include <boost/asio/co_spawn.hpp>
@@ -32,6 +33,8 @@
 
 namespace acc::rendezvous::test {
 
+using acc::test::contains;
+using acc::test::error_of;
 using namespace std::chrono_literals;
 
 /// Upper bound of waits for events that must happen; a test that passes does not take that long.
@@ -200,20 +203,5 @@ class RawClient {
   boost::asio::generic::stream_protocol::socket socket_{io_};
   bool closed_ = false;
 };
-
-/// Returns the message of the acc::Error that `call` throws, with its code in front.
-template <typename Call>
-std::string error_of(Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return std::string(to_string(error.code())) + ": " + error.what();
-  }
-  return "no error";
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 }  // namespace acc::rendezvous::test

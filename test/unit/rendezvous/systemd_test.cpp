@@ -1,4 +1,5 @@
 #include "daemon.hpp"
+#include "support/text.hpp"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -49,7 +50,7 @@ TEST_CASE("the service manager receives READY, STATUS and STOPPING") {
   const std::string port_file = folder.path() / "port";
   Daemon daemon({"--port", "0", "--port_file", port_file}, {{"NOTIFY_SOCKET", manager.path()}});
   CHECK(manager.hear("READY=1") == "READY=1\nSTATUS=jobs 0, connections 0, keys 0");
-  const std::string address = test::text_of(port_file);  // complete when READY arrives
+  const std::string address = acc::test::file_text(port_file);  // complete when READY arrives
   RawClient client(static_cast<std::uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
   client.send(validate());
   client.replies(0);

@@ -2,26 +2,21 @@
 #include "collectives/recorded_group.hpp"
 #include "collectives/solo/solo_group.hpp"
 #include "device/cpu_device.hpp"
+#include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <fstream>
-#include <iterator>
 #include <random>
 
 using namespace acc::flight;
 using acc::test::TemporaryFolder;
 
 namespace {
-
-std::string bytes_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 std::string path_in(const TemporaryFolder& folder) {
   return (folder.path() / "flight_record").string();
@@ -109,7 +104,7 @@ TEST_CASE("a file with any content is read safely") {
       recorder.ended(recorder.call(world, "all_gather", 8), State::done);
     }
   }
-  const std::string good = bytes_of(path_in(folder));
+  const std::string good = acc::test::file_text(path_in(folder));
   REQUIRE(decode(good));
   for (const std::size_t size : {std::size_t{0}, std::size_t{7}, good.size() - 1}) {
     CHECK_FALSE(decode(std::string_view(good).substr(0, size)));
@@ -146,13 +141,8 @@ TEST_CASE("the error of a failed collective names its purpose once") {
   const auto solo = std::make_shared<acc::collectives::SoloGroup>(
       acc::collectives::GroupSpec{.name = "world", .ranks = {0}}, cpu);
   const auto group = acc::collectives::record_group(solo, recorder, "world", {0});
-  const auto message = [&](const auto& run) -> std::string {
-    try {
-      run();
-    } catch (const acc::Error& error) {
-      return error.what();
-    }
-    return "";
+  const auto message = [](const auto& run) {
+    return acc::test::refusal(run, {acc::Errc::collective});
   };
   std::vector<float> data(4);
   const auto gather = [&] { group->all_gather(data.data(), data.data(), 16)->wait(); };

@@ -1,12 +1,13 @@
 // A foreign process on the machine, a store that it can write, or a faulty rank must not be able to
 // do more to a group than to end it with an error that says what happened.
-#include "acc/base/error.hpp"
 #include "acc/base/token.hpp"
 #include "acc/rendezvous/hash_store.hpp"
 #include "collectives/device_route.hpp"
 #include "collectives/gloo/gloo_group.hpp"
 #include "collectives/keyed_hash.hpp"
 #include "collectives/shm/shm_group.hpp"
+#include "support/errors.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -31,6 +32,8 @@ using acc::Errc;
 using acc::Error;
 using acc::UniqueFd;
 using acc::rendezvous::HashStore;
+using acc::test::contains;
+using acc::test::thrown_by;
 
 namespace {
 
@@ -53,22 +56,8 @@ GroupSpec spec_of(int rank, int size, acc::rendezvous::Store& store,
   return spec;
 }
 
-/// Returns the error that `body` throws; Errc::internal with "no error" if it throws none.
-Error error_of(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error;
-  }
-  return {Errc::internal, "no error"};
-}
-
-std::future<Error> error_later(std::function<void()> body) {
-  return std::async(std::launch::async, [body = std::move(body)] { return error_of(body); });
-}
-
-bool contains(const Error& error, const std::string& text) {
-  return std::string(error.what()).find(text) != std::string::npos;
+std::future<std::optional<Error>> error_later(std::function<void()> body) {
+  return std::async(std::launch::async, [body = std::move(body)] { return thrown_by(body); });
 }
 
 /// A local socket made by a foreign process.
@@ -200,11 +189,11 @@ TEST_CASE("a forged store key does not give access to another process's memory")
     CAPTURE(planted.substr(0, 50));
     HashStore store;
     store.set(kKey, planted);
-    const Error error = error_of([&] { ShmGroup(spec_of(1, 2, store), true); });
+    const Error error = thrown_by([&] { ShmGroup(spec_of(1, 2, store), true); }).value();
     CAPTURE(std::string(error.what()));
     CHECK(error.code() == Errc::protocol);
-    CHECK(contains(error, kKey));
-    CHECK(contains(error, expected));
+    CHECK(contains(error.what(), kKey));
+    CHECK(contains(error.what(), expected));
   }
 }
 
@@ -224,10 +213,10 @@ TEST_CASE("a server of another user is not rank 0") {
   stranger.await_ready();
   HashStore store;
   store.set(kKey, name);
-  const Error error = error_of([&] { ShmGroup(spec_of(1, 2, store), true); });
+  const Error error = thrown_by([&] { ShmGroup(spec_of(1, 2, store), true); }).value();
   CAPTURE(std::string(error.what()));
   CHECK(error.code() == Errc::protocol);
-  CHECK(contains(error, "names a local socket of user 65534"));
+  CHECK(contains(error.what(), "names a local socket of user 65534"));
 }
 
 TEST_CASE("a server without the secret is not rank 0") {
@@ -236,16 +225,16 @@ TEST_CASE("a server without the secret is not rank 0") {
     GroupSpec spec = spec_of(0, 2, store, kWrongSecret);
     const DescriptorLinks links(spec);
   });
-  const Error error = error_of([&] { ShmGroup(spec_of(1, 2, store), true); });
+  const Error error = thrown_by([&] { ShmGroup(spec_of(1, 2, store), true); }).value();
   CAPTURE(std::string(error.what()));
   CHECK(error.code() == Errc::protocol);
-  CHECK(contains(error, "did not prove that it is rank 0 of shm[0,1]"));
+  CHECK(contains(error.what(), "did not prove that it is rank 0 of shm[0,1]"));
   std::thread([&] {  // a rank with the same wrong secret, so that the false rank 0 stops waiting
-    const Error ended = error_of([&] {
+    const auto ended = thrown_by([&] {
       GroupSpec spec = spec_of(1, 2, store, kWrongSecret);
       const DescriptorLinks links(spec);
     });
-    CHECK(contains(ended, "no error"));
+    CHECK_FALSE(ended.has_value());
   })
       .join();
   stranger.wait();
@@ -253,7 +242,7 @@ TEST_CASE("a server without the secret is not rank 0") {
 
 TEST_CASE("foreign connections to rank 0's socket get nothing, and the group is made anyway") {
   HashStore store;
-  std::vector<std::future<Error>> ranks;
+  std::vector<std::future<std::optional<Error>>> ranks;
   const auto start = [&](int rank) {
     ranks.push_back(error_later([&store, rank] {
       ShmGroup group(spec_of(rank, 3, store), true);
@@ -283,16 +272,15 @@ TEST_CASE("foreign connections to rank 0's socket get nothing, and the group is 
     CHECK(StrangeSocket(name).connects());
   }
   for (const int rank : {1, 2}) {  // also as a rank that has joined
-    const Error error = error_of([&] {
-      const GroupSpec spec = spec_of(rank, 3, store, kWrongSecret);
-      const DescriptorLinks links(spec);
-    });
-    CHECK(contains(error, "did not prove"));
+    const Error error = thrown_by([&] {
+                          const GroupSpec spec = spec_of(rank, 3, store, kWrongSecret);
+                          const DescriptorLinks links(spec);
+                        }).value();
+    CHECK(contains(error.what(), "did not prove"));
   }
   start(2);
   for (auto& rank : ranks) {
-    const Error error = rank.get();
-    CHECK(error.what() == std::string("no error"));
+    CHECK_FALSE(rank.get().has_value());
   }
 }
 
@@ -303,12 +291,12 @@ TEST_CASE("a rank identifies itself once, with a rank of the group") {
     auto leader = error_later([&] { ShmGroup(spec_of(0, 2, store), true); });
     GroupSpec claims = spec_of(1, 2, store);
     claims.rank = rank == 0 ? -1'000 : rank;  // rank 0 would listen itself
-    const Error error = error_of([&] { const DescriptorLinks links(claims); });
+    const Error error = thrown_by([&] { const DescriptorLinks links(claims); }).value();
     CHECK(error.code() == Errc::protocol);
-    CHECK(contains(error, "refused this process"));
+    CHECK(contains(error.what(), "refused this process"));
     auto good = error_later([&] { ShmGroup(spec_of(1, 2, store), true); });
-    CHECK(good.get().what() == std::string("no error"));
-    CHECK(leader.get().what() == std::string("no error"));
+    CHECK_FALSE(good.get().has_value());
+    CHECK_FALSE(leader.get().has_value());
   }
 }
 
@@ -321,11 +309,12 @@ TEST_CASE("a rank that ends before the group is made is named on rank 0 and the 
     const GroupSpec leaves = spec_of(1, 4, store);
     const DescriptorLinks leaving(leaves);
   }
-  for (const Error& error : {leader.get(), error_of([&] { UniqueFd none = waiting.take(1); })}) {
+  for (const Error& error :
+       {leader.get().value(), thrown_by([&] { UniqueFd none = waiting.take(1); }).value()}) {
     CAPTURE(std::string(error.what()));
     CHECK(error.code() == Errc::collective);
     CHECK(error.rank() == 1);
-    CHECK(contains(error, "rank 1 (pid "));
+    CHECK(contains(error.what(), "rank 1 (pid "));
   }
 }
 
@@ -334,7 +323,7 @@ TEST_CASE("a rank that does not join is named on rank 0 and the others") {
   GroupSpec impatient = spec_of(0, 3, store);
   impatient.timeout = std::chrono::milliseconds(1);
   auto leader = error_later([&] { ShmGroup(impatient, true); });
-  CHECK(leader.get().rank() == 1);
+  CHECK(leader.get().value().rank() == 1);
 }
 
 TEST_CASE("only sealed memory of the expected size is mapped") {
@@ -369,10 +358,10 @@ TEST_CASE("only sealed memory of the expected size is mapped") {
     const GroupSpec spec = spec_of(0, 2, store);
     const DescriptorLinks leader(spec);
     leader.give(row.fd.get(), row.said);
-    const Error error = victim.get();
+    const Error error = victim.get().value();
     CAPTURE(std::string(error.what()));
     CHECK(error.code() == Errc::protocol);
-    CHECK(contains(error, "shared memory"));
+    CHECK(contains(error.what(), "shared memory"));
   }
   std::fclose(file);
   HashStore store;
@@ -380,7 +369,7 @@ TEST_CASE("only sealed memory of the expected size is mapped") {
   const GroupSpec spec = spec_of(0, 2, store);
   const DescriptorLinks leader(spec);
   leader.give(memory_file(good, kAll).get(), good);
-  CHECK(rank.get().what() == std::string("no error"));
+  CHECK_FALSE(rank.get().has_value());
 }
 
 TEST_CASE("with any input that a rank announces, its peers access only that input") {
@@ -422,12 +411,12 @@ TEST_CASE("with any input that a rank announces, its peers access only that inpu
     OpDescriptor bad = good;
     row.change(bad);
     rank.post(bad, bad.sequence != 0 ? std::optional(bad.sequence) : std::nullopt);
-    const Error error = victim.get();
+    const Error error = victim.get().value();
     CAPTURE(std::string(error.what()));
     CHECK(error.code() == Errc::collective);
     // If two ranks issue different calls, neither can know which one is wrong.
-    CHECK(error.rank() == (contains(error, "differs") ? std::nullopt : std::optional(1)));
-    CHECK(contains(error, "rank 1"));
+    CHECK(error.rank() == (contains(error.what(), "differs") ? std::nullopt : std::optional(1)));
+    CHECK(contains(error.what(), "rank 1"));
   }
 }
 
@@ -442,7 +431,7 @@ TEST_CASE(
   rank.head().abort_text.fill('x');
   rank.head().abort_rank = 1'234'567;
   rank.head().abort_state.store(2);
-  const Error error = victim.get();
+  const Error error = victim.get().value();
   CHECK(error.what() == std::string(kAbortText, 'x'));
   CHECK_FALSE(error.rank().has_value());
 }
@@ -464,10 +453,10 @@ TEST_CASE("an invalid Gloo address is an error that names its key") {
     HashStore store;
     store.set("world/gloo/rank_1", "host");
     store.set("world/gloo/1", planted);
-    const Error error = error_of([&] { GlooGroup(spec_of(0, 2, store), "127.0.0.1"); });
+    const Error error = thrown_by([&] { GlooGroup(spec_of(0, 2, store), "127.0.0.1"); }).value();
     CAPTURE(std::string(error.what()));
     CHECK(error.code() == Errc::protocol);
-    CHECK(contains(error, "world/gloo/1"));
+    CHECK(contains(error.what(), "world/gloo/1"));
   }
 }
 
@@ -477,6 +466,6 @@ TEST_CASE("a rank's hardware description must have the expected form") {
   for (const char* planted :
        {"", "h\ng\n", "h\ng\nx\n1\n", "h\ng\n-1\n1\n", "h\ng\n1\n2\n", "h\ng\n99999999999\n1\n"}) {
     CAPTURE(std::string(planted));
-    CHECK(error_of([&] { decode_hardware(planted); }).code() == Errc::protocol);
+    CHECK(thrown_by([&] { decode_hardware(planted); }).value().code() == Errc::protocol);
   }
 }

@@ -6,12 +6,12 @@
 #include "convert/tiles.hpp"
 #include "files/crc32.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
 #include <atomic>
 #include <fstream>
-#include <iterator>
 #include <mutex>
 #include <set>
 
@@ -23,11 +23,6 @@ using acc::test::TemporaryFolder;
 namespace fs = std::filesystem;
 
 namespace {
-
-std::string content_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
 
 StoredTensor tensor_of(Shape shape, const std::vector<Box>& boxes) {
   StoredTensor tensor;
@@ -144,7 +139,7 @@ TEST_CASE("all files of an output get their names, or none does") {
   set.write(b, 0, std::as_bytes(std::span("1", 1)));
   CHECK(set.commit() == std::vector<fs::path>{out / "a", out / "b"});
   CHECK(names_in(out) == std::set<std::string>{"a", "b", "other"});
-  CHECK(content_of(out / "a") == "abcdef");
+  CHECK(acc::test::file_text(out / "a") == "abcdef");
 
   CHECK_THROWS_WITH_AS(OutputSet(folder.path() / "no" / "where"), doctest::Contains("no/where"),
                        acc::Error);
@@ -178,7 +173,7 @@ TEST_CASE("records with one checksum for several tiles are checked before they a
       const Result result = convert(stored, folder.path() / "whole", options);
       CHECK(result.tensors == 1);
       CHECK(result.nbytes == bytes.size());
-      CHECK(content_of(folder.path() / "whole" / "model.safetensors")
+      CHECK(acc::test::file_text(folder.path() / "whole" / "model.safetensors")
                 .ends_with(std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
       continue;
     }
