@@ -67,7 +67,7 @@ class ModuleNet {
     for (const Node& node : nodes_) {
       const auto use = node.unit->forward();
       for (const auto& [spec, handle] : node.parameters) {
-        all[node.unit->name() + "." + spec.name].assign(use[handle], use[handle] + spec.numel);
+        all[node.unit->name() + "." + spec.name] = values_of(use, handle, spec.numel);
       }
     }
     return all;
@@ -105,10 +105,8 @@ class ModuleNet {
     }
     for (const auto& [spec, handle] : nodes_[at].parameters) {
       const float* const weights = use[handle];
-      const Gradient to = use.grad(handle);
-      for (int i = 0; to.data != nullptr && i < spec.numel; ++i) {
-        to.data[i] = rule(rank, number, weights[i], i) + (to.beta == 0.0F ? 0.0F : to.data[i]);
-      }
+      write_gradient(use.grad(handle), spec.numel,
+                     [&](int i) { return rule(rank, number, weights[i], i); });
     }
   }
 

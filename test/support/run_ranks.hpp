@@ -23,6 +23,12 @@ struct Job {
   std::chrono::seconds timeout{60};
 };
 
+inline Job job_of(plugins::Strategy strategy, int world_size, int num_machines = 1) {
+  Job job{.world_size = world_size, .num_machines = num_machines};
+  job.sharding.strategy = strategy;
+  return job;
+}
+
 inline plugins::RuntimeSettings settings_of(const Job& job, int rank) {
   plugins::RuntimeSettings settings;
   const int local = job.world_size / job.num_machines;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "acc/runtime.hpp"
+
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -12,6 +14,20 @@ namespace acc::test {
 
 /// The parameters of a model by name.
 using Weights = std::map<std::string, std::vector<float>>;
+
+/// Returns the elements of a parameter in a scope.
+std::vector<float> values_of(const auto& use, Parameter parameter, int numel) {
+  return {use[parameter], use[parameter] + numel};
+}
+
+/// Writes rule(i) to element i of a gradient, or adds it to what is there. Does nothing for a
+/// frozen parameter.
+void write_gradient(const Gradient& to, int numel, const auto& rule) {
+  for (int i = 0; to.data != nullptr && i < numel; ++i) {
+    const float gradient = rule(i);
+    to.data[i] = to.beta == 0.0F ? gradient : to.data[i] + gradient;
+  }
+}
 
 /// Returns the largest absolute difference of two corresponding elements.
 inline double distance(const Weights& a, const Weights& b) {

@@ -244,9 +244,7 @@ std::vector<Plan> plans(int world) {
 }
 
 Job job_of(int world, const Plan& plan, MixedPrecision precision, int micro_steps) {
-  Job job;
-  job.world_size = world;
-  job.sharding.strategy = plan.strategy;
+  Job job = acc::test::job_of(plan.strategy, world);
   job.sharding.shard_size = plan.shard_size;
   job.sharding.hpz_partition_size = plan.hpz;
   job.sharding.reshard_size = plan.reshard;

@@ -112,8 +112,7 @@ struct Form {
 };
 
 Job job_of(int ranks, Strategy strategy, StateDictType type, int shard_size = 0) {
-  Job job{.world_size = ranks};
-  job.sharding.strategy = strategy;
+  Job job = acc::test::job_of(strategy, ranks);
   job.sharding.state_dict_type = type;
   job.sharding.shard_size = shard_size;
   job.sharding.ignored_modules = "own";

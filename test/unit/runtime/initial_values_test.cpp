@@ -2,6 +2,7 @@
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
 #include "support/temporary_folder.hpp"
+#include "support/weights.hpp"
 
 #include <doctest/doctest.h>
 
@@ -74,10 +75,8 @@ const std::vector<Placement> kPlacements = {
 };
 
 Job job_of(const Placement& placement, int world_size) {
-  Job job{.world_size = world_size,
-          .num_machines = placement.num_machines,
-          .copy_gathers = placement.copy_gathers};
-  job.sharding.strategy = placement.strategy;
+  Job job = acc::test::job_of(placement.strategy, world_size, placement.num_machines);
+  job.copy_gathers = placement.copy_gathers;
   return job;
 }
 
@@ -95,7 +94,7 @@ void with_unit(const Job& job, const Body& body) {
 std::vector<float> read(acc::Model& model, acc::Unit& unit, acc::Parameter parameter, int numel) {
   const auto guard = model.no_grad();
   const auto use = unit.forward();
-  return {use[parameter], use[parameter] + numel};
+  return acc::test::values_of(use, parameter, numel);
 }
 
 /// Number of elements that differ from `value_of(rank, element)`.
@@ -116,8 +115,7 @@ TEST_CASE("zero3_init: a rank computes only its shard, or the whole parameter an
     CAPTURE(sharded);
     Asked asked;
     std::mutex mutex;
-    Job job{.world_size = 3};
-    job.sharding.strategy = Strategy::full_shard;
+    Job job = acc::test::job_of(Strategy::full_shard, 3);
     job.sharding.zero3_init = sharded;
     with_unit(job, [&](acc::Runtime&, acc::Model& model, acc::Unit& unit, int rank) {
       const auto values = acc::normal(1.0F);

@@ -17,6 +17,7 @@ using acc::Error;
 using acc::plugins::Strategy;
 using acc::test::contains;
 using acc::test::Job;
+using acc::test::job_of;
 
 constexpr int kNumel = 32;
 
@@ -69,13 +70,6 @@ std::vector<std::optional<Said>> told(const Job& job,
     }
   });
   return all;
-}
-
-Job job_of(int world_size, int num_machines, Strategy strategy, int micro_steps = 1) {
-  Job job{.world_size = world_size, .num_machines = num_machines, .sharding = {}};
-  job.sharding.strategy = strategy;
-  job.sharding.gradient_accumulation_steps = micro_steps;
-  return job;
 }
 
 /// A program and the expected error of its optimizer step.
@@ -199,7 +193,8 @@ TEST_CASE("a step with a missing gradient is refused on every rank") {
       // ranks are at fault.
       const int at_fault = layout.machines == 1 ? layout.ranks - 1 : -1;
       const auto run = [&](bool allowed) {
-        const Job job = job_of(layout.ranks, layout.machines, layout.strategy, each.micro_steps);
+        Job job = job_of(layout.strategy, layout.ranks, layout.machines);
+        job.sharding.gradient_accumulation_steps = each.micro_steps;
         return told(job, [&](acc::Runtime& runtime) {
           Net net(runtime.model(0, {.unused_units = allowed}));
           auto optimizer = net.model.optimizer(acc::Sgd{});
@@ -230,7 +225,7 @@ TEST_CASE("a step with a missing gradient is refused on every rank") {
 }
 
 TEST_CASE("a step inside a scope is refused") {
-  const auto all = told(job_of(1, 1, Strategy::no_shard), [](acc::Runtime& runtime) {
+  const auto all = told(job_of(Strategy::no_shard, 1), [](acc::Runtime& runtime) {
     Net net(runtime.model());
     auto optimizer = net.model.optimizer(acc::Sgd{});
     const auto use = net.fc1.forward();
@@ -374,7 +369,7 @@ TEST_CASE("ranks that declare different models get an error with the differences
     for (const Row& row : rows) {
       CAPTURE(machines);
       CAPTURE(row.name);
-      const auto all = told(job_of(3, machines, Strategy::full_shard), [&](acc::Runtime& runtime) {
+      const auto all = told(job_of(Strategy::full_shard, 3, machines), [&](acc::Runtime& runtime) {
         auto model = runtime.rank() == 1 ? row.odd(runtime) : usual(runtime);
         model.optimizer(acc::Sgd{});
       });
@@ -406,7 +401,8 @@ TEST_CASE("checked accesses change no result") {
         CAPTURE(layout.copies);
         CAPTURE(to_string(precision));
         const auto train = [&](bool check) {
-          Job job = job_of(layout.ranks, layout.machines, strategy, 2);
+          Job job = job_of(strategy, layout.ranks, layout.machines);
+          job.sharding.gradient_accumulation_steps = 2;
           job.sharding.mixed_precision = precision;
           job.copy_gathers = layout.copies;
           if (strategy == Strategy::hybrid_shard) {

@@ -33,8 +33,8 @@ const std::vector<UnitSpec> kNet = {
 };
 
 Job job_of(Strategy strategy, int world_size = 2) {
-  Job job{.world_size = world_size, .copy_gathers = true};
-  job.sharding.strategy = strategy;
+  Job job = acc::test::job_of(strategy, world_size);
+  job.copy_gathers = true;
   return job;
 }
 

@@ -18,6 +18,7 @@ using acc::plugins::ShardingSettings;
 using acc::plugins::Strategy;
 using acc::test::distance;
 using acc::test::Job;
+using acc::test::values_of;
 using acc::test::Weights;
 
 constexpr int kMicroSteps = 3;
@@ -35,10 +36,9 @@ struct Net {
   }
 
   static void push(acc::Gradient to, const float* weights, float factor) {
-    for (int i = 0; i < kNumel; ++i) {
-      const float gradient = factor * (0.1F * weights[i] + std::sin(static_cast<float>(i)));
-      to.data[i] = to.beta == 0.0F ? gradient : to.data[i] + gradient;
-    }
+    acc::test::write_gradient(to, kNumel, [&](int i) {
+      return factor * (0.1F * weights[i] + std::sin(static_cast<float>(i)));
+    });
   }
 
   void micro_step(int rank, int number) {
@@ -62,10 +62,10 @@ struct Net {
     const auto guard = model.no_grad();
     Weights all;
     const auto outer = root.forward();
-    all["root"].assign(outer[whole], outer[whole] + kNumel);
+    all["root"] = values_of(outer, whole, kNumel);
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       const auto use = blocks[i]->forward();
-      all[blocks[i]->name()].assign(use[weights[i]], use[weights[i]] + kNumel);
+      all[blocks[i]->name()] = values_of(use, weights[i], kNumel);
     }
     return all;
   }
@@ -119,8 +119,7 @@ Seen train(const Job& job, int quiet) {
 }
 
 Job job_of(Strategy strategy, MixedPrecision precision = MixedPrecision::no) {
-  Job job{.world_size = 4, .num_machines = 2, .sharding = {}};
-  job.sharding.strategy = strategy;
+  Job job = acc::test::job_of(strategy, 4, 2);
   job.sharding.mixed_precision = precision;
   job.sharding.gradient_accumulation_steps = kMicroSteps;
   return job;

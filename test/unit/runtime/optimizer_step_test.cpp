@@ -28,6 +28,7 @@ using acc::plugins::ShardingSettings;
 using acc::plugins::Strategy;
 using acc::test::distance;
 using acc::test::Job;
+using acc::test::job_of;
 using acc::test::Weights;
 
 /// Returns the gradient of element `i` of a weight.
@@ -79,7 +80,7 @@ struct Net {
       const auto use = unit->forward();
       for (const Part& part : parts) {
         if (part.unit == unit) {
-          all[part.name].assign(use[part.handle], use[part.handle] + part.numel);
+          all[part.name] = acc::test::values_of(use, part.handle, part.numel);
         }
       }
     }
@@ -97,11 +98,8 @@ struct Net {
     for (const Part& part : parts) {
       if (part.unit == unit) {
         const float* weights = use[part.handle];
-        const acc::Gradient to = use.grad(part.handle);
-        for (int i = 0; i < part.numel; ++i) {
-          const float gradient = rule(part.name, i, weights[i]);
-          to.data[i] = to.beta == 0.0F ? gradient : to.data[i] + gradient;
-        }
+        acc::test::write_gradient(use.grad(part.handle), part.numel,
+                                  [&](int i) { return rule(part.name, i, weights[i]); });
       }
     }
   }
@@ -127,17 +125,11 @@ Result on_ranks(const Job& job, const std::function<Result(acc::Runtime&)>& body
   return result;
 }
 
-Job job_of(Strategy strategy, int world = 4, int machines = 2) {
-  Job job{.world_size = world, .num_machines = machines, .sharding = {}};
-  job.sharding.strategy = strategy;
-  return job;
-}
-
 std::vector<Job> jobs() {
-  std::vector<Job> all = {job_of(Strategy::no_shard, 1, 1), job_of(Strategy::full_shard, 3, 1)};
+  std::vector<Job> all = {job_of(Strategy::no_shard, 1), job_of(Strategy::full_shard, 3)};
   for (const Strategy strategy : {Strategy::no_shard, Strategy::shard_optimizer,
                                   Strategy::shard_grad_op, Strategy::hybrid_shard}) {
-    all.push_back(job_of(strategy));
+    all.push_back(job_of(strategy, 4, 2));
   }
   return all;
 }
@@ -198,7 +190,7 @@ TEST_CASE("sub_group_size cuts the step into tiles that change nothing") {
   for (const Expected& each : {Expected{0, 3}, Expected{1'000'000'000, 3}, Expected{40, 4},
                                Expected{16, 6}, Expected{3, 6}}) {
     CAPTURE(each.sub_group_size);
-    Job job = job_of(Strategy::full_shard, 2, 1);
+    Job job = job_of(Strategy::full_shard, 2);
     job.sharding.sub_group_size = each.sub_group_size;
     const auto weights = on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
       auto model = runtime.model();
@@ -219,7 +211,7 @@ TEST_CASE("sub_group_size cuts the step into tiles that change nothing") {
 }
 
 TEST_CASE("the configuration's optimizer and schedule") {
-  Job job = job_of(Strategy::full_shard, 2, 1);
+  Job job = job_of(Strategy::full_shard, 2);
   job.sharding.optimizer = {.type = "AdamW", .lr = 0.5, .weight_decay = 0.25};
   job.sharding.schedule = {.type = "WarmupDecayLR",
                            .warmup_max_lr = 0.1,
@@ -319,7 +311,7 @@ TEST_CASE("a non-finite gradient is used, skipped on all ranks, or raised with i
 }
 
 TEST_CASE("a sum over ranks that overflows is raised with its unit") {
-  Job job = job_of(Strategy::full_shard, 2, 1);
+  Job job = job_of(Strategy::full_shard, 2);
   job.sharding.nan_policy = NanPolicy::raise;
   CHECK_THROWS_WITH(on_ranks<int>(job,
                                   [&](acc::Runtime& runtime) {
@@ -395,22 +387,23 @@ TEST_CASE("clipping by value only, by norm only, and by the launcher's setting")
 }
 
 TEST_CASE("an infinite norm that no policy stops clips all gradients to zero, as in torch") {
-  const auto weights = on_ranks<Weights>(job_of(Strategy::full_shard), [&](acc::Runtime& runtime) {
-    auto model = runtime.model();
-    Net net(model);
-    auto optimizer = model.optimizer(acc::Sgd{.lr = 1.0});
-    optimizer.set_clip_norm(1.0);
-    const Weights before = net.read(model);
-    net.micro_step([](const std::string& name, int i, float) {
-      return name == "head" && i == 20 ? kInfinity : 1.0F;
-    });
-    optimizer.step();
-    Weights after = net.read(model);
-    CHECK(std::isnan(after.at("head")[20]));
-    after.at("head")[20] = before.at("head")[20];
-    CHECK(distance(before, after) == 0.0);
-    return after;
-  });
+  const auto weights =
+      on_ranks<Weights>(job_of(Strategy::full_shard, 4, 2), [&](acc::Runtime& runtime) {
+        auto model = runtime.model();
+        Net net(model);
+        auto optimizer = model.optimizer(acc::Sgd{.lr = 1.0});
+        optimizer.set_clip_norm(1.0);
+        const Weights before = net.read(model);
+        net.micro_step([](const std::string& name, int i, float) {
+          return name == "head" && i == 20 ? kInfinity : 1.0F;
+        });
+        optimizer.step();
+        Weights after = net.read(model);
+        CHECK(std::isnan(after.at("head")[20]));
+        after.at("head")[20] = before.at("head")[20];
+        CHECK(distance(before, after) == 0.0);
+        return after;
+      });
   CHECK(weights.size() == 4);
 }
 
@@ -456,9 +449,10 @@ TEST_CASE(
   const std::vector<acc::ParameterGroup> others = {
       {.name = "a", .parameters = {"embedding"}, .lr = 0.01, .weight_decay = 0.5},
       {.name = "b", .parameters = {"layer.*"}, .lr = 0.01, .weight_decay = 0.5}};
-  const Outcome unbroken = run(job_of(Strategy::full_shard), {0, 6, groups, false});
-  run(job_of(Strategy::full_shard), {0, 3, groups, true});
-  for (const Job& job : {job_of(Strategy::full_shard), job_of(Strategy::shard_optimizer, 3, 1)}) {
+  const Outcome unbroken = run(job_of(Strategy::full_shard, 4, 2), {0, 6, groups, false});
+  run(job_of(Strategy::full_shard, 4, 2), {0, 3, groups, true});
+  for (const Job& job :
+       {job_of(Strategy::full_shard, 4, 2), job_of(Strategy::shard_optimizer, 3)}) {
     const Outcome resumed = run(job, {3, 6, others, false});
     CHECK(distance(unbroken.weights, resumed.weights) < 2e-6);
     for (int i = 0; i < 3; ++i) {
@@ -511,17 +505,18 @@ TEST_CASE("with fp16 gradients are divided by the loss scale, and every rank ski
   };
   const acc::test::TemporaryFolder folder;
   const std::string checkpoint = (folder.path() / "checkpoint").string();
-  const Weights expected = on_ranks<Weights>(job_of(Strategy::no_shard), [](acc::Runtime& runtime) {
-    auto model = runtime.model();
-    Net net(model);
-    auto optimizer = model.optimizer(acc::Sgd{.lr = 0.1});
-    optimizer.set_clip_norm(2.0);
-    for (const int step : {0, 3, 4, 5}) {
-      net.micro_step([&](const std::string&, int i, float) { return wave(i, step); });
-      optimizer.step();
-    }
-    return net.read(model);
-  });
+  const Weights expected =
+      on_ranks<Weights>(job_of(Strategy::no_shard, 4, 2), [](acc::Runtime& runtime) {
+        auto model = runtime.model();
+        Net net(model);
+        auto optimizer = model.optimizer(acc::Sgd{.lr = 0.1});
+        optimizer.set_clip_norm(2.0);
+        for (const int step : {0, 3, 4, 5}) {
+          net.micro_step([&](const std::string&, int i, float) { return wave(i, step); });
+          optimizer.step();
+        }
+        return net.read(model);
+      });
   for (const Case& each : {Case{{.initial_scale_power = 3, .window = 2}, {8, 8, 4, 2, 2, 4, 4}},
                            Case{{.rule = LossScaleRule::deepspeed,
                            .initial_scale_power = 3,

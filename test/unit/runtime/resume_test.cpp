@@ -17,6 +17,7 @@ using acc::plugins::ShardingSettings;
 using acc::plugins::Strategy;
 using acc::test::distance;
 using acc::test::Job;
+using acc::test::values_of;
 using acc::test::Weights;
 
 /// Sizes that no number of ranks divides, a frozen and a tied parameter. The gradients depend only
@@ -36,10 +37,9 @@ struct Net {
       auto use = layer.forward();
     }
     const auto push = [step](acc::Gradient to, const float* weights, int numel, float factor) {
-      for (int i = 0; i < numel; ++i) {
-        const float gradient = factor * (weights[i] + std::sin(static_cast<float>(i + 5 * step)));
-        to.data[i] = to.beta == 0.0F ? gradient : to.data[i] + gradient;
-      }
+      acc::test::write_gradient(to, numel, [&](int i) {
+        return factor * (weights[i] + std::sin(static_cast<float>(i + 5 * step)));
+      });
     };
     auto whole = root.backward();
     {
@@ -53,11 +53,9 @@ struct Net {
     const auto guard = model.no_grad();
     const auto whole = root.forward();
     const auto use = layer.forward();
-    Weights all;
-    all["embedding"].assign(whole[embedding], whole[embedding] + 39);
-    all["weight"].assign(use[weight], use[weight] + 77);
-    all["fixed"].assign(use[fixed], use[fixed] + 3);
-    return all;
+    return {{"embedding", values_of(whole, embedding, 39)},
+            {"weight", values_of(use, weight, 77)},
+            {"fixed", values_of(use, fixed, 3)}};
   }
 
   acc::Unit& root;

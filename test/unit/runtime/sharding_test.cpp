@@ -57,10 +57,9 @@ struct Oddities {
 
   /// An artificial gradient that depends on the weights, the rank, the step and the element.
   static void push(acc::Gradient to, const float* weights, int numel, float factor) {
-    for (int i = 0; i < numel; ++i) {
-      const float gradient = factor * (0.1F * weights[i] + std::sin(static_cast<float>(i)));
-      to.data[i] = to.beta == 0.0F ? gradient : to.data[i] + gradient;
-    }
+    acc::test::write_gradient(to, numel, [&](int i) {
+      return factor * (0.1F * weights[i] + std::sin(static_cast<float>(i)));
+    });
   }
 
   void micro_step(int rank, int step) {
@@ -111,7 +110,7 @@ Weights read_all(acc::Model& model, Oddities& net) {
   const auto guard = model.no_grad();
   Weights all;
   const auto copy = [&](const auto& use, const char* name, acc::Parameter p, int numel) {
-    all[name].assign(use[p], use[p] + numel);
+    all[name] = acc::test::values_of(use, p, numel);
   };
   const auto root = net.root.forward();
   copy(root, "embedding", net.embedding, 39);
