@@ -4,7 +4,7 @@
 #ifdef __SANITIZE_THREAD__
 /// Races that the thread sanitizer must not report. std::regex fills a cache of the locale without
 /// synchronization; all threads write the same values (GCC bug 77704).
-extern "C" const char* __tsan_default_suppressions() {
+extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
   return "race:std::ctype<char>::narrow\n";
 }
 #endif
