@@ -77,7 +77,7 @@ Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
     throw Error(Errc::protocol, "the rendezvous server is shutting down: it accepts no new job");
   }
   make_room(Agents::bytes_of(enter.machine) + Membership::bytes_to_found(enter));
-  jobs_.push_back({enter.run_id, Membership(enter.run_id, enter.terms, enter.times)});
+  jobs_.push_back({num_created_++, enter.run_id, Membership(enter.run_id, enter.terms, enter.times)});
   const JobRef job = std::prev(jobs_.end());
   by_due_.insert(job);
   by_run_id_.insert_or_assign(enter.run_id, job);

@@ -46,6 +46,7 @@ class Jobs {
 
  private:
   struct Job {
+    std::uint64_t number = 0;  // jobs are numbered in order of creation
     std::string run_id;
     Membership membership;
     std::size_t bytes = 0;       // its part of Jobs::bytes_
@@ -54,9 +55,10 @@ class Jobs {
     bool is_refusing = false;    // it is counted in Jobs::num_refusing_
   };
   using JobRef = std::list<Job>::iterator;
+  /// Jobs with the same deadline are in order of creation. Addresses would differ between runs.
   struct ByDue {
     bool operator()(JobRef a, JobRef b) const {
-      return std::pair(a->due, &*a) < std::pair(b->due, &*b);
+      return std::pair(a->due, a->number) < std::pair(b->due, b->number);
     }
   };
 
@@ -77,6 +79,7 @@ class Jobs {
   std::set<JobRef, ByDue> by_due_;                // every job; the earliest deadline first
   std::deque<JobRef> remembered_;  // finished jobs, kept to refuse late machines; oldest first
   std::optional<JobRef> served_;   // job whose launcher runs this server; none in the daemon
+  std::uint64_t num_created_ = 0;
   std::size_t num_refusing_ = 0;
   bool is_closed_ = false;
   std::size_t bytes_ = 0;
