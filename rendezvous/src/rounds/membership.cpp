@@ -105,7 +105,7 @@ Time Membership::next_deadline() const {
   if (phase_ == Phase::refused) {
     next = std::min(next, refuses_until_);
   }
-  if (phase_ == Phase::over && agents_.empty() && is_elastic()) {
+  if (phase_ == Phase::over && agents_.empty() && refuses_late_) {
     next = std::min(next, over_since_ + times_.close);
   }
   return next == Time::max() ? next : next + stalled_;  // all times above are less stalled_
@@ -115,7 +115,7 @@ bool Membership::gives_way(Time now) const {
   now -= stalled_;
   return phase_ == Phase::refused
              ? now >= refuses_until_
-             : phase_ == Phase::over && (!is_elastic() || now >= over_since_ + times_.close);
+             : phase_ == Phase::over && (!refuses_late_ || now >= over_since_ + times_.close);
 }
 
 bool Membership::gives_way_to(const Enter& enter, Time now) const {
@@ -167,7 +167,7 @@ void Membership::go_on() {
     gather();
   }
   if (phase_ == Phase::refused && now_ >= refuses_until_) {
-    phase_ = Phase::gathering;  // without agents: is_forgotten, so a new job can begin
+    phase_ = Phase::over;
   }
 }
 

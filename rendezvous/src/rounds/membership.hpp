@@ -43,7 +43,7 @@ using Outbox = std::vector<OutgoingMessage>;
 ///   or is over.
 /// - over: the job has ended. An elastic job refuses late machines for JobTimes::close.
 /// - refused: machines disagreed before the first round. All of them, also those that connect
-///   later, are sent the reason.
+///   later, are sent the reason. When all have been, or after JobTimes::close, the job is over.
 ///
 /// Invariants: rounds do not overlap; all machines of a round receive the same Round except for
 /// their rank; a connected agent is in a round, waits for a place, or has been told why not.
@@ -197,6 +197,7 @@ class Membership {
 
   // Phases over and refused.
   Time over_since_{};
+  bool refuses_late_ = false;  // phase over: late machines are refused for JobTimes::close
 
   // Phase refused.
   std::string refusal_;          // the reason that every machine is sent

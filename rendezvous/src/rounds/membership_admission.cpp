@@ -139,7 +139,7 @@ void Membership::refuse(AgentId newcomer, const Machine& machine) {
   refuses_until_ =
       over_since_ + (all_came ? std::min(times_.close, times_.heartbeat) : times_.close);
   if (num_places_refused() >= wanted) {
-    phase_ = Phase::gathering;  // without agents: is_forgotten, so the next machine starts a job
+    phase_ = Phase::over;
   }
 }
 

@@ -318,6 +318,7 @@ void Membership::settle_without_the_slow() {
 void Membership::finish(RoundResult round_result) {
   phase_ = Phase::over;
   over_since_ = now_;
+  refuses_late_ = is_elastic();
   // Frees what a finished job does not need: terms to compare and reports.
   founding_bytes_ -= bytes_of(terms_.agreed);
   terms_.agreed = {};

@@ -209,6 +209,30 @@ TEST_CASE_FIXTURE(Static,
   world.heard<Welcome>(14);
 }
 
+TEST_CASE_FIXTURE(Static, "machines that are started again after a refusal form a new job") {
+  enter({0, 1});
+  world.say(1, End{{.cause = Cause::stop}});  // stays connected until the end of the test
+  Enter other = introduction(1);
+  other.terms.num_processes = 5;
+  world.say(9, other);
+  CHECK(contains(world.heard<Dropped>(9).reason, "with --num_processes 5"));
+  SUBCASE("all machines were told") {
+    world.say(10, introduction(2));
+    CHECK(world.heard<Dropped>(10).why == Why::config);
+  }
+  SUBCASE("after the close time") {
+    world.wait(30s, {1});
+  }
+  CHECK(world.num_jobs() == 1);
+  terms.num_processes = 6;  // not the number that the first machine of the refused job had
+  for (const AgentId agent : {20, 21, 22}) {
+    Enter again = introduction(agent);
+    again.machine.machine_rank = static_cast<int>(agent) - 20;
+    world.say(agent, again);
+  }
+  formed({20, 21, 22});
+}
+
 TEST_CASE_FIXTURE(Fixture, "the agreed settings must be equal on all machines") {
   const std::string x(200, 'x');
   const struct {
