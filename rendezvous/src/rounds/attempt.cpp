@@ -39,13 +39,6 @@ void Attempt::report(int rank, Report report) {
   stop_waiting(member);
 }
 
-void Attempt::forget_reports() {
-  for (Member& member : members_) {
-    std::string().swap(member.report);  // clear() would keep the memory
-  }
-  failed_bytes_ = other_bytes_ = 0;
-}
-
 void Attempt::lose(int rank) {
   stop_waiting(members_.at(index(rank)));
 }

@@ -15,7 +15,6 @@ namespace acc::rendezvous::rounds {
 /// at least 64 KiB. Reports of failed machines have priority.
 class Attempt {
  public:
-  Attempt() = default;
   /// `members` are in order of machine rank.
   explicit Attempt(const std::vector<Agent*>& members);
 
@@ -35,8 +34,6 @@ class Attempt {
   /// Returns the machine reports in order of machine rank, for the round result. If they do not all
   /// fit, those of failed machines are chosen first.
   [[nodiscard]] std::vector<ReportedMachine> words() const;
-  /// Frees the reports after the round result has been sent.
-  void forget_reports();
 
   /// Estimated memory, in bytes.
   [[nodiscard]] std::size_t bytes() const noexcept {

@@ -25,13 +25,12 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
     found = by_agent_.emplace(agent, job_of(*enter, now)).first;
   }
   const JobRef job = found->second;
-  // The order matters: `fit` before the message is stored, `beside` before the event is processed,
-  // `attended` after it, when the job may be forgotten.
+  // The order matters: `fit` before the message is stored, `attended` after the event, when the job
+  // may be forgotten.
   fit(message);
   const std::size_t first_letter = out.size();
   const bool leaves = std::holds_alternative<Leave>(message);
-  job->membership.look_beside(beside(job));
-  job->membership.receive(agent, std::move(message), now, out);
+  job->membership.receive(agent, std::move(message), beside(job), now, out);
   if (leaves) {
     by_agent_.erase(agent);
   }
@@ -46,8 +45,7 @@ void Jobs::lose(AgentId agent, const std::string& why, Time now, Outbox& out) {
   const JobRef job = found->second;
   by_agent_.erase(found);
   const std::size_t first_letter = out.size();
-  job->membership.look_beside(beside(job));
-  job->membership.lose(agent, why, now, out);
+  job->membership.lose(agent, why, beside(job), now, out);
   attended(job, now, out, first_letter);
 }
 
@@ -56,8 +54,7 @@ void Jobs::pass(Time now, Outbox& out) {
   while (next_deadline() <= now) {
     const JobRef job = *by_due_.begin();
     const std::size_t first_letter = out.size();
-    job->membership.look_beside(beside(job));
-    job->membership.pass(now, out);
+    job->membership.pass(beside(job), now, out);
     attended(job, now, out, first_letter);
   }
 }
@@ -77,7 +74,7 @@ Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
     throw Error(Errc::protocol, "the rendezvous server is shutting down: it accepts no new job");
   }
   make_room(Agents::bytes_of(enter.machine) + Membership::bytes_to_found(enter));
-  jobs_.push_back({num_created_++, enter.run_id, Membership(enter.run_id, enter.terms, enter.times)});
+  jobs_.push_back({num_created_++, enter.run_id, Membership(enter)});
   const JobRef job = std::prev(jobs_.end());
   by_due_.insert(job);
   by_run_id_.insert_or_assign(enter.run_id, job);

@@ -12,6 +12,7 @@
 #include <set>
 #include <string>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 namespace acc::rendezvous::rounds {
@@ -30,20 +31,80 @@ struct OutgoingMessage {
 /// Messages that the server must send, in this order.
 using Outbox = std::vector<OutgoingMessage>;
 
+/// The phases of a job, each with the state that exists only in that phase. See Membership.
+namespace phase {
+
+struct Gathering {
+  /// Fewer machines wait than a round needs.
+  struct Shortage {
+    Time since;
+    int most_waiting = 0;  ///< largest number of waiting machines since then
+  };
+  /// Enough machines wait. Others may join until then.
+  struct LastCall {
+    Time until;
+  };
+
+  bool is_first = true;         ///< this server has formed no round of the job
+  bool needs_last_call = true;  ///< false after a round: its machines form the next one at once
+  /// monostate: enough machines wait, but some of the last round have not rejoined yet.
+  std::variant<std::monostate, Shortage, LastCall> wait{};
+};
+
+struct InRound {
+  /// The attempt has ended: all machines must stop their workers and report.
+  struct Ending {
+    AttemptEnd end;
+    bool uses_restart = false;  ///< the restart counts towards Terms::max_restarts
+    Time settle_by;             ///< limit of the last report
+  };
+
+  Attempt attempt;
+  std::optional<Ending> ending{};
+  bool is_force_stopped = false;  ///< the force stop was sent to all machines
+
+  [[nodiscard]] bool is_running() const { return !ending; }
+};
+
+struct Refused {
+  /// Host, machine rank, pid.
+  using Process = std::tuple<std::string, std::optional<int>, int>;
+
+  std::string reason;  ///< sent to every machine
+  Time since;
+  int fewest_wanted = 0;       ///< smallest number of machines that the disagreeing ones expect
+  std::set<Process> told{};    ///< processes of the machines that were sent the reason
+  std::set<int> ranks_told{};  ///< their machine ranks; -1: none given
+  std::size_t num_told = 0;    ///< counts a process again that connects again
+  std::size_t told_bytes = 0;  ///< estimated memory of `told`
+
+  void add(const Machine& machine);
+  /// True if a machine of that host and rank was told whose launcher was another process.
+  [[nodiscard]] bool has_told_another_process(const Machine& newcomer) const;
+};
+
+struct Over {
+  Time since;
+  /// Late machines are refused until then. Without it a new agent starts a new job.
+  std::optional<Time> refuses_until{};
+};
+
+}  // namespace phase
+
 /// The agents of one job and the rounds that they form (docs/protocol.md), as a pure state machine:
 /// events and the time come in, messages go out. It reads no clock and uses no socket, so a test
 /// can run any order of events at any speed.
 ///
-/// The job goes through these phases:
-/// - gathering: agents wait. A round is formed when needed() machines are present and, if fewer
-///   than num_machines are, JobTimes::last_call has passed.
-/// - running: the workers of a round run.
-/// - ending: the attempt has ended; machines stop their workers and report, within
-///   JobTimes::settle. When all have reported or are lost, the job returns to gathering (restart)
-///   or is over.
-/// - over: the job has ended. An elastic job refuses late machines for JobTimes::close.
-/// - refused: machines disagreed before the first round. All of them, also those that connect
+/// The job is always in one phase:
+/// - Gathering: agents wait. A round is formed when needed() machines are present and, if fewer
+///   than num_machines are, JobTimes::last_call has passed. -> InRound, Refused, Over
+/// - InRound: the workers of a round run. Once the attempt has ended, machines stop their workers
+///   and report, within JobTimes::settle. When all have reported or are lost, the job returns to
+///   Gathering (restart) or is over. -> Gathering, Over
+/// - Refused: machines disagreed before the first round. All of them, also those that connect
 ///   later, are sent the reason. When all have been, or after JobTimes::close, the job is over.
+///   -> Over
+/// - Over: the job has ended. An elastic job refuses late machines for JobTimes::close.
 ///
 /// Invariants: rounds do not overlap; all machines of a round receive the same Round except for
 /// their rank; a connected agent is in a round, waits for a place, or has been told why not.
@@ -52,20 +113,20 @@ using Outbox = std::vector<OutgoingMessage>;
 /// stopped for an hour does not drop its agents as silent.
 class Membership {
  public:
-  Membership(std::string run_id, Terms terms, JobTimes times);
+  /// A job with the terms and time limits of its first agent, which enters with `receive`.
+  explicit Membership(const Enter& founder);
 
-  /// Sets another job of this server for the next event. A machine that waits in vain may belong to
-  /// that job: messages mention it, and see is_misled.
-  void look_beside(const Membership* other) { beside_ = other; }
+  // `beside`: another job of this server, or null. A machine that waits in vain may belong to that
+  // job: messages mention it, and see is_misled.
 
   /// Processes a message. The first one of an agent is Enter; it has passed `check`. Throws
   /// Error(protocol), with nothing changed, for a message that does not fit the agent's state,
   /// unless it can have crossed a message of the server.
-  void receive(AgentId id, AgentMessage message, Time now, Outbox& out);
+  void receive(AgentId id, AgentMessage message, const Membership* beside, Time now, Outbox& out);
   /// The agent's connection has ended. `why` appears in messages on the other machines.
-  void lose(AgentId id, const std::string& why, Time now, Outbox& out);
+  void lose(AgentId id, const std::string& why, const Membership* beside, Time now, Outbox& out);
   /// Does everything that is due at `now`.
-  void pass(Time now, Outbox& out);
+  void pass(const Membership* beside, Time now, Outbox& out);
   /// Time at which `pass` must be called; Time::max(): never.
   [[nodiscard]] Time next_deadline() const;
 
@@ -76,11 +137,9 @@ class Membership {
   /// refused and has been started again (same host and rank, another process).
   [[nodiscard]] bool gives_way_to(const Enter& enter, Time now) const;
   /// True if the job is kept only to refuse late machines.
-  [[nodiscard]] bool is_remembered() const {
-    return (phase_ == Phase::over || phase_ == Phase::refused) && agents_.empty();
-  }
-  /// True in phase refused: machines that have not connected yet will be sent the reason.
-  [[nodiscard]] bool is_refusing() const { return phase_ == Phase::refused; }
+  [[nodiscard]] bool is_remembered() const { return has_ended() && agents_.empty(); }
+  /// True in phase Refused: machines that have not connected yet will be sent the reason.
+  [[nodiscard]] bool is_refusing() const { return std::holds_alternative<phase::Refused>(phase_); }
   /// True if the launcher of a connected machine of this job runs this server.
   [[nodiscard]] bool is_served_by_its_own() const { return server_.has_value(); }
   /// Estimated memory, in bytes.
@@ -92,17 +151,12 @@ class Membership {
 
  private:
   using State = Agent::State;
-  using Milliseconds = JobTimes::Milliseconds;
-  /// A refused machine: host, machine rank, pid.
-  using Refused = std::tuple<std::string, std::optional<int>, int>;
-  enum class Phase : std::uint8_t { gathering, running, ending, over, refused };
 
-  static std::size_t bytes_of(const Agreed& agreed);
   // Every public event is begin(), the event's effect, go_on().
-  void begin(Time now, Outbox& out);
+  void begin(const Membership* beside, Time now, Outbox& out);
   void go_on();
 
-  // Admission (membership_admission.cpp).
+  // Admission.
   void enter(AgentId id, Enter enter);
   /// True if the agent may join. Otherwise drops it or, if machines disagree, all agents of the
   /// job.
@@ -111,11 +165,8 @@ class Membership {
   void answer(AgentId asking);
   void give_rank_back(const Agent& agent);
   void refuse_all(AgentId newcomer, const Enter& enter, const std::string& reason);
-  void refuse(AgentId newcomer, const Machine& machine);
-  void remember_refused(const Machine& machine);
-  [[nodiscard]] std::size_t num_places_refused() const;
-  [[nodiscard]] std::vector<int> ranks_here() const;
-  [[nodiscard]] bool was_refused_as_another(const Machine& newcomer) const;
+  void refuse(phase::Refused& refused, AgentId newcomer, const Machine& machine);
+  [[nodiscard]] Time end_of(const phase::Refused& refused) const;
   void make_room_for(const Agent& newcomer);
 
   // Messages of a known agent, one overload per type.
@@ -127,91 +178,70 @@ class Membership {
   void hear(Agent& agent, Report&& message);
   void hear(Agent& agent, Leave&& message);
 
-  // Rounds (membership_rounds.cpp).
-  void gather();
+  // Rounds. A function that enters another phase destroys the struct of the last one.
+  void gather(phase::Gathering& gathering);
   void form();
-  void end_attempt(AttemptEnd end);
-  /// Replaces the end while workers are being stopped: a more exact reason is known, or the restart
-  /// is cancelled.
-  void change_end(AttemptEnd end);
+  void end_attempt(phase::InRound& round, AttemptEnd end);
+  void change_end(phase::InRound::Ending& ending, AttemptEnd end);
   void leave_alone(Agent& agent, AttemptEnd end);
   void dismiss(Agent& agent, AttemptEnd end);
-  void settle();
-  void settle_without_the_slow();
+  void settle(const phase::InRound& round);
+  void settle_without_the_slow(const Attempt& attempt, AttemptEnd end);
   void finish(RoundResult round_result);
 
   // Loss of agents and time limits.
   void remove(Agent& agent, const std::string& why);
-  void lose_from_attempt(int rank, bool had_reported, const std::string& why);
+  void lose_from_round(phase::InRound& round, int rank, bool had_reported, const std::string& why);
   void look_at(Agent& agent);
   void look_later(Agent& agent);
   [[nodiscard]] Time limit_of(const Agent& agent) const;
+  void time_out(Agent& agent);
 
+  /// True if this server has formed a round of the job.
+  [[nodiscard]] bool has_formed() const {
+    const auto* gathering = std::get_if<phase::Gathering>(&phase_);
+    return gathering != nullptr ? !gathering->is_first : !is_refusing();
+  }
+  [[nodiscard]] bool has_ended() const {
+    return is_refusing() || std::holds_alternative<phase::Over>(phase_);
+  }
   [[nodiscard]] bool is_elastic() const { return !terms_.ranks_are_given && terms_.is_elastic(); }
   [[nodiscard]] int needed() const;
-  [[nodiscard]] int num_in_attempt() const;
-  [[nodiscard]] bool may_restart() const { return restart_count_ < terms_.max_restarts; }
+  [[nodiscard]] int num_in_round() const;
+  [[nodiscard]] int num_present() const;
   [[nodiscard]] bool can_spare(const Agent& agent) const;
-  [[nodiscard]] bool can_go_on() const;
-  [[nodiscard]] AttemptEnd lost(int rank, const std::string& why) const;
+  [[nodiscard]] bool may_restart() const { return restart_count_ < terms_.max_restarts; }
 
   void send(AgentId id, const ServerMessage& message);
   void send_all(const std::vector<Agent*>& agents, const ServerMessage& message);
   void drop(Agent& agent, Dropped::Why why, const std::string& reason);
-  void drop_stranger(AgentId id, Dropped::Why why, const std::string& reason);
   void tell_what_it_waits_for(Agent& agent);
   [[nodiscard]] std::string what_is_waited_for() const;
+  [[nodiscard]] std::vector<int> ranks_here() const;
   [[nodiscard]] std::string what_is_beside() const;
   [[nodiscard]] bool is_misled() const;
   [[nodiscard]] std::string misled_reason() const;
-  [[nodiscard]] std::string timeout_reason(const Agent& agent) const;
+  [[nodiscard]] std::string timeout_reason(const phase::Gathering& gathering,
+                                           const Agent& agent) const;
 
   std::string run_id_;
   Terms terms_;
   JobTimes times_;
-  std::size_t founding_bytes_ = 0;  // memory of the terms and the founder
-  std::optional<Machine> founder_;  // first machine of the job: terms_ and times_ are its
-  std::optional<Machine> server_;   // machine whose launcher runs this server
+  Machine founder_;                // first machine of the job: terms_ and times_ are its
+  std::size_t founding_bytes_;     // memory of the terms and the founder
+  std::optional<Machine> server_;  // machine whose launcher runs this server
 
   Agents agents_;
-  Phase phase_ = Phase::gathering;
-  bool has_formed_ = false;  // this server has formed a round of the job
   int next_round_ = 0;
   int restart_count_ = 0;
-
-  // Phase gathering.
   std::map<int, AgentId> claims_;  // ranks_are_given: rank -> connected agent
   RankSet missing_;                // ranks_are_given: ranks whose machines have never connected
-  bool is_short_ = false;          // fewer than needed() machines wait
-  Time short_since_{};             // since when is_short_
-  int most_waiting_ = 0;           // largest number of waiting machines since short_since_
-  bool needs_last_call_ = true;    // false right after a round: its machines form the next at once
-  std::optional<Time> last_call_;  // end of the wait for more machines
-
-  // Phases running and ending.
-  Attempt attempt_;
-  std::optional<AttemptEnd> end_;
-  bool uses_restart_ = false;      // the restart counts towards Terms::max_restarts
-  bool is_force_stopped_ = false;  // the force stop was sent to all machines
-  Time settle_by_{};               // limit of phase ending
-
-  // Phases over and refused.
-  Time over_since_{};
-  bool refuses_late_ = false;  // phase over: late machines are refused for JobTimes::close
-
-  // Phase refused.
-  std::string refusal_;          // the reason that every machine is sent
-  std::set<Refused> refused_;    // machines that were sent it
-  std::set<int> refused_ranks_;  // their machine ranks; -1: none given
-  std::size_t num_refused_ = 0;
-  std::size_t refused_bytes_ = 0;
-  int fewest_wanted_ = 0;  // the smallest number of machines that the disagreeing ones expect
-  Time refuses_until_{};
+  std::variant<phase::Gathering, phase::InRound, phase::Refused, phase::Over> phase_;
 
   // The event that is being processed.
-  Time now_{};                          // its time, less stalled_
-  Outbox* out_ = nullptr;               // receives its messages
-  const Membership* beside_ = nullptr;  // see look_beside
+  Time now_{};             // its time, less stalled_
+  Outbox* out_ = nullptr;  // receives its messages
+  const Membership* beside_ = nullptr;
 
   // Suspension of this process: see `begin`.
   Time::duration stalled_{};  // total time for which it was suspended
