@@ -17,7 +17,7 @@ using detail::guarded;
 // rank waits for one that has given up.
 
 void Model::load_weights(const std::string& path) {
-  guarded(state_->engine().groups, [&] {
+  guarded(state_->context().groups, [&] {
     state_->finalize();
     checkpoint::load_weights(*state_, path);
   });
@@ -25,12 +25,12 @@ void Model::load_weights(const std::string& path) {
 
 void Model::export_weights(const std::string& path, const ExportOptions& options) {
   state_->finalize();
-  guarded(state_->engine().groups, [&] { checkpoint::export_weights(*state_, path, options); });
+  guarded(state_->context().groups, [&] { checkpoint::export_weights(*state_, path, options); });
 }
 
 void Model::state_dict(const StateDictOptions& options, const VisitTensor& visit) {
   state_->finalize();
-  guarded(state_->engine().groups, [&] { checkpoint::state_dict(*state_, options, visit); });
+  guarded(state_->context().groups, [&] { checkpoint::state_dict(*state_, options, visit); });
 }
 
 void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,

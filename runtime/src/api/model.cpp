@@ -27,7 +27,7 @@ Buffer Unit::buffer(std::string name, Shape shape, Initializer initializer) {
 }
 
 void* Unit::data(Buffer buffer) {
-  guarded(state_->model->engine().groups, [&] { state_->model->finalize(); });
+  guarded(state_->model->context().groups, [&] { state_->model->finalize(); });
   return state_->buffer(buffer).values->data();
 }
 
@@ -61,7 +61,7 @@ Optimizer Model::optimizer(const Sgd& settings, const std::vector<ParameterGroup
 }
 
 Optimizer Model::optimizer_from_settings() {
-  const plugins::ShardingSettings& asked = state_->engine().settings.sharding;
+  const plugins::ShardingSettings& asked = state_->context().settings.sharding;
   const LrSchedule schedule = optim::schedule_of(asked.schedule);
   Optimizer made(std::make_shared<detail::OptimizerState>(
       state_, optim::optimizer_of(asked.optimizer), std::vector<ParameterGroup>{}));
@@ -83,17 +83,17 @@ std::shared_ptr<void> raised(std::shared_ptr<detail::ModelState> state, int& dep
 }  // namespace
 
 std::shared_ptr<void> Model::no_grad() {
-  return raised(state_, state_->engine().no_grad_depth);
+  return raised(state_, state_->counters().no_grad_depth);
 }
 std::shared_ptr<void> Model::no_sync() {
-  return raised(state_, state_->engine().no_sync_depth);
+  return raised(state_, state_->counters().no_sync_depth);
 }
 
 DType Model::compute_dtype() const {
-  return state_->engine().precision.viewed;
+  return state_->context().precision.viewed;
 }
 DType Model::buffer_dtype() const {
-  return state_->engine().precision.buffers;
+  return state_->context().precision.buffers;
 }
 std::int64_t Model::numel() const {
   return state_->numel();
@@ -102,10 +102,10 @@ MemoryReport Model::memory() const {
   return state_->memory();
 }
 TrafficReport Model::traffic() const {
-  return state_->engine().traffic;
+  return state_->counters().traffic;
 }
 void Model::reset_traffic() {
-  state_->engine().traffic = {};
+  state_->counters().traffic = {};
 }
 
 StepInfo Optimizer::step() {

@@ -26,10 +26,10 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   if (unit == nullptr) {
     return;
   }
-  const auto& groups = unit->model->engine().groups;
+  const auto& groups = unit->model->context().groups;
   if (std::uncaught_exceptions() > exceptions) {
     groups.abort(fmt::format("rank {} left a scope of unit '{}' because of an error in the program",
-                             unit->model->engine().settings.identity.rank, unit->name));
+                             unit->model->context().settings.identity.rank, unit->name));
     return;
   }
   try {
@@ -48,7 +48,7 @@ detail::UnitState& opened(detail::UnitState* unit) {
 }
 
 void check_view_is_float(const detail::UnitState& unit) {
-  const DType dtype = unit.model->engine().precision.viewed;
+  const DType dtype = unit.model->context().precision.viewed;
   if (dtype != DType::float32) {
     throw Error(Errc::invalid_argument,
                 fmt::format("unit '{}' has its parameters in {}: get them with raw()", unit.name,
@@ -61,7 +61,7 @@ void check_view_is_float(const detail::UnitState& unit) {
 ForwardUse::ForwardUse(detail::UnitState* unit, bool recomputes)
     : unit_(unit), recomputes_(recomputes), exceptions_(std::uncaught_exceptions()) {
   detail::ModelState& model = *unit_->model;
-  guarded(model.engine().groups,
+  guarded(model.context().groups,
           [&] { recomputes_ ? model.before_recompute(*unit_) : model.before_forward(*unit_); });
 }
 
@@ -77,7 +77,7 @@ ForwardUse::~ForwardUse() {
 void ForwardUse::end() {
   if (auto* unit = std::exchange(unit_, nullptr)) {
     detail::ModelState& model = *unit->model;
-    guarded(model.engine().groups,
+    guarded(model.context().groups,
             [&] { recomputes_ ? model.after_recompute(*unit) : model.after_forward(*unit); });
   }
 }
@@ -94,7 +94,7 @@ const void* ForwardUse::raw(Parameter parameter) const {
 
 BackwardUse::BackwardUse(detail::UnitState* unit)
     : unit_(unit), exceptions_(std::uncaught_exceptions()) {
-  guarded(unit_->model->engine().groups, [&] { unit_->model->before_backward(*unit_); });
+  guarded(unit_->model->context().groups, [&] { unit_->model->before_backward(*unit_); });
 }
 
 BackwardUse::BackwardUse(BackwardUse&& other) noexcept
@@ -108,7 +108,7 @@ BackwardUse::~BackwardUse() {
 
 void BackwardUse::end() {
   if (auto* unit = std::exchange(unit_, nullptr)) {
-    guarded(unit->model->engine().groups,
+    guarded(unit->model->context().groups,
             [&] { unit->model->after_backward(*unit, asked_gradient_); });
   }
 }
@@ -137,7 +137,7 @@ float* BackwardUse::grad_to_add(Parameter parameter) {
 RawGradient BackwardUse::raw_grad(Parameter parameter) {
   const auto& place = opened(unit_).place(parameter);
   const auto target =
-      guarded(unit_->model->engine().groups, [&] { return place.owner->gradient(place.index); });
+      guarded(unit_->model->context().groups, [&] { return place.owner->gradient(place.index); });
   asked_gradient_ = asked_gradient_ || target.data != nullptr;
   return {.data = target.data, .beta = target.written ? 1.0F : 0.0F};
 }
@@ -147,13 +147,13 @@ RawGradient BackwardUse::raw_grad(Parameter parameter) {
 void* BackwardUse::raw_grad_to_add(Parameter parameter) {
   const auto& place = opened(unit_).place(parameter);
   const auto target =
-      guarded(unit_->model->engine().groups, [&] { return place.owner->gradient(place.index); });
+      guarded(unit_->model->context().groups, [&] { return place.owner->gradient(place.index); });
   asked_gradient_ = asked_gradient_ || target.data != nullptr;
   if (target.data != nullptr && !target.written) {
-    const auto& engine = unit_->model->engine();
+    const auto& context = unit_->model->context();
     const auto numel = static_cast<std::size_t>(unit_->record(parameter).numel);
-    engine.device->zero(target.data, numel * nbytes_of(engine.precision.viewed),
-                        engine.device->compute());
+    context.device->zero(target.data, numel * nbytes_of(context.precision.viewed),
+                         context.device->compute());
   }
   return target.data;
 }

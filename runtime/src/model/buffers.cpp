@@ -4,47 +4,47 @@
 
 namespace acc::model {
 
-using sharding::Engine;
+using sharding::Context;
 
-void make_buffer(Engine& engine, BufferRecord& buffer, std::uint64_t seed) {
+void make_buffer(const Context& context, BufferRecord& buffer, std::uint64_t seed) {
   const auto numel = static_cast<std::size_t>(buffer.numel);
-  buffer.values = engine.device->allocate(numel * nbytes_of(engine.precision.buffers), "buffers");
+  buffer.values = context.device->allocate(numel * nbytes_of(context.precision.buffers), "buffers");
   // Equal on all ranks: only one branch is collective. A pure initialiser needs no broadcast.
-  const bool shares = engine.settings.sharding.sync_module_states && !buffer.ignored &&
+  const bool shares = context.settings.sharding.sync_module_states && !buffer.ignored &&
                       !buffer.initializer.same_everywhere();
-  if (!shares || engine.groups.world->rank() == 0) {
+  if (!shares || context.groups.world->rank() == 0) {
     std::vector<float> values(numel);
     buffer.initializer(sharding::stream_of(buffer.name, seed), 0, values);
-    set_buffer(engine, buffer, values);
+    set_buffer(context, buffer, values);
   }
   if (shares) {
-    share_buffer(engine, buffer);
+    share_buffer(context, buffer);
   }
 }
 
 // Values pass through float32 memory of the device, where the cast to the buffer's dtype runs.
-void set_buffer(Engine& engine, BufferRecord& buffer, std::span<const float> values) {
-  device::Device& device = *engine.device;
+void set_buffer(const Context& context, BufferRecord& buffer, std::span<const float> values) {
+  device::Device& device = *context.device;
   const auto staged = device.allocate(values.size_bytes(), "buffers");
   device.copy(staged->data(), values.data(), values.size_bytes(), device.compute());
-  device.cast(staged->data(), DType::float32, buffer.values->data(), engine.precision.buffers,
+  device.cast(staged->data(), DType::float32, buffer.values->data(), context.precision.buffers,
               values.size(), device.compute());
   device.record(device.compute())->synchronize();
 }
 
-std::vector<float> read_buffer(Engine& engine, const BufferRecord& buffer) {
-  device::Device& device = *engine.device;
+std::vector<float> read_buffer(const Context& context, const BufferRecord& buffer) {
+  device::Device& device = *context.device;
   std::vector<float> values(static_cast<std::size_t>(buffer.numel));
   const auto staged = device.allocate(values.size() * sizeof(float), "buffers");
-  device.cast(buffer.values->data(), engine.precision.buffers, staged->data(), DType::float32,
+  device.cast(buffer.values->data(), context.precision.buffers, staged->data(), DType::float32,
               values.size(), device.compute());
   device.copy(values.data(), staged->data(), staged->nbytes(), device.compute());
   device.record(device.compute())->synchronize();
   return values;
 }
 
-void share_buffer(Engine& engine, BufferRecord& buffer) {
-  engine.groups.world->broadcast(buffer.values->data(), buffer.values->nbytes(), 0)
+void share_buffer(const Context& context, BufferRecord& buffer) {
+  context.groups.world->broadcast(buffer.values->data(), buffer.values->nbytes(), 0)
       ->wait_released();
 }
 

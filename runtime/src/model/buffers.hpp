@@ -2,7 +2,7 @@
 
 #include "acc/runtime/initializer.hpp"
 #include "device/device.hpp"
-#include "sharding/engine.hpp"
+#include "sharding/context.hpp"
 
 #include <cstdint>
 #include <span>
@@ -24,12 +24,13 @@ struct BufferRecord {
 
 /// Allocates and initialises the buffer. With sync_module_states all ranks get rank 0's values,
 /// except for ignored buffers. Collective.
-void make_buffer(sharding::Engine& engine, BufferRecord& buffer, std::uint64_t seed);
+void make_buffer(const sharding::Context& context, BufferRecord& buffer, std::uint64_t seed);
 /// Sets this rank's values. values: [numel], host memory. Blocks until they are on the device.
-void set_buffer(sharding::Engine& engine, BufferRecord& buffer, std::span<const float> values);
+void set_buffer(const sharding::Context& context, BufferRecord& buffer,
+                std::span<const float> values);
 /// Returns this rank's values: [numel] in host memory.
-std::vector<float> read_buffer(sharding::Engine& engine, const BufferRecord& buffer);
+std::vector<float> read_buffer(const sharding::Context& context, const BufferRecord& buffer);
 /// Broadcasts rank 0's values to all ranks. Collective.
-void share_buffer(sharding::Engine& engine, BufferRecord& buffer);
+void share_buffer(const sharding::Context& context, BufferRecord& buffer);
 
 }  // namespace acc::model

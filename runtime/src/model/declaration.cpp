@@ -43,14 +43,14 @@ Declaration decode(std::string_view text) {
 }
 
 /// Returns rank `root`'s `own` on every rank. nbytes: length of that rank's text.
-std::string broadcast(const sharding::Engine& engine, const std::string& own, std::size_t nbytes,
+std::string broadcast(const sharding::Context& context, const std::string& own, std::size_t nbytes,
                       int root) {
-  device::Device& device = *engine.device;
+  device::Device& device = *context.device;
   const auto memory = device.allocate(nbytes, "declared parameters");
-  if (engine.groups.world->rank() == root) {
+  if (context.groups.world->rank() == root) {
     device.copy(memory->data(), own.data(), nbytes, device.compute());
   }
-  engine.groups.world->broadcast(memory->data(), nbytes, root)->wait_released();
+  context.groups.world->broadcast(memory->data(), nbytes, root)->wait_released();
   std::string text(nbytes, '\0');
   device.copy(text.data(), memory->data(), nbytes, device.compute());
   device.record(device.compute())->synchronize();
@@ -87,8 +87,8 @@ std::vector<std::string> differences(const Declaration& here, const Declaration&
   return found;
 }
 
-void check_declared_alike(const sharding::Engine& engine, const Declaration& own) {
-  const auto& identity = engine.settings.identity;
+void check_declared_alike(const sharding::Context& context, const Declaration& own) {
+  const auto& identity = context.settings.identity;
   if (identity.world_size == 1) {
     return;
   }
@@ -99,7 +99,7 @@ void check_declared_alike(const sharding::Engine& engine, const Declaration& own
                             static_cast<double>(hash & 0xffffffffU),
                             static_cast<double>(text.size())};
   constexpr std::size_t kFigures = std::size(figures);
-  const auto all = sharding::all_gather(engine.groups, *engine.device, figures);
+  const auto all = sharding::all_gather(context.groups, *context.device, figures);
   const auto of_rank = [&](std::size_t rank) { return all.data() + rank * kFigures; };
   std::size_t differs = 1;
   const auto world = static_cast<std::size_t>(identity.world_size);
@@ -112,7 +112,7 @@ void check_declared_alike(const sharding::Engine& engine, const Declaration& own
   // All ranks have the same hashes, so all of them agree on the rank that differs and take part in
   // these broadcasts.
   const auto text_of = [&](std::size_t rank) {
-    return broadcast(engine, text, static_cast<std::size_t>(of_rank(rank)[kFigures - 1]),
+    return broadcast(context, text, static_cast<std::size_t>(of_rank(rank)[kFigures - 1]),
                      static_cast<int>(rank));
   };
   const std::string first = text_of(0);

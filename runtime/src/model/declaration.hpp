@@ -1,6 +1,6 @@
 #pragma once
 
-#include "sharding/engine.hpp"
+#include "sharding/context.hpp"
 
 #include <string>
 #include <utility>
@@ -21,6 +21,6 @@ std::vector<std::string> differences(const Declaration& here, const Declaration&
 /// Compares the declarations of all ranks: first their hashes and, if these differ, the
 /// descriptions. Runs before any shared memory is allocated, because sizes follow from the
 /// declaration. Collective. Throws Error(config) on every rank if one differs from rank 0.
-void check_declared_alike(const sharding::Engine& engine, const Declaration& own);
+void check_declared_alike(const sharding::Context& context, const Declaration& own);
 
 }  // namespace acc::model

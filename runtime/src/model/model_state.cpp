@@ -44,62 +44,69 @@ int updater_threads(const plugins::WorkerIdentity& identity) {
   return std::max(1, cores / identity.local_world_size);
 }
 
+bool on_gpu(const device::Device& device) {
+  return device.kind() == plugins::Device::cuda;
+}
+
+/// On the CPU, offload settings have no effect: everything is in host memory.
+sharding::Context make_context(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+                               device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer,
+                               const ModelOptions& options) {
+  const plugins::ShardingSettings& asked = settings.sharding;
+  const plugins::StrategySwitches on = plugins::switches(asked.strategy);
+  const bool gpu = on_gpu(*device);
+  precision::PrecisionPolicy precision =
+      precision::make_policy(asked, options.dtype, device->kind());
+  if (options.bfloat16_on_cpu && precision.gathered == DType::bfloat16) {
+    precision.viewed = DType::bfloat16;
+  }
+  const bool offloads_optimizer = gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu;
+  const bool offloads_param = gpu && asked.offload_param == plugins::OffloadDevice::cpu;
+  return {.settings = settings,
+          .on = on,
+          .groups = std::move(groups),
+          .device = device,
+          .updater = offloads_optimizer
+                         ? device::open_cpu_device(updater_threads(settings.identity))
+                         : device,
+          .fetches = offloads_param ? device->make_stream("copy to GPU") : nullptr,
+          .precision = precision,
+          // Gradients that are kept whole are always reduced in float32.
+          .gradient_scaling = sharding::scale_gradients(
+              settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
+              on.shard_gradients ? precision.reduced : DType::float32),
+          // mprotect(2) protects host memory only.
+          .guard =
+              std::make_unique<sharding::ViewGuard>(settings.check && !gpu, settings.identity.rank),
+          .tracer = std::move(tracer)};
+}
+
 }  // namespace
 
 ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
                        device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer,
                        std::uint64_t seed, const ModelOptions& options)
-    : seed_(seed), options_(options) {
-  const plugins::ShardingSettings& asked = settings.sharding;
-  const bool on_gpu = device->kind() == plugins::Device::cuda;
-  engine_.settings = settings;
-  engine_.on = plugins::switches(asked.strategy);
-  engine_.groups = std::move(groups);
-  engine_.device = std::move(device);
-  engine_.updater = engine_.device;
-  engine_.tracer = std::move(tracer);
-  // mprotect(2) protects host memory only.
-  engine_.guard =
-      std::make_unique<sharding::ViewGuard>(settings.check && !on_gpu, settings.identity.rank);
-  engine_.scratch = std::make_unique<sharding::ScratchPool>(*engine_.device, *engine_.guard);
-  engine_.sums = std::make_unique<sharding::ScratchPool>(*engine_.device, *engine_.guard);
-  if (on_gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu) {
-    engine_.updater = device::open_cpu_device(updater_threads(settings.identity));
-    engine_.gradient_offload = std::make_shared<sharding::GradientOffload>(engine_);
-  }
-  // On the CPU, offload settings have no effect: everything is in host memory.
-  engine_.offload_param = on_gpu && asked.offload_param == plugins::OffloadDevice::cpu;
-  if (engine_.offload_param) {
-    engine_.fetches = engine_.device->make_stream("copy to GPU");
-  }
-  engine_.precision = precision::make_policy(asked, options.dtype, engine_.device->kind());
-  if (options.bfloat16_on_cpu && engine_.precision.gathered == DType::bfloat16) {
-    engine_.precision.viewed = DType::bfloat16;
-  }
-  engine_.schedule = std::make_unique<sharding::Schedule>(sharding::schedule_rules(asked, on_gpu));
-  // Gradients that are kept whole are always reduced in float32.
-  engine_.gradient_scaling = sharding::scale_gradients(
-      settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
-      engine_.on.shard_gradients ? engine_.precision.reduced : DType::float32);
-}
+    : context_(
+          make_context(settings, std::move(groups), std::move(device), std::move(tracer), options)),
+      schedule_(sharding::schedule_rules(settings.sharding, on_gpu(*context_.device))),
+      seed_(seed),
+      options_(options) {}
 
 ModelState::~ModelState() {
-  engine_.guard->release();
+  context_.guard->release();
   // Collectives under way use this model's memory, so they must end before it is freed. If an
   // exception destroys the model, the peers may never come: the groups are aborted instead.
   try {
     if (std::uncaught_exceptions() > 0) {
-      engine_.groups.abort("ended by an error in the program");
+      context_.groups.abort("ended by an error in the program");
       return;
     }
-    if (engine_.groups.recorder) {
-      engine_.groups.recorder->leaves();
+    if (context_.groups.recorder) {
+      context_.groups.recorder->leaves();
     }
-    if (engine_.gradients) {
-      engine_.gradients->drain();
-    }
-    if (engine_.gradient_offload) {
-      engine_.gradient_offload->drain();
+    pools_.gradients.drain();
+    if (pools_.gradient_offload) {
+      pools_.gradient_offload->drain();
     }
     for (sharding::FlatParameter* flat : flats()) {
       flat->settle();
@@ -136,17 +143,17 @@ void ModelState::finalize() {
   if (finalized_) {  // an earlier call has failed halfway
     throw Error(Errc::invalid_argument, "the model cannot be used: its initialization has failed");
   }
-  const flight::Scope scope(engine_.groups.recorder.get(), "start", "");
-  model::check_declared_alike(engine_, declaration());
+  const flight::Scope scope(context_.groups.recorder.get(), "start", "");
+  model::check_declared_alike(context_, declaration());
   check_names();
   const model::Assembly plan = plan_units();
   for (const model::UnitPlan& unit : plan.units) {
-    model::check_trained_alike(engine_.settings.sharding, unit.name, records_of(unit));
+    model::check_trained_alike(context_.settings.sharding, unit.name, records_of(unit));
   }
   finalized_ = true;  // from here on memory is allocated, and a failure is final
   mark_persistent();
   make_units(plan);
-  make_pools();
+  size_pools();
   initialize();
   ready_ = true;
 }
@@ -194,7 +201,7 @@ void ModelState::check_names() const {
 }
 
 model::Assembly ModelState::plan_units() {
-  const plugins::ShardingSettings& settings = engine_.settings.sharding;
+  const plugins::ShardingSettings& settings = context_.settings.sharding;
   const model::IgnoredModules ignored(settings.ignored_modules);
   std::vector<model::DeclaredUnit> declared;
   for (const auto& unit : unit_states_) {
@@ -215,7 +222,7 @@ model::Assembly ModelState::plan_units() {
       each.ignored = tree.parameters[number++].ignored;
     }
   }
-  const auto& sources = engine_.settings.sources;
+  const auto& sources = context_.settings.sources;
   const auto source = sources.find("fsdp_transformer_layer_cls_to_wrap");
   return model::assemble(
       tree, model::wrap(settings, tree, source == sources.end() ? "" : source->second));
@@ -238,13 +245,12 @@ std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit)
 void ModelState::mark_persistent() {
   // If the ranks share gathered memory, the full parameter exists anyway: there is nothing to keep
   // gathered, and one flat parameter per unit needs fewer collectives than two.
-  const bool gathers_move = engine_.settings.identity.num_nodes > 1 ||
-                            engine_.settings.copy_gathers ||
-                            engine_.device->kind() == plugins::Device::cuda;
-  if (!engine_.on.reshard_after_forward || !gathers_move) {
+  const bool gathers_move = context_.settings.identity.num_nodes > 1 ||
+                            context_.settings.copy_gathers || on_gpu(*context_.device);
+  if (!context_.on.reshard_after_forward || !gathers_move) {
     return;
   }
-  sharding::PersistenceBudget budget(engine_.settings.sharding);
+  sharding::PersistenceBudget budget(context_.settings.sharding);
   for (const auto& unit : unit_states_) {
     for (ParameterRecord& each : unit->parameters) {
       each.persistent = !each.ignored && budget.admits(each.numel);
@@ -252,9 +258,9 @@ void ModelState::mark_persistent() {
   }
 }
 
-/// Makes the pools. The usual size of a gather buffer is that of the largest flat parameter outside
-/// the root, so that every unit can use any buffer; the root, often larger, gets its own.
-void ModelState::make_pools() {
+/// The usual size of a gather buffer is that of the largest flat parameter outside the root, so
+/// that every unit can use any buffer; the root, often larger, gets its own.
+void ModelState::size_pools() {
   std::int64_t largest = 0;
   for (const auto& unit : shard_units_) {
     for (const auto& flat : unit->flats()) {
@@ -262,21 +268,11 @@ void ModelState::make_pools() {
     }
   }
   const std::size_t usual =
-      static_cast<std::size_t>(largest) * nbytes_of(engine_.precision.gathered);
-  const plugins::ShardingSettings& asked = engine_.settings.sharding;
-  trace::Tracer* const tracer = engine_.tracer.get();
-  if (asked.limit_all_gathers) {
-    engine_.gather_limiter = std::make_unique<sharding::GatherLimiter>(tracer);
+      static_cast<std::size_t>(largest) * nbytes_of(context_.precision.gathered);
+  pools_.gathers.expect(usual);
+  if (pools_.secondary_gathers) {
+    pools_.secondary_gathers->expect(usual);
   }
-  const auto pool = [&](collectives::ProcessGroup& group) {
-    return std::make_unique<sharding::GatherPool>(group, *engine_.device, usual,
-                                                  engine_.gather_limiter.get(), *engine_.guard);
-  };
-  engine_.gathers = pool(*engine_.groups.shard);
-  engine_.secondary_gathers = engine_.groups.secondary ? pool(*engine_.groups.secondary) : nullptr;
-  engine_.publications = std::make_unique<sharding::GatherWindow>(asked.allgather_bucket_size);
-  engine_.gradients =
-      std::make_unique<sharding::GradientPool>(*engine_.groups.shard, tracer, asked.overlap_comm);
 }
 
 /// Makes the sharded units, whose order is that of their flat parameters' allocations and later of
@@ -284,8 +280,8 @@ void ModelState::make_pools() {
 /// are.
 void ModelState::make_units(const model::Assembly& plan) {
   for (const model::UnitPlan& unit : plan.units) {
-    shard_units_.push_back(
-        std::make_unique<ShardUnit>(engine_, unit.name, unit.is_root, records_of(unit)));
+    shard_units_.push_back(std::make_unique<ShardUnit>(context_, pools_, counters_, schedule_,
+                                                       unit.name, unit.is_root, records_of(unit)));
   }
   std::size_t number = 0;
   for (std::size_t u = 0; u < unit_states_.size(); ++u) {
@@ -303,11 +299,11 @@ void ModelState::make_units(const model::Assembly& plan) {
 /// first use (transient weights).
 void ModelState::initialize() {
   for (sharding::FlatParameter* flat : flats()) {
-    sharding::initialize(engine_, *flat, seed_);
+    sharding::initialize(context_, *flat, seed_);
     flat->publish();
   }
   for (model::BufferRecord* buffer : buffers()) {
-    model::make_buffer(engine_, *buffer, seed_);
+    model::make_buffer(context_, *buffer, seed_);
   }
 }
 
@@ -319,11 +315,11 @@ void ModelState::before_forward(UnitState& unit) {
   for (const int number : unit.owners) {
     sharded(number).check_forward();
   }
-  unit.uses.forwards += engine_.no_grad_depth == 0 ? 1 : 0;
+  unit.uses.forwards += counters_.no_grad_depth == 0 ? 1 : 0;
   for (const int number : unit.owners) {
     sharded(number).before_forward();
-    if (engine_.no_grad_depth == 0) {
-      prefetch(engine_.schedule->before_forward(number));
+    if (counters_.no_grad_depth == 0) {
+      prefetch(schedule_.before_forward(number));
     }
   }
 }
@@ -331,8 +327,8 @@ void ModelState::before_forward(UnitState& unit) {
 void ModelState::after_forward(UnitState& unit) {
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_forward();
-    if (engine_.no_grad_depth == 0) {
-      engine_.schedule->after_forward(*number);
+    if (counters_.no_grad_depth == 0) {
+      schedule_.after_forward(*number);
     }
   }
 }
@@ -344,7 +340,7 @@ void ModelState::before_recompute(UnitState& unit) {
   }
   for (const int number : unit.owners) {
     sharded(number).before_recompute();
-    prefetch(engine_.schedule->before_recompute(number));
+    prefetch(schedule_.before_recompute(number));
   }
 }
 
@@ -362,7 +358,7 @@ void ModelState::before_backward(UnitState& unit) {
   ++unit.uses.backwards;
   for (const int number : unit.owners) {
     sharded(number).before_backward();
-    prefetch(engine_.schedule->before_backward(number));
+    prefetch(schedule_.before_backward(number));
   }
 }
 
@@ -370,7 +366,7 @@ void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
   unit.uses.backwards_without_gradient += asked_gradient ? 0 : 1;
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_backward();
-    prefetch(engine_.schedule->after_backward(*number));
+    prefetch(schedule_.after_backward(*number));
   }
 }
 
@@ -413,13 +409,45 @@ void ModelState::check_step() const {
   if (found.empty()) {
     return;
   }
-  const int rank = engine_.settings.identity.rank;
+  const int rank = context_.settings.identity.rank;
   const std::string more =
       found.size() > 1 ? fmt::format(" (and {} more like it)", found.size() - 1) : "";
   const std::string reason =
       fmt::format("rank {}: Optimizer::step() refused: {}{}", rank, found.front(), more);
-  engine_.groups.abort(reason);
+  context_.groups.abort(reason);
   throw Error(Errc::invalid_argument, reason, rank);
+}
+
+/// Order: reductions that no micro-step has issued; the buffers of reductions under way;
+/// all_reduces between replicas, issued for all flat parameters before the first is waited for;
+/// copies to host memory of an offloaded optimizer.
+void ModelState::finish_reductions() {
+  for (const auto& unit : shard_units_) {
+    unit->flush();
+  }
+  pools_.gradients.drain();
+  std::vector<sharding::FlatGradient*> gradients;
+  for (sharding::FlatParameter* flat : flats()) {
+    if (flat->trainable()) {
+      flat->settle();  // waits also for a gather of the weights that no scope has used
+      gradients.push_back(flat->gradient());
+    }
+  }
+  if (context_.groups.replicate && context_.on.shard_gradients) {
+    for (sharding::FlatGradient* gradient : gradients) {
+      gradient->all_reduce_replicas();
+    }
+    for (sharding::FlatGradient* gradient : gradients) {
+      gradient->wait_reduction();
+    }
+  }
+  if (pools_.gradient_offload) {
+    for (sharding::FlatGradient* gradient : gradients) {
+      gradient->bring();
+    }
+    pools_.gradient_offload->drain();
+    context_.await_compute();
+  }
 }
 
 void ModelState::after_step() {
@@ -429,7 +457,7 @@ void ModelState::after_step() {
   for (const auto& unit : unit_states_) {
     unit->uses = {};
   }
-  engine_.schedule->after_step();
+  schedule_.after_step();
 }
 
 void ModelState::prefetch(const std::vector<int>& units) {
@@ -468,7 +496,7 @@ std::vector<model::BufferRecord*> ModelState::buffers() {
 /// Any unit will do: a micro-step need not use all of them.
 bool ModelState::last_micro_step() const {
   return std::any_of(shard_units_.begin(), shard_units_.end(), [this](const auto& unit) {
-    return unit->micro_steps_done() >= engine_.settings.sharding.gradient_accumulation_steps;
+    return unit->micro_steps_done() >= context_.settings.sharding.gradient_accumulation_steps;
   });
 }
 
@@ -491,18 +519,15 @@ MemoryReport ModelState::memory() const {
     }
   }
   report.optimizer_bytes = optimizer_nbytes;
-  if (engine_.device->kind() == plugins::Device::cuda) {
-    const device::MemoryMetrics figures = engine_.device->memory();
+  if (on_gpu(*context_.device)) {
+    const device::MemoryMetrics figures = context_.device->memory();
     report.device_bytes = figures.allocated;
     report.device_peak_bytes = figures.peak_allocated;
     report.pinned_bytes = figures.host_allocated;
   }
-  if (ready_) {
-    report.gathered_bytes += engine_.gathers->held_nbytes() + engine_.scratch->held_nbytes();
-    report.gathered_bytes +=
-        engine_.secondary_gathers ? engine_.secondary_gathers->held_nbytes() : 0;
-    report.gradient_buffer_bytes = engine_.gradients->held_nbytes() + engine_.sums->held_nbytes();
-  }
+  report.gathered_bytes += pools_.gathers.held_nbytes() + pools_.scratch.held_nbytes();
+  report.gathered_bytes += pools_.secondary_gathers ? pools_.secondary_gathers->held_nbytes() : 0;
+  report.gradient_buffer_bytes = pools_.gradients.held_nbytes() + pools_.sums.held_nbytes();
   return report;
 }
 

@@ -14,7 +14,8 @@ namespace acc::detail {
 
 /// State of a model. Two phases: until `finalize` the program declares units, parameters and
 /// buffers; `finalize` then compares the declarations of all ranks, wraps, allocates and
-/// initialises, and from then on the parameters live in sharded units. Owns the Engine.
+/// initialises, and from then on the parameters live in sharded units. Owns the state that all
+/// units share.
 class ModelState {
  public:
   ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
@@ -44,6 +45,9 @@ class ModelState {
   /// gradients, it aborts the groups with the reason, so that no rank makes the step, and throws
   /// Error(invalid_argument).
   void check_step() const;
+  /// Brings every reduced gradient to the updater: reduces what no micro-step has reduced and waits
+  /// for all reductions. Collective.
+  void finish_reductions();
   /// Forgets gradients and scopes after a step.
   void after_step();
 
@@ -52,7 +56,8 @@ class ModelState {
   }
   /// All flat parameters, in a fixed order that is the same on every rank.
   [[nodiscard]] std::vector<sharding::FlatParameter*> flats() const;
-  [[nodiscard]] sharding::Engine& engine() noexcept { return engine_; }
+  [[nodiscard]] const sharding::Context& context() const noexcept { return context_; }
+  [[nodiscard]] sharding::Counters& counters() noexcept { return counters_; }
   /// Seed of initial values and of stochastic rounding.
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   /// Sets the seed of stochastic rounding to that of the run that saved a checkpoint.
@@ -78,7 +83,8 @@ class ModelState {
   /// Marks the parameters that stay gathered.
   void mark_persistent();
   void make_units(const model::Assembly& plan);
-  void make_pools();
+  /// Tells the pools the usual size of a gather.
+  void size_pools();
   void initialize();
   [[nodiscard]] std::vector<sharding::ParameterRecord> records_of(
       const model::UnitPlan& unit) const;
@@ -87,7 +93,10 @@ class ModelState {
   }
   void prefetch(const std::vector<int>& units);
 
-  sharding::Engine engine_;
+  const sharding::Context context_;
+  sharding::Pools pools_{context_};
+  sharding::Counters counters_;
+  sharding::Schedule schedule_;  ///< of all units
   std::uint64_t seed_;
   ModelOptions options_;
   bool finalized_ = false;  ///< the declaration phase has ended

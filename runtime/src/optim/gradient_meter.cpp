@@ -11,11 +11,11 @@ namespace acc::optim {
 
 using sharding::FlatParameter;
 
-GradientMeter::GradientMeter(sharding::Engine& engine, std::vector<FlatParameter*> flats)
-    : engine_(engine),
+GradientMeter::GradientMeter(const sharding::Context& context, std::vector<FlatParameter*> flats)
+    : context_(context),
       flats_(std::move(flats)),
-      squares_(engine.updater->allocate(2 * sizeof(double), "gradient norm")),
-      squares_here_(engine.updater->allocate_host(2 * sizeof(double), "gradient norm")) {
+      squares_(context.updater->allocate(2 * sizeof(double), "gradient norm")),
+      squares_here_(context.updater->allocate_host(2 * sizeof(double), "gradient norm")) {
   any_ignored_ = std::any_of(flats_.begin(), flats_.end(),
                              [](const FlatParameter* flat) { return flat->ignored(); });
 }
@@ -24,7 +24,7 @@ GradientMeter::GradientMeter(sharding::Engine& engine, std::vector<FlatParameter
 // by the kernel, over flat parameters in their order, over ranks in rank order. So two runs of the
 // same layout clip by exactly the same factor.
 double GradientMeter::norm() {
-  device::Device& updater = *engine_.updater;
+  device::Device& updater = *context_.updater;
   updater.zero(squares_->data(), squares_->nbytes(), updater.compute());
   for (FlatParameter* flat : flats_) {
     updater.add_squared_norm(flat->gradient()->reduced(),
@@ -35,23 +35,23 @@ double GradientMeter::norm() {
   updater.record(updater.compute())->synchronize();
   // Summed over the shard group only: replicas hold the same shards. With NO_SHARD that group is
   // this rank alone, whose gradients are whole.
-  const trace::Scope scope(engine_.tracer.get(), "wait", "for", "the norm of all ranks");
+  const trace::Scope scope(context_.tracer.get(), "wait", "for", "the norm of all ranks");
   const auto* here = squares_here_->as<double>();
   std::array<double, 1> total = {here[0]};
-  engine_.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
+  context_.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
   double squares = total[0];
   // Gradients of ignored modules differ between ranks. The mean of their squares gives all ranks
   // the same norm, so that they clip and skip alike.
   if (any_ignored_) {
     total = {here[1]};
-    engine_.groups.world->all_reduce(total, ReduceOp::sum)->wait();
-    squares += total[0] / engine_.groups.world->size();
+    context_.groups.world->all_reduce(total, ReduceOp::sum)->wait();
+    squares += total[0] / context_.groups.world->size();
   }
   return std::sqrt(squares);
 }
 
 void GradientMeter::clamp(double scale, double limit) {
-  device::Device& updater = *engine_.updater;
+  device::Device& updater = *context_.updater;
   for (FlatParameter* flat : flats_) {
     updater.scale_clamped(flat->gradient()->reduced(),
                           static_cast<std::size_t>(flat->owned().numel), static_cast<float>(scale),
@@ -89,18 +89,18 @@ Error GradientMeter::non_finite(std::int64_t step) {
           ranks.front()};
 }
 
-/// Returns for each rank the number (`Engine::gradients_closed`) of the first micro-step with a
+/// Returns for each rank the number (`Counters::gradients_closed`) of the first micro-step with a
 /// non-finite gradient; -1 for a rank whose gradients were finite. Gathers by all_reduce with the
 /// maximum, in pieces, because a group combines at most 8 doubles in host memory at once.
 std::vector<std::int64_t> GradientMeter::first_of_each_rank() {
   constexpr std::size_t kAtOnce = 8;
   std::int64_t here = -1;
   for (const FlatParameter* flat : flats_) {
-    if (const auto found = flat->gradient()->first_non_finite()) {
+    if (const auto found = flat->gradient()->watch()->first_non_finite()) {
       here = here < 0 ? *found : std::min(here, *found);
     }
   }
-  auto& world = *engine_.groups.world;
+  auto& world = *context_.groups.world;
   const auto ranks = static_cast<std::size_t>(world.size());
   const auto own = static_cast<std::size_t>(world.rank());
   std::vector<double> all(ranks, -1.0);
@@ -120,7 +120,7 @@ std::vector<std::int64_t> GradientMeter::first_of_each_rank() {
 /// same micro-steps in the same order.
 std::string GradientMeter::where(std::int64_t closed) const {
   for (const FlatParameter* flat : flats_) {
-    const auto& all = flat->gradient()->closed();
+    const auto& all = flat->gradient()->watch()->closed();
     const auto found = std::find(all.begin(), all.end(), closed);
     if (found != all.end()) {
       return fmt::format("unit '{}' in micro-step {}", flat->unit_name(), found - all.begin() + 1);
@@ -133,7 +133,7 @@ std::string GradientMeter::where(std::int64_t closed) const {
 /// shards, so the ranks agree on the smallest index, as the maximum of "flat parameters from that
 /// one on".
 std::string GradientMeter::unit_of_sum() {
-  device::Device& updater = *engine_.updater;
+  device::Device& updater = *context_.updater;
   std::array<double, 1> before_end = {0.0};  // flat parameters from the first non-finite one on
   for (std::size_t i = 0; i < flats_.size() && before_end[0] == 0.0; ++i) {
     updater.zero(squares_->data(), sizeof(double), updater.compute());
@@ -146,7 +146,7 @@ std::string GradientMeter::unit_of_sum() {
       before_end[0] = static_cast<double>(flats_.size() - i);
     }
   }
-  engine_.groups.world->all_reduce(before_end, ReduceOp::max)->wait_released();
+  context_.groups.world->all_reduce(before_end, ReduceOp::max)->wait_released();
   const auto index = flats_.size() - static_cast<std::size_t>(before_end[0]);
   return index < flats_.size() ? flats_[index]->unit_name() : "?";
 }

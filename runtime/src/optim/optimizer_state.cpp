@@ -2,7 +2,6 @@
 
 #include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
-#include "sharding/gradient_offload.hpp"
 
 #include <cmath>
 #include <utility>
@@ -31,7 +30,7 @@ std::vector<std::string> names_of(const sharding::ParameterRecord& parameter) {
 
 OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings,
                                const std::vector<ParameterGroup>& groups)
-    : clip_norm(model->engine().settings.sharding.gradient_clipping.value_or(0.0)),
+    : clip_norm(model->context().settings.sharding.gradient_clipping.value_or(0.0)),
       model_(std::move(model)),
       settings_(std::move(settings)),
       rates_(lr_of(settings_), weight_decay_of(settings_), groups) {
@@ -47,9 +46,9 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSetti
   for (const FlatState& state : flats_) {
     trained.push_back(state.flat);
   }
-  meter_.emplace(model_->engine(), std::move(trained));
-  if (model_->engine().scales_loss()) {
-    scaler_.emplace(model_->engine().settings.sharding.loss_scaling);
+  meter_.emplace(model_->context(), std::move(trained));
+  if (model_->context().scales_loss()) {
+    scaler_.emplace(model_->context().settings.sharding.loss_scaling);
   }
   model_->has_optimizer = true;
 }
@@ -89,13 +88,13 @@ void OptimizerState::check_groups() const {
       }
     }
     model::check_grouped_alike(
-        model_->engine().settings.sharding, unit->name(), trained,
+        model_->context().settings.sharding, unit->name(), trained,
         [&](const sharding::ParameterRecord& each) { return group_of.at(each.name); });
   }
 }
 
 void OptimizerState::allocate_moments() {
-  const auto& engine = model_->engine();
+  const auto& context = model_->context();
   std::int64_t nbytes = 0;
   for (FlatParameter* flat : model_->flats()) {
     if (!flat->trainable()) {
@@ -104,10 +103,10 @@ void OptimizerState::allocate_moments() {
     FlatState state{
         flat,
         {},
-        optim::plan_updates(*flat, group_of_[flat], engine.settings.sharding.sub_group_size)};
+        optim::plan_updates(*flat, group_of_[flat], context.settings.sharding.sub_group_size)};
     for (const std::string& kind : moment_kinds()) {
-      state.moments.push_back(
-          {kind, engine.allocate_state(flat->owned().numel, "moments", engine.precision.moments)});
+      state.moments.push_back({kind, context.allocate_state(flat->owned().numel, "moments",
+                                                            context.precision.moments)});
       nbytes += static_cast<std::int64_t>(state.moments.back().values->nbytes());
     }
     flats_.push_back(std::move(state));
@@ -181,17 +180,17 @@ void OptimizerState::add_members(std::size_t group, bool decays,
 // with shared gathered memory need.
 
 StepInfo OptimizerState::step() {
-  auto& engine = model_->engine();
-  const trace::Scope scope(engine.tracer.get(), "compute", "optimizer", "step");
-  const flight::Scope recorded(engine.groups.recorder.get(), "step", "");
+  const auto& context = model_->context();
+  const trace::Scope scope(context.tracer.get(), "compute", "optimizer", "step");
+  const flight::Scope recorded(context.groups.recorder.get(), "step", "");
   model_->check_step();
-  finish_reductions();
+  model_->finish_reductions();
   StepInfo info{.step = steps, .lr = lr(0), .loss_scale = loss_scale()};
   const double unscale = 1.0 / info.loss_scale;
   info.grad_norm = meter_->norm() * unscale;
   const bool finite = std::isfinite(info.grad_norm);
   info.skipped = skips(finite);
-  if (!finite && engine.watches_gradients()) {  // NaN policy "raise": every rank throws
+  if (!finite && context.watches_gradients()) {  // NaN policy "raise": every rank throws
     const Error error = meter_->non_finite(steps + 1);
     model_->after_step();
     throw error;
@@ -205,8 +204,8 @@ StepInfo OptimizerState::step() {
   if (scaler_) {
     scaler_->update(info.skipped);
   }
-  if (engine.tracer) {
-    engine.tracer->flush();
+  if (context.tracer) {
+    context.tracer->flush();
   }
   return info;
 }
@@ -215,7 +214,7 @@ StepInfo OptimizerState::step() {
 /// of finding the loss scale; without it, the NaN policy decides.
 bool OptimizerState::skips(bool finite) const {
   const bool wanted =
-      scaler_ || model_->engine().settings.sharding.nan_policy == plugins::NanPolicy::skip;
+      scaler_ || model_->context().settings.sharding.nan_policy == plugins::NanPolicy::skip;
   return !finite && wanted;
 }
 
@@ -242,37 +241,8 @@ void OptimizerState::apply(double scale, StepInfo& info) {
   info.step = ++steps;
 }
 
-/// Brings every reduced gradient to the updater. Order: reductions that no micro-step has issued;
-/// the buffers of reductions under way; all_reduces between replicas, issued for all flat
-/// parameters before the first is waited for; copies to host memory of an offloaded optimizer.
-void OptimizerState::finish_reductions() {
-  auto& engine = model_->engine();
-  for (const auto& unit : model_->shard_units()) {
-    unit->flush();
-  }
-  engine.gradients->drain();
-  for (FlatState& state : flats_) {
-    state.flat->settle();  // waits also for a gather of the weights that no scope has used
-  }
-  if (engine.groups.replicate && engine.on.shard_gradients) {
-    for (FlatState& state : flats_) {
-      state.flat->gradient()->all_reduce_replicas();
-    }
-    for (FlatState& state : flats_) {
-      state.flat->gradient()->wait_reduction();
-    }
-  }
-  if (engine.offload_optimizer()) {
-    for (FlatState& state : flats_) {
-      state.flat->gradient()->bring();
-    }
-    engine.gradient_offload->drain();
-    engine.await_compute();
-  }
-}
-
 void OptimizerState::update(FlatState& state, double scale, StepInfo& info) {
-  auto& engine = model_->engine();
+  const auto& context = model_->context();
   FlatParameter& flat = *state.flat;
   device::UpdateArrays arrays = flat.update_arrays(steps + 1);
   const auto moment = [&state](std::size_t index) -> void* {
@@ -280,9 +250,10 @@ void OptimizerState::update(FlatState& state, double scale, StepInfo& info) {
   };
   arrays.first = moment(0);
   arrays.second = moment(1);
-  const bool in_tiles = engine.settings.sharding.sub_group_size > 0;
+  const bool in_tiles = context.settings.sharding.sub_group_size > 0;
   for (const optim::Tile& tile : state.tiles) {
-    const trace::Scope scope(in_tiles ? engine.tracer.get() : nullptr, "compute", "update", "tile");
+    const trace::Scope scope(in_tiles ? context.tracer.get() : nullptr, "compute", "update",
+                             "tile");
     for (const optim::GroupRanges& part : tile) {
       update_ranges(part, scale, arrays);
     }
@@ -292,7 +263,7 @@ void OptimizerState::update(FlatState& state, double scale, StepInfo& info) {
 
 void OptimizerState::update_ranges(const optim::GroupRanges& part, double scale,
                                    const device::UpdateArrays& arrays) {
-  device::Device& updater = *model_->engine().updater;
+  device::Device& updater = *model_->context().updater;
   if (const auto* adamw = std::get_if<AdamW>(&settings_)) {
     AdamW own = *adamw;
     own.lr = lr(part.group);

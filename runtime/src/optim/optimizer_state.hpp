@@ -46,7 +46,7 @@ class OptimizerState {
     std::vector<optim::Tile> tiles;
   };
   [[nodiscard]] std::vector<FlatState>& flats() noexcept { return flats_; }
-  [[nodiscard]] const sharding::Groups& groups() const noexcept { return model_->engine().groups; }
+  [[nodiscard]] const sharding::Groups& groups() const noexcept { return model_->context().groups; }
 
   [[nodiscard]] const ModelState& model() const noexcept { return *model_; }
 
@@ -78,7 +78,6 @@ class OptimizerState {
   /// Adds the names of a group's trained parameters with (`decays`) or without weight decay.
   void add_members(std::size_t group, bool decays, std::vector<std::string>& names) const;
   void allocate_moments();
-  void finish_reductions();
   [[nodiscard]] bool skips(bool finite) const;
   /// Clips, and returns the factor by which the update multiplies the gradients. unscale: factor
   /// that removes the loss scale.

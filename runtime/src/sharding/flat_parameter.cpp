@@ -6,7 +6,7 @@
 namespace acc::sharding {
 namespace {
 
-FlatLayout layout_of(const Engine& engine, const std::vector<ParameterRecord>& parameters,
+FlatLayout layout_of(const Context& context, const std::vector<ParameterRecord>& parameters,
                      FlatTraits traits) {
   std::vector<std::int64_t> numels;
   for (const ParameterRecord& each : parameters) {
@@ -16,7 +16,7 @@ FlatLayout layout_of(const Engine& engine, const std::vector<ParameterRecord>& p
     return lay_out(numels, 1);
   }
   // NO_SHARD keeps whole parameters, but reduces and saves them in slices, one per rank.
-  const auto& slices = engine.on.shard_optimizer ? engine.groups.shard : engine.groups.world;
+  const auto& slices = context.on.shard_optimizer ? context.groups.shard : context.groups.world;
   return lay_out(numels, slices->size());
 }
 
@@ -27,24 +27,27 @@ FlatLayout layout_of(const Engine& engine, const std::vector<ParameterRecord>& p
 // the storage's own part is the master. Another dtype in the same memory: `master_`, and the update
 // rounds into the storage's own part. Another memory: `master_` and, for another dtype, `rounded_`;
 // `publish` copies to the storage's own part.
-FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
-                             std::vector<ParameterRecord> parameters, FlatTraits traits)
-    : engine_(engine),
+FlatParameter::FlatParameter(const Context& context, Pools& pools, Counters& counters,
+                             std::string unit_name, std::vector<ParameterRecord> parameters,
+                             FlatTraits traits)
+    : context_(context),
+      scratch_(pools.scratch),
+      traffic_(counters.traffic),
       unit_name_(std::move(unit_name)),
       parameters_(std::move(parameters)),
       traits_(traits),
-      layout_(layout_of(engine, parameters_, traits)),
-      stored_(engine.precision.stored_of(traits.trainable)),
-      storage_(make_weight_storage(engine, layout_, traits)) {
+      layout_(layout_of(context, parameters_, traits)),
+      stored_(context.precision.stored_of(traits.trainable)),
+      storage_(make_weight_storage(context, pools, layout_, traits)) {
   if (!master_is_gathered()) {
-    master_ = engine_.allocate_state(owned().numel, "master weights", stored_);
+    master_ = context_.allocate_state(owned().numel, "master weights", stored_);
   }
-  if (is_mixed() && engine_.offload_optimizer() != storage_->own_offloaded()) {
+  if (is_mixed() && context_.offload_optimizer() != storage_->own_offloaded()) {
     const std::size_t nbytes =
-        static_cast<std::size_t>(owned().numel) * nbytes_of(engine_.precision.gathered);
-    rounded_ = engine_.offload_optimizer()
-                   ? engine_.device->allocate_host(nbytes, "rounded weights")
-                   : engine_.device->allocate(nbytes, "rounded weights");
+        static_cast<std::size_t>(owned().numel) * nbytes_of(context_.precision.gathered);
+    rounded_ = context_.offload_optimizer()
+                   ? context_.device->allocate_host(nbytes, "rounded weights")
+                   : context_.device->allocate(nbytes, "rounded weights");
   }
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     contents_.parts.push_back(
@@ -52,7 +55,7 @@ FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
   }
   contents_.unit = unit_name_;
   if (traits.trainable) {
-    gradient_ = std::make_unique<FlatGradient>(engine_, layout_, owned(), traits);
+    gradient_ = make_flat_gradient(context_, pools, counters, layout_, owned(), traits);
   }
 }
 
@@ -60,12 +63,12 @@ FlatParameter::FlatParameter(Engine& engine, std::string unit_name,
 
 /// True if weights are gathered in another dtype than the optimizer's.
 bool FlatParameter::is_mixed() const noexcept {
-  return stored_ != engine_.precision.gathered;
+  return stored_ != context_.precision.gathered;
 }
 
 /// True if gathered weights have the optimizer's dtype and memory, so that one copy serves both.
 bool FlatParameter::master_is_gathered() const noexcept {
-  return !is_mixed() && engine_.offload_optimizer() == storage_->own_offloaded();
+  return !is_mixed() && context_.offload_optimizer() == storage_->own_offloaded();
 }
 
 void* FlatParameter::master() {
@@ -86,10 +89,10 @@ device::UpdateArrays FlatParameter::update_arrays(std::int64_t step) {
           .first = nullptr,
           .second = nullptr,
           .rounded = rounded(),
-          .rounded_dtype = engine_.precision.gathered,
+          .rounded_dtype = context_.precision.gathered,
           .weight_dtype = stored_,
-          .moment_dtype = engine_.precision.moments,
-          .stochastic = engine_.precision.stochastic_rounding,
+          .moment_dtype = context_.precision.moments,
+          .stochastic = context_.precision.stochastic_rounding,
           // A function of seed, step and position only: every layout rounds alike.
           .noise_key = stream_of("rounding", noise_seed_ + static_cast<std::uint64_t>(step)),
           .noise_first = static_cast<std::uint32_t>(owned().offset)};
@@ -103,48 +106,49 @@ void FlatParameter::round_initial(float* values, std::size_t numel) const {
       kernels::cast(rounded.data(), dtype, values, DType::float32, numel);
     }
   };
-  through(engine_.precision.loaded);
-  if (engine_.precision.rounds_initial && engine_.precision.gathered != engine_.precision.loaded) {
-    through(engine_.precision.gathered);
+  through(context_.precision.loaded);
+  if (context_.precision.rounds_initial &&
+      context_.precision.gathered != context_.precision.loaded) {
+    through(context_.precision.gathered);
   }
 }
 
 void FlatParameter::round_master() {
   if (void* const to = rounded()) {
-    engine_.updater->cast(master(), stored_, to, engine_.precision.gathered,
-                          static_cast<std::size_t>(owned().numel), engine_.updater->compute());
+    context_.updater->cast(master(), stored_, to, context_.precision.gathered,
+                           static_cast<std::size_t>(owned().numel), context_.updater->compute());
   }
 }
 
 /// Gathers in the optimizer's dtype. With an offloaded optimizer the shard passes through the GPU,
 /// because groups only gather memory of their device.
 std::vector<float> FlatParameter::gather_master() {
-  device::Device& device = *engine_.device;
+  device::Device& device = *context_.device;
   const std::size_t nbytes = static_cast<std::size_t>(owned().numel) * nbytes_of(stored_);
   const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-  if (!engine_.on.shard_optimizer || traits_.ignored) {
-    HostArray values(*engine_.updater, master(), stored_, owned().numel,
+  if (!context_.on.shard_optimizer || traits_.ignored) {
+    HostArray values(*context_.updater, master(), stored_, owned().numel,
                      HostArray::Copy::of_values);
     return {values.data(), values.data() + numel};
   }
   device::MemoryPtr shard;
   const void* from = master();
-  if (engine_.offload_optimizer()) {
+  if (context_.offload_optimizer()) {
     shard = device.allocate(nbytes, "gathered master weights");
     device.copy(shard->data(), from, nbytes, device.compute());
     from = shard->data();
   }
   const auto full = device.allocate(numel * nbytes_of(stored_), "gathered master weights");
-  engine_.groups.shard->all_gather(from, full->data(), nbytes)->wait_released();
+  context_.groups.shard->all_gather(from, full->data(), nbytes)->wait_released();
   HostArray values(device, full->data(), stored_, layout_.padded_numel, HostArray::Copy::of_values);
   return {values.data(), values.data() + numel};
 }
 
 void FlatParameter::publish() {
   const auto numel = static_cast<std::size_t>(owned().numel);
-  device::Device& device = *engine_.device;
+  device::Device& device = *context_.device;
   if (rounded_) {
-    device.copy(storage_->own(), rounded_->data(), numel * nbytes_of(engine_.precision.gathered),
+    device.copy(storage_->own(), rounded_->data(), numel * nbytes_of(context_.precision.gathered),
                 device.compute());
   } else if (master_ && !is_mixed()) {
     device.copy(storage_->own(), master_->data(), numel * nbytes_of(stored_), device.compute());
@@ -159,10 +163,10 @@ void FlatParameter::begin_unshard() {
   unsharded_ = true;
   const Gathering gathering = storage_->begin_unshard();
   if (gathering.gathers) {
-    engine_.traffic.gathered_elements += layout_.numel;
-    engine_.traffic.gathered_elements_moved += gathering.copies ? layout_.numel : 0;
-    engine_.traffic.secondary_elements += gathering.over_secondary ? layout_.numel : 0;
-    engine_.traffic.gather_calls += 1;
+    traffic_.gathered_elements += layout_.numel;
+    traffic_.gathered_elements_moved += gathering.copies ? layout_.numel : 0;
+    traffic_.secondary_elements += gathering.over_secondary ? layout_.numel : 0;
+    traffic_.gather_calls += 1;
   }
 }
 
@@ -174,22 +178,22 @@ const void* FlatParameter::unshard() {
   // only the access is granted again.
   begin_unshard();
   if (full_ == nullptr) {
-    const trace::Scope scope(engine_.tracer.get(), "wait", "for the gather of", unit_name_);
+    const trace::Scope scope(context_.tracer.get(), "wait", "for the gather of", unit_name_);
     full_ = storage_->finish_unshard();
   }
-  show(full_, engine_.precision.gathered);
+  show(full_, context_.precision.gathered);
   if (view_ == nullptr) {
     view_ = full_;
-    if (engine_.precision.viewed != engine_.precision.gathered) {
+    if (context_.precision.viewed != context_.precision.gathered) {
       const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-      widened_ = engine_.scratch->acquire(numel * nbytes_of(engine_.precision.viewed));
-      engine_.device->cast(full_, engine_.precision.gathered, widened_->data(),
-                           engine_.precision.viewed, numel, engine_.device->compute());
+      widened_ = scratch_.acquire(numel * nbytes_of(context_.precision.viewed));
+      context_.device->cast(full_, context_.precision.gathered, widened_->data(),
+                            context_.precision.viewed, numel, context_.device->compute());
       view_ = widened_->data();
     }
   }
   if (widened_) {
-    show(widened_->data(), engine_.precision.viewed);
+    show(widened_->data(), context_.precision.viewed);
   }
   shown_ = true;
   return view_;
@@ -197,13 +201,13 @@ const void* FlatParameter::unshard() {
 
 void FlatParameter::show(const void* memory, DType dtype) {
   const auto numel = static_cast<std::size_t>(layout_.padded_numel);
-  engine_.guard->show(memory, numel * nbytes_of(dtype), nbytes_of(dtype), contents_);
+  context_.guard->show(memory, numel * nbytes_of(dtype), nbytes_of(dtype), contents_);
 }
 
 void FlatParameter::hide() {
   if (shown_) {
-    engine_.guard->hide(full_);
-    engine_.guard->hide(view_);
+    context_.guard->hide(full_);
+    context_.guard->hide(view_);
     shown_ = false;
   }
 }
@@ -212,7 +216,7 @@ void FlatParameter::reshard(NextUse next) {
   storage_->reshard(next);  // before `hide`: a secondary copy is made from the gathered weights
   hide();
   if (widened_) {
-    engine_.scratch->release(std::move(widened_));
+    scratch_.release(std::move(widened_));
   }
   full_ = nullptr;
   view_ = nullptr;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "device/device.hpp"
-#include "sharding/engine.hpp"
+#include "sharding/context.hpp"
 #include "sharding/flat_gradient.hpp"
 #include "sharding/flat_plan.hpp"
 #include "sharding/shard_layout.hpp"
@@ -28,8 +28,9 @@ namespace acc::sharding {
 /// `reshard` frees it. All of them are collective and come in the same order on all ranks.
 class FlatParameter {
  public:
-  FlatParameter(Engine& engine, std::string unit_name, std::vector<ParameterRecord> parameters,
-                FlatTraits traits);
+  /// context, pools, counters: outlive this object.
+  FlatParameter(const Context& context, Pools& pools, Counters& counters, std::string unit_name,
+                std::vector<ParameterRecord> parameters, FlatTraits traits);
 
   [[nodiscard]] const std::string& unit_name() const noexcept { return unit_name_; }
   [[nodiscard]] const FlatLayout& layout() const noexcept { return layout_; }
@@ -90,7 +91,9 @@ class FlatParameter {
   [[nodiscard]] void* rounded();
   void show(const void* memory, DType dtype);
 
-  Engine& engine_;
+  const Context& context_;
+  ScratchPool& scratch_;
+  TrafficReport& traffic_;
   std::string unit_name_;
   std::vector<ParameterRecord> parameters_;
   FlatTraits traits_;

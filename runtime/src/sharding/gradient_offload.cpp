@@ -4,19 +4,22 @@
 
 namespace acc::sharding {
 
-GradientOffload::GradientOffload(Engine& engine)
-    : engine_(engine), copies_(engine.device->make_stream("copy to host")) {}
+GradientOffload::GradientOffload(device::Device& device, device::Device& updater,
+                                 ScratchPool& scratch)
+    : device_(device),
+      updater_(updater),
+      scratch_(scratch),
+      copies_(device.make_stream("copy to host")) {}
 
 device::MemoryPtr GradientOffload::acquire(std::int64_t numel) {
   while (flights_.size() >= kInFlight) {
     retire_oldest();
   }
-  return engine_.scratch->acquire(static_cast<std::size_t>(numel) * sizeof(float));
+  return scratch_.acquire(static_cast<std::size_t>(numel) * sizeof(float));
 }
 
 void GradientOffload::bring(device::MemoryPtr reduced, float* host, std::int64_t numel,
                             bool accumulate) {
-  device::Device& device = *engine_.device;
   const std::size_t nbytes = static_cast<std::size_t>(numel) * sizeof(float);
   device::MemoryPtr staging;
   if (accumulate) {
@@ -26,13 +29,13 @@ void GradientOffload::bring(device::MemoryPtr reduced, float* host, std::int64_t
       staging = *found;
       free_staging_.erase(found);
     } else {
-      staging = device.allocate_host(nbytes, "offloaded gradients");
+      staging = device_.allocate_host(nbytes, "offloaded gradients");
     }
   }
   // Work issued to the compute stream from now on follows the reduction; so must the copy.
-  device.wait(*copies_, *device.record(device.compute()));
-  device.copy(accumulate ? staging->as<float>() : host, reduced->data(), nbytes, *copies_);
-  auto copied = device.record(*copies_);
+  device_.wait(*copies_, *device_.record(device_.compute()));
+  device_.copy(accumulate ? staging->as<float>() : host, reduced->data(), nbytes, *copies_);
+  auto copied = device_.record(*copies_);
   flights_.push_back({std::move(reduced), std::move(staging), host, numel, std::move(copied)});
 }
 
@@ -43,13 +46,12 @@ void GradientOffload::retire_oldest() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
   // Scratch memory is reused in the order of the compute stream.
-  engine_.device->wait(engine_.device->compute(), *flight.copied);
-  engine_.scratch->release(std::move(flight.reduced));
+  device_.wait(device_.compute(), *flight.copied);
+  scratch_.release(std::move(flight.reduced));
   if (flight.staging) {
     flight.copied->synchronize();
-    engine_.updater->add_scaled(flight.staging->data(), DType::float32, flight.host,
-                                static_cast<std::size_t>(flight.numel), 1.0F, true,
-                                engine_.updater->compute());
+    updater_.add_scaled(flight.staging->data(), DType::float32, flight.host,
+                        static_cast<std::size_t>(flight.numel), 1.0F, true, updater_.compute());
     free_staging_.push_back(std::move(flight.staging));
   }
 }
@@ -58,7 +60,7 @@ void GradientOffload::drain() {
   while (!flights_.empty()) {
     retire_oldest();
   }
-  engine_.device->record(*copies_)->synchronize();
+  device_.record(*copies_)->synchronize();
 }
 
 }  // namespace acc::sharding

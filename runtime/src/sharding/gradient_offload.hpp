@@ -1,7 +1,7 @@
 #pragma once
 
 #include "device/device.hpp"
-#include "sharding/engine.hpp"
+#include "sharding/pools.hpp"
 
 #include <deque>
 
@@ -12,7 +12,8 @@ namespace acc::sharding {
 /// GPU memory at once; `acquire` waits for the oldest copy before there are more.
 class GradientOffload {
  public:
-  explicit GradientOffload(Engine& engine);
+  /// device: the GPU; updater: the CPU device that adds. All arguments outlive this object.
+  GradientOffload(device::Device& device, device::Device& updater, ScratchPool& scratch);
   /// Returns GPU memory for a shard's reduced gradient: [numel] float32.
   device::MemoryPtr acquire(std::int64_t numel);
   /// Copies `reduced` to `host`, or adds it to `host` if `accumulate`. host: [numel]. The work that
@@ -32,7 +33,9 @@ class GradientOffload {
   };
   void retire_oldest();
 
-  Engine& engine_;
+  device::Device& device_;
+  device::Device& updater_;
+  ScratchPool& scratch_;
   device::StreamPtr copies_;
   std::deque<Flight> flights_;
   std::deque<device::MemoryPtr> free_staging_;

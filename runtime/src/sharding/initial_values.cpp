@@ -32,10 +32,10 @@ ValueSource in_one_piece(const ValueSource& source, std::int64_t numel) {
 /// rounds the values and writes them to the master weights.
 class OwnPart {
  public:
-  OwnPart(Engine& engine, FlatParameter& flat)
-      : engine_(engine),
+  OwnPart(const Context& context, FlatParameter& flat)
+      : context_(context),
         flat_(flat),
-        values_(*engine.updater, flat.master(), flat.stored(), flat.owned().numel,
+        values_(*context.updater, flat.master(), flat.stored(), flat.owned().numel,
                 HostArray::Copy::of_zeros) {}
 
   /// Calls `source` for this rank's part of the parameter only.
@@ -57,16 +57,16 @@ class OwnPart {
 
   /// Rank 0 calls `source` and broadcasts, chunk by chunk; collective over the world.
   void fill_from_rank_zero(std::size_t index, const ValueSource& source) {
-    device::Device& device = *engine_.device;
+    device::Device& device = *context_.device;
     const std::int64_t numel = flat_.layout().numels[index];
     const auto chunk = device.allocate(
         static_cast<std::size_t>(std::min(numel, kChunk)) * sizeof(float), "initial values");
     for (std::int64_t begin = 0; begin < numel; begin += kChunk) {
       const std::int64_t length = std::min(kChunk, numel - begin);
-      if (engine_.groups.world->rank() == 0) {
+      if (context_.groups.world->rank() == 0) {
         ask(index, begin, length, chunk->as<float>(), source);
       }
-      engine_.groups.world
+      context_.groups.world
           ->broadcast(chunk->data(), static_cast<std::size_t>(length) * sizeof(float), 0)
           ->wait_released();
       keep(index, begin, length, chunk->as<float>());
@@ -84,12 +84,12 @@ class OwnPart {
   /// broadcast and would otherwise hang until the timeout.
   void ask(std::size_t index, std::int64_t begin, std::int64_t length, float* to,
            const ValueSource& source) {
-    HostArray made(*engine_.device, to, DType::float32, length, HostArray::Copy::of_zeros);
+    HostArray made(*context_.device, to, DType::float32, length, HostArray::Copy::of_zeros);
     try {
       source(index, begin, {made.data(), static_cast<std::size_t>(length)});
     } catch (const std::exception& error) {
-      engine_.groups.abort(fmt::format("rank 0 could not make the values of parameter {}: {}",
-                                       flat_.parameters()[index].name, error.what()));
+      context_.groups.abort(fmt::format("rank 0 could not make the values of parameter {}: {}",
+                                        flat_.parameters()[index].name, error.what()));
       throw;
     }
     made.write_back();
@@ -101,7 +101,7 @@ class OwnPart {
     const std::int64_t first = std::max(begin, part.in_parameter);
     const std::int64_t end = std::min(begin + length, part.in_parameter + part.numel);
     if (first < end) {
-      device::Device& device = *engine_.device;
+      device::Device& device = *context_.device;
       device.copy(values_.data() + part.in_shard + (first - part.in_parameter),
                   from + (first - begin), static_cast<std::size_t>(end - first) * sizeof(float),
                   device.compute());
@@ -109,37 +109,37 @@ class OwnPart {
     }
   }
 
-  Engine& engine_;
+  const Context& context_;
   FlatParameter& flat_;
   HostArray values_;
 };
 
 }  // namespace
 
-void fill_by_each_rank(Engine& engine, FlatParameter& flat, const ValueSource& source) {
-  OwnPart own(engine, flat);
+void fill_by_each_rank(const Context& context, FlatParameter& flat, const ValueSource& source) {
+  OwnPart own(context, flat);
   for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
     own.fill_alone(i, source);
   }
   own.finish();
 }
 
-void fill_by_rank_zero(Engine& engine, FlatParameter& flat, const ValueSource& source) {
-  OwnPart own(engine, flat);
+void fill_by_rank_zero(const Context& context, FlatParameter& flat, const ValueSource& source) {
+  OwnPart own(context, flat);
   for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
     own.fill_from_rank_zero(i, source);
   }
   own.finish();
 }
 
-void initialize(Engine& engine, FlatParameter& flat, std::uint64_t seed) {
-  const plugins::ShardingSettings& settings = engine.settings.sharding;
+void initialize(const Context& context, FlatParameter& flat, std::uint64_t seed) {
+  const plugins::ShardingSettings& settings = context.settings.sharding;
   const auto& parameters = flat.parameters();
   const ValueSource source = [&](std::size_t index, std::int64_t offset, std::span<float> out) {
     parameters[index].initializer(stream_of(parameters[index].name, seed), offset, out);
   };
   flat.seed_noise(stream_of(parameters.front().name, seed));
-  OwnPart own(engine, flat);
+  OwnPart own(context, flat);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     // The branch must be the same on all ranks, since only one of them is collective. It depends on
     // the settings and on how the program declared the initialiser.

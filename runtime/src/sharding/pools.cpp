@@ -1,5 +1,8 @@
 #include "sharding/pools.hpp"
 
+#include "sharding/context.hpp"
+#include "sharding/gradient_offload.hpp"
+
 #include <algorithm>
 #include <cstdint>
 
@@ -121,5 +124,28 @@ device::MemoryPtr ScratchPool::acquire(std::size_t nbytes) {
   held_nbytes_ += static_cast<std::int64_t>(nbytes);
   return device_.allocate(nbytes, "scratch of a unit");
 }
+
+Pools::Pools(const Context& context)
+    : gather_limiter(context.settings.sharding.limit_all_gathers
+                         ? std::optional<GatherLimiter>(context.tracer.get())
+                         : std::nullopt),
+      gathers(*context.groups.shard, *context.device, gather_limiter ? &*gather_limiter : nullptr,
+              *context.guard),
+      publications(context.settings.sharding.allgather_bucket_size),
+      gradients(*context.groups.shard, context.tracer.get(),
+                context.settings.sharding.overlap_comm),
+      scratch(*context.device, *context.guard),
+      sums(*context.device, *context.guard) {
+  if (context.groups.secondary) {
+    secondary_gathers.emplace(*context.groups.secondary, *context.device,
+                              gather_limiter ? &*gather_limiter : nullptr, *context.guard);
+  }
+  if (context.offload_optimizer()) {
+    gradient_offload =
+        std::make_unique<GradientOffload>(*context.device, *context.updater, scratch);
+  }
+}
+
+Pools::~Pools() = default;
 
 }  // namespace acc::sharding

@@ -5,11 +5,17 @@
 #include "sharding/view_guard.hpp"
 #include "trace/tracer.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
+#include <optional>
 
 namespace acc::sharding {
+
+struct Context;
+class GradientOffload;
 
 /// FSDP's limit_all_gathers (rate limiter: arXiv 2304.11277, section 3.4.2). Without it the host
 /// could issue gathers far ahead of a GPU, each into a new buffer, because the freed buffers are
@@ -32,15 +38,13 @@ class GatherLimiter {
 /// release in the same order, so that a buffer is the same one on all ranks.
 class GatherPool {
  public:
-  /// usual_nbytes: smallest size of a new buffer; large enough for every unit except the root.
   /// limiter: may be null. All arguments outlive the pool.
-  GatherPool(collectives::ProcessGroup& group, device::Device& device, std::size_t usual_nbytes,
-             GatherLimiter* limiter, ViewGuard& guard)
-      : group_(group),
-        device_(device),
-        usual_nbytes_(usual_nbytes),
-        limiter_(limiter),
-        guard_(guard) {}
+  GatherPool(collectives::ProcessGroup& group, device::Device& device, GatherLimiter* limiter,
+             ViewGuard& guard)
+      : group_(group), device_(device), limiter_(limiter), guard_(guard) {}
+  /// Makes every new buffer large enough for `nbytes`, so that units of this size and below can use
+  /// any buffer.
+  void expect(std::size_t nbytes) { usual_nbytes_ = std::max(usual_nbytes_, nbytes); }
   /// Returns a buffer of at least `nbytes`, which may wait (`limiter`) or allocate collectively.
   collectives::BufferPtr acquire(std::size_t nbytes);
   /// Takes the buffer back. Work issued before may still read it: a later gather comes after that
@@ -52,7 +56,7 @@ class GatherPool {
  private:
   collectives::ProcessGroup& group_;
   device::Device& device_;
-  std::size_t usual_nbytes_;
+  std::size_t usual_nbytes_ = 0;
   GatherLimiter* limiter_;
   ViewGuard& guard_;
   std::deque<collectives::BufferPtr> free_;
@@ -127,6 +131,28 @@ class ScratchPool {
   ViewGuard& guard_;
   std::deque<device::MemoryPtr> free_;
   std::int64_t held_nbytes_ = 0;
+};
+
+/// All pools of one model. Two kinds: buffers that peers read or write (`gathers`,
+/// `secondary_gathers`, `gradients`) are allocated collectively, so all ranks must acquire and
+/// release them in the same order; scratch memory (`scratch`, `sums`) is local to this rank. A pool
+/// grows to the largest number of buffers that were in use at once and keeps them until the model
+/// ends.
+struct Pools {
+  /// Allocates nothing. context: outlives the pools.
+  explicit Pools(const Context& context);
+  ~Pools();
+  Pools(const Pools&) = delete;
+  Pools& operator=(const Pools&) = delete;
+
+  std::optional<GatherLimiter> gather_limiter;  ///< limit_all_gathers; absent: no limit
+  GatherPool gathers;                           ///< full weights of transient flat parameters
+  std::optional<GatherPool> secondary_gathers;  ///< the same from secondary copies, if any
+  GatherWindow publications;                    ///< gathers of updated weights after a step
+  GradientPool gradients;                       ///< whole gradients until they are reduced
+  ScratchPool scratch;                          ///< widened weights, gradients in the view dtype
+  ScratchPool sums;                             ///< float32 sums of gradients not reduced (no_sync)
+  std::unique_ptr<GradientOffload> gradient_offload;  ///< null if the optimizer is not offloaded
 };
 
 }  // namespace acc::sharding

@@ -9,18 +9,23 @@
 
 namespace acc::sharding {
 
-ShardUnit::ShardUnit(Engine& engine, std::string name, bool is_root,
-                     const std::vector<ParameterRecord>& parameters)
-    : engine_(engine), name_(std::move(name)), is_root_(is_root), places_(parameters.size()) {
+ShardUnit::ShardUnit(const Context& context, Pools& pools, Counters& counters, Schedule& schedule,
+                     std::string name, bool is_root, const std::vector<ParameterRecord>& parameters)
+    : context_(context),
+      counters_(counters),
+      schedule_(schedule),
+      name_(std::move(name)),
+      is_root_(is_root),
+      places_(parameters.size()) {
   ScheduledUnit scheduled{.is_root = is_root};
   for (const FlatPlan& plan :
-       plan_flats(parameters, engine_.settings.sharding, engine_.groups.shard->size())) {
+       plan_flats(parameters, context_.settings.sharding, context_.groups.shard->size())) {
     std::vector<ParameterRecord> members;
     for (const std::size_t index : plan.members) {
       members.push_back(parameters[index]);
     }
-    flats_.push_back(
-        std::make_unique<FlatParameter>(engine_, name_, std::move(members), plan.traits));
+    flats_.push_back(std::make_unique<FlatParameter>(context_, pools, counters, name_,
+                                                     std::move(members), plan.traits));
     for (std::size_t k = 0; k < plan.members.size(); ++k) {
       places_[plan.members[k]] = {flats_.back().get(), k};
     }
@@ -28,7 +33,7 @@ ShardUnit::ShardUnit(Engine& engine, std::string name, bool is_root,
     const bool is_freed = !plan.traits.persistent && !plan.traits.ignored;
     scheduled.numel += is_freed ? flats_.back()->layout().numel : 0;
   }
-  number_ = engine_.schedule->add_unit(scheduled);
+  number_ = schedule_.add_unit(scheduled);
 }
 
 void ShardUnit::begin_unshard() {
@@ -36,7 +41,7 @@ void ShardUnit::begin_unshard() {
   for (const auto& flat : flats_) {
     flat->begin_unshard();
   }
-  engine_.schedule->gathered(number_);
+  schedule_.gathered(number_);
 }
 
 void ShardUnit::unshard() {
@@ -51,7 +56,7 @@ void ShardUnit::reshard(NextUse next) {
     flat->reshard(next);
   }
   unsharded_ = false;
-  engine_.schedule->freed(number_);
+  schedule_.freed(number_);
 }
 
 void ShardUnit::hide() {
@@ -61,13 +66,13 @@ void ShardUnit::hide() {
 }
 
 void ShardUnit::prefetch() {
-  const flight::Scope scope(engine_.groups.recorder.get(), "prefetch", name_);
+  const flight::Scope scope(context_.groups.recorder.get(), "prefetch", name_);
   begin_unshard();
 }
 
 void ShardUnit::check_forward() const {
-  const int micro_steps = engine_.settings.sharding.gradient_accumulation_steps;
-  if (engine_.no_grad_depth == 0 && micro_steps_ >= micro_steps) {
+  const int micro_steps = context_.settings.sharding.gradient_accumulation_steps;
+  if (counters_.no_grad_depth == 0 && micro_steps_ >= micro_steps) {
     throw Error(
         Errc::invalid_argument,
         fmt::format("unit '{}' begins micro-step {}, but gradient_accumulation_steps is {}: call "
@@ -78,7 +83,7 @@ void ShardUnit::check_forward() const {
 
 void ShardUnit::before_forward() {
   open("forward");
-  if (engine_.no_grad_depth == 0) {
+  if (counters_.no_grad_depth == 0) {
     ++forwards_;
   }
 }
@@ -92,7 +97,7 @@ void ShardUnit::after_forward() {
   }
   if (forwards_ <= backwards_) {  // under no_grad: no backward follows
     reshard(NextUse::unknown);
-  } else if (engine_.schedule->frees_after_forward(number_)) {
+  } else if (schedule_.frees_after_forward(number_)) {
     reshard(NextUse::backward);
   } else {
     hide();
@@ -142,25 +147,25 @@ void ShardUnit::after_backward() {
 /// the unit that it was for. The trace enters after it, so that waiting is not shown as
 /// computation.
 void ShardUnit::open(const char* phase) {
-  if (engine_.groups.recorder) {
-    engine_.groups.recorder->enter(phase, name_);
+  if (context_.groups.recorder) {
+    context_.groups.recorder->enter(phase, name_);
   }
   unshard();
   ++open_;
-  if (engine_.tracer) {
-    engine_.tracer->enter("compute", fmt::format("{} {}", phase, name_));
+  if (context_.tracer) {
+    context_.tracer->enter("compute", fmt::format("{} {}", phase, name_));
   }
 }
 
 void ShardUnit::leave(const char* phase) {
-  if (engine_.groups.recorder) {
-    engine_.groups.recorder->leave(phase, name_);
+  if (context_.groups.recorder) {
+    context_.groups.recorder->leave(phase, name_);
   }
 }
 
 void ShardUnit::trace_end() {
-  if (engine_.tracer) {
-    engine_.tracer->leave();
+  if (context_.tracer) {
+    context_.tracer->leave();
   }
 }
 
@@ -171,12 +176,12 @@ void ShardUnit::complete_micro_step() {
   forwards_ = 0;
   backwards_ = 0;
   ++micro_steps_;
-  const bool last = micro_steps_ >= engine_.settings.sharding.gradient_accumulation_steps;
+  const bool last = micro_steps_ >= context_.settings.sharding.gradient_accumulation_steps;
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
   // As in FSDP, strategies that keep weights from forward to backward keep them under no_sync until
   // the micro-step that reduces.
-  const bool stays = engine_.no_sync_depth > 0 && !engine_.on.reshard_after_forward;
-  if (!stays && engine_.schedule->frees_after_backward(number_)) {
+  const bool stays = counters_.no_sync_depth > 0 && !context_.on.reshard_after_forward;
+  if (!stays && schedule_.frees_after_backward(number_)) {
     reshard(last ? NextUse::unknown : NextUse::forward);
   }
 }
@@ -185,7 +190,7 @@ const void* ShardUnit::parameter(std::size_t index) {
   const Place& at = places_[index];
   const auto offset = static_cast<std::size_t>(at.flat->layout().offsets[at.index]);
   return static_cast<const std::byte*>(at.flat->unshard()) +
-         offset * nbytes_of(engine_.precision.viewed);
+         offset * nbytes_of(context_.precision.viewed);
 }
 
 FlatGradient::Target ShardUnit::gradient(std::size_t index) {
@@ -219,7 +224,7 @@ void ShardUnit::release(const char* what) {
 
 void ShardUnit::flush() {
   check_closed("Optimizer::step()");
-  const flight::Scope scope(engine_.groups.recorder.get(), "step", name_);
+  const flight::Scope scope(context_.groups.recorder.get(), "step", name_);
   for_each_gradient([](FlatGradient& gradient) { gradient.flush(); });
   release("Optimizer::step()");
 }

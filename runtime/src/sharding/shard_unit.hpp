@@ -1,6 +1,7 @@
 #pragma once
 
 #include "sharding/flat_parameter.hpp"
+#include "sharding/schedule.hpp"
 
 #include <functional>
 #include <memory>
@@ -24,8 +25,9 @@ namespace acc::sharding {
 /// program's access. The methods issue collectives, so all ranks call them in the same order.
 class ShardUnit {
  public:
-  ShardUnit(Engine& engine, std::string name, bool is_root,
-            const std::vector<ParameterRecord>& parameters);
+  /// Registers the unit with the schedule. The first four arguments outlive it.
+  ShardUnit(const Context& context, Pools& pools, Counters& counters, Schedule& schedule,
+            std::string name, bool is_root, const std::vector<ParameterRecord>& parameters);
 
   /// Position of parameter `index`, in the order given to the constructor.
   struct Place {
@@ -85,7 +87,9 @@ class ShardUnit {
   void leave(const char* phase);
   void trace_end();
 
-  Engine& engine_;
+  const Context& context_;
+  const Counters& counters_;
+  Schedule& schedule_;
   std::string name_;
   bool is_root_;
   int number_ = -1;

@@ -1,7 +1,8 @@
 #pragma once
 
-#include "sharding/engine.hpp"
+#include "sharding/context.hpp"
 #include "sharding/flat_plan.hpp"
+#include "sharding/pools.hpp"
 #include "sharding/shard_layout.hpp"
 
 #include <memory>
@@ -57,8 +58,10 @@ class WeightStorage {
 };
 
 /// Chooses the implementation for the strategy and the traits. Throws Error(config) if parameters
-/// are to be offloaded by a strategy that does not shard them.
-std::unique_ptr<WeightStorage> make_weight_storage(Engine& engine, const FlatLayout& layout,
+/// are to be offloaded by a strategy that does not shard them. context, pools, layout: outlive the
+/// storage.
+std::unique_ptr<WeightStorage> make_weight_storage(const Context& context, Pools& pools,
+                                                   const FlatLayout& layout,
                                                    const FlatTraits& traits);
 
 }  // namespace acc::sharding

@@ -78,18 +78,18 @@ void GatheredTensors::finish() {
 // others free theirs when the gather is done.
 void GatheredTensors::gather(std::size_t array) {
   const FlatArray& from = arrays_[array];
-  auto& engine = model_.engine();
+  const auto& context = model_.context();
   const std::size_t own_nbytes =
       static_cast<std::size_t>(from.flat->owned().numel) * nbytes_of(from.dtype);
   const void* own = from.values;
-  device::Device& device = *engine.device;
+  device::Device& device = *context.device;
   const bool is_whole = shards_of(model_, *from.flat) == 1;
   values_ = nullptr;
   device_memory_.reset();
   if (is_whole && !wants()) {
     return;
   }
-  if (engine.offload_optimizer()) {
+  if (context.offload_optimizer()) {
     device_memory_ = device.allocate(own_nbytes, "gathered for a checkpoint");
     device.copy(device_memory_->data(), own, own_nbytes, device.compute());
     own = device_memory_->data();
@@ -102,7 +102,7 @@ void GatheredTensors::gather(std::size_t array) {
   const std::size_t nbytes =
       static_cast<std::size_t>(from.flat->layout().padded_numel) * nbytes_of(from.dtype);
   const auto full = device.allocate(nbytes, "gathered for a checkpoint");
-  engine.groups.shard->all_gather(own, full->data(), own_nbytes)->wait_released();
+  context.groups.shard->all_gather(own, full->data(), own_nbytes)->wait_released();
   if (wants()) {
     values_ = full->data();
     keep(full, nbytes);
@@ -114,7 +114,7 @@ void GatheredTensors::gather(std::size_t array) {
 /// Keeps a gathered array, in host memory if it is wanted there. The values are complete on return,
 /// because the program may read them from any stream.
 void GatheredTensors::keep(const device::MemoryPtr& full, std::size_t nbytes) {
-  device::Device& device = *model_.engine().device;
+  device::Device& device = *model_.context().device;
   if (!where_.on_host || device.kind() == plugins::Device::cpu) {
     device.record(device.compute())->synchronize();
     device_memory_ = full;
@@ -130,9 +130,9 @@ void GatheredTensors::keep(const device::MemoryPtr& full, std::size_t nbytes) {
 /// Reads a buffer. It is kept apart from the gathered array, so that `at_hand_` stays the same on
 /// all ranks, also on those that get no values.
 const std::byte* GatheredTensors::bring_buffer(const BufferRecord& buffer) {
-  buffer_ = acc::model::read_buffer(model_.engine(), buffer);
+  buffer_ = acc::model::read_buffer(model_.context(), buffer);
   const auto bytes = std::as_bytes(std::span(buffer_));
-  device::Device& device = *model_.engine().device;
+  device::Device& device = *model_.context().device;
   if (where_.on_host || device.kind() == plugins::Device::cpu) {
     return bytes.data();
   }

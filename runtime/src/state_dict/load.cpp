@@ -53,7 +53,7 @@ std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int 
   for (const FlatArray& array : moments) {
     stored.check(array);
   }
-  device::Device& device = *part.model->engine().updater;
+  device::Device& device = *part.model->context().updater;
   for (const FlatArray& array : weight_arrays(*part.model)) {
     stored.read(device, array);
   }
@@ -122,7 +122,7 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
   if (parts.empty()) {
     throw Error(Errc::invalid_argument, "a checkpoint needs at least one model");
   }
-  const auto& groups = parts.front().model->engine().groups;
+  const auto& groups = parts.front().model->context().groups;
   // No rank may overwrite weights while a peer still reads them in a gather.
   for (const Part& part : parts) {
     await_readers(*part.model);

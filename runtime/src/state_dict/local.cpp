@@ -58,11 +58,11 @@ void write_local_model(detail::ModelState& model, const LocalModel& layout,
   accelerate::write_model_file(path, list, [&](std::size_t i, const torch::Sink& sink) {
     if (i < arrays.size()) {
       read_bytes(
-          *model.engine().updater, arrays[i].values,
+          *model.context().updater, arrays[i].values,
           static_cast<std::size_t>(arrays[i].flat->owned().numel) * nbytes_of(arrays[i].dtype),
           sink);
     } else {
-      const auto values = acc::model::read_buffer(model.engine(), *buffers[i - arrays.size()]);
+      const auto values = acc::model::read_buffer(model.context(), *buffers[i - arrays.size()]);
       sink(std::as_bytes(std::span(values)));
     }
   });

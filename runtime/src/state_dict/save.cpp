@@ -95,9 +95,9 @@ class Save {
         state_(state),
         id_(id),
         existing_(existing),
-        engine_(parts.front().model->engine()),
-        rank_(engine_.groups.world->rank()),
-        ranks_(engine_.groups.world->size()) {}
+        context_(parts.front().model->context()),
+        rank_(context_.groups.world->rank()),
+        ranks_(context_.groups.world->size()) {}
 
   void run() {
     try {
@@ -108,7 +108,7 @@ class Save {
       attempt_([this] { write_small_files(); });
       // A rank that finds its folder gone reports that instead of the write error it caused.
       attempt_.explain([this] { check_there(); });
-      attempt_.settle(engine_.groups, "saving " + directory_, [this] { abandon(); });
+      attempt_.settle(context_.groups, "saving " + directory_, [this] { abandon(); });
       if (rank_ == 0) {
         commit();
       }
@@ -128,7 +128,7 @@ class Save {
     bool is_small = false;  ///< the manifest stores its checksum
   };
 
-  [[nodiscard]] StateDictType form() const { return engine_.settings.sharding.state_dict_type; }
+  [[nodiscard]] StateDictType form() const { return context_.settings.sharding.state_dict_type; }
   [[nodiscard]] fs::path in_folder(const std::string& path) const {
     return folder_->temporary() / path;
   }
@@ -182,9 +182,9 @@ class Save {
         break;
       case StateDictType::full: write_full(part, index); break;
     }
-    if (engine_.settings.sharding.save_16bit_model) {
+    if (context_.settings.sharding.save_16bit_model) {
       write_model(*part.model, accelerate::plain_bin_file(index),
-                  part.model->engine().precision.gathered);
+                  part.model->context().precision.gathered);
     }
   }
 
@@ -218,8 +218,8 @@ class Save {
   /// Collective: a rank that has failed still takes part in the gathers.
   void write_full(const Part& part, int index) {
     write_model(*part.model,
-                is_plain(engine_.settings) ? accelerate::plain_model_file(index)
-                                           : accelerate::model_file(index),
+                is_plain(context_.settings) ? accelerate::plain_model_file(index)
+                                            : accelerate::model_file(index),
                 std::nullopt);
     const std::string name = accelerate::optimizer_file(index);
     write_full_optimizer(part, folder_ ? in_folder(name) : fs::path(name), attempt_);
@@ -284,7 +284,7 @@ class Save {
       folder_->commit();
     } catch (const std::exception& error) {
       abandon();  // first, because the launcher may kill this rank once its peers know
-      engine_.groups.abort(
+      context_.groups.abort(
           fmt::format("rank 0 could not complete {}: {}", directory_, error.what()));
       throw;
     }
@@ -318,7 +318,7 @@ class Save {
     Manifest manifest;
     manifest.writer = "acclaunch " ACC_VERSION;
     manifest.state_dict = words_of(form());
-    manifest.strategy = to_string(engine_.settings.sharding.strategy);
+    manifest.strategy = to_string(context_.settings.sharding.strategy);
     manifest.world_size = ranks_;
     manifest.step = first.step;
     manifest.skipped_steps = first.skipped_steps;
@@ -348,7 +348,7 @@ class Save {
   const SavedState& state_;
   std::uint32_t id_;
   Existing existing_;
-  const sharding::Engine& engine_;
+  const sharding::Context& context_;
   int rank_, ranks_;
   Attempt attempt_;
   std::optional<AtomicFolder> folder_;

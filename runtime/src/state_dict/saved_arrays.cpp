@@ -16,7 +16,7 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
   for (auto& state : optimizer.flats()) {
     for (const auto& moment : state.moments) {
       arrays.push_back(
-          {state.flat, moment.kind, moment.values->data(), model.engine().precision.moments});
+          {state.flat, moment.kind, moment.values->data(), model.context().precision.moments});
     }
   }
   return arrays;
@@ -25,10 +25,10 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
 // Ignored parameters are whole on every rank. Without a sharded optimizer every rank has all master
 // weights, whatever the strategy gathers.
 int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat) {
-  if (flat.ignored() || !model.engine().on.shard_optimizer) {
+  if (flat.ignored() || !model.context().on.shard_optimizer) {
     return 1;
   }
-  return model.engine().groups.plan.shard_size();
+  return model.context().groups.plan.shard_size();
 }
 
 // Files have no dtype of their own for raw bytes; they are stored as uint8.
@@ -56,7 +56,7 @@ std::string seed_name(int index) {
 }
 
 bool is_rank_zero(detail::ModelState& model) {
-  return model.engine().groups.world->rank() == 0;
+  return model.context().groups.world->rank() == 0;
 }
 
 }  // namespace acc::checkpoint

@@ -55,7 +55,7 @@ class FolderBuilder {
     add_tensor({buffer.name}, Dtype::f32, buffer.shape);
     sources_.push_back(
         [this_model = &model_, &buffer](std::int64_t begin, std::int64_t numel, const Sink& sink) {
-          const auto values = acc::model::read_buffer(this_model->engine(), buffer);
+          const auto values = acc::model::read_buffer(this_model->context(), buffer);
           sink(std::as_bytes(std::span(values).subspan(static_cast<std::size_t>(begin),
                                                        static_cast<std::size_t>(numel))));
         });
@@ -84,7 +84,7 @@ class FolderBuilder {
 
   // The cut rule needs all tensors, so it is made last. Arrays and sources have the same numbers.
   PlannedFolder finish(std::string name) {
-    const int ranks = model_.engine().groups.world->size();
+    const int ranks = model_.context().groups.world->size();
     auto rule = cut_arrays(arrays_, tensors_, ranks);
     return {std::move(name),
             {std::move(tensors_), std::move(values_), ranks, std::move(rule)},
@@ -95,8 +95,8 @@ class FolderBuilder {
 
  private:
   [[nodiscard]] Source of_flat(const FlatArray& array) {
-    return [device = model_.engine().updater.get(), array](std::int64_t begin, std::int64_t numel,
-                                                           const Sink& sink) {
+    return [device = model_.context().updater.get(), array](std::int64_t begin, std::int64_t numel,
+                                                            const Sink& sink) {
       const std::size_t size = nbytes_of(array.dtype);
       const auto first = static_cast<std::size_t>(begin - array.flat->owned().offset);
       read_bytes(*device, static_cast<const std::byte*>(array.values) + first * size,

@@ -105,7 +105,7 @@ void StoredModel::read_buffer(detail::ModelState& model, BufferRecord& buffer) {
   }
   std::vector<float> values(static_cast<std::size_t>(buffer.numel));
   reader_.read(*found, 0, buffer.numel, Dtype::f32, values.data());
-  acc::model::set_buffer(model.engine(), buffer, values);
+  acc::model::set_buffer(model.context(), buffer, values);
 }
 
 // Frees gathered copies, waits for collectives that use the memory, and then for the device.
@@ -116,7 +116,7 @@ void await_readers(detail::ModelState& model) {
   for (FlatParameter* flat : model.flats()) {
     flat->settle();
   }
-  model.engine().await_compute();
+  model.context().await_compute();
 }
 
 }  // namespace acc::checkpoint

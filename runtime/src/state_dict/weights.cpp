@@ -36,8 +36,8 @@ void load_buffers(ModelState& model, std::optional<StoredModel>& stored, Attempt
         stored->read_buffer(model, *buffer);
       }
     });
-    if (model.engine().settings.sharding.cpu_ram_efficient_loading) {
-      acc::model::share_buffer(model.engine(), *buffer);
+    if (model.context().settings.sharding.cpu_ram_efficient_loading) {
+      acc::model::share_buffer(model.context(), *buffer);
     }
   }
 }
@@ -46,7 +46,7 @@ void load_buffers(ModelState& model, std::optional<StoredModel>& stored, Attempt
 
 // With cpu_ram_efficient_loading only rank 0 reads, and sends the values to the others.
 void load_weights(ModelState& model, const std::string& path) {
-  const bool rank_zero_reads = model.engine().settings.sharding.cpu_ram_efficient_loading;
+  const bool rank_zero_reads = model.context().settings.sharding.cpu_ram_efficient_loading;
   std::optional<StoredModel> stored;
   Attempt attempt;
   attempt([&] {
@@ -55,9 +55,9 @@ void load_weights(ModelState& model, const std::string& path) {
       stored->check(model, BuffersMay::be_missing);
     }
   });
-  attempt.settle(model.engine().groups, "loading " + path);
+  attempt.settle(model.context().groups, "loading " + path);
   await_readers(model);
-  model.engine().groups.world->barrier()->wait();
+  model.context().groups.world->barrier()->wait();
   for (FlatParameter* flat : model.flats()) {
     const sharding::ValueSource source = [&](std::size_t index, std::int64_t offset,
                                              std::span<float> out) {
@@ -65,14 +65,14 @@ void load_weights(ModelState& model, const std::string& path) {
                    out.data());
     };
     if (rank_zero_reads) {
-      sharding::fill_by_rank_zero(model.engine(), *flat, source);
+      sharding::fill_by_rank_zero(model.context(), *flat, source);
     } else {
-      attempt([&] { sharding::fill_by_each_rank(model.engine(), *flat, source); });
+      attempt([&] { sharding::fill_by_each_rank(model.context(), *flat, source); });
     }
     flat->publish();
   }
   load_buffers(model, stored, attempt);
-  attempt.settle(model.engine().groups, "loading " + path);
+  attempt.settle(model.context().groups, "loading " + path);
 }
 
 namespace {
@@ -100,7 +100,7 @@ void export_file(ModelState& model, const fs::path& path, std::optional<DType> d
     sync_folder(folder_of(path));
   });
   tensors.finish();
-  attempt.settle(model.engine().groups, "writing " + path.string());
+  attempt.settle(model.context().groups, "writing " + path.string());
 }
 
 SafetensorsPlan plan_folder(const std::vector<FullItem>& items, const ExportOptions& options) {
@@ -172,7 +172,7 @@ void export_folder(ModelState& model, const fs::path& path, const ExportOptions&
     }
   });
   tensors.finish();
-  attempt.settle(model.engine().groups, "writing " + path.string());
+  attempt.settle(model.context().groups, "writing " + path.string());
 }
 
 }  // namespace
@@ -203,7 +203,7 @@ void state_dict(ModelState& model, const StateDictOptions& options, const VisitT
     }
   });
   tensors.finish();
-  attempt.settle(model.engine().groups, "visiting the state dict");
+  attempt.settle(model.context().groups, "visiting the state dict");
 }
 
 }  // namespace acc::checkpoint

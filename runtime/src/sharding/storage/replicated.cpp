@@ -7,35 +7,35 @@ namespace {
 /// ignored parameters.
 class Replicated final : public WeightStorage {
  public:
-  Replicated(Engine& engine, const FlatLayout& layout)
-      : engine_(engine),
+  Replicated(const Context& context, const FlatLayout& layout)
+      : guard_(*context.guard),
         owned_{0, layout.padded_numel},
-        memory_(engine.device->allocate(
-            static_cast<std::size_t>(layout.padded_numel) * nbytes_of(engine.precision.gathered),
+        memory_(context.device->allocate(
+            static_cast<std::size_t>(layout.padded_numel) * nbytes_of(context.precision.gathered),
             "weights")) {}
 
   Shard owned() const override { return owned_; }
   std::byte* own() const override {
-    engine_.guard->open(memory_->data());
+    guard_.open(memory_->data());
     return memory_->data();
   }
   Gathering begin_unshard() override { return {}; }
   const std::byte* finish_unshard() override { return memory_->data(); }
   void reshard(NextUse) override {}
-  void publish() override { engine_.guard->hide(memory_->data()); }
+  void publish() override { guard_.hide(memory_->data()); }
   void settle() override {}
   std::int64_t held_nbytes() const override { return static_cast<std::int64_t>(memory_->nbytes()); }
 
  private:
-  Engine& engine_;
+  ViewGuard& guard_;
   Shard owned_;
   device::MemoryPtr memory_;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightStorage> make_replicated(Engine& engine, const FlatLayout& layout) {
-  return std::make_unique<Replicated>(engine, layout);
+std::unique_ptr<WeightStorage> make_replicated(const Context& context, const FlatLayout& layout) {
+  return std::make_unique<Replicated>(context, layout);
 }
 
 }  // namespace acc::sharding

@@ -11,18 +11,20 @@ using collectives::WorkPtr;
 /// a shard group that shares memory (the gather copies nothing), and persistent parameters.
 class Resident final : public WeightStorage {
  public:
-  Resident(Engine& engine, const FlatLayout& layout, bool persistent)
-      : engine_(engine),
-        group_(*engine.groups.shard),
+  Resident(const Context& context, GatherWindow& publications, const FlatLayout& layout,
+           bool persistent)
+      : context_(context),
+        publications_(publications),
+        group_(*context.groups.shard),
         shard_(layout.shard(group_.rank())),
         shard_nbytes_(static_cast<std::size_t>(shard_.numel) *
-                      nbytes_of(engine.precision.gathered)),
+                      nbytes_of(context.precision.gathered)),
         persistent_(persistent),
         full_(group_.allocate_gathered(shard_nbytes_ * static_cast<std::size_t>(group_.size()))) {}
 
   Shard owned() const override { return shard_; }
   std::byte* own() const override {
-    engine_.guard->open(full_->data());
+    context_.guard->open(full_->data());
     return full_->data() + shard_nbytes_ * static_cast<std::size_t>(group_.rank());
   }
 
@@ -36,7 +38,7 @@ class Resident final : public WeightStorage {
       return {.gathers = gathers, .copies = gathers && !group_.shares_gathered_memory()};
     }
     // Gathered by `publish`. Counted as a gather if the strategy would gather here; nothing moves.
-    return {.gathers = engine_.on.shard_parameters};
+    return {.gathers = context_.on.shard_parameters};
   }
 
   const std::byte* finish_unshard() override {
@@ -59,25 +61,26 @@ class Resident final : public WeightStorage {
       stale_ = true;
     } else {
       const std::int64_t numel = shard_.numel * group_.size();
-      gather_ = engine_.publications->start(numel, [this] { return gather(); });
+      gather_ = publications_.start(numel, [this] { return gather(); });
     }
-    if (engine_.guard->on()) {
+    if (context_.guard->on()) {
       settle();
-      engine_.guard->hide(full_->data());
+      context_.guard->hide(full_->data());
     }
   }
 
   std::int64_t held_nbytes() const override {
     // ZeRO 1 keeps all weights by definition; the report does not divide by the ranks that share
     // the pages.
-    const int sharers = engine_.on.shard_parameters ? full_->sharers() : 1;
+    const int sharers = context_.on.shard_parameters ? full_->sharers() : 1;
     return static_cast<std::int64_t>(full_->nbytes()) / sharers;
   }
 
  private:
   WorkPtr gather() { return group_.all_gather(own(), full_->data(), shard_nbytes_); }
 
-  Engine& engine_;
+  const Context& context_;
+  GatherWindow& publications_;
   ProcessGroup& group_;
   Shard shard_;
   std::size_t shard_nbytes_;
@@ -89,9 +92,9 @@ class Resident final : public WeightStorage {
 
 }  // namespace
 
-std::unique_ptr<WeightStorage> make_resident(Engine& engine, const FlatLayout& layout,
-                                             bool persistent) {
-  return std::make_unique<Resident>(engine, layout, persistent);
+std::unique_ptr<WeightStorage> make_resident(const Context& context, GatherWindow& publications,
+                                             const FlatLayout& layout, bool persistent) {
+  return std::make_unique<Resident>(context, publications, layout, persistent);
 }
 
 }  // namespace acc::sharding

@@ -2,10 +2,11 @@
 
 namespace acc::sharding {
 
-SecondaryCopy::SecondaryCopy(Engine& engine, std::size_t full_nbytes)
-    : engine_(engine),
-      group_(*engine.groups.secondary),
-      lasts_to_step_(engine.settings.sharding.hpz_partition_size > 1),
+SecondaryCopy::SecondaryCopy(const Context& context, GatherPool& gathers, std::size_t full_nbytes)
+    : context_(context),
+      gathers_(gathers),
+      group_(*context.groups.secondary),
+      lasts_to_step_(context.settings.sharding.hpz_partition_size > 1),
       full_nbytes_(full_nbytes),
       part_nbytes_(full_nbytes / static_cast<std::size_t>(group_.size())),
       memory_(group_.shares_gathered_memory() ? group_.allocate_gathered(full_nbytes)
@@ -19,9 +20,9 @@ std::int64_t SecondaryCopy::held_nbytes() const {
 /// but waits until every rank of the group has written its part.
 void SecondaryCopy::keep(const std::byte* full) {
   const std::size_t offset = part_nbytes_ * static_cast<std::size_t>(group_.rank());
-  engine_.guard->open(memory_->data());
+  context_.guard->open(memory_->data());
   std::byte* part = memory_->data() + (group_.shares_gathered_memory() ? offset : 0);
-  engine_.device->copy(part, full + offset, part_nbytes_, engine_.device->compute());
+  context_.device->copy(part, full + offset, part_nbytes_, context_.device->compute());
   valid_ = true;
   if (group_.shares_gathered_memory()) {
     gather_ = group_.all_gather(part, memory_->data(), part_nbytes_);
@@ -31,7 +32,7 @@ void SecondaryCopy::keep(const std::byte* full) {
 Gathering SecondaryCopy::begin_unshard() {
   const bool copies = !group_.shares_gathered_memory();
   if (copies) {
-    full_ = engine_.secondary_gathers->acquire(full_nbytes_);
+    full_ = gathers_.acquire(full_nbytes_);
     gather_ = group_.all_gather(memory_->data(), full_->data(), part_nbytes_);
   }
   return {.gathers = true, .copies = copies, .over_secondary = true};
@@ -52,7 +53,7 @@ void SecondaryCopy::settle() {
 void SecondaryCopy::reshard(const std::byte* full, NextUse next) {
   settle();  // the gather may have been started early and not used
   if (full_) {
-    engine_.secondary_gathers->release(full_);
+    gathers_.release(full_);
     full_.reset();
   }
   // hpZ's copy serves every later gather before the step; a reshard size's copy only the backward.

@@ -1,6 +1,7 @@
 #pragma once
 
-#include "sharding/engine.hpp"
+#include "sharding/context.hpp"
+#include "sharding/pools.hpp"
 #include "sharding/weight_storage.hpp"
 
 #include <cstddef>
@@ -16,7 +17,8 @@ namespace acc::sharding {
 /// - reshard_after_forward as a size (FSDP 2): from each forward to its backward.
 class SecondaryCopy {
  public:
-  SecondaryCopy(Engine& engine, std::size_t full_nbytes);
+  /// gathers: buffers of the secondary group. context, gathers: outlive this object.
+  SecondaryCopy(const Context& context, GatherPool& gathers, std::size_t full_nbytes);
 
   [[nodiscard]] bool valid() const noexcept { return valid_; }
   void invalidate() noexcept { valid_ = false; }
@@ -31,7 +33,8 @@ class SecondaryCopy {
  private:
   void keep(const std::byte* full);
 
-  Engine& engine_;
+  const Context& context_;
+  GatherPool& gathers_;
   collectives::ProcessGroup& group_;
   bool lasts_to_step_;
   std::size_t full_nbytes_;

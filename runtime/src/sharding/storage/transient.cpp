@@ -13,20 +13,22 @@ using collectives::WorkPtr;
 /// several machines.
 class Transient final : public WeightStorage {
  public:
-  Transient(Engine& engine, const FlatLayout& layout)
-      : engine_(engine),
-        group_(*engine.groups.shard),
+  Transient(const Context& context, Pools& pools, const FlatLayout& layout)
+      : context_(context),
+        pools_(pools),
+        group_(*context.groups.shard),
         shard_(layout.shard(group_.rank())),
         shard_nbytes_(static_cast<std::size_t>(shard_.numel) *
-                      nbytes_of(engine.precision.gathered)),
+                      nbytes_of(context.precision.gathered)),
         full_nbytes_(shard_nbytes_ * static_cast<std::size_t>(group_.size())) {
-    if (engine_.offload_param) {
-      host_shard_ = engine_.device->allocate_host(shard_nbytes_, "weights");
+    if (context_.offload_param()) {
+      host_shard_ = context_.device->allocate_host(shard_nbytes_, "weights");
     } else {
       shard_memory_ = group_.allocate_contribution(shard_nbytes_);
     }
-    if (engine_.groups.secondary) {
-      secondary_ = std::make_unique<SecondaryCopy>(engine_, full_nbytes_);
+    if (pools_.secondary_gathers) {
+      secondary_ =
+          std::make_unique<SecondaryCopy>(context_, *pools_.secondary_gathers, full_nbytes_);
     }
   }
 
@@ -40,7 +42,7 @@ class Transient final : public WeightStorage {
     if (secondary_ && secondary_->valid()) {
       return secondary_->begin_unshard();
     }
-    full_ = engine_.gathers->acquire(full_nbytes_);
+    full_ = pools_.gathers.acquire(full_nbytes_);
     gather_ = group_.all_gather(shard_on_device(), full_->data(), shard_nbytes_);
     return {.gathers = true, .copies = true};
   }
@@ -59,7 +61,7 @@ class Transient final : public WeightStorage {
       secondary_->reshard(full_ ? full_->data() : nullptr, next);
     }
     if (full_) {
-      engine_.gathers->release(full_);
+      pools_.gathers.release(full_);
       full_.reset();
     }
   }
@@ -88,11 +90,11 @@ class Transient final : public WeightStorage {
     }
     // The fetch waits for the compute stream, which may still use the scratch memory, then overlaps
     // with work that is issued later. The gather runs after the fetch.
-    device::Device& device = *engine_.device;
-    fetched_ = engine_.scratch->acquire(shard_nbytes_);
-    device.wait(*engine_.fetches, *device.record(device.compute()));
-    device.copy(fetched_->data(), own(), shard_nbytes_, *engine_.fetches);
-    group_.after(device.record(*engine_.fetches));
+    device::Device& device = *context_.device;
+    fetched_ = pools_.scratch.acquire(shard_nbytes_);
+    device.wait(*context_.fetches, *device.record(device.compute()));
+    device.copy(fetched_->data(), own(), shard_nbytes_, *context_.fetches);
+    group_.after(device.record(*context_.fetches));
     return fetched_->data();
   }
 
@@ -102,11 +104,12 @@ class Transient final : public WeightStorage {
       gather_.reset();
     }
     if (fetched_) {
-      engine_.scratch->release(std::move(fetched_));
+      pools_.scratch.release(std::move(fetched_));
     }
   }
 
-  Engine& engine_;
+  const Context& context_;
+  Pools& pools_;
   ProcessGroup& group_;
   Shard shard_;
   std::size_t shard_nbytes_;
@@ -121,8 +124,9 @@ class Transient final : public WeightStorage {
 
 }  // namespace
 
-std::unique_ptr<WeightStorage> make_transient(Engine& engine, const FlatLayout& layout) {
-  return std::make_unique<Transient>(engine, layout);
+std::unique_ptr<WeightStorage> make_transient(const Context& context, Pools& pools,
+                                              const FlatLayout& layout) {
+  return std::make_unique<Transient>(context, pools, layout);
 }
 
 }  // namespace acc::sharding

@@ -1,0 +1,59 @@
+#pragma once
+
+#include "acc/plugins/strategy.hpp"
+#include "acc/runtime/reports.hpp"
+#include "device/device.hpp"
+#include "sharding/gradient_scaling.hpp"
+#include "sharding/groups.hpp"
+#include "sharding/policy.hpp"
+#include "sharding/view_guard.hpp"
+#include "trace/tracer.hpp"
+
+#include <memory>
+#include <string_view>
+
+namespace acc::sharding {
+
+/// Settings, groups and devices of one model. Complete before the first unit is made and constant
+/// afterwards. Owned by ModelState; outlives the pools, the units and the optimizer.
+struct Context {
+  plugins::RuntimeSettings settings;
+  plugins::StrategySwitches on;
+  Groups groups;
+  device::DevicePtr device;   ///< device on which the program computes
+  device::DevicePtr updater;  ///< device of the optimizer: `device`, or the CPU if offloaded
+  device::StreamPtr fetches;  ///< copies offloaded shards to the GPU; null: not offloaded
+  precision::PrecisionPolicy precision;
+  GradientScaling gradient_scaling;
+  std::unique_ptr<ViewGuard> guard;       ///< never null
+  std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
+
+  [[nodiscard]] bool offload_optimizer() const noexcept { return updater != device; }
+  /// True if shards lie in host memory next to a GPU between uses.
+  [[nodiscard]] bool offload_param() const noexcept { return fetches != nullptr; }
+  /// True with fp16: gradients carry a loss scale, and an overflow is expected from time to time.
+  [[nodiscard]] bool scales_loss() const noexcept {
+    return settings.sharding.mixed_precision == plugins::MixedPrecision::fp16;
+  }
+  /// True if a step must be able to name the rank, unit and micro-step of a non-finite gradient.
+  [[nodiscard]] bool watches_gradients() const noexcept {
+    return settings.sharding.nan_policy == plugins::NanPolicy::raise && !scales_loss();
+  }
+  /// Allocates memory, filled with zeros, that the updater can access: for master weights, moments
+  /// and reduced gradients. what: name for memory reports.
+  [[nodiscard]] device::MemoryPtr allocate_state(std::int64_t numel, std::string_view what,
+                                                 DType dtype = DType::float32) const;
+  /// Orders the updater after the work issued to the compute stream so far. Blocks the host if the
+  /// optimizer is offloaded; otherwise the stream itself keeps the order.
+  void await_compute() const;
+};
+
+/// Numbers that change while a model runs. One thread uses them.
+struct Counters {
+  TrafficReport traffic;
+  int no_grad_depth = 0;              ///< number of living no_grad objects
+  int no_sync_depth = 0;              ///< number of living no_sync objects
+  std::int64_t gradients_closed = 0;  ///< micro-steps of flat parameters that have ended so far
+};
+
+}  // namespace acc::sharding

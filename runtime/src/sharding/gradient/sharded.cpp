@@ -1,0 +1,183 @@
+#include "sharding/gradient/accumulation.hpp"
+#include "sharding/gradient/variants.hpp"
+#include "sharding/gradient_offload.hpp"
+
+#include <functional>
+
+namespace acc::sharding {
+namespace {
+
+/// Each micro-step acquires a pooled buffer, reduce_scatters it and adds the result to the shard.
+/// The pool gets the buffer back when all peers have read it. Hybrid strategies all_reduce the
+/// shard over the replicas once per step or, with an offloaded optimizer, in each micro-step.
+class ShardedGradient final : public FlatGradient {
+ public:
+  ShardedGradient(const Context& context, Pools& pools, Counters& counters,
+                  const FlatLayout& layout, Shard owned)
+      : FlatGradient(context, pools, counters, layout, owned) {
+    if (!host_) {
+      // The shard is an input of the all_reduce over replicas, so its readers are the replicas.
+      auto& group = context.groups.replicate ? *context.groups.replicate : *context.groups.shard;
+      shard_ =
+          group.allocate_contribution(static_cast<std::size_t>(layout.shard_numel) * sizeof(float));
+    }
+  }
+
+  /// Left over are unfinished micro-steps, sums of no_sync, and units that the step did not use.
+  /// The last send zeros, because their peers issue the reduction as well. All ranks open the same
+  /// scopes, so the condition has the same value on all of them.
+  void flush() override {
+    if (written_.is_open() || awaits_reduction_ || !reduced_before_) {
+      reduce();
+    }
+  }
+
+  void all_reduce_replicas() override {
+    if (shard_) {
+      reduction_ = all_reduce_replicas(shard_->as<float>());
+    }
+  }
+
+  float* reduced() const override { return host_ ? host_->as<float>() : shard_->as<float>(); }
+
+  void forget() override {
+    FlatGradient::forget();
+    reduced_before_ = false;
+  }
+
+  std::int64_t held_nbytes() const override {
+    const std::int64_t whole =
+        awaits_reduction_ ? layout_.padded_numel * static_cast<std::int64_t>(sizeof(float)) : 0;
+    return whole + static_cast<std::int64_t>(host_ ? host_->nbytes() : shard_->nbytes());
+  }
+
+ private:
+  void choose_memory() override {
+    const DType viewed = context_.precision.viewed;
+    if (writes_contribution(context_.precision, unreduced_ || counters_.no_sync_depth > 0)) {
+      buffer_ = pools_.gradients.acquire(static_cast<std::size_t>(layout_.padded_numel) *
+                                         nbytes_of(viewed));
+      written_.open(buffer_->data());
+    } else {
+      written_.open_scratch();
+    }
+  }
+
+  void end_micro_step(bool /*last*/) override {
+    if (counters_.no_sync_depth == 0) {
+      reduce();
+      return;
+    }
+    awaits_reduction_ = true;
+    if (!program_adds(context_.precision)) {
+      add_to_unreduced();
+    }
+  }
+
+  void add_to_unreduced() {
+    const bool accumulate = unreduced_ != nullptr;
+    if (!unreduced_) {
+      unreduced_ =
+          pools_.sums.acquire(static_cast<std::size_t>(layout_.padded_numel) * sizeof(float));
+    }
+    add_to(unreduced_->as<float>(), accumulate);
+  }
+
+  /// Sends the whole gradient into the reduce_scatter of the shard group. All ranks reach this for
+  /// the same flat parameters in the same order, because they end the same micro-steps in the same
+  /// order.
+  void reduce() {
+    if (unreduced_) {  // earlier micro-steps under no_sync
+      add_to_unreduced();
+      contribute(unreduced_->data(), DType::float32);
+      pools_.sums.release(std::move(unreduced_));
+    } else {
+      open();  // a unit whose backward wrote nothing still takes part in the reduction
+      written_.zero_unwritten();
+      contribute(written_.data(), context_.precision.viewed);
+      written_.close();
+    }
+    awaits_reduction_ = false;
+    device::MemoryPtr offloaded;
+    if (host_) {
+      offloaded = pools_.gradient_offload->acquire(layout_.shard_numel);
+    }
+    const bool adds = reduced_before_;
+    reduced_before_ = true;
+    auto& group = *context_.groups.shard;
+    reduction_ = group.reduce_scatter(
+        buffer_->data(), offloaded ? offloaded->as<float>() : shard_->as<float>(),
+        static_cast<std::size_t>(layout_.shard_numel), context_.precision.reduced,
+        {.scale = context_.gradient_scaling.after, .accumulate = adds && !offloaded});
+    std::function<void()> reduced;
+    if (offloaded) {
+      reduced = [this, offloaded, adds] { offload(offloaded, adds); };
+    }
+    pools_.gradients.in_flight(std::move(buffer_), reduction_, std::move(reduced));
+    counters_.traffic.reduced_elements += layout_.numel;
+    counters_.traffic.reduce_calls += 1;
+    group.progress();
+  }
+
+  /// Puts this rank's whole gradient into `buffer_`, which peers read: scaled by the part of the
+  /// mean that precedes the sum, and in the reduced dtype. Does nothing if the program wrote it
+  /// there. from: [padded_numel] of `dtype`.
+  void contribute(std::byte* from, DType dtype) {
+    device::Device& device = *context_.device;
+    const auto numel = static_cast<std::size_t>(layout_.padded_numel);
+    const DType reduced = context_.precision.reduced;
+    if (!buffer_) {
+      buffer_ = pools_.gradients.acquire(numel * nbytes_of(reduced));
+    }
+    const float scale = context_.gradient_scaling.before;
+    device::MemoryPtr widened;
+    if (scale != 1.0F) {
+      if (dtype != DType::float32) {
+        widened = pools_.scratch.acquire(numel * sizeof(float));
+      }
+      std::byte* const scaled = widened ? widened->data() : from;
+      device.add_scaled(from, dtype, reinterpret_cast<float*>(scaled), numel, scale, false,
+                        device.compute());
+      from = scaled;
+      dtype = DType::float32;
+    }
+    if (from != buffer_->data()) {
+      device.cast(from, dtype, buffer_->data(), reduced, numel, device.compute());
+    }
+    if (widened) {
+      pools_.scratch.release(std::move(widened));
+    }
+  }
+
+  /// Runs when the reduction has ended: replicas are summed on the GPU, in every micro-step,
+  /// because the sum over micro-steps is in host memory.
+  void offload(const device::MemoryPtr& reduced, bool adds) {
+    if (context_.groups.replicate) {
+      all_reduce_replicas(reduced->as<float>())->wait_released();
+    }
+    pools_.gradient_offload->bring(reduced, host_->as<float>(), layout_.shard_numel, adds);
+  }
+
+  collectives::WorkPtr all_reduce_replicas(float* shard) {
+    counters_.traffic.all_reduced_elements += layout_.shard_numel;
+    counters_.traffic.all_reduce_calls += 1;
+    return context_.groups.replicate->all_reduce(
+        shard, static_cast<std::size_t>(layout_.shard_numel), 1.0F);
+  }
+
+  collectives::BufferPtr buffer_;  ///< pooled memory that peers read; null if not needed yet
+  device::MemoryPtr unreduced_;    ///< sum of no_sync, if the program does not add; else null
+  collectives::BufferPtr shard_;   ///< the reduced gradient; null if the optimizer is offloaded
+  bool awaits_reduction_ = false;  ///< micro-steps of no_sync are not in the reduced gradient yet
+  bool reduced_before_ = false;    ///< the reduced gradient contains micro-steps of this step
+};
+
+}  // namespace
+
+std::unique_ptr<FlatGradient> make_sharded_gradient(const Context& context, Pools& pools,
+                                                    Counters& counters, const FlatLayout& layout,
+                                                    Shard owned) {
+  return std::make_unique<ShardedGradient>(context, pools, counters, layout, owned);
+}
+
+}  // namespace acc::sharding
