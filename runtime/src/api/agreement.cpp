@@ -8,31 +8,125 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 #include <random>
 #include <span>
 #include <string_view>
+#include <tuple>
 
 namespace acc::detail {
 namespace {
 
 std::string in_words(const plugins::LossScaling& scaling) {
+  const auto& [rule, static_scale, power, window, hysteresis, consecutive, min_scale] = scaling;
+  return fmt::format("{} {} from 2^{}, window {}, hysteresis {} {}, at least {}",
+                     rule == plugins::LossScaleRule::deepspeed ? "deepspeed" : "torch",
+                     static_scale > 0.0 ? fmt::format("{}", static_scale) : std::string("dynamic"),
+                     power, window, hysteresis, consecutive ? "consecutive" : "in all", min_scale);
+}
+
+/// A value that may be absent; the optimizer or schedule then uses its own default.
+template <typename Value>
+std::string in_words(const std::optional<Value>& value) {
+  return value ? fmt::format("{}", *value) : "default";
+}
+
+std::string in_words(const plugins::OptimizerChoice& choice) {
+  const auto& [type, lr, betas, eps, weight_decay, momentum] = choice;
+  return fmt::format("{} with lr {}, betas [{}], eps {}, weight decay {}, momentum {}",
+                     type.empty() ? "none" : type, in_words(lr), fmt::join(betas, ", "),
+                     in_words(eps), in_words(weight_decay), in_words(momentum));
+}
+
+std::string in_words(const plugins::ScheduleChoice& choice) {
+  const auto& [type, min_lr, max_lr, warmup_steps, warmup_type, total_steps, min_ratio, cos_ratio] =
+      choice;
   return fmt::format(
-      "{} {} from 2^{}, window {}, hysteresis {} {}, at least {}",
-      scaling.rule == plugins::LossScaleRule::deepspeed ? "deepspeed" : "torch",
-      scaling.static_scale > 0.0 ? fmt::format("{}", scaling.static_scale) : std::string("dynamic"),
-      scaling.initial_scale_power, scaling.window, scaling.hysteresis,
-      scaling.consecutive_hysteresis ? "consecutive" : "in all", scaling.min_scale);
+      "{} with warmup from lr {} to {} in {} steps ({}, from ratio {}), {} steps in all, least "
+      "ratio {}",
+      type.empty() ? "none" : type, in_words(min_lr), in_words(max_lr), in_words(warmup_steps),
+      warmup_type, in_words(min_ratio), in_words(total_steps), in_words(cos_ratio));
 }
 
 /// The program's plugin and its values. The launchers of a job have compared their own settings;
 /// the values that programs set are compared only here.
-std::string program_plugin(const plugins::RuntimeSettings& settings) {
-  return settings.program_plugin.empty() ? "none"
-                                         : fmt::format("{} with {}", settings.program_plugin,
-                                                       fmt::join(settings.program_values, ", "));
+std::string in_words(const std::string& plugin, const std::vector<std::string>& values) {
+  return plugin.empty() ? "none" : fmt::format("{} with {}", plugin, fmt::join(values, ", "));
 }
 
 using Terms = std::vector<std::pair<std::string, std::string>>;
+
+/// Returns the settings that must be equal on all ranks, as pairs of name and value in the words of
+/// error messages.
+Terms agreed_terms(const plugins::RuntimeSettings& settings) {
+  // All members in the order of declaration, so that a new one does not compile until it is named
+  // here and has either a term below or a place among those that may differ: they change neither
+  // the collectives of a rank nor its results.
+  const auto& [identity, sharding, device, origin, program_plugin, program_values, sources,
+               collective_timeout, copy_gathers, device_collectives, share_gpus, deterministic,
+               check, trace, flight_record] = settings;
+  // May differ: identity, texts for messages (origin, sources), collective_timeout, share_gpus,
+  // check, trace, flight_record. choose_route makes one choice from all ranks' device_collectives.
+  const auto& [strategy, shard_size, hpz_partition_size, reshard_size, mixed_precision,
+               reduce_precision, stochastic_rounding, round_initial_weights, loss_scaling,
+               nan_policy, offload_param, offload_optimizer, offload_param_nvme_path,
+               offload_optimizer_nvme_path, backward_prefetch, forward_prefetch, limit_all_gathers,
+               wrap_policy, transformer_layer_classes, min_num_params, use_orig_params,
+               sync_module_states, cpu_ram_efficient_loading, zero3_init, activation_checkpointing,
+               activation_checkpointing_offload, ignored_modules, state_dict_type, save_16bit_model,
+               reduce_bucket_size, allgather_bucket_size, prefetch_bucket_size,
+               param_persistence_threshold, model_persistence_threshold, max_live_parameters,
+               max_reuse_distance, sub_group_size, overlap_comm, contiguous_gradients,
+               round_robin_gradients, gradient_accumulation_steps, gradient_clipping, optimizer,
+               schedule, unsupported] = sharding;
+  // May differ: paths, limit_all_gathers, zero3_init, activation_checkpointing_offload and
+  // sub_group_size. A rank with `unsupported` settings has failed before.
+  const auto number = [](auto value) { return fmt::format("{}", value); };
+  return {{"libacc_runtime", ACC_VERSION},
+          {"the program's plugin", in_words(program_plugin, program_values)},
+          {"device", std::string(to_string(device))},
+          {"strategy", std::string(to_string(strategy))},
+          {"shard size", number(shard_size)},
+          {"hpZ partition size", number(hpz_partition_size)},
+          {"reshard size", number(reshard_size)},
+          {"mixed precision", std::string(to_string(mixed_precision))},
+          {"reduce precision",
+           reduce_precision ? std::string(to_string(*reduce_precision)) : "default"},
+          {"stochastic rounding", number(stochastic_rounding)},
+          {"initial weights rounded", number(round_initial_weights)},
+          {"loss scale", in_words(loss_scaling)},
+          {"offload of parameters", std::string(to_string(offload_param))},
+          {"offload of the optimizer", std::string(to_string(offload_optimizer))},
+          {"NaN policy", std::string(to_string(nan_policy))},
+          {"gradient accumulation steps", number(gradient_accumulation_steps)},
+          {"gradient clipping", gradient_clipping ? number(*gradient_clipping) : "the program's"},
+          {"optimizer", in_words(optimizer)},
+          {"schedule", in_words(schedule)},
+          {"reduce bucket size", number(reduce_bucket_size)},
+          {"allgather bucket size", number(allgather_bucket_size)},
+          {"prefetch bucket size", number(prefetch_bucket_size)},
+          {"parameter persistence threshold", number(param_persistence_threshold)},
+          {"model persistence threshold", number(model_persistence_threshold)},
+          {"overlap of communication", number(overlap_comm)},
+          {"contiguous gradients", number(contiguous_gradients)},
+          {"round robin gradients", number(round_robin_gradients)},
+          {"wrap policy", std::string(to_string(wrap_policy))},
+          {"classes to wrap", fmt::format("{}", fmt::join(transformer_layer_classes, ","))},
+          {"min num params", number(min_num_params)},
+          {"ignored modules", ignored_modules},
+          {"original parameters", number(use_orig_params)},
+          {"activation checkpointing", number(activation_checkpointing)},
+          {"state dict type", std::string(to_string(state_dict_type))},
+          {"16-bit model in checkpoints", number(save_16bit_model)},
+          {"sync module states", number(sync_module_states)},
+          {"cpu ram efficient loading", number(cpu_ram_efficient_loading)},
+          {"max live parameters", number(max_live_parameters)},
+          {"max reuse distance", number(max_reuse_distance)},
+          {"backward prefetch", std::string(to_string(backward_prefetch))},
+          {"forward prefetch", number(forward_prefetch)},
+          {"gathers by copy", number(copy_gathers)},
+          {"deterministic", number(deterministic)}};
+}
 
 /// One line "name=value" per setting.
 std::string encode(const Terms& terms) {
@@ -59,54 +153,6 @@ std::pair<std::string, std::string> first_difference(std::string_view a, std::st
 }
 
 }  // namespace
-
-Terms agreed_terms(const plugins::RuntimeSettings& settings) {
-  const plugins::ShardingSettings& sharding = settings.sharding;
-  const auto number = [](auto value) { return fmt::format("{}", value); };
-  return {
-      {"libacc_runtime", ACC_VERSION},
-      {"the program's plugin", program_plugin(settings)},
-      {"device", std::string(to_string(settings.device))},
-      {"strategy", std::string(to_string(sharding.strategy))},
-      {"shard size", number(sharding.shard_size)},
-      {"hpZ partition size", number(sharding.hpz_partition_size)},
-      {"reshard size", number(sharding.reshard_size)},
-      {"mixed precision", std::string(to_string(sharding.mixed_precision))},
-      {"reduce precision",
-       sharding.reduce_precision ? std::string(to_string(*sharding.reduce_precision)) : "default"},
-      {"stochastic rounding", number(sharding.stochastic_rounding)},
-      {"initial weights rounded", number(sharding.round_initial_weights)},
-      {"loss scale", in_words(sharding.loss_scaling)},
-      {"offload of parameters", std::string(to_string(sharding.offload_param))},
-      {"offload of the optimizer", std::string(to_string(sharding.offload_optimizer))},
-      {"NaN policy", std::string(to_string(sharding.nan_policy))},
-      {"gradient accumulation steps", number(sharding.gradient_accumulation_steps)},
-      {"gradient clipping",
-       sharding.gradient_clipping ? number(*sharding.gradient_clipping) : "the program's"},
-      {"reduce bucket size", number(sharding.reduce_bucket_size)},
-      {"allgather bucket size", number(sharding.allgather_bucket_size)},
-      {"prefetch bucket size", number(sharding.prefetch_bucket_size)},
-      {"parameter persistence threshold", number(sharding.param_persistence_threshold)},
-      {"model persistence threshold", number(sharding.model_persistence_threshold)},
-      {"overlap of communication", number(sharding.overlap_comm)},
-      {"contiguous gradients", number(sharding.contiguous_gradients)},
-      {"round robin gradients", number(sharding.round_robin_gradients)},
-      {"wrap policy", std::string(to_string(sharding.wrap_policy))},
-      {"classes to wrap", fmt::format("{}", fmt::join(sharding.transformer_layer_classes, ","))},
-      {"min num params", number(sharding.min_num_params)},
-      {"ignored modules", sharding.ignored_modules},
-      {"original parameters", number(sharding.use_orig_params)},
-      {"activation checkpointing", number(sharding.activation_checkpointing)},
-      {"state dict type", std::string(to_string(sharding.state_dict_type))},
-      {"sync module states", number(sharding.sync_module_states)},
-      {"cpu ram efficient loading", number(sharding.cpu_ram_efficient_loading)},
-      {"max live parameters", number(sharding.max_live_parameters)},
-      {"max reuse distance", number(sharding.max_reuse_distance)},
-      {"backward prefetch", std::string(to_string(sharding.backward_prefetch))},
-      {"forward prefetch", number(sharding.forward_prefetch)},
-      {"gathers by copy", number(settings.copy_gathers)},
-      {"deterministic", number(settings.deterministic)}};
-}
 
 void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store) {
   const auto& identity = settings.identity;

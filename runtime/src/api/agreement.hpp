@@ -4,9 +4,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <string>
-#include <utility>
-#include <vector>
 
 // Agreement between ranks, at the start of a job. Every rank decides which collectives it issues
 // from its own settings; if two ranks had different settings, they would wait for each other
@@ -19,11 +16,6 @@ class Store;
 }
 
 namespace acc::detail {
-
-/// Returns the settings that must be equal on all ranks, as pairs of name and value in the words of
-/// error messages.
-std::vector<std::pair<std::string, std::string>> agreed_terms(
-    const plugins::RuntimeSettings& settings);
 
 /// Compares the settings of all ranks. Collective over the job's ranks. If a rank differs from rank
 /// 0, all ranks throw Error(config) that names the rank, the setting and both values.

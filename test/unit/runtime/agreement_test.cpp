@@ -30,7 +30,21 @@ TEST_CASE("ranks with different settings all get an error that names the rank an
       {[](RuntimeSettings& s) { s.sharding.offload_optimizer = plugins::OffloadDevice::cpu; },
        "rank 1 has offload of the optimizer=cpu, rank 0 has offload of the optimizer=none"},
       {[](RuntimeSettings& s) { s.sharding.gradient_accumulation_steps = 4; },
-       "rank 1 has gradient accumulation steps=4, rank 0 has gradient accumulation steps=1"}};
+       "rank 1 has gradient accumulation steps=4, rank 0 has gradient accumulation steps=1"},
+      {[](RuntimeSettings& s) { s.sharding.save_16bit_model = true; },
+       "rank 1 has 16-bit model in checkpoints=true, rank 0 has 16-bit model in "
+       "checkpoints=false"},
+      {[](RuntimeSettings& s) {
+         s.sharding.optimizer = {.type = "sgd", .lr = 0.5, .betas = {0.5, 0.75}};
+       },
+       "rank 1 has optimizer=sgd with lr 0.5, betas [0.5, 0.75], eps default, weight decay "
+       "default, momentum default, rank 0 has optimizer=none with lr default, betas [], eps "
+       "default, weight decay default, momentum default"},
+      {[](RuntimeSettings& s) { s.sharding.schedule.total_num_steps = 9; },
+       "rank 1 has schedule=none with warmup from lr default to default in default steps (log, "
+       "from ratio default), 9 steps in all, least ratio default, rank 0 has schedule=none with "
+       "warmup from lr default to default in default steps (log, from ratio default), default "
+       "steps in all, least ratio default"}};
   for (const Row& row : rows) {
     CAPTURE(row.message);
     std::mutex mutex;
