@@ -12,7 +12,8 @@
 #include <random>
 #include <span>
 #include <string_view>
-#include <tuple>
+#include <utility>
+#include <vector>
 
 namespace acc::detail {
 namespace {
