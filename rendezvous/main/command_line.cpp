@@ -52,7 +52,7 @@ bool is_long(const Word& word) {
 
 /// Finds the setting of a flag; null if there is none.
 const SettingRow* setting_of(const Word& word) {
-  const auto rows = daemon_settings();
+  const auto rows = kDaemonSettings;
   const auto found =
       std::ranges::find(rows, word.name, is_long(word) ? &SettingRow::key : &SettingRow::alias);
   return found == rows.end() || word.name.empty() ? nullptr : &*found;
@@ -66,7 +66,7 @@ const ActionFlag* action_of(const Word& word) {
 
 std::string unknown_flag(const Word& word) {
   std::vector<std::string_view> names;
-  for (const SettingRow& row : daemon_settings()) {
+  for (const SettingRow& row : kDaemonSettings) {
     names.push_back(row.key);
   }
   for (const ActionFlag& flag : kActions) {
@@ -136,7 +136,7 @@ std::string help_text() {
       "Rendezvous server for distributed training: serves PyTorch's TCPStore protocol and forms\n"
       "the rounds of elastic jobs. A setting is taken from its flag, else from the environment\n"
       "variable ACC_RENDEZVOUS_<NAME>, else from the file, else it is the default in brackets.\n\n";
-  for (const SettingRow& row : daemon_settings()) {
+  for (const SettingRow& row : kDaemonSettings) {
     text += help_line(flag_names(row.key, row.alias) + " VALUE", row.help) + value_line(row);
   }
   text += "\n";

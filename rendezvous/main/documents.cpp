@@ -33,18 +33,18 @@ std::string config_text(const plugins::Settings& settings) {
     if (!row.in_file) {
       continue;
     }
-    const Node entry = Node::map({{std::string(row.key), value_of(row, settings.text(row.key))}});
+    const Node entry = Node::map({{std::string(row.key), value_of(row, settings.text(row))}});
     std::string line = plugins::to_yaml(entry);
     line.pop_back();  // to_yaml ends in a newline
     line.resize(std::max(line.size() + 1, kColumn), ' ');
-    text += line + "# " + plugins::describe(settings.source(row.key)) + "\n";
+    text += line + "# " + plugins::describe(settings.source(row)) + "\n";
   }
   return text;
 }
 
 std::string settings_table_text() {
   std::string text = "| setting | value | default | |\n|---|---|---|---|\n";
-  for (const SettingRow& row : daemon_settings()) {
+  for (const SettingRow& row : kDaemonSettings) {
     text += "| " + code(row.key) + " | " + plugins::expected_value(row) + " | " +
             code(row.fallback) + " | " + std::string(row.help) + " |\n";
   }

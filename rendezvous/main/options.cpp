@@ -53,8 +53,8 @@ void read_file(const std::string& path, Settings& settings, Faults& faults) {
           throw Error(Errc::config, node.where + ": " + key + " is not allowed in a file");
         }
         if (row == nullptr || !node.is_empty()) {
-          settings.set(key, row == nullptr ? "" : text_of(node, *row),
-                       {Source::Kind::file, node.where});
+          settings.set_named(key, row == nullptr ? "" : text_of(node, *row),
+                             {Source::Kind::file, node.where});
         }
       });
     }
@@ -65,7 +65,7 @@ void read_environment(const Environment& environment, Settings& settings, Faults
   for (const SettingRow& row : settings.table()) {
     const std::string name = variable_of(row);
     if (const auto value = plugins::variable(environment, name); !value.empty()) {
-      faults.collect([&] { settings.set(row.key, value, {Source::Kind::environment, name}); });
+      faults.collect([&] { settings.set(row, value, {Source::Kind::environment, name}); });
     }
   }
 }
@@ -74,13 +74,14 @@ void read_flags(const CommandLine& line, Settings& settings, Faults& faults) {
   for (const CommandLine::Value& value : line.values) {
     const Source source{Source::Kind::flag, value.written};
     // --host may be repeated: further ones are added to the list.
-    const bool is_more = value.key == "host" && settings.source("host").kind == source.kind;
+    const bool is_more =
+        value.key == "host"_key.name() && settings.source("host"_key).kind == source.kind;
     faults.collect([&] {
       if (value.text.empty()) {
         throw Error(Errc::config, value.written + " needs a value");
       }
-      settings.set(value.key, is_more ? settings.text("host") + "," + value.text : value.text,
-                   source);
+      settings.set_named(
+          value.key, is_more ? settings.text("host"_key) + "," + value.text : value.text, source);
     });
   }
 }
@@ -98,13 +99,13 @@ std::string fault_of(const std::string& host) {
 }
 
 std::vector<std::string> hosts_of(const Settings& settings) {
-  std::vector<std::string> hosts = settings.list("host");
+  std::vector<std::string> hosts = settings.list("host"_key);
   std::ranges::transform(hosts, hosts.begin(), without_brackets);
   return hosts;
 }
 
 void check_hosts(const Settings& settings, Faults& faults) {
-  const std::string where = settings.source("host").where;
+  const std::string where = settings.source("host"_key).where;
   const std::vector<std::string> hosts = hosts_of(settings);
   for (const std::string& host : hosts) {
     if (const std::string fault = fault_of(host); !fault.empty()) {
@@ -123,11 +124,11 @@ void check_hosts(const Settings& settings, Faults& faults) {
 }  // namespace
 
 Settings read_settings(const CommandLine& line, const Environment& environment) {
-  Settings settings(daemon_settings());
+  Settings settings(kDaemonSettings);
   Faults faults = line.faults;
   std::string file = plugins::variable(environment, "ACC_RENDEZVOUS_CONFIG_FILE");
   for (const CommandLine::Value& value : line.values) {
-    file = value.key == "config_file" ? value.text : file;
+    file = value.key == "config_file"_key.name() ? value.text : file;
   }
   if (!file.empty()) {
     read_file(file, settings, faults);
@@ -143,7 +144,7 @@ std::vector<std::string> unknown_variables(const Environment& environment) {
   std::vector<std::string> names;
   for (const auto& [name, value] : environment) {
     const auto is_name = [&](const SettingRow& row) { return variable_of(row) == name; };
-    if (name.starts_with("ACC_RENDEZVOUS_") && std::ranges::none_of(daemon_settings(), is_name)) {
+    if (name.starts_with("ACC_RENDEZVOUS_") && std::ranges::none_of(kDaemonSettings, is_name)) {
       names.push_back(name);
     }
   }
@@ -151,30 +152,30 @@ std::vector<std::string> unknown_variables(const Environment& environment) {
 }
 
 Options to_options(const Settings& settings) {
-  const auto size = [&](std::string_view key) {
+  const auto size = [&](plugins::SettingKey key) {
     return static_cast<std::size_t>(settings.size(key));
   };
-  const auto count = [&](std::string_view key) {
+  const auto count = [&](plugins::SettingKey key) {
     return static_cast<std::size_t>(settings.integer(key));
   };
   Options options;
   options.hosts = hosts_of(settings);
-  options.port = static_cast<std::uint16_t>(settings.integer("port"));
-  options.port_file = settings.text("port_file");
-  if (settings.given("log_level")) {
-    options.log_level = settings.choice("log_level");
+  options.port = static_cast<std::uint16_t>(settings.integer("port"_key));
+  options.port_file = settings.text("port_file"_key);
+  if (settings.given("log_level"_key)) {
+    options.log_level = settings.choice("log_level"_key);
   }
-  options.chose_max_connections = settings.given("max_connections");
+  options.chose_max_connections = settings.given("max_connections"_key);
   ServerOptions& server = options.server;
-  server.max_connections = count("max_connections");
-  server.max_keys = count("max_keys");
-  server.max_bytes = size("max_bytes");
-  server.max_frame_bytes = size("max_frame_bytes");
-  server.max_buffered_bytes = size("max_buffered_bytes");
-  server.max_unread_bytes = size("max_unread_bytes");
-  server.handshake_timeout = settings.duration("handshake_timeout");
-  server.idle_timeout = settings.duration("idle_timeout");
-  server.stop_timeout = settings.duration("stop_timeout");
+  server.max_connections = count("max_connections"_key);
+  server.max_keys = count("max_keys"_key);
+  server.max_bytes = size("max_bytes"_key);
+  server.max_frame_bytes = size("max_frame_bytes"_key);
+  server.max_buffered_bytes = size("max_buffered_bytes"_key);
+  server.max_unread_bytes = size("max_unread_bytes"_key);
+  server.handshake_timeout = settings.duration("handshake_timeout"_key);
+  server.idle_timeout = settings.duration("idle_timeout"_key);
+  server.stop_timeout = settings.duration("stop_timeout"_key);
   return options;
 }
 

@@ -1,17 +1,61 @@
 #pragma once
 
-#include "acc/plugins/settings_table.hpp"
+#include "acc/plugins/setting_rows.hpp"
 
-#include <span>
+#include <array>
 #include <string>
 
 namespace acc::rendezvous {
 
-/// Returns the table of the daemon's settings. Flags, keys of the file, environment variables,
-/// --help, --print_config and the table in docs/rendezvous.md are made from its rows.
-std::span<const plugins::SettingRow> daemon_settings() noexcept;
+// The daemon's settings. Flags, keys of the file, environment variables, --help, --print_config and
+// the table in docs/rendezvous.md are made from its rows, in this order; a test compares the page
+// with `acc-rendezvous --print_settings_table`.
+// clang-format off
+inline constexpr auto kDaemonSettings = [] {
+using plugins::SettingRow;
+using plugins::Type;
+return std::array{
+    SettingRow{.key = "config_file", .alias = "c", .in_file = false,
+               .help = "YAML file with the settings below"},
+    SettingRow{.key = "host", .type = Type::list, .fallback = "127.0.0.1",
+               .help = "where to listen: host names, IPv4 and IPv6 addresses, unix:/path, * for all interfaces"},
+    SettingRow{.key = "port", .type = Type::integer, .fallback = "29500", .allowed = "0..65535",
+               .help = "TCP port, the same on every host; 0: a free port, which is printed"},
+    SettingRow{.key = "port_file",
+               .help = "file with one line HOST:PORT per host; it exists while the daemon serves"},
+    SettingRow{.key = "max_connections", .type = Type::integer, .fallback = "65536", .allowed = "1..10000000",
+               .help = "limit of concurrent connections; further ones are closed at once"},
+    SettingRow{.key = "max_keys", .type = Type::integer, .fallback = "10000000", .allowed = "1..",
+               .help = "limit of keys; a client that would exceed it is disconnected, as with the limits below"},
+    SettingRow{.key = "max_bytes", .type = Type::size, .fallback = "4GiB", .allowed = "1MiB..",
+               .help = "memory limit of all keys, values, jobs and reports together, including their overhead"},
+    SettingRow{.key = "max_frame_bytes", .type = Type::size, .fallback = "512MiB", .allowed = "16KiB..",
+               .help = "size limit of one request or one reply"},
+    SettingRow{.key = "max_buffered_bytes", .type = Type::size, .fallback = "1GiB", .allowed = "1MiB..",
+               .help = "limit of incomplete requests and unread replies of all clients together"},
+    SettingRow{.key = "max_unread_bytes", .type = Type::size, .fallback = "4MiB", .allowed = "16KiB..",
+               .help = "unread replies of one client beyond which its requests wait (it stays connected)"},
+    SettingRow{.key = "handshake_timeout", .type = Type::duration, .fallback = "30s", .allowed = "1ms..1d",
+               .help = "a connection that has not completed the handshake of its protocol by then is closed"},
+    SettingRow{.key = "idle_timeout", .type = Type::duration, .fallback = "1h", .allowed = "0..",
+               .help = "keys are deleted after this time without any connection; 0: never"},
+    SettingRow{.key = "stop_timeout", .type = Type::duration, .fallback = "2s", .allowed = "0..1h",
+               .help = "time for clients to read the replies already queued for them when the daemon stops"},
+    SettingRow{.key = "log_level", .type = Type::choice, .fallback = "info",
+               .allowed = "trace|debug|info|warn|error|off", .help = "lowest level of log lines on standard error"},
+};
+}();
+// clang-format on
+
+/// Key of a setting of the daemon.
+consteval plugins::SettingKey operator""_key(const char* text, std::size_t size) {
+  const std::string_view name(text, size);
+  return {name, plugins::names_row(kDaemonSettings, name)};
+}
 
 /// Returns the name of a setting's environment variable: `ACC_RENDEZVOUS_<KEY>`.
-std::string variable_of(const plugins::SettingRow& row);
+inline std::string variable_of(const plugins::SettingRow& row) {
+  return "ACC_RENDEZVOUS_" + upper(row.key);
+}
 
 }  // namespace acc::rendezvous

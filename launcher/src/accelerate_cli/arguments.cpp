@@ -6,6 +6,7 @@
 // stop. Values keep their Python type, because str() of them is what the workers get.
 #include "accelerate_cli/arguments.hpp"
 
+#include "acc/launcher/setting_keys.hpp"
 #include "acc/plugins/settings.hpp"
 #include "accelerate_cli/python_values.hpp"
 
@@ -104,13 +105,13 @@ Node default_of(const SettingRow& row) {
     return list;
   }
   const bool is_none = row.fallback.empty() || row.fallback == "None" || set_when_given ||
-                       row.key == "mixed_precision" || row.key == "dynamo_backend";
+                       row == "mixed_precision"_key || row == "dynamo_backend"_key;
   if (is_none) {
     return {};
   }
   const bool is_boolean = row.flag == Flag::toggle || row.key == kIsVariable;
   return node_of(is_boolean                                               ? Node::Kind::boolean
-                 : row.type == Type::integer && row.key != "fsdp_version" ? Node::Kind::number
+                 : row.type == Type::integer && row != "fsdp_version"_key ? Node::Kind::number
                                                                           : Node::Kind::string,
                  row.fallback);
 }
@@ -130,7 +131,7 @@ Node flag_value(const SettingRow& row, const std::string& text) {
   if (row.flag != Flag::value || row.key == kIsVariable) {
     return Node::boolean(!text.empty());
   }
-  if (row.type == Type::integer && row.key != "fsdp_version") {
+  if (row.type == Type::integer && row != "fsdp_version"_key) {
     return Node::number(parse_integer(text).value_or(0));
   }
   if (row.type == Type::real) {
@@ -160,7 +161,9 @@ class Merge {
   }
 
  private:
-  [[nodiscard]] bool is_flag(std::string_view key) const { return flags_.find(std::string(key)); }
+  [[nodiscard]] bool is_flag(std::string_view key) const {
+    return std::ranges::find(flags_.values, key, &Flags::Value::key) != flags_.values.end();
+  }
 
   Node& at(std::string_view key) { return arguments_[std::string(key)]; }
 
@@ -297,7 +300,7 @@ class Checker {
   }
 
   void check_precision() {
-    const SettingRow& row = *plugins::find_setting("mixed_precision");
+    const SettingRow& row = *plugins::find_setting("mixed_precision"_key.name());
     const Node& precision = at("mixed_precision");
     const bool known =
         python::is_text(precision) && contains(split(row.allowed, '|'), lower(precision.text));
@@ -310,7 +313,7 @@ class Checker {
   }
 
   void check_dynamo() {
-    const SettingRow& row = *plugins::find_setting("dynamo_backend");
+    const SettingRow& row = *plugins::find_setting("dynamo_backend"_key.name());
     const Node& backend = at("dynamo_backend");
     const std::string name = lower(backend.text);
     const bool known =
@@ -396,13 +399,13 @@ bool is_written(const SettingRow& row, const Arguments& arguments, Mode mode) {
       if (mode == Mode::plain || !python::is_true(arguments.at("use_parallelism_config"))) {
         return false;
       }
-      if (row.key == "parallelism_config_cp_comm_strategy") {
+      if (row == "parallelism_config_cp_comm_strategy"_key) {
         return larger_than_1("parallelism_config_cp_size");
       }
       return !(row.key.starts_with("parallelism_config_sp_seq") ||
-               row.key == "parallelism_config_sp_attn_implementation") ||
+               row == "parallelism_config_sp_attn_implementation"_key) ||
              larger_than_1("parallelism_config_sp_size");
-    case Section::launch: return row.key == "mixed_precision";
+    case Section::launch: return row == "mixed_precision"_key;
     case Section::zero:
     case Section::fp8: return false;
   }
@@ -434,7 +437,7 @@ std::optional<std::string> argparse_expectation(const SettingRow& row, const std
   bool fits = true;
   if (contains(kChoices, row.key)) {
     constexpr std::string_view kVersions = "1|2";
-    const auto words = split(row.key == "fsdp_version" ? kVersions : row.allowed, '|');
+    const auto words = split(row == "fsdp_version"_key ? kVersions : row.allowed, '|');
     fits = contains(words, text) && text != kMisspelled;
   } else if (contains(kTruthValues, row.key)) {
     fits = plugins::parse_boolean(text).has_value();
@@ -460,10 +463,10 @@ Arguments merged_arguments(const Flags& flags, const std::optional<Document>& co
       arguments[value.key] = flag_value(*row, value.text);
     }
   }
-  arguments["cpu"] = Node::boolean(flags.find("use_cpu") != nullptr);
+  arguments["cpu"] = Node::boolean(flags.find("use_cpu"_key) != nullptr);
   if (config) {
     Merge(arguments, flags, config->root).run();
-  } else if (flags.find("num_processes") == nullptr) {
+  } else if (flags.find("num_processes"_key) == nullptr) {
     arguments["num_processes"] = Node::number(gpus);
   }
   const auto fill = [&](const std::string& key, const std::string& text) {

@@ -3,6 +3,7 @@
 // workers meet through the same rendezvous, so that the check takes the path of the real job.
 #include "acc/base/error.hpp"
 #include "acc/launcher/front_end.hpp"
+#include "acc/launcher/setting_keys.hpp"
 #include "accelerate_cli/front_end.hpp"
 
 #include <algorithm>
@@ -19,12 +20,12 @@ constexpr std::string_view kUsage =
     "  acclaunch doctor [flags]\n";
 
 constexpr std::string_view kProgram = "acc_doctor";
-constexpr std::string_view kFileKey = "doctor_file";
+constexpr plugins::SettingKey kFileKey = "doctor_file"_key;
 /// Shorter than a launch's default, since a user waits: machines that are missing then are a
 /// finding.
 constexpr std::chrono::seconds kJoinTimeout{120};
 
-constexpr plugins::SettingRow kFileRow{.key = kFileKey,
+constexpr plugins::SettingRow kFileRow{.key = kFileKey.name(),
                                        .alias = "output",
                                        .flag = plugins::Flag::value,
                                        .in_file = false,
@@ -84,7 +85,7 @@ LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
                                             flags.program + ", or use acclaunch launch");
   }
   Flags with_program = flags;
-  std::erase_if(with_program.values, [](const auto& each) { return each.key == kFileKey; });
+  std::erase_if(with_program.values, [](const auto& each) { return each.key == kFileKey.name(); });
   with_program.one_process_a_machine = true;
   with_program.program = (facts.executable_directory / kProgram).string();
   with_program.arguments = program_arguments(flags, facts);

@@ -17,10 +17,11 @@ using plugins::Source;
 /// does not read the default file with --cpu.
 std::optional<plugins::Document> load_config(const Flags& flags,
                                              const plugins::Environment& environment) {
-  if (const Flags::Value* named = flags.find("config_file")) {
+  if (const Flags::Value* named = flags.find("config_file"_key)) {
     return plugins::load_document(named->text);
   }
-  if (flags.find("use_cpu") != nullptr && !compat_policy_of(flags, environment).cpu_is_a_device) {
+  if (flags.find("use_cpu"_key) != nullptr &&
+      !compat_policy_of(flags, environment).cpu_is_a_device) {
     return std::nullopt;
   }
   const fs::path path = default_config_path(environment);
@@ -48,7 +49,7 @@ void find_faults(AccelerateDraft& draft) {
     }
     draft.faults.collect([&] { read_rendezvous(draft); });
   }
-  if (has_mode && draft.settings.has("num_processes")) {
+  if (has_mode && draft.settings.has("num_processes"_key)) {
     draft.faults.collect([&] { read_sharding(draft); });
   }
   if (has_mode && placed) {
@@ -64,15 +65,15 @@ void find_faults(AccelerateDraft& draft) {
 /// main settings, and the number of threads if it was computed.
 void say_defaults(AccelerateDraft& draft) {
   std::string filled;
-  const auto add = [&](const std::string& key) {
+  const auto add = [&](plugins::SettingKey key) {
     const Source::Kind kind = draft.settings.source(key).kind;
     if (kind == Source::Kind::default_value || kind == Source::Kind::derived) {
-      filled += (filled.empty() ? "--" : ", --") + key + " " + draft.settings.text(key);
+      filled += (filled.empty() ? "--" : ", --") + key.text() + " " + draft.settings.text(key);
     }
   };
   if (!draft.config) {
-    for (const std::string key :
-         {"num_processes", "num_machines", "mixed_precision", "dynamo_backend"}) {
+    for (const plugins::SettingKey key :
+         {"num_processes"_key, "num_machines"_key, "mixed_precision"_key, "dynamo_backend"_key}) {
       add(key);
     }
   }
@@ -97,14 +98,14 @@ std::string AccelerateDraft::origin() const {
   return std::string(origin_of(plan.mode));
 }
 
-std::string AccelerateDraft::place(std::string_view key) const {
+std::string AccelerateDraft::place(plugins::SettingKey key) const {
   const Source& source = settings.source(key);
   switch (source.kind) {
     case Source::Kind::flag:
     case Source::Kind::environment: return source.where;
     case Source::Kind::file:
-    case Source::Kind::deepspeed_file: return source.where + ": " + std::string(key);
-    default: return std::string(key);
+    case Source::Kind::deepspeed_file: return source.where + ": " + key.text();
+    default: return key.text();
   }
 }
 
@@ -127,7 +128,7 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
   say_defaults(draft);
   build_environment(draft);
   plan_deepspeed_environment(draft);
-  if (draft.settings.boolean("quiet")) {
+  if (draft.settings.boolean("quiet"_key)) {
     draft.plan.notices.clear();
   }
   return finished(std::move(draft));

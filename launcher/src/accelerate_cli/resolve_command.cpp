@@ -10,8 +10,8 @@ namespace acc::launcher {
 namespace {
 
 ProgramKind program_kind(const AccelerateDraft& draft) {
-  return {.module = draft.settings.boolean("module"),
-          .no_python = draft.settings.boolean("no_python"),
+  return {.module = draft.settings.boolean("module"_key),
+          .no_python = draft.settings.boolean("no_python"_key),
           .only_binaries_without_python = !draft.policy.starts_executables,
           .unbuffered = draft.program_launcher == ProgramLauncher::ranks};
 }
@@ -28,7 +28,7 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
     mpirun = find_in_path("mpiexec", draft.environment, draft.facts.working_directory);
   }
   if (!mpirun) {
-    throw Error(Errc::not_found, draft.place("mpirun_hostfile") +
+    throw Error(Errc::not_found, draft.place("mpirun_hostfile"_key) +
                                      " needs mpirun or mpiexec, but PATH has neither; install an "
                                      "MPI implementation, or remove the setting");
   }
@@ -36,7 +36,7 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
   const bool is_open_mpi = version.find("Open MPI") != std::string::npos;
   const std::string local = std::to_string(draft.num_processes / draft.num_machines);
   const std::string all = std::to_string(draft.num_processes);
-  const std::string& hosts = draft.settings.text("mpirun_hostfile");
+  const std::string& hosts = draft.settings.text("mpirun_hostfile"_key);
   std::vector<std::string> command = {mpirun->string()};
   if (is_open_mpi) {
     command.insert(command.end(),
@@ -59,32 +59,32 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
                 "is not in PATH; start acclaunch on every machine instead, with "
                 "--deepspeed_multinode_launcher standard");
   }
-  const auto text = [&](std::string_view key, const std::string& fallback) {
+  const auto text = [&](plugins::SettingKey key, const std::string& fallback) {
     return draft.settings.has(key) ? draft.settings.text(key) : fallback;
   };
-  const std::string launcher = text("deepspeed_multinode_launcher", "pdsh");
+  const std::string launcher = text("deepspeed_multinode_launcher"_key, "pdsh");
   std::vector<std::string> command = {tool->string(), "--hostfile",
-                                      text("deepspeed_hostfile", "None")};
+                                      text("deepspeed_hostfile"_key, "None")};
   const auto add = [&](const std::vector<std::string>& words) {
     command.insert(command.end(), words.begin(), words.end());
   };
   launcher == "nossh"
-      ? add({"--node_rank", std::to_string(draft.settings.integer("machine_rank")), "--no_ssh"})
+      ? add({"--node_rank", std::to_string(draft.settings.integer("machine_rank"_key)), "--no_ssh"})
       : add({"--no_local_rank", "--launcher", launcher});
-  if (draft.settings.has("deepspeed_exclusion_filter")) {
-    add({"--exclude", draft.settings.text("deepspeed_exclusion_filter")});
-  } else if (draft.settings.has("deepspeed_inclusion_filter")) {
-    add({"--include", draft.settings.text("deepspeed_inclusion_filter")});
+  if (draft.settings.has("deepspeed_exclusion_filter"_key)) {
+    add({"--exclude", draft.settings.text("deepspeed_exclusion_filter"_key)});
+  } else if (draft.settings.has("deepspeed_inclusion_filter"_key)) {
+    add({"--include", draft.settings.text("deepspeed_inclusion_filter"_key)});
   } else {
     add({"--num_gpus", std::to_string(draft.num_processes / draft.num_machines)});
   }
-  if (draft.settings.has("main_process_ip")) {
-    add({"--master_addr", draft.settings.text("main_process_ip")});
+  if (draft.settings.has("main_process_ip"_key)) {
+    add({"--master_addr", draft.settings.text("main_process_ip"_key)});
   }
   add({"--master_port", std::to_string(draft.plan.rendezvous.port)});
   check_program(draft.flags, program_kind(draft));
-  if (draft.settings.boolean("module") || draft.settings.boolean("no_python")) {
-    add({draft.settings.boolean("module") ? "--module" : "--no_python"});
+  if (draft.settings.boolean("module"_key) || draft.settings.boolean("no_python"_key)) {
+    add({draft.settings.boolean("module"_key) ? "--module" : "--no_python"});
   }
   if (!draft.flags.program.empty()) {
     add({draft.flags.program});
@@ -103,9 +103,10 @@ void notice_replicas_on_cpu(AccelerateDraft& draft) {
       !is_for_python(draft.flags.program, program_kind(draft), draft.facts)) {
     return;
   }
-  const bool stops = draft.plan.mode == Mode::fsdp && draft.settings.integer("fsdp_version") == 1 &&
-                     (draft.settings.boolean("fsdp_sync_module_states") ||
-                      draft.settings.boolean("fsdp_cpu_ram_efficient_loading"));
+  const bool stops = draft.plan.mode == Mode::fsdp &&
+                     draft.settings.integer("fsdp_version"_key) == 1 &&
+                     (draft.settings.boolean("fsdp_sync_module_states"_key) ||
+                      draft.settings.boolean("fsdp_cpu_ram_efficient_loading"_key));
   const std::string mode = draft.plan.mode == Mode::fsdp ? "FSDP" : "ZeRO";
   draft.notice("Accelerate does not support " + mode +
                " on the CPU: a program that uses Accelerate " +
@@ -133,12 +134,13 @@ void check_as_accelerate(AccelerateDraft& draft) {
   if (!draft.arguments) {
     return;
   }
-  check_arguments(*draft.arguments,
-                  {.mode = draft.plan.mode,
-                   .has_config = draft.config.has_value(),
-                   .threads_are_given = draft.flags.find("num_cpu_threads_per_process") != nullptr,
-                   .has_fp8_library = [&] { return has_fp8_library(draft); }},
-                  draft.faults);
+  check_arguments(
+      *draft.arguments,
+      {.mode = draft.plan.mode,
+       .has_config = draft.config.has_value(),
+       .threads_are_given = draft.flags.find("num_cpu_threads_per_process"_key) != nullptr,
+       .has_fp8_library = [&] { return has_fp8_library(draft); }},
+      draft.faults);
 }
 
 void choose_command(AccelerateDraft& draft) {

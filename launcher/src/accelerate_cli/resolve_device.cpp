@@ -12,11 +12,11 @@ namespace {
 using plugins::Device;
 
 void check_use_cpu(const AccelerateDraft& draft) {
-  const bool both = draft.plan.mode == Mode::multi_gpu && draft.settings.boolean("use_cpu");
+  const bool both = draft.plan.mode == Mode::multi_gpu && draft.settings.boolean("use_cpu"_key);
   if (both && draft.policy.checks_contradictions) {
     throw Error(Errc::config,
-                draft.place("use_cpu") + " true contradicts " +
-                    (draft.settings.boolean("multi_gpu")
+                draft.place("use_cpu"_key) + " true contradicts " +
+                    (draft.settings.boolean("multi_gpu"_key)
                          ? "--multi_gpu"
                          : draft.file.distributed_type_where + ": distributed_type MULTI_GPU") +
                     "; remove one of them");
@@ -52,22 +52,23 @@ void check_gpu_ids(AccelerateDraft& draft) {
       draft.worker_gpus.push_back(*gpu);
     } else if (draft.policy.checks_gpus) {
       throw Error(Errc::config,
-                  draft.place("gpu_ids") + (gpu ? " names GPU " + std::to_string(*gpu) +
-                                                      " twice; CUDA would then show none"
-                                                : unknown_gpu(id, draft.facts.gpu.devices)));
+                  draft.place("gpu_ids"_key) + (gpu ? " names GPU " + std::to_string(*gpu) +
+                                                          " twice; CUDA would then show none"
+                                                    : unknown_gpu(id, draft.facts.gpu.devices)));
     }
   }
 }
 
 void read_gpu_ids(AccelerateDraft& draft) {
   draft.worker_gpus = draft.facts.visible_gpus;
-  const std::string& text = draft.settings.text("gpu_ids");
+  const std::string& text = draft.settings.text("gpu_ids"_key);
   if (text.empty() || lower(text) == "all") {
     return;
   }
-  draft.plan.gpu_ids = draft.settings.list("gpu_ids");
+  draft.plan.gpu_ids = draft.settings.list("gpu_ids"_key);
   if (draft.plan.gpu_ids.empty() && draft.policy.checks_gpus) {
-    throw Error(Errc::config, draft.place("gpu_ids") + unknown_gpu(text, draft.facts.gpu.devices));
+    throw Error(Errc::config,
+                draft.place("gpu_ids"_key) + unknown_gpu(text, draft.facts.gpu.devices));
   }
   if (!asked_for_cpu(draft) && !draft.facts.gpu.devices.empty()) {
     check_gpu_ids(draft);
@@ -78,7 +79,7 @@ void read_gpu_ids(AccelerateDraft& draft) {
 void check_several_gpus(const AccelerateDraft& draft) {
   if (!draft.arguments && draft.config && draft.plan.mode == Mode::multi_gpu &&
       draft.num_machines == 1 && draft.plan.gpu_ids.size() == 1) {
-    throw Error(Errc::config, draft.place("gpu_ids") + " " + draft.plan.gpu_ids.front() +
+    throw Error(Errc::config, draft.place("gpu_ids"_key) + " " + draft.plan.gpu_ids.front() +
                                   " is one GPU, but MULTI_GPU is for several; list more with "
                                   "--gpu_ids, or remove MULTI_GPU" +
                                   (draft.file.distributed_type == "MULTI_GPU"
@@ -100,7 +101,7 @@ void check_enough_gpus(const AccelerateDraft& draft) {
   throw Error(Errc::device,
               std::to_string(needed) + " processes on this machine need one GPU each, but there " +
                   (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
-                  (draft.plan.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids")) +
+                  (draft.plan.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids"_key)) +
                   "; lower --num_processes, share the GPUs with ACC_SHARE_GPUS=1, "
                   "or pass --cpu");
 }
@@ -133,14 +134,14 @@ void notice_cpu(AccelerateDraft& draft) {
 }
 
 NumaBinding binding(const AccelerateDraft& draft) {
-  const NumaBinding named = numa_binding(draft.settings.choice("numa_binding"));
-  if (!draft.settings.boolean("enable_cpu_affinity")) {
+  const NumaBinding named = numa_binding(draft.settings.choice("numa_binding"_key));
+  if (!draft.settings.boolean("enable_cpu_affinity"_key)) {
     return named;
   }
   if (named != NumaBinding::none) {
     // Accelerate in the program would bind again because of ACCELERATE_CPU_AFFINITY.
-    throw Error(Errc::config, draft.place("numa_binding") + " and " +
-                                  draft.place("enable_cpu_affinity") +
+    throw Error(Errc::config, draft.place("numa_binding"_key) + " and " +
+                                  draft.place("enable_cpu_affinity"_key) +
                                   " both bind workers to cores; remove one of them");
   }
   return NumaBinding::affinity;
@@ -149,7 +150,7 @@ NumaBinding binding(const AccelerateDraft& draft) {
 }  // namespace
 
 bool asked_for_cpu(const AccelerateDraft& draft) {
-  const bool said = draft.cpu_flag() || draft.settings.boolean("use_cpu") ||
+  const bool said = draft.cpu_flag() || draft.settings.boolean("use_cpu"_key) ||
                     (draft.file.distributed_type == "MULTI_CPU" && draft.plan.mode == Mode::plain);
   return said && (draft.policy.cpu_is_a_device || draft.plan.mode == Mode::plain);
 }

@@ -79,14 +79,15 @@ bool is_connected_on_cpu(const AccelerateDraft& draft) {
 
 /// Adds the variables of Accelerate's launcher for one process (prepare_simple_launcher_cmd_env).
 void add_simple_variables(const AccelerateDraft& draft, Environment& environment) {
-  environment.emplace("ACCELERATE_USE_CPU", draft.settings.boolean("use_cpu") ? "True" : "False");
+  environment.emplace("ACCELERATE_USE_CPU",
+                      draft.settings.boolean("use_cpu"_key) ? "True" : "False");
   if (plugins::parse_boolean(environment.at("ACCELERATE_USE_CPU")) == true) {
     environment["KMP_AFFINITY"] = "granularity=fine,compact,1,0";
     environment["KMP_BLOCKTIME"] = "1";
   }
   if (draft.num_processes > 1 || draft.num_machines > 1) {
-    environment["MASTER_ADDR"] = draft.settings.has("main_process_ip")
-                                     ? draft.settings.text("main_process_ip")
+    environment["MASTER_ADDR"] = draft.settings.has("main_process_ip"_key)
+                                     ? draft.settings.text("main_process_ip"_key)
                                      : "127.0.0.1";
     environment["MASTER_PORT"] = std::to_string(draft.plan.rendezvous.port);
   }
@@ -128,7 +129,8 @@ void add_gpu_variables(const AccelerateDraft& draft, Environment& environment) {
 std::string deepspeed_fields(const AccelerateDraft& draft) {
   std::string fields;
   for (const std::string& field : draft.file.deepspeed_fields) {
-    if (field == "mixed_precision" && draft.settings.source(field).kind != Source::Kind::file) {
+    if (field == "mixed_precision" &&
+        draft.settings.source("mixed_precision"_key).kind != Source::Kind::file) {
       continue;  // overridden by a flag
     }
     fields += (fields.empty() ? "" : ",") + lower(field);

@@ -18,12 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 using plugins::Source;
 
-bool has_flag(const AccelerateDraft& draft, std::string_view key) {
+bool has_flag(const AccelerateDraft& draft, plugins::SettingKey key) {
   return draft.settings.source(key).kind == Source::Kind::flag;
 }
 
 /// Sets a value from the job manager. It overrides the file but not a flag.
-void set_by_job(AccelerateDraft& draft, std::string_view key, const std::string& value,
+void set_by_job(AccelerateDraft& draft, plugins::SettingKey key, const std::string& value,
                 const std::string& where) {
   if (!has_flag(draft, key)) {
     draft.settings.set(key, value, {Source::Kind::job, where});
@@ -33,18 +33,18 @@ void set_by_job(AccelerateDraft& draft, std::string_view key, const std::string&
 /// True if the user numbers the machines: --machine_rank is given, or --num_machines 1 in a job of
 /// several machines, which makes each launcher a job of its own.
 bool counts_by_itself(const AccelerateDraft& draft, const std::optional<int>& nodes) {
-  return has_flag(draft, "machine_rank") ||
-         (has_flag(draft, "num_machines") && draft.settings.integer("num_machines") == 1 &&
+  return has_flag(draft, "machine_rank"_key) ||
+         (has_flag(draft, "num_machines"_key) && draft.settings.integer("num_machines"_key) == 1 &&
           nodes.value_or(1) > 1);
 }
 
 /// Throws Error(config) if --num_machines does not match the job: a task must use all machines, a
 /// script may use fewer.
 void check_num_machines(const AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
-  const auto wanted = draft.settings.integer("num_machines");
+  const auto wanted = draft.settings.integer("num_machines"_key);
   const bool fits = place.is_task ? wanted == nodes : wanted <= nodes;
-  if (has_flag(draft, "num_machines") && !fits) {
-    throw Error(Errc::config, draft.place("num_machines") + " " + std::to_string(wanted) +
+  if (has_flag(draft, "num_machines"_key) && !fits) {
+    throw Error(Errc::config, draft.place("num_machines"_key) + " " + std::to_string(wanted) +
                                   ", but " + place.manager.job + " has " + std::to_string(nodes) +
                                   (nodes == 1 ? " machine" : " machines") +
                                   (place.num_nodes ? " (" + place.num_nodes->where + ")" : ""));
@@ -53,17 +53,18 @@ void check_num_machines(const AccelerateDraft& draft, const JobEnvironment& plac
 
 void set_address(AccelerateDraft& draft, const JobEnvironment& place) {
   if (place.address) {
-    set_by_job(draft, "main_process_ip", place.address->value, place.address->where);
+    set_by_job(draft, "main_process_ip"_key, place.address->value, place.address->where);
   }
   if (place.port) {
-    set_by_job(draft, "main_process_port", std::to_string(place.port->value), place.port->where);
+    set_by_job(draft, "main_process_port"_key, std::to_string(place.port->value),
+               place.port->where);
   }
 }
 
 /// Sets the total number of workers from the job manager if neither a flag nor the file gives it.
 void set_num_processes(AccelerateDraft& draft, std::int64_t total, const std::string& where) {
-  if (!draft.settings.given("num_processes")) {
-    draft.settings.set("num_processes", std::to_string(total), {Source::Kind::job, where});
+  if (!draft.settings.given("num_processes"_key)) {
+    draft.settings.set("num_processes"_key, std::to_string(total), {Source::Kind::job, where});
   }
 }
 
@@ -73,7 +74,7 @@ void set_local_sizes(AccelerateDraft& draft, const JobEnvironment& place, int no
   const auto told =
       JobVariables(draft.environment).numbers(std::string(variables::local_processes.name));
   const std::vector<int> sizes = told ? told->value : wished_workers(place);
-  if (sizes.empty() || draft.settings.has("num_local_processes")) {
+  if (sizes.empty() || draft.settings.has("num_local_processes"_key)) {
     return;
   }
   const std::string& where = told ? told->where : place.tasks_per_node->where;
@@ -81,12 +82,12 @@ void set_local_sizes(AccelerateDraft& draft, const JobEnvironment& place, int no
     throw Error(Errc::config, where + " must list the number of workers of each of " +
                                   std::to_string(nodes) + " machines");
   }
-  if (!told && !draft.facts.visible_gpus.empty() && !draft.settings.given("num_processes")) {
+  if (!told && !draft.facts.visible_gpus.empty() && !draft.settings.given("num_processes"_key)) {
     return;  // with GPUs the default is one worker per GPU, whatever number of tasks was requested
   }
   const std::int64_t total = std::accumulate(sizes.begin(), sizes.begin() + nodes, std::int64_t{0});
   set_num_processes(draft, total, where);
-  if (draft.settings.integer("num_processes") == total) {
+  if (draft.settings.integer("num_processes"_key) == total) {
     draft.local_sizes.assign(sizes.begin(), sizes.begin() + nodes);
   }
 }
@@ -100,19 +101,20 @@ void take_part_as_machine(AccelerateDraft& draft, const JobEnvironment& place,
     const std::string where = place.num_nodes ? place.num_nodes->where
                               : place.hosts   ? place.hosts->where
                                               : place.num_tasks->where;
-    set_by_job(draft, "num_machines", std::to_string(*nodes), where);
+    set_by_job(draft, "num_machines"_key, std::to_string(*nodes), where);
     set_local_sizes(draft, place, *nodes);
   }
   const auto& rank = place.node_rank ? place.node_rank : place.rank;
   if (rank) {
-    set_by_job(draft, "machine_rank", std::to_string(rank->value), rank->where);
+    set_by_job(draft, "machine_rank"_key, std::to_string(rank->value), rank->where);
   } else if (nodes == 1) {
-    set_by_job(draft, "machine_rank", "0", place.manager.detected_by);
+    set_by_job(draft, "machine_rank"_key, "0", place.manager.detected_by);
   }
-  if (draft.settings.integer("num_machines") > 1) {
+  if (draft.settings.integer("num_machines"_key) > 1) {
     set_address(draft, place);
-  } else if (place.port && !draft.settings.given("main_process_port")) {
-    set_by_job(draft, "main_process_port", std::to_string(place.port->value), place.port->where);
+  } else if (place.port && !draft.settings.given("main_process_port"_key)) {
+    set_by_job(draft, "main_process_port"_key, std::to_string(place.port->value),
+               place.port->where);
   }
 }
 
@@ -122,13 +124,13 @@ void take_part_as_worker(AccelerateDraft& draft, const JobEnvironment& place) {
   check_num_machines(draft, place, draft.rank_slot->num_nodes);
   const Sourced<int>& tasks = *place.num_tasks;
   const std::string machines = place.num_nodes ? place.num_nodes->where : tasks.where;
-  set_by_job(draft, "num_machines", std::to_string(draft.rank_slot->num_nodes), machines);
-  set_by_job(draft, "machine_rank", std::to_string(draft.rank_slot->node_rank),
+  set_by_job(draft, "num_machines"_key, std::to_string(draft.rank_slot->num_nodes), machines);
+  set_by_job(draft, "machine_rank"_key, std::to_string(draft.rank_slot->node_rank),
              place.node_rank ? place.node_rank->where : place.rank->where);
   set_num_processes(draft, tasks.value, tasks.where);
   draft.launcher_rank = place.rank->value;
   if (draft.rank_slot->num_nodes == 1) {
-    set_by_job(draft, "main_process_ip", "127.0.0.1", machines);
+    set_by_job(draft, "main_process_ip"_key, "127.0.0.1", machines);
   }
   set_address(draft, place);
 }
@@ -137,11 +139,11 @@ void take_part_as_worker(AccelerateDraft& draft, const JobEnvironment& place) {
 /// under Slurm and by ssh elsewhere.
 void start_machines_of_job(AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
   check_num_machines(draft, place, nodes);
-  const int wanted = has_flag(draft, "num_machines")
-                         ? static_cast<int>(draft.settings.integer("num_machines"))
+  const int wanted = has_flag(draft, "num_machines"_key)
+                         ? static_cast<int>(draft.settings.integer("num_machines"_key))
                          : nodes;
   take_part_as_machine(draft, place, wanted);
-  set_by_job(draft, "machine_rank", "0", place.manager.detected_by);
+  set_by_job(draft, "machine_rank"_key, "0", place.manager.detected_by);
   const std::string known = place.hosts ? place.hosts->where : "";
   if (place.manager.name == "Slurm") {
     start_by_srun(draft, wanted, draft.local_sizes);
@@ -153,16 +155,17 @@ void start_machines_of_job(AccelerateDraft& draft, const JobEnvironment& place, 
       hosts.push_back({name, {}, known});
     }
   }
-  start_on_hosts(draft, {hosts, draft.local_sizes, false}, draft.settings.text("main_process_ip"));
+  start_on_hosts(draft, {hosts, draft.local_sizes, false},
+                 draft.settings.text("main_process_ip"_key));
 }
 
 std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
-  const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile");
+  const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile"_key);
   const std::string text = [&] {
     try {
       return read_input_file(path);
     } catch (const Error& error) {
-      throw Error(Errc::config, draft.place("hostfile") + ": " + error.what());
+      throw Error(Errc::config, draft.place("hostfile"_key) + ": " + error.what());
     }
   }();
   return parse_hostfile(text, path.string(), HostfileForm::any);
@@ -190,34 +193,35 @@ std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<Host
     return {};
   }
   set_num_processes(draft, total, hosts.front().where);
-  return draft.settings.integer("num_processes") == total ? slots : std::vector<int>{};
+  return draft.settings.integer("num_processes"_key) == total ? slots : std::vector<int>{};
 }
 
 void start_machines_of_hostfile(AccelerateDraft& draft) {
   std::vector<Host> hosts = read_hostfile(draft);
-  if (has_flag(draft, "num_machines")) {
-    const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_machines"));
+  if (has_flag(draft, "num_machines"_key)) {
+    const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_machines"_key));
     if (wanted > hosts.size()) {
-      throw Error(Errc::config, draft.place("num_machines") + " " + std::to_string(wanted) +
-                                    ", but " + draft.settings.text("hostfile") + " names " +
+      throw Error(Errc::config, draft.place("num_machines"_key) + " " + std::to_string(wanted) +
+                                    ", but " + draft.settings.text("hostfile"_key) + " names " +
                                     std::to_string(hosts.size()));
     }
     hosts.resize(wanted);
   }
-  const std::string file = draft.settings.text("hostfile");
-  set_by_job(draft, "num_machines", std::to_string(hosts.size()), file);
-  set_by_job(draft, "machine_rank", "0", file);
-  if (!has_flag(draft, "main_process_ip")) {
+  const std::string file = draft.settings.text("hostfile"_key);
+  set_by_job(draft, "num_machines"_key, std::to_string(hosts.size()), file);
+  set_by_job(draft, "machine_rank"_key, "0", file);
+  if (!has_flag(draft, "main_process_ip"_key)) {
     check_first_host(hosts.front(), hosts.size());
-    set_by_job(draft, "main_process_ip", hosts.front().name, hosts.front().where);
+    set_by_job(draft, "main_process_ip"_key, hosts.front().name, hosts.front().where);
   }
   draft.local_sizes = slots_as_workers(draft, hosts);
-  draft.plan.rendezvous.port_was_given = has_flag(draft, "main_process_port");
+  draft.plan.rendezvous.port_was_given = has_flag(draft, "main_process_port"_key);
   if (draft.plan.rendezvous.port_was_given) {
     draft.plan.rendezvous.port =
-        static_cast<std::uint16_t>(draft.settings.integer("main_process_port"));
+        static_cast<std::uint16_t>(draft.settings.integer("main_process_port"_key));
   }
-  start_on_hosts(draft, {hosts, draft.local_sizes, false}, draft.settings.text("main_process_ip"));
+  start_on_hosts(draft, {hosts, draft.local_sizes, false},
+                 draft.settings.text("main_process_ip"_key));
 }
 
 }  // namespace
@@ -229,10 +233,11 @@ void take_job_environment(AccelerateDraft& draft) {
   const auto place = find_job_environment(draft.environment, draft.facts);
   const bool is_started = place && place->manager.name == "acclaunch";
   draft.plan.is_controlled = is_controlled(draft.environment);
-  if (draft.settings.has("hostfile") && !is_started) {
-    if (has_flag(draft, "machine_rank")) {
-      throw Error(Errc::config, draft.place("hostfile") + " starts all machines from here, but " +
-                                    draft.place("machine_rank") +
+  if (draft.settings.has("hostfile"_key) && !is_started) {
+    if (has_flag(draft, "machine_rank"_key)) {
+      throw Error(Errc::config, draft.place("hostfile"_key) +
+                                    " starts all machines from here, but " +
+                                    draft.place("machine_rank"_key) +
                                     " is for a launcher on each machine; remove one of them");
     }
     start_machines_of_hostfile(draft);
@@ -250,7 +255,7 @@ void take_job_environment(AccelerateDraft& draft) {
   if (!place->run_id.value.empty()) {
     draft.plan.rendezvous.run_id = place->run_id.value;
   }
-  switch (launcher_role(*place, draft.given("num_processes"))) {
+  switch (launcher_role(*place, draft.given("num_processes"_key))) {
     case LauncherRole::machine: take_part_as_machine(draft, *place, nodes); break;
     case LauncherRole::worker: take_part_as_worker(draft, *place); break;
     case LauncherRole::remote_launcher: start_machines_of_job(draft, *place, *nodes); break;

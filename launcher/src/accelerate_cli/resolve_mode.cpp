@@ -2,6 +2,8 @@
 // of the configuration file. Flags and blocks of the other modes become notices or faults.
 #include "accelerate_cli/stages.hpp"
 
+#include <array>
+
 namespace acc::launcher {
 namespace {
 
@@ -9,6 +11,14 @@ using plugins::Faults;
 using plugins::Section;
 using plugins::SettingRow;
 using plugins::Source;
+
+struct ModeFlag {
+  plugins::SettingKey key;
+  Mode mode;
+};
+constexpr std::array kModeFlags = {ModeFlag{"multi_gpu"_key, Mode::multi_gpu},
+                                   ModeFlag{"use_fsdp"_key, Mode::fsdp},
+                                   ModeFlag{"use_deepspeed"_key, Mode::deepspeed}};
 
 /// Throws Error(config) if two mode flags are given. --cpu counts as a mode in Accelerate; here it
 /// only excludes --multi_gpu.
@@ -21,21 +31,16 @@ void check_mode_flags(const AccelerateDraft& draft) {
     }
     chosen = flag;
   };
-  if (draft.cpu_flag() && (draft.settings.boolean("multi_gpu") || !draft.policy.cpu_is_a_device)) {
+  if (draft.cpu_flag() &&
+      (draft.settings.boolean("multi_gpu"_key) || !draft.policy.cpu_is_a_device)) {
     choose("cpu");
   }
-  for (const std::string key : {"multi_gpu", "use_fsdp", "use_deepspeed"}) {
-    if (draft.settings.boolean(key)) {
-      choose(key);
+  for (const ModeFlag& flag : kModeFlags) {
+    if (draft.settings.boolean(flag.key)) {
+      choose(flag.key.text());
     }
   }
   faults.raise();
-}
-
-Mode mode_of_flag(const std::string& flag) {
-  return flag == "use_fsdp"        ? Mode::fsdp
-         : flag == "use_deepspeed" ? Mode::deepspeed
-                                   : Mode::multi_gpu;
 }
 
 Mode mode_of_file(const std::string& distributed_type) {
@@ -64,13 +69,13 @@ void notice_flags_of_other_modes(AccelerateDraft& draft) {
                    (draft.plan.mode == Mode::deepspeed
                         ? "; for hpZ set zero_hpz_partition_size in the DeepSpeed JSON file"
                         : ""));
-    } else if (section == Section::fp8 && draft.settings.choice("mixed_precision") != "fp8") {
+    } else if (section == Section::fp8 && draft.settings.choice("mixed_precision"_key) != "fp8") {
       draft.notice(value.written + " has no effect without --mixed_precision fp8");
     }
   }
   const bool fits = draft.policy.checks_values ? draft.plan.mode == Mode::fsdp
-                                               : draft.settings.boolean("use_fsdp");
-  if (draft.settings.boolean("use_parallelism_config") && !fits) {
+                                               : draft.settings.boolean("use_fsdp"_key);
+  if (draft.settings.boolean("use_parallelism_config"_key) && !fits) {
     throw Error(Errc::config, "--use_parallelism_config needs --use_fsdp and --fsdp_version 2");
   }
 }
@@ -82,13 +87,13 @@ void check_blocks_of_other_modes(AccelerateDraft& draft, const std::string& mode
   for (const SettingRow& row : plugins::settings_table()) {
     const bool other = (row.section == Section::fsdp && draft.plan.mode == Mode::deepspeed) ||
                        (row.section == Section::deepspeed && draft.plan.mode == Mode::fsdp);
-    if (!other || draft.settings.source(row.key).kind != Source::Kind::file) {
+    if (!other || draft.settings.source(row).kind != Source::Kind::file) {
       continue;
     }
     if (!mode_flag.empty()) {
-      draft.notice(draft.place(row.key) + " has no effect with --" + mode_flag);
+      draft.notice(draft.place(row) + " has no effect with --" + mode_flag);
     } else if (draft.policy.checks_contradictions) {
-      draft.faults.add(draft.place(row.key) + " applies in " +
+      draft.faults.add(draft.place(row) + " applies in " +
                        (row.section == Section::fsdp ? "FSDP" : "DeepSpeed") +
                        " mode only, but distributed_type is " + draft.file.distributed_type + " (" +
                        draft.file.distributed_type_where + "); remove one of them");
@@ -101,11 +106,13 @@ void check_blocks_of_other_modes(AccelerateDraft& draft, const std::string& mode
 void choose_mode(AccelerateDraft& draft) {
   check_mode_flags(draft);
   std::string chosen;
-  for (const std::string key : {"multi_gpu", "use_fsdp", "use_deepspeed"}) {
-    chosen = draft.settings.boolean(key) ? key : chosen;
+  draft.plan.mode = mode_of_file(draft.file.distributed_type);
+  for (const ModeFlag& flag : kModeFlags) {
+    if (draft.settings.boolean(flag.key)) {
+      chosen = flag.key.text();
+      draft.plan.mode = flag.mode;
+    }
   }
-  draft.plan.mode =
-      chosen.empty() ? mode_of_file(draft.file.distributed_type) : mode_of_flag(chosen);
   if (draft.cpu_flag() && !draft.policy.cpu_is_a_device) {
     draft.plan.mode = Mode::plain;
   } else if (draft.cpu_flag() && draft.plan.mode == Mode::multi_gpu) {

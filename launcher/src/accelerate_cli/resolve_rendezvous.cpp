@@ -18,13 +18,13 @@ Sourced<std::string> torchrun_default(const AccelerateDraft& draft, const std::s
           name};
 }
 
-Sourced<std::string> given_or_torchruns(const AccelerateDraft& draft, std::string_view key) {
-  return draft.settings.given(key) ? draft.given(key) : torchrun_default(draft, upper(key));
+Sourced<std::string> given_or_torchruns(const AccelerateDraft& draft, plugins::SettingKey key) {
+  return draft.settings.given(key) ? draft.given(key) : torchrun_default(draft, upper(key.name()));
 }
 
 void read_ending(AccelerateDraft& draft) {
   if (draft.plan.identity != Identity::none) {
-    read_variable(draft, "shutdown_timeout", kTorchrunShutdownTimeout);
+    read_variable(draft, "shutdown_timeout"_key, kTorchrunShutdownTimeout);
   }
   read_supervision(draft);
   if (const Sourced<std::string> signals = torchrun_default(draft, "SIGNALS_TO_HANDLE");
@@ -55,8 +55,8 @@ void read_virtual_local_rank(AccelerateDraft& draft) {
 /// Reads --min_machines. With an elastic number of machines each has num_processes / num_machines
 /// workers, and the rendezvous determines the total.
 void read_min_machines(AccelerateDraft& draft, bool meets) {
-  const Sourced<std::string> given = draft.given("min_machines");
-  const int least = static_cast<int>(draft.settings.integer("min_machines"));
+  const Sourced<std::string> given = draft.given("min_machines"_key);
+  const int least = static_cast<int>(draft.settings.integer("min_machines"_key));
   if (least > draft.plan.num_machines) {
     throw bad_value(given,
                     "at most num_machines, which is " + std::to_string(draft.plan.num_machines));
@@ -75,28 +75,30 @@ void read_min_machines(AccelerateDraft& draft, bool meets) {
 void read_rendezvous(AccelerateDraft& draft) {
   using Backend = RendezvousPlan::Backend;
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
-  const bool meets = draft.plan.num_machines > 1 && draft.settings.choice("rdzv_backend") == "c10d";
+  const bool meets =
+      draft.plan.num_machines > 1 && draft.settings.choice("rdzv_backend"_key) == "c10d";
   if (draft.plan.identity != Identity::none) {
     rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
   }
   rendezvous.min_machines = draft.plan.num_machines;
-  if (draft.settings.has("min_machines")) {
+  if (draft.settings.has("min_machines"_key)) {
     read_min_machines(draft, meets);
   }
-  rendezvous.machine_rank_was_given = meets && draft.settings.given("machine_rank");
+  rendezvous.machine_rank_was_given = meets && draft.settings.given("machine_rank"_key);
   if (const Sourced<std::string> id = torchrun_default(draft, "RDZV_ID"); !id.value.empty()) {
     rendezvous.run_id = id.value;
   }
   rendezvous.local_address = torchrun_default(draft, "LOCAL_ADDR").value;
-  draft.plan.role = draft.settings.text("role");
-  draft.plan.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"));
+  draft.plan.role = draft.settings.text("role"_key);
+  draft.plan.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
   Faults faults;
   faults.collect([&] { read_ending(draft); });
   faults.collect([&] { read_virtual_local_rank(draft); });
   faults.collect([&] { read_rendezvous_conf(draft); });
   faults.collect([&] {
-    read_output(draft, {given_or_torchruns(draft, "redirects"), draft.given("tee"),
-                        given_or_torchruns(draft, "local_ranks_filter"), draft.given("log_dir")});
+    read_output(draft,
+                {given_or_torchruns(draft, "redirects"_key), draft.given("tee"_key),
+                 given_or_torchruns(draft, "local_ranks_filter"_key), draft.given("log_dir"_key)});
   });
   faults.raise();
 }

@@ -25,7 +25,7 @@ void inherit_variables(AccelerateDraft& draft) {
     const std::string name = is_ours ? plugins::own_variable(row) : std::string(row.environment);
     if ((is_ours || row.exported == plugins::Export::given) && !name.empty() &&
         plugins::applies(row.section, draft.origin())) {
-      faults.collect([&] { read_variable(draft, row.key, name); });
+      faults.collect([&] { read_variable(draft, row, name); });
     }
   }
   faults.raise();
@@ -37,29 +37,29 @@ void leave_to_program(AccelerateDraft& draft, const Error& error) {
 }
 
 void read_fsdp(AccelerateDraft& draft) {
-  const auto from_file = [&](std::string_view key) {
+  const auto from_file = [&](plugins::SettingKey key) {
     return draft.settings.source(key).kind == Source::Kind::file;
   };
-  if (draft.policy.checks_values && from_file("fsdp_cpu_ram_efficient_loading") &&
-      from_file("fsdp_sync_module_states") &&
-      draft.settings.boolean("fsdp_cpu_ram_efficient_loading") &&
-      !draft.settings.boolean("fsdp_sync_module_states")) {
+  if (draft.policy.checks_values && from_file("fsdp_cpu_ram_efficient_loading"_key) &&
+      from_file("fsdp_sync_module_states"_key) &&
+      draft.settings.boolean("fsdp_cpu_ram_efficient_loading"_key) &&
+      !draft.settings.boolean("fsdp_sync_module_states"_key)) {
     throw Error(Errc::config,
-                draft.settings.source("fsdp_cpu_ram_efficient_loading").where +
+                draft.settings.source("fsdp_cpu_ram_efficient_loading"_key).where +
                     ": --fsdp_cpu_ram_efficient_loading true needs --fsdp_sync_module_states "
                     "true, but " +
-                    draft.settings.source("fsdp_sync_module_states").where + " says false");
+                    draft.settings.source("fsdp_sync_module_states"_key).where + " says false");
   }
-  const bool version_1 = draft.settings.integer("fsdp_version") == 1;
-  if (version_1 && draft.settings.given("fsdp_reshard_after_forward")) {
+  const bool version_1 = draft.settings.integer("fsdp_version"_key) == 1;
+  if (version_1 && draft.settings.given("fsdp_reshard_after_forward"_key)) {
     const std::string settled = draft.policy.reads_questionnaire_strategy
                                     ? plugins::settle_questionnaire_strategy(draft.settings)
                                     : "";
     if (!settled.empty()) {
       draft.notice(settled);
     }
-  } else if (!version_1 && draft.settings.given("fsdp_sharding_strategy")) {
-    draft.notice(draft.settings.source("fsdp_sharding_strategy").where +
+  } else if (!version_1 && draft.settings.given("fsdp_sharding_strategy"_key)) {
+    draft.notice(draft.settings.source("fsdp_sharding_strategy"_key).where +
                  ": fsdp_sharding_strategy has no effect with FSDP 2, which reads "
                  "fsdp_reshard_after_forward");
   }
@@ -75,7 +75,7 @@ fs::path shortest(const fs::path& full, const fs::path& named) {
 /// Finds the JSON file relative to the working directory, else in the folder of the YAML file. In
 /// the second case the setting is replaced by a path that the program can open.
 fs::path find_deepspeed_config(AccelerateDraft& draft) {
-  const fs::path named = draft.settings.text("deepspeed_config_file");
+  const fs::path named = draft.settings.text("deepspeed_config_file"_key);
   std::error_code error;
   if (named.is_absolute() || fs::exists(draft.facts.working_directory / named, error)) {
     return named.is_absolute() ? named : shortest(draft.facts.working_directory / named, named);
@@ -83,13 +83,13 @@ fs::path find_deepspeed_config(AccelerateDraft& draft) {
   if (draft.config) {
     const fs::path beside = draft.config->path.parent_path() / named;
     if (fs::exists(draft.facts.working_directory / beside, error)) {
-      Source source = draft.settings.source("deepspeed_config_file");
-      draft.settings.set("deepspeed_config_file", beside.string(), std::move(source));
+      Source source = draft.settings.source("deepspeed_config_file"_key);
+      draft.settings.set("deepspeed_config_file"_key, beside.string(), std::move(source));
       return shortest(draft.facts.working_directory / beside, beside);
     }
   }
   throw Error(Errc::not_found,
-              draft.settings.source("deepspeed_config_file").where + ": cannot find " +
+              draft.settings.source("deepspeed_config_file"_key).where + ": cannot find " +
                   named.string() + " in " + draft.facts.working_directory.string() +
                   (draft.config ? " or next to " + draft.config->path.string() : ""));
 }
@@ -99,16 +99,16 @@ void read_deepspeed_file(AccelerateDraft& draft) {
   const auto file = plugins::apply_deepspeed_json(plugins::load_document(path), draft.num_processes,
                                                   draft.settings);
   draft.notice_all(file.notices);
-  if (draft.settings.integer("zero_hpz_partition_size") > 1 &&
-      draft.settings.integer("zero_stage") != 3) {
+  if (draft.settings.integer("zero_hpz_partition_size"_key) > 1 &&
+      draft.settings.integer("zero_stage"_key) != 3) {
     draft.notice(
-        draft.settings.source("zero_hpz_partition_size").where +
+        draft.settings.source("zero_hpz_partition_size"_key).where +
         ": zero_hpz_partition_size has no effect below stage 3; libacc_runtime rejects it there");
   }
 }
 
 void read_deepspeed(AccelerateDraft& draft) {
-  if (!draft.settings.has("deepspeed_config_file")) {
+  if (!draft.settings.has("deepspeed_config_file"_key)) {
     return;
   }
   try {
@@ -128,8 +128,8 @@ void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sha
     return;
   }
   const std::string name = upper(plugins::to_string(sharding.strategy));
-  const bool by_size = draft.settings.choice("fsdp_sharding_strategy") != name ||
-                       draft.settings.integer("fsdp_version") == 2;
+  const bool by_size = draft.settings.choice("fsdp_sharding_strategy"_key) != name ||
+                       draft.settings.integer("fsdp_version"_key) == 2;
   if (by_size) {
     draft.notice("shard groups of " + std::to_string(sharding.shard_size) + " of " +
                  std::to_string(draft.plan.num_processes) + " processes: the strategy is " + name);
@@ -157,8 +157,8 @@ void resolve_sharding(AccelerateDraft& draft) {
 
 void read_sharding(AccelerateDraft& draft) {
   if (draft.file.has_parallelism_config && draft.plan.mode == Mode::fsdp &&
-      !draft.settings.boolean("use_fsdp")) {
-    draft.settings.set("use_parallelism_config", "true",
+      !draft.settings.boolean("use_fsdp"_key)) {
+    draft.settings.set("use_parallelism_config"_key, "true",
                        {Source::Kind::derived, "parallelism_config in the file"});
   }
   try {

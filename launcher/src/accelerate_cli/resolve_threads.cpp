@@ -41,7 +41,7 @@ int cores_of_one(const AccelerateDraft& draft) {
 /// without a configuration file; with a file only its key counts.
 bool counts_as_use_cpu(const AccelerateDraft& draft) {
   if (!draft.config) {
-    return draft.settings.boolean("use_cpu");
+    return draft.settings.boolean("use_cpu"_key);
   }
   const plugins::Node* key = draft.config->root.find("use_cpu");
   return key != nullptr && python::is_true(*key);
@@ -51,7 +51,7 @@ bool counts_as_use_cpu(const AccelerateDraft& draft) {
 
 bool divides_cores(const AccelerateDraft& draft) {
   if (value_of(draft.environment, variables::omp_num_threads, "0") != "0" ||
-      draft.settings.has("num_cpu_threads_per_process")) {
+      draft.settings.has("num_cpu_threads_per_process"_key)) {
     return false;
   }
   if (!draft.policy.shares_out_cores) {
@@ -68,9 +68,9 @@ int omp_threads(const AccelerateDraft& draft) {
   if (draft.program_launcher == ProgramLauncher::deepspeed) {
     return 0;
   }
-  if (draft.settings.has("num_cpu_threads_per_process") &&
+  if (draft.settings.has("num_cpu_threads_per_process"_key) &&
       (!leaves_it_to_torchrun || draft.policy.shares_out_cores)) {
-    return static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"));
+    return static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"_key));
   }
   if (value_of(draft.environment, variables::omp_num_threads, "0") != "0") {
     return 0;

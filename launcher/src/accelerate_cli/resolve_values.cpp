@@ -30,7 +30,7 @@ bool has_exact_words(const SettingRow& row) {
 /// to the program.
 bool is_left_to_program(const SettingRow& row) {
   switch (row.section) {
-    case Section::launch: return row.key == "num_processes";  // 0 is valid for one plain process
+    case Section::launch: return row == "num_processes"_key;  // 0 is valid for one plain process
     case Section::zero:
     case Section::dynamo: return false;
     case Section::training: return !row.environment.empty();
@@ -54,23 +54,23 @@ void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
     }
     if (is_left_to_program(row)) {
       Faults of_program;
-      of_program.collect([&] { draft.settings.set(value.key, value.text, source); });
+      of_program.collect([&] { draft.settings.set(row, value.text, source); });
       return;
     }
   }
-  draft.settings.set(value.key,
-                     row.type == plugins::Type::real ? float_text(value.text) : value.text, source);
-  if (has_exact_words(row) && draft.settings.choice(value.key) != value.text) {
+  draft.settings.set(row, row.type == plugins::Type::real ? float_text(value.text) : value.text,
+                     source);
+  if (has_exact_words(row) && draft.settings.choice(row) != value.text) {
     throw Error(Errc::config, value.written + " must be " + plugins::expected_value(row) +
                                   ", got \"" + value.text + "\"; did you mean \"" +
-                                  draft.settings.choice(value.key) + "\"?");
+                                  draft.settings.choice(row) + "\"?");
   }
 }
 
 }  // namespace
 
 const CompatPolicy& compat_policy_of(const Flags& flags, const plugins::Environment& environment) {
-  const Flags::Value* flag = flags.find("compat");
+  const Flags::Value* flag = flags.find("compat"_key);
   const std::string word = flag != nullptr ? flag->text : value_of(environment, variables::compat);
   return word == "accelerate" ? kAcceleratePolicy : kAcclaunchPolicy;
 }
@@ -87,7 +87,7 @@ void read_values(AccelerateDraft& draft) {
     draft.plan.notices = draft.file.notices;
   }
   draft.faults.collect(
-      [&] { read_variable(draft, "compat", std::string(variables::compat.name)); });
+      [&] { read_variable(draft, "compat"_key, std::string(variables::compat.name)); });
   for (const Flags::Value& value : draft.flags.values) {
     if (!draft.faults.collect([&] { read_flag(draft, value); })) {
       draft.file.faulty_keys.insert(value.key);

@@ -41,9 +41,9 @@ struct AccelerateDraft : Draft {
   /// Returns the name of the mode whose settings apply: `fsdp`, `deepspeed` or `none`.
   [[nodiscard]] std::string origin() const;
   /// Returns the origin of a setting for messages: `c.yaml:3: gpu_ids`, or `--gpu_ids`.
-  [[nodiscard]] std::string place(std::string_view key) const;
+  [[nodiscard]] std::string place(plugins::SettingKey key) const;
   /// True if --cpu (or --use_cpu) is given as a flag.
-  [[nodiscard]] bool cpu_flag() const { return flags.find("use_cpu") != nullptr; }
+  [[nodiscard]] bool cpu_flag() const { return flags.find("use_cpu"_key) != nullptr; }
 };
 
 // The stages of planning, in order. A stage throws Error for a fault. The planner then skips the

@@ -1,3 +1,4 @@
+#include "acc/launcher/setting_keys.hpp"
 #include "accelerate_cli/front_end.hpp"
 #include "plan/common_rows.hpp"
 
@@ -36,6 +37,7 @@ constexpr std::array kStart = {
                .allowed = "1..65535",
                .help = "ssh port of the machines; default: that of ssh's configuration"},
 };
+static_assert(names_settings(kStart));
 
 }  // namespace
 

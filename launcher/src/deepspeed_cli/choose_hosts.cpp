@@ -44,8 +44,8 @@ std::vector<int> slots_of_this_machine(DeepSpeedDraft& draft) {
     draft.notice(
         "CUDA_VISIBLE_DEVICES has no effect together with --include, --exclude or --num_gpus");
   }
-  const bool filtered = draft.settings.has("include") || draft.settings.has("exclude");
-  const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_gpus"));
+  const bool filtered = draft.settings.has("include"_key) || draft.settings.has("exclude"_key);
+  const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_gpus"_key));
   const std::size_t on_cpu = filtered ? draft.facts.cpus.size() : std::max<std::size_t>(1, wanted);
   std::vector<int> slots(uses_gpus(draft) ? draft.facts.gpu.devices.size() : on_cpu);
   std::iota(slots.begin(), slots.end(), 0);
@@ -54,11 +54,11 @@ std::vector<int> slots_of_this_machine(DeepSpeedDraft& draft) {
 
 /// Applies --num_nodes. Throws Error(config) if there are fewer hosts.
 void keep_first_hosts(DeepSpeedDraft& draft) {
-  const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_nodes"));
+  const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_nodes"_key));
   if (wanted > draft.hosts.size()) {
     throw Error(Errc::config,
                 "--num_nodes " + std::to_string(wanted) + ", but " +
-                    (draft.file_names_hosts ? draft.settings.text("hostfile") + " names " +
+                    (draft.file_names_hosts ? draft.settings.text("hostfile"_key) + " names " +
                                                   std::to_string(draft.hosts.size())
                                             : "there is no hostfile that lists other machines"));
   }
@@ -70,10 +70,10 @@ void keep_first_hosts(DeepSpeedDraft& draft) {
 /// Applies --num_gpus to every host. Throws Error(config) if a host has fewer slots, unless workers
 /// may share GPUs.
 void keep_first_slots(DeepSpeedDraft& draft) {
-  if (!draft.settings.has("num_gpus")) {
+  if (!draft.settings.has("num_gpus"_key)) {
     return;
   }
-  std::vector<int> first(static_cast<std::size_t>(draft.settings.integer("num_gpus")));
+  std::vector<int> first(static_cast<std::size_t>(draft.settings.integer("num_gpus"_key)));
   std::iota(first.begin(), first.end(), 0);
   Faults faults;
   for (Host& host : draft.hosts) {
@@ -113,13 +113,14 @@ std::string machines_to_type_on(const DeepSpeedDraft& draft) {
 
 void check_contradictions(const plugins::Settings& settings) {
   Faults faults;
-  if (settings.has("include") && settings.has("exclude")) {
+  if (settings.has("include"_key) && settings.has("exclude"_key)) {
     faults.add("--include and --exclude contradict each other; choose one");
   }
-  for (const std::string filter : {"include", "exclude"}) {
-    for (const std::string count : {"num_nodes", "num_gpus"}) {
+  for (const plugins::SettingKey filter : {"include"_key, "exclude"_key}) {
+    for (const plugins::SettingKey count : {"num_nodes"_key, "num_gpus"_key}) {
       if (settings.has(filter) && settings.has(count)) {
-        faults.add("--" + filter + " and --" + count + " both select slots; remove one of them");
+        faults.add("--" + filter.text() + " and --" + count.text() +
+                   " both select slots; remove one of them");
       }
     }
   }
@@ -129,8 +130,8 @@ void check_contradictions(const plugins::Settings& settings) {
 bool variable_chooses(const DeepSpeedDraft& draft) {
   return !draft.file_names_hosts &&
          !value_of(draft.environment, variables::cuda_visible_devices).empty() &&
-         !draft.settings.has("include") && !draft.settings.has("exclude") &&
-         !draft.settings.has("num_gpus");
+         !draft.settings.has("include"_key) && !draft.settings.has("exclude"_key) &&
+         !draft.settings.has("num_gpus"_key);
 }
 
 bool uses_gpus(const DeepSpeedDraft& draft) {
@@ -139,8 +140,8 @@ bool uses_gpus(const DeepSpeedDraft& draft) {
 }
 
 bool starts_machines(const DeepSpeedDraft& draft) {
-  const bool several = draft.hosts.size() > 1 || draft.settings.boolean("force_multi");
-  return several && !draft.settings.boolean("no_ssh") && !draft.place;
+  const bool several = draft.hosts.size() > 1 || draft.settings.boolean("force_multi"_key);
+  return several && !draft.settings.boolean("no_ssh"_key) && !draft.place;
 }
 
 void choose_hosts(DeepSpeedDraft& draft) {
@@ -150,22 +151,22 @@ void choose_hosts(DeepSpeedDraft& draft) {
     draft.file_names_hosts = true;
     return;
   }
-  const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile");
-  if (draft.settings.has("hostfile") && fs::is_directory(path)) {
-    throw Error(Errc::config, "--hostfile " + draft.settings.text("hostfile") + " is a folder");
+  const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile"_key);
+  if (draft.settings.has("hostfile"_key) && fs::is_directory(path)) {
+    throw Error(Errc::config, "--hostfile " + draft.settings.text("hostfile"_key) + " is a folder");
   }
   draft.file_names_hosts = is_file(path);
   if (draft.file_names_hosts) {
-    draft.hosts = parse_hostfile(read_input_file(path), draft.settings.text("hostfile"));
+    draft.hosts = parse_hostfile(read_input_file(path), draft.settings.text("hostfile"_key));
   } else {
-    if (draft.settings.has("hostfile") && draft.settings.given("hostfile")) {
-      draft.notice("there is no hostfile " + draft.settings.text("hostfile") +
+    if (draft.settings.has("hostfile"_key) && draft.settings.given("hostfile"_key)) {
+      draft.notice("there is no hostfile " + draft.settings.text("hostfile"_key) +
                    "; the job runs on this machine only");
     }
     draft.hosts = {{"localhost", slots_of_this_machine(draft), ""}};
   }
-  draft.hosts = only_included(draft.hosts, draft.given("include"));
-  draft.hosts = without_excluded(draft.hosts, draft.given("exclude"));
+  draft.hosts = only_included(draft.hosts, draft.given("include"_key));
+  draft.hosts = without_excluded(draft.hosts, draft.given("exclude"_key));
   Faults faults;
   faults.collect([&] { keep_first_hosts(draft); });
   faults.collect([&] { keep_first_slots(draft); });
@@ -186,7 +187,7 @@ void find_this_machine(DeepSpeedDraft& draft) {
     }
   } else if (starts_machines(draft)) {
     draft.plan.machine_rank = 0;
-  } else if (one || draft.settings.has("node_rank")) {
+  } else if (one || draft.settings.has("node_rank"_key)) {
     read_node_rank(draft, static_cast<int>(draft.hosts.size()));
   } else {
     draft.plan.machine_rank = rank_of_host_name(draft);

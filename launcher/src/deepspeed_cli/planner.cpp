@@ -31,17 +31,18 @@ void read_values(DeepSpeedDraft& draft) {
 void read_rendezvous(DeepSpeedDraft& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
   rendezvous.min_machines = draft.plan.num_machines;
-  rendezvous.address = draft.settings.has("master_addr") ? draft.settings.text("master_addr")
-                       : draft.place                     ? draft.place->address->value
-                       : draft.plan.num_machines > 1     ? draft.hosts.front().name
-                                                         : "127.0.0.1";
-  if (draft.settings.has("master_port")) {
-    rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"));
+  rendezvous.address = draft.settings.has("master_addr"_key)
+                           ? draft.settings.text("master_addr"_key)
+                       : draft.place                 ? draft.place->address->value
+                       : draft.plan.num_machines > 1 ? draft.hosts.front().name
+                                                     : "127.0.0.1";
+  if (draft.settings.has("master_port"_key)) {
+    rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"_key));
     rendezvous.port_was_given = true;
   } else if (draft.place) {
     rendezvous.port = draft.place->port->value;
   }
-  check_port_is_known(rendezvous, draft.plan.num_machines, draft.given("master_port"));
+  check_port_is_known(rendezvous, draft.plan.num_machines, draft.given("master_port"_key));
 }
 
 /// Plans only the start of the launchers. Each launcher plans the workers of its machine.
@@ -71,22 +72,22 @@ void find_starter(DeepSpeedDraft& draft) {
 
 /// Reads --enable_each_rank_log, which writes all output to files, or the common output flags.
 void read_rank_logs(DeepSpeedDraft& draft) {
-  const Sourced<std::string> folder = draft.given("enable_each_rank_log");
+  const Sourced<std::string> folder = draft.given("enable_each_rank_log"_key);
   const bool logs = folder.value != "None" && !folder.value.empty();
-  const Sourced<std::string> shown = draft.given("local_ranks_filter");
+  const Sourced<std::string> shown = draft.given("local_ranks_filter"_key);
   if (logs) {
     read_output(draft, {{"3", ""}, {}, shown, folder});
     draft.notice("the workers' output is in " + draft.plan.output.directory);
   } else {
-    read_output(draft,
-                {draft.given("redirects"), draft.given("tee"), shown, draft.given("log_dir")});
+    read_output(draft, {draft.given("redirects"_key), draft.given("tee"_key), shown,
+                        draft.given("log_dir"_key)});
   }
 }
 
 void choose_command(DeepSpeedDraft& draft) {
-  const bool no_python = draft.settings.boolean("no_python");
+  const bool no_python = draft.settings.boolean("no_python"_key);
   draft.plan.command = program_command(draft.flags,
-                                       {.module = draft.settings.boolean("module"),
+                                       {.module = draft.settings.boolean("module"_key),
                                         .no_python = no_python,
                                         .only_binaries_without_python = true},
                                        draft.environment, draft.facts);
@@ -94,7 +95,7 @@ void choose_command(DeepSpeedDraft& draft) {
   // DeepSpeed adds --local_rank to every program. A binary that runs without Python because it is a
   // binary is a program for acclaunch, which does not know the argument.
   const bool binary = draft.plan.command.size() == draft.flags.arguments.size() + 1 && !no_python;
-  if (!draft.settings.boolean("no_local_rank") && !binary && !draft.plan.command.empty()) {
+  if (!draft.settings.boolean("no_local_rank"_key) && !binary && !draft.plan.command.empty()) {
     const auto arguments = static_cast<std::ptrdiff_t>(draft.flags.arguments.size());
     draft.plan.command.insert(draft.plan.command.end() - arguments, "--local_rank=${local_rank}");
     draft.plan.replaces_local_rank = true;
@@ -173,10 +174,10 @@ void choose_device(DeepSpeedDraft& draft) {
 /// Reads --deepspeed_config, the JSON file of a C++ program, and passes its settings on as ACC_*
 /// variables.
 void read_config(DeepSpeedDraft& draft) {
-  if (!draft.settings.has("deepspeed_config")) {
+  if (!draft.settings.has("deepspeed_config"_key)) {
     return;
   }
-  const fs::path path = draft.facts.working_directory / draft.settings.text("deepspeed_config");
+  const fs::path path = draft.facts.working_directory / draft.settings.text("deepspeed_config"_key);
   const plugins::Document document = plugins::load_document(path);
   plugins::Settings settings;
   const plugins::DeepSpeedFile file =
@@ -195,13 +196,13 @@ void read_config(DeepSpeedDraft& draft) {
 /// Returns the facts of this machine with only the CPUs of --bind_core_list.
 HostFacts facts_for_binding(const DeepSpeedDraft& draft) {
   HostFacts facts = draft.facts;
-  if (!draft.settings.has("bind_core_list")) {
+  if (!draft.settings.has("bind_core_list"_key)) {
     return facts;
   }
-  const std::vector<int> chosen = read_ranges(draft.given("bind_core_list"));
+  const std::vector<int> chosen = read_ranges(draft.given("bind_core_list"_key));
   for (const int cpu : chosen) {
     if (std::ranges::find(draft.facts.cpus, cpu, &Cpu::id) == draft.facts.cpus.end()) {
-      throw Error(Errc::config, draft.given("bind_core_list").where + " names core " +
+      throw Error(Errc::config, draft.given("bind_core_list"_key).where + " names core " +
                                     std::to_string(cpu) + ", which acclaunch may not use");
     }
   }
@@ -212,7 +213,7 @@ HostFacts facts_for_binding(const DeepSpeedDraft& draft) {
 
 void bind_workers(DeepSpeedDraft& draft) {
   LaunchPlan& plan = draft.plan;
-  const bool binds = draft.settings.boolean("bind_cores_to_rank");
+  const bool binds = draft.settings.boolean("bind_cores_to_rank"_key);
   plan.numa_binding = binds ? NumaBinding::affinity : NumaBinding::none;
   const HostFacts facts = facts_for_binding(draft);
   place_on_cores(draft, {}, facts);
@@ -227,8 +228,8 @@ void bind_workers(DeepSpeedDraft& draft) {
 }
 
 bool is_quiet(const plugins::Settings& settings) {
-  const std::string level = settings.choice("log_level");
-  return settings.boolean("quiet") || level == "error" || level == "critical";
+  const std::string level = settings.choice("log_level"_key);
+  return settings.boolean("quiet"_key) || level == "error" || level == "critical";
 }
 
 }  // namespace

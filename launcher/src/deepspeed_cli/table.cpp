@@ -1,3 +1,4 @@
+#include "acc/launcher/setting_keys.hpp"
 #include "deepspeed_cli/front_end.hpp"
 #include "plan/common_rows.hpp"
 
@@ -74,6 +75,7 @@ constexpr std::array kTable = {
                .fallback = "false", .help = "print no notices"},
 };
 // clang-format on
+static_assert(names_settings(kTable));
 
 }  // namespace
 

@@ -242,9 +242,9 @@ class Parser {
 
 }  // namespace
 
-const Flags::Value* Flags::find(std::string_view key) const {
-  const auto found =
-      std::find_if(values.rbegin(), values.rend(), [&](const Value& v) { return v.key == key; });
+const Flags::Value* Flags::find(plugins::SettingKey key) const {
+  const auto found = std::find_if(values.rbegin(), values.rend(),
+                                  [&](const Value& v) { return v.key == key.name(); });
   return found == values.rend() ? nullptr : &*found;
 }
 

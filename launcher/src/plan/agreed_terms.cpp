@@ -4,6 +4,7 @@
 #include "plan/agreed_terms.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/launcher/setting_keys.hpp"
 
 #include <fmt/format.h>
 
@@ -22,10 +23,11 @@ using Terms = std::vector<std::pair<std::string, std::string>>;
 constexpr std::size_t kMaxValueBytes = 4096;  // limit of rendezvous::Terms::agreed
 
 /// Settings that may differ between machines: local paths, and options that select machines.
-constexpr std::array<std::string_view, 7> kOfOneMachine = {
-    "offload_optimizer_nvme_path",  "offload_param_nvme_path", "deepspeed_config_file",
-    "deepspeed_multinode_launcher", "deepspeed_hostfile",      "deepspeed_inclusion_filter",
-    "deepspeed_exclusion_filter"};
+constexpr std::array kOfOneMachine = {
+    "offload_optimizer_nvme_path"_key, "offload_param_nvme_path"_key,
+    "deepspeed_config_file"_key,       "deepspeed_multinode_launcher"_key,
+    "deepspeed_hostfile"_key,          "deepspeed_inclusion_filter"_key,
+    "deepspeed_exclusion_filter"_key};
 
 std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
@@ -55,28 +57,28 @@ std::string program_of(const std::vector<std::string>& command) {
 /// True if the setting has to be equal on all machines in this mode.
 bool must_agree(const SettingRow& row, Mode mode) {
   switch (row.section) {
-    case Section::launch: return row.key == "mixed_precision";
+    case Section::launch: return row == "mixed_precision"_key;
     case Section::dynamo:
     case Section::fp8: return false;  // local to each rank
     default: break;
   }
   return plugins::applies(row.section, origin_of(mode)) &&
-         std::ranges::find(kOfOneMachine, row.key) == kOfOneMachine.end();
+         std::ranges::find(kOfOneMachine, plugins::SettingKey(row)) == kOfOneMachine.end();
 }
 
 /// Returns a setting in canonical spelling, since `True` and `1` are equal, as are `FULL_SHARD` and
 /// its number.
 std::string in_one_spelling(const plugins::Settings& settings, const SettingRow& row) {
-  const std::string& text = settings.text(row.key);
+  const std::string& text = settings.text(row);
   try {
     switch (row.type) {
-      case Type::boolean: return settings.boolean(row.key) ? "true" : "false";
+      case Type::boolean: return settings.boolean(row) ? "true" : "false";
       case Type::integer:
-      case Type::count: return std::to_string(settings.integer(row.key));
-      case Type::real: return fmt::format("{}", settings.real(row.key));
+      case Type::count: return std::to_string(settings.integer(row));
+      case Type::real: return fmt::format("{}", settings.real(row));
       case Type::choice:
-      case Type::numbered_choice: return settings.choice(row.key);
-      case Type::list: return fmt::format("{}", fmt::join(settings.list(row.key), ","));
+      case Type::numbered_choice: return settings.choice(row);
+      case Type::list: return fmt::format("{}", fmt::join(settings.list(row), ","));
       default: return row.format == plugins::TextFormat::lower ? lower(text) : text;
     }
   } catch (const Error&) {
@@ -96,7 +98,7 @@ std::string bounded(std::string value) {
 
 void add_settings(const plugins::Settings& settings, Mode mode, Terms& terms) {
   for (const SettingRow& row : settings.table()) {
-    if (must_agree(row, mode) && settings.has(row.key)) {
+    if (must_agree(row, mode) && settings.has(row)) {
       terms.emplace_back((row.flag == plugins::Flag::none ? "" : "--") + std::string(row.key),
                          bounded(in_one_spelling(settings, row)));
     }

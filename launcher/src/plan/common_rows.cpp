@@ -1,5 +1,7 @@
 #include "plan/common_rows.hpp"
 
+#include "acc/launcher/setting_keys.hpp"
+
 #include <array>
 
 namespace acc::launcher {
@@ -57,6 +59,7 @@ constexpr std::array kRows = {
                .help = "do not show the workers' status in the last line of the terminal"},
 };
 // clang-format on
+static_assert(names_settings(kRows));
 
 }  // namespace
 

@@ -12,20 +12,20 @@ void Draft::notice_all(const std::vector<std::string>& lines) {
   plan.notices.insert(plan.notices.end(), lines.begin(), lines.end());
 }
 
-Sourced<std::string> Draft::given(std::string_view key) const {
+Sourced<std::string> Draft::given(plugins::SettingKey key) const {
   const std::string& where = settings.source(key).where;
-  return {settings.text(key), where.empty() ? "--" + std::string(key) : where};
+  return {settings.text(key), where.empty() ? "--" + key.text() : where};
 }
 
 void read_flags(Draft& draft, plugins::Faults& faults) {
   for (const Flags::Value& value : draft.flags.values) {
     faults.collect([&] {
-      draft.settings.set(value.key, value.text, {Source::Kind::flag, value.written});
+      draft.settings.set_named(value.key, value.text, {Source::Kind::flag, value.written});
     });
   }
 }
 
-void read_variable(Draft& draft, std::string_view key, const std::string& name) {
+void read_variable(Draft& draft, plugins::SettingKey key, const std::string& name) {
   const std::string text = plugins::variable(draft.environment, name);
   if (!text.empty() && !draft.settings.given(key)) {
     draft.settings.set(key, text, {Source::Kind::environment, name});
@@ -46,29 +46,29 @@ std::optional<int> stdin_rank(const Sourced<std::string>& given) {
 }  // namespace
 
 void read_supervision(Draft& draft) {
-  read_variable(draft, "shutdown_timeout", std::string(variables::shutdown_timeout.name));
-  read_variable(draft, "stuck_timeout", std::string(variables::stuck_timeout.name));
-  const auto seconds = [&](std::string_view key) {
+  read_variable(draft, "shutdown_timeout"_key, std::string(variables::shutdown_timeout.name));
+  read_variable(draft, "stuck_timeout"_key, std::string(variables::stuck_timeout.name));
+  const auto seconds = [&](plugins::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
-  draft.plan.shutdown_timeout = seconds("shutdown_timeout");
-  draft.plan.stuck_timeout = seconds("stuck_timeout");
-  draft.plan.time_limit = seconds("timeout");
-  draft.plan.restart_backoff = seconds("restart_backoff");
-  draft.plan.stdin_rank = stdin_rank(draft.given("stdin"));
+  draft.plan.shutdown_timeout = seconds("shutdown_timeout"_key);
+  draft.plan.stuck_timeout = seconds("stuck_timeout"_key);
+  draft.plan.time_limit = seconds("timeout"_key);
+  draft.plan.restart_backoff = seconds("restart_backoff"_key);
+  draft.plan.stdin_rank = stdin_rank(draft.given("stdin"_key));
 }
 
 void read_rendezvous_conf(Draft& draft) {
-  const auto notices = read_rendezvous_conf(draft.given("rdzv_conf"), draft.plan.rendezvous);
+  const auto notices = read_rendezvous_conf(draft.given("rdzv_conf"_key), draft.plan.rendezvous);
   if (draft.plan.num_machines > 1) {
     draft.notice_all(notices);
   }
 }
 
 void read_node_rank(Draft& draft, int num_machines) {
-  draft.plan.machine_rank = static_cast<int>(draft.settings.integer("node_rank"));
+  draft.plan.machine_rank = static_cast<int>(draft.settings.integer("node_rank"_key));
   if (draft.plan.machine_rank >= num_machines) {
-    const Sourced<std::string> rank = draft.given("node_rank");
+    const Sourced<std::string> rank = draft.given("node_rank"_key);
     throw Error(Errc::config, rank.where + " " + rank.value +
                                   " must be below the number of machines, " +
                                   std::to_string(num_machines));
@@ -89,16 +89,16 @@ void read_output(Draft& draft, const OutputWords& words) {
   const int local_ranks = plan.rank_slot ? plan.rank_slot->local_world_size : plan.local_world_size;
   plan.output = plan_output(words, plan.rendezvous.run_id, local_ranks,
                             draft.facts.working_directory, draft.facts.scratch_directory);
-  read_variable(draft, "log_line_prefix_template",
+  read_variable(draft, "log_line_prefix_template"_key,
                 std::string(variables::log_line_prefix_template.name));
-  plan.output.line_prefix = draft.settings.text("log_line_prefix_template");
+  plan.output.line_prefix = draft.settings.text("log_line_prefix_template"_key);
   if (plan.output.line_prefix.find('\n') != std::string::npos) {
-    throw bad_value(draft.given("log_line_prefix_template"), "one line");
+    throw bad_value(draft.given("log_line_prefix_template"_key), "one line");
   }
-  plan.output.stdout_filters = read_filters(draft.settings.text("duplicate_stdout_filters"));
-  plan.output.stderr_filters = read_filters(draft.settings.text("duplicate_stderr_filters"));
-  plan.output.folds_lines = draft.settings.boolean("fold_lines");
-  plan.output.status_line = !draft.settings.boolean("no_status_line");
+  plan.output.stdout_filters = read_filters(draft.settings.text("duplicate_stdout_filters"_key));
+  plan.output.stderr_filters = read_filters(draft.settings.text("duplicate_stderr_filters"_key));
+  plan.output.folds_lines = draft.settings.boolean("fold_lines"_key);
+  plan.output.status_line = !draft.settings.boolean("no_status_line"_key);
   if (!plan.output.to_file.empty() && words.log_dir.value.empty()) {
     draft.notice("the workers' files are in " + plan.output.directory);
   }
@@ -123,7 +123,7 @@ LaunchPlan finished(Draft&& draft) {
   }
   const LaunchPlan& plan = draft.plan;
   if (plan.num_processes > 0 && plan.stdin_rank.value_or(0) >= plan.num_processes) {
-    throw bad_value(draft.given("stdin"),
+    throw bad_value(draft.given("stdin"_key),
                     "below the number of processes, " + std::to_string(plan.num_processes));
   }
   draft.plan.settings = std::move(draft.settings);

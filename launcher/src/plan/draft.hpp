@@ -5,6 +5,7 @@
 #include "acc/launcher/flags.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/launcher/launch_plan.hpp"
+#include "acc/launcher/setting_keys.hpp"
 #include "acc/plugins/faults.hpp"
 #include "plan/output_values.hpp"
 
@@ -35,14 +36,14 @@ struct Draft {
 
   /// Returns the value of a setting with its origin: the flag or variable that it came from, or the
   /// flag that would set it.
-  [[nodiscard]] Sourced<std::string> given(std::string_view key) const;
+  [[nodiscard]] Sourced<std::string> given(plugins::SettingKey key) const;
 };
 
 /// Sets the values of all flags. Adds a fault for each invalid one.
 void read_flags(Draft& draft, plugins::Faults& faults);
 
 /// Sets `key` from the variable `name` if the variable is not empty and the setting is not given.
-void read_variable(Draft& draft, std::string_view key, const std::string& name);
+void read_variable(Draft& draft, plugins::SettingKey key, const std::string& name);
 
 /// torchrun's variable for the shutdown timeout. It is read before that of torch itself, by front
 /// ends whose original starts workers with torchrun.

@@ -29,13 +29,13 @@ RemoteLaunchPlan start_from_here(const Draft& draft, RemoteLaunchPlan::Means mea
   start.arguments = draft.flags.typed;
   start.executable = (draft.facts.executable_directory / "acclaunch").string();
   start.working_directory = draft.facts.working_directory.string();
-  for (const std::string_view word : split(draft.settings.text("launcher_args"), ' ')) {
+  for (const std::string_view word : split(draft.settings.text("launcher_args"_key), ' ')) {
     if (!word.empty()) {
       start.client_options.emplace_back(word);
     }
   }
-  if (draft.settings.has("ssh_port")) {
-    start.ssh_port = static_cast<int>(draft.settings.integer("ssh_port"));
+  if (draft.settings.has("ssh_port"_key)) {
+    start.ssh_port = static_cast<int>(draft.settings.integer("ssh_port"_key));
   }
   return start;
 }
@@ -44,9 +44,9 @@ RemoteLaunchPlan start_from_here(const Draft& draft, RemoteLaunchPlan::Means mea
 /// Slurm), which ssh replaces.
 RemoteLaunchPlan::Means means_for_hosts(Draft& draft) {
   const std::string asked =
-      draft.settings.given("launcher") ? draft.settings.choice("launcher") : "ssh";
+      draft.settings.given("launcher"_key) ? draft.settings.choice("launcher"_key) : "ssh";
   if (asked != "ssh" && asked != "pdsh") {
-    draft.notice(draft.given("launcher").where + " " + asked +
+    draft.notice(draft.given("launcher"_key).where + " " + asked +
                  " has no effect: acclaunch starts the machines by ssh");
   }
   return asked == "pdsh" ? RemoteLaunchPlan::Means::pdsh : RemoteLaunchPlan::Means::ssh;

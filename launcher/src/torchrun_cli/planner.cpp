@@ -32,7 +32,7 @@ struct TorchrunDraft : Draft {
 void read_variables(TorchrunDraft& draft, Faults& faults) {
   for (const SettingRow& row : draft.settings.table()) {
     if (!row.environment.empty()) {
-      faults.collect([&] { read_variable(draft, row.key, std::string(row.environment)); });
+      faults.collect([&] { read_variable(draft, row, std::string(row.environment)); });
     }
   }
   for (const RefusedFlag& flag : torchrun_cli().refused) {
@@ -47,7 +47,7 @@ void read_values(TorchrunDraft& draft) {
   Faults faults = draft.flags.faults;
   read_variables(draft, faults);
   read_flags(draft, faults);
-  faults.collect([&] { read_variable(draft, "shutdown_timeout", kTorchrunShutdownTimeout); });
+  faults.collect([&] { read_variable(draft, "shutdown_timeout"_key, kTorchrunShutdownTimeout); });
   faults.collect([&] { read_supervision(draft); });
   faults.raise();
 }
@@ -71,7 +71,7 @@ int count_named(const TorchrunDraft& draft, const Sourced<std::string>& word) {
 }
 
 void count_workers(TorchrunDraft& draft) {
-  const Sourced<std::string> word = draft.given("nproc_per_node");
+  const Sourced<std::string> word = draft.given("nproc_per_node"_key);
   const auto number = parse_integer(word.value);
   draft.plan.local_world_size = number ? static_cast<int>(*number) : count_named(draft, word);
   if (number && (*number < 1 || *number > 1'000'000)) {
@@ -80,12 +80,12 @@ void count_workers(TorchrunDraft& draft) {
 }
 
 void count_machines(TorchrunDraft& draft) {
-  draft.machines = read_machine_range(draft.given("nnodes"));
-  if (draft.settings.boolean("standalone")) {
+  draft.machines = read_machine_range(draft.given("nnodes"_key));
+  if (draft.settings.boolean("standalone"_key)) {
     if (draft.machines.least > 1) {
       throw Error(Errc::config, "--standalone is for one machine, but " +
-                                    draft.given("nnodes").where + " " +
-                                    draft.settings.text("nnodes") + " asks for more");
+                                    draft.given("nnodes"_key).where + " " +
+                                    draft.settings.text("nnodes"_key) + " asks for more");
     }
     draft.machines.most = 1;
   }
@@ -98,15 +98,15 @@ void count_machines(TorchrunDraft& draft) {
 /// True for --standalone, and for a single machine without an endpoint: torchrun also lets it
 /// choose a free port then, because no other machine has to know it.
 bool is_standalone(const TorchrunDraft& draft) {
-  return draft.settings.boolean("standalone") ||
-         (draft.machines.most == 1 && draft.settings.choice("rdzv_backend") == "static" &&
-          !draft.settings.has("rdzv_endpoint") && !draft.settings.has("master_port"));
+  return draft.settings.boolean("standalone"_key) ||
+         (draft.machines.most == 1 && draft.settings.choice("rdzv_backend"_key) == "static" &&
+          !draft.settings.has("rdzv_endpoint"_key) && !draft.settings.has("master_port"_key));
 }
 
 /// Plans a rendezvous of one machine: a store on localhost at a free port.
 void stand_alone(TorchrunDraft& draft) {
-  for (const std::string key :
-       {"rdzv_backend", "rdzv_endpoint", "rdzv_id", "node_rank", "master_addr", "master_port"}) {
+  for (const plugins::SettingKey key : {"rdzv_backend"_key, "rdzv_endpoint"_key, "rdzv_id"_key,
+                                        "node_rank"_key, "master_addr"_key, "master_port"_key}) {
     if (draft.settings.given(key)) {
       draft.notice(draft.given(key).where + " has no effect with a single standalone machine");
     }
@@ -121,14 +121,14 @@ void stand_alone(TorchrunDraft& draft) {
 void meet_at_given_address(TorchrunDraft& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
   rendezvous.min_machines = draft.machines.most;
-  rendezvous.address = draft.settings.text("master_addr");
-  rendezvous.port_was_given = draft.settings.has("master_port");
+  rendezvous.address = draft.settings.text("master_addr"_key);
+  rendezvous.port_was_given = draft.settings.has("master_port"_key);
   if (rendezvous.port_was_given) {
-    rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"));
+    rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"_key));
   }
   bool endpoint_names_port = false;
-  if (draft.settings.has("rdzv_endpoint")) {
-    const Endpoint endpoint = read_endpoint(draft.given("rdzv_endpoint"));
+  if (draft.settings.has("rdzv_endpoint"_key)) {
+    const Endpoint endpoint = read_endpoint(draft.given("rdzv_endpoint"_key));
     endpoint_names_port = endpoint.port.has_value();
     rendezvous.address = endpoint.host;
     rendezvous.port = endpoint.port.value_or(rendezvous.port);
@@ -136,24 +136,24 @@ void meet_at_given_address(TorchrunDraft& draft) {
   }
   read_node_rank(draft, draft.machines.most);
   check_port_is_known(rendezvous, draft.machines.most,
-                      draft.given(endpoint_names_port ? "rdzv_endpoint" : "master_port"));
+                      draft.given(endpoint_names_port ? "rdzv_endpoint"_key : "master_port"_key));
 }
 
 /// Plans the c10d rendezvous: a daemon or a machine at --rdzv-endpoint assigns the ranks.
 void meet_at_endpoint(TorchrunDraft& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
-  for (const std::string key : {"master_addr", "master_port"}) {
+  for (const plugins::SettingKey key : {"master_addr"_key, "master_port"_key}) {
     if (draft.settings.given(key)) {
       draft.notice(draft.given(key).where + " has no effect with c10d, which assigns addresses");
     }
   }
-  if (draft.settings.given("node_rank")) {  // decides the order of ranks
+  if (draft.settings.given("node_rank"_key)) {  // decides the order of ranks
     read_node_rank(draft, draft.machines.most);
     rendezvous.machine_rank_was_given = true;
   }
   Endpoint endpoint = {"localhost", {}};
-  if (draft.settings.has("rdzv_endpoint")) {
-    endpoint = read_endpoint(draft.given("rdzv_endpoint"));
+  if (draft.settings.has("rdzv_endpoint"_key)) {
+    endpoint = read_endpoint(draft.given("rdzv_endpoint"_key));
   }
   if (draft.machines.most == 1) {  // no rendezvous; the store takes a free port in any case
     rendezvous.address = "localhost";
@@ -165,17 +165,17 @@ void meet_at_endpoint(TorchrunDraft& draft) {
   rendezvous.address = endpoint.host;
   rendezvous.port = endpoint.port.value_or(kDefaultPort);
   rendezvous.port_was_given = endpoint.port.has_value();
-  check_port_is_known(rendezvous, draft.machines.most, draft.given("rdzv_endpoint"));
+  check_port_is_known(rendezvous, draft.machines.most, draft.given("rdzv_endpoint"_key));
 }
 
 void read_rendezvous(TorchrunDraft& draft) {
-  draft.plan.rendezvous.run_id = draft.settings.text("rdzv_id");
-  draft.plan.rendezvous.local_address = draft.settings.text("local_addr");
-  draft.plan.role = draft.settings.text("role");
-  draft.plan.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"));
+  draft.plan.rendezvous.run_id = draft.settings.text("rdzv_id"_key);
+  draft.plan.rendezvous.local_address = draft.settings.text("local_addr"_key);
+  draft.plan.role = draft.settings.text("role"_key);
+  draft.plan.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
   if (is_standalone(draft)) {
     stand_alone(draft);
-  } else if (draft.settings.choice("rdzv_backend") == "static") {
+  } else if (draft.settings.choice("rdzv_backend"_key) == "static") {
     meet_at_given_address(draft);
   } else {
     meet_at_endpoint(draft);
@@ -183,11 +183,11 @@ void read_rendezvous(TorchrunDraft& draft) {
 }
 
 void choose_command(TorchrunDraft& draft) {
-  const bool run_path = draft.settings.boolean("run_path");
+  const bool run_path = draft.settings.boolean("run_path"_key);
   draft.plan.command =
       program_command(draft.flags,
-                      {.module = draft.settings.boolean("module"),
-                       .no_python = draft.settings.boolean("no_python") && !run_path,
+                      {.module = draft.settings.boolean("module"_key),
+                       .no_python = draft.settings.boolean("no_python"_key) && !run_path,
                        .only_binaries_without_python = true},
                       draft.environment, draft.facts);
   draft.plan.replaces_local_rank = true;
@@ -195,9 +195,9 @@ void choose_command(TorchrunDraft& draft) {
 }
 
 void check_virtual_local_rank(TorchrunDraft& draft) {
-  draft.plan.virtual_local_rank = draft.settings.boolean("virtual_local_rank");
+  draft.plan.virtual_local_rank = draft.settings.boolean("virtual_local_rank"_key);
   if (draft.plan.virtual_local_rank) {
-    check_own_gpus(draft.given("virtual_local_rank").where, draft.plan.local_world_size,
+    check_own_gpus(draft.given("virtual_local_rank"_key).where, draft.plan.local_world_size,
                    draft.environment);
   }
 }
@@ -213,8 +213,8 @@ void choose_device(TorchrunDraft& draft) {
 }
 
 void bind_workers(TorchrunDraft& draft) {
-  if (draft.settings.has("numa_binding")) {
-    draft.plan.numa_binding = numa_binding(draft.settings.choice("numa_binding"));
+  if (draft.settings.has("numa_binding"_key)) {
+    draft.plan.numa_binding = numa_binding(draft.settings.choice("numa_binding"_key));
   }
   place_on_cores(draft, draft.facts.visible_gpus, draft.facts);
 }
@@ -246,10 +246,11 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
   faults.collect([&] { read_rendezvous(draft); });
   faults.collect([&] { read_rendezvous_conf(draft); });
   faults.collect([&] {
-    read_output(draft, {draft.given("redirects"), draft.given("tee"),
-                        draft.given("local_ranks_filter"), draft.given("log_dir")});
+    read_output(draft, {draft.given("redirects"_key), draft.given("tee"_key),
+                        draft.given("local_ranks_filter"_key), draft.given("log_dir"_key)});
   });
-  faults.collect([&] { draft.plan.stop_signals = read_signals(draft.given("signals_to_handle")); });
+  faults.collect(
+      [&] { draft.plan.stop_signals = read_signals(draft.given("signals_to_handle"_key)); });
   faults.collect([&] { check_virtual_local_rank(draft); });
   faults.collect([&] { choose_command(draft); });
   faults.raise();

@@ -1,3 +1,4 @@
+#include "acc/launcher/setting_keys.hpp"
 #include "plan/common_rows.hpp"
 #include "torchrun_cli/front_end.hpp"
 
@@ -102,6 +103,7 @@ constexpr std::array kTable = {
                .help = "give every worker local rank 0 and show it only its own GPU"},
 };
 // clang-format on
+static_assert(names_settings(kTable));
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 #include "acc/plugins/accelerate_config.hpp"
 
+#include "acc/plugins/setting_rows.hpp"
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -58,15 +60,15 @@ const NotOurs* find_not_ours(std::string_view key) {
 /// An older name of a setting, which Accelerate no longer writes.
 struct Renamed {
   std::string_view old_key;
-  std::string_view key;
+  SettingKey key;
 };
 constexpr std::array kRenamed = {
-    Renamed{"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"},
-    Renamed{"fsdp_transformer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"},
+    Renamed{"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"_key},
+    Renamed{"fsdp_transformer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"_key},
     // `accelerate config` writes these names, but `accelerate launch` does not read them.
-    Renamed{"fp8_amax_history_length", "fp8_amax_history_len"},
-    Renamed{"fp8_amax_compute_algorithm", "fp8_amax_compute_algo"},
-    Renamed{"fp8_optimization_level", "fp8_opt_level"},
+    Renamed{"fp8_amax_history_length", "fp8_amax_history_len"_key},
+    Renamed{"fp8_amax_compute_algorithm", "fp8_amax_compute_algo"_key},
+    Renamed{"fp8_optimization_level", "fp8_opt_level"_key},
 };
 
 /// Returns the place where keys of a section belong, for a message.
@@ -113,7 +115,7 @@ class Importer {
     }
     read_mode(document);
     read_old_keys(document.root);
-    if (settings_.given("mixed_precision")) {
+    if (settings_.given("mixed_precision"_key)) {
       result_.deepspeed_fields.emplace_back("mixed_precision");
     }
     return std::move(result_);
@@ -191,16 +193,16 @@ class Importer {
   void read_old_keys(const Node& root) {
     const Node* fp16 = root.find("fp16");
     if (fp16 != nullptr && fp16->text == "true" && root.find("mixed_precision") == nullptr) {
-      set(*find_setting("mixed_precision"), Node{.kind = Node::Kind::string,
-                                                 .text = "fp16",
-                                                 .items = {},
-                                                 .entries = {},
-                                                 .where = fp16->where});
+      set(*find_setting("mixed_precision"_key.name()), Node{.kind = Node::Kind::string,
+                                                            .text = "fp16",
+                                                            .items = {},
+                                                            .entries = {},
+                                                            .where = fp16->where});
       renamed(*fp16, "fp16: true", "mixed_precision: fp16");
     }
     const Node* dynamo = root.find("dynamo_backend");
     if (dynamo != nullptr && root.find("dynamo_config") == nullptr) {
-      set(*find_setting("dynamo_backend"), *dynamo);
+      set(*find_setting("dynamo_backend"_key.name()), *dynamo);
     }
   }
 
@@ -279,7 +281,7 @@ class Importer {
 
   /// True if the setting may be given in this block.
   static bool belongs(const SettingRow& row, const std::string& block) {
-    if (row.key == "mpirun_hostfile") {
+    if (row == "mpirun_hostfile"_key) {
       return block == "mpirun_config";
     }
     return row.in_file && block_of(row.section) == block;
@@ -292,7 +294,8 @@ class Importer {
     for (const std::string& candidate : {key, prefix_of(block) + key}) {
       const auto* renaming = std::ranges::find(kRenamed, candidate, &Renamed::old_key);
       const bool is_old = old_names && renaming != kRenamed.end();
-      const SettingRow* row = find_setting(is_old ? renaming->key : std::string_view(candidate));
+      const SettingRow* row =
+          find_setting(is_old ? renaming->key.name() : std::string_view(candidate));
       if (row != nullptr && belongs(*row, block)) {
         return row;
       }
@@ -331,12 +334,12 @@ class Importer {
       return;
     }
     const std::string text = value_text(node, row);
-    const bool open = (row.key == "num_processes" && text == "-1") || lower(text) == "auto";
+    const bool open = (row == "num_processes"_key && text == "-1") || lower(text) == "auto";
     if (open) {  // `accelerate config` writes -1 or "auto" for "decided at launch"
       return;
     }
     try {
-      settings_.set(row.key, text, {Source::Kind::file, node.where});
+      settings_.set(row, text, {Source::Kind::file, node.where});
     } catch (const Error& error) {
       fault(row, error.what());
     }

@@ -97,10 +97,10 @@ Node zero_block(const ShardingSettings& sharding) {
 /// Returns the value of a setting as a node of its type.
 Node value_node(const SettingRow& row, const Settings& settings) {
   switch (row.type) {
-    case Type::boolean: return Node::boolean(settings.boolean(row.key));
-    case Type::choice: return Node::string(settings.choice(row.key));
-    case Type::integer: return Node::number(settings.integer(row.key));
-    default: return Node::number(settings.text(row.key));
+    case Type::boolean: return Node::boolean(settings.boolean(row));
+    case Type::choice: return Node::string(settings.choice(row));
+    case Type::integer: return Node::number(settings.integer(row));
+    default: return Node::number(settings.text(row));
   }
 }
 
@@ -110,7 +110,7 @@ void add_training(const Settings& settings, TrainingPlace place, Node& block) {
   for (const SettingRow& row : settings.table()) {
     const bool has_place = place == TrainingPlace::yaml_block ||
                            row.json.empty() == (place == TrainingPlace::beside_it);
-    if (row.section == Section::training && settings.given(row.key) && has_place) {
+    if (row.section == Section::training && settings.given(row) && has_place) {
       block.set(place == TrainingPlace::deepspeed_file ? row.json : row.key,
                 value_node(row, settings));
     }

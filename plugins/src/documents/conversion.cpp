@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/plugins/fsdp_plugin.hpp"
+#include "acc/plugins/setting_rows.hpp"
 
 #include <algorithm>
 
@@ -17,15 +18,15 @@ bool is_hybrid(Strategy strategy) {
   return strategy == Strategy::hybrid_shard || strategy == Strategy::hybrid_shard_zero2;
 }
 
-int integer(const Settings& settings, std::string_view key) {
+int integer(const Settings& settings, SettingKey key) {
   return static_cast<int>(settings.integer(key));
 }
 
 /// Sets world_size and gpus_per_machine, each from the other if only one is known.
 void read_sizes(int gpus_per_machine, ConversionSource& source) {
   const Settings& settings = source.settings;
-  const int machines = integer(settings, "num_machines");
-  source.world_size = integer(settings, "num_processes");
+  const int machines = integer(settings, "num_machines"_key);
+  source.world_size = integer(settings, "num_processes"_key);
   source.gpus_per_machine = gpus_per_machine;
   if (gpus_per_machine == 0 && source.world_size % machines == 0) {
     source.gpus_per_machine = source.world_size / machines;
@@ -47,9 +48,9 @@ void read_fsdp_sharding(ConversionSource& source) {
   const bool by_machine =
       plugin.fsdp_version == 1 && is_hybrid(plugin.sharding_strategy.value()) && !asks_size;
   if (by_machine && source.gpus_per_machine == 0) {
-    throw Error(Errc::config, settings.source("fsdp_sharding_strategy").where +
+    throw Error(Errc::config, settings.source("fsdp_sharding_strategy"_key).where +
                                   ": fsdp_sharding_strategy " +
-                                  settings.text("fsdp_sharding_strategy") +
+                                  settings.text("fsdp_sharding_strategy"_key) +
                                   " depends on the number of GPUs per machine; give "
                                   "--gpus_per_machine");
   }
@@ -69,7 +70,7 @@ void read_fsdp_sharding(ConversionSource& source) {
 }
 
 void read_deepspeed_sharding(ConversionSource& source) {
-  const int hpz = integer(source.settings, "zero_hpz_partition_size");
+  const int hpz = integer(source.settings, "zero_hpz_partition_size"_key);
   const int world_size = source.world_size > 0 ? source.world_size : hpz;
   source.sharding = sharding_settings(source.settings, "deepspeed", world_size);
   source.shard_size =
@@ -77,8 +78,8 @@ void read_deepspeed_sharding(ConversionSource& source) {
 }
 
 void read_deepspeed_document(const Document& document, ConversionSource& source) {
-  source.deepspeed_file =
-      apply_deepspeed_json(document, integer(source.settings, "num_processes"), source.settings);
+  source.deepspeed_file = apply_deepspeed_json(
+      document, integer(source.settings, "num_processes"_key), source.settings);
 }
 
 void read_accelerate_document(const ConversionInput& input, ConversionSource& source) {

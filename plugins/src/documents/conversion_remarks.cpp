@@ -1,3 +1,4 @@
+#include "acc/plugins/setting_rows.hpp"
 #include "documents/conversion.hpp"
 #include "documents/conversion_warnings.hpp"
 
@@ -33,7 +34,7 @@ class Remarks {
   void add(std::string line) { lines_.push_back(std::move(line)); }
 
   /// Adds a warning about a setting: its place and value, then `text`.
-  void about(std::string_view key, const std::string& text) {
+  void about(SettingKey key, const std::string& text) {
     const Source& given = settings_.source(key);
     const bool in_file =
         given.kind == Source::Kind::file || given.kind == Source::Kind::deepspeed_file;
@@ -43,11 +44,11 @@ class Remarks {
 
   /// Returns the key with which the file gives the setting. In a DeepSpeed file this is a path such
   /// as zero_optimization.offload_param.device, because one line may hold several keys.
-  [[nodiscard]] std::string name_in_file(std::string_view key) const {
-    const SettingRow* row = find_setting(key);
-    const bool by_path = row != nullptr && !row->json.empty() &&
-                         settings_.source(key).kind == Source::Kind::deepspeed_file;
-    return std::string(by_path ? row->json : key);
+  [[nodiscard]] std::string name_in_file(SettingKey key) const {
+    const std::string_view path = find_setting(key.name())->json;
+    const bool by_path =
+        !path.empty() && settings_.source(key).kind == Source::Kind::deepspeed_file;
+    return std::string(by_path ? path : key.name());
   }
 
   /// Adds a warning for each given setting without a counterpart, unless its value is quiet.
@@ -63,11 +64,11 @@ class Remarks {
     }
   }
 
-  [[nodiscard]] std::string_view strategy_key() const {
+  [[nodiscard]] SettingKey strategy_key() const {
     const bool by_strategy = source_.fsdp_version == 1;
-    return !source_.is_fsdp ? "zero_stage"
-           : by_strategy    ? "fsdp_sharding_strategy"
-                            : "fsdp_reshard_after_forward";
+    return !source_.is_fsdp ? "zero_stage"_key
+           : by_strategy    ? "fsdp_sharding_strategy"_key
+                            : "fsdp_reshard_after_forward"_key;
   }
 
   // From FSDP to DeepSpeed.
@@ -101,7 +102,7 @@ class Remarks {
                 groups);
     }
     if (sharding.reshard_size > 0) {
-      about("fsdp_reshard_after_forward",
+      about("fsdp_reshard_after_forward"_key,
             "becomes zero_hpz_partition_size " + std::to_string(sharding.reshard_size) +
                 ", which gathers weights within such a group from the second time on");
     }
@@ -115,21 +116,21 @@ class Remarks {
       return;
     }
     if (deepspeed.offload_param != OffloadDevice::none) {
-      about("fsdp_offload_params",
+      about("fsdp_offload_params"_key,
             "becomes both offload_param_device and "
             "offload_optimizer_device cpu, which are separate settings in DeepSpeed");
     } else if (deepspeed.offload_optimizer != OffloadDevice::none) {
-      about("fsdp_offload_params",
+      about("fsdp_offload_params"_key,
             "becomes offload_optimizer_device cpu only: DeepSpeed offloads parameters with stage 3 "
             "only");
     } else {
-      about("fsdp_offload_params", "has no counterpart with stage 0");
+      about("fsdp_offload_params"_key, "has no counterpart with stage 0");
     }
   }
 
   void fsdp_loading() {
     if (source_.sharding.cpu_ram_efficient_loading && !deepspeed_sharding(source_).zero3_init) {
-      about("fsdp_cpu_ram_efficient_loading",
+      about("fsdp_cpu_ram_efficient_loading"_key,
             "has no counterpart: zero3_init_flag works with stage 3 only");
     }
   }
@@ -137,7 +138,7 @@ class Remarks {
   void fsdp_checkpoints() {
     switch (source_.sharding.state_dict_type) {
       case StateDictType::full:
-        about("fsdp_state_dict_type",
+        about("fsdp_state_dict_type"_key,
               deepspeed_sharding(source_).save_16bit_model
                   ? "becomes zero3_save_16bit_model: one file in 16 bits, while FSDP saves the "
                     "data type of the shards"
@@ -145,12 +146,12 @@ class Remarks {
                     "optimizer state is saved per rank");
         break;
       case StateDictType::sharded:
-        about("fsdp_state_dict_type",
+        about("fsdp_state_dict_type"_key,
               "becomes DeepSpeed's own checkpoint, which zero_to_fp32.py merges, not a checkpoint "
               "for merge-weights");
         break;
       case StateDictType::local:
-        about("fsdp_state_dict_type",
+        about("fsdp_state_dict_type"_key,
               "has no counterpart; DeepSpeed saves its own format, one file per rank");
         break;
     }
@@ -158,17 +159,18 @@ class Remarks {
 
   void fsdp_precision() {
     if (source_.sharding.mixed_precision == MixedPrecision::no) {
-      about("mixed_precision",
+      about("mixed_precision"_key,
             "changes its meaning for a model that is loaded in 16 bits: FSDP keeps shards, "
             "computes and steps in the loaded type; DeepSpeed needs bf16 or fp16 switched on for "
             "it and then keeps fp32 shards and optimizer state");
     } else {
-      about("mixed_precision", "means the same: fp32 shards and optimizer state, 16-bit compute");
+      about("mixed_precision"_key,
+            "means the same: fp32 shards and optimizer state, 16-bit compute");
     }
   }
 
   void fsdp_training() {
-    if (!settings_.given("gradient_clipping")) {
+    if (!settings_.given("gradient_clipping"_key)) {
       add("gradient_clipping is not given: with FSDP the program clips, with DeepSpeed DeepSpeed "
           "clips, at 1.0 by default");
     }
@@ -194,13 +196,15 @@ class Remarks {
 
   void deepspeed_stage() {
     if (source_.sharding.strategy == Strategy::shard_optimizer) {
-      about("zero_stage", "becomes " + nearest("SHARD_GRAD_OP") +
-                              ", the nearest strategy: gradients are sharded too, and parameters "
-                              "between steps");
+      about("zero_stage"_key,
+            "becomes " + nearest("SHARD_GRAD_OP") +
+                ", the nearest strategy: gradients are sharded too, and parameters "
+                "between steps");
     } else if (source_.sharding.strategy == Strategy::shard_grad_op) {
-      about("zero_stage", "becomes " + nearest("SHARD_GRAD_OP") +
-                              ", which also shards parameters between steps and gathers them in "
-                              "each step; ZeRO-2 keeps full parameters");
+      about("zero_stage"_key,
+            "becomes " + nearest("SHARD_GRAD_OP") +
+                ", which also shards parameters between steps and gathers them in "
+                "each step; ZeRO-2 keeps full parameters");
     } else if (source_.sharding.strategy == Strategy::no_shard) {
       no_shard();
     }
@@ -224,7 +228,7 @@ class Remarks {
       return;
     }
     const std::string groups = std::to_string(source_.shard_size);
-    about("zero_hpz_partition_size",
+    about("zero_hpz_partition_size"_key,
           "becomes HYBRID_SHARD: with hpZ a group of " + groups +
               " ranks keeps only a secondary copy of the weights; HYBRID_SHARD shards gradients "
               "and optimizer state within the group too, which needs more memory and sends less "
@@ -260,13 +264,13 @@ class Remarks {
     const bool param = sharding.offload_param != OffloadDevice::none;
     const bool optimizer = sharding.offload_optimizer != OffloadDevice::none;
     if (param != optimizer) {
-      about(param ? "offload_param_device" : "offload_optimizer_device",
+      about(param ? "offload_param_device"_key : "offload_optimizer_device"_key,
             "becomes fsdp_offload_params: FSDP offloads parameters, gradients and the step "
             "together or not at all");
     }
     for (const auto& [key, device] :
-         {std::pair{"offload_param_device", sharding.offload_param},
-          std::pair{"offload_optimizer_device", sharding.offload_optimizer}}) {
+         {std::pair{"offload_param_device"_key, sharding.offload_param},
+          std::pair{"offload_optimizer_device"_key, sharding.offload_optimizer}}) {
       if (device == OffloadDevice::nvme) {
         about(key, "becomes host memory, which must be large enough: FSDP cannot offload to NVMe");
       }
@@ -275,7 +279,7 @@ class Remarks {
 
   void deepspeed_checkpoints() {
     if (source_.sharding.save_16bit_model) {
-      about("zero3_save_16bit_model",
+      about("zero3_save_16bit_model"_key,
             "becomes FULL_STATE_DICT: one file in the data type of the "
             "shards, fp32 with mixed precision, not in 16 bits");
     } else {
@@ -286,25 +290,26 @@ class Remarks {
 
   void deepspeed_precision() {
     if (source_.sharding.mixed_precision == MixedPrecision::no) {
-      about("mixed_precision",
+      about("mixed_precision"_key,
             "changes its meaning for a model that is loaded in 16 bits: FSDP keeps shards, "
             "computes and steps in the loaded type");
     } else {
-      about("mixed_precision", "means the same: fp32 shards and optimizer state, 16-bit compute");
+      about("mixed_precision"_key,
+            "means the same: fp32 shards and optimizer state, 16-bit compute");
     }
   }
 
   void deepspeed_training() {
     for (const SettingRow& row : settings_table()) {
       const bool says_something =
-          row.key != "gradient_accumulation_steps" || settings_.integer(row.key) > 1;
-      if (row.section == Section::training && settings_.given(row.key) && says_something) {
-        about(row.key,
+          row != "gradient_accumulation_steps"_key || settings_.integer(row) > 1;
+      if (row.section == Section::training && settings_.given(row) && says_something) {
+        about(row,
               "stays under deepspeed_config, where acclaunch reads it in every mode; "
               "Accelerate leaves it to the program with FSDP");
       }
     }
-    if (!settings_.given("gradient_clipping")) {
+    if (!settings_.given("gradient_clipping"_key)) {
       add("gradient_clipping is not given: DeepSpeed then clips at 1.0, with FSDP the program "
           "decides");
     }
@@ -317,13 +322,13 @@ class Remarks {
         no_shard();
       }
       if (source_.sharding.state_dict_type == StateDictType::local) {
-        about("fsdp_state_dict_type",
+        about("fsdp_state_dict_type"_key,
               "becomes SHARDED_STATE_DICT: FSDP 2 has no other format with one file per rank");
       }
       add_losses(lost_in_fsdp2());
     } else {
       if (source_.sharding.reshard_size > 0) {
-        about("fsdp_reshard_after_forward", "becomes true: FSDP 1 reshards to the whole group");
+        about("fsdp_reshard_after_forward"_key, "becomes true: FSDP 1 reshards to the whole group");
       }
       add_losses(lost_in_fsdp1());
     }

@@ -1,5 +1,7 @@
 #include "documents/conversion_warnings.hpp"
 
+#include "acc/plugins/setting_rows.hpp"
+
 #include <array>
 
 namespace acc::plugins {
@@ -18,80 +20,81 @@ constexpr std::string_view kProgram =
     "DeepSpeed mode passes no dynamo settings on; compile in the program";
 
 constexpr std::array kLostInDeepSpeed = {
-    ConversionWarning{"fsdp_auto_wrap_policy", "NO_WRAP", kNoUnits},
-    ConversionWarning{"fsdp_transformer_layer_cls_to_wrap", "", kNoUnits},
-    ConversionWarning{"fsdp_min_num_params", "100000000", kNoUnits},
-    ConversionWarning{"fsdp_backward_prefetch", "", kPrefetch},
-    ConversionWarning{"fsdp_forward_prefetch", "", kPrefetch},
+    ConversionWarning{"fsdp_auto_wrap_policy"_key, "NO_WRAP", kNoUnits},
+    ConversionWarning{"fsdp_transformer_layer_cls_to_wrap"_key, "", kNoUnits},
+    ConversionWarning{"fsdp_min_num_params"_key, "100000000", kNoUnits},
+    ConversionWarning{"fsdp_backward_prefetch"_key, "", kPrefetch},
+    ConversionWarning{"fsdp_forward_prefetch"_key, "", kPrefetch},
     ConversionWarning{
-        "fsdp_limit_all_gathers", "true",
+        "fsdp_limit_all_gathers"_key, "true",
         "DeepSpeed bounds gathers by numbers of elements (stage3_max_live_parameters)"},
-    ConversionWarning{"fsdp_use_orig_params", "true",
+    ConversionWarning{"fsdp_use_orig_params"_key, "true",
                       "DeepSpeed always allows frozen and trained parameters together"},
-    ConversionWarning{"fsdp_sync_module_states", "true",
+    ConversionWarning{"fsdp_sync_module_states"_key, "true",
                       "DeepSpeed always sends rank 0's weights to all ranks"},
-    ConversionWarning{"fsdp_activation_checkpointing", "false", kCheckpointing},
-    ConversionWarning{"fsdp_activation_checkpointing_offload", "false", kCheckpointing},
-    ConversionWarning{"fsdp_ignored_modules", "", "DeepSpeed shards every parameter"},
-    ConversionWarning{"dynamo_backend", "no", kProgram},
-    ConversionWarning{"dynamo_mode", "default", kProgram},
-    ConversionWarning{"dynamo_use_fullgraph", "false", kProgram},
-    ConversionWarning{"dynamo_use_dynamic", "false", kProgram},
-    ConversionWarning{"dynamo_use_regional_compilation", "false", kProgram},
+    ConversionWarning{"fsdp_activation_checkpointing"_key, "false", kCheckpointing},
+    ConversionWarning{"fsdp_activation_checkpointing_offload"_key, "false", kCheckpointing},
+    ConversionWarning{"fsdp_ignored_modules"_key, "", "DeepSpeed shards every parameter"},
+    ConversionWarning{"dynamo_backend"_key, "no", kProgram},
+    ConversionWarning{"dynamo_mode"_key, "default", kProgram},
+    ConversionWarning{"dynamo_use_fullgraph"_key, "false", kProgram},
+    ConversionWarning{"dynamo_use_dynamic"_key, "false", kProgram},
+    ConversionWarning{"dynamo_use_regional_compilation"_key, "false", kProgram},
 };
 
 constexpr std::array kLostInFsdp1 = {
-    ConversionWarning{"fsdp_activation_checkpointing_offload", "false",
+    ConversionWarning{"fsdp_activation_checkpointing_offload"_key, "false",
                       "FSDP 1 keeps activations on the GPU"},
 };
 
 constexpr std::string_view kGone = "FSDP 2 always does this";
 constexpr std::array kLostInFsdp2 = {
-    ConversionWarning{"fsdp_limit_all_gathers", "true", "FSDP 2 always limits all_gathers"},
-    ConversionWarning{"fsdp_backward_prefetch", "BACKWARD_PRE|1",
+    ConversionWarning{"fsdp_limit_all_gathers"_key, "true", "FSDP 2 always limits all_gathers"},
+    ConversionWarning{"fsdp_backward_prefetch"_key, "BACKWARD_PRE|1",
                       "FSDP 2 always prefetches as BACKWARD_PRE"},
-    ConversionWarning{"fsdp_forward_prefetch", "false",
+    ConversionWarning{"fsdp_forward_prefetch"_key, "false",
                       "with FSDP 2 only the program can switch it on"},
-    ConversionWarning{"fsdp_use_orig_params", "true", kGone},
-    ConversionWarning{"fsdp_sync_module_states", "true", kGone},
+    ConversionWarning{"fsdp_use_orig_params"_key, "true", kGone},
+    ConversionWarning{"fsdp_sync_module_states"_key, "true", kGone},
 };
 
 constexpr std::string_view kEveryMachine = "FSDP is started on every machine";
 constexpr std::string_view kBuckets = "FSDP works by units, not by numbers of elements";
 constexpr std::string_view kScaler = "FSDP's loss scale follows PyTorch's rule";
 constexpr std::array kLostInFsdp = {
-    ConversionWarning{"offload_optimizer_nvme_path", "none", "FSDP offloads to host memory only"},
-    ConversionWarning{"offload_param_nvme_path", "none", "FSDP offloads to host memory only"},
+    ConversionWarning{"offload_optimizer_nvme_path"_key, "none",
+                      "FSDP offloads to host memory only"},
+    ConversionWarning{"offload_param_nvme_path"_key, "none", "FSDP offloads to host memory only"},
     ConversionWarning{
-        "deepspeed_moe_layer_cls_names", "",
+        "deepspeed_moe_layer_cls_names"_key, "",
         "name such classes in fsdp_transformer_layer_cls_to_wrap, which makes each a unit"},
-    ConversionWarning{"deepspeed_multinode_launcher", "standard", kEveryMachine},
-    ConversionWarning{"deepspeed_hostfile", "none", kEveryMachine},
-    ConversionWarning{"deepspeed_inclusion_filter", "none", kEveryMachine},
-    ConversionWarning{"deepspeed_exclusion_filter", "none", kEveryMachine},
-    ConversionWarning{"reduce_bucket_size", "500000000|5e8", kBuckets},
-    ConversionWarning{"allgather_bucket_size", "500000000|5e8", kBuckets},
-    ConversionWarning{"stage3_prefetch_bucket_size", "50000000|5e7", kBuckets},
-    ConversionWarning{"stage3_param_persistence_threshold", "100000|1e5",
+    ConversionWarning{"deepspeed_multinode_launcher"_key, "standard", kEveryMachine},
+    ConversionWarning{"deepspeed_hostfile"_key, "none", kEveryMachine},
+    ConversionWarning{"deepspeed_inclusion_filter"_key, "none", kEveryMachine},
+    ConversionWarning{"deepspeed_exclusion_filter"_key, "none", kEveryMachine},
+    ConversionWarning{"reduce_bucket_size"_key, "500000000|5e8", kBuckets},
+    ConversionWarning{"allgather_bucket_size"_key, "500000000|5e8", kBuckets},
+    ConversionWarning{"stage3_prefetch_bucket_size"_key, "50000000|5e7", kBuckets},
+    ConversionWarning{"stage3_param_persistence_threshold"_key, "100000|1e5",
                       "FSDP shards small parameters together with their unit"},
-    ConversionWarning{"stage3_model_persistence_threshold", "",
+    ConversionWarning{"stage3_model_persistence_threshold"_key, "",
                       "FSDP shards small parameters together with their unit"},
-    ConversionWarning{"stage3_max_live_parameters", "1000000000|1e9",
+    ConversionWarning{"stage3_max_live_parameters"_key, "1000000000|1e9",
                       "FSDP bounds gathers by units"},
-    ConversionWarning{"stage3_max_reuse_distance", "1000000000|1e9",
+    ConversionWarning{"stage3_max_reuse_distance"_key, "1000000000|1e9",
                       "FSDP bounds gathers by units"},
-    ConversionWarning{"sub_group_size", "1000000000|1e9", kBuckets},
-    ConversionWarning{"overlap_comm", "true",
+    ConversionWarning{"sub_group_size"_key, "1000000000|1e9", kBuckets},
+    ConversionWarning{"overlap_comm"_key, "true",
                       "FSDP always overlaps communication with computation"},
-    ConversionWarning{"contiguous_gradients", "true",
+    ConversionWarning{"contiguous_gradients"_key, "true",
                       "FSDP always keeps a unit's gradients in one buffer"},
-    ConversionWarning{"round_robin_gradients", "false", kBuckets},
-    ConversionWarning{"fp16_loss_scale", "0", kScaler},
-    ConversionWarning{"fp16_initial_scale_power", "16", kScaler},
-    ConversionWarning{"fp16_loss_scale_window", "1000", kScaler},
-    ConversionWarning{"fp16_hysteresis", "2", kScaler},
-    ConversionWarning{"fp16_consecutive_hysteresis", "false", kScaler},
-    ConversionWarning{"fp16_min_loss_scale", "1", kScaler},
+    ConversionWarning{"round_robin_gradients"_key, "false", kBuckets},
+    ConversionWarning{"fp16_loss_scale"_key, "0", kScaler},
+    ConversionWarning{"fp16_initial_scale_power"_key, "16", kScaler},
+    ConversionWarning{"fp16_loss_scale_window"_key, "1000", kScaler},
+    ConversionWarning{"fp16_hysteresis"_key, "2", kScaler},
+    ConversionWarning{"fp16_consecutive_hysteresis"_key, "false", kScaler},
+    ConversionWarning{"fp16_min_loss_scale"_key, "1", kScaler},
 };
 
 }  // namespace

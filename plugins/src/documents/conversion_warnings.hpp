@@ -1,5 +1,7 @@
 #pragma once
 
+#include "acc/plugins/settings_table.hpp"
+
 #include <span>
 #include <string_view>
 
@@ -8,7 +10,7 @@ namespace acc::plugins {
 
 /// A setting without a counterpart in the target form.
 struct ConversionWarning {
-  std::string_view key;
+  SettingKey key;
   std::string_view quiet;   ///< values whose loss changes nothing, joined by `|`: no warning
   std::string_view reason;  ///< second half of the warning
 };

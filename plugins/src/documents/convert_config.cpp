@@ -1,6 +1,7 @@
 #include "acc/plugins/convert_config.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/plugins/setting_rows.hpp"
 #include "documents/config_writer.hpp"
 #include "documents/conversion.hpp"
 
@@ -30,7 +31,7 @@ Node other_entries(const ConversionInput& input, const ConversionSource& source)
       root.remove(block);
     }
   }
-  root.set("mixed_precision", Node::string(source.settings.choice("mixed_precision")));
+  root.set("mixed_precision", Node::string(source.settings.choice("mixed_precision"_key)));
   return root;
 }
 
@@ -57,7 +58,7 @@ void add_groups(const ConversionSource& source, ConfigForm form, Node& root) {
 void add_training_block(const Settings& settings, Node& root) {
   Node block = Node::map();
   add_training(settings, TrainingPlace::yaml_block, block);
-  if (settings.integer("gradient_accumulation_steps") == 1) {
+  if (settings.integer("gradient_accumulation_steps"_key) == 1) {
     block.remove("gradient_accumulation_steps");
   }
   if (!block.is_empty()) {
@@ -122,9 +123,9 @@ Conversion to_deepspeed(const ConversionInput& input, const ConversionSource& so
 std::string launch_keys(const ConversionInput& input, const ConversionSource& source) {
   std::string names;
   for (const SettingRow& row : source.settings.table()) {
-    const bool of_launch = row.section == Section::launch && row.key != "mixed_precision";
+    const bool of_launch = row.section == Section::launch && row != "mixed_precision"_key;
     const bool of_training = row.section == Section::training && row.json.empty();
-    if ((of_launch || of_training) && source.settings.given(row.key)) {
+    if ((of_launch || of_training) && source.settings.given(row)) {
       names += (names.empty() ? "" : ", ") + std::string(row.key);
     }
   }

@@ -1,6 +1,7 @@
 #include "acc/plugins/deepspeed_json.hpp"
 
 #include "acc/plugins/faults.hpp"
+#include "acc/plugins/setting_rows.hpp"
 #include "documents/deepspeed_blocks.hpp"
 #include "documents/deepspeed_schema.hpp"
 
@@ -70,12 +71,12 @@ class Importer {
   /// raises an error in the program.
   void refuse_yaml_settings() {
     for (const SettingRow& row : settings_.table()) {
-      const bool of_file = !row.json.empty() || row.key == "mixed_precision";
-      const Source& source = settings_.source(row.key);
+      const bool of_file = !row.json.empty() || row == "mixed_precision"_key;
+      const Source& source = settings_.source(row);
       if (of_file && source.kind == Source::Kind::file) {
         const std::string path =
             row.json.empty() ? "fp16.enabled or bf16.enabled" : std::string(row.json);
-        faults_.add(source.where + ": " + std::string(row.key) + " " + settings_.text(row.key) +
+        faults_.add(source.where + ": " + std::string(row.key) + " " + settings_.text(row) +
                     " must not be given together with deepspeed_config_file" +
                     place_of_file_name() + "; move it to " + document_.path.string() + " as " +
                     path);
@@ -84,7 +85,7 @@ class Importer {
   }
 
   [[nodiscard]] std::string place_of_file_name() const {
-    const Source& named = settings_.source("deepspeed_config_file");
+    const Source& named = settings_.source("deepspeed_config_file"_key);
     return named.kind == Source::Kind::file ? " (" + named.where + ")" : "";
   }
 
@@ -189,8 +190,8 @@ class Importer {
       case Auto::data:
       case Auto::model: result_.filled_by_program.push_back({path, node.text, node.where}); break;
       case Auto::settings:
-        if (path == "gradient_clipping" && !settings_.given(path)) {
-          settings_.set(path, "1.0", {Source::Kind::deepspeed_file, node.where});
+        if (path == "gradient_clipping" && !settings_.given("gradient_clipping"_key)) {
+          settings_.set("gradient_clipping"_key, "1.0", {Source::Kind::deepspeed_file, node.where});
         }
         break;
       case Auto::precision: break;
@@ -225,7 +226,7 @@ class Importer {
       text += (text.empty() ? "" : "; ") + key.path + (key.text.empty() ? "" : " ") + key.text;
     }
     if (!text.empty()) {
-      settings_.set("deepspeed_unsupported", text,
+      settings_.set("deepspeed_unsupported"_key, text,
                     {Source::Kind::deepspeed_file, document_.path.string()});
     }
   }
@@ -234,12 +235,12 @@ class Importer {
   /// there: refuse_yaml_settings has refused it.
   void set(const SettingRow& row, const std::string& path, const std::string& text,
            const std::string& where) {
-    const Source before = settings_.source(row.key);
+    const Source before = settings_.source(row);
     if (before.kind != Source::Kind::flag) {
-      settings_.set(row.key, text, {Source::Kind::deepspeed_file, where});
-    } else if (!same_value(row, text, settings_.text(row.key))) {
+      settings_.set(row, text, {Source::Kind::deepspeed_file, where});
+    } else if (!same_value(row, text, settings_.text(row))) {
       faults_.add(where + ": " + path + " " + text + " contradicts " + std::string(row.key) + " " +
-                  settings_.text(row.key) + " (" + before.where +
+                  settings_.text(row) + " (" + before.where +
                   "); keep one of them, or write \"auto\" here");
     }
   }
@@ -248,7 +249,8 @@ class Importer {
   void read_missing_stage() {
     const Node* block = document_.root.find("zero_optimization");
     if (block != nullptr && block->find("stage") == nullptr) {
-      set(*find_setting("zero_stage"), "zero_optimization.stage (not given)", "0", block->where);
+      set(*find_setting("zero_stage"_key.name()), "zero_optimization.stage (not given)", "0",
+          block->where);
     }
   }
 
@@ -260,8 +262,8 @@ class Importer {
       faults_.add(bf16->where + ": fp16 and bf16 cannot both be enabled");
       return;
     }
-    const std::string asked = settings_.source("mixed_precision").kind == Source::Kind::flag
-                                  ? settings_.choice("mixed_precision")
+    const std::string asked = settings_.source("mixed_precision"_key).kind == Source::Kind::flag
+                                  ? settings_.choice("mixed_precision"_key)
                                   : "";
     // Accelerate runs fp8 on top of bf16, so the two do not contradict each other.
     const bool fp8_on_bf16 = asked == "fp8" && says(bf16, true);
@@ -286,13 +288,13 @@ class Importer {
   }
 
   void set_precision(const std::string& name, const Node& enabled) {
-    set(*find_setting("mixed_precision"), name + ".enabled:", name, enabled.where);
+    set(*find_setting("mixed_precision"_key.name()), name + ".enabled:", name, enabled.where);
   }
 
   void contradict_precision(const std::string& name, const Node& enabled) {
     faults_.add(enabled.where + ": " + name + ".enabled false contradicts mixed_precision " +
-                settings_.text("mixed_precision") + " (" +
-                settings_.source("mixed_precision").where +
+                settings_.text("mixed_precision"_key) + " (" +
+                settings_.source("mixed_precision"_key).where +
                 "); keep one of them, or write \"auto\" here");
   }
 
@@ -317,15 +319,15 @@ class Importer {
     if (!total || world_size_ == 0) {
       return;
     }
-    const bool knows_steps = settings_.given("gradient_accumulation_steps");
-    const std::int64_t steps = settings_.integer("gradient_accumulation_steps");
+    const bool knows_steps = settings_.given("gradient_accumulation_steps"_key);
+    const std::int64_t steps = settings_.integer("gradient_accumulation_steps"_key);
     const std::int64_t divisor =
         bounded_product(bounded_product(micro.value_or(1), knows_steps ? steps : 1), world_size_);
     const bool fits = micro && knows_steps ? *total == divisor : *total % divisor == 0;
     if (!fits) {
       faults_.add(batch_size_fault(*total, micro, knows_steps ? steps : 0, divisor));
     } else if (micro && !knows_steps) {
-      settings_.set("gradient_accumulation_steps", std::to_string(*total / divisor),
+      settings_.set("gradient_accumulation_steps"_key, std::to_string(*total / divisor),
                     {Source::Kind::deepspeed_file, place_of_total()});
     }
   }
@@ -349,10 +351,11 @@ class Importer {
   void check_gradient_norm() {
     const Node* block = document_.root.find("zero_optimization");
     const Node* norm = block == nullptr ? nullptr : block->find("compute_grad_norm");
-    const std::int64_t stage = settings_.integer("zero_stage");
+    const std::int64_t stage = settings_.integer("zero_stage"_key);
     if (norm != nullptr && parse_boolean(norm->text) == false && stage != 1 && stage != 2) {
       faults_.add(norm->where + ": compute_grad_norm false needs stage 1 or 2, but the stage is " +
-                  std::to_string(stage) + " (" + describe(settings_.source("zero_stage")) + ")");
+                  std::to_string(stage) + " (" + describe(settings_.source("zero_stage"_key)) +
+                  ")");
     }
   }
 

@@ -1,5 +1,6 @@
 #include "acc/base/error.hpp"
 #include "acc/plugins/convert_config.hpp"
+#include "acc/plugins/setting_rows.hpp"
 #include "acc/plugins/settings.hpp"
 #include "acc/plugins/settings_table.hpp"
 
@@ -32,8 +33,8 @@ Node reshard_value(const std::string& key, const Node& node) {
     return node;
   }
   Settings settings;
-  settings.set("fsdp_sharding_strategy", node.text, {Source::Kind::file, node.where});
-  const std::string strategy = settings.choice("fsdp_sharding_strategy");
+  settings.set("fsdp_sharding_strategy"_key, node.text, {Source::Kind::file, node.where});
+  const std::string strategy = settings.choice("fsdp_sharding_strategy"_key);
   Node value = Node::boolean(strategy == "FULL_SHARD" || strategy == "HYBRID_SHARD");
   value.where = node.where + ": " + key;
   return value;

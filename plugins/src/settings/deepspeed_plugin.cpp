@@ -16,41 +16,42 @@ constexpr std::string_view kName = "DeepSpeedPlugin";
 constexpr auto kFields = std::tuple_cat(
     kTrainingFields,
     std::tuple{
-        Field{"zero_stage", "zero_stage", &Plugin::zero_stage},
-        Field{"offload_optimizer_device", "offload_optimizer_device",
+        Field{"zero_stage", "zero_stage"_key, &Plugin::zero_stage},
+        Field{"offload_optimizer_device", "offload_optimizer_device"_key,
               &Plugin::offload_optimizer_device},
-        Field{"offload_param_device", "offload_param_device", &Plugin::offload_param_device},
-        Field{"offload_optimizer_nvme_path", "offload_optimizer_nvme_path",
+        Field{"offload_param_device", "offload_param_device"_key, &Plugin::offload_param_device},
+        Field{"offload_optimizer_nvme_path", "offload_optimizer_nvme_path"_key,
               &Plugin::offload_optimizer_nvme_path},
-        Field{"offload_param_nvme_path", "offload_param_nvme_path",
+        Field{"offload_param_nvme_path", "offload_param_nvme_path"_key,
               &Plugin::offload_param_nvme_path},
-        Field{"zero3_init_flag", "zero3_init_flag", &Plugin::zero3_init_flag},
-        Field{"zero3_save_16bit_model", "zero3_save_16bit_model", &Plugin::zero3_save_16bit_model},
-        Field{"zero_hpz_partition_size", "zero_hpz_partition_size",
+        Field{"zero3_init_flag", "zero3_init_flag"_key, &Plugin::zero3_init_flag},
+        Field{"zero3_save_16bit_model", "zero3_save_16bit_model"_key,
+              &Plugin::zero3_save_16bit_model},
+        Field{"zero_hpz_partition_size", "zero_hpz_partition_size"_key,
               &Plugin::zero_hpz_partition_size},
-        Field{"reduce_bucket_size", "reduce_bucket_size", &Plugin::reduce_bucket_size},
-        Field{"allgather_bucket_size", "allgather_bucket_size", &Plugin::allgather_bucket_size},
-        Field{"stage3_prefetch_bucket_size", "stage3_prefetch_bucket_size",
+        Field{"reduce_bucket_size", "reduce_bucket_size"_key, &Plugin::reduce_bucket_size},
+        Field{"allgather_bucket_size", "allgather_bucket_size"_key, &Plugin::allgather_bucket_size},
+        Field{"stage3_prefetch_bucket_size", "stage3_prefetch_bucket_size"_key,
               &Plugin::stage3_prefetch_bucket_size},
-        Field{"stage3_param_persistence_threshold", "stage3_param_persistence_threshold",
+        Field{"stage3_param_persistence_threshold", "stage3_param_persistence_threshold"_key,
               &Plugin::stage3_param_persistence_threshold},
-        Field{"stage3_model_persistence_threshold", "stage3_model_persistence_threshold",
+        Field{"stage3_model_persistence_threshold", "stage3_model_persistence_threshold"_key,
               &Plugin::stage3_model_persistence_threshold},
-        Field{"stage3_max_live_parameters", "stage3_max_live_parameters",
+        Field{"stage3_max_live_parameters", "stage3_max_live_parameters"_key,
               &Plugin::stage3_max_live_parameters},
-        Field{"stage3_max_reuse_distance", "stage3_max_reuse_distance",
+        Field{"stage3_max_reuse_distance", "stage3_max_reuse_distance"_key,
               &Plugin::stage3_max_reuse_distance},
-        Field{"sub_group_size", "sub_group_size", &Plugin::sub_group_size},
-        Field{"overlap_comm", "overlap_comm", &Plugin::overlap_comm},
-        Field{"contiguous_gradients", "contiguous_gradients", &Plugin::contiguous_gradients},
-        Field{"round_robin_gradients", "round_robin_gradients", &Plugin::round_robin_gradients},
-        Field{"loss_scale", "fp16_loss_scale", &Plugin::loss_scale},
-        Field{"initial_scale_power", "fp16_initial_scale_power", &Plugin::initial_scale_power},
-        Field{"loss_scale_window", "fp16_loss_scale_window", &Plugin::loss_scale_window},
-        Field{"hysteresis", "fp16_hysteresis", &Plugin::hysteresis},
-        Field{"consecutive_hysteresis", "fp16_consecutive_hysteresis",
+        Field{"sub_group_size", "sub_group_size"_key, &Plugin::sub_group_size},
+        Field{"overlap_comm", "overlap_comm"_key, &Plugin::overlap_comm},
+        Field{"contiguous_gradients", "contiguous_gradients"_key, &Plugin::contiguous_gradients},
+        Field{"round_robin_gradients", "round_robin_gradients"_key, &Plugin::round_robin_gradients},
+        Field{"loss_scale", "fp16_loss_scale"_key, &Plugin::loss_scale},
+        Field{"initial_scale_power", "fp16_initial_scale_power"_key, &Plugin::initial_scale_power},
+        Field{"loss_scale_window", "fp16_loss_scale_window"_key, &Plugin::loss_scale_window},
+        Field{"hysteresis", "fp16_hysteresis"_key, &Plugin::hysteresis},
+        Field{"consecutive_hysteresis", "fp16_consecutive_hysteresis"_key,
               &Plugin::consecutive_hysteresis},
-        Field{"min_loss_scale", "fp16_min_loss_scale", &Plugin::min_loss_scale}});
+        Field{"min_loss_scale", "fp16_min_loss_scale"_key, &Plugin::min_loss_scale}});
 
 Strategy strategy_of_stage(int stage) {
   switch (stage) {
@@ -61,13 +62,11 @@ Strategy strategy_of_stage(int stage) {
   }
 }
 
-/// Refuses offload to NVMe without a folder. what: "optimizer" or "param".
-void check_nvme(const Settings& settings, const std::string& what) {
-  const std::string device = "offload_" + what + "_device";
-  const std::string path = "offload_" + what + "_nvme_path";
+/// Refuses offload to NVMe without a folder.
+void check_nvme(const Settings& settings, SettingKey device, SettingKey path) {
   if (settings.choice(device) == "nvme" && (!settings.has(path) || settings.text(path) == "none")) {
-    throw Error(Errc::config,
-                named_value(settings, device) + " needs " + path + ", the folder to store it in");
+    throw Error(Errc::config, named_value(settings, device) + " needs " + path.text() +
+                                  ", the folder to store it in");
   }
 }
 
@@ -110,7 +109,7 @@ LossScaling loss_scaling_of(const Plugin& plugin) {
 }
 
 template <typename Value>
-void read_if_given(const Settings& settings, std::string_view key, std::optional<Value>& value) {
+void read_if_given(const Settings& settings, SettingKey key, std::optional<Value>& value) {
   if (settings.has(key)) {
     read(settings, key, value.emplace());
   }
@@ -120,19 +119,19 @@ void read_if_given(const Settings& settings, std::string_view key, std::optional
 /// optimizer.
 OptimizerChoice optimizer_of(const Settings& settings) {
   OptimizerChoice choice;
-  choice.type = settings.text("optimizer_type");
-  read_if_given(settings, "optimizer_lr", choice.lr);
-  read_if_given(settings, "optimizer_eps", choice.eps);
-  read_if_given(settings, "optimizer_weight_decay", choice.weight_decay);
-  read_if_given(settings, "optimizer_momentum", choice.momentum);
-  for (const std::string& beta : settings.list("optimizer_betas")) {
+  choice.type = settings.text("optimizer_type"_key);
+  read_if_given(settings, "optimizer_lr"_key, choice.lr);
+  read_if_given(settings, "optimizer_eps"_key, choice.eps);
+  read_if_given(settings, "optimizer_weight_decay"_key, choice.weight_decay);
+  read_if_given(settings, "optimizer_momentum"_key, choice.momentum);
+  for (const std::string& beta : settings.list("optimizer_betas"_key)) {
     choice.betas.push_back(parse_real(beta).value_or(-1.0));
   }
   for (const double beta : choice.betas) {
     if (choice.betas.size() != 2 || beta < 0.0 || beta >= 1.0) {
-      throw Error(Errc::config, place_of(settings, "optimizer_betas") +
+      throw Error(Errc::config, place_of(settings, "optimizer_betas"_key) +
                                     " must be two numbers of at least 0 and below 1, got \"" +
-                                    settings.text("optimizer_betas") + "\"");
+                                    settings.text("optimizer_betas"_key) + "\"");
     }
   }
   return choice;
@@ -141,14 +140,14 @@ OptimizerChoice optimizer_of(const Settings& settings) {
 /// Returns the learning rate schedule of the DeepSpeed file.
 ScheduleChoice schedule_of(const Settings& settings) {
   ScheduleChoice choice;
-  choice.type = settings.text("scheduler_type");
-  read_if_given(settings, "scheduler_warmup_min_lr", choice.warmup_min_lr);
-  read_if_given(settings, "scheduler_warmup_max_lr", choice.warmup_max_lr);
-  read_if_given(settings, "scheduler_warmup_num_steps", choice.warmup_num_steps);
-  choice.warmup_type = settings.choice("scheduler_warmup_type");
-  read_if_given(settings, "scheduler_total_num_steps", choice.total_num_steps);
-  read_if_given(settings, "scheduler_warmup_min_ratio", choice.warmup_min_ratio);
-  read_if_given(settings, "scheduler_cos_min_ratio", choice.cos_min_ratio);
+  choice.type = settings.text("scheduler_type"_key);
+  read_if_given(settings, "scheduler_warmup_min_lr"_key, choice.warmup_min_lr);
+  read_if_given(settings, "scheduler_warmup_max_lr"_key, choice.warmup_max_lr);
+  read_if_given(settings, "scheduler_warmup_num_steps"_key, choice.warmup_num_steps);
+  choice.warmup_type = settings.choice("scheduler_warmup_type"_key);
+  read_if_given(settings, "scheduler_total_num_steps"_key, choice.total_num_steps);
+  read_if_given(settings, "scheduler_warmup_min_ratio"_key, choice.warmup_min_ratio);
+  read_if_given(settings, "scheduler_cos_min_ratio"_key, choice.cos_min_ratio);
   return choice;
 }
 
@@ -167,8 +166,8 @@ Plugin Plugin::from_settings(const Settings& settings) {
   read_fields(settings, kFields, plugin);
   plugin.zero3_init_flag = plugin.zero3_init_flag.value_or(plugin.zero_stage == 3);
   plugin.overlap_comm = plugin.overlap_comm.value_or(plugin.zero_stage == 3);
-  check_nvme(settings, "optimizer");
-  check_nvme(settings, "param");
+  check_nvme(settings, "offload_optimizer_device"_key, "offload_optimizer_nvme_path"_key);
+  check_nvme(settings, "offload_param_device"_key, "offload_param_nvme_path"_key);
   return plugin;
 }
 
@@ -180,7 +179,7 @@ ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world
     result.hpz_partition_size = plugin.zero_hpz_partition_size.value();
   }
   if (world_size % result.hpz_partition_size != 0) {
-    throw Error(Errc::config, named_value(settings, "zero_hpz_partition_size") +
+    throw Error(Errc::config, named_value(settings, "zero_hpz_partition_size"_key) +
                                   " does not divide the " + std::to_string(world_size) +
                                   " processes");
   }
@@ -200,7 +199,7 @@ ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world
   result.round_initial_weights = plugin.mixed_precision != MixedPrecision::no;
   result.optimizer = optimizer_of(settings);
   result.schedule = schedule_of(settings);
-  result.unsupported = settings.text("deepspeed_unsupported");
+  result.unsupported = settings.text("deepspeed_unsupported"_key);
   return result;
 }
 

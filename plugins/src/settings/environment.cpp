@@ -1,6 +1,7 @@
 #include "acc/plugins/environment.hpp"
 
 #include "acc/base/text.hpp"
+#include "acc/plugins/setting_rows.hpp"
 #include "settings/variables.hpp"
 
 #include <unistd.h>
@@ -29,17 +30,17 @@ std::string formatted(TextFormat format, const std::string& text) {
 /// the fp8_* settings depend on mixed_precision fp8.
 bool has_meaning(const SettingRow& row, const Settings& settings) {
   if (row.section == Section::fp8) {
-    return settings.choice("mixed_precision") == "fp8";
+    return settings.choice("mixed_precision"_key) == "fp8";
   }
-  if (row.section == Section::parallelism && !settings.boolean("use_parallelism_config")) {
+  if (row.section == Section::parallelism && !settings.boolean("use_parallelism_config"_key)) {
     return false;
   }
-  if (row.key == "parallelism_config_cp_comm_strategy") {
-    return settings.integer("parallelism_config_cp_size") > 1;
+  if (row == "parallelism_config_cp_comm_strategy"_key) {
+    return settings.integer("parallelism_config_cp_size"_key) > 1;
   }
   if (row.key.starts_with("parallelism_config_sp_seq") ||
-      row.key == "parallelism_config_sp_attn_implementation") {
-    return settings.integer("parallelism_config_sp_size") > 1;
+      row == "parallelism_config_sp_attn_implementation"_key) {
+    return settings.integer("parallelism_config_sp_size"_key) > 1;
   }
   return true;
 }
@@ -48,17 +49,17 @@ bool has_meaning(const SettingRow& row, const Settings& settings) {
 std::optional<std::string> accelerate_text(const SettingRow& row, const Settings& settings,
                                            bool hand_on_parallelism) {
   // Accelerate's launcher does not read the DeepSpeed file, so its variable keeps the default.
-  const bool own_value = settings.source(row.key).kind == Source::Kind::deepspeed_file;
-  const std::string text = own_value ? std::string(row.fallback) : settings.text(row.key);
+  const bool own_value = settings.source(row).kind == Source::Kind::deepspeed_file;
+  const std::string text = own_value ? std::string(row.fallback) : settings.text(row);
   const bool always = row.exported == Export::always ||
                       (row.section == Section::parallelism && hand_on_parallelism);
   if (row.environment.empty() || text.empty() || !has_meaning(row, settings)) {
     return std::nullopt;
   }
-  if (row.exported == Export::when_true && !settings.boolean(row.key)) {
+  if (row.exported == Export::when_true && !settings.boolean(row)) {
     return std::nullopt;
   }
-  if (row.exported == Export::given && !always && (own_value || !settings.given(row.key))) {
+  if (row.exported == Export::given && !always && (own_value || !settings.given(row))) {
     return std::nullopt;
   }
   return text;
@@ -81,12 +82,12 @@ bool needs_own_variable(const SettingRow& row, const Settings& settings, std::st
   if (!reaches_workers(row)) {
     return false;
   }
-  const Source::Kind kind = settings.source(row.key).kind;
+  const Source::Kind kind = settings.source(row).kind;
   if (kind == Source::Kind::default_value) {
     return false;
   }
   return kind == Source::Kind::deepspeed_file || row.environment.empty() ||
-         (row.section == Section::parallelism && !settings.boolean("use_parallelism_config")) ||
+         (row.section == Section::parallelism && !settings.boolean("use_parallelism_config"_key)) ||
          (row.section == Section::training && origin != "deepspeed");
 }
 
@@ -94,7 +95,7 @@ bool needs_own_variable(const SettingRow& row, const Settings& settings, std::st
 std::string sources_text(const Settings& settings, std::string_view origin) {
   std::string text;
   for (const SettingRow& row : settings_table()) {
-    const Source& source = settings.source(row.key);
+    const Source& source = settings.source(row);
     const bool has_place = source.kind == Source::Kind::file ||
                            source.kind == Source::Kind::deepspeed_file ||
                            source.kind == Source::Kind::flag;
@@ -160,13 +161,13 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
   } else if (origin == "deepspeed") {
     result.emplace("ACCELERATE_USE_DEEPSPEED", "true");
   }
-  const bool hand_on_parallelism = settings.boolean("use_parallelism_config");
+  const bool hand_on_parallelism = settings.boolean("use_parallelism_config"_key);
   for (const SettingRow& row : settings_table()) {
     if (!applies(row.section, origin)) {
       continue;
     }
     if (needs_own_variable(row, settings, origin)) {
-      result.emplace(own_variable(row), settings.text(row.key));
+      result.emplace(own_variable(row), settings.text(row));
     }
     if (row.section == Section::training && origin != "deepspeed") {
       continue;  // Accelerate exports these in DeepSpeed mode only

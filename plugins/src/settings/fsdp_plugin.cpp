@@ -16,48 +16,49 @@ namespace {
 using Plugin = FullyShardedDataParallelPlugin;
 
 constexpr std::string_view kName = "FullyShardedDataParallelPlugin";
-constexpr std::string_view kReshard = "fsdp_reshard_after_forward";
-constexpr std::string_view kShardSize = "parallelism_config_dp_shard_size";
-constexpr std::string_view kReplicateSize = "parallelism_config_dp_replicate_size";
+constexpr SettingKey kReshard = "fsdp_reshard_after_forward"_key;
+constexpr SettingKey kShardSize = "parallelism_config_dp_shard_size"_key;
+constexpr SettingKey kReplicateSize = "parallelism_config_dp_replicate_size"_key;
 
 constexpr auto kFields = std::tuple_cat(
     kTrainingFields,
-    std::tuple{Field{"fsdp_version", "fsdp_version", &Plugin::fsdp_version},
-               Field{"sharding_strategy", "fsdp_sharding_strategy", &Plugin::sharding_strategy},
-               Field{"reshard_after_forward", kReshard, &Plugin::reshard_after_forward},
-               Field{"backward_prefetch", "fsdp_backward_prefetch", &Plugin::backward_prefetch},
-               Field{"cpu_offload", "fsdp_offload_params", &Plugin::cpu_offload},
-               Field{"state_dict_type", "fsdp_state_dict_type", &Plugin::state_dict_type},
-               Field{"auto_wrap_policy", "fsdp_auto_wrap_policy", &Plugin::auto_wrap_policy},
-               Field{"transformer_cls_names_to_wrap", "fsdp_transformer_layer_cls_to_wrap",
-                     &Plugin::transformer_cls_names_to_wrap},
-               Field{"min_num_params", "fsdp_min_num_params", &Plugin::min_num_params},
-               Field{"use_orig_params", "fsdp_use_orig_params", &Plugin::use_orig_params},
-               Field{"sync_module_states", "fsdp_sync_module_states", &Plugin::sync_module_states},
-               Field{"forward_prefetch", "fsdp_forward_prefetch", &Plugin::forward_prefetch},
-               Field{"limit_all_gathers", "fsdp_limit_all_gathers", &Plugin::limit_all_gathers},
-               Field{"cpu_ram_efficient_loading", "fsdp_cpu_ram_efficient_loading",
-                     &Plugin::cpu_ram_efficient_loading},
-               Field{"activation_checkpointing", "fsdp_activation_checkpointing",
-                     &Plugin::activation_checkpointing},
-               Field{"activation_checkpointing_offload", "fsdp_activation_checkpointing_offload",
-                     &Plugin::activation_checkpointing_offload},
-               Field{"ignored_modules", "fsdp_ignored_modules", &Plugin::ignored_modules},
-               Field{"dp_replicate_size", kReplicateSize, &Plugin::dp_replicate_size},
-               Field{"dp_shard_size", kShardSize, &Plugin::dp_shard_size}});
+    std::tuple{
+        Field{"fsdp_version", "fsdp_version"_key, &Plugin::fsdp_version},
+        Field{"sharding_strategy", "fsdp_sharding_strategy"_key, &Plugin::sharding_strategy},
+        Field{"reshard_after_forward", kReshard, &Plugin::reshard_after_forward},
+        Field{"backward_prefetch", "fsdp_backward_prefetch"_key, &Plugin::backward_prefetch},
+        Field{"cpu_offload", "fsdp_offload_params"_key, &Plugin::cpu_offload},
+        Field{"state_dict_type", "fsdp_state_dict_type"_key, &Plugin::state_dict_type},
+        Field{"auto_wrap_policy", "fsdp_auto_wrap_policy"_key, &Plugin::auto_wrap_policy},
+        Field{"transformer_cls_names_to_wrap", "fsdp_transformer_layer_cls_to_wrap"_key,
+              &Plugin::transformer_cls_names_to_wrap},
+        Field{"min_num_params", "fsdp_min_num_params"_key, &Plugin::min_num_params},
+        Field{"use_orig_params", "fsdp_use_orig_params"_key, &Plugin::use_orig_params},
+        Field{"sync_module_states", "fsdp_sync_module_states"_key, &Plugin::sync_module_states},
+        Field{"forward_prefetch", "fsdp_forward_prefetch"_key, &Plugin::forward_prefetch},
+        Field{"limit_all_gathers", "fsdp_limit_all_gathers"_key, &Plugin::limit_all_gathers},
+        Field{"cpu_ram_efficient_loading", "fsdp_cpu_ram_efficient_loading"_key,
+              &Plugin::cpu_ram_efficient_loading},
+        Field{"activation_checkpointing", "fsdp_activation_checkpointing"_key,
+              &Plugin::activation_checkpointing},
+        Field{"activation_checkpointing_offload", "fsdp_activation_checkpointing_offload"_key,
+              &Plugin::activation_checkpointing_offload},
+        Field{"ignored_modules", "fsdp_ignored_modules"_key, &Plugin::ignored_modules},
+        Field{"dp_replicate_size", kReplicateSize, &Plugin::dp_replicate_size},
+        Field{"dp_shard_size", kShardSize, &Plugin::dp_shard_size}});
 
 /// Refuses values that one of the two versions of FSDP does not have.
 void check(const Settings& settings, const Plugin& plugin) {
   const bool version_1 = plugin.fsdp_version == 1;
   if (!version_1 && plugin.state_dict_type == StateDictType::local) {
-    throw Error(Errc::config, place_of(settings, "fsdp_state_dict_type") +
+    throw Error(Errc::config, place_of(settings, "fsdp_state_dict_type"_key) +
                                   ": FSDP 2 has no LOCAL_STATE_DICT; use SHARDED_STATE_DICT or "
                                   "FULL_STATE_DICT");
   }
   if (plugin.activation_checkpointing_offload == true &&
       (plugin.activation_checkpointing == false || version_1)) {
-    const std::string_view lacking = version_1 ? "fsdp_version" : "fsdp_activation_checkpointing";
-    throw Error(Errc::config, place_of(settings, "fsdp_activation_checkpointing_offload") +
+    const SettingKey lacking = version_1 ? "fsdp_version"_key : "fsdp_activation_checkpointing"_key;
+    throw Error(Errc::config, place_of(settings, "fsdp_activation_checkpointing_offload"_key) +
                                   " needs fsdp_activation_checkpointing: true and fsdp_version: 2,"
                                   " but there is " +
                                   named_value(settings, lacking));
@@ -69,9 +70,9 @@ int shard_size_asked(const Settings& settings, const Plugin& plugin, int world_s
   const int shard = plugin.dp_shard_size.value_or(1);
   const int replicate = plugin.dp_replicate_size.value_or(1);
   const std::string processes = " the " + std::to_string(world_size) + " processes";
-  for (const std::string_view key : {kShardSize, kReplicateSize}) {
+  for (const SettingKey key : {kShardSize, kReplicateSize}) {
     if (world_size % settings.integer(key) != 0) {
-      throw Error(Errc::config, std::string(key) + " " + settings.text(key) + " does not divide" +
+      throw Error(Errc::config, key.text() + " " + settings.text(key) + " does not divide" +
                                     processes + " (" + describe(settings.source(key)) + ")");
     }
   }
@@ -100,9 +101,9 @@ void apply_groups(const Settings& settings, const Plugin& plugin, int world_size
     return;
   }
   if (result.strategy == Strategy::no_shard) {
-    const std::string_view key = plugin.dp_shard_size.value_or(1) > 1 ? kShardSize : kReplicateSize;
+    const SettingKey key = plugin.dp_shard_size.value_or(1) > 1 ? kShardSize : kReplicateSize;
     throw Error(Errc::config, named_value(settings, key) + " has no meaning with " +
-                                  named_value(settings, "fsdp_sharding_strategy") +
+                                  named_value(settings, "fsdp_sharding_strategy"_key) +
                                   "; leave it out or choose HYBRID_SHARD");
   }
   if (!hybrid && asked == world_size) {
@@ -135,9 +136,9 @@ void apply_reshard_size(const Settings& settings, const Plugin& plugin, int worl
 /// Returns the number of data-parallel ranks. The ranks of one tensor, context or sequence parallel
 /// group hold one model together, so they count once.
 int data_parallel_size(const Settings& settings, int world_size) {
-  const std::int64_t model = settings.integer("parallelism_config_tp_size") *
-                             settings.integer("parallelism_config_cp_size") *
-                             settings.integer("parallelism_config_sp_size");
+  const std::int64_t model = settings.integer("parallelism_config_tp_size"_key) *
+                             settings.integer("parallelism_config_cp_size"_key) *
+                             settings.integer("parallelism_config_sp_size"_key);
   if (world_size % model != 0) {
     throw Error(Errc::config,
                 "parallelism_config_tp_size x cp_size x sp_size = " + std::to_string(model) +
@@ -148,7 +149,7 @@ int data_parallel_size(const Settings& settings, int world_size) {
 
 }  // namespace
 
-void read(const Settings& settings, std::string_view key, std::variant<bool, int>& value) {
+void read(const Settings& settings, SettingKey key, std::variant<bool, int>& value) {
   const std::string& text = settings.text(key);
   const auto size = parse_integer(text);
   if (const auto flag = parse_boolean(text)) {
@@ -172,7 +173,7 @@ ProgramSettings Plugin::program_settings() const {
 
 Plugin Plugin::from_settings(const Settings& settings) {
   Plugin plugin;
-  if (settings.integer("fsdp_version") == 1) {
+  if (settings.integer("fsdp_version"_key) == 1) {
     Settings words = settings;
     // With FSDP 1 the key may hold a strategy name, which is no boolean and no size. The launcher
     // has already moved the name to fsdp_sharding_strategy (settle_questionnaire_strategy).
@@ -218,20 +219,20 @@ ShardingSettings fsdp_sharding_settings(const Settings& settings, int world_size
 }
 
 std::string settle_questionnaire_strategy(Settings& settings) {
-  if (settings.integer("fsdp_version") != 1 || !settings.given(kReshard)) {
+  if (settings.integer("fsdp_version"_key) != 1 || !settings.given(kReshard)) {
     return "";
   }
   const std::string text = settings.text(kReshard);
   const Source source = settings.source(kReshard);
-  const bool has_both = settings.given("fsdp_sharding_strategy");
-  if (has_both && upper(text) == settings.choice("fsdp_sharding_strategy")) {
+  const bool has_both = settings.given("fsdp_sharding_strategy"_key);
+  if (has_both && upper(text) == settings.choice("fsdp_sharding_strategy"_key)) {
     return "";  // `acclaunch config` writes both keys with the same strategy
   }
   if (parse_boolean(text) || has_both) {
     return source.where + ": fsdp_reshard_after_forward " + text +
            " has no effect with FSDP 1, which reads fsdp_sharding_strategy";
   }
-  settings.set("fsdp_sharding_strategy", text, source);
+  settings.set("fsdp_sharding_strategy"_key, text, source);
   return source.where + ": fsdp_reshard_after_forward " + text +
          " is read as fsdp_sharding_strategy, its name with FSDP 1";
 }

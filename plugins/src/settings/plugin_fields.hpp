@@ -2,6 +2,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/plugins/faults.hpp"
+#include "acc/plugins/setting_rows.hpp"
 #include "acc/plugins/settings.hpp"
 #include "settings/words.hpp"
 
@@ -19,20 +20,20 @@ namespace acc::plugins {
 template <typename Owner, typename Value>
 struct Field {
   std::string_view name;  ///< name of the field in the plugin
-  std::string_view key;   ///< key of the setting
+  SettingKey key;         ///< setting that the field stands for
   std::optional<Value> Owner::*member;
 };
 
 /// Fields that both plugins have (TrainingFields).
 constexpr auto kTrainingFields = std::tuple{
-    Field{"mixed_precision", "mixed_precision", &TrainingFields::mixed_precision},
-    Field{"reduce_dtype", "reduce_dtype", &TrainingFields::reduce_dtype},
-    Field{"nan_policy", "nan_policy", &TrainingFields::nan_policy},
-    Field{"stochastic_rounding", "stochastic_rounding", &TrainingFields::stochastic_rounding},
-    Field{"deterministic", "deterministic", &TrainingFields::deterministic},
-    Field{"gradient_accumulation_steps", "gradient_accumulation_steps",
+    Field{"mixed_precision", "mixed_precision"_key, &TrainingFields::mixed_precision},
+    Field{"reduce_dtype", "reduce_dtype"_key, &TrainingFields::reduce_dtype},
+    Field{"nan_policy", "nan_policy"_key, &TrainingFields::nan_policy},
+    Field{"stochastic_rounding", "stochastic_rounding"_key, &TrainingFields::stochastic_rounding},
+    Field{"deterministic", "deterministic"_key, &TrainingFields::deterministic},
+    Field{"gradient_accumulation_steps", "gradient_accumulation_steps"_key,
           &TrainingFields::gradient_accumulation_steps},
-    Field{"gradient_clipping", "gradient_clipping", &TrainingFields::gradient_clipping}};
+    Field{"gradient_clipping", "gradient_clipping"_key, &TrainingFields::gradient_clipping}};
 
 // text_of: a field's value in the spelling of the settings. read: the opposite.
 
@@ -58,21 +59,21 @@ std::string text_of(const Value& value) {
   }
 }
 
-inline void read(const Settings& settings, std::string_view key, bool& value) {
+inline void read(const Settings& settings, SettingKey key, bool& value) {
   value = settings.boolean(key);
 }
-inline void read(const Settings& settings, std::string_view key, double& value) {
+inline void read(const Settings& settings, SettingKey key, double& value) {
   value = settings.real(key);
 }
-inline void read(const Settings& settings, std::string_view key, std::string& value) {
+inline void read(const Settings& settings, SettingKey key, std::string& value) {
   value = settings.text(key);
 }
-inline void read(const Settings& settings, std::string_view key, std::vector<std::string>& value) {
+inline void read(const Settings& settings, SettingKey key, std::vector<std::string>& value) {
   value = settings.list(key);
 }
-void read(const Settings& settings, std::string_view key, std::variant<bool, int>& value);
+void read(const Settings& settings, SettingKey key, std::variant<bool, int>& value);
 template <typename Value>
-void read(const Settings& settings, std::string_view key, Value& value) {
+void read(const Settings& settings, SettingKey key, Value& value) {
   if constexpr (std::is_enum_v<Value>) {
     value = value_named<Value>(settings, key).value_or(value);
   } else {
@@ -99,7 +100,7 @@ std::vector<ProgramValue> set_fields(const Plugin& plugin, const auto& fields) {
   std::vector<ProgramValue> values;
   const auto add = [&](const auto& field) {
     if (const auto& value = plugin.*field.member) {
-      values.push_back({std::string(field.name), std::string(field.key), text_of(*value)});
+      values.push_back({std::string(field.name), field.key.text(), text_of(*value)});
     }
   };
   std::apply([&](const auto&... field) { (add(field), ...); }, fields);
@@ -131,9 +132,9 @@ void set_field(Plugin& plugin, const auto& fields, std::string_view class_name,
 }
 
 /// Returns `c.yaml:3: key`, or the name of the flag, variable or field that gave the value.
-std::string place_of(const Settings& settings, std::string_view key);
+std::string place_of(const Settings& settings, SettingKey key);
 /// Returns `key value (place)`, for messages about two settings that exclude each other.
-std::string named_value(const Settings& settings, std::string_view key);
+std::string named_value(const Settings& settings, SettingKey key);
 
 /// Translate a plugin's settings to those of the runtime. Throw Error(config) if a group size does
 /// not divide the world size.

@@ -14,19 +14,19 @@ namespace {
 /// `true`.
 std::string in_one_spelling(const Settings& settings, const SettingRow& row) {
   switch (row.type) {
-    case Type::boolean: return text_of(settings.boolean(row.key));
+    case Type::boolean: return text_of(settings.boolean(row));
     case Type::integer:
-    case Type::count: return text_of(settings.integer(row.key));
-    case Type::real: return text_of(settings.real(row.key));
+    case Type::count: return text_of(settings.integer(row));
+    case Type::real: return text_of(settings.real(row));
     case Type::choice:
-    case Type::numbered_choice: return settings.choice(row.key);
-    default: return lower(settings.text(row.key));
+    case Type::numbered_choice: return settings.choice(row);
+    default: return lower(settings.text(row));
   }
 }
 
 /// Throws Error(config): "<first> <why>, but there is <second>", each with its value and place.
-[[noreturn]] void refuse(const Settings& settings, std::string_view first, std::string_view why,
-                         std::string_view second) {
+[[noreturn]] void refuse(const Settings& settings, SettingKey first, std::string_view why,
+                         SettingKey second) {
   throw Error(Errc::config, named_value(settings, first) + " " + std::string(why) +
                                 ", but there is " + named_value(settings, second));
 }
@@ -42,16 +42,16 @@ std::string_view to_string(ReduceDtype value) noexcept {
   return "unknown";
 }
 
-std::string place_of(const Settings& settings, std::string_view key) {
+std::string place_of(const Settings& settings, SettingKey key) {
   const Source& source = settings.source(key);
   const bool names_it = source.kind == Source::Kind::flag ||
                         source.kind == Source::Kind::environment ||
                         source.kind == Source::Kind::program;
-  return names_it ? source.where : source.where + ": " + std::string(key);
+  return names_it ? source.where : source.where + ": " + key.text();
 }
 
-std::string named_value(const Settings& settings, std::string_view key) {
-  return std::string(key) + " " + settings.text(key) + " (" + describe(settings.source(key)) + ")";
+std::string named_value(const Settings& settings, SettingKey key) {
+  return key.text() + " " + settings.text(key) + " (" + describe(settings.source(key)) + ")";
 }
 
 std::vector<std::string> apply_program_settings(const ProgramSettings& program, Settings& settings,
@@ -59,13 +59,12 @@ std::vector<std::string> apply_program_settings(const ProgramSettings& program, 
   std::vector<std::string> lines;
   for (const ProgramValue& value : program.values) {
     const SettingRow& row = *find_setting(value.key);
-    const Source before = settings.source(value.key);
-    const std::string other = settings.text(value.key);
+    const Source before = settings.source(row);
+    const std::string other = settings.text(row);
     const std::string other_word = in_one_spelling(settings, row);
     std::string line = value.field + " " + value.text;
     const bool is_set = faults.collect([&] {
-      settings.set(value.key, value.text,
-                   {Source::Kind::program, program.plugin + "." + value.field});
+      settings.set(row, value.text, {Source::Kind::program, program.plugin + "." + value.field});
     });
     if (is_set && before.kind != Source::Kind::default_value &&
         other_word != in_one_spelling(settings, row)) {
@@ -78,24 +77,25 @@ std::vector<std::string> apply_program_settings(const ProgramSettings& program, 
 }
 
 void check_contradictions(const Settings& settings, std::string_view origin) {
-  const auto by_program = [&](std::string_view key) {
+  const auto by_program = [&](SettingKey key) {
     return settings.source(key).kind == Source::Kind::program;
   };
-  if (origin == "deepspeed" && settings.integer("zero_stage") != 3) {
-    if (settings.choice("offload_param_device") != "none") {
-      refuse(settings, "offload_param_device", "needs zero_stage 3", "zero_stage");
+  if (origin == "deepspeed" && settings.integer("zero_stage"_key) != 3) {
+    if (settings.choice("offload_param_device"_key) != "none") {
+      refuse(settings, "offload_param_device"_key, "needs zero_stage 3", "zero_stage"_key);
     }
-    if (settings.integer("zero_hpz_partition_size") > 1) {
-      refuse(settings, "zero_hpz_partition_size", "needs zero_stage 3", "zero_stage");
+    if (settings.integer("zero_hpz_partition_size"_key) > 1) {
+      refuse(settings, "zero_hpz_partition_size"_key, "needs zero_stage 3", "zero_stage"_key);
     }
   }
   if (origin == "fsdp") {
-    const bool version_1 = settings.integer("fsdp_version") == 1;
-    if (!version_1 && by_program("fsdp_sharding_strategy")) {
-      refuse(settings, "fsdp_sharding_strategy", "is a setting of FSDP 1", "fsdp_version");
+    const bool version_1 = settings.integer("fsdp_version"_key) == 1;
+    if (!version_1 && by_program("fsdp_sharding_strategy"_key)) {
+      refuse(settings, "fsdp_sharding_strategy"_key, "is a setting of FSDP 1", "fsdp_version"_key);
     }
-    if (version_1 && by_program("fsdp_reshard_after_forward")) {
-      refuse(settings, "fsdp_reshard_after_forward", "is a setting of FSDP 2", "fsdp_version");
+    if (version_1 && by_program("fsdp_reshard_after_forward"_key)) {
+      refuse(settings, "fsdp_reshard_after_forward"_key, "is a setting of FSDP 2",
+             "fsdp_version"_key);
     }
   }
 }

@@ -148,7 +148,7 @@ Settings read_settings(const Environment& environment, std::string_view origin, 
     const auto found = sources.find(row.key);
     faults.collect([&] {
       settings.set(
-          row.key, *value,
+          row, *value,
           found != sources.end() ? found->second : Source{Source::Kind::environment, variable});
     });
     return true;
@@ -169,10 +169,10 @@ Settings read_settings(const Environment& environment, std::string_view origin, 
 /// Refuses tensor, context and sequence parallelism: the launcher passes them on to Python
 /// programs, but this runtime has data parallelism only.
 void check_parallelism(const Settings& settings) {
-  for (const std::string_view key :
-       {"parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_sp_size"}) {
+  for (const SettingKey key : {"parallelism_config_tp_size"_key, "parallelism_config_cp_size"_key,
+                               "parallelism_config_sp_size"_key}) {
     if (settings.integer(key) > 1) {
-      throw Error(Errc::config, std::string(key) + " must be 1, got " + settings.text(key) +
+      throw Error(Errc::config, key.text() + " must be 1, got " + settings.text(key) +
                                     ": the acclaunch runtime splits data and parameters only");
     }
   }
@@ -231,16 +231,17 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   Settings settings = read_settings(environment, result.origin, faults);
   result.program_plugin = program.plugin;
   result.program_values = apply_program_settings(program, settings, faults);
-  faults.collect(
-      [&] { result.check = read_boolean(environment, kCheckVariable, settings.boolean("debug")); });
+  faults.collect([&] {
+    result.check = read_boolean(environment, kCheckVariable, settings.boolean("debug"_key));
+  });
   faults.collect([&] { check_parallelism(settings); });
   faults.collect([&] { check_contradictions(settings, result.origin); });
   faults.raise();
   result.sharding = sharding_settings(settings, result.origin, result.identity.world_size);
-  result.deterministic = settings.boolean("deterministic");
+  result.deterministic = settings.boolean("deterministic"_key);
   for (const SettingRow& row : settings.table()) {
-    if (settings.given(row.key)) {
-      result.sources.emplace(row.key, settings.source(row.key).where);
+    if (settings.given(row)) {
+      result.sources.emplace(row.key, settings.source(row).where);
     }
   }
   return result;

@@ -1,6 +1,6 @@
 // Names and texts derived from rows of the settings table: variables, expected values in messages,
 // and suggestions for misspelled words.
-#include "acc/plugins/settings_table.hpp"
+#include "acc/plugins/setting_rows.hpp"
 
 #include <algorithm>
 #include <cctype>
@@ -73,6 +73,10 @@ std::string_view block_of(Section section) noexcept {
     case Section::zero: break;
   }
   return {};
+}
+
+std::span<const SettingRow> settings_table() noexcept {
+  return kSettingRows;
 }
 
 // A linear search is fast enough: the table has about 130 rows, and settings are read at start

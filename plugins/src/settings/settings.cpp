@@ -111,78 +111,84 @@ Settings::Settings(std::span<const SettingRow> table) : table_(table) {
   }
 }
 
-// An unknown key is a bug of the calling code here, unlike in `set`, whose keys come from files.
-std::size_t Settings::index(std::string_view key) const {
-  const SettingRow* row = find_setting(key, table_);
+// A key of another table is a bug of the calling code, unlike an unknown name in `set_named`, which
+// comes from a user.
+std::size_t Settings::index(SettingKey key) const {
+  const SettingRow* row = find_setting(key.name(), table_);
   if (row == nullptr) {
-    throw Error(Errc::internal, "no setting is named " + std::string(key));
+    throw Error(Errc::internal, "this table has no setting " + key.text());
   }
   return static_cast<std::size_t>(row - table_.data());
 }
 
-void Settings::set(std::string_view key, std::string text, Source source) {
-  const SettingRow* row = find_setting(key, table_);
+void Settings::set(SettingKey key, std::string text, Source source) {
+  const std::size_t i = index(key);
+  check_value(table_[i], text, source);
+  entries_[i] = {std::move(text), std::move(source)};
+}
+
+void Settings::set_named(std::string_view name, std::string text, Source source) {
+  const SettingRow* row = find_setting(name, table_);
   if (row == nullptr) {
     std::vector<std::string_view> keys;
     for (const SettingRow& each : table_) {
       keys.push_back(each.key);
     }
-    throw Error(Errc::config, source.where + ": unknown key \"" + std::string(key) + "\"" +
-                                  did_you_mean(key, keys));
+    throw Error(Errc::config, source.where + ": unknown key \"" + std::string(name) + "\"" +
+                                  did_you_mean(name, keys));
   }
-  check_value(*row, text, source);
-  entries_[index(key)] = {std::move(text), std::move(source)};
+  set(*row, std::move(text), std::move(source));
 }
 
-void Settings::reset(std::string_view key) {
+void Settings::reset(SettingKey key) {
   const std::size_t i = index(key);
   entries_[i] = {std::string(table_[i].fallback), {}};
 }
 
-bool Settings::has(std::string_view key) const {
+bool Settings::has(SettingKey key) const {
   return !text(key).empty();
 }
 
-bool Settings::given(std::string_view key) const {
+bool Settings::given(SettingKey key) const {
   return source(key).kind != Source::Kind::default_value;
 }
 
-const std::string& Settings::text(std::string_view key) const {
+const std::string& Settings::text(SettingKey key) const {
   return entries_[index(key)].text;
 }
 
-const Source& Settings::source(std::string_view key) const {
+const Source& Settings::source(SettingKey key) const {
   return entries_[index(key)].source;
 }
 
 // `set` has checked every text against its row, so the getters cannot fail to parse it. The
 // fallback values are for settings that have no value.
 
-bool Settings::boolean(std::string_view key) const {
+bool Settings::boolean(SettingKey key) const {
   return parse_boolean(text(key)).value_or(false);
 }
 
-std::int64_t Settings::integer(std::string_view key) const {
+std::int64_t Settings::integer(SettingKey key) const {
   return parse_count(text(key)).value_or(0);
 }
 
-double Settings::real(std::string_view key) const {
+double Settings::real(SettingKey key) const {
   return parse_real(text(key)).value_or(0.0);
 }
 
-std::int64_t Settings::size(std::string_view key) const {
+std::int64_t Settings::size(SettingKey key) const {
   return parse_size(text(key)).value_or(0);
 }
 
-std::chrono::milliseconds Settings::duration(std::string_view key) const {
+std::chrono::milliseconds Settings::duration(SettingKey key) const {
   return parse_duration(text(key)).value_or(std::chrono::milliseconds(0));
 }
 
-std::string Settings::choice(std::string_view key) const {
+std::string Settings::choice(SettingKey key) const {
   return std::string(find_choice(table_[index(key)], text(key)).value_or(""));
 }
 
-std::vector<std::string> Settings::list(std::string_view key) const {
+std::vector<std::string> Settings::list(SettingKey key) const {
   std::vector<std::string> names;
   for (const std::string_view part : split(text(key), ',')) {
     if (const auto name = trimmed(part); !name.empty()) {

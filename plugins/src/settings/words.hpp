@@ -65,7 +65,7 @@ inline constexpr std::array kValuesOf<NanPolicy> = {NanPolicy::ignore, NanPolicy
 
 /// Returns the enumeration value of a setting, or nullopt if the setting has no value.
 template <typename Enum>
-std::optional<Enum> value_named(const Settings& settings, std::string_view key) {
+std::optional<Enum> value_named(const Settings& settings, SettingKey key) {
   const std::string word = settings.choice(key);
   for (const Enum value : kValuesOf<Enum>) {
     if (word_of(value) == word) {

@@ -148,7 +148,7 @@ TEST_CASE("5: keys that the defaults of Accelerate's flags hide are read") {
           .string();
   const LaunchPlan ours = fixture.plan({"--config_file", path, "./train"});
   CHECK(ours.rendezvous.backend == Backend::c10d);
-  CHECK(ours.settings.text("same_network") == "false");
+  CHECK(ours.settings.text("same_network"_key) == "false");
   CHECK(fixture.worker(ours, 0).at("ACCELERATE_CPU_AFFINITY") == "1");
   const LaunchPlan theirs = fixture.plan(compat({"--config_file", path, "./train"}));
   CHECK(theirs.rendezvous.backend == Backend::fixed);

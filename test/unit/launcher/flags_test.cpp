@@ -1,6 +1,7 @@
 #include "acc/base/error.hpp"
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/front_end.hpp"
+#include "acc/launcher/setting_keys.hpp"
 #include "support/errors.hpp"
 
 #include <doctest/doctest.h>
@@ -23,8 +24,8 @@ TEST_CASE("a flag may be spelled with - or _, and its value with = or a space") 
        {Words{"--num_processes", "4", "prog"}, Words{"--num-processes", "4", "prog"},
         Words{"--num_processes=4", "prog"}, Words{"--num-processes=4", "prog"}}) {
     const Flags flags = parsed(words);
-    REQUIRE(flags.find("num_processes") != nullptr);
-    CHECK(flags.find("num_processes")->text == "4");
+    REQUIRE(flags.find("num_processes"_key) != nullptr);
+    CHECK(flags.find("num_processes"_key)->text == "4");
     CHECK(flags.program == "prog");
   }
 }
@@ -34,7 +35,7 @@ TEST_CASE("everything after the program belongs to the program") {
   CHECK(flags.program == "prog");
   CHECK(flags.arguments == Words{"--cpu", "--num_processes", "9", "--", "-x"});
   CHECK(flags.own_arguments == Words{"--cpu"});
-  CHECK(flags.find("num_processes") == nullptr);
+  CHECK(flags.find("num_processes"_key) == nullptr);
 }
 
 TEST_CASE("-- ends the flags, before the program or after it") {
@@ -88,6 +89,19 @@ TEST_CASE("a program that is not found may be a misspelled subcommand") {
   CHECK(sub_command_meant(parsed({"--cpu", "convrt-config"})).empty());
 }
 
+// The tables assert that the list has all of their rows.
+TEST_CASE("each name in the list of the front ends' settings is one of a row") {
+  for (const std::string_view name : kFrontEndSettings) {
+    CAPTURE(name);
+    bool is_row = false;
+    for (const FrontEnd* front_end :
+         {&accelerate_cli(), &torchrun_cli(), &deepspeed_cli(), &doctor_cli()}) {
+      is_row = is_row || plugins::names_row(front_end->table, name);
+    }
+    CHECK(is_row);
+  }
+}
+
 TEST_CASE("every flag of the table is understood and described") {
   const std::string help = help_text(accelerate_cli());
   for (const plugins::SettingRow& row : plugins::settings_table()) {
@@ -99,8 +113,8 @@ TEST_CASE("every flag of the table is understood and described") {
     CHECK(help.find(flag) != std::string::npos);
     const bool toggle = row.flag != plugins::Flag::value;
     const Flags flags = parsed(toggle ? Words{flag, "prog"} : Words{flag, "word", "prog"});
-    REQUIRE(flags.find(row.key) != nullptr);
-    CHECK(flags.find(row.key)->text == (toggle ? "true" : "word"));
+    REQUIRE(flags.find(row) != nullptr);
+    CHECK(flags.find(row)->text == (toggle ? "true" : "word"));
     CHECK(flags.program == "prog");
   }
 }
@@ -119,7 +133,7 @@ TEST_CASE("a toggle that can be denied takes true or false, and no other word") 
            Case{{"--same_network", "no"}, "true", "no"},
        }) {
     const Flags flags = parsed(words);
-    CHECK(flags.find("same_network")->text == text);
+    CHECK(flags.find("same_network"_key)->text == text);
     CHECK(flags.program == program);
   }
 }

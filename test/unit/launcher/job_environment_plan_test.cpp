@@ -189,7 +189,7 @@ TEST_CASE("the job overrides the file, and flags override the job") {
   CHECK(plan.local_world_size == 2);
   CHECK(plan.rendezvous.address == "node0");
   CHECK(plan.rendezvous.port == 4321);
-  CHECK(plugins::describe(plan.settings.source("machine_rank")) == "SLURM_NODEID");
+  CHECK(plugins::describe(plan.settings.source("machine_rank"_key)) == "SLURM_NODEID");
 }
 
 TEST_CASE("the job is ignored if the user numbers the machines, or in compatibility mode") {

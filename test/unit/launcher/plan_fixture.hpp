@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/launcher/front_end.hpp"
+#include "acc/launcher/setting_keys.hpp"
 #include "support/errors.hpp"
 
 #include <unistd.h>

@@ -83,13 +83,13 @@ TEST_CASE("flags override the file, the file overrides defaults, and each value 
                                     "fsdp_config:\n  sharding_strategy: SHARD_GRAD_OP\n");
   const Words file = {"--config_file", config.string(), "./train"};
   LaunchPlan plan = fixture.plan(file);
-  CHECK(plan.settings.text("fsdp_sharding_strategy") == "SHARD_GRAD_OP");
-  CHECK(contains(plan.settings.source("fsdp_sharding_strategy").where, "c.yaml:4"));
-  CHECK(describe(plan.settings.source("fsdp_forward_prefetch")) == "default");
+  CHECK(plan.settings.text("fsdp_sharding_strategy"_key) == "SHARD_GRAD_OP");
+  CHECK(contains(plan.settings.source("fsdp_sharding_strategy"_key).where, "c.yaml:4"));
+  CHECK(describe(plan.settings.source("fsdp_forward_prefetch"_key)) == "default");
   plan = fixture.plan({"--config_file", config.string(), "--fsdp-sharding-strategy=NO_SHARD",
                        "--num_processes", "2", "./train"});
-  CHECK(plan.settings.text("fsdp_sharding_strategy") == "NO_SHARD");
-  CHECK(plan.settings.source("fsdp_sharding_strategy").where == "--fsdp-sharding-strategy");
+  CHECK(plan.settings.text("fsdp_sharding_strategy"_key) == "NO_SHARD");
+  CHECK(plan.settings.source("fsdp_sharding_strategy"_key).where == "--fsdp-sharding-strategy");
   CHECK(plan.num_processes == 2);
   const std::string text = explain(plan, fixture.environment);
   CHECK(contains(text, "fsdp_sharding_strategy"));
@@ -287,7 +287,7 @@ TEST_CASE("variables that Accelerate passes on unchanged count as settings") {
   fixture.environment["FSDP_STATE_DICT_TYPE"] = "SHARDED_STATE_DICT";
   fixture.environment["FSDP_SHARDING_STRATEGY"] = "NO_SHARD";  // overwritten by Accelerate
   const LaunchPlan plan = fixture.plan({"--use_fsdp", "./train"});
-  CHECK(describe(plan.settings.source("fsdp_state_dict_type")) ==
+  CHECK(describe(plan.settings.source("fsdp_state_dict_type"_key)) ==
         "environment FSDP_STATE_DICT_TYPE");
   const auto sharding = plugins::settings_from_environment(fixture.worker(plan, 0)).sharding;
   CHECK(sharding.state_dict_type == plugins::StateDictType::sharded);

@@ -1,3 +1,4 @@
+#include "acc/launcher/setting_keys.hpp"
 #include "support/text.hpp"
 #include "torchrun_fixture.hpp"
 
@@ -37,8 +38,9 @@ TEST_CASE("flags may be spelled as argparse allows") {
        }) {
     CAPTURE(words);
     const Flags flags = parse_flags(torchrun_cli(), with_program(words));
-    REQUIRE(flags.find(key) != nullptr);
-    CHECK(flags.find(key)->text == text);
+    const plugins::SettingRow& row = *plugins::find_setting(key, torchrun_cli().table);
+    REQUIRE(flags.find(row) != nullptr);
+    CHECK(flags.find(row)->text == text);
     CHECK(flags.program == "train.py");
   }
 }
@@ -114,8 +116,8 @@ TEST_CASE("a PET_ variable replaces each flag that is not given") {
   CHECK(plan.role == "trainer");
   CHECK(plan.command.at(2) == "-m");
   CHECK(plan.shutdown_timeout.count() == 5);
-  CHECK(describe(plan.settings.source("max_restarts")) == "--max-restarts");
-  CHECK(describe(plan.settings.source("rdzv_id")) == "environment PET_RDZV_ID");
+  CHECK(describe(plan.settings.source("max_restarts"_key)) == "--max-restarts");
+  CHECK(describe(plan.settings.source("rdzv_id"_key)) == "environment PET_RDZV_ID");
 
   fixture.environment = {{"PATH", fixture.environment["PATH"]},
                          {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7"}};

@@ -1,6 +1,7 @@
 #include "acc/plugins/deepspeed_json.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/plugins/setting_rows.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
@@ -23,7 +24,7 @@ struct Given {
 Settings settings_with(const std::vector<Given>& given) {
   Settings settings;
   for (const Given& each : given) {
-    settings.set(each.key, each.text, {each.kind, each.where});
+    settings.set_named(each.key, each.text, {each.kind, each.where});
   }
   return settings;
 }
@@ -95,10 +96,10 @@ TEST_CASE("DeepSpeed JSON: a file with every key is read completely") {
                                        "zero_optimization.zero_quantized_weights true; "
                                        "zero_optimization.offload_optimizer.ratio 0.5"}}) {
     CAPTURE(key);
-    CHECK(settings.text(key) == expected);
+    CHECK(settings.text(*find_setting(key)) == expected);
   }
-  CHECK(settings.source("zero_stage").where == "d.json:13");
-  CHECK(settings.source("gradient_accumulation_steps").where == "d.json:2");
+  CHECK(settings.source("zero_stage"_key).where == "d.json:13");
+  CHECK(settings.source("gradient_accumulation_steps"_key).where == "d.json:2");
   CHECK(paths(file.left_to_program) ==
         Words{"train_batch_size", "train_micro_batch_size_per_gpu", "optimizer", "scheduler",
               "prescale_gradients", "gradient_predivide_factor", "steps_per_print",
@@ -147,11 +148,11 @@ TEST_CASE(
     CAPTURE(block);
     Settings settings;
     apply_deepspeed_json(parse_json(file_with("\"optimizer\": " + block), "d.json"), 4, settings);
-    CHECK(settings.text("optimizer_type") == type);
-    CHECK(settings.source("optimizer_type").where == "d.json:4");
+    CHECK(settings.text("optimizer_type"_key) == type);
+    CHECK(settings.source("optimizer_type"_key).where == "d.json:4");
     for (std::size_t i = 0; i < values.size(); i += 2) {
       CAPTURE(values[i]);
-      CHECK(settings.text(values[i]) == values[i + 1]);
+      CHECK(settings.text(*find_setting(values[i])) == values[i + 1]);
     }
   }
   Settings settings;
@@ -159,7 +160,7 @@ TEST_CASE(
       parse_json(file_with(R"("scheduler": {"type": "OneCycle", "params": {"cycle_min_lr": 0.1}})"),
                  "d.json"),
       4, settings);
-  CHECK(settings.text("scheduler_type") == "OneCycle with cycle_min_lr 0.1");
+  CHECK(settings.text("scheduler_type"_key) == "OneCycle with cycle_min_lr 0.1");
 }
 
 TEST_CASE("DeepSpeed JSON: features that the runtime lacks are passed to it, unless they are off") {
@@ -173,7 +174,7 @@ TEST_CASE("DeepSpeed JSON: features that the runtime lacks are passed to it, unl
     CAPTURE(lines);
     Settings settings;
     apply_deepspeed_json(parse_json(file_with(lines), "d.json"), 4, settings);
-    CHECK(settings.text("deepspeed_unsupported") == expected);
+    CHECK(settings.text("deepspeed_unsupported"_key) == expected);
   }
 }
 
@@ -262,7 +263,7 @@ TEST_CASE("DeepSpeed JSON: all faults are reported at once, and the settings sta
                            "d.json: train_batch_size or train_micro_batch_size_per_gpu"}) {
     CHECK(contains(message, part));
   }
-  CHECK_FALSE(settings.given("zero_stage"));
+  CHECK_FALSE(settings.given("zero_stage"_key));
 }
 
 TEST_CASE("DeepSpeed JSON: each of the three batch sizes follows from the other two") {
@@ -313,7 +314,7 @@ TEST_CASE("DeepSpeed JSON: each of the three batch sizes follows from the other 
       CHECK(contains(refusal(text), part));
     } else {
       apply_deepspeed_json(parse_json(text, "d.json"), 4, settings);
-      CHECK(settings.text("gradient_accumulation_steps") == steps);
+      CHECK(settings.text("gradient_accumulation_steps"_key) == steps);
     }
   }
 }
@@ -341,10 +342,10 @@ TEST_CASE("DeepSpeed JSON: auto values come from flags, else from Accelerate's d
                                                  {"zero3_save_16bit_model", "false", "true"},
                                                  {"mixed_precision", "no", "bf16"}}) {
     CAPTURE(key);
-    CHECK(plain.text(key) == by_default);
-    CHECK(flags.text(key) == by_flag);
+    CHECK(plain.text(*find_setting(key)) == by_default);
+    CHECK(flags.text(*find_setting(key)) == by_flag);
   }
-  CHECK(plain.source("gradient_clipping") == Source{Source::Kind::deepspeed_file, "d.json:2"});
+  CHECK(plain.source("gradient_clipping"_key) == Source{Source::Kind::deepspeed_file, "d.json:2"});
 }
 
 TEST_CASE("DeepSpeed JSON: a contradicting flag is refused with both values and places") {
@@ -420,9 +421,9 @@ TEST_CASE("DeepSpeed JSON: old names are accepted with a notice") {
                          "\"stage3_gather_fp16_weights_on_model_save\": true}"),
                  "d.json"),
       4, settings);
-  CHECK(settings.text("offload_optimizer_device") == "cpu");
-  CHECK(settings.text("offload_param_device") == "none");
-  CHECK(settings.text("zero3_save_16bit_model") == "true");
+  CHECK(settings.text("offload_optimizer_device"_key) == "cpu");
+  CHECK(settings.text("offload_param_device"_key) == "none");
+  CHECK(settings.text("zero3_save_16bit_model"_key) == "true");
   CHECK(paths(file.left_to_program) ==
         Words{"train_batch_size", "zero_optimization.offload_optimizer.pin_memory"});
   REQUIRE(file.notices.size() == 5);

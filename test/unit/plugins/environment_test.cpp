@@ -1,6 +1,7 @@
 #include "acc/plugins/environment.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/plugins/setting_rows.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
@@ -33,7 +34,7 @@ std::vector<std::string> samples(const SettingRow& row) {
   if (kPrograms.contains(row.key)) {
     return {"1"};  // larger values are for Python programs; the runtime refuses them
   }
-  if (row.key == "optimizer_betas") {
+  if (row == "optimizer_betas"_key) {
     return {"0.9,0.95"};
   }
   switch (row.type) {
@@ -46,7 +47,7 @@ std::vector<std::string> samples(const SettingRow& row) {
     case Type::size: return {"4096", "64MiB"};
     case Type::duration: return {"500ms", "2h"};
     case Type::list: return {"Block", "Block,Head"};
-    case Type::text: return {row.key == "fsdp_reshard_after_forward" ? "false" : "/some/text"};
+    case Type::text: return {row == "fsdp_reshard_after_forward"_key ? "false" : "/some/text"};
     case Type::choice:
     case Type::numbered_choice: break;
   }
@@ -62,14 +63,14 @@ Settings ground_for(const SettingRow& row, std::string_view origin) {
   Settings settings;
   const Source source = {Source::Kind::flag, "--ground"};
   if (origin == "deepspeed") {
-    settings.set("offload_param_nvme_path", "/nvme/p", source);
-    settings.set("offload_optimizer_nvme_path", "/nvme/o", source);
-    settings.set("zero_stage", "3", source);
+    settings.set("offload_param_nvme_path"_key, "/nvme/p", source);
+    settings.set("offload_optimizer_nvme_path"_key, "/nvme/o", source);
+    settings.set("zero_stage"_key, "3", source);
   }
-  if (row.key == "fsdp_reshard_after_forward" ||
-      row.key == "fsdp_activation_checkpointing_offload") {
-    settings.set("fsdp_version", "2", source);
-    settings.set("fsdp_activation_checkpointing", "true", source);
+  if (row == "fsdp_reshard_after_forward"_key ||
+      row == "fsdp_activation_checkpointing_offload"_key) {
+    settings.set("fsdp_version"_key, "2", source);
+    settings.set("fsdp_activation_checkpointing"_key, "true", source);
   }
   return settings;
 }
@@ -91,7 +92,7 @@ TEST_CASE("exported settings are read back unchanged: every row, mode and source
           CAPTURE(row.key);
           CAPTURE(value);
           Settings settings = ground_for(row, origin);
-          settings.set(row.key, value, {kind, "somewhere"});
+          settings.set(row, value, {kind, "somewhere"});
           const auto expected = sharding_settings(settings, origin, kWorld);
           const auto found = settings_from_environment(
               with_identity(settings_to_environment(settings, origin, Device::cuda)));
@@ -222,10 +223,10 @@ TEST_CASE("each field of the sharding settings can be set by its setting") {
     CAPTURE(key);
     Settings settings;
     if (origin == "deepspeed") {
-      settings.set("zero_stage", "3", {Source::Kind::flag, "--zero_stage"});
+      settings.set("zero_stage"_key, "3", {Source::Kind::flag, "--zero_stage"});
     }
     CHECK_FALSE(holds(sharding_settings(settings, origin, kWorld)));
-    settings.set(key, value, {Source::Kind::flag, "--" + key});
+    settings.set_named(key, value, {Source::Kind::flag, "--" + key});
     CHECK(holds(sharding_settings(settings, origin, kWorld)));
   }
 }
@@ -349,7 +350,7 @@ TEST_CASE("--debug checks accesses in every mode, unless ACC_CHECK says otherwis
     Settings settings;
     CHECK_FALSE(
         settings_from_environment(settings_to_environment(settings, origin, Device::cpu)).check);
-    settings.set("debug", "true", {Source::Kind::flag, "--debug"});
+    settings.set("debug"_key, "true", {Source::Kind::flag, "--debug"});
     auto environment = settings_to_environment(settings, origin, Device::cpu);
     CHECK(settings_from_environment(environment).check);
     environment["ACC_CHECK"] = "0";
@@ -362,7 +363,7 @@ TEST_CASE("deterministic is passed on in every mode") {
     Settings settings;
     CHECK_FALSE(settings_from_environment(settings_to_environment(settings, origin, Device::cpu))
                     .deterministic);
-    settings.set("deterministic", "true", {Source::Kind::flag, "--deterministic"});
+    settings.set("deterministic"_key, "true", {Source::Kind::flag, "--deterministic"});
     CHECK(settings_from_environment(settings_to_environment(settings, origin, Device::cpu))
               .deterministic);
   }
@@ -370,11 +371,11 @@ TEST_CASE("deterministic is passed on in every mode") {
 
 TEST_CASE("a worker's message names the file and line, or the flag, of a value") {
   Settings settings;
-  settings.set("fsdp_transformer_layer_cls_to_wrap", "Block",
+  settings.set("fsdp_transformer_layer_cls_to_wrap"_key, "Block",
                {Source::Kind::file, "my job.yaml:7"});
-  settings.set("fsdp_sharding_strategy", "FULL_SHARD",
+  settings.set("fsdp_sharding_strategy"_key, "FULL_SHARD",
                {Source::Kind::flag, "--fsdp_sharding_strategy"});
-  settings.set("fsdp_version", "1", {Source::Kind::environment, "FSDP_VERSION"});
+  settings.set("fsdp_version"_key, "1", {Source::Kind::environment, "FSDP_VERSION"});
   Environment environment = with_identity(settings_to_environment(settings, "fsdp", Device::cpu));
   const auto sources = settings_from_environment(environment).sources;
   CHECK(sources.at("fsdp_transformer_layer_cls_to_wrap") == "my job.yaml:7");

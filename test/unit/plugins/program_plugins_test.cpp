@@ -96,7 +96,7 @@ DeepSpeedPlugin full_deepspeed() {
 Settings settings_of(const ProgramSettings& program) {
   Settings settings;
   for (const ProgramValue& value : program.values) {
-    settings.set(value.key, value.text, {Source::Kind::program, value.field});
+    settings.set_named(value.key, value.text, {Source::Kind::program, value.field});
   }
   return settings;
 }

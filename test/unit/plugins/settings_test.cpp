@@ -1,6 +1,7 @@
 #include "acc/plugins/settings.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/plugins/setting_rows.hpp"
 #include "support/errors.hpp"
 
 #include <doctest/doctest.h>
@@ -13,7 +14,7 @@ namespace {
 const Source kFlag = {Source::Kind::flag, "--flag"};
 
 std::string refusal(const std::string& key, const std::string& text) {
-  return test::refusal([&] { Settings().set(key, text, {Source::Kind::file, "c.yaml:3"}); });
+  return test::refusal([&] { Settings().set_named(key, text, {Source::Kind::file, "c.yaml:3"}); });
 }
 
 TEST_CASE("the table names each setting, flag, variable and JSON path once") {
@@ -39,7 +40,7 @@ TEST_CASE("every default is a value that its row allows") {
   for (const SettingRow& row : settings_table()) {
     if (!row.fallback.empty()) {
       CAPTURE(row.key);
-      CHECK_NOTHROW(Settings().set(row.key, std::string(row.fallback), kFlag));
+      CHECK_NOTHROW(Settings().set(row, std::string(row.fallback), kFlag));
     }
   }
 }
@@ -95,30 +96,30 @@ TEST_CASE("sizes and times have ranges in their own units") {
   constexpr SettingRow kRows[] = {{.key = "buffer", .type = Type::size, .allowed = "4KiB..1MiB"},
                                   {.key = "pause", .type = Type::duration, .allowed = "1ms.."}};
   Settings settings(kRows);
-  settings.set("buffer", "4096", kFlag);
-  settings.set("pause", "2s", kFlag);
-  CHECK(settings.size("buffer") == 4096);
-  CHECK(settings.duration("pause") == std::chrono::seconds(2));
-  CHECK_THROWS_WITH(settings.set("buffer", "2MiB", kFlag),
+  settings.set(kRows[0], "4096", kFlag);
+  settings.set(kRows[1], "2s", kFlag);
+  CHECK(settings.size(kRows[0]) == 4096);
+  CHECK(settings.duration(kRows[1]) == std::chrono::seconds(2));
+  CHECK_THROWS_WITH(settings.set(kRows[0], "2MiB", kFlag),
                     "--flag must be a size (such as 64MiB) 4KiB..1MiB, got \"2MiB\"");
-  CHECK_THROWS_WITH(settings.set("pause", "0", kFlag),
+  CHECK_THROWS_WITH(settings.set(kRows[1], "0", kFlag),
                     "--flag must be a time (such as 500ms or 2h) of at least 1ms, got \"0\"");
 }
 
 TEST_CASE("text is stored as given and parsed by type") {
   Settings settings;
-  settings.set("fsdp_sharding_strategy", "2", kFlag);
-  CHECK(settings.text("fsdp_sharding_strategy") == "2");
-  CHECK(settings.choice("fsdp_sharding_strategy") == "SHARD_GRAD_OP");
-  settings.set("fsdp_sharding_strategy", "hybrid_shard", kFlag);
-  CHECK(settings.choice("fsdp_sharding_strategy") == "HYBRID_SHARD");
-  settings.set("fsdp_transformer_layer_cls_to_wrap", "A, B,,C", kFlag);
-  CHECK(settings.list("fsdp_transformer_layer_cls_to_wrap") ==
+  settings.set("fsdp_sharding_strategy"_key, "2", kFlag);
+  CHECK(settings.text("fsdp_sharding_strategy"_key) == "2");
+  CHECK(settings.choice("fsdp_sharding_strategy"_key) == "SHARD_GRAD_OP");
+  settings.set("fsdp_sharding_strategy"_key, "hybrid_shard", kFlag);
+  CHECK(settings.choice("fsdp_sharding_strategy"_key) == "HYBRID_SHARD");
+  settings.set("fsdp_transformer_layer_cls_to_wrap"_key, "A, B,,C", kFlag);
+  CHECK(settings.list("fsdp_transformer_layer_cls_to_wrap"_key) ==
         std::vector<std::string>{"A", "B", "C"});
-  CHECK(settings.given("fsdp_sharding_strategy"));
-  settings.reset("fsdp_sharding_strategy");
-  CHECK_FALSE(settings.given("fsdp_sharding_strategy"));
-  CHECK(settings.choice("fsdp_sharding_strategy") == "FULL_SHARD");
+  CHECK(settings.given("fsdp_sharding_strategy"_key));
+  settings.reset("fsdp_sharding_strategy"_key);
+  CHECK_FALSE(settings.given("fsdp_sharding_strategy"_key));
+  CHECK(settings.choice("fsdp_sharding_strategy"_key) == "FULL_SHARD");
 }
 
 TEST_CASE("the error for a wrong value names place, key, expected and found value") {

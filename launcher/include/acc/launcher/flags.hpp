@@ -1,6 +1,7 @@
 #pragma once
 
 #include "acc/plugins/faults.hpp"
+#include "acc/plugins/settings_table.hpp"
 
 #include <string>
 #include <string_view>
@@ -30,7 +31,7 @@ struct Flags {
   plugins::Faults faults;                  ///< unknown flags and missing values
 
   /// Returns the last value of `key`, or nullptr.
-  [[nodiscard]] const Value* find(std::string_view key) const;
+  [[nodiscard]] const Value* find(plugins::SettingKey key) const;
 };
 
 }  // namespace acc::launcher

@@ -98,7 +98,7 @@ std::vector<ShownSetting> settings_in_force(const LaunchPlan& plan) {
     for (const plugins::SettingRow& row : settings.table()) {
       if (plugins::applies(row.section, origin_of(plan.mode)) &&
           (of_launch || row.section != plugins::Section::launch)) {
-        shown.push_back({row.key, settings.text(row.key), &settings.source(row.key)});
+        shown.push_back({row.key, settings.text(row), &settings.source(row)});
       }
     }
   };

@@ -36,8 +36,8 @@ void check_value(const SettingRow& row, std::string_view text, const Source& sou
 
 /// The text and the source of every setting of a table: the settings table, or the table of another
 /// command line. The text is stored as it was given, because Accelerate passes it on unchanged; the
-/// typed getters parse it. A getter throws Error(internal) for an unknown key, which is a bug of
-/// the caller.
+/// typed getters parse it. A getter throws Error(internal) for a key of another table, which is a
+/// bug of the caller.
 class Settings {
  public:
   explicit Settings(std::span<const SettingRow> table = settings_table());
@@ -45,34 +45,37 @@ class Settings {
   [[nodiscard]] std::span<const SettingRow> table() const noexcept { return table_; }
 
   /// Checks and stores a value; replaces an earlier one, whatever its source. Throws Error(config)
-  /// that names the source, the key, the expected and the found value, and for an unknown key the
-  /// most similar known one.
-  void set(std::string_view key, std::string text, Source source);
+  /// that names the source, the key, the expected and the found value.
+  void set(SettingKey key, std::string text, Source source);
+
+  /// As `set`, for a name that a user gives. Throws Error(config) for an unknown one, with the most
+  /// similar known one.
+  void set_named(std::string_view name, std::string text, Source source);
 
   /// Restores the default.
-  void reset(std::string_view key);
+  void reset(SettingKey key);
 
   /// True if the setting has a value, which may be its default.
-  [[nodiscard]] bool has(std::string_view key) const;
+  [[nodiscard]] bool has(SettingKey key) const;
   /// True if the value has a source other than the default.
-  [[nodiscard]] bool given(std::string_view key) const;
+  [[nodiscard]] bool given(SettingKey key) const;
 
-  [[nodiscard]] const std::string& text(std::string_view key) const;
-  [[nodiscard]] const Source& source(std::string_view key) const;
-  [[nodiscard]] bool boolean(std::string_view key) const;
-  [[nodiscard]] std::int64_t integer(std::string_view key) const;  ///< for integers and counts
-  [[nodiscard]] double real(std::string_view key) const;
-  [[nodiscard]] std::int64_t size(std::string_view key) const;  ///< in bytes
-  [[nodiscard]] std::chrono::milliseconds duration(std::string_view key) const;
-  [[nodiscard]] std::string choice(std::string_view key) const;  ///< in the table's spelling
-  [[nodiscard]] std::vector<std::string> list(std::string_view key) const;  ///< blanks trimmed
+  [[nodiscard]] const std::string& text(SettingKey key) const;
+  [[nodiscard]] const Source& source(SettingKey key) const;
+  [[nodiscard]] bool boolean(SettingKey key) const;
+  [[nodiscard]] std::int64_t integer(SettingKey key) const;  ///< for integers and counts
+  [[nodiscard]] double real(SettingKey key) const;
+  [[nodiscard]] std::int64_t size(SettingKey key) const;  ///< in bytes
+  [[nodiscard]] std::chrono::milliseconds duration(SettingKey key) const;
+  [[nodiscard]] std::string choice(SettingKey key) const;             ///< in the table's spelling
+  [[nodiscard]] std::vector<std::string> list(SettingKey key) const;  ///< blanks trimmed
 
  private:
   struct Entry {
     std::string text;
     Source source;
   };
-  [[nodiscard]] std::size_t index(std::string_view key) const;
+  [[nodiscard]] std::size_t index(SettingKey key) const;
 
   std::span<const SettingRow> table_;  // refers to static data
   std::vector<Entry> entries_;         // one per row of the table, same order

@@ -69,6 +69,28 @@ struct SettingRow {
   std::string_view help = {};
 };
 
+/// Name of a setting of some table. A literal is written `"num_processes"_key`, with the operator
+/// of the namespace that owns the table, and does not compile if no row has this name. A name that
+/// a user gives is looked up with `find_setting` instead.
+class SettingKey {
+ public:
+  /// For `operator""_key`. `exists`: a row has this name.
+  consteval SettingKey(std::string_view name, bool exists) : name_(name) {
+    if (!exists) {
+      throw "no setting has this name";
+    }
+  }
+  constexpr SettingKey(const SettingRow& row) noexcept : name_(row.key) {}  // NOLINT: implicit
+
+  [[nodiscard]] constexpr std::string_view name() const noexcept { return name_; }
+  [[nodiscard]] std::string text() const { return std::string(name_); }
+
+  friend constexpr bool operator==(SettingKey a, SettingKey b) noexcept = default;
+
+ private:
+  std::string_view name_;
+};
+
 /// Returns the settings that launcher and workers share: those of Accelerate's configuration and
 /// acclaunch's own. Static data.
 std::span<const SettingRow> settings_table() noexcept;

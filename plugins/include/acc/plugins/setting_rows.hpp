@@ -1,23 +1,24 @@
+#pragma once
+
 #include "acc/plugins/settings_table.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace acc::plugins {
-namespace {
-
-using enum Section;
-
-constexpr std::string_view kStrategies =
-    "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2";
-constexpr std::string_view kDynamoBackends =
-    "no|eager|aot_eager|inductor|aot_ts_nvfuser|nvprims_nvfuser|cudagraphs|ofi|fx2trt|onnxrt|"
-    "tensorrt|aot_torchxla_trace_once|torchxla_trace_once|tvm";
 
 // The settings table. The order of the rows is the order in --help, `explain` and docs/. Defaults
 // and variables are those of Accelerate 1.15; defaults of the zero section are those of DeepSpeed
 // 0.19.8. One field per line would triple the length.
 // clang-format off
-constexpr std::array kTable = {
+inline constexpr auto kSettingRows = [] {
+using enum Section;
+constexpr std::string_view kStrategies =
+    "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2";
+constexpr std::string_view kDynamoBackends =
+    "no|eager|aot_eager|inductor|aot_ts_nvfuser|nvprims_nvfuser|cudagraphs|ofi|fx2trt|onnxrt|"
+    "tensorrt|aot_torchxla_trace_once|torchxla_trace_once|tvm";
+return std::array{
     SettingRow{.section = launch, .key = "config_file", .flag = Flag::value, .in_file = false,
                .help = "YAML or JSON configuration file in Accelerate's format"},
     SettingRow{.section = launch, .key = "compat", .flag = Flag::value, .in_file = false,
@@ -497,12 +498,18 @@ constexpr std::array kTable = {
                .format = TextFormat::python_bool,
                .help = "pad the inner dimension of weights for fp8 matrix products"},
 };
+}();
 // clang-format on
 
-}  // namespace
+/// True if a row of `rows` has this name.
+constexpr bool names_row(std::span<const SettingRow> rows, std::string_view name) noexcept {
+  return std::ranges::find(rows, name, &SettingRow::key) != rows.end();
+}
 
-std::span<const SettingRow> settings_table() noexcept {
-  return kTable;
+/// Key of a setting in `settings_table()`.
+consteval SettingKey operator""_key(const char* text, std::size_t size) {
+  const std::string_view name(text, size);
+  return {name, names_row(kSettingRows, name)};
 }
 
 }  // namespace acc::plugins
