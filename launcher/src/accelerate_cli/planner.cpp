@@ -32,38 +32,78 @@ std::optional<plugins::Document> load_config(const Flags& flags,
   return plugins::load_document(path);
 }
 
-/// Runs all stages and throws Error with every fault found.
-void find_faults(AccelerateDraft& draft) {
+/// Enters the role of this launcher in the plan.
+void apply(JobRole&& role, LaunchPlan& plan) {
+  plan.manager = std::move(role.manager);
+  plan.is_controlled = role.is_controlled;
+  plan.start = std::move(role.start);
+  if (!role.run_id.empty()) {
+    plan.rendezvous.run_id = std::move(role.run_id);
+  }
+}
+
+/// Enters the workers in the plan.
+void apply(const Workers& workers, const StartedWorkers& started, LaunchPlan& plan) {
+  plan.num_machines = started.num_machines;
+  plan.machine_rank = started.machine_rank;
+  plan.num_processes = started.num_processes;
+  plan.local_world_size = started.local_world_size;
+  plan.rank_slot = started.rank_slot;
+  plan.rendezvous.port = workers.main.port;
+  plan.rendezvous.port_was_given = workers.main.port_was_given;
+  if (workers.launcher != ProgramLauncher::ranks) {
+    plan.identity = Identity::none;
+    plan.rendezvous.backend = RendezvousPlan::Backend::none;
+  } else if (workers.num_machines > 1 || started.rank_slot) {
+    plan.rendezvous.address = workers.main.host;
+  }
+}
+
+/// Runs the stages up to the command line, enters their results in the plan, and throws Error with
+/// every fault found.
+Workers find_faults(AccelerateDraft& draft) {
   read_values(draft);
-  if (!draft.faults.collect([&] { take_job_environment(draft); })) {
+  JobRole role;
+  if (!draft.faults.collect([&] { role = take_job_environment(draft); })) {
     draft.faults.raise();  // all further stages need the number of machines
   }
+  const bool runs_here = !role.start;
   const bool lacks_type = draft.config && draft.file.distributed_type.empty();
-  const bool has_mode = draft.faults.collect([&] { choose_mode(draft); }) &&
-                        (draft.plan.mode != Mode::plain || !lacks_type);
-  const bool placed = draft.faults.collect([&] { count_workers(draft); });
-  const bool runs_here = !draft.plan.start;
+  const bool has_mode = draft.faults.collect([&] {
+    draft.plan.mode = choose_mode(draft);
+    check_mode(draft, draft.plan.mode);
+  }) && (draft.plan.mode != Mode::plain || !lacks_type);
+  Workers workers;
+  StartedWorkers started;
+  const bool placed = draft.faults.collect([&] {
+    workers = count_workers(draft, role, draft.plan.mode);
+    draft.plan.mode = workers.mode;
+    started = split_workers(draft, role, workers);
+    apply(workers, started, draft.plan);
+  });
+  apply(std::move(role), draft.plan);
   if (has_mode && placed && runs_here) {
-    if (draft.faults.collect([&] { choose_device(draft); })) {
+    if (draft.faults.collect([&] { choose_device(draft, workers, started); })) {
       draft.faults.collect([&] { bind_workers(draft); });
     }
     draft.faults.collect([&] { read_rendezvous(draft); });
   }
   if (has_mode && draft.settings.has("num_processes"_key)) {
-    draft.faults.collect([&] { read_sharding(draft); });
+    draft.faults.collect([&] { read_sharding(draft, workers.num_processes); });
   }
   if (has_mode && placed) {
     check_as_accelerate(draft);
   }
   if (!draft.flags.faults.any() && runs_here) {  // with a bad flag, PROGRAM may be misread
-    draft.faults.collect([&] { choose_command(draft); });
+    draft.faults.collect([&] { choose_command(draft, workers); });
   }
   draft.faults.raise();
+  return workers;
 }
 
 /// Adds a notice that lists defaults, as `accelerate launch` warns: without a file those of four
 /// main settings, and the number of threads if it was computed.
-void say_defaults(AccelerateDraft& draft) {
+void say_defaults(AccelerateDraft& draft, const Workers& workers) {
   std::string filled;
   const auto add = [&](plugins::SettingKey key) {
     const Source::Kind kind = draft.settings.source(key).kind;
@@ -77,7 +117,8 @@ void say_defaults(AccelerateDraft& draft) {
       add(key);
     }
   }
-  if (const int threads = omp_threads(draft); threads > 0 && divides_cores(draft)) {
+  if (const int threads = omp_threads(draft, workers);
+      threads > 0 && divides_cores(draft, workers)) {
     filled += (filled.empty() ? "" : ", ") + std::string("--num_cpu_threads_per_process ") +
               std::to_string(threads);
   }
@@ -121,13 +162,13 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
   AccelerateDraft draft(flags, environment, facts);
   draft.plan.working_directory = facts.working_directory.string();
   draft.plan.keeps_exit_status = draft.policy.keeps_exit_status;
-  find_faults(draft);
+  const Workers workers = find_faults(draft);
   if (draft.plan.start) {
     return finished(std::move(draft));
   }
-  say_defaults(draft);
-  build_environment(draft);
-  plan_deepspeed_environment(draft);
+  say_defaults(draft, workers);
+  build_environment(draft, workers);
+  plan_deepspeed_environment(draft, workers);
   if (draft.settings.boolean("quiet"_key)) {
     draft.plan.notices.clear();
   }

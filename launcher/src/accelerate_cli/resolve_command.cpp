@@ -9,20 +9,20 @@
 namespace acc::launcher {
 namespace {
 
-ProgramKind program_kind(const AccelerateDraft& draft) {
+ProgramKind program_kind(const AccelerateDraft& draft, const Workers& workers) {
   return {.module = draft.settings.boolean("module"_key),
           .no_python = draft.settings.boolean("no_python"_key),
           .only_binaries_without_python = !draft.policy.starts_executables,
-          .unbuffered = draft.program_launcher == ProgramLauncher::ranks};
+          .unbuffered = workers.launcher == ProgramLauncher::ranks};
 }
 
-std::vector<std::string> program(const AccelerateDraft& draft) {
-  return program_command(draft.flags, program_kind(draft), draft.environment, draft.facts);
+std::vector<std::string> program(const AccelerateDraft& draft, const Workers& workers) {
+  return program_command(draft.flags, program_kind(draft, workers), draft.environment, draft.facts);
 }
 
 /// Returns the mpirun command of Accelerate (utils/launch.py: prepare_simple_launcher_cmd_env). The
 /// flags differ between MPI implementations, which `mpirun --version` identifies.
-std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
+std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Workers& workers) {
   auto mpirun = find_in_path("mpirun", draft.environment, draft.facts.working_directory);
   if (!mpirun) {
     mpirun = find_in_path("mpiexec", draft.environment, draft.facts.working_directory);
@@ -34,8 +34,8 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
   }
   const std::string version = command_output({mpirun->string(), "--version"}).value_or("");
   const bool is_open_mpi = version.find("Open MPI") != std::string::npos;
-  const std::string local = std::to_string(draft.num_processes / draft.num_machines);
-  const std::string all = std::to_string(draft.num_processes);
+  const std::string local = std::to_string(workers.num_processes / workers.num_machines);
+  const std::string all = std::to_string(workers.num_processes);
   const std::string& hosts = draft.settings.text("mpirun_hostfile"_key);
   std::vector<std::string> command = {mpirun->string()};
   if (is_open_mpi) {
@@ -44,14 +44,14 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft) {
   } else {  // Intel MPI, MVAPICH
     command.insert(command.end(), {"-f", hosts, "-ppn", local, "-n", all});
   }
-  const std::vector<std::string> inner = program(draft);
+  const std::vector<std::string> inner = program(draft, workers);
   command.insert(command.end(), inner.begin(), inner.end());
   return command;
 }
 
 /// Returns the command of DeepSpeed's launcher, which starts the other machines by itself
 /// (utils/launch.py: prepare_deepspeed_cmd_env).
-std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
+std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const Workers& workers) {
   const auto tool = find_in_path("deepspeed", draft.environment, draft.facts.working_directory);
   if (!tool) {
     throw Error(Errc::not_found,
@@ -76,13 +76,13 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
   } else if (draft.settings.has("deepspeed_inclusion_filter"_key)) {
     add({"--include", draft.settings.text("deepspeed_inclusion_filter"_key)});
   } else {
-    add({"--num_gpus", std::to_string(draft.num_processes / draft.num_machines)});
+    add({"--num_gpus", std::to_string(workers.num_processes / workers.num_machines)});
   }
   if (draft.settings.has("main_process_ip"_key)) {
     add({"--master_addr", draft.settings.text("main_process_ip"_key)});
   }
-  add({"--master_port", std::to_string(draft.plan.rendezvous.port)});
-  check_program(draft.flags, program_kind(draft));
+  add({"--master_port", std::to_string(workers.main.port)});
+  check_program(draft.flags, program_kind(draft, workers));
   if (draft.settings.boolean("module"_key) || draft.settings.boolean("no_python"_key)) {
     add({draft.settings.boolean("module"_key) ? "--module" : "--no_python"});
   }
@@ -97,10 +97,10 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft) {
 /// on accelerators only (state.py: AcceleratorState): on the CPU its programs train full replicas,
 /// and its FSDP 1 plugin raises an error if it has to synchronise weights (utils/dataclasses.py).
 /// Python programs without Accelerate may shard on the CPU, so this is no fault.
-void notice_replicas_on_cpu(AccelerateDraft& draft) {
+void notice_replicas_on_cpu(AccelerateDraft& draft, const Workers& workers) {
   const bool shards = draft.plan.mode == Mode::fsdp || draft.plan.mode == Mode::deepspeed;
   if (!shards || draft.plan.device != plugins::Device::cpu || !draft.policy.cpu_is_a_device ||
-      !is_for_python(draft.flags.program, program_kind(draft), draft.facts)) {
+      !is_for_python(draft.flags.program, program_kind(draft, workers), draft.facts)) {
     return;
   }
   const bool stops = draft.plan.mode == Mode::fsdp &&
@@ -143,20 +143,20 @@ void check_as_accelerate(AccelerateDraft& draft) {
       draft.faults);
 }
 
-void choose_command(AccelerateDraft& draft) {
-  notice_replicas_on_cpu(draft);
-  switch (draft.program_launcher) {
+void choose_command(AccelerateDraft& draft, const Workers& workers) {
+  notice_replicas_on_cpu(draft, workers);
+  switch (workers.launcher) {
     case ProgramLauncher::ranks:
-    case ProgramLauncher::one_process: draft.plan.command = program(draft); break;
-    case ProgramLauncher::mpirun: draft.plan.command = mpirun_command(draft); break;
-    case ProgramLauncher::deepspeed: draft.plan.command = deepspeed_command(draft); break;
+    case ProgramLauncher::one_process: draft.plan.command = program(draft, workers); break;
+    case ProgramLauncher::mpirun: draft.plan.command = mpirun_command(draft, workers); break;
+    case ProgramLauncher::deepspeed: draft.plan.command = deepspeed_command(draft, workers); break;
   }
 }
 
 // DeepSpeed's launcher reads .deepspeed_env on this machine and exports its lines on the others. As
 // in Accelerate, variables with characters that would break the shell line there are left out.
-void plan_deepspeed_environment(AccelerateDraft& draft) {
-  if (draft.program_launcher != ProgramLauncher::deepspeed) {
+void plan_deepspeed_environment(AccelerateDraft& draft, const Workers& workers) {
+  if (workers.launcher != ProgramLauncher::deepspeed) {
     return;
   }
   plugins::Environment whole = draft.environment;

@@ -76,9 +76,9 @@ void read_gpu_ids(AccelerateDraft& draft) {
 }
 
 /// With a configuration file, Accelerate rejects a single GPU id for MULTI_GPU on one machine.
-void check_several_gpus(const AccelerateDraft& draft) {
-  if (!draft.arguments && draft.config && draft.plan.mode == Mode::multi_gpu &&
-      draft.num_machines == 1 && draft.plan.gpu_ids.size() == 1) {
+void check_several_gpus(const AccelerateDraft& draft, int num_machines) {
+  if (!draft.arguments && draft.config && draft.plan.mode == Mode::multi_gpu && num_machines == 1 &&
+      draft.plan.gpu_ids.size() == 1) {
     throw Error(Errc::config, draft.place("gpu_ids"_key) + " " + draft.plan.gpu_ids.front() +
                                   " is one GPU, but MULTI_GPU is for several; list more with "
                                   "--gpu_ids, or remove MULTI_GPU" +
@@ -91,10 +91,10 @@ void check_several_gpus(const AccelerateDraft& draft) {
 /// Throws Error(device) if this machine has fewer GPUs than workers. With one launcher per rank, a
 /// launcher that sees a single GPU was given that GPU by the manager; one that sees more shares
 /// them with the other launchers of the machine.
-void check_enough_gpus(const AccelerateDraft& draft) {
+void check_enough_gpus(const AccelerateDraft& draft, const StartedWorkers& workers) {
   const auto gpus = static_cast<int>(draft.worker_gpus.size());
-  const int needed =
-      draft.rank_slot && gpus > 1 ? draft.rank_slot->local_world_size : draft.plan.local_world_size;
+  const int needed = workers.rank_slot && gpus > 1 ? workers.rank_slot->local_world_size
+                                                   : workers.local_world_size;
   if (gpus >= needed || !draft.policy.checks_gpus || shares_gpus(draft.environment)) {
     return;
   }
@@ -119,14 +119,13 @@ std::string no_gpu(const AccelerateDraft& draft) {
                    " is installed";
 }
 
-void notice_cpu(AccelerateDraft& draft) {
+void notice_cpu(AccelerateDraft& draft, const Workers& workers, const StartedWorkers& started) {
   if (draft.plan.mode == Mode::plain && draft.plan.gpu_ids.empty()) {
     return;
   }
-  const bool several =
-      draft.plan.num_processes > 1 && draft.program_launcher == ProgramLauncher::ranks;
+  const bool several = started.num_processes > 1 && workers.launcher == ProgramLauncher::ranks;
   draft.notice(no_gpu(draft) + ": the " +
-               (draft.plan.local_world_size == 1 ? "worker runs" : "workers run") + " on the CPU" +
+               (started.local_world_size == 1 ? "worker runs" : "workers run") + " on the CPU" +
                (several && !draft.policy.cpu_is_a_device
                     ? "; as with accelerate launch, each trains alone: Accelerate does not connect "
                       "workers there"
@@ -155,18 +154,18 @@ bool asked_for_cpu(const AccelerateDraft& draft) {
   return said && (draft.policy.cpu_is_a_device || draft.plan.mode == Mode::plain);
 }
 
-void choose_device(AccelerateDraft& draft) {
+void choose_device(AccelerateDraft& draft, const Workers& workers, const StartedWorkers& started) {
   check_use_cpu(draft);
   read_gpu_ids(draft);
-  check_several_gpus(draft);
+  check_several_gpus(draft, workers.num_machines);
   if (asked_for_cpu(draft)) {
     return;
   }
   if (draft.worker_gpus.empty()) {
-    notice_cpu(draft);
+    notice_cpu(draft, workers, started);
     return;
   }
-  check_enough_gpus(draft);
+  check_enough_gpus(draft, started);
   draft.plan.device = Device::cuda;
 }
 
@@ -174,7 +173,7 @@ void bind_workers(AccelerateDraft& draft) {
   draft.plan.numa_binding = binding(draft);
   std::vector<int> gpus = draft.worker_gpus;
   const auto rank_slot = static_cast<std::size_t>(first_local_rank(draft.plan));
-  if (draft.rank_slot && rank_slot < gpus.size()) {
+  if (draft.plan.rank_slot && rank_slot < gpus.size()) {
     gpus = {gpus[rank_slot]};
   }
   place_on_cores(draft, gpus, draft.facts);

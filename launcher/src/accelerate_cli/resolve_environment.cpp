@@ -70,26 +70,25 @@ bool lacks_peer_access(const GpuModels& models) {
 /// True if the workers need ACCELERATE_USE_CPU. Without this variable Accelerate does not connect
 /// workers on the CPU and each of them trains alone. It is set whether the CPU was requested or the
 /// machine has no GPU.
-bool is_connected_on_cpu(const AccelerateDraft& draft) {
-  const bool ranks = draft.program_launcher == ProgramLauncher::ranks;
-  const bool of_mpi = draft.program_launcher == ProgramLauncher::mpirun && draft.num_processes > 1;
+bool is_connected_on_cpu(const AccelerateDraft& draft, const Workers& workers) {
+  const bool ranks = workers.launcher == ProgramLauncher::ranks;
+  const bool of_mpi = workers.launcher == ProgramLauncher::mpirun && workers.num_processes > 1;
   return draft.policy.cpu_is_a_device && draft.plan.device == plugins::Device::cpu &&
          (ranks || of_mpi);
 }
 
 /// Adds the variables of Accelerate's launcher for one process (prepare_simple_launcher_cmd_env).
-void add_simple_variables(const AccelerateDraft& draft, Environment& environment) {
+void add_simple_variables(const AccelerateDraft& draft, const Workers& workers,
+                          Environment& environment) {
   environment.emplace("ACCELERATE_USE_CPU",
                       draft.settings.boolean("use_cpu"_key) ? "True" : "False");
   if (plugins::parse_boolean(environment.at("ACCELERATE_USE_CPU")) == true) {
     environment["KMP_AFFINITY"] = "granularity=fine,compact,1,0";
     environment["KMP_BLOCKTIME"] = "1";
   }
-  if (draft.num_processes > 1 || draft.num_machines > 1) {
-    environment["MASTER_ADDR"] = draft.settings.has("main_process_ip"_key)
-                                     ? draft.settings.text("main_process_ip"_key)
-                                     : "127.0.0.1";
-    environment["MASTER_PORT"] = std::to_string(draft.plan.rendezvous.port);
+  if (workers.num_processes > 1 || workers.num_machines > 1) {
+    environment["MASTER_ADDR"] = workers.main.host;
+    environment["MASTER_PORT"] = std::to_string(workers.main.port);
   }
 }
 
@@ -168,7 +167,7 @@ void replace_by_arguments(const AccelerateDraft& draft, Environment& environment
 
 }  // namespace
 
-void build_environment(AccelerateDraft& draft) {
+void build_environment(AccelerateDraft& draft, const Workers& workers) {
   remove_outer_settings(draft.plan);
   Environment& result = draft.plan.environment;
   result = plugins::settings_to_environment(draft.settings, draft.origin(), draft.plan.device);
@@ -179,14 +178,14 @@ void build_environment(AccelerateDraft& draft) {
     result["ACCELERATE_CONFIG_DS_FIELDS"] = deepspeed_fields(draft);
     result["PYTHONPATH"] = python_path(draft);
   }
-  if (draft.plan.mode == Mode::plain && draft.program_launcher != ProgramLauncher::ranks) {
-    add_simple_variables(draft, result);
+  if (draft.plan.mode == Mode::plain && workers.launcher != ProgramLauncher::ranks) {
+    add_simple_variables(draft, workers, result);
   }
-  if (is_connected_on_cpu(draft)) {
+  if (is_connected_on_cpu(draft, workers)) {
     result["ACCELERATE_USE_CPU"] = "True";
   }
   add_gpu_variables(draft, result);
-  if (const int threads = omp_threads(draft); threads > 0) {
+  if (const int threads = omp_threads(draft, workers); threads > 0) {
     result["OMP_NUM_THREADS"] = std::to_string(threads);
   }
 }

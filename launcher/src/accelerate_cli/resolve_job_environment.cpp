@@ -18,6 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 using plugins::Source;
 
+/// Plan of the start of launchers on other machines, and the number of workers on each of these.
+struct RemoteStart {
+  RemoteLaunchPlan plan;
+  std::vector<int> local_sizes;  ///< by machine rank; empty: each machine decides
+};
+
 bool has_flag(const AccelerateDraft& draft, plugins::SettingKey key) {
   return draft.settings.source(key).kind == Source::Kind::flag;
 }
@@ -68,14 +74,14 @@ void set_num_processes(AccelerateDraft& draft, std::int64_t total, const std::st
   }
 }
 
-/// Sets the number of workers of each machine: from the acclaunch that started this one, else from
-/// the tasks that the job requested.
-void set_local_sizes(AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
+/// Returns the number of workers of each machine: from the acclaunch that started this one, else
+/// from the tasks that the job requested. Empty if neither decides it. Sets their total.
+std::vector<int> read_local_sizes(AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
   const auto told =
       JobVariables(draft.environment).numbers(std::string(variables::local_processes.name));
   const std::vector<int> sizes = told ? told->value : wished_workers(place);
   if (sizes.empty() || draft.settings.has("num_local_processes"_key)) {
-    return;
+    return {};
   }
   const std::string& where = told ? told->where : place.tasks_per_node->where;
   if (std::ssize(sizes) < nodes || std::ranges::min(sizes) < 1) {
@@ -83,26 +89,28 @@ void set_local_sizes(AccelerateDraft& draft, const JobEnvironment& place, int no
                                   std::to_string(nodes) + " machines");
   }
   if (!told && !draft.facts.visible_gpus.empty() && !draft.settings.given("num_processes"_key)) {
-    return;  // with GPUs the default is one worker per GPU, whatever number of tasks was requested
+    return {};  // with GPUs the default is one per GPU, whatever number of tasks was requested
   }
   const std::int64_t total = std::accumulate(sizes.begin(), sizes.begin() + nodes, std::int64_t{0});
   set_num_processes(draft, total, where);
-  if (draft.settings.integer("num_processes"_key) == total) {
-    draft.local_sizes.assign(sizes.begin(), sizes.begin() + nodes);
+  if (draft.settings.integer("num_processes"_key) != total) {
+    return {};
   }
+  return {sizes.begin(), sizes.begin() + nodes};
 }
 
 /// Launcher role `machine`: sets the number of machines, this one's rank, and the address and port
-/// of machine 0.
-void take_part_as_machine(AccelerateDraft& draft, const JobEnvironment& place,
-                          const std::optional<int>& nodes) {
+/// of machine 0. Returns the numbers of workers of the machines, as `read_local_sizes`.
+std::vector<int> take_part_as_machine(AccelerateDraft& draft, const JobEnvironment& place,
+                                      const std::optional<int>& nodes) {
+  std::vector<int> local_sizes;
   if (nodes) {
     check_num_machines(draft, place, *nodes);
     const std::string where = place.num_nodes ? place.num_nodes->where
                               : place.hosts   ? place.hosts->where
                                               : place.num_tasks->where;
     set_by_job(draft, "num_machines"_key, std::to_string(*nodes), where);
-    set_local_sizes(draft, place, *nodes);
+    local_sizes = read_local_sizes(draft, place, *nodes);
   }
   const auto& rank = place.node_rank ? place.node_rank : place.rank;
   if (rank) {
@@ -116,38 +124,38 @@ void take_part_as_machine(AccelerateDraft& draft, const JobEnvironment& place,
     set_by_job(draft, "main_process_port"_key, std::to_string(place.port->value),
                place.port->where);
   }
+  return local_sizes;
 }
 
 /// Launcher role `worker`: this launcher supervises one rank. The job's tasks are the ranks.
-void take_part_as_worker(AccelerateDraft& draft, const JobEnvironment& place) {
-  draft.rank_slot = rank_slot_in(place);
-  check_num_machines(draft, place, draft.rank_slot->num_nodes);
+OwnRank take_part_as_worker(AccelerateDraft& draft, const JobEnvironment& place) {
+  OwnRank own{.slot = rank_slot_in(place), .rank = place.rank->value};
+  check_num_machines(draft, place, own.slot.num_nodes);
   const Sourced<int>& tasks = *place.num_tasks;
   const std::string machines = place.num_nodes ? place.num_nodes->where : tasks.where;
-  set_by_job(draft, "num_machines"_key, std::to_string(draft.rank_slot->num_nodes), machines);
-  set_by_job(draft, "machine_rank"_key, std::to_string(draft.rank_slot->node_rank),
+  set_by_job(draft, "num_machines"_key, std::to_string(own.slot.num_nodes), machines);
+  set_by_job(draft, "machine_rank"_key, std::to_string(own.slot.node_rank),
              place.node_rank ? place.node_rank->where : place.rank->where);
   set_num_processes(draft, tasks.value, tasks.where);
-  draft.launcher_rank = place.rank->value;
-  if (draft.rank_slot->num_nodes == 1) {
+  if (own.slot.num_nodes == 1) {
     set_by_job(draft, "main_process_ip"_key, "127.0.0.1", machines);
   }
   set_address(draft, place);
+  return own;
 }
 
 /// Launcher role `starter`: this process runs in the job's script and starts the launchers, by srun
 /// under Slurm and by ssh elsewhere.
-void start_machines_of_job(AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
+RemoteStart start_machines_of_job(AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
   check_num_machines(draft, place, nodes);
   const int wanted = has_flag(draft, "num_machines"_key)
                          ? static_cast<int>(draft.settings.integer("num_machines"_key))
                          : nodes;
-  take_part_as_machine(draft, place, wanted);
+  std::vector<int> local_sizes = take_part_as_machine(draft, place, wanted);
   set_by_job(draft, "machine_rank"_key, "0", place.manager.detected_by);
   const std::string known = place.hosts ? place.hosts->where : "";
   if (place.manager.name == "Slurm") {
-    start_by_srun(draft, wanted, draft.local_sizes);
-    return;
+    return {start_by_srun(draft, wanted, local_sizes), local_sizes};
   }
   std::vector<Host> hosts;
   for (const std::string& name : place.hosts->value) {
@@ -155,8 +163,9 @@ void start_machines_of_job(AccelerateDraft& draft, const JobEnvironment& place, 
       hosts.push_back({name, {}, known});
     }
   }
-  start_on_hosts(draft, {hosts, draft.local_sizes, false},
-                 draft.settings.text("main_process_ip"_key));
+  return {start_on_hosts(draft, {hosts, local_sizes, false},
+                         draft.settings.text("main_process_ip"_key), std::nullopt),
+          local_sizes};
 }
 
 std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
@@ -196,7 +205,7 @@ std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<Host
   return draft.settings.integer("num_processes"_key) == total ? slots : std::vector<int>{};
 }
 
-void start_machines_of_hostfile(AccelerateDraft& draft) {
+RemoteStart start_machines_of_hostfile(AccelerateDraft& draft) {
   std::vector<Host> hosts = read_hostfile(draft);
   if (has_flag(draft, "num_machines"_key)) {
     const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_machines"_key));
@@ -214,25 +223,30 @@ void start_machines_of_hostfile(AccelerateDraft& draft) {
     check_first_host(hosts.front(), hosts.size());
     set_by_job(draft, "main_process_ip"_key, hosts.front().name, hosts.front().where);
   }
-  draft.local_sizes = slots_as_workers(draft, hosts);
-  draft.plan.rendezvous.port_was_given = has_flag(draft, "main_process_port"_key);
-  if (draft.plan.rendezvous.port_was_given) {
-    draft.plan.rendezvous.port =
-        static_cast<std::uint16_t>(draft.settings.integer("main_process_port"_key));
+  std::vector<int> local_sizes = slots_as_workers(draft, hosts);
+  std::optional<std::uint16_t> port;
+  if (has_flag(draft, "main_process_port"_key)) {
+    port = static_cast<std::uint16_t>(draft.settings.integer("main_process_port"_key));
   }
-  start_on_hosts(draft, {hosts, draft.local_sizes, false},
-                 draft.settings.text("main_process_ip"_key));
+  return {start_on_hosts(draft, {hosts, local_sizes, false},
+                         draft.settings.text("main_process_ip"_key), port),
+          local_sizes};
 }
 
 }  // namespace
 
-void take_job_environment(AccelerateDraft& draft) {
+JobRole take_job_environment(AccelerateDraft& draft) {
+  JobRole role;
   if (!draft.policy.asks_manager) {
-    return;
+    return role;
   }
   const auto place = find_job_environment(draft.environment, draft.facts);
   const bool is_started = place && place->manager.name == "acclaunch";
-  draft.plan.is_controlled = is_controlled(draft.environment);
+  role.is_controlled = is_controlled(draft.environment);
+  const auto start_remote = [&](RemoteStart start) {
+    role.start = std::move(start.plan);
+    role.local_sizes = std::move(start.local_sizes);
+  };
   if (draft.settings.has("hostfile"_key) && !is_started) {
     if (has_flag(draft, "machine_rank"_key)) {
       throw Error(Errc::config, draft.place("hostfile"_key) +
@@ -240,26 +254,31 @@ void take_job_environment(AccelerateDraft& draft) {
                                     draft.place("machine_rank"_key) +
                                     " is for a launcher on each machine; remove one of them");
     }
-    start_machines_of_hostfile(draft);
-    return;
+    start_remote(start_machines_of_hostfile(draft));
+    return role;
   }
   if (!place) {
-    return;
+    return role;
   }
-  draft.plan.manager = place->manager;
+  role.manager = place->manager;
   draft.notice_all(place->notices);
   const std::optional<int> nodes = num_nodes(*place);
   if (counts_by_itself(draft, nodes)) {
-    return;
+    return role;
   }
   if (!place->run_id.value.empty()) {
-    draft.plan.rendezvous.run_id = place->run_id.value;
+    role.run_id = place->run_id.value;
   }
   switch (launcher_role(*place, draft.given("num_processes"_key))) {
-    case LauncherRole::machine: take_part_as_machine(draft, *place, nodes); break;
-    case LauncherRole::worker: take_part_as_worker(draft, *place); break;
-    case LauncherRole::remote_launcher: start_machines_of_job(draft, *place, *nodes); break;
+    case LauncherRole::machine:
+      role.local_sizes = take_part_as_machine(draft, *place, nodes);
+      break;
+    case LauncherRole::worker: role.own_rank = take_part_as_worker(draft, *place); break;
+    case LauncherRole::remote_launcher:
+      start_remote(start_machines_of_job(draft, *place, *nodes));
+      break;
   }
+  return role;
 }
 
 }  // namespace acc::launcher

@@ -2,6 +2,7 @@
 // of the configuration file. Flags and blocks of the other modes become notices or faults.
 #include "accelerate_cli/stages.hpp"
 
+#include <algorithm>
 #include <array>
 
 namespace acc::launcher {
@@ -43,6 +44,13 @@ void check_mode_flags(const AccelerateDraft& draft) {
   faults.raise();
 }
 
+/// Returns the mode flag, or nullptr if none is given.
+const ModeFlag* given_mode_flag(const AccelerateDraft& draft) {
+  const auto is_given = [&](const ModeFlag& flag) { return draft.settings.boolean(flag.key); };
+  const auto* found = std::ranges::find_if(kModeFlags, is_given);
+  return found == kModeFlags.end() ? nullptr : found;
+}
+
 Mode mode_of_file(const std::string& distributed_type) {
   if (distributed_type == "FSDP") {
     return Mode::fsdp;
@@ -57,24 +65,24 @@ Mode mode_of_file(const std::string& distributed_type) {
 }
 
 /// Adds a notice for each flag that has no effect in this mode.
-void notice_flags_of_other_modes(AccelerateDraft& draft) {
+void notice_flags_of_other_modes(AccelerateDraft& draft, Mode mode) {
   for (const Flags::Value& value : draft.flags.values) {
     const Section section = plugins::find_setting(value.key, draft.settings.table())->section;
-    if (section == Section::fsdp && draft.plan.mode != Mode::fsdp) {
+    if (section == Section::fsdp && mode != Mode::fsdp) {
       draft.notice(value.written + " has no effect without --use_fsdp");
-    } else if (section == Section::deepspeed && draft.plan.mode != Mode::deepspeed) {
+    } else if (section == Section::deepspeed && mode != Mode::deepspeed) {
       draft.notice(value.written + " has no effect without --use_deepspeed");
-    } else if (section == Section::parallelism && draft.plan.mode != Mode::fsdp) {
+    } else if (section == Section::parallelism && mode != Mode::fsdp) {
       draft.notice(value.written + " has no effect without --use_fsdp" +
-                   (draft.plan.mode == Mode::deepspeed
+                   (mode == Mode::deepspeed
                         ? "; for hpZ set zero_hpz_partition_size in the DeepSpeed JSON file"
                         : ""));
     } else if (section == Section::fp8 && draft.settings.choice("mixed_precision"_key) != "fp8") {
       draft.notice(value.written + " has no effect without --mixed_precision fp8");
     }
   }
-  const bool fits = draft.policy.checks_values ? draft.plan.mode == Mode::fsdp
-                                               : draft.settings.boolean("use_fsdp"_key);
+  const bool fits =
+      draft.policy.checks_values ? mode == Mode::fsdp : draft.settings.boolean("use_fsdp"_key);
   if (draft.settings.boolean("use_parallelism_config"_key) && !fits) {
     throw Error(Errc::config, "--use_parallelism_config needs --use_fsdp and --fsdp_version 2");
   }
@@ -83,15 +91,16 @@ void notice_flags_of_other_modes(AccelerateDraft& draft) {
 /// Reports settings of the other mode's block in the file. A file with FSDP and DeepSpeed settings
 /// contradicts itself, which is a fault. If a flag overrides the file's mode, the block merely has
 /// no effect, which is a notice.
-void check_blocks_of_other_modes(AccelerateDraft& draft, const std::string& mode_flag) {
+void check_blocks_of_other_modes(AccelerateDraft& draft, Mode mode) {
+  const ModeFlag* flag = given_mode_flag(draft);
   for (const SettingRow& row : plugins::settings_table()) {
-    const bool other = (row.section == Section::fsdp && draft.plan.mode == Mode::deepspeed) ||
-                       (row.section == Section::deepspeed && draft.plan.mode == Mode::fsdp);
+    const bool other = (row.section == Section::fsdp && mode == Mode::deepspeed) ||
+                       (row.section == Section::deepspeed && mode == Mode::fsdp);
     if (!other || draft.settings.source(row).kind != Source::Kind::file) {
       continue;
     }
-    if (!mode_flag.empty()) {
-      draft.notice(draft.place(row) + " has no effect with --" + mode_flag);
+    if (flag != nullptr) {
+      draft.notice(draft.place(row) + " has no effect with --" + flag->key.text());
     } else if (draft.policy.checks_contradictions) {
       draft.faults.add(draft.place(row) + " applies in " +
                        (row.section == Section::fsdp ? "FSDP" : "DeepSpeed") +
@@ -103,25 +112,26 @@ void check_blocks_of_other_modes(AccelerateDraft& draft, const std::string& mode
 
 }  // namespace
 
-void choose_mode(AccelerateDraft& draft) {
+Mode choose_mode(AccelerateDraft& draft) {
   check_mode_flags(draft);
-  std::string chosen;
-  draft.plan.mode = mode_of_file(draft.file.distributed_type);
-  for (const ModeFlag& flag : kModeFlags) {
-    if (draft.settings.boolean(flag.key)) {
-      chosen = flag.key.text();
-      draft.plan.mode = flag.mode;
-    }
+  const ModeFlag* flag = given_mode_flag(draft);
+  const Mode mode = flag != nullptr ? flag->mode : mode_of_file(draft.file.distributed_type);
+  if (!draft.cpu_flag()) {
+    return mode;
   }
-  if (draft.cpu_flag() && !draft.policy.cpu_is_a_device) {
-    draft.plan.mode = Mode::plain;
-  } else if (draft.cpu_flag() && draft.plan.mode == Mode::multi_gpu) {
+  if (draft.policy.cpu_is_a_device) {
+    if (mode != Mode::multi_gpu) {
+      return mode;
+    }
     draft.notice(draft.file.distributed_type_where +
                  ": distributed_type MULTI_GPU is not used with --cpu");
-    draft.plan.mode = Mode::plain;
   }
-  notice_flags_of_other_modes(draft);
-  check_blocks_of_other_modes(draft, chosen);
+  return Mode::plain;
+}
+
+void check_mode(AccelerateDraft& draft, Mode mode) {
+  notice_flags_of_other_modes(draft, mode);
+  check_blocks_of_other_modes(draft, mode);
 }
 
 }  // namespace acc::launcher

@@ -36,7 +36,7 @@ void read_ending(AccelerateDraft& draft) {
 /// True if the job manager shows each task only its own GPU, as device 0, as Slurm's
 /// --gpus-per-task does.
 bool sees_its_own_gpu(const AccelerateDraft& draft) {
-  return draft.rank_slot && draft.rank_slot->local_world_size > 1 &&
+  return draft.plan.rank_slot && draft.plan.rank_slot->local_world_size > 1 &&
          draft.worker_gpus.size() == 1 && draft.plan.device == plugins::Device::cuda;
 }
 

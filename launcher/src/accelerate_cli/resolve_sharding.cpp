@@ -94,10 +94,10 @@ fs::path find_deepspeed_config(AccelerateDraft& draft) {
                   (draft.config ? " or next to " + draft.config->path.string() : ""));
 }
 
-void read_deepspeed_file(AccelerateDraft& draft) {
+void read_deepspeed_file(AccelerateDraft& draft, int num_processes) {
   const fs::path path = find_deepspeed_config(draft);
-  const auto file = plugins::apply_deepspeed_json(plugins::load_document(path), draft.num_processes,
-                                                  draft.settings);
+  const auto file =
+      plugins::apply_deepspeed_json(plugins::load_document(path), num_processes, draft.settings);
   draft.notice_all(file.notices);
   if (draft.settings.integer("zero_hpz_partition_size"_key) > 1 &&
       draft.settings.integer("zero_stage"_key) != 3) {
@@ -107,12 +107,12 @@ void read_deepspeed_file(AccelerateDraft& draft) {
   }
 }
 
-void read_deepspeed(AccelerateDraft& draft) {
+void read_deepspeed(AccelerateDraft& draft, int num_processes) {
   if (!draft.settings.has("deepspeed_config_file"_key)) {
     return;
   }
   try {
-    read_deepspeed_file(draft);
+    read_deepspeed_file(draft, num_processes);
   } catch (const Error& error) {
     if (draft.policy.checks_deepspeed_file) {
       throw;
@@ -141,28 +141,27 @@ void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sha
   }
 }
 
-void resolve_sharding(AccelerateDraft& draft) {
+void resolve_sharding(AccelerateDraft& draft, int num_processes) {
   inherit_variables(draft);
   if (draft.plan.mode == Mode::fsdp) {
     read_fsdp(draft);
   } else if (draft.plan.mode == Mode::deepspeed) {
-    read_deepspeed(draft);
+    read_deepspeed(draft, num_processes);
   }
-  draft.plan.sharding =
-      plugins::sharding_settings(draft.settings, draft.origin(), draft.num_processes);
+  draft.plan.sharding = plugins::sharding_settings(draft.settings, draft.origin(), num_processes);
   explain_groups(draft, draft.plan.sharding);
 }
 
 }  // namespace
 
-void read_sharding(AccelerateDraft& draft) {
+void read_sharding(AccelerateDraft& draft, int num_processes) {
   if (draft.file.has_parallelism_config && draft.plan.mode == Mode::fsdp &&
       !draft.settings.boolean("use_fsdp"_key)) {
     draft.settings.set("use_parallelism_config"_key, "true",
                        {Source::Kind::derived, "parallelism_config in the file"});
   }
   try {
-    resolve_sharding(draft);
+    resolve_sharding(draft, num_processes);
   } catch (const Error& error) {
     if (draft.policy.checks_values) {
       throw;

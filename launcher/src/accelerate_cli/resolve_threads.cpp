@@ -13,7 +13,7 @@ namespace {
 
 /// Returns the number of processes that share the cores of this machine: from the variables of the
 /// mpirun that started acclaunch, else the workers per machine.
-int local_processes(const AccelerateDraft& draft) {
+int local_processes(const AccelerateDraft& draft, const Workers& workers) {
   for (const OwnVariable& size_of_node :
        {variables::mpi_local_size, variables::open_mpi_local_size, variables::mvapich_local_size}) {
     const auto size = parse_integer(value_of(draft.environment, size_of_node));
@@ -21,20 +21,20 @@ int local_processes(const AccelerateDraft& draft) {
       return static_cast<int>(*size);
     }
   }
-  return std::max(1, draft.num_processes / draft.num_machines);
+  return std::max(1, workers.num_processes / workers.num_machines);
 }
 
 /// Returns the number of physical cores per worker, rounded down; may be 0.
-int cores_of_one(const AccelerateDraft& draft) {
-  if (draft.rank_slot) {  // the other workers of this machine have their own launchers
+int cores_of_one(const AccelerateDraft& draft, const Workers& workers) {
+  if (draft.plan.rank_slot) {  // the other workers of this machine have their own launchers
     const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
-    return cores / draft.rank_slot->local_world_size;
+    return cores / draft.plan.rank_slot->local_world_size;
   }
-  if (draft.program_launcher == ProgramLauncher::ranks && draft.policy.shares_out_cores) {
+  if (workers.launcher == ProgramLauncher::ranks && draft.policy.shares_out_cores) {
     return cores_per_worker(draft.plan.placements, draft.facts);
   }
   const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
-  return cores / local_processes(draft);
+  return cores / local_processes(draft, workers);
 }
 
 /// True if Accelerate treats the launch as use_cpu. Accelerate's --cpu flag sets use_cpu only
@@ -49,13 +49,13 @@ bool counts_as_use_cpu(const AccelerateDraft& draft) {
 
 }  // namespace
 
-bool divides_cores(const AccelerateDraft& draft) {
+bool divides_cores(const AccelerateDraft& draft, const Workers& workers) {
   if (value_of(draft.environment, variables::omp_num_threads, "0") != "0" ||
       draft.settings.has("num_cpu_threads_per_process"_key)) {
     return false;
   }
   if (!draft.policy.shares_out_cores) {
-    return counts_as_use_cpu(draft) && draft.num_processes > 0 &&
+    return counts_as_use_cpu(draft) && workers.num_processes > 0 &&
            draft.plan.mode != Mode::deepspeed;
   }
   return draft.plan.device == plugins::Device::cpu || draft.plan.numa_binding != NumaBinding::none;
@@ -63,9 +63,9 @@ bool divides_cores(const AccelerateDraft& draft) {
 
 // Order: --num_cpu_threads_per_process, a value of the parent other than 0, a share of the cores,
 // 1. In DeepSpeed mode Accelerate sets nothing, and torchrun sets 1 for several workers.
-int omp_threads(const AccelerateDraft& draft) {
+int omp_threads(const AccelerateDraft& draft, const Workers& workers) {
   const bool leaves_it_to_torchrun = draft.plan.mode == Mode::deepspeed;  // in Accelerate
-  if (draft.program_launcher == ProgramLauncher::deepspeed) {
+  if (workers.launcher == ProgramLauncher::deepspeed) {
     return 0;
   }
   if (draft.settings.has("num_cpu_threads_per_process"_key) &&
@@ -77,8 +77,8 @@ int omp_threads(const AccelerateDraft& draft) {
   }
   const bool keeps_0 = !draft.policy.shares_out_cores &&
                        draft.environment.contains(std::string(variables::omp_num_threads.name));
-  if (divides_cores(draft)) {
-    const int share = cores_of_one(draft);
+  if (divides_cores(draft, workers)) {
+    const int share = cores_of_one(draft, workers);
     if (share > 1 || !keeps_0) {
       return std::max(1, share);
     }

@@ -7,6 +7,7 @@
 #include "accelerate_cli/compat_policy.hpp"
 #include "plan/draft.hpp"
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,47 @@ namespace acc::launcher {
 /// How the program is started: as ranks of acclaunch, as one plain process, or by mpirun or the
 /// deepspeed command.
 enum class ProgramLauncher { ranks, one_process, mpirun, deepspeed };
+
+/// One launcher per rank: the rank of this launcher's only worker.
+struct OwnRank {
+  RankSlot slot;
+  int rank = 0;
+};
+
+/// Role of this launcher in the job: what the job manager that started it says, or `--hostfile`.
+struct JobRole {
+  JobManager manager;
+  bool is_controlled = false;  ///< as LaunchPlan::is_controlled
+  std::string run_id;          ///< empty: the manager gives none
+  std::optional<OwnRank> own_rank;
+  std::vector<int> local_sizes;  ///< workers by machine rank, if job or hostfile gives them
+  std::optional<RemoteLaunchPlan> start;  ///< set if this process only starts other launchers
+};
+
+/// Address of machine 0.
+struct MainAddress {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 29500;   ///< torchrun's default
+  bool port_was_given = false;  ///< as RendezvousPlan::port_was_given
+};
+
+/// Workers of the job as they are requested.
+struct Workers {
+  int num_processes = 1;  ///< on all machines; 0 in compatibility mode without GPUs
+  int num_machines = 1;
+  Mode mode = Mode::plain;  ///< the chosen one, or Accelerate's default for several GPUs
+  ProgramLauncher launcher = ProgramLauncher::ranks;
+  MainAddress main;
+};
+
+/// Workers as acclaunch starts them: one process if something else starts the ranks.
+struct StartedWorkers {
+  int num_machines = 1;
+  int machine_rank = 0;
+  int num_processes = 1;
+  int local_world_size = 1;
+  std::optional<RankSlot> rank_slot{};  ///< if set, the numbers above count launchers, one per rank
+};
 
 /// Draft of a plan for `acclaunch launch`: the inputs, the settings and intermediate results.
 struct AccelerateDraft : Draft {
@@ -30,12 +72,6 @@ struct AccelerateDraft : Draft {
   /// variables are derived from these instead of the settings.
   std::optional<Arguments> arguments;
   plugins::Faults faults;
-  int num_processes = 1;  ///< as requested; `plan` has the number that acclaunch itself starts
-  int num_machines = 1;   ///< as requested
-  ProgramLauncher program_launcher = ProgramLauncher::ranks;
-  std::optional<RankSlot> rank_slot;  ///< one launcher per rank: rank slot of this launcher
-  int launcher_rank = 0;              ///< one launcher per rank: rank of this launcher's worker
-  std::vector<int> local_sizes;  ///< workers by machine rank, if the job or hostfile gives them
   std::vector<int> worker_gpus;  ///< GPUs that workers may use, as indices of the driver's devices
 
   /// Returns the name of the mode whose settings apply: `fsdp`, `deepspeed` or `none`.
@@ -53,35 +89,40 @@ struct AccelerateDraft : Draft {
 void read_values(AccelerateDraft& draft);
 /// Reads machines, ranks, address and port from the job manager that started this process, or from
 /// `--hostfile`, and decides whether the machines are started from here.
-void take_job_environment(AccelerateDraft& draft);
+JobRole take_job_environment(AccelerateDraft& draft);
 /// Chooses the training mode.
-void choose_mode(AccelerateDraft& draft);
+Mode choose_mode(AccelerateDraft& draft);
+/// Adds notices for flags and blocks of the file that have no effect in this mode.
+void check_mode(AccelerateDraft& draft, Mode mode);
 /// Counts machines and workers, and decides what starts them.
-void count_workers(AccelerateDraft& draft);
+Workers count_workers(AccelerateDraft& draft, const JobRole& role, Mode mode);
+/// Divides the workers among the machines, and checks that the machines can meet.
+StartedWorkers split_workers(const AccelerateDraft& draft, const JobRole& role,
+                             const Workers& workers);
 /// Chooses CPU or GPUs, and which GPUs the workers see.
-void choose_device(AccelerateDraft& draft);
+void choose_device(AccelerateDraft& draft, const Workers& workers, const StartedWorkers& started);
 /// Assigns cores to the workers.
 void bind_workers(AccelerateDraft& draft);
 /// Reads rendezvous, restart, shutdown and output options.
 void read_rendezvous(AccelerateDraft& draft);
 /// Reads FSDP and DeepSpeed settings and the DeepSpeed JSON file.
-void read_sharding(AccelerateDraft& draft);
+void read_sharding(AccelerateDraft& draft, int num_processes);
 /// Builds the command line.
-void choose_command(AccelerateDraft& draft);
+void choose_command(AccelerateDraft& draft, const Workers& workers);
 /// Compatibility mode: adds the faults at which Accelerate's launcher would stop.
 void check_as_accelerate(AccelerateDraft& draft);
 /// Builds the workers' variables.
-void build_environment(AccelerateDraft& draft);
+void build_environment(AccelerateDraft& draft, const Workers& workers);
 /// Plans the .deepspeed_env file, from which the deepspeed command passes variables to other
 /// machines.
-void plan_deepspeed_environment(AccelerateDraft& draft);
+void plan_deepspeed_environment(AccelerateDraft& draft, const Workers& workers);
 
 /// True if the workers are to run on the CPU by request. In compatibility mode use_cpu applies to
 /// one plain process only.
 bool asked_for_cpu(const AccelerateDraft& draft);
 /// Returns OMP_NUM_THREADS of a worker; 0: keep the parent's value.
-int omp_threads(const AccelerateDraft& draft);
+int omp_threads(const AccelerateDraft& draft, const Workers& workers);
 /// True if OMP_NUM_THREADS is computed as a share of the physical cores.
-bool divides_cores(const AccelerateDraft& draft);
+bool divides_cores(const AccelerateDraft& draft, const Workers& workers);
 
 }  // namespace acc::launcher

@@ -42,7 +42,7 @@ void read_rendezvous(DeepSpeedDraft& draft) {
   } else if (draft.place) {
     rendezvous.port = draft.place->port->value;
   }
-  check_port_is_known(rendezvous, draft.plan.num_machines, draft.given("master_port"_key));
+  check_port_is_known(rendezvous.port, draft.plan.num_machines, draft.given("master_port"_key));
 }
 
 /// Plans only the start of the launchers. Each launcher plans the workers of its machine.
@@ -51,7 +51,10 @@ LaunchPlan plan_start(DeepSpeedDraft&& draft) {
   for (const Host& host : draft.hosts) {
     workers.push_back(static_cast<int>(host.slots.size()));
   }
-  start_on_hosts(draft, {draft.hosts, workers, true}, draft.plan.rendezvous.address);
+  const RendezvousPlan& rendezvous = draft.plan.rendezvous;
+  draft.plan.start =
+      start_on_hosts(draft, {draft.hosts, workers, true}, rendezvous.address,
+                     rendezvous.port_was_given ? std::optional(rendezvous.port) : std::nullopt);
   return finished(std::move(draft));
 }
 

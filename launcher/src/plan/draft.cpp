@@ -75,9 +75,8 @@ void read_node_rank(Draft& draft, int num_machines) {
   }
 }
 
-void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines,
-                         const Sourced<std::string>& given) {
-  if (num_machines > 1 && rendezvous.port == 0) {
+void check_port_is_known(std::uint16_t port, int num_machines, const Sourced<std::string>& given) {
+  if (num_machines > 1 && port == 0) {
     throw Error(Errc::config, given.where + " " + given.value +
                                   " lets machine 0 choose the port, which the other machines "
                                   "cannot know; set a port");

@@ -61,8 +61,7 @@ void read_node_rank(Draft& draft, int num_machines);
 
 /// Throws Error(config) if several machines are to meet at port 0, which lets machine 0 choose a
 /// port that the others cannot know. `given` is the setting of the port.
-void check_port_is_known(const RendezvousPlan& rendezvous, int num_machines,
-                         const Sourced<std::string>& given);
+void check_port_is_known(std::uint16_t port, int num_machines, const Sourced<std::string>& given);
 
 /// Plans the destinations of the workers' output. Adds a notice with the path of log files in a
 /// temporary folder.

@@ -54,18 +54,17 @@ RemoteLaunchPlan::Means means_for_hosts(Draft& draft) {
 
 }  // namespace
 
-void start_on_hosts(Draft& draft, const RemoteHosts& wanted, const std::string& address) {
+RemoteLaunchPlan start_on_hosts(Draft& draft, const RemoteHosts& wanted, const std::string& address,
+                                std::optional<std::uint16_t> port) {
   RemoteLaunchPlan start = start_from_here(draft, means_for_hosts(draft));
   start.run_id = random_run_id();
-  const bool has_port = draft.plan.rendezvous.port_was_given;
-  const std::uint16_t port = has_port ? draft.plan.rendezvous.port : port_of(start.run_id);
   const auto set = [&](const OwnVariable& variable, const std::string& value) {
     start.environment[std::string(variable.name)] = value;
   };
   set(variables::job_id, start.run_id);
   set(variables::num_machines, std::to_string(wanted.hosts.size()));
   set(variables::main_process_ip, address);
-  set(variables::main_process_port, std::to_string(port));
+  set(variables::main_process_port, std::to_string(port.value_or(port_of(start.run_id))));
   if (!wanted.workers.empty()) {
     set(variables::local_processes, joined(wanted.workers));
   }
@@ -76,16 +75,17 @@ void start_on_hosts(Draft& draft, const RemoteHosts& wanted, const std::string& 
     const std::string rank = std::to_string(start.machines.size());
     start.machines.push_back({login_of(host), {{std::string(variables::machine_rank.name), rank}}});
   }
-  draft.plan.start = std::move(start);
+  return start;
 }
 
-void start_by_srun(Draft& draft, int num_machines, const std::vector<int>& workers) {
+RemoteLaunchPlan start_by_srun(const Draft& draft, int num_machines,
+                               const std::vector<int>& workers) {
   RemoteLaunchPlan start = start_from_here(draft, RemoteLaunchPlan::Means::srun);
   start.machines.resize(static_cast<std::size_t>(num_machines));
   if (!workers.empty()) {
     start.environment[std::string(variables::local_processes.name)] = joined(workers);
   }
-  draft.plan.start = std::move(start);
+  return start;
 }
 
 std::vector<Host> read_chosen_slots(const Sourced<std::string>& given) {

@@ -135,7 +135,7 @@ void meet_at_given_address(TorchrunDraft& draft) {
     rendezvous.port_was_given = rendezvous.port_was_given || endpoint_names_port;
   }
   read_node_rank(draft, draft.machines.most);
-  check_port_is_known(rendezvous, draft.machines.most,
+  check_port_is_known(rendezvous.port, draft.machines.most,
                       draft.given(endpoint_names_port ? "rdzv_endpoint"_key : "master_port"_key));
 }
 
@@ -165,7 +165,7 @@ void meet_at_endpoint(TorchrunDraft& draft) {
   rendezvous.address = endpoint.host;
   rendezvous.port = endpoint.port.value_or(kDefaultPort);
   rendezvous.port_was_given = endpoint.port.has_value();
-  check_port_is_known(rendezvous, draft.machines.most, draft.given("rdzv_endpoint"_key));
+  check_port_is_known(rendezvous.port, draft.machines.most, draft.given("rdzv_endpoint"_key));
 }
 
 void read_rendezvous(TorchrunDraft& draft) {
