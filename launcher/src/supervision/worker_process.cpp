@@ -41,7 +41,9 @@ std::vector<std::string> environment_strings(const WorkerSpec& spec) {
   return strings;
 }
 
-pid_t start(const WorkerSpec& spec, process::process_stdio streams,
+/// `streams` is passed by reference because its move constructor closes descriptors that it does
+/// not own (process_io_binding of Boost 1.86 to 1.88 at least).
+pid_t start(const WorkerSpec& spec, process::process_stdio& streams,
             const WorkerSurroundings& surroundings, const ExecError& exec_error) {
   const std::vector<std::string> environment = environment_strings(spec);
   std::vector<const char*> environment_pointers;
@@ -99,7 +101,7 @@ WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const Worker
     nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     streams.in.fd = nothing.get();
   }
-  const pid_t child = start(spec, std::move(streams), surroundings, process_->exec_error);
+  const pid_t child = start(spec, streams, surroundings, process_->exec_error);
   if (child < 0) {
     throw Error(Errc::process,
                 "cannot start a process for rank " + std::to_string(spec.rank) + ": " +
