@@ -86,6 +86,20 @@ TEST_CASE("streams: a job whose reader has gone ends with status 141, with or wi
   }
 }
 
+TEST_CASE(
+    "streams: a job whose reader goes while it waits for other machines ends with status 141") {
+  const JobPlace place;
+  Program job({"/bin/sh", "-c",
+               "{ " ACC_BIN_DIR "/acclaunch --cpu --num_processes 2 --num_machines 2 "
+               "--machine_rank 0 --main_process_ip 127.0.0.1 --main_process_port $PORT "
+               "true 2>&1; echo status=$? >&2; } | head -n 1"},
+              {{"TMPDIR", place.folder()}, {"PORT", place.port()}});
+  CHECK(job.wait() == 0);
+  CHECK(contains(job.out(), "acclaunch: "));
+  CHECK(contains(job.err(), "status=141\n"));
+  CHECK(place.left(job) == "nothing");
+}
+
 TEST_CASE("streams: a stopped job does not wait for a reader that has stopped reading") {
   const JobPlace place;
   Gate reader;

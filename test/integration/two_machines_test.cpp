@@ -1,5 +1,6 @@
 // Two acclaunch processes on one host, which act as two machines.
 #include "acc/base/token.hpp"
+#include "support/gate.hpp"
 #include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/text.hpp"
@@ -106,6 +107,42 @@ TEST_CASE("two machines: after a second stop signal no machine waits for workers
     first.signal(SIGTERM);
     CHECK(machine0.wait() == 128 + SIGTERM);
     CHECK(machine1.wait() == 128 + SIGTERM);
+  }
+}
+
+TEST_CASE("two machines: a stop signal to a machine whose workers have ended") {
+  struct Case {
+    const char* what;
+    int exit_code;  // of the workers of machine 0
+    int status;     // of the job
+    bool kills;     // the stop signal counts as a second request, so it kills
+  };
+  // Workers that are being ended after a failure are killed at once; others may clean up first.
+  for (const Case& each :
+       {Case{"after success", 0, 128 + SIGTERM, false}, Case{"after a failure", 7, 7, true}}) {
+    CAPTURE(each.what);
+    const ReservedPort port;
+    const Flags flags = {"--shutdown_timeout", "1000"};
+    Gate gate;
+    const std::string script =
+        "echo pid=$$ end; read -r line < $GATE; exit " + std::to_string(each.exit_code);
+    const std::string saves = std::string("trap 'echo asked; ") +
+                              (each.kills ? "" : "echo saved; exit 0") +
+                              "' TERM; echo worker-up; while :; do sleep 1000 & wait; done";
+    Program machine0(machine(0, port, script, flags), {{"GATE", gate.path()}});
+    Program machine1(machine(1, port, saves, flags));
+    machine0.wait_for_text(" end", 2);
+    machine1.wait_for_text("worker-up", 2);
+    const Watched workers(machine0.out(), "pid=");
+    gate.open(2);
+    CHECK(workers.all_end());
+    if (each.kills) {
+      machine1.wait_for_text("asked", 2);
+    }
+    machine0.signal(SIGTERM);
+    CHECK(machine0.wait() == each.status);
+    CHECK(machine1.wait() == each.status);
+    CHECK(contains(machine1.out(), "saved\n") == !each.kills);
   }
 }
 
