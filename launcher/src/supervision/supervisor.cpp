@@ -135,15 +135,15 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
     worker.died_at = std::chrono::steady_clock::now();
   }
   worker.told_to_end = worker.told_to_end && !ended_by_itself(worker);
-  if (!end.ok() && state_ == JobState::running) {
+  if (!end.ok() && state_ == AttemptState::running) {
     first_to_fail_ = index;
   }
-  handle(end.ok() ? JobEvent::worker_succeeded : JobEvent::worker_failed);
-  if (state_ == JobState::failing) {
+  handle(end.ok() ? AttemptEvent::worker_succeeded : AttemptEvent::worker_failed);
+  if (state_ == AttemptState::failing) {
     look_for_cause(false);
   }
   if (remaining_ == 0) {
-    handle(JobEvent::all_ended);
+    handle(AttemptEvent::all_ended);
   }
 }
 
@@ -155,7 +155,7 @@ void Supervisor::look_for_cause(bool is_last) {
   }
   if (cause) {
     fail(*cause);
-    handle(JobEvent::cause_is_known);
+    handle(AttemptEvent::cause_is_known);
   }
 }
 
@@ -169,18 +169,19 @@ void Supervisor::fail(std::size_t index) {
 /// sleep. A stuck worker counts as failed, and as the root cause.
 void Supervisor::look_for_stuck() {
   const auto now = std::chrono::steady_clock::now();
-  for (std::size_t index = 0; index < processes_.size() && state_ == JobState::running; ++index) {
+  for (std::size_t index = 0; index < processes_.size() && state_ == AttemptState::running;
+       ++index) {
     WorkerRecord& worker = outcome_.workers[index];
     if (!worker.end && stuck_watch_.is_stuck(worker.pid, now)) {
       worker.stuck = describe_state(worker.pid);
       worker.ended_at = std::chrono::system_clock::now();
       worker.died_at = now;
-      handle(JobEvent::worker_failed);
+      handle(AttemptEvent::worker_failed);
       fail(index);
-      handle(JobEvent::cause_is_known);
+      handle(AttemptEvent::cause_is_known);
     }
   }
-  if (state_ == JobState::running) {
+  if (state_ == AttemptState::running) {
     next_look_.expires_after(std::min(options_.stuck_timeout / 4, kLongestPause));
     next_look_.async_wait([this](const boost::system::error_code& error) {
       if (!error) {
@@ -255,26 +256,26 @@ void Supervisor::follow_leader() {
 }
 
 void Supervisor::stop(PassedSignal signal) {
-  if (state_ == JobState::running || state_ == JobState::failing) {
+  if (state_ == AttemptState::running || state_ == AttemptState::failing) {
     signal_for_stop_ = signal;
   }
-  handle(JobEvent::stop_signal);
+  handle(AttemptEvent::stop_signal);
 }
 
 void Supervisor::on_peer_failure() {
-  handle(JobEvent::peer_failed);
+  handle(AttemptEvent::peer_failed);
 }
 
-void Supervisor::handle(JobEvent event) {
-  const JobStep step = job_step(state_, event);
+void Supervisor::handle(AttemptEvent event) {
+  const AttemptStep step = attempt_step(state_, event);
   state_ = step.next;
   switch (step.action) {
-    case JobAction::none: break;
-    case JobAction::find_cause: start_clock(options_.cause_timeout); break;
-    case JobAction::stop: stop_workers(); break;
-    case JobAction::kill: kill_workers(); break;
-    case JobAction::give_up: give_up(); [[fallthrough]];
-    case JobAction::finish:
+    case AttemptAction::none: break;
+    case AttemptAction::find_cause: start_clock(options_.cause_timeout); break;
+    case AttemptAction::stop: stop_workers(); break;
+    case AttemptAction::kill: kill_workers(); break;
+    case AttemptAction::give_up: give_up(); [[fallthrough]];
+    case AttemptAction::finish:
       clock_.cancel();
       next_look_.cancel();
       ended_.open();
@@ -319,7 +320,7 @@ void Supervisor::stop_workers() {
   signal_running({SIGCONT});  // a stopped worker would not handle the signal
   start_clock(options_.shutdown_timeout);
   if (remaining_ == 0) {
-    handle(JobEvent::all_ended);
+    handle(AttemptEvent::all_ended);
   }
 }
 
@@ -336,10 +337,10 @@ void Supervisor::start_clock(std::chrono::milliseconds limit) {
     if (error || clock_.expiry() > std::chrono::steady_clock::now()) {
       return;  // cancelled, or restarted after this handler was queued
     }
-    if (state_ == JobState::failing) {
+    if (state_ == AttemptState::failing) {
       look_for_cause(true);
     } else {
-      handle(JobEvent::time_is_over);
+      handle(AttemptEvent::time_is_over);
     }
   });
 }

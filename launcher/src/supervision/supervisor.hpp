@@ -30,9 +30,10 @@ struct AttemptOutcome {
   std::vector<std::string> left_behind;  ///< "pid 17 (name), in uninterruptible sleep (where)"
 };
 
-/// Starts and supervises the workers of one machine, following the state machine of `job_step`. It
-/// runs in the event loop's thread, and only there: the kernel kills the workers if the thread that
-/// forked them dies (PR_SET_PDEATHSIG). Event-driven, except that `stuck_timeout` needs polling.
+/// Starts and supervises the workers of one machine, following the state machine of `attempt_step`.
+/// It runs in the event loop's thread, and only there: the kernel kills the workers if the thread
+/// that forked them dies (PR_SET_PDEATHSIG). Event-driven, except that `stuck_timeout` needs
+/// polling.
 ///
 /// Life cycle: construct, `run` once, destroy. A restarted job uses a new Supervisor per attempt.
 class Supervisor {
@@ -97,7 +98,7 @@ class Supervisor {
   void end_stragglers();
   void give_up();
   void tell_running() const;
-  void handle(JobEvent event);
+  void handle(AttemptEvent event);
   void tell_to_end(int signal);
   void signal_running(PassedSignal signal);
   void follow_leader();
@@ -109,7 +110,7 @@ class Supervisor {
   boost::asio::any_io_executor executor_;
   OutputMux& output_;
   Options options_;
-  JobState state_ = JobState::running;
+  AttemptState state_ = AttemptState::running;
   std::vector<WorkerProcess> processes_;
   AttemptOutcome outcome_;
   std::size_t remaining_ = 0;

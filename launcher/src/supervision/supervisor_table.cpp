@@ -5,18 +5,18 @@
 namespace acc::launcher {
 namespace {
 
-using enum JobAction;
-constexpr JobState R = JobState::running;
-constexpr JobState F = JobState::failing;
-constexpr JobState S = JobState::stopping;
-constexpr JobState K = JobState::killing;
-constexpr JobState E = JobState::ended;
+using enum AttemptAction;
+constexpr AttemptState R = AttemptState::running;
+constexpr AttemptState F = AttemptState::failing;
+constexpr AttemptState S = AttemptState::stopping;
+constexpr AttemptState K = AttemptState::killing;
+constexpr AttemptState E = AttemptState::ended;
 
 // Two entries need a reason. A stop signal in the state `stopping` kills: the user pressed Ctrl-C
 // again and does not want to wait. all_ended in the state `failing` does nothing: the root cause
 // may be a worker of another machine, whose report must be received first.
 // clang-format off
-constexpr std::array<std::array<JobStep, kJobEvents>, kJobStates> kTable = {{
+constexpr std::array<std::array<AttemptStep, kAttemptEvents>, kAttemptStates> kTable = {{
     //            succeeded  failed           cause_is_known all_ended    stop_signal  peer_failed  time_is_over
     /* running */ {{{R, none}, {F, find_cause}, {R, none}, {E, finish}, {S, stop}, {S, stop}, {R, none}}},
     /* failing */ {{{F, none}, {F, none},       {S, stop}, {F, none},   {S, stop}, {S, stop}, {S, stop}}},
@@ -28,7 +28,7 @@ constexpr std::array<std::array<JobStep, kJobEvents>, kJobStates> kTable = {{
 
 }  // namespace
 
-JobStep job_step(JobState state, JobEvent event) noexcept {
+AttemptStep attempt_step(AttemptState state, AttemptEvent event) noexcept {
   return kTable[static_cast<std::size_t>(state)][static_cast<std::size_t>(event)];
 }
 

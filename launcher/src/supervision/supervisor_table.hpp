@@ -5,8 +5,8 @@
 
 namespace acc::launcher {
 
-/// State of the job on this machine.
-enum class JobState : std::uint8_t {
+/// State of an attempt on this machine: of the workers that one Supervisor watches.
+enum class AttemptState : std::uint8_t {
   running,   ///< no worker failed, and no stop was requested
   failing,   ///< a worker failed; waits for the root cause, at most `cause_timeout`
   stopping,  ///< the workers got SIGTERM or the user's signal; the shutdown timeout runs
@@ -14,7 +14,7 @@ enum class JobState : std::uint8_t {
   ended,     ///< all workers ended, or the remaining ones cannot be killed
 };
 
-enum class JobEvent : std::uint8_t {
+enum class AttemptEvent : std::uint8_t {
   worker_succeeded,
   worker_failed,   ///< a worker ended with an error, or is stuck
   cause_is_known,  ///< the root cause of the failure was found
@@ -24,7 +24,7 @@ enum class JobEvent : std::uint8_t {
   time_is_over,    ///< the time limit of the current state has passed
 };
 
-enum class JobAction : std::uint8_t {
+enum class AttemptAction : std::uint8_t {
   none,
   find_cause,  ///< start `cause_timeout`
   stop,        ///< signal the remaining workers, start the shutdown timeout
@@ -33,17 +33,17 @@ enum class JobAction : std::uint8_t {
   give_up      ///< complete `Supervisor::run` although some workers cannot be killed
 };
 
-inline constexpr std::size_t kJobStates = 5;
-inline constexpr std::size_t kJobEvents = 7;
+inline constexpr std::size_t kAttemptStates = 5;
+inline constexpr std::size_t kAttemptEvents = 7;
 
-struct JobStep {
-  JobState next;
-  JobAction action;
-  bool operator==(const JobStep&) const = default;
+struct AttemptStep {
+  AttemptState next;
+  AttemptAction action;
+  bool operator==(const AttemptStep&) const = default;
 };
 
 /// Returns the next state and the action for `event` in `state`. A pure function: the complete
 /// supervision policy, without I/O.
-JobStep job_step(JobState state, JobEvent event) noexcept;
+AttemptStep attempt_step(AttemptState state, AttemptEvent event) noexcept;
 
 }  // namespace acc::launcher

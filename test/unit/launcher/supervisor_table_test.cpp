@@ -5,24 +5,25 @@
 #include <vector>
 
 using namespace acc::launcher;
-using enum JobAction;
+using enum AttemptAction;
 
 namespace {
 
-constexpr JobState kStates[] = {JobState::running, JobState::failing, JobState::stopping,
-                                JobState::killing, JobState::ended};
-constexpr JobEvent kEvents[] = {JobEvent::worker_succeeded, JobEvent::worker_failed,
-                                JobEvent::cause_is_known,   JobEvent::all_ended,
-                                JobEvent::stop_signal,      JobEvent::peer_failed,
-                                JobEvent::time_is_over};
+constexpr AttemptState kStates[] = {AttemptState::running, AttemptState::failing,
+                                    AttemptState::stopping, AttemptState::killing,
+                                    AttemptState::ended};
+constexpr AttemptEvent kEvents[] = {AttemptEvent::worker_succeeded, AttemptEvent::worker_failed,
+                                    AttemptEvent::cause_is_known,   AttemptEvent::all_ended,
+                                    AttemptEvent::stop_signal,      AttemptEvent::peer_failed,
+                                    AttemptEvent::time_is_over};
 
 struct Run {
-  JobState state = JobState::running;
-  std::vector<JobAction> actions;
+  AttemptState state = AttemptState::running;
+  std::vector<AttemptAction> actions;
 
-  explicit Run(std::initializer_list<JobEvent> events) {
-    for (const JobEvent event : events) {
-      const JobStep step = job_step(state, event);
+  explicit Run(std::initializer_list<AttemptEvent> events) {
+    for (const AttemptEvent event : events) {
+      const AttemptStep step = attempt_step(state, event);
       state = step.next;
       if (step.action != none) {
         actions.push_back(step.action);
@@ -31,75 +32,75 @@ struct Run {
   }
 };
 
-using Actions = std::vector<JobAction>;
+using Actions = std::vector<AttemptAction>;
 
 }  // namespace
 
-TEST_CASE("job table: the transition of each state and event") {
-  using enum JobState;
-  const JobStep expected[kJobStates][kJobEvents] = {{{running, none},
-                                                     {failing, find_cause},
-                                                     {running, none},
-                                                     {ended, finish},
-                                                     {stopping, stop},
-                                                     {stopping, stop},
-                                                     {running, none}},
-                                                    {{failing, none},
-                                                     {failing, none},
-                                                     {stopping, stop},
-                                                     {failing, none},
-                                                     {stopping, stop},
-                                                     {stopping, stop},
-                                                     {stopping, stop}},
-                                                    {{stopping, none},
-                                                     {stopping, none},
-                                                     {stopping, none},
-                                                     {ended, finish},
-                                                     {killing, kill},
-                                                     {stopping, none},
-                                                     {killing, kill}},
-                                                    {{killing, none},
-                                                     {killing, none},
-                                                     {killing, none},
-                                                     {ended, finish},
-                                                     {killing, none},
-                                                     {killing, none},
-                                                     {ended, give_up}},
-                                                    {{ended, none},
-                                                     {ended, none},
-                                                     {ended, none},
-                                                     {ended, none},
-                                                     {ended, none},
-                                                     {ended, none},
-                                                     {ended, none}}};
-  for (const JobState state : kStates) {
-    for (const JobEvent event : kEvents) {
+TEST_CASE("attempt table: the transition of each state and event") {
+  using enum AttemptState;
+  const AttemptStep expected[kAttemptStates][kAttemptEvents] = {{{running, none},
+                                                                 {failing, find_cause},
+                                                                 {running, none},
+                                                                 {ended, finish},
+                                                                 {stopping, stop},
+                                                                 {stopping, stop},
+                                                                 {running, none}},
+                                                                {{failing, none},
+                                                                 {failing, none},
+                                                                 {stopping, stop},
+                                                                 {failing, none},
+                                                                 {stopping, stop},
+                                                                 {stopping, stop},
+                                                                 {stopping, stop}},
+                                                                {{stopping, none},
+                                                                 {stopping, none},
+                                                                 {stopping, none},
+                                                                 {ended, finish},
+                                                                 {killing, kill},
+                                                                 {stopping, none},
+                                                                 {killing, kill}},
+                                                                {{killing, none},
+                                                                 {killing, none},
+                                                                 {killing, none},
+                                                                 {ended, finish},
+                                                                 {killing, none},
+                                                                 {killing, none},
+                                                                 {ended, give_up}},
+                                                                {{ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none}}};
+  for (const AttemptState state : kStates) {
+    for (const AttemptEvent event : kEvents) {
       CAPTURE(static_cast<int>(state));
       CAPTURE(static_cast<int>(event));
-      CHECK(job_step(state, event) ==
+      CHECK(attempt_step(state, event) ==
             expected[static_cast<std::size_t>(state)][static_cast<std::size_t>(event)]);
     }
   }
 }
 
-TEST_CASE("job table: invariants of all transitions") {
-  for (const JobState state : kStates) {
-    for (const JobEvent event : kEvents) {
-      const JobStep step = job_step(state, event);
+TEST_CASE("attempt table: invariants of all transitions") {
+  for (const AttemptState state : kStates) {
+    for (const AttemptEvent event : kEvents) {
+      const AttemptStep step = attempt_step(state, event);
       CHECK(step.next >= state);  // states only advance
-      CHECK((step.next == JobState::ended && state != JobState::ended) ==
+      CHECK((step.next == AttemptState::ended && state != AttemptState::ended) ==
             (step.action == finish || step.action == give_up));
-      if (state == JobState::failing) {  // the cause may be on another machine
-        CHECK(job_step(state, JobEvent::all_ended).next == state);
-      } else if (state != JobState::ended) {
-        CHECK(job_step(state, JobEvent::all_ended).next == JobState::ended);
+      if (state == AttemptState::failing) {  // the cause may be on another machine
+        CHECK(attempt_step(state, AttemptEvent::all_ended).next == state);
+      } else if (state != AttemptState::ended) {
+        CHECK(attempt_step(state, AttemptEvent::all_ended).next == AttemptState::ended);
       }
     }
   }
 }
 
-TEST_CASE("job table: actions of complete runs") {
-  using enum JobEvent;
+TEST_CASE("attempt table: actions of complete runs") {
+  using enum AttemptEvent;
   CHECK(Run{worker_succeeded, worker_succeeded, all_ended}.actions == Actions{finish});
   CHECK(Run{worker_succeeded, worker_failed, worker_failed, cause_is_known, all_ended}.actions ==
         Actions{find_cause, stop, finish});
