@@ -34,44 +34,40 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
       host_(host_name()),
       alone_(plan.local_world_size == 1 &&
              (plan.num_machines == 1 || plan.identity == Identity::none)),
-      leftovers_(std::move(guard.leftovers)),
-      alive_(io_, guard.alive.release()),
       job_control_(guard.job_control),
-      signals_(io_.get_executor(), [this](PassedSignal signal) { on_signal(signal); }),
-      output_(io_.get_executor(), output_options(guard.process_group)),
+      runner_(std::move(guard), output_options(),
+              {.on_signal = [this](PassedSignal signal) { on_signal(signal); },
+               .before_exit = [this] { return end_without_guard(); }}),
       logs_(plan.output, first_local_rank(plan),
             plan.identity == Identity::none ? 0 : plan.local_world_size),
-      rounds_(make_rounds(io_, plan, host_,
+      rounds_(make_rounds(runner_.io(), plan, host_,
                           {.on_end = [this](const AttemptEnd& end) { on_attempt_end(end); },
                            .on_force_stop = [this] { on_force_stop(); },
                            .say = [this](const std::string& line) { announce(line); }})),
-      time_limit_(io_),
-      pause_(io_),
-      pauses_(plan.restart_backoff),
-      explanation_(io_),
-      end_spreads_(io_) {}
+      time_limit_(runner_.io()),
+      pause_(runner_.io()),
+      pauses_(plan.restart_backoff) {}
 
 int Job::run() {
-  asio::co_spawn(io_, watch_guard(), asio::detached);
   listen_to_starter();
-  asio::co_spawn(io_, work(), [this](const std::exception_ptr& error) {
-    fault_ = error ? error : fault_;
+  asio::co_spawn(runner_.io(), work(), [this](const std::exception_ptr& error) {
+    if (error) {
+      runner_.fail(error);
+    }
     close();
   });
-  io_.run();  // returns when the other machines have also received their last answers
-  if (gave_up_ || stop_) {
+  runner_.io().run();  // returns when the other machines have also received their last answers
+  if (gave_up() || stop_) {
     leave_at_once();
   }
-  if (fault_) {
-    std::rethrow_exception(fault_);
-  }
+  runner_.rethrow_fault();
   return exit_status();
 }
 
 /// Exits without running destructors. They would wait for workers that cannot be killed, and for
 /// the thread of a DNS lookup in progress.
 void Job::leave_at_once() {
-  output_.hide_status();
+  runner_.output().hide_status();
   logs_.remove();
   constexpr int kInterrupted = 128 + SIGINT;
   if (stop_ && stop_->exit_status == kInterrupted && status_ == kInterrupted) {
@@ -84,7 +80,7 @@ asio::awaitable<void> Job::work() {
   for (const std::string& notice : plan_.notices) {
     announce(notice);
   }
-  leftovers_.add_folder(logs_.scratch());
+  runner_.leftovers().add_folder(logs_.scratch());
   try {
     logs_.open_attempt(0);  // before joining: a machine that cannot start must not delay the others
     const bool begins = co_await join_round();
@@ -94,16 +90,17 @@ asio::awaitable<void> Job::work() {
       }
       co_await run_attempts();
     }
+    advance(JobEvent::finish);
   } catch (const std::exception& error) {
-    fault_ = std::current_exception();
+    runner_.fail(std::current_exception());
     on_fault(error);
   }
   time_limit_.cancel();
-  if (fault_ && round_) {
+  if (runner_.has_failed() && round_) {
     co_await part_from_machines();
   }
   co_await flush_output();
-  if (gave_up_) {
+  if (gave_up()) {
     leave_at_once();
   }
   co_await rounds_->part();
@@ -112,29 +109,32 @@ asio::awaitable<void> Job::work() {
 /// Waits until all output has been written. After a stop request it waits for the reader of the
 /// output at most as long as for a worker.
 asio::awaitable<void> Job::flush_output() {
-  asio::steady_timer patience(io_, plan_.shutdown_timeout);
+  asio::steady_timer patience(runner_.io(), plan_.shutdown_timeout);
   if (stop_) {
     patience.async_wait([this](const boost::system::error_code& error) {
       if (!error) {
-        io_.stop();
+        runner_.io().stop();
       }
     });
   }
-  co_await output_.flushed();
+  co_await runner_.output().flushed();
 }
 
 /// Joins the next round. False if the job ended before a round with this machine was formed.
 asio::awaitable<bool> Job::join_round() {
-  phase_ = Phase::joining;
+  advance(JobEvent::join);
   round_ = co_await rounds_->next();
-  phase_ = Phase::idle;
+  if (state_ == JobState::leaving) {  // `leave_while_joining` sends its message and ends the loop
+    asio::steady_timer until_then(runner_.io(), std::chrono::steady_clock::time_point::max());
+    co_await until_then.async_wait(asio::use_awaitable);
+  }
   co_return round_.has_value();
 }
 
 /// Gives up this machine's place in the round that is being formed, then ends the event loop.
 asio::awaitable<void> Job::leave_while_joining() {
   co_await rounds_->leave();
-  io_.stop();
+  runner_.io().stop();
 }
 
 /// Leaves the job after an internal fault, so that the other machines do not wait for this
@@ -155,60 +155,55 @@ asio::awaitable<void> Job::run_attempts() {
 /// Runs one attempt and publishes its report. True if another attempt follows.
 asio::awaitable<bool> Job::run_attempt() {
   const AttemptOutcome outcome = co_await run_workers();
-  gave_up_ = outcome.gave_up;
+  attempt_->gave_up = outcome.gave_up;
   for (const std::string& process : outcome.left_behind) {
     say("cannot be killed: " + process);
   }
-  phase_ = Phase::settling;
-  output_.drain();
+  advance(JobEvent::workers_ended);
+  runner_.output().drain();
   const RoundResult round_result = co_await settle(outcome);
   tell_starter_of_lost(round_result);
   const JobReport report = report_of(round_result);
   status_ = report.exit_status;
   publish(report, round_result);
-  bool again = round_result.next == RoundResult::Next::next_round && !gave_up_;
-  if (again) {
-    again = co_await go_on(report);
+  if (gave_up() || round_result.next == RoundResult::Next::finished) {
+    co_return false;
   }
-  phase_ = Phase::idle;
-  co_return again;
+  co_return co_await go_on(report);
 }
 
 /// Starts the workers and waits until all of them have ended.
 asio::awaitable<AttemptOutcome> Job::run_workers() {
-  attempt_started_at_ = std::chrono::steady_clock::now();
-  learned_at_ = attempt_started_at_;
-  kernel_.emplace();
-  if (rounds_->known_end()) {
-    co_return AttemptOutcome{};  // another machine has ended the attempt already
+  attempt_.emplace(runner_.io());
+  if (const auto& end = rounds_->known_end()) {  // another machine has ended the attempt already
+    advance(JobEvent::workers_ended);
+    advance(event_of(*end));
+    co_return AttemptOutcome{};
   }
   Supervisor::Options options;
   options.shutdown_timeout = plan_.shutdown_timeout;
   options.stuck_timeout = plan_.stuck_timeout;
-  options.surroundings.cgroup = &leftovers_.cgroup();
-  options.surroundings.descriptors = descriptors_.original();
+  options.surroundings = runner_.surroundings();
   options.other_descriptors = rounds_->num_clients(*round_);
   options.on_running = [this](int running) { show_status(running); };
-  interim_.clear();
   options.find_cause = [this](const auto& workers, bool is_last) {
     return find_cause(workers, is_last);
   };
   options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
   options.job_control = &job_control_;
-  options.before_stop = [this] { output_.hide_status(); };
-  supervisor_.emplace(io_.get_executor(), output_, std::move(options));
-  phase_ = Phase::running;
+  options.before_stop = [this] { runner_.output().hide_status(); };
+  attempt_->supervisor.emplace(runner_.io().get_executor(), runner_.output(), std::move(options));
+  advance(JobEvent::workers_start);
   logs_.keep();
-  AttemptOutcome outcome = co_await supervisor_->run(worker_specs());
+  AttemptOutcome outcome = co_await attempt_->supervisor->run(worker_specs());
   co_await first_failure_is_explained();
   co_return outcome;
 }
 
-OutputMux::Options Job::output_options(pid_t process_group) {
+OutputMux::Options Job::output_options() {
   OutputMux::Options options;
   options.folds_lines = plan_.output.folds_lines;
   options.status_line = plan_.output.status_line;
-  options.foreground_group = process_group;
   // A program with Identity::none writes to the launcher's own streams and gets EPIPE itself.
   if (plan_.identity != Identity::none || plan_.is_controlled) {
     options.on_lost = [this](const Lost& lost) { on_lost(lost); };
@@ -217,7 +212,8 @@ OutputMux::Options Job::output_options(pid_t process_group) {
 }
 
 void Job::show_status(int running) {
-  output_.set_status({running, plan_.local_world_size, round_->restart_count, started_at_});
+  runner_.output().set_status(
+      {running, plan_.local_world_size, round_->restart_count, started_at_});
 }
 
 std::vector<WorkerSpec> Job::worker_specs() const {
@@ -265,11 +261,11 @@ AttemptEvidence Job::evidence() const {
           .machine_rank = round_->machine_rank,
           .host = host_,
           .working_directory = plan_.working_directory,
-          .learned_at = learned_at_,
-          .started_at = attempt_started_at_,
+          .learned_at = attempt_->learned_at,
+          .started_at = attempt_->started_at,
           .logs = logs_,
-          .output = output_,
-          .kernel = *kernel_};
+          .output = runner_.output(),
+          .kernel = attempt_->kernel};
 }
 
 /// Tells the acclaunch that started this one which machines are lost. It would otherwise wait for
@@ -313,7 +309,7 @@ JobReport Job::report_of(const RoundResult& round_result) {
 /// Prints the report and writes its files: report.json in the log folder and, after the last
 /// attempt, the file that TORCHELASTIC_ERROR_FILE names, as torchrun does.
 void Job::publish(JobReport report, const RoundResult& round_result) {
-  if (gave_up_) {
+  if (gave_up()) {
     say("some processes could not be killed and are still running");
   }
   if (!report.first_failure && report.reason.empty()) {
@@ -324,7 +320,7 @@ void Job::publish(JobReport report, const RoundResult& round_result) {
   const bool is_explained =
       plan_.explains_failure && report.first_failure && report.exit_status == 1;
   if (!is_explained && prints_report(plan_, round_->machine_rank, round_result)) {
-    output_.write_stderr(format_report(report));
+    runner_.output().write_stderr(format_report(report));
   }
   if (!report.report_file.empty()) {
     leave_file(report.report_file, report_json(report));
@@ -348,16 +344,18 @@ void Job::leave_file(const std::string& path, const std::string& text) {
 
 /// Joins the next round, after a pause if workers failed. False if the job ends instead.
 asio::awaitable<bool> Job::go_on(const JobReport& report) {
-  if (!stop_ && report.restarts_after) {
+  if (report.restarts_after) {
+    advance(JobEvent::pause);
+  }
+  if (state_ == JobState::pausing) {
     pause_.expires_after(*report.restarts_after);
     co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
   }
-  if (stop_) {
+  if (state_ == JobState::withdrawing) {
     status_ = stop_->exit_status;
     co_await rounds_->leave();
     co_return false;
   }
-  stopping_ = false;
   const Round before = *round_;
   const bool begins = co_await join_round();
   if (!begins) {
@@ -388,14 +386,13 @@ void Job::say_who_is_here() {
 
 void Job::announce(const std::string& line) {
   if (const auto head = job_line_head(plan_, round_, host_)) {
-    output_.write_stderr(printable(*head + line) + "\n");
+    runner_.output().write_stderr(printable(*head + line) + "\n");
   }
 }
 
 void Job::close() {
   rounds_->close();
-  signals_.close();
-  alive_.close();
+  runner_.close();
   if (control_) {
     control_->close();
   }

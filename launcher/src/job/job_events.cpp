@@ -41,47 +41,49 @@ bool may_be_everybodys_signal(const LaunchPlan& plan, const WorkerRecord& worker
 
 }  // namespace
 
-// The guardian and the keeper are the processes above this one. They hold the other end of this
-// pipe, which becomes readable when they die.
-asio::awaitable<void> Job::watch_guard() {
-  co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
-                             asio::as_tuple(asio::use_awaitable));
-  if (!alive_.is_open()) {
-    co_return;  // the job is over
-  }
-  asio::co_spawn(io_, rounds_->leave(), asio::detached);
+/// Moves to the next state. Returns the action, which the caller performs.
+JobAction Job::advance(JobEvent event) {
+  const JobStep step = job_step(state_, event);
+  state_ = step.next;
+  return step.action;
+}
+
+/// Ends the job after the guardian or the keeper was killed.
+asio::awaitable<void> Job::end_without_guard() {
+  asio::co_spawn(runner_.io(), rounds_->leave(), asio::detached);
   say("the guardian or keeper process of this job was killed: ending the workers");
-  if (phase_ == Phase::running) {  // so that their deaths do not count as failures
-    supervisor_->stop({SIGKILL});
+  if (advance(JobEvent::kill_order) == JobAction::kill) {  // so that deaths are no failures
+    attempt_->supervisor->stop({SIGKILL});
   }
-  end_descendants(&leftovers_.cgroup());
+  end_descendants(&runner_.leftovers().cgroup());
   if (plan_.num_machines > 1) {  // time to send the message of `leave`
-    asio::steady_timer moment(io_, std::chrono::milliseconds(500));
+    asio::steady_timer moment(runner_.io(), std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
   }
-  leftovers_.clean_up();  // work() may have started workers meanwhile
   logs_.remove();
-  ::_exit(128 + SIGKILL);
 }
 
 void Job::on_signal(PassedSignal passed, bool is_said) {
   const int signal = passed.number;
   if (signal == SIGTSTP) {
-    output_.hide_status();  // the shell prints its prompt next
+    runner_.output().hide_status();  // the shell prints its prompt next
   }
   if (passed.from_terminal && (signal == SIGINT || signal == SIGQUIT)) {
     // A single worker in the terminal's foreground group gets the signal too, and may handle it. If
     // it dies of it, on_first_failure stops the job.
-    const bool is_leaders = phase_ == Phase::running && alone_ && supervisor_->is_led_alone();
-    if (is_leaders || std::exchange(expects_interrupt_, false)) {
+    const bool is_leaders = has_workers(state_) && alone_ && attempt_->supervisor->is_led_alone();
+    if (is_leaders || (stop_ && std::exchange(stop_->signal_follows, false))) {
       return;
     }
   }
   if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
-    const bool forces = !plan_.manager.signals_everybody;
-    stop({128 + signal, passed, "stopped by " + signal_name(signal), forces, Cause::stop, is_said});
-  } else if (phase_ == Phase::running && (signal == SIGCHLD || !is_own_signal(signal))) {
-    supervisor_->on_signal(passed);
+    stop(plan_.manager.signals_everybody ? JobEvent::stop_request : JobEvent::forcing_request,
+         {.exit_status = 128 + signal,
+          .signal = passed,
+          .reason = "stopped by " + signal_name(signal),
+          .is_said = is_said});
+  } else if (has_workers(state_) && (signal == SIGCHLD || !is_own_signal(signal))) {
+    attempt_->supervisor->on_signal(passed);
   }
 }
 
@@ -93,27 +95,26 @@ void Job::stop_in_time() {
   time_limit_.expires_after(plan_.time_limit);
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
-      stop({kTimedOut,
-            {SIGTERM},
-            "the time limit of " + std::to_string(plan_.time_limit.count()) +
-                " s (--timeout) is exceeded",
-            false,
-            Cause::other});
+      stop(JobEvent::stop_request,
+           {.exit_status = kTimedOut,
+            .signal = {SIGTERM},
+            .reason = "the time limit of " + std::to_string(plan_.time_limit.count()) +
+                      " s (--timeout) is exceeded",
+            .cause = Cause::other});
     }
   });
 }
 
 // The first request ends the workers with its signal and, after the shutdown timeout, with SIGKILL.
-// A second request that may force the stop kills them at once, on all machines. A request while
-// workers are already being ended after a failure counts as the second one.
-void Job::stop(const StopRequest& request) {
-  if (stop_ && !request.forces) {
+// A second request that may force the stop kills them at once, on all machines.
+void Job::stop(JobEvent event, const StopRequest& request) {
+  const JobAction action = advance(event);
+  if (action == JobAction::none) {
     return;
   }
   const bool explains = forget_unexplained();
-  const bool forces = request.forces && (stop_ || ends_by_a_fault());
   stop_ = stop_ ? stop_ : request;
-  if (forces) {
+  if (action == JobAction::kill || action == JobAction::hurry) {
     rounds_->force_stop();
   }
   const auto tell = [&](const std::string& what) {
@@ -123,19 +124,32 @@ void Job::stop(const StopRequest& request) {
   };
   rounds_->end(
       {.exit_status = request.exit_status, .cause = request.cause, .reason = request.reason});
-  if (phase_ != Phase::running) {
-    stop_outside_of_attempt(request, forces);
-  } else if (!std::exchange(stopping_, true)) {
-    tell(": ending the workers");
-    if (!explains) {  // otherwise the signal itself has reached them already
-      stop_workers_when_known(request.signal);
-    }
-  } else if (forces) {
-    tell(" while ending: killing the workers");
-    stop_workers();
-    supervisor_->stop(request.signal);
-  } else {
-    tell(" while ending");
+  switch (action) {
+    case JobAction::end:
+      tell(": ending the workers");
+      if (!explains) {  // otherwise the signal itself has reached them already
+        stop_workers_when_known(request.signal);
+      }
+      break;
+    case JobAction::note: tell(" while ending"); break;
+    case JobAction::kill:
+      tell(" while ending: killing the workers");
+      stop_workers();
+      attempt_->supervisor->stop(request.signal);
+      break;
+    case JobAction::hurry: rounds_->hurry(); [[fallthrough]];
+    case JobAction::withdraw: pause_.cancel(); break;
+    case JobAction::leave:
+      status_ = request.exit_status;
+      asio::co_spawn(runner_.io(), leave_while_joining(), asio::detached);
+      break;
+    case JobAction::quit:
+      status_ = request.exit_status;
+      runner_.io().stop();
+      break;
+    case JobAction::none:
+    case JobAction::announce:
+    case JobAction::follow: break;
   }
 }
 
@@ -143,13 +157,13 @@ void Job::stop(const StopRequest& request) {
 /// those machines fail when their peers here die; if the end is known by then, that is no failure.
 void Job::stop_workers_when_known(PassedSignal signal) {
   constexpr std::chrono::milliseconds kLimit{200};
-  signal_to_workers_ = signal;
+  attempt_->signal_to_workers = signal;
   if (round_->num_machines() == 1) {
     stop_workers();
     return;
   }
-  end_spreads_.expires_after(kLimit);
-  end_spreads_.async_wait([this](const boost::system::error_code& error) {
+  attempt_->end_spreads.expires_after(kLimit);
+  attempt_->end_spreads.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
       stop_workers();
     }
@@ -158,43 +172,17 @@ void Job::stop_workers_when_known(PassedSignal signal) {
 
 /// Sends the pending signal of `stop_workers_when_known`, if there is one.
 void Job::stop_workers() {
-  end_spreads_.cancel();
-  const auto signal = std::exchange(signal_to_workers_, std::nullopt);
-  if (signal && phase_ == Phase::running) {
-    supervisor_->stop(*signal);
+  attempt_->end_spreads.cancel();
+  const auto signal = std::exchange(attempt_->signal_to_workers, std::nullopt);
+  if (signal && has_workers(state_)) {
+    attempt_->supervisor->stop(*signal);
   }
-}
-
-/// True if the workers are being ended because of a fault. If they are ended because of a stop
-/// request on another machine, a request here is still the first one: a job manager or user stops
-/// all machines at the same time.
-bool Job::ends_by_a_fault() const {
-  const std::optional<AttemptEnd>& end = rounds_->known_end();
-  return stopping_ && !(end && (end->cause == Cause::stop || end->cause == Cause::membership));
-}
-
-/// Handles a stop request while no workers run: leaves the round that is being formed, or shortens
-/// the exchange of reports.
-void Job::stop_outside_of_attempt(const StopRequest& request, bool forces) {
-  switch (phase_) {
-    case Phase::joining: asio::co_spawn(io_, leave_while_joining(), asio::detached); break;
-    case Phase::settling:
-      if (forces) {
-        rounds_->hurry();
-      }
-      stopping_ = true;
-      pause_.cancel();
-      return;
-    default: io_.stop(); break;
-  }
-  phase_ = Phase::idle;
-  status_ = request.exit_status;
 }
 
 /// True if the worker was killed by Ctrl-C or Ctrl-\. A worker in the terminal's foreground process
 /// group gets these signals from the kernel, not from the launcher.
 bool Job::was_ended_by_terminal(const WorkerRecord& worker) const {
-  return supervisor_->is_leader(worker) && worker.end &&
+  return attempt_->supervisor->is_leader(worker) && worker.end &&
          worker.end->kind == ProcessEnd::Kind::killed &&
          (worker.end->value == SIGINT || worker.end->value == SIGQUIT);
 }
@@ -203,33 +191,36 @@ bool Job::was_ended_by_terminal(const WorkerRecord& worker) const {
 /// the end of a worker its report is made only once. `is_last`: the time to wait for evidence is
 /// over, so the most likely worker is returned.
 std::optional<std::size_t> Job::find_cause(const std::vector<WorkerRecord>& workers, bool is_last) {
-  interim_.resize(workers.size());
+  std::vector<WorkerReport>& interim = attempt_->interim;
+  interim.resize(workers.size());
   for (std::size_t i = 0; i < workers.size(); ++i) {
-    if (!interim_[i].end) {
+    if (!interim[i].end) {
       if (workers[i].end) {
-        output_.catch_up(workers[i].rank);
+        runner_.output().catch_up(workers[i].rank);
       }
-      interim_[i] = interim_report(workers[i], evidence());
+      interim[i] = interim_report(workers[i], evidence());
     }
   }
-  RootCause cause = root_cause(interim_, plan_.num_machines == 1);
+  RootCause cause = root_cause(interim, plan_.num_machines == 1);
   if (!cause.is_certain && !is_last) {
     return std::nullopt;
   }
   // The cause may be a worker that still runs (it hangs). It cannot be announced as failed yet, so
   // the first failure is announced instead; the report will name the cause.
   const bool has_ended = cause.worker && workers[*cause.worker].end;
-  return has_ended ? cause.worker : first_failure(interim_);
+  return has_ended ? cause.worker : first_failure(interim);
 }
 
 void Job::on_first_failure(const WorkerRecord& worker) {
   if (was_ended_by_terminal(worker)) {
     const int signal = worker.end->value;
-    expects_interrupt_ = true;
-    stop({128 + signal, {signal}, "stopped by " + signal_name(signal), false});
+    stop(JobEvent::stop_request, {.exit_status = 128 + signal,
+                                  .signal = {signal},
+                                  .reason = "stopped by " + signal_name(signal)});
+    stop_->signal_follows = true;
     return;
   }
-  if (may_be_everybodys_signal(plan_, worker, supervisor_->is_leader(worker))) {
+  if (may_be_everybodys_signal(plan_, worker, attempt_->supervisor->is_leader(worker))) {
     wait_for_own_signal(worker);
   } else {
     announce_failure(worker);
@@ -240,11 +231,11 @@ void Job::on_first_failure(const WorkerRecord& worker) {
 /// sender that signals every process may reach workers before their launcher.
 void Job::wait_for_own_signal(const WorkerRecord& worker) {
   constexpr std::chrono::milliseconds kGrace{200};
-  unexplained_ = worker;
-  explanation_.expires_after(kGrace);
-  explanation_.async_wait([this](const boost::system::error_code& error) {
-    if (!error && unexplained_) {
-      announce_failure(*std::exchange(unexplained_, std::nullopt));
+  attempt_->unexplained = worker;
+  attempt_->explanation.expires_after(kGrace);
+  attempt_->explanation.async_wait([this](const boost::system::error_code& error) {
+    if (!error && attempt_->unexplained) {
+      announce_failure(*std::exchange(attempt_->unexplained, std::nullopt));
     }
   });
 }
@@ -252,22 +243,27 @@ void Job::wait_for_own_signal(const WorkerRecord& worker) {
 /// Drops a delayed failure, because the signal for the whole job has arrived. True if there was
 /// one.
 bool Job::forget_unexplained() {
-  explanation_.cancel();
-  return std::exchange(unexplained_, std::nullopt).has_value();
+  if (!attempt_) {
+    return false;
+  }
+  attempt_->explanation.cancel();
+  return std::exchange(attempt_->unexplained, std::nullopt).has_value();
 }
 
 /// Waits until a delayed failure has been announced or dropped.
 asio::awaitable<void> Job::first_failure_is_explained() {
-  if (unexplained_) {
-    co_await explanation_.async_wait(asio::as_tuple(asio::use_awaitable));
+  if (attempt_->unexplained) {
+    co_await attempt_->explanation.async_wait(asio::as_tuple(asio::use_awaitable));
   }
-  if (unexplained_) {
-    announce_failure(*std::exchange(unexplained_, std::nullopt));
+  if (attempt_->unexplained) {
+    announce_failure(*std::exchange(attempt_->unexplained, std::nullopt));
   }
 }
 
 void Job::announce_failure(const WorkerRecord& worker) {
-  stopping_ = true;
+  if (advance(JobEvent::worker_failed) != JobAction::announce) {
+    return;
+  }
   const std::string line = failure_line(worker, host_);
   if (plan_.local_world_size > 1) {
     say(line + "; ending the others");
@@ -281,17 +277,17 @@ void Job::announce_failure(const WorkerRecord& worker) {
 
 /// The user has forced the stop on another machine.
 void Job::on_force_stop() {
-  if (phase_ == Phase::running) {
+  if (advance(JobEvent::kill_order) == JobAction::kill) {
     if (!stop_ || !stop_->is_said) {
       announce("second stop request: killing the workers");
     }
-    supervisor_->stop({SIGKILL});
+    attempt_->supervisor->stop({SIGKILL});
   }
 }
 
 void Job::listen_to_starter() {
   if (plan_.is_controlled) {
-    control_.emplace(io_.get_executor(), take_standard_input(),
+    control_.emplace(runner_.io().get_executor(), take_standard_input(),
                      Control::Events{[this](const auto& message) { on_starter(message); },
                                      [this](const auto& reason) { on_starter_lost(reason); }});
   }
@@ -304,12 +300,19 @@ void Job::on_starter(const control::Message& message) {
   if (const auto* signal = std::get_if<control::Signal>(&message)) {
     on_signal({signal->number}, is_said);
   } else if (const auto* end = std::get_if<control::End>(&message)) {
-    if (phase_ != Phase::running && !is_said) {
+    if (!has_workers(state_) && !is_said) {
       say(end->reason);
     }
-    stop({end->exit_status, {SIGTERM}, end->reason, false, Cause::other, is_said});
+    stop(JobEvent::stop_request, {.exit_status = end->exit_status,
+                                  .signal = {SIGTERM},
+                                  .reason = end->reason,
+                                  .cause = Cause::other,
+                                  .is_said = is_said});
   } else if (std::holds_alternative<control::ForceStop>(message)) {
-    stop({128 + SIGTERM, {SIGTERM}, "second stop request", true, Cause::stop, is_said});
+    stop(JobEvent::forcing_request, {.exit_status = 128 + SIGTERM,
+                                     .signal = {SIGTERM},
+                                     .reason = "second stop request",
+                                     .is_said = is_said});
   }
 }
 
@@ -317,27 +320,30 @@ void Job::on_starter(const control::Message& message) {
 /// output has no reader any more, and no message could end them later.
 void Job::on_starter_lost(const std::string& reason) {
   constexpr int kFailed = 1;
-  if (phase_ != Phase::running) {
+  if (!has_workers(state_)) {
     say(reason);
   }
-  stop({kFailed, {SIGTERM}, reason, false, Cause::other});
+  stop(JobEvent::stop_request,
+       {.exit_status = kFailed, .signal = {SIGTERM}, .reason = reason, .cause = Cause::other});
 }
 
 /// Ends the job if the reader of its output is gone, as SIGPIPE ends other programs.
 void Job::on_lost(const Lost& lost) {
   if (lost.error == EPIPE && control_) {
     on_starter_lost(control_->broken_connection());
-  } else if (lost.error == EPIPE && phase_ != Phase::idle) {
+  } else if (lost.error == EPIPE) {
     const std::string stream = lost.is_stderr ? "stderr" : "stdout";
-    stop({128 + SIGPIPE, {SIGTERM}, "the reader of " + stream + " has closed it (EPIPE)", false});
+    stop(JobEvent::reader_lost, {.exit_status = 128 + SIGPIPE,
+                                 .signal = {SIGTERM},
+                                 .reason = "the reader of " + stream + " has closed it (EPIPE)"});
   }
 }
 
 /// Ends the job on all machines after an internal fault of this launcher.
 void Job::on_fault(const std::exception& error) {
-  phase_ = Phase::idle;
-  if (!gave_up_) {  // otherwise its destructor would wait for a worker that cannot be killed
-    supervisor_.reset();
+  advance(JobEvent::fault);
+  if (attempt_ && !attempt_->gave_up) {  // otherwise it would wait for what cannot be killed
+    attempt_->supervisor.reset();
   }
   const auto* known = dynamic_cast<const Error*>(&error);
   rounds_->end({.exit_status = known != nullptr ? acc::exit_status(*known) : 1,
@@ -361,12 +367,14 @@ void Job::on_attempt_end(const AttemptEnd& end) {
     announce("machine " + std::to_string(end.machine_rank) + " (" + end.host +
              (end.restarts ? ") ended the attempt: " : ") ended the job: ") + end.reason);
   }
-  learned_at_ = std::chrono::steady_clock::now();
-  stopping_ = true;
-  if (signal_to_workers_) {
+  const JobAction action = advance(event_of(end));
+  if (attempt_) {
+    attempt_->learned_at = std::chrono::steady_clock::now();
+  }
+  if (attempt_ && attempt_->signal_to_workers) {
     stop_workers();
-  } else if (phase_ == Phase::running) {
-    supervisor_->on_peer_failure();
+  } else if (action == JobAction::follow) {
+    attempt_->supervisor->on_peer_failure();
   }
   if (!end.restarts) {
     pause_.cancel();

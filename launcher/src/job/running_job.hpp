@@ -3,20 +3,17 @@
 #include "acc/base/text.hpp"
 #include "job/account.hpp"
 #include "job/control.hpp"
+#include "job/job_table.hpp"
 #include "job/log_folder.hpp"
 #include "job/restart_pauses.hpp"
 #include "job/rounds.hpp"
 #include "job/speaker.hpp"
-#include "output/output_mux.hpp"
 #include "report/job_report.hpp"
 #include "report/kernel_facts.hpp"
-#include "supervision/descriptors.hpp"
-#include "supervision/guardian.hpp"
-#include "supervision/signal_watch.hpp"
+#include "supervision/runner.hpp"
 #include "supervision/supervisor.hpp"
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
@@ -34,16 +31,44 @@ struct StopRequest {
   int exit_status;
   PassedSignal signal;  ///< signal for the workers
   std::string reason;
-  bool forces;  ///< as a second request it forces the stop: the workers are killed at once
   rendezvous::AttemptEnd::Cause cause = rendezvous::AttemptEnd::Cause::stop;
   /// The reason has been printed already, by the acclaunch that started the machines, on the stream
   /// that this machine's output is merged into.
   bool is_said = false;
+  /// A worker died of Ctrl-C or Ctrl-\\. The launcher will get the same signal, which is no second
+  /// request.
+  bool signal_follows = false;
+};
+
+/// Returns the event that the attempt has ended in this way.
+constexpr JobEvent event_of(const rendezvous::AttemptEnd& end) {
+  using Cause = rendezvous::AttemptEnd::Cause;
+  return end.cause == Cause::stop || end.cause == Cause::membership ? JobEvent::stop_known
+                                                                    : JobEvent::failure_known;
+}
+
+/// One attempt on this machine, until the next one begins.
+struct Attempt {
+  using Clock = std::chrono::steady_clock;
+
+  explicit Attempt(boost::asio::io_context& io) : explanation(io), end_spreads(io) {}
+
+  Clock::time_point started_at = Clock::now();
+  Clock::time_point learned_at = started_at;  ///< time at which the attempt's end was known
+  KernelFacts kernel;
+  std::optional<Supervisor> supervisor;     ///< empty if the attempt ended before workers started
+  bool gave_up = false;                     ///< some workers could not be killed
+  std::vector<WorkerReport> interim;        ///< interim reports, to find the cause of a failure
+  std::optional<WorkerRecord> unexplained;  ///< delayed first failure that a signal may explain
+  boost::asio::steady_timer explanation;    ///< time limit for that signal to arrive
+  /// Signal for the workers, sent when the other machines know of the end.
+  std::optional<PassedSignal> signal_to_workers;
+  boost::asio::steady_timer end_spreads;  ///< time limit for that
 };
 
 /// A job on this machine. job.cpp has its life cycle from the first round to the last message,
-/// job_events.cpp the events that may interrupt it. Not thread-safe: everything runs on the event
-/// loop's thread.
+/// job_events.cpp the events that may interrupt it, by the table in job_table.hpp. Not thread-safe:
+/// everything runs on the event loop's thread.
 class Job {
  public:
   Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
@@ -65,9 +90,11 @@ class Job {
   boost::asio::awaitable<void> part_from_machines();
   void close();
   [[noreturn]] void leave_at_once();
+  bool gave_up() const { return attempt_ && attempt_->gave_up; }
 
   // Events (job_events.cpp).
-  boost::asio::awaitable<void> watch_guard();
+  JobAction advance(JobEvent event);
+  boost::asio::awaitable<void> end_without_guard();
   void on_signal(PassedSignal signal, bool is_said = false);
   void listen_to_starter();
   void on_starter(const control::Message& message);
@@ -84,14 +111,12 @@ class Job {
   void on_lost(const Lost& lost);
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);
-  void stop(const StopRequest& request);
+  void stop(JobEvent event, const StopRequest& request);
   void stop_workers_when_known(PassedSignal signal);
   void stop_workers();
-  void stop_outside_of_attempt(const StopRequest& request, bool forces);
-  bool ends_by_a_fault() const;
   void stop_in_time();
 
-  OutputMux::Options output_options(pid_t process_group);
+  OutputMux::Options output_options();
   void show_status(int running);
   std::vector<WorkerSpec> worker_specs() const;
   JobReport report_of(const rendezvous::RoundResult& round_result);
@@ -100,18 +125,10 @@ class Job {
   void say_who_is_here();
   int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
 
-  /// Phase of the job, which decides how a stop request is handled.
-  enum class Phase {
-    idle,      ///< before the first round, or after the last attempt
-    joining,   ///< a round is being formed; the other machines may count on this one
-    running,   ///< workers run
-    settling,  ///< workers have ended; the machines exchange reports and decide what follows
-  };
-
   /// Prints a line of the launcher about this machine to stderr. It is not mixed with a worker's
   /// line.
   void say(const std::string& line) {
-    output_.write_stderr(printable(line_head(plan_, host_) + line) + "\n");
+    runner_.output().write_stderr(printable(line_head(plan_, host_) + line) + "\n");
   }
   /// Prints a line about the whole job. If a job manager merges the output of all machines, only
   /// one machine prints it.
@@ -121,38 +138,18 @@ class Job {
   const plugins::Environment& environment_;
   const std::string host_;
   const bool alone_;  ///< the job has a single worker
-  DescriptorLimit descriptors_;
-  boost::asio::io_context io_{1};
-  Leftovers leftovers_;
-  boost::asio::posix::stream_descriptor alive_;
   const JobControl job_control_;
-  SignalWatch signals_;
+  Runner runner_;
   std::optional<Control> control_;  ///< set if another acclaunch started this launcher
-  OutputMux output_;
   LogFolder logs_;
   std::unique_ptr<Rounds> rounds_;
   std::optional<rendezvous::Round> round_;  ///< the current or last round
-  std::optional<KernelFacts> kernel_;
-  std::optional<Supervisor> supervisor_;
+  std::optional<Attempt> attempt_;          ///< the current or last attempt
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point attempt_started_at_;
   boost::asio::steady_timer time_limit_;
   boost::asio::steady_timer pause_;
   RestartPauses pauses_;
-  std::vector<WorkerReport> interim_;        ///< interim reports, to find the cause of a failure
-  std::optional<WorkerRecord> unexplained_;  ///< delayed first failure that a signal may explain
-  boost::asio::steady_timer explanation_;    ///< time limit for that signal to arrive
-  std::chrono::steady_clock::time_point learned_at_;  ///< time at which the attempt's end was known
-  Phase phase_ = Phase::idle;
-  /// Signal for the workers, sent when the other machines know of the end.
-  std::optional<PassedSignal> signal_to_workers_;
-  boost::asio::steady_timer end_spreads_;  ///< time limit for that
-  /// A worker died of Ctrl-C or Ctrl-\; the launcher will get the same signal, which is no second
-  /// stop request.
-  bool expects_interrupt_ = false;
-  bool stopping_ = false;            ///< the attempt's workers are being ended
-  bool gave_up_ = false;             ///< some workers could not be killed
-  std::exception_ptr fault_;         ///< internal fault of this launcher
+  JobState state_ = JobState::starting;
   std::optional<StopRequest> stop_;  ///< the first stop request
   int status_ = 0;                   ///< exit status so far
 };

@@ -2,24 +2,18 @@
 
 #include "acc/base/text.hpp"
 #include "acc/launcher/launch_plan.hpp"
-#include "output/output_mux.hpp"
 #include "remote_launch/client_command.hpp"
 #include "remote_launch/client_end.hpp"
 #include "remote_launch/control_message.hpp"
 #include "remote_launch/control_sender.hpp"
-#include "supervision/descriptors.hpp"
-#include "supervision/guardian.hpp"
-#include "supervision/signal_watch.hpp"
+#include "supervision/runner.hpp"
 #include "supervision/worker_process.hpp"
 
 #include <boost/asio/awaitable.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 
 #include <chrono>
 #include <deque>
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,7 +45,6 @@ class RemoteJob {
   };
 
   void make_log_folder();
-  boost::asio::awaitable<void> watch_guard();
   void begin_more();
   void begin(Client& client);
   WorkerSpec client_spec(const Client& client, int input) const;
@@ -80,17 +73,12 @@ class RemoteJob {
   int exit_status() const;
 
   void say(const std::string& line) {
-    output_.write_stderr("acclaunch: " + printable(line) + "\n");
+    runner_.output().write_stderr("acclaunch: " + printable(line) + "\n");
   }
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;
-  DescriptorLimit descriptors_;
-  boost::asio::io_context io_{1};
-  Leftovers leftovers_;
-  boost::asio::posix::stream_descriptor alive_;
-  SignalWatch signals_;
-  OutputMux output_;
+  Runner runner_;
   std::string log_folder_;
   std::deque<Client> clients_;
   boost::asio::steady_timer beat_;
@@ -100,7 +88,6 @@ class RemoteJob {
   bool is_closed_ = false;              ///< all clients have ended
   std::optional<int> stop_;             ///< the first stop signal
   std::optional<int> failure_;          ///< exit status if the job is ended from here
-  std::exception_ptr fault_;            ///< internal fault
 };
 
 }  // namespace acc::launcher

@@ -47,7 +47,7 @@ void RemoteJob::on_answer(Client& client, const control::Answer& answer) {
   if (std::holds_alternative<control::Started>(answer)) {
     client.heard.started = true;
     // Deferred, because OutputMux calls `hear` and cannot add a worker during that call.
-    boost::asio::post(io_, [this] { begin_more(); });
+    boost::asio::post(runner_.io(), [this] { begin_more(); });
   } else if (std::holds_alternative<control::Joined>(answer)) {
     client.heard.started = true;
     client.heard.joined = true;
@@ -196,7 +196,7 @@ void RemoteJob::cut_unstarted() {
 
 /// Called at the time limit. Kills the clients that have not ended.
 void RemoteJob::cut_silent() {
-  if (output_.is_blocked()) {  // clients may be waiting because their output is not read
+  if (runner_.output().is_blocked()) {  // clients may be waiting because their output is not read
     limit(kGrace);
     return;
   }

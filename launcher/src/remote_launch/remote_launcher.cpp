@@ -1,6 +1,6 @@
 // Starts the clients of a remote launch and waits for them. The events in between (answers,
-// signals, failures, time limits) are in starting_events.cpp. The exit status of the job is that of
-// the first machine that ended by itself, because all machines agree on it.
+// signals, failures, time limits) are in remote_job_events.cpp. The exit status of the job is that
+// of the first machine that ended by itself, because all machines agree on it.
 #include "remote_launch/remote_launcher.hpp"
 
 #include "acc/base/atomic_file.hpp"
@@ -72,13 +72,11 @@ std::string last_line_of(const std::string& file) {
 RemoteJob::RemoteJob(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard)
     : plan_(plan),
       environment_(environment),
-      leftovers_(std::move(guard.leftovers)),
-      alive_(io_, guard.alive.release()),
-      signals_(io_.get_executor(), [this](PassedSignal signal) { on_signal(signal.number); }),
-      output_(io_.get_executor(), {.on_lost = [this](const Lost& lost) { on_lost(lost); }}),
-      beat_(io_),
-      patience_(io_),
-      limit_(io_) {}
+      runner_(std::move(guard), {.on_lost = [this](const Lost& lost) { on_lost(lost); }},
+              {.on_signal = [this](PassedSignal signal) { on_signal(signal.number); }}),
+      beat_(runner_.io()),
+      patience_(runner_.io()),
+      limit_(runner_.io()) {}
 
 int RemoteJob::run() {
   for (const std::string& notice : plan_.notices) {
@@ -94,15 +92,12 @@ int RemoteJob::run() {
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
   }
   require_descriptors_for_clients(clients_.size());
-  leftovers_.cgroup().make();
-  asio::co_spawn(io_, watch_guard(), asio::detached);
+  runner_.leftovers().cgroup().make();
   begin_more();
   beat();
-  io_.run();
-  leftovers_.clean_up();  // includes children of clients, such as ssh's ProxyCommand
-  if (fault_) {
-    std::rethrow_exception(fault_);
-  }
+  runner_.io().run();
+  runner_.leftovers().clean_up();  // includes children of clients, such as ssh's ProxyCommand
+  runner_.rethrow_fault();
   if (stop_ == SIGINT && exit_status() == 128 + SIGINT) {
     die_of_interrupt();
   }
@@ -117,16 +112,7 @@ void RemoteJob::make_log_folder() {
                                   "; choose another folder with TMPDIR");
   }
   log_folder_ = folder;
-  leftovers_.add_folder(log_folder_);
-}
-
-asio::awaitable<void> RemoteJob::watch_guard() {
-  co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
-                             asio::as_tuple(asio::use_awaitable));
-  if (alive_.is_open()) {
-    leftovers_.clean_up();  // kills the clients; the machines see the end of their connections
-    ::_exit(128 + SIGKILL);
-  }
+  runner_.leftovers().add_folder(log_folder_);
 }
 
 /// Starts clients until `kMostAtOnce` of them are connecting. Called again whenever one has started
@@ -162,31 +148,29 @@ void RemoteJob::begin(Client& client) {
     throw Error(Errc::process, std::string("cannot make a pipe: ") + std::strerror(errno));
   }
   const UniqueFd read_end(ends[0]);
-  client.input = std::make_shared<ControlSender>(io_.get_executor(), UniqueFd(ends[1]));
-  const OutputMux::WorkerEnds out =
-      output_.add_worker({.rank = client.rank, .edit = [this, &client](std::string_view line) {
-                            return hear(client, line);
-                          }});
-  client.process.emplace(
-      io_.get_executor(), client_spec(client, read_end.get()), out.out.get(), out.err.get(),
-      WorkerSurroundings{.cgroup = &leftovers_.cgroup(), .descriptors = descriptors_.original()});
+  client.input = std::make_shared<ControlSender>(runner_.io().get_executor(), UniqueFd(ends[1]));
+  const OutputMux::WorkerEnds out = runner_.output().add_worker(
+      {.rank = client.rank,
+       .edit = [this, &client](std::string_view line) { return hear(client, line); }});
+  client.process.emplace(runner_.io().get_executor(), client_spec(client, read_end.get()),
+                         out.out.get(), out.err.get(), runner_.surroundings());
   if (client.command.input_file.empty()) {
     client.input->send(client.command.first_input);
   }
   if (client.command.is_controlled) {
     client.input->send(control::encode(control::Greeting{host_name()}));
   }
-  asio::co_spawn(io_, watch(client), [this](const std::exception_ptr& error) {
+  asio::co_spawn(runner_.io(), watch(client), [this](const std::exception_ptr& error) {
     if (error) {
-      fault_ = error;
-      io_.stop();
+      runner_.fail(error);
+      runner_.io().stop();
     }
   });
 }
 
 asio::awaitable<void> RemoteJob::watch(Client& client) {
   const ProcessEnd end = co_await client.process->wait();
-  output_.drain(client.rank);  // may contain its last answer
+  runner_.output().drain(client.rank);  // may contain its last answer
   client.input->close();
   judge(client, end);
   on_end_of(client);
@@ -227,10 +211,9 @@ void RemoteJob::close_when_all_ended() {
   beat_.cancel();
   patience_.cancel();
   limit_.cancel();
-  signals_.close();
-  alive_.close();
-  output_.drain();
-  asio::co_spawn(io_, output_.flushed(), asio::detached);
+  runner_.close();
+  runner_.output().drain();
+  asio::co_spawn(runner_.io(), runner_.output().flushed(), asio::detached);
 }
 
 int RemoteJob::exit_status() const {

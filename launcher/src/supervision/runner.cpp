@@ -1,0 +1,59 @@
+#include "supervision/runner.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <unistd.h>
+
+#include <csignal>
+#include <utility>
+
+namespace acc::launcher {
+namespace asio = boost::asio;
+
+namespace {
+
+OutputMux::Options with_group(OutputMux::Options options, pid_t foreground_group) {
+  options.foreground_group = foreground_group;
+  return options;
+}
+
+}  // namespace
+
+Runner::Runner(Guard guard, OutputMux::Options output, Events events)
+    : leftovers_(std::move(guard.leftovers)),
+      alive_(io_, guard.alive.release()),
+      events_(std::move(events)),
+      signals_(io_.get_executor(), events_.on_signal),
+      output_(io_.get_executor(), with_group(std::move(output), guard.process_group)) {
+  asio::co_spawn(io_, watch_guard(), asio::detached);
+}
+
+// The guardian and the keeper are the processes above this one. They hold the other end of this
+// pipe, which becomes readable when they die.
+asio::awaitable<void> Runner::watch_guard() {
+  co_await alive_.async_wait(asio::posix::stream_descriptor::wait_read,
+                             asio::as_tuple(asio::use_awaitable));
+  if (!alive_.is_open()) {
+    co_return;  // the job is over
+  }
+  if (events_.before_exit) {
+    co_await events_.before_exit();
+  }
+  leftovers_.clean_up();  // also processes that were started meanwhile
+  ::_exit(128 + SIGKILL);
+}
+
+void Runner::close() {
+  signals_.close();
+  alive_.close();
+}
+
+void Runner::rethrow_fault() const {
+  if (fault_) {
+    std::rethrow_exception(fault_);
+  }
+}
+
+}  // namespace acc::launcher
