@@ -12,10 +12,10 @@
 #include "remote_launch/control_message.hpp"
 #include "remote_launch/remote.hpp"
 #include "remote_launch/remote_launcher.hpp"
+#include "spawn/child_launcher.hpp"
 #include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
 
-#include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -108,13 +108,8 @@ LaunchPlan make_plan(const FrontEnd& front_end, const Flags& flags,
 
 /// Runs a diagnostic of this machine alone, after the machines could not meet. Takes some seconds.
 void run_unmet(const std::vector<std::string>& command) {
-  std::vector<char*> words;
-  for (const std::string& word : command) {
-    words.push_back(const_cast<char*>(word.c_str()));
-  }
-  words.push_back(nullptr);
-  pid_t child = 0;
-  if (::posix_spawn(&child, words.front(), nullptr, nullptr, words.data(), environ) == 0) {
+  const pid_t child = ChildLauncher().start(command.front(), {command.begin() + 1, command.end()});
+  if (child > 0) {
     ::waitpid(child, nullptr, 0);
   }
 }

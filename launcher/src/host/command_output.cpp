@@ -1,10 +1,10 @@
 #include "host/command_output.hpp"
 
 #include "acc/base/unique_fd.hpp"
+#include "spawn/child_launcher.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
-#include <spawn.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -15,27 +15,6 @@ namespace acc::launcher {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Starts a command with stdin and stderr at /dev/null and stdout at `output`. Returns its pid, or
-/// -1 if it cannot be started.
-pid_t start(const std::vector<std::string>& command, int output) {
-  std::vector<char*> words;
-  for (const std::string& word : command) {
-    words.push_back(const_cast<char*>(word.c_str()));
-  }
-  words.push_back(nullptr);
-  posix_spawn_file_actions_t actions;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  ::posix_spawn_file_actions_adddup2(&actions, output, STDOUT_FILENO);
-  ::posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  pid_t pid = -1;
-  if (::posix_spawnp(&pid, words[0], &actions, nullptr, words.data(), environ) != 0) {
-    pid = -1;
-  }
-  ::posix_spawn_file_actions_destroy(&actions);
-  return pid;
-}
 
 /// Appends everything that comes from a pipe to `text`. False on an error, or if the deadline
 /// passes before the end.
@@ -67,7 +46,9 @@ std::optional<std::string> command_output(const std::vector<std::string>& comman
   }
   const UniqueFd output(ends[0]);
   UniqueFd input(ends[1]);
-  const pid_t pid = start(command, input.get());
+  boost::process::v2::process_stdio streams{nullptr, {input.get()}, nullptr};
+  const pid_t pid =
+      ChildLauncher().start(command.front(), {command.begin() + 1, command.end()}, streams);
   if (pid < 0) {
     return std::nullopt;
   }

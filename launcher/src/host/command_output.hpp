@@ -7,9 +7,10 @@
 
 namespace acc::launcher {
 
-/// Runs a command in this process's environment and returns its stdout. A bare name is looked up in
-/// PATH. stdin is empty and stderr is dropped. Returns empty if the command cannot be started,
-/// exits with a status other than 0, or runs longer than `limit`, after which it is killed.
+/// Runs a command, the path of a program and its arguments, in this process's environment, and
+/// returns its stdout. stdin is empty and stderr is dropped. Returns empty if the command cannot be
+/// started, exits with a status other than 0, or runs longer than `limit`, after which it is
+/// killed.
 std::optional<std::string> command_output(
     const std::vector<std::string>& command,
     std::chrono::milliseconds limit = std::chrono::seconds(10));

@@ -24,7 +24,7 @@ enum class JobState : std::uint8_t {
 };
 
 enum class JobEvent : std::uint8_t {
-  // Events from outside. Job::stop, kill_workers, announce_failure and on_attempt_end handle them.
+  // Events from outside.
   stop_request,     ///< request that never kills: time limit, broken connection to the starter
   forcing_request,  ///< request that kills if it is not the first one: a signal of the user
   reader_lost,      ///< nobody reads the launcher's output any more
@@ -33,7 +33,7 @@ enum class JobEvent : std::uint8_t {
   failure_known,    ///< the end of the attempt that counts is known: a fault
   stop_known,       ///< the same: a stop request, or a change of membership
 
-  // Steps of the life cycle, by the coroutine Job::work.
+  // Steps of the life cycle, which the coroutine Job::work takes. They have no action.
   join,           ///< asks for a place in the next round
   workers_start,  ///< a round is formed
   workers_ended,  ///< or the attempt has ended before they were started

@@ -35,7 +35,7 @@ struct StopRequest {
   /// The reason has been printed already, by the acclaunch that started the machines, on the stream
   /// that this machine's output is merged into.
   bool is_said = false;
-  /// A worker died of Ctrl-C or Ctrl-\\. The launcher will get the same signal, which is no second
+  /// A worker died of Ctrl-C or Ctrl-\. The launcher will get the same signal, which is no second
   /// request.
   bool signal_follows = false;
 };
@@ -150,7 +150,7 @@ class Job {
   boost::asio::steady_timer pause_;
   RestartPauses pauses_;
   JobState state_ = JobState::starting;
-  std::optional<StopRequest> stop_;  ///< the first stop request
+  std::optional<StopRequest> stop_;  ///< the first stop request; set in the states that have one
   int status_ = 0;                   ///< exit status so far
 };
 

@@ -12,6 +12,7 @@
 
 #include <exception>
 #include <functional>
+#include <utility>
 
 namespace acc::launcher {
 

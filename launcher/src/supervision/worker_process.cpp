@@ -1,19 +1,18 @@
 #include "supervision/worker_process.hpp"
 
 #include "acc/base/error.hpp"
+#include "spawn/child_launcher.hpp"
 #include "supervision/child_setup.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/process_watch.hpp"
-#include "supervision/worker_launcher.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/process/v2/detail/last_error.hpp>  // Boost.Process 1.81 does not include it
 #include <boost/process/v2/start_dir.hpp>
-#include <boost/process/v2/stdio.hpp>
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <cerrno>
@@ -31,6 +30,33 @@ namespace {
 /// Poll interval for a worker that has ended while a debugger traces it. The debugger must wait for
 /// it first, and may be stopped itself.
 constexpr std::chrono::milliseconds kDebuggerPause{20};
+
+/// The errno value of a child that could not be executed, which it passes to its parent through
+/// shared memory. Unlike the usual close-on-exec pipe, the parent does not have to wait until the
+/// child has called exec. An initializer of Boost.Process.
+class ExecError {
+ public:
+  ExecError()
+      : value_(static_cast<int*>(::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE,
+                                        MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
+    if (value_ == MAP_FAILED) {
+      throw Error(Errc::process, std::string("mmap failed: ") + std::strerror(errno));
+    }
+  }
+  ExecError(const ExecError&) = delete;
+  ExecError& operator=(const ExecError&) = delete;
+  ~ExecError() { ::munmap(value_, sizeof(int)); }
+
+  void on_exec_error(process::posix::default_launcher&, const process::filesystem::path&,
+                     const char* const*, const process::error_code& error) const noexcept {
+    *value_ = error.value();
+  }
+  /// Returns the child's error, or 0 if there was none. Call it after the child has ended.
+  [[nodiscard]] int get() const noexcept { return *value_; }
+
+ private:
+  int* value_;
+};
 
 std::vector<std::string> environment_strings(const WorkerSpec& spec) {
   std::vector<std::string> strings;
@@ -52,12 +78,16 @@ pid_t start(const WorkerSpec& spec, process::process_stdio& streams,
     environment_pointers.push_back(entry.c_str());
   }
   environment_pointers.push_back(nullptr);
-  return WorkerLauncher(surroundings.cgroup)
-      .start(spec.command.front(),
-             std::vector<std::string>(spec.command.begin() + 1, spec.command.end()),
-             environment_pointers, exec_error, streams, ChildSetup(spec, surroundings.descriptors),
-             process::process_start_dir(spec.working_directory.empty() ? "."
-                                                                       : spec.working_directory));
+  ChildLauncher launcher;
+  if (surroundings.cgroup != nullptr) {
+    launcher = ChildLauncher([cgroup = surroundings.cgroup] { return cgroup->fork_into(); });
+  }
+  launcher.env = environment_pointers.data();
+  return launcher.start(
+      spec.command.front(), {spec.command.begin() + 1, spec.command.end()}, streams,
+      ChildSetup(spec, surroundings.descriptors),
+      process::process_start_dir(spec.working_directory.empty() ? "." : spec.working_directory),
+      exec_error);
 }
 
 /// Calls wait4() again if a signal interrupts it, and returns its result.

@@ -1,6 +1,7 @@
 #include "commands/env/facts.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"
+#include "plan/program_command.hpp"
 
 #include <array>
 #include <sstream>
@@ -28,7 +29,10 @@ constexpr std::array kNames = {"Python", "PyTorch", "Accelerate", "NumPy"};
 
 // The script prints one line per name in kNames. If Python cannot be started, all are "Not found".
 Facts python_facts(const plugins::Environment& environment) {
-  const std::string python = value_of(environment, variables::python, "python3");
+  std::string python = value_of(environment, variables::python, "python3");
+  if (const auto found = find_in_path(python, environment, ".")) {
+    python = found->string();
+  }
   std::istringstream lines(
       command_output({python, "-c", std::string(kQuestions)}, kPatience).value_or(""));
   Facts facts;

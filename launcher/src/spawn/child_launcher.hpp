@@ -1,0 +1,70 @@
+#pragma once
+
+// Boost.Process 1.81 does not include the first two.
+#include <boost/asio/detail/throw_error.hpp>
+#include <boost/process/v2/detail/last_error.hpp>
+#include <boost/process/v2/posix/default_launcher.hpp>
+#include <boost/process/v2/stdio.hpp>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace acc::launcher {
+
+/// Starts child processes: a launcher of Boost.Process v2, which takes its initializers. All
+/// children of acclaunch that run another program are started by it. It differs from
+/// `default_launcher` in three ways:
+/// - It returns a pid. Boost's process object watches the child by its own SIGCHLD handler, and so
+///   would need an event loop with five descriptors for each child.
+/// - It does not wait until the child has called exec.
+/// - A child that cannot call exec ends by _exit. By exit() it would write the output that this
+///   process has buffered a second time.
+class ChildLauncher : public boost::process::v2::posix::default_launcher {
+ public:
+  /// `fork`: replaces fork(), for a child that starts in a control group.
+  explicit ChildLauncher(std::function<pid_t()> fork = ::fork) : fork_(std::move(fork)) {}
+
+  /// Starts the program at the path `program`, with the environment `env` (that of this process
+  /// unless it is set). Returns the child's pid, or -1 and sets errno. The child calls
+  /// `on_exec_setup` of each initializer that has it, in this order, then exec. If one of them or
+  /// exec fails, it calls `on_exec_error` of each initializer that has it, and exits with 127.
+  /// Neither may allocate memory.
+  template <typename... Initializers>
+  pid_t start(const std::string& program, const std::vector<std::string>& arguments,
+              Initializers&&... initializers) {
+    const boost::process::v2::filesystem::path path(program);
+    const char* const* const argv = build_argv_(path, arguments);
+    pid = fork_();
+    if (pid == 0) {
+      boost::process::v2::error_code error;
+      [[maybe_unused]] const auto set_up = [&](auto& initializer) {
+        if constexpr (requires { initializer.on_exec_setup(*this, path, argv); }) {
+          error = error ? error : initializer.on_exec_setup(*this, path, argv);
+        }
+      };
+      [[maybe_unused]] const auto report = [&](auto& initializer) {
+        if constexpr (requires { initializer.on_exec_error(*this, path, argv, error); }) {
+          initializer.on_exec_error(*this, path, argv, error);
+        }
+      };
+      (set_up(initializers), ...);
+      if (!error) {
+        ::execve(path.c_str(), const_cast<char* const*>(argv), const_cast<char* const*>(env));
+        error.assign(errno, boost::process::v2::system_category());
+      }
+      (report(initializers), ...);
+      ::_exit(127);
+    }
+    return pid;
+  }
+
+ private:
+  std::function<pid_t()> fork_;
+};
+
+}  // namespace acc::launcher
