@@ -1,11 +1,12 @@
 // The program acclaunch. A sub-command runs in this process. A launch is split into guardian,
 // keeper and supervisor (run_guarded); the supervisor process makes the plan and runs the job.
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/front_end.hpp"
 #include "acc/launcher/host_facts.hpp"
-#include "acc/plugins/faults.hpp"
+#include "acc/launcher/setting_keys.hpp"
 #include "host/own_variables.hpp"
 #include "job/job.hpp"
 #include "job/speaker.hpp"
@@ -55,11 +56,8 @@ Failure failure_of(const std::exception_ptr& error) {
   }
 }
 
-/// Prints a failure on stderr, with `head` before each line.
 void print_failure(const std::string& head, const std::string& reason) {
-  const std::string lines =
-      acc::plugins::with_head(acc::printable(head), acc::printable_lines(reason));
-  std::fputs(lines.c_str(), stderr);
+  acc::notice_lines(acc::Component::launcher, acc::LogLevel::critical, head, reason);
 }
 
 int say_why_not(const std::exception_ptr& error) {
@@ -72,10 +70,30 @@ int say_why_not(const std::exception_ptr& error) {
 /// full).
 int answered(int status) {
   if ((std::fflush(stdout) != 0 || std::ferror(stdout) != 0) && status == 0) {
-    std::fprintf(stderr, "acclaunch: cannot write to standard output: %s\n", std::strerror(errno));
+    print_failure("acclaunch: ",
+                  std::string("cannot write to standard output: ") + std::strerror(errno));
     return 1;
   }
   return status;
+}
+
+/// Sets the log by the flags and variables, before a process is forked. The plan reports wrong
+/// words together with all other faults.
+void prepare_log(const Flags& flags) {
+  acc::LogWords words = acc::log_words_from_environment();
+  if (const Flags::Value* format = flags.find("log_format"_key)) {
+    words.format.value = format->text;
+  }
+  if (const Flags::Value* level = flags.find("log_level"_key)) {
+    words.level.value = level->text;
+    words.components.value.clear();
+  }
+  acc::prepare_log(words);
+}
+
+int run_sub_command(const CommandLine& line) {
+  set_log_settings(acc::read_log_settings(acc::log_words_from_environment()));
+  return answered(line.sub_command->run(line.arguments));
 }
 
 /// Appends the variables for other machines to a file such as .deepspeed_env.
@@ -126,12 +144,36 @@ int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environmen
   }
 }
 
+/// Logs what was detected and chosen. `acclaunch explain` shows all of it.
+void log_plan(const LaunchPlan& plan) {
+  auto& log = acc::logger(acc::Component::launcher);
+  if (!log.should_log(acc::LogLevel::debug)) {
+    return;
+  }
+  const RendezvousPlan& rendezvous = plan.rendezvous;
+  log.debug("job manager: {}", plan.manager.name.empty() ? std::string("none")
+                                                         : plan.manager.job + ", detected by " +
+                                                               plan.manager.detected_by);
+  log.debug("device: {}, GPUs of this machine: {}",
+            plan.device == acc::plugins::Device::cuda ? "cuda" : "cpu", plan.gpus.devices.size());
+  log.debug("machines: {}, workers here: {}, workers in total: {}", plan.num_machines,
+            plan.local_world_size,
+            plan.num_processes > 0 ? std::to_string(plan.num_processes) : "by the rendezvous");
+  log.debug("rendezvous: {} at {}:{}, run id {}",
+            rendezvous.backend == RendezvousPlan::Backend::c10d    ? "c10d"
+            : rendezvous.backend == RendezvousPlan::Backend::fixed ? "static"
+                                                                   : "none",
+            rendezvous.address, rendezvous.port, rendezvous.run_id);
+  log.debug("settings: {} (origin {})", to_string(plan.sharding.strategy), origin_of(plan.mode));
+}
+
 /// Runs a launch in the supervisor process. `head`: receives the prefix of the launcher's own
 /// lines, which names the host in a job of several machines.
 int launch(const FrontEnd& front_end, const Flags& flags, Guard guard, std::string& head) {
   const auto environment = acc::plugins::current_environment();
   const LaunchPlan plan = make_plan(front_end, flags, environment, guard.alive.get());
   head = line_head(plan, host_name());
+  log_plan(plan);
   if (plan.start && was_started(environment)) {  // would start launchers without end
     throw acc::Error(acc::Errc::internal,
                      "acclaunch was started by another acclaunch and must not start machines too");
@@ -178,10 +220,12 @@ int launch_from_afar(std::span<const std::string> arguments, Guard guard, std::s
     control::say(control::Started{host_name()});
   }
   const CommandLine line = read_command_line("acclaunch", asked);
-  return line.sub_command != nullptr
-             ? answered(line.sub_command->run(line.arguments))
-             : launch(*line.front_end, parse_flags(*line.front_end, line.arguments),
-                      std::move(guard), head);
+  if (line.sub_command != nullptr) {
+    return run_sub_command(line);
+  }
+  const Flags flags = parse_flags(*line.front_end, line.arguments);
+  prepare_log(flags);
+  return launch(*line.front_end, flags, std::move(guard), head);
 }
 
 int run(int argc, char** argv) {
@@ -195,7 +239,7 @@ int run(int argc, char** argv) {
   }
   const CommandLine line = read_command_line(argv[0], arguments);
   if (line.sub_command != nullptr) {
-    return answered(line.sub_command->run(line.arguments));
+    return run_sub_command(line);
   }
   const FrontEnd& front_end = *line.front_end;
   const Flags flags = parse_flags(front_end, line.arguments);
@@ -205,6 +249,7 @@ int run(int argc, char** argv) {
   if (flags.wants_help) {
     return answered(print(line.names_front_end ? help_text(front_end) : first_help_page()));
   }
+  prepare_log(flags);
   return run_guarded(argc, argv, [&](Guard guard) {
     return launch_to_the_end(
         [&](std::string& head) { return launch(front_end, flags, std::move(guard), head); });

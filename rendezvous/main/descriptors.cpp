@@ -33,8 +33,8 @@ std::size_t max_fitting_connections() {
 
 void check_room_for(std::size_t max_connections) {
   if (max_connections > max_fitting_connections()) {
-    logger("rendezvous")
-        ->warn(
+    logger(Component::rendezvous)
+        .warn(
             "max_connections is {}, but this process may open at most {} file descriptors "
             "(RLIMIT_NOFILE): raise the limit (ulimit -Hn, LimitNOFILE=) or lower max_connections",
             max_connections, num_descriptors());

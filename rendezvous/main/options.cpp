@@ -121,6 +121,19 @@ void check_hosts(const Settings& settings, Faults& faults) {
   }
 }
 
+/// Flags, variables and the file of the daemon override ACC_LOG_FORMAT, ACC_LOG_LEVEL and ACC_LOG.
+LogSettings log_settings(const Settings& settings) {
+  LogWords words = log_words_from_environment();
+  if (settings.given("log_format"_key)) {
+    words.format = {settings.text("log_format"_key), settings.source("log_format"_key).where};
+  }
+  if (settings.given("log_level"_key)) {
+    words.level = {settings.text("log_level"_key), settings.source("log_level"_key).where};
+    words.components = {};
+  }
+  return read_log_settings(words);
+}
+
 }  // namespace
 
 Settings read_settings(const CommandLine& line, const Environment& environment) {
@@ -162,9 +175,7 @@ Options to_options(const Settings& settings) {
   options.hosts = hosts_of(settings);
   options.port = static_cast<std::uint16_t>(settings.integer("port"_key));
   options.port_file = settings.text("port_file"_key);
-  if (settings.given("log_level"_key)) {
-    options.log_level = settings.choice("log_level"_key);
-  }
+  options.log = log_settings(settings);
   options.chose_max_connections = settings.given("max_connections"_key);
   ServerOptions& server = options.server;
   server.max_connections = count("max_connections"_key);

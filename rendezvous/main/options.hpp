@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/log.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/plugins/settings.hpp"
 #include "acc/rendezvous/server.hpp"
@@ -26,12 +27,14 @@ std::vector<std::string> unknown_variables(const plugins::Environment& environme
 struct Options {
   std::vector<std::string> hosts;
   std::uint16_t port = 0;
-  std::filesystem::path port_file;       ///< empty: none
-  std::optional<std::string> log_level;  ///< nothing: ACC_LOG_LEVEL and ACC_LOG apply
-  bool chose_max_connections = false;    ///< the user gave max_connections; else it may be lowered
+  std::filesystem::path port_file;     ///< empty: none
+  bool chose_max_connections = false;  ///< the user gave max_connections; else it may be lowered
+  LogSettings log;
   ServerOptions server;
 };
 
+/// Throws Error(config) for a wrong value of ACC_LOG_FORMAT, ACC_LOG_LEVEL or ACC_LOG, which apply
+/// if the settings do not name format and level.
 Options to_options(const plugins::Settings& settings);
 
 }  // namespace acc::rendezvous

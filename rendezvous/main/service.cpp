@@ -79,7 +79,7 @@ std::vector<std::string> addresses_of(const std::vector<Listener>& listeners) {
 void warn_of_open(const std::vector<Listener>& listeners) {
   for (const Listener& listener : listeners) {
     if (listener.is_open) {
-      logger("rendezvous")->warn(warning_of_open(listener.address));
+      logger(Component::rendezvous).warn(warning_of_open(listener.address));
     }
   }
 }
@@ -160,7 +160,7 @@ class Service {
 
   void on_signal(int signal) {
     if (signal == SIGHUP) {
-      logger("rendezvous")->info("{}", status_text());
+      logger(Component::rendezvous).info("{}", status_text());
       return wait_for_signal();
     }
     stop();
@@ -194,9 +194,6 @@ class Service {
 void run_service(Options options) {
   std::signal(SIGPIPE, SIG_IGN);  // the reader of standard output may have closed it
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` then fails with EFBIG
-  if (options.log_level) {
-    logger("rendezvous")->set_level(spdlog::level::from_str(*options.log_level));
-  }
   fit_connections(options);
   std::vector<Listener> listeners = open_listeners(options);
   warn_of_open(listeners);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/log.hpp"
 #include "acc/plugins/setting_rows.hpp"
 
 #include <array>
@@ -41,8 +42,10 @@ return std::array{
                .help = "keys are deleted after this time without any connection; 0: never"},
     SettingRow{.key = "stop_timeout", .type = Type::duration, .fallback = "2s", .allowed = "0..1h",
                .help = "time for clients to read the replies already queued for them when the daemon stops"},
-    SettingRow{.key = "log_level", .type = Type::choice, .fallback = "info",
-               .allowed = "trace|debug|info|warn|error|off", .help = "lowest level of log lines on standard error"},
+    SettingRow{.key = "log_level", .type = Type::choice, .fallback = "info", .allowed = kLogLevels,
+               .help = "lowest level of log lines on standard error"},
+    SettingRow{.key = "log_format", .type = Type::choice, .fallback = "text", .allowed = kLogFormats,
+               .help = "form of lines on standard error; json: one object per line"},
 };
 }();
 // clang-format on

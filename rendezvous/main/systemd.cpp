@@ -40,7 +40,8 @@ ServiceManager::ServiceManager() : address_(text_of("NOTIFY_SOCKET")) {
   }
   if ((address_[0] != '/' && address_[0] != '@') ||
       address_.size() >= sizeof(sockaddr_un::sun_path)) {
-    logger("rendezvous")->warn("NOTIFY_SOCKET must be /path or @name, got \"{}\"", address_);
+    logger(Component::rendezvous)
+        .warn("NOTIFY_SOCKET must be /path or @name, got \"{}\"", address_);
     address_.clear();
     return;
   }
@@ -60,8 +61,8 @@ void ServiceManager::tell(std::string_view state) const {
   if (::sendto(socket_.get(), state.data(), state.size(), MSG_NOSIGNAL | MSG_DONTWAIT,
                reinterpret_cast<const sockaddr*>(&address), size) < 0) {
     const int error = errno;
-    logger("rendezvous")
-        ->warn("cannot notify the service manager at {}: {}", address_, std::strerror(error));
+    logger(Component::rendezvous)
+        .warn("cannot notify the service manager at {}: {}", address_, std::strerror(error));
   }
 }
 

@@ -6,6 +6,7 @@
 // Exit status: 0, or 1 if a finding is an error; on all machines the status of machine 0's report.
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
@@ -181,8 +182,8 @@ int run(int argc, char** argv) {
 void complain(const std::exception& error) {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  std::fprintf(stderr, "acc_doctor on %s: %s\n", acc::printable(host.data()).c_str(),
-               acc::printable_lines(error.what()).c_str());
+  acc::notice_lines(acc::Component::tools, acc::LogLevel::critical,
+                    "acc_doctor on " + std::string(host.data()) + ": ", error.what());
 }
 
 }  // namespace

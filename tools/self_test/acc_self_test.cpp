@@ -3,6 +3,7 @@
 #include "self_test/checks.hpp"
 
 #include <acc/base/error.hpp>
+#include <acc/base/log.hpp>
 #include <acc/runtime.hpp>
 
 #include <cstdio>
@@ -37,16 +38,21 @@ int run() {
   return 0;
 }
 
+void complain(const std::exception& error) {
+  acc::notice_lines(acc::Component::tools, acc::LogLevel::critical,
+                    "acc_self_test: ", error.what());
+}
+
 }  // namespace
 
 int main() {
   try {
     return run();
   } catch (const acc::Error& error) {
-    std::fprintf(stderr, "acc_self_test: %s\n", error.what());
+    complain(error);
     return acc::exit_status(error);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "acc_self_test: %s\n", error.what());
+    complain(error);
     return 1;
   }
 }

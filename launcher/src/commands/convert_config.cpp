@@ -3,6 +3,7 @@
 #include "acc/plugins/convert_config.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/log.hpp"
 #include "acc/plugins/document_writer.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
@@ -69,9 +70,13 @@ plugins::ConversionInput input_of(const ConvertOptions& options) {
   return input;
 }
 
+void note(const std::string& remark) {
+  notice(Component::launcher, LogLevel::warn, "note: ", remark);
+}
+
 void say(const std::vector<std::string>& remarks) {
   for (const std::string& remark : remarks) {
-    std::fprintf(stderr, "note: %s\n", remark.c_str());
+    note(remark);
   }
 }
 
@@ -87,8 +92,7 @@ void write(const Conversion& conversion, const ConvertOptions& options, bool jso
     check_free(options.output, overwrite);  // checks both files before the first is written
     const fs::path beside = deepspeed_file_beside(options.output);
     write_file(beside, plugins::to_json(*conversion.deepspeed_file), overwrite);
-    std::fprintf(stderr, "note: %s contains the settings that Accelerate's file has no key for\n",
-                 beside.c_str());
+    note(beside.string() + " contains the settings that Accelerate's file has no key for");
   }
   write_file(options.output, text, overwrite);
 }

@@ -230,11 +230,6 @@ void bind_workers(DeepSpeedDraft& draft) {
   }
 }
 
-bool is_quiet(const plugins::Settings& settings) {
-  const std::string level = settings.choice("log_level"_key);
-  return settings.boolean("quiet"_key) || level == "error" || level == "critical";
-}
-
 }  // namespace
 
 LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
@@ -260,7 +255,7 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   faults.collect([&] { bind_workers(draft); });
   faults.collect([&] { choose_command(draft); });
   faults.raise();
-  if (is_quiet(draft.settings)) {
+  if (draft.settings.boolean("quiet"_key)) {
     draft.plan.notices.clear();
   }
   return finished(std::move(draft));

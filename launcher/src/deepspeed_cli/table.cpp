@@ -68,9 +68,6 @@ constexpr std::array kTable = {
                .help = "accepted, without effect: acclaunch does not test ssh before the start"},
     SettingRow{.key = "force_multi", .flag = Flag::toggle, .type = Type::boolean,
                .fallback = "false", .help = "start by ssh even if there is only one machine"},
-    SettingRow{.key = "log_level", .flag = Flag::value, .type = Type::choice, .fallback = "info",
-               .allowed = "debug|info|warning|error|critical",
-               .help = "error and critical: print no notices"},
     SettingRow{.key = "quiet", .alias = "q", .flag = Flag::toggle, .type = Type::boolean,
                .fallback = "false", .help = "print no notices"},
 };

@@ -36,7 +36,8 @@ constexpr std::array kLaunchGroups = {
           "max_restarts monitor_interval restart_backoff shutdown_timeout timeout stuck_timeout"},
     Group{"Output",
           "log_dir redirects tee local_ranks_filter duplicate_stdout_filters "
-          "duplicate_stderr_filters log_line_prefix_template fold_lines no_status_line"},
+          "duplicate_stderr_filters log_line_prefix_template fold_lines no_status_line log_level "
+          "log_format"},
 };
 
 /// True if `keys`, a list separated by spaces, contains `key`.

@@ -60,6 +60,10 @@ inline constexpr OwnVariable stuck_timeout{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_T
                                            "same as `--stuck_timeout`, in seconds"};
 inline constexpr OwnVariable log_line_prefix_template{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
                                                       "same as `--log_line_prefix_template`"};
+inline constexpr OwnVariable log_format{"ACC_LOG_FORMAT", "same as `--log_format`"};
+inline constexpr OwnVariable log_level{"ACC_LOG_LEVEL", "same as `--log_level`"};
+inline constexpr OwnVariable log{
+    "ACC_LOG", "levels of components, such as `launcher:debug`; ignored with `--log_level`"};
 inline constexpr OwnVariable error_file{
     "TORCHELASTIC_ERROR_FILE",
     "file in which a failed job records its first failure, like torchrun"};

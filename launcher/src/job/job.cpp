@@ -157,7 +157,7 @@ asio::awaitable<bool> Job::run_attempt() {
   const AttemptOutcome outcome = co_await run_workers();
   attempt_->gave_up = outcome.gave_up;
   for (const std::string& process : outcome.left_behind) {
-    say("cannot be killed: " + process);
+    say("cannot be killed: " + process, LogLevel::err);
   }
   advance(JobEvent::workers_ended);
   runner_.output().drain();
@@ -204,6 +204,7 @@ OutputMux::Options Job::output_options() {
   OutputMux::Options options;
   options.folds_lines = plan_.output.folds_lines;
   options.status_line = plan_.output.status_line;
+  options.shows_json_bare = log_format() == LogFormat::json;
   // A program with Identity::none writes to the launcher's own streams and gets EPIPE itself.
   if (plan_.identity != Identity::none || plan_.is_controlled) {
     options.on_lost = [this](const Lost& lost) { on_lost(lost); };
@@ -310,7 +311,7 @@ JobReport Job::report_of(const RoundResult& round_result) {
 /// attempt, the file that TORCHELASTIC_ERROR_FILE names, as torchrun does.
 void Job::publish(JobReport report, const RoundResult& round_result) {
   if (gave_up()) {
-    say("some processes could not be killed and are still running");
+    say("some processes could not be killed and are still running", LogLevel::err);
   }
   if (!report.first_failure && report.reason.empty()) {
     return;
@@ -320,7 +321,7 @@ void Job::publish(JobReport report, const RoundResult& round_result) {
   const bool is_explained =
       plan_.explains_failure && report.first_failure && report.exit_status == 1;
   if (!is_explained && prints_report(plan_, round_->machine_rank, round_result)) {
-    runner_.output().write_stderr(format_report(report));
+    notice_lines(Component::launcher, LogLevel::critical, "", format_report(report));
   }
   if (!report.report_file.empty()) {
     leave_file(report.report_file, report_json(report));
@@ -338,7 +339,7 @@ void Job::leave_file(const std::string& path, const std::string& text) {
   try {
     write_file(path, text, Overwrite::yes);
   } catch (const Error& error) {
-    say(error.what());
+    say(error.what(), LogLevel::err);
   }
 }
 
@@ -366,7 +367,8 @@ asio::awaitable<bool> Job::go_on(const JobReport& report) {
   logs_.open_attempt(round_->round);
   if (round_->restart_count > before.restart_count) {
     announce("restart " + std::to_string(round_->restart_count) + " of " +
-             std::to_string(plan_.max_restarts));
+                 std::to_string(plan_.max_restarts),
+             LogLevel::info);
   } else {
     say_who_is_here();
   }
@@ -380,13 +382,14 @@ void Job::say_who_is_here() {
     return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
   };
   announce("round " + std::to_string(now.round) + ": " + count(now.num_machines, "machine") + ", " +
-           count(now.world_size, "worker") + "; this is machine " +
-           std::to_string(now.machine_rank));
+               count(now.world_size, "worker") + "; this is machine " +
+               std::to_string(now.machine_rank),
+           LogLevel::info);
 }
 
-void Job::announce(const std::string& line) {
+void Job::announce(const std::string& line, LogLevel level) {
   if (const auto head = job_line_head(plan_, round_, host_)) {
-    runner_.output().write_stderr(printable(*head + line) + "\n");
+    notice(Component::launcher, level, *head, line);
   }
 }
 

@@ -266,7 +266,7 @@ void Job::announce_failure(const WorkerRecord& worker) {
   }
   const std::string line = failure_line(worker, host_);
   if (plan_.local_world_size > 1) {
-    say(line + "; ending the others");
+    say(line + "; ending the others", LogLevel::err);
   }
   const bool may_restart = worker.end && worker.end->kind != ProcessEnd::Kind::not_executed;
   rounds_->end({.exit_status = worker.end ? worker.end->shell_status() : kTimedOut,

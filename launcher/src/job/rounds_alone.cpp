@@ -1,6 +1,7 @@
 #include "job/rounds_alone.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/token.hpp"
 #include "acc/rendezvous/host_addresses.hpp"
 #include "acc/rendezvous/listener.hpp"
@@ -58,6 +59,8 @@ asio::awaitable<void> RoundsAlone::serve_store() {
   }
   listen(addresses, meets_at_address ? std::uint16_t{0} : plan_.rendezvous.port);
   round_->store_port = store_->port();
+  logger(Component::launcher)
+      .debug("the workers' store is at {}:{}", round_->store_host, round_->store_port);
 }
 
 /// Listens on the port. If the default port is in use (EADDRINUSE), takes a free one: only the

@@ -5,6 +5,7 @@
 #include "job/rounds_together.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/token.hpp"
 #include "acc/rendezvous/main_process.hpp"
 #include "plan/agreed_terms.hpp"
@@ -89,6 +90,9 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next() {
   }
   co_await look_up_addresses();
   should_serve_ = is_to_serve();
+  logger(Component::launcher)
+      .debug("this machine {} the rendezvous at {}", should_serve_ ? "serves" : "connects to",
+             address_);
   is_joining_ = true;
   if (ranks_are_given() && should_serve_ && !is_own_address_) {
     asio::co_spawn(io_, look_for_another_machine_0(), asio::detached);

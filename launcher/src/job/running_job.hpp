@@ -1,6 +1,6 @@
 #pragma once
 
-#include "acc/base/text.hpp"
+#include "acc/base/log.hpp"
 #include "job/account.hpp"
 #include "job/control.hpp"
 #include "job/job_table.hpp"
@@ -127,12 +127,12 @@ class Job {
 
   /// Prints a line of the launcher about this machine to stderr. It is not mixed with a worker's
   /// line.
-  void say(const std::string& line) {
-    runner_.output().write_stderr(printable(line_head(plan_, host_) + line) + "\n");
+  void say(const std::string& line, LogLevel level = LogLevel::warn) {
+    notice(Component::launcher, level, line_head(plan_, host_), line);
   }
   /// Prints a line about the whole job. If a job manager merges the output of all machines, only
   /// one machine prints it.
-  void announce(const std::string& line);
+  void announce(const std::string& line, LogLevel level = LogLevel::warn);
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;

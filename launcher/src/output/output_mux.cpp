@@ -1,7 +1,7 @@
 #include "output/output_mux.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/base/text.hpp"
+#include "acc/base/log.hpp"
 #include "output/last_lines.hpp"
 #include "output/line_assembler.hpp"
 #include "output/line_prefix.hpp"
@@ -283,14 +283,15 @@ void OutputMux::add_line(Stream& stream, std::string_view line) {
   if (stream.edit) {
     line = stream.edit(line);
   }
+  const bool is_bare = options_.shows_json_bare && is_json_diagnostic(line);
   if (stream.prompted != 0) {
     block_.append(prompting_ == &stream ? "" : stream.prefix).append(line.substr(stream.prompted));
     prompting_ = prompting_ == &stream ? nullptr : prompting_;
     stream.prompted = 0;
-  } else if (options_.folds_lines && !stream.prefix.empty()) {
+  } else if (options_.folds_lines && !stream.prefix.empty() && !is_bare) {
     stream.console.folder.add(stream.rank, line, Clock::now());
   } else if (stream.is_whole && !line.empty()) {
-    block_.append(stream.prefix).append(line);
+    block_.append(is_bare ? "" : stream.prefix).append(line);
   }
   if (stream.filter_file && std::ranges::any_of(stream.words, [line](const std::string& word) {
         return line.find(word) != std::string_view::npos;
@@ -346,8 +347,9 @@ void OutputMux::end(Stream& stream) {
 
 void OutputMux::write_file(LogFile& file, std::string_view bytes) {
   if (const int error = file.write(bytes); error != 0) {
-    write_stderr("acclaunch: cannot write " + printable(file.path()) + ": " + std::strerror(error) +
-                 "; this file gets no further output\n");
+    write_stderr(notice_text(Component::launcher, LogLevel::err, "acclaunch: ",
+                             "cannot write " + file.path() + ": " + std::strerror(error) +
+                                 "; this file gets no further output"));
   }
 }
 
@@ -359,8 +361,9 @@ void OutputMux::on_lost(const Lost& lost) {
     }
     if (lost.error != EPIPE) {
       consoles_[lost.is_stderr ? 0 : 1]->sink->write(
-          std::string("acclaunch: cannot write to ") + (lost.is_stderr ? "stderr: " : "stdout: ") +
-          std::strerror(lost.error) + "; its further output is dropped\n");
+          notice_text(Component::launcher, LogLevel::err, "acclaunch: ",
+                      std::string("cannot write to ") + (lost.is_stderr ? "stderr: " : "stdout: ") +
+                          std::strerror(lost.error) + "; its further output is dropped"));
     }
     if (options_.on_lost) {
       options_.on_lost(lost);

@@ -48,9 +48,10 @@ class OutputMux {
   struct Options {
     int out = 1;
     int err = 2;
-    bool folds_lines = false;    ///< merges equal lines of several ranks
-    bool status_line = false;    ///< shows a status line below the output if stderr is a terminal
-    pid_t foreground_group = 0;  ///< hides the status line while another group has the terminal
+    bool folds_lines = false;      ///< merges equal lines of several ranks
+    bool status_line = false;      ///< shows a status line below the output if stderr is a terminal
+    bool shows_json_bare = false;  ///< no prefix before JSON diagnostics, which name their rank
+    pid_t foreground_group = 0;    ///< hides the status line while another group has the terminal
     std::function<void(const Lost&)> on_lost = {};  ///< called by the loop, at most once per stream
   };
 

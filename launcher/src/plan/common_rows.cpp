@@ -1,5 +1,6 @@
 #include "plan/common_rows.hpp"
 
+#include "acc/base/log.hpp"
 #include "acc/launcher/setting_keys.hpp"
 
 #include <array>
@@ -57,6 +58,13 @@ constexpr std::array kRows = {
     SettingRow{.key = "no_status_line", .flag = Flag::toggle, .in_file = false,
                .type = Type::boolean, .fallback = "false",
                .help = "do not show the workers' status in the last line of the terminal"},
+    SettingRow{.key = "log_level", .flag = Flag::value, .in_file = false, .type = Type::choice,
+               .fallback = "info", .allowed = kLogLevels,
+               .help = "lowest level of the launcher's messages on stderr and of libacc_runtime's; "
+                       "the reason of a failure is always printed"},
+    SettingRow{.key = "log_format", .flag = Flag::value, .in_file = false, .type = Type::choice,
+               .fallback = "text", .allowed = kLogFormats,
+               .help = "form of these messages; json: one object per line"},
 };
 // clang-format on
 static_assert(names_settings(kRows));

@@ -1,5 +1,6 @@
 #include "plan/draft.hpp"
 
+#include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
@@ -113,6 +114,32 @@ void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts&
   draft.notice_all(placements.notices);
 }
 
+namespace {
+
+/// Checks how the launcher and its workers log, and passes the flags on to the workers. The words
+/// themselves have been applied before planning began.
+void read_log(Draft& draft) {
+  const auto is_flag = [&](plugins::SettingKey key) {
+    return draft.settings.source(key).kind == Source::Kind::flag;
+  };
+  const auto read = [&](plugins::SettingKey key, const OwnVariable& variable) {
+    read_variable(draft, key, std::string(variable.name));
+    if (is_flag(key)) {
+      draft.plan.environment[std::string(variable.name)] = draft.settings.choice(key);
+    }
+  };
+  read("log_format"_key, variables::log_format);
+  read("log_level"_key, variables::log_level);
+  if (is_flag("log_level"_key)) {
+    draft.plan.removed_variables.insert(std::string(variables::log.name));
+  } else {
+    const std::string components = value_of(draft.environment, variables::log);
+    read_log_settings({.components = {components, std::string(variables::log.name)}});
+  }
+}
+
+}  // namespace
+
 // From here on addresses have no brackets: these were needed only to separate an IPv6 address from
 // a port.
 LaunchPlan finished(Draft&& draft) {
@@ -125,6 +152,7 @@ LaunchPlan finished(Draft&& draft) {
     throw bad_value(draft.given("stdin"_key),
                     "below the number of processes, " + std::to_string(plan.num_processes));
   }
+  read_log(draft);
   draft.plan.settings = std::move(draft.settings);
   return std::move(draft.plan);
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "acc/base/text.hpp"
+#include "acc/base/log.hpp"
 #include "acc/launcher/launch_plan.hpp"
 #include "remote_launch/client_command.hpp"
 #include "remote_launch/client_end.hpp"
@@ -73,7 +73,7 @@ class RemoteJob {
   int exit_status() const;
 
   void say(const std::string& line) {
-    runner_.output().write_stderr("acclaunch: " + printable(line) + "\n");
+    notice(Component::launcher, LogLevel::warn, "acclaunch: ", line);
   }
 
   const LaunchPlan& plan_;

@@ -5,6 +5,7 @@
 
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "host/own_variables.hpp"
 #include "plan/program_command.hpp"
@@ -154,6 +155,9 @@ void RemoteJob::begin(Client& client) {
        .edit = [this, &client](std::string_view line) { return hear(client, line); }});
   client.process.emplace(runner_.io().get_executor(), client_spec(client, read_end.get()),
                          out.out.get(), out.err.get(), runner_.surroundings());
+  logger(Component::launcher)
+      .debug("{}: started {} as process {}", client.command.name, client.command.words.front(),
+             client.process->pid());
   if (client.command.input_file.empty()) {
     client.input->send(client.command.first_input);
   }
@@ -173,6 +177,8 @@ asio::awaitable<void> RemoteJob::watch(Client& client) {
   runner_.output().drain(client.rank);  // may contain its last answer
   client.input->close();
   judge(client, end);
+  logger(Component::launcher)
+      .debug("{}: its client has ended: {}", client.command.name, end.describe());
   on_end_of(client);
 }
 

@@ -1,6 +1,7 @@
 #include "supervision/guardian.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "supervision/kernel_file.hpp"
 #include "supervision/process_end.hpp"
 #include "supervision/signals.hpp"
@@ -17,7 +18,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -167,11 +167,13 @@ bool died_of_interrupt(const ProcessEnd& end) {
 /// Leftovers exist only if that process was killed before it could clean up itself.
 int clean_up_after(const char* name, pid_t pid, const ProcessEnd& end, Leftovers& leftovers) {
   if (!leftovers.clean_up()) {
-    std::fprintf(stderr, "acclaunch: some processes of the job could not be killed\n");
+    notice(Component::launcher, LogLevel::err,
+           "acclaunch: ", "some processes of the job could not be killed");
   }
   if (end.kind == ProcessEnd::Kind::killed && !died_of_interrupt(end)) {
-    std::fprintf(stderr, "acclaunch: its %s process (pid %d) was %s; all workers were killed\n",
-                 name, static_cast<int>(pid), end.describe().c_str());
+    notice(Component::launcher, LogLevel::critical, "acclaunch: ",
+           "its " + std::string(name) + " process (pid " + std::to_string(pid) + ") was " +
+               end.describe() + "; all workers were killed");
   }
   return end.shell_status();
 }

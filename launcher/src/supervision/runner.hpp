@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/log.hpp"
 #include "output/output_mux.hpp"
 #include "supervision/descriptors.hpp"
 #include "supervision/guardian.hpp"
@@ -12,6 +13,7 @@
 
 #include <exception>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 namespace acc::launcher {
@@ -62,6 +64,7 @@ class Runner {
   Events events_;
   SignalWatch signals_;
   OutputMux output_;
+  LogRedirection log_redirection_{[this](std::string_view lines) { output_.write_stderr(lines); }};
   std::exception_ptr fault_;
 };
 

@@ -1,5 +1,6 @@
 #include "supervision/supervisor.hpp"
 
+#include "acc/base/log.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/descriptors.hpp"
 
@@ -100,6 +101,8 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     worker.rank = spec.rank;
     worker.local_rank = spec.local_rank;
     worker.pid = processes_.back().pid();
+    logger(Component::launcher)
+        .debug("rank {} (local rank {}) is process {}", spec.rank, spec.local_rank, worker.pid);
     if (processes_.back().has_joined()) {
       leader_ = processes_.size() - 1;
       options_.job_control->set_leader(worker.pid);
@@ -126,6 +129,9 @@ asio::awaitable<void> Supervisor::watch(std::size_t index) {
   worker.peak_memory = processes_[index].peak_memory();
   worker.got_passed_signal = end.kind == ProcessEnd::Kind::killed && passed_on_.contains(end.value);
   --remaining_;
+  logger(Component::launcher)
+      .debug("rank {} (process {}) has ended: {}; {} remain", worker.rank, worker.pid,
+             end.describe(), remaining_);
   if (leader_ == index) {
     options_.job_control->set_leader(0);
   }
@@ -268,6 +274,10 @@ void Supervisor::on_peer_failure() {
 
 void Supervisor::handle(AttemptEvent event) {
   const AttemptStep step = attempt_step(state_, event);
+  if (step.next != state_) {
+    logger(Component::launcher)
+        .debug("state of this machine's workers: {} ({})", name_of(step.next), name_of(event));
+  }
   state_ = step.next;
   switch (step.action) {
     case AttemptAction::none: break;

@@ -28,6 +28,19 @@ constexpr std::array<std::array<AttemptStep, kAttemptEvents>, kAttemptStates> kT
 
 }  // namespace
 
+std::string_view name_of(AttemptState state) noexcept {
+  constexpr std::array<std::string_view, kAttemptStates> kNames = {"running", "failing", "stopping",
+                                                               "killing", "ended"};
+  return kNames[static_cast<std::size_t>(state)];
+}
+
+std::string_view name_of(AttemptEvent event) noexcept {
+  constexpr std::array<std::string_view, kAttemptEvents> kNames = {
+      "worker succeeded", "worker failed", "cause is known", "all ended",
+      "stop signal",      "peer failed",   "time is over"};
+  return kNames[static_cast<std::size_t>(event)];
+}
+
 AttemptStep attempt_step(AttemptState state, AttemptEvent event) noexcept {
   return kTable[static_cast<std::size_t>(state)][static_cast<std::size_t>(event)];
 }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 namespace acc::launcher {
 
@@ -41,6 +42,9 @@ struct AttemptStep {
   AttemptAction action;
   bool operator==(const AttemptStep&) const = default;
 };
+
+std::string_view name_of(AttemptState state) noexcept;
+std::string_view name_of(AttemptEvent event) noexcept;
 
 /// Returns the next state and the action for `event` in `state`. A pure function: the complete
 /// supervision policy, without I/O.

@@ -1,6 +1,7 @@
 #include "acc/rendezvous/agent.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "agent/agent_impl.hpp"
 
 #include <algorithm>
@@ -63,6 +64,9 @@ void Agent::Impl::hear_formed(Round round) {
                                             round.num_machines(), enter_.terms.num_machines));
   }
   round_ = std::move(round);
+  logger(Component::rendezvous)
+      .debug("round {} is formed at {}: machine {} of {}", round_->round, where(),
+             round_->machine_rank, round_->num_machines());
 }
 
 void Agent::Impl::hear_settled(RoundResult round_result) {
@@ -100,6 +104,9 @@ void Agent::Impl::hear_dropped(Dropped dropped) {
 }
 
 void Agent::Impl::hear_ends(AttemptEnd end) {
+  logger(Component::rendezvous)
+      .debug("the attempt ends by machine {} ({}), {}: {}", end.machine_rank, end.host,
+             end.restarts ? "another follows" : "it was the last one", end.reason);
   end_ = end;
   end_known_.open();
   if (events_.on_end) {
@@ -122,6 +129,7 @@ void Agent::Impl::lose(const std::string& why) {
     std::exchange(link_, nullptr)->close();
   }
   why_lost_ = why_lost_.empty() ? why : why_lost_;
+  logger(Component::rendezvous).debug("connection to {} lost: {}", where(), why_lost_);
   if (round_ && !round_result_ && !end_) {
     const char* server = enter_.terms.ranks_are_given ? "machine 0" : "the rendezvous";
     hear_ends({.host = enter_.machine.host,

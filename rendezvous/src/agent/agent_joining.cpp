@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 #include "agent/agent_impl.hpp"
 
@@ -133,6 +134,8 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
                  Milliseconds(1), kAttemptTimeout);
   asio::ip::tcp::socket socket(executor_);
   const std::string failure = co_await dial(socket, host_, port_, limit);
+  logger(Component::rendezvous)
+      .debug("connecting to {}: {}", where(), failure.empty() ? "connected" : failure);
   if (!failure.empty() || closed_) {
     co_return failure;
   }

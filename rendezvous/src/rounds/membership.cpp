@@ -1,6 +1,7 @@
 #include "rounds/membership.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "rounds/rank_order.hpp"
 #include "rounds/sentences.hpp"
 
@@ -34,6 +35,11 @@ std::size_t bytes_of(const Agreed& agreed) {
     bytes += sizeof(Agreed::value_type) + name.size() + value.size();
   }
   return bytes;
+}
+
+/// Logger of the decisions about jobs. Silent unless a level below `info` is set.
+spdlog::logger& decisions() {
+  return logger(Component::rendezvous);
 }
 
 Time next_telling(const Agent& agent) {
@@ -228,6 +234,9 @@ void Membership::enter(AgentId id, Enter enter) {
   next_round_ = std::max(next_round_, enter.rounds_before);
   restart_count_ = std::max(restart_count_, enter.restarts_before);
   Agent& agent = agents_.add(id, std::move(enter.machine));
+  decisions().debug("job '{}': {} has joined, {} workers", run_id_,
+                    name_of(agent.machine.machine_rank, agent.machine.host),
+                    agent.machine.local_world_size);
   if (agent.machine.serves) {
     server_ = agent.machine;
   }
@@ -324,6 +333,7 @@ void Membership::give_rank_back(const Agent& agent) {
 /// Refuses the newcomer and all waiting machines, and enters phase Refused: machines that connect
 /// later are sent the reason, too, instead of waiting for a job that cannot start.
 void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::string& reason) {
+  decisions().debug("job '{}': all machines are refused: {}", run_id_, reason);
   auto& refused = phase_.emplace<Refused>(
       Refused{.reason = reason,
               .since = now_,
@@ -555,6 +565,8 @@ void Membership::form() {
     }
     return;
   }
+  decisions().debug("job '{}': round {} of {} machines, restart {}", run_id_, next_round_,
+                    members.size(), restart_count_);
   phase_ = InRound{Attempt(members)};
   // Machine 0 serves the workers' store: its address, port and secret are those of the round.
   const Machine& first = members.front()->machine;
@@ -577,6 +589,8 @@ void Membership::form() {
 /// Ends the running attempt: all its machines must stop their workers and report.
 void Membership::end_attempt(InRound& round, AttemptEnd end) {
   const bool uses_restart = end.restarts && end.cause == Cause::worker;
+  decisions().debug("job '{}': the attempt ends ({}): {}", run_id_,
+                    end.restarts ? "another follows" : "it was the last one", end.reason);
   round.ending = {std::move(end), uses_restart, now_ + times_.settle};
   send_all(agents_.in({State::running, State::reported}), Ends{round.ending->end});
 }
@@ -660,6 +674,7 @@ void Membership::settle_without_the_slow(const Attempt& attempt, AttemptEnd end)
 /// Ends the job: sends the round result to its machines and drops waiting machines that were never
 /// in a round. Agents stay in state done until they disconnect.
 void Membership::finish(RoundResult round_result) {
+  decisions().debug("job '{}' is over", run_id_);
   phase_ = is_elastic() ? Over{now_, now_ + times_.close} : Over{now_};
   // A finished job compares no more terms.
   founding_bytes_ -= bytes_of(terms_.agreed);
@@ -686,6 +701,8 @@ void Membership::remove(Agent& agent, const std::string& why) {
   const State state = agent.state;
   const std::optional<int> rank = agent.rank;
   const std::string host = agent.machine.host;
+  decisions().debug("job '{}': {} is gone: {}", run_id_,
+                    name_of(rank ? rank : agent.machine.machine_rank, host), why);
   give_rank_back(agent);
   if (agent.machine.serves) {
     server_.reset();

@@ -139,11 +139,11 @@ void Connection::refuse(const std::string& why, bool is_limit) {
 /// Logs why the connection is closed: exceeded limits as warnings for the operator, at a limited
 /// rate, violations by a client only at debug level.
 void Connection::tell(const std::string& why, bool is_limit) {
-  const auto log = logger("rendezvous");
-  if (!is_limit) {
-    log->debug("closing {}: {}", peer_name(socket_.get()), why);
-  } else if (shared_.refusals()) {
-    log->warn("closing {}: {}", peer_name(socket_.get()), why);
+  spdlog::logger& log = logger(Component::rendezvous);
+  if (!is_limit && log.should_log(LogLevel::debug)) {
+    log.debug("closing {}: {}", peer_name(socket_.get()), why);
+  } else if (is_limit && shared_.refusals()) {
+    log.warn("closing {}: {}", peer_name(socket_.get()), why);
   }
 }
 

@@ -201,8 +201,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const ServerOptions& options = shared_.options;
     if (connections_.size() >= options.max_connections) {
       if (full_()) {
-        const auto log = logger("rendezvous");
-        log->warn("refusing new connections: {} clients are connected (max_connections)",
+        logger(Component::rendezvous)
+            .warn("refusing new connections: {} clients are connected (max_connections)",
                   connections_.size());
       }
       return;
@@ -221,7 +221,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   /// Retries after a pause: descriptors may have been freed by then.
   void pause_accepting(const std::string& why) {
     if (full_()) {
-      logger("rendezvous")->warn("cannot accept clients: {}", why);
+      logger(Component::rendezvous).warn("cannot accept clients: {}", why);
     }
     accept_timer_.expires_after(kAcceptPause);
     accept_timer_.async_wait([self = shared_from_this()](const error_code& cancelled) {

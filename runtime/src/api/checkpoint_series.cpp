@@ -54,9 +54,11 @@ std::int64_t next_number(detail::RuntimeState& state, const std::string& folder)
 /// fail in the same way.
 void warn(detail::KnownSeries& series, const std::string& folder, const std::string& failures) {
   if (!failures.empty() && failures != series.warned) {
-    logger("runtime")->warn(
-        "{}: cannot remove every old checkpoint: {}; training continues, and each save tries again",
-        folder, failures);
+    logger(Component::runtime)
+        .warn(
+            "{}: cannot remove every old checkpoint: {}; training continues, and each save tries "
+            "again",
+            folder, failures);
   }
   series.warned = failures;
 }

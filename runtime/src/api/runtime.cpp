@@ -1,5 +1,6 @@
 #include "acc/runtime.hpp"
 
+#include "acc/base/log.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "api/guarded.hpp"
@@ -73,7 +74,11 @@ Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings) {
 
 Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings,
                                std::unique_ptr<rendezvous::Store> store) {
-  return Runtime(std::make_shared<detail::RuntimeState>(settings, std::move(store)));
+  Runtime runtime(std::make_shared<detail::RuntimeState>(settings, std::move(store)));
+  if (auto& log = logger(Component::runtime); log.should_log(LogLevel::debug)) {
+    log.debug("{}", runtime.describe());
+  }
+  return runtime;
 }
 
 int Runtime::rank() const {

@@ -41,15 +41,14 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   // The order matters: environment variables before libraries are loaded, the trace file before any
   // rank writes to it, agreement before the first group, and the tracer's wrappers before the
   // recorder's.
+  set_log_settings(read_log_settings(log_words_from_environment()));
+  set_log_rank(settings.identity.rank, settings.identity.world_size);
   check_supported(settings);
   if (settings.deterministic) {
     pin_choices();
   }
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
-  if (identity.world_size > 1) {
-    set_log_rank(identity.rank, identity.world_size);
-  }
   if (!settings.trace.empty() && identity.local_rank == 0) {
     trace::Tracer::create_file(settings.trace);
   }

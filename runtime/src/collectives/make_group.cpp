@@ -136,9 +136,9 @@ GroupFactory::GroupFactory(const plugins::RuntimeSettings& settings, rendezvous:
   if (backend_ != nullptr && settings_.identity.world_size > 1) {
     route_ = agree_on_route();
     if (settings_.identity.rank == 0) {
-      logger("collectives")
-          ->info("collectives between GPUs: {} ({})", route_.nccl ? "nccl" : "staged",
-                 route_.reason);
+      logger(Component::collectives)
+          .info("collectives between GPUs: {} ({})", route_.nccl ? "nccl" : "staged",
+                route_.reason);
     }
   }
 }

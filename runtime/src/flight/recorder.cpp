@@ -71,7 +71,8 @@ void* Recorder::map(const std::string& path) {
     error = memory == MAP_FAILED ? errno : 0;
   }
   if (error != 0) {
-    logger("runtime")->warn("{}: cannot write {}: {}", kRecordVariable, path, std::strerror(error));
+    logger(Component::runtime)
+        .warn("{}: cannot write {}: {}", kRecordVariable, path, std::strerror(error));
     return anonymous_memory();
   }
   file_ = std::move(opened);

@@ -1,6 +1,8 @@
 #include "sharding/groups.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
+#include "acc/base/text.hpp"
 #include "collectives/make_group.hpp"
 #include "collectives/recorded_group.hpp"
 
@@ -141,10 +143,16 @@ Groups make_groups(const plugins::RuntimeSettings& settings, rendezvous::Store* 
   Groups groups;
   groups.plan = plan_groups(settings);
   groups.route = factory.route();
-  groups.world = factory.make(groups.plan.world, "world");
+  const auto make = [&](const std::vector<int>& ranks, const char* kind,
+                        collectives::ProcessGroup* parent = nullptr) {
+    auto group = factory.make(ranks, kind, parent);
+    logger(Component::collectives)
+        .debug("group {} of ranks {}: {}", kind, number_list(ranks), group->describe());
+    return group;
+  };
+  groups.world = make(groups.plan.world, "world");
   const auto part_of_world = [&](const std::vector<int>& ranks, const char* kind) {
-    return ranks == groups.plan.world ? groups.world
-                                      : factory.make(ranks, kind, groups.world.get());
+    return ranks == groups.plan.world ? groups.world : make(ranks, kind, groups.world.get());
   };
   groups.shard = part_of_world(groups.plan.shard, "shard");
   if (groups.plan.replicate_size() > 1) {

@@ -32,8 +32,8 @@ void load_training(const Stored& stored, detail::ModelState& model,
                    detail::OptimizerState& optimizer) {
   const TrainingState& training = stored.training;
   if (!training.step && is_rank_zero(model)) {
-    logger("runtime")->warn("{} does not store the number of steps: counting starts at 0",
-                            stored.path.string());
+    logger(Component::runtime)
+        .warn("{} does not store the number of steps: counting starts at 0", stored.path.string());
   }
   optimizer.steps = training.step.value_or(0);
   optimizer.skipped_steps = training.skipped_steps;
@@ -132,6 +132,7 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
   Attempt attempt;
   attempt([&] {
     const fs::path folder = AtomicFolder(directory, accelerate::is_ours).current();
+    logger(Component::runtime).debug("loading {}", folder.string());
     std::optional<Manifest> manifest;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       manifest = load_part(parts[i], folder, static_cast<int>(i));

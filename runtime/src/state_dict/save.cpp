@@ -1,4 +1,5 @@
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/output_file.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
@@ -372,6 +373,7 @@ void save(std::span<const Part> parts, const std::string& directory, const Saved
   if (parts.empty()) {
     throw Error(Errc::invalid_argument, "a checkpoint needs at least one model");
   }
+  logger(Component::runtime).debug("saving to {}", directory);
   Save(parts, directory, state, id, existing).run();
 }
 

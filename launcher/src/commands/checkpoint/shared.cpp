@@ -1,6 +1,7 @@
 #include "commands/checkpoint/shared.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/checkpoint/convert/parallel.hpp"
 
 #include <fmt/format.h>
@@ -128,7 +129,8 @@ Options WorkFlags::options() const {
 }
 
 Progress progress_line(bool quiet) {
-  if (quiet || ::isatty(STDERR_FILENO) == 0) {
+  // Not a line of the log: it is redrawn on a terminal, and disappears at the end.
+  if (quiet || ::isatty(STDERR_FILENO) == 0 || log_format() == LogFormat::json) {
     return {};
   }
   return [](std::string_view what, std::uint64_t done, std::uint64_t total) {

@@ -1,6 +1,7 @@
 // acclaunch verify: reads all data of a checkpoint and compares it with the stored checksums.
 #include "acc/checkpoint/convert/verify.hpp"
 
+#include "acc/base/log.hpp"
 #include "acc/checkpoint/open/open.hpp"
 #include "commands/checkpoint/shared.hpp"
 #include "commands/commands.hpp"
@@ -50,8 +51,8 @@ int verify_command(std::span<const std::string> arguments) {
       conversion::verify(path, options.num_threads, options.progress);
   for (const conversion::Damage& damage : found.damaged) {
     const std::string tensor = damage.tensor.empty() ? "" : ", " + damage.tensor;
-    std::fprintf(stderr, "damaged: %s%s: %s\n", damage.file.c_str(), tensor.c_str(),
-                 damage.reason.c_str());
+    notice(Component::launcher, LogLevel::critical,
+           "damaged: ", damage.file.string() + tensor + ": " + damage.reason);
   }
   if (!work.quiet()) {
     std::fputs((path + ": " + in_words(found)).c_str(), stdout);

@@ -2,8 +2,6 @@
 
 #include "acc/base/error.hpp"
 
-#include <algorithm>
-#include <cstddef>
 #include <string>
 
 namespace acc::plugins {
@@ -44,17 +42,5 @@ class Faults {
   std::string text_;
   Errc code_ = Errc::config;
 };
-
-/// Formats the text of an error for stderr: puts `head` before each line and ends each with a
-/// newline.
-inline std::string with_head(const std::string& head, const std::string& text) {
-  std::string result;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    result += head + text.substr(begin, end - begin) + "\n";
-    begin = end + 1;
-  }
-  return result;
-}
 
 }  // namespace acc::plugins

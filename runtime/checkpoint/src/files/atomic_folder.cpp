@@ -232,8 +232,9 @@ void AtomicFolder::discard(const fs::path& folder) const {
       remove_at_once(folder);
     }
   } catch (const Error& error) {
-    logger("runtime")->warn("{}; it stays on disk, and the next save to {} tries again",
-                            error.what(), target_.string());
+    logger(Component::runtime)
+        .warn("{}; it stays on disk, and the next save to {} tries again", error.what(),
+              target_.string());
   }
 }
 

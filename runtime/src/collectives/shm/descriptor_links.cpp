@@ -419,9 +419,9 @@ class DescriptorLinks::Gathering {
   void log_refusal(const ucred& who, const std::string& reason) {
     constexpr int kLogged = 3;
     if (num_refused_++ < kLogged) {
-      logger("collectives")
-          ->warn("refused a process (pid {}, user {}) that connected to {}: {}", who.pid, who.uid,
-                 describe(spec_), reason);
+      logger(Component::collectives)
+          .warn("refused a process (pid {}, user {}) that connected to {}: {}", who.pid, who.uid,
+                describe(spec_), reason);
     }
   }
 
