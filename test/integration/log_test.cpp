@@ -3,6 +3,7 @@
 #include "acc/base/log.hpp"
 
 #include "support/acclaunch.hpp"
+#include "support/machines.hpp"
 #include "support/program.hpp"
 #include "support/text.hpp"
 
@@ -13,6 +14,7 @@
 #include <csignal>
 #include <map>
 #include <regex>
+#include <set>
 #include <sstream>
 
 using namespace acc::test;
@@ -201,6 +203,34 @@ TEST_CASE("debug lines of launcher and workers: what was chosen, in both forms")
     CHECK(the_line(own, "group world of ranks 0-1")["logger"] == "collectives");
     CHECK(the_line(own, "full_shard (from fsdp)")["logger"] == "runtime");
   }
+}
+
+TEST_CASE("debug lines of a round: what the daemon and each machine decide") {
+  const ReservedPort port;
+  const Variables variables = {{"ACC_LOG_FORMAT", "json"}, {"ACC_LOG_LEVEL", "debug"}};
+  Program daemon({kDaemon, "--port", port.text()}, variables);
+  daemon.wait_for_text("listening on ");
+  const Words machine = torchrun(c10d_flags("2", port, {"--rdzv-id", "seven"}), "true");
+  Program first(machine, variables);
+  Program second(machine, variables);
+  CHECK(first.wait() == 0);
+  CHECK(second.wait() == 0);
+  daemon.signal(SIGTERM);
+  CHECK(daemon.wait() == 0);
+  CAPTURE(first.err());
+  CAPTURE(daemon.err());
+  const std::string where = "127.0.0.1:" + port.text();
+  std::set<std::string> formed;
+  for (const Program* each : {&first, &second}) {
+    const auto lines = diagnostics(each->err());
+    CHECK(the_line(lines, "connecting to " + where)["logger"] == "rendezvous");
+    formed.insert(the_line(lines, "round 0 is formed at " + where)["message"]);
+  }
+  CHECK(formed == std::set<std::string>{"round 0 is formed at " + where + ": machine 0 of 2",
+                                        "round 0 is formed at " + where + ": machine 1 of 2"});
+  const auto lines = diagnostics(daemon.err());
+  the_line(lines, "job 'seven': round 0 of 2 machines, restart 0");
+  the_line(lines, "job 'seven' is over");
 }
 
 TEST_CASE("levels: which lines are printed, and that a failure always is") {

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Checks that a folder includes only what its library links, that a folder belongs to one library, and that
-folders do not include each other in a circle.
+"""Checks that a folder includes only what its library links, that a folder belongs to one library, that folders
+do not include each other in a circle, and that messages are printed through acc/base/log.hpp.
 
 usage: structure_test.py STRUCTURE SOURCE_DIR
 
@@ -15,6 +15,11 @@ import sys
 
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 HEADERS = (".hpp", ".h", ".inc", ".cuh")
+PRODUCTS = ("launcher", "plugins", "rendezvous", "runtime", "tools")
+TO_STDERR = re.compile(r"\bcerr\b|\bclog\b|print\w*\(stderr|put[cs]\(.*\bstderr\)|write\(STDERR_FILENO|\bperror\(")
+# The log itself, a signal handler, and a progress line that is erased again.
+MAY_WRITE_TO_STDERR = {"plugins/src/base/log.cpp", "runtime/src/sharding/view_guard.cpp",
+                       "launcher/src/commands/checkpoint/shared.cpp"}
 
 
 class Library:
@@ -122,6 +127,19 @@ def find_circle(edges):
     return None
 
 
+def direct_messages(top):
+    """Lines of the products that write to stderr without the log: without level, and not in JSON format."""
+    for product in PRODUCTS:
+        for folder, _, leaves in os.walk(os.path.join(top, product)):
+            for leaf in leaves:
+                path = os.path.relpath(os.path.join(folder, leaf), top)
+                if not leaf.endswith((".cpp", ".cu") + HEADERS) or path in MAY_WRITE_TO_STDERR:
+                    continue
+                for number, line in enumerate(open(os.path.join(top, path), encoding="utf-8"), 1):
+                    if TO_STDERR.search(line):
+                        yield f"{path}:{number}: writes to stderr; use acc/base/log.hpp: {line.strip()}"
+
+
 def main():
     structure, top = sys.argv[1], os.path.realpath(sys.argv[2])
     libraries = read_structure(structure)
@@ -159,6 +177,7 @@ def main():
     circle = find_circle(edges)
     if circle:
         problems.append("folders include each other in a circle: " + " -> ".join(circle))
+    problems += direct_messages(top)
     for problem in problems:
         print(problem)
     print(f"{len(libraries)} libraries, {len(folders)} folders, {num_includes} includes, {len(problems)} problems")
