@@ -61,19 +61,19 @@ std::vector<std::string> program_arguments(const Flags& flags, const HostFacts& 
 /// launcher with a rank slot has only one worker already; acc_doctor itself uses the first of each
 /// machine.
 void start_one_a_machine(LaunchPlan& plan) {
-  plan.max_restarts = 0;
+  plan.supervision.max_restarts = 0;
   plan.output.folds_lines = false;
-  plan.stdin_rank.reset();
+  plan.supervision.stdin_rank.reset();
   plan.role.clear();
   plan.output.line_prefix = "${role_name}";  // empty: only machine 0 prints, a table
-  if (plan.rank_slot) {
+  if (plan.layout.rank_slot) {
     return;
   }
-  if (plan.num_processes > 0) {
-    plan.num_processes = plan.num_machines;
+  if (plan.layout.num_processes) {
+    plan.layout.num_processes = plan.layout.num_machines;
   }
-  plan.local_world_size = 1;
-  plan.placements.resize(std::min<std::size_t>(plan.placements.size(), 1));
+  plan.layout.local_world_size = 1;
+  plan.binding.workers.resize(std::min<std::size_t>(plan.binding.workers.size(), 1));
   plan.output.to_file.resize(std::min<std::size_t>(plan.output.to_file.size(), 1));
   plan.output.to_console.resize(std::min<std::size_t>(plan.output.to_console.size(), 1));
 }
@@ -92,14 +92,14 @@ LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
   LaunchPlan launch = accelerate_cli().plan(with_program, environment, facts);
   start_one_a_machine(launch);
   launch.explains_failure = true;
-  if (launch.num_machines > 1) {
+  if (launch.layout.num_machines > 1) {
     if (launch.rendezvous.join_timeout == RendezvousPlan{}.join_timeout) {
       launch.rendezvous.join_timeout = kJoinTimeout;
     }
     launch.unmet_command = launch.command;
     launch.unmet_command.insert(
         launch.unmet_command.end(),
-        {"--alone", "--machine_rank", std::to_string(launch.machine_rank), "--meet",
+        {"--alone", "--machine_rank", std::to_string(launch.layout.machine_rank), "--meet",
          launch.rendezvous.address + ":" + std::to_string(launch.rendezvous.port)});
   }
   return launch;

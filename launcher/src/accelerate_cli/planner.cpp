@@ -44,11 +44,11 @@ void apply(JobRole&& role, LaunchPlan& plan) {
 
 /// Enters the workers in the plan.
 void apply(const Workers& workers, const StartedWorkers& started, LaunchPlan& plan) {
-  plan.num_machines = started.num_machines;
-  plan.machine_rank = started.machine_rank;
-  plan.num_processes = started.num_processes;
-  plan.local_world_size = started.local_world_size;
-  plan.rank_slot = started.rank_slot;
+  plan.layout.num_machines = started.num_machines;
+  plan.layout.machine_rank = started.machine_rank;
+  plan.layout.num_processes = started.num_processes;
+  plan.layout.local_world_size = started.local_world_size;
+  plan.layout.rank_slot = started.rank_slot;
   plan.rendezvous.port = workers.main.port;
   plan.rendezvous.port_was_given = workers.main.port_was_given;
   if (workers.launcher != ProgramLauncher::ranks) {
@@ -161,7 +161,7 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
                            const HostFacts& facts) {
   AccelerateDraft draft(flags, environment, facts);
   draft.plan.working_directory = facts.working_directory.string();
-  draft.plan.keeps_exit_status = draft.policy.keeps_exit_status;
+  draft.plan.supervision.keeps_exit_status = draft.policy.keeps_exit_status;
   const Workers workers = find_faults(draft);
   if (draft.plan.start) {
     return finished(std::move(draft));

@@ -45,7 +45,7 @@ std::string unknown_gpu(const std::string& id, const std::vector<Gpu>& devices) 
 /// policy checks GPUs.
 void check_gpu_ids(AccelerateDraft& draft) {
   draft.worker_gpus.clear();
-  for (const std::string& id : draft.plan.gpu_ids) {
+  for (const std::string& id : draft.gpu_ids) {
     const auto gpu = find_gpu(id, draft.facts.gpu.devices);
     const bool twice = gpu && std::ranges::find(draft.worker_gpus, *gpu) != draft.worker_gpus.end();
     if (gpu && !twice) {
@@ -65,8 +65,8 @@ void read_gpu_ids(AccelerateDraft& draft) {
   if (text.empty() || lower(text) == "all") {
     return;
   }
-  draft.plan.gpu_ids = draft.settings.list("gpu_ids"_key);
-  if (draft.plan.gpu_ids.empty() && draft.policy.checks_gpus) {
+  draft.gpu_ids = draft.settings.list("gpu_ids"_key);
+  if (draft.gpu_ids.empty() && draft.policy.checks_gpus) {
     throw Error(Errc::config,
                 draft.place("gpu_ids"_key) + unknown_gpu(text, draft.facts.gpu.devices));
   }
@@ -78,8 +78,8 @@ void read_gpu_ids(AccelerateDraft& draft) {
 /// With a configuration file, Accelerate rejects a single GPU id for MULTI_GPU on one machine.
 void check_several_gpus(const AccelerateDraft& draft, int num_machines) {
   if (!draft.arguments && draft.config && draft.plan.mode == Mode::multi_gpu && num_machines == 1 &&
-      draft.plan.gpu_ids.size() == 1) {
-    throw Error(Errc::config, draft.place("gpu_ids"_key) + " " + draft.plan.gpu_ids.front() +
+      draft.gpu_ids.size() == 1) {
+    throw Error(Errc::config, draft.place("gpu_ids"_key) + " " + draft.gpu_ids.front() +
                                   " is one GPU, but MULTI_GPU is for several; list more with "
                                   "--gpu_ids, or remove MULTI_GPU" +
                                   (draft.file.distributed_type == "MULTI_GPU"
@@ -98,12 +98,12 @@ void check_enough_gpus(const AccelerateDraft& draft, const StartedWorkers& worke
   if (gpus >= needed || !draft.policy.checks_gpus || shares_gpus(draft.environment)) {
     return;
   }
-  throw Error(Errc::device,
-              std::to_string(needed) + " processes on this machine need one GPU each, but there " +
-                  (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
-                  (draft.plan.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids"_key)) +
-                  "; lower --num_processes, share the GPUs with ACC_SHARE_GPUS=1, "
-                  "or pass --cpu");
+  throw Error(Errc::device, std::to_string(needed) +
+                                " processes on this machine need one GPU each, but there " +
+                                (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
+                                (draft.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids"_key)) +
+                                "; lower --num_processes, share the GPUs with ACC_SHARE_GPUS=1, "
+                                "or pass --cpu");
 }
 
 /// Returns the reason why the workers have no GPU, for a notice.
@@ -120,7 +120,7 @@ std::string no_gpu(const AccelerateDraft& draft) {
 }
 
 void notice_cpu(AccelerateDraft& draft, const Workers& workers, const StartedWorkers& started) {
-  if (draft.plan.mode == Mode::plain && draft.plan.gpu_ids.empty()) {
+  if (draft.plan.mode == Mode::plain && draft.gpu_ids.empty()) {
     return;
   }
   const bool several = started.num_processes > 1 && workers.launcher == ProgramLauncher::ranks;
@@ -170,10 +170,10 @@ void choose_device(AccelerateDraft& draft, const Workers& workers, const Started
 }
 
 void bind_workers(AccelerateDraft& draft) {
-  draft.plan.numa_binding = binding(draft);
+  draft.plan.binding.policy = binding(draft);
   std::vector<int> gpus = draft.worker_gpus;
-  const auto rank_slot = static_cast<std::size_t>(first_local_rank(draft.plan));
-  if (draft.plan.rank_slot && rank_slot < gpus.size()) {
+  const auto rank_slot = static_cast<std::size_t>(first_local_rank(draft.plan.layout));
+  if (draft.plan.layout.rank_slot && rank_slot < gpus.size()) {
     gpus = {gpus[rank_slot]};
   }
   place_on_cores(draft, gpus, draft.facts);

@@ -96,7 +96,7 @@ void add_simple_variables(const AccelerateDraft& draft, const Workers& workers,
 /// lack peer access.
 void add_gpu_variables(const AccelerateDraft& draft, Environment& environment) {
   std::string list;
-  for (const std::string& id : draft.plan.gpu_ids) {
+  for (const std::string& id : draft.gpu_ids) {
     list += (list.empty() ? "" : ",") + id;
   }
   if (!list.empty()) {

@@ -29,14 +29,14 @@ void read_ending(AccelerateDraft& draft) {
   read_supervision(draft);
   if (const Sourced<std::string> signals = torchrun_default(draft, "SIGNALS_TO_HANDLE");
       !signals.value.empty()) {
-    draft.plan.stop_signals = read_signals(signals);
+    draft.plan.supervision.stop_signals = read_signals(signals);
   }
 }
 
 /// True if the job manager shows each task only its own GPU, as device 0, as Slurm's
 /// --gpus-per-task does.
 bool sees_its_own_gpu(const AccelerateDraft& draft) {
-  return draft.plan.rank_slot && draft.plan.rank_slot->local_world_size > 1 &&
+  return draft.plan.layout.rank_slot && draft.plan.layout.rank_slot->local_world_size > 1 &&
          draft.worker_gpus.size() == 1 && draft.plan.device == plugins::Device::cuda;
 }
 
@@ -47,8 +47,8 @@ void read_virtual_local_rank(AccelerateDraft& draft) {
     throw Error(Errc::config, toggle.where + " must be 0 or 1, got \"" + toggle.value + "\"");
   }
   draft.plan.virtual_local_rank = *on || sees_its_own_gpu(draft);
-  if (*on && draft.plan.gpu_ids.empty()) {
-    check_own_gpus(toggle.where, draft.plan.local_world_size, draft.environment);
+  if (*on && draft.gpu_ids.empty()) {
+    check_own_gpus(toggle.where, draft.plan.layout.local_world_size, draft.environment);
   }
 }
 
@@ -57,16 +57,16 @@ void read_virtual_local_rank(AccelerateDraft& draft) {
 void read_min_machines(AccelerateDraft& draft, bool meets) {
   const Sourced<std::string> given = draft.given("min_machines"_key);
   const int least = static_cast<int>(draft.settings.integer("min_machines"_key));
-  if (least > draft.plan.num_machines) {
-    throw bad_value(given,
-                    "at most num_machines, which is " + std::to_string(draft.plan.num_machines));
+  if (least > draft.plan.layout.num_machines) {
+    throw bad_value(
+        given, "at most num_machines, which is " + std::to_string(draft.plan.layout.num_machines));
   }
-  if (!meets && least < draft.plan.num_machines) {
+  if (!meets && least < draft.plan.layout.num_machines) {
     throw Error(Errc::config, given.where + " " + given.value + " needs --rdzv_backend c10d");
   }
   draft.plan.rendezvous.min_machines = least;
-  if (least < draft.plan.num_machines) {
-    draft.plan.num_processes = 0;
+  if (least < draft.plan.layout.num_machines) {
+    draft.plan.layout.num_processes.reset();
   }
 }
 
@@ -76,11 +76,11 @@ void read_rendezvous(AccelerateDraft& draft) {
   using Backend = RendezvousPlan::Backend;
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
   const bool meets =
-      draft.plan.num_machines > 1 && draft.settings.choice("rdzv_backend"_key) == "c10d";
+      draft.plan.layout.num_machines > 1 && draft.settings.choice("rdzv_backend"_key) == "c10d";
   if (draft.plan.identity != Identity::none) {
     rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
   }
-  rendezvous.min_machines = draft.plan.num_machines;
+  rendezvous.min_machines = draft.plan.layout.num_machines;
   if (draft.settings.has("min_machines"_key)) {
     read_min_machines(draft, meets);
   }
@@ -90,7 +90,8 @@ void read_rendezvous(AccelerateDraft& draft) {
   }
   rendezvous.local_address = torchrun_default(draft, "LOCAL_ADDR").value;
   draft.plan.role = draft.settings.text("role"_key);
-  draft.plan.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
+  draft.plan.supervision.max_restarts =
+      static_cast<int>(draft.settings.integer("max_restarts"_key));
   Faults faults;
   faults.collect([&] { read_ending(draft); });
   faults.collect([&] { read_virtual_local_rank(draft); });

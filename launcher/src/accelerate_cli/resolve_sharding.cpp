@@ -130,12 +130,14 @@ void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sha
   const std::string name = upper(plugins::to_string(sharding.strategy));
   const bool by_size = draft.settings.choice("fsdp_sharding_strategy"_key) != name ||
                        draft.settings.integer("fsdp_version"_key) == 2;
+  const std::optional<int> total = draft.plan.layout.num_processes;
   if (by_size) {
-    draft.notice("shard groups of " + std::to_string(sharding.shard_size) + " of " +
-                 std::to_string(draft.plan.num_processes) + " processes: the strategy is " + name);
-  } else if (sharding.shard_size == 0 && draft.plan.num_machines == 1) {
+    draft.notice("shard groups of " + std::to_string(sharding.shard_size) +
+                 (total ? " of " + std::to_string(*total) : "") + " processes: the strategy is " +
+                 name);
+  } else if (sharding.shard_size == 0 && draft.plan.layout.num_machines == 1) {
     draft.notice(
-        name + " on one machine: all " + std::to_string(draft.plan.num_processes) +
+        name + " on one machine: all " + std::to_string(total.value_or(0)) +
         " processes are one shard group, with no replicas (--parallelism_config_dp_shard_size "
         "makes smaller groups)");
   }

@@ -26,12 +26,12 @@ int local_processes(const AccelerateDraft& draft, const Workers& workers) {
 
 /// Returns the number of physical cores per worker, rounded down; may be 0.
 int cores_of_one(const AccelerateDraft& draft, const Workers& workers) {
-  if (draft.plan.rank_slot) {  // the other workers of this machine have their own launchers
+  if (draft.plan.layout.rank_slot) {  // the other workers of this machine have their own launchers
     const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
-    return cores / draft.plan.rank_slot->local_world_size;
+    return cores / draft.plan.layout.rank_slot->local_world_size;
   }
   if (workers.launcher == ProgramLauncher::ranks && draft.policy.shares_out_cores) {
-    return cores_per_worker(draft.plan.placements, draft.facts);
+    return cores_per_worker(draft.plan.binding.workers, draft.facts);
   }
   const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
   return cores / local_processes(draft, workers);
@@ -58,7 +58,8 @@ bool divides_cores(const AccelerateDraft& draft, const Workers& workers) {
     return counts_as_use_cpu(draft) && workers.num_processes > 0 &&
            draft.plan.mode != Mode::deepspeed;
   }
-  return draft.plan.device == plugins::Device::cpu || draft.plan.numa_binding != NumaBinding::none;
+  return draft.plan.device == plugins::Device::cpu ||
+         draft.plan.binding.policy != NumaBinding::none;
 }
 
 // Order: --num_cpu_threads_per_process, a value of the parent other than 0, a share of the cores,
@@ -86,7 +87,7 @@ int omp_threads(const AccelerateDraft& draft, const Workers& workers) {
   if (keeps_0) {
     return 0;
   }
-  return leaves_it_to_torchrun && draft.plan.local_world_size == 1 ? 0 : 1;
+  return leaves_it_to_torchrun && draft.plan.layout.local_world_size == 1 ? 0 : 1;
 }
 
 }  // namespace acc::launcher

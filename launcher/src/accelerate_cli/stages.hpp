@@ -72,6 +72,7 @@ struct AccelerateDraft : Draft {
   /// variables are derived from these instead of the settings.
   std::optional<Arguments> arguments;
   plugins::Faults faults;
+  std::vector<std::string> gpu_ids;  ///< empty: leave CUDA_VISIBLE_DEVICES unchanged
   std::vector<int> worker_gpus;  ///< GPUs that workers may use, as indices of the driver's devices
 
   /// Returns the name of the mode whose settings apply: `fsdp`, `deepspeed` or `none`.

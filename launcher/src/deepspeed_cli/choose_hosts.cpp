@@ -178,33 +178,32 @@ void choose_hosts(DeepSpeedDraft& draft) {
 void find_this_machine(DeepSpeedDraft& draft) {
   const bool one = draft.hosts.size() == 1;
   if (draft.place) {
-    draft.plan.machine_rank = draft.place->node_rank->value;
-    if (draft.plan.machine_rank >= std::ssize(draft.hosts)) {
+    draft.plan.layout.machine_rank = draft.place->node_rank->value;
+    if (draft.plan.layout.machine_rank >= std::ssize(draft.hosts)) {
       throw Error(Errc::config, draft.place->node_rank->where + " is " +
-                                    std::to_string(draft.plan.machine_rank) + ", but " +
+                                    std::to_string(draft.plan.layout.machine_rank) + ", but " +
                                     draft.hosts.front().where + " names " +
                                     std::to_string(draft.hosts.size()) + " hosts");
     }
   } else if (starts_machines(draft)) {
-    draft.plan.machine_rank = 0;
+    draft.plan.layout.machine_rank = 0;
   } else if (one || draft.settings.has("node_rank"_key)) {
     read_node_rank(draft, static_cast<int>(draft.hosts.size()));
   } else {
-    draft.plan.machine_rank = rank_of_host_name(draft);
+    draft.plan.layout.machine_rank = rank_of_host_name(draft);
   }
-  if (draft.plan.machine_rank < 0) {
+  if (draft.plan.layout.machine_rank < 0) {
     throw Error(Errc::config, "--no_ssh needs --node_rank, because " + draft.facts.hostname +
                                   " is not in the hostfile; run" + machines_to_type_on(draft));
   }
-  draft.plan.num_machines = static_cast<int>(draft.hosts.size());
-  draft.plan.local_world_size = static_cast<int>(draft.this_host().slots.size());
+  draft.plan.layout.num_machines = static_cast<int>(draft.hosts.size());
+  draft.plan.layout.local_world_size = static_cast<int>(draft.this_host().slots.size());
   bool same = true;
   for (const Host& host : draft.hosts) {
     draft.world_size += static_cast<int>(host.slots.size());
     same = same && host.slots.size() == draft.hosts.front().slots.size();
   }
-  draft.plan.num_processes =
-      same ? draft.world_size : 0;  // 0: the hosts have different numbers of slots
+  draft.plan.layout.num_processes = same ? std::optional(draft.world_size) : std::nullopt;
 }
 
 void check_slots(const DeepSpeedDraft& draft) {

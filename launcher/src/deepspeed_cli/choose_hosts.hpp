@@ -19,7 +19,7 @@ struct DeepSpeedDraft : Draft {
   int world_size = 0;             ///< number of workers on all hosts
 
   [[nodiscard]] const Host& this_host() const {
-    return hosts[static_cast<std::size_t>(plan.machine_rank)];
+    return hosts[static_cast<std::size_t>(plan.layout.machine_rank)];
   }
 };
 

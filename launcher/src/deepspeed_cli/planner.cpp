@@ -30,19 +30,20 @@ void read_values(DeepSpeedDraft& draft) {
 
 void read_rendezvous(DeepSpeedDraft& draft) {
   RendezvousPlan& rendezvous = draft.plan.rendezvous;
-  rendezvous.min_machines = draft.plan.num_machines;
+  rendezvous.min_machines = draft.plan.layout.num_machines;
   rendezvous.address = draft.settings.has("master_addr"_key)
                            ? draft.settings.text("master_addr"_key)
-                       : draft.place                 ? draft.place->address->value
-                       : draft.plan.num_machines > 1 ? draft.hosts.front().name
-                                                     : "127.0.0.1";
+                       : draft.place                        ? draft.place->address->value
+                       : draft.plan.layout.num_machines > 1 ? draft.hosts.front().name
+                                                            : "127.0.0.1";
   if (draft.settings.has("master_port"_key)) {
     rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"_key));
     rendezvous.port_was_given = true;
   } else if (draft.place) {
     rendezvous.port = draft.place->port->value;
   }
-  check_port_is_known(rendezvous.port, draft.plan.num_machines, draft.given("master_port"_key));
+  check_port_is_known(rendezvous.port, draft.plan.layout.num_machines,
+                      draft.given("master_port"_key));
 }
 
 /// Plans only the start of the launchers. Each launcher plans the workers of its machine.
@@ -148,9 +149,6 @@ void read_environment_files(DeepSpeedDraft& draft) {
 }
 
 void show_gpus(DeepSpeedDraft& draft) {
-  for (const int slot : draft.this_host().slots) {
-    draft.plan.gpu_ids.push_back(std::to_string(slot));
-  }
   draft.plan.environment["CUDA_VISIBLE_DEVICES"] = joined(draft.this_host().slots);
 }
 
@@ -168,8 +166,8 @@ void choose_device(DeepSpeedDraft& draft) {
   if (!uses_gpus(draft)) {
     draft.notice("no GPU " +
                  std::string(draft.facts.gpu.devices.empty() ? "on this machine" : "is visible") +
-                 ": " + std::to_string(draft.plan.local_world_size) +
-                 (draft.plan.local_world_size == 1 ? " worker runs" : " workers run") +
+                 ": " + std::to_string(draft.plan.layout.local_world_size) +
+                 (draft.plan.layout.local_world_size == 1 ? " worker runs" : " workers run") +
                  " on the CPU");
   }
 }
@@ -217,16 +215,18 @@ HostFacts facts_for_binding(const DeepSpeedDraft& draft) {
 void bind_workers(DeepSpeedDraft& draft) {
   LaunchPlan& plan = draft.plan;
   const bool binds = draft.settings.boolean("bind_cores_to_rank"_key);
-  plan.numa_binding = binds ? NumaBinding::affinity : NumaBinding::none;
+  plan.binding.policy = binds ? NumaBinding::affinity : NumaBinding::none;
   const HostFacts facts = facts_for_binding(draft);
   place_on_cores(draft, {}, facts);
   const auto gpus = static_cast<int>(facts.gpu.devices.size());
   const bool on_gpus = plan.device == Device::cuda && gpus > 0;
-  for (std::size_t i = 0; on_gpus && i < plan.placements.size(); ++i) {
-    plan.placements[i].gpu = draft.this_host().slots[i] % gpus;  // more slots than GPUs: shared
+  for (std::size_t i = 0; on_gpus && i < plan.binding.workers.size(); ++i) {
+    plan.binding.workers[i].gpu =
+        draft.this_host().slots[i] % gpus;  // more slots than GPUs: shared
   }
   if (binds) {
-    plan.environment["OMP_NUM_THREADS"] = std::to_string(cores_per_worker(plan.placements, facts));
+    plan.environment["OMP_NUM_THREADS"] =
+        std::to_string(cores_per_worker(plan.binding.workers, facts));
   }
 }
 

@@ -32,21 +32,21 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
     : plan_(plan),
       environment_(environment),
       host_(host_name()),
-      alone_(plan.local_world_size == 1 &&
-             (plan.num_machines == 1 || plan.identity == Identity::none)),
+      alone_(plan.layout.local_world_size == 1 &&
+             (plan.layout.num_machines == 1 || plan.identity == Identity::none)),
       job_control_(guard.job_control),
       runner_(std::move(guard), output_options(),
               {.on_signal = [this](PassedSignal signal) { on_signal(signal); },
                .before_exit = [this] { return end_without_guard(); }}),
-      logs_(plan.output, first_local_rank(plan),
-            plan.identity == Identity::none ? 0 : plan.local_world_size),
+      logs_(plan.output, first_local_rank(plan.layout),
+            plan.identity == Identity::none ? 0 : plan.layout.local_world_size),
       rounds_(make_rounds(runner_.io(), plan, host_,
                           {.on_end = [this](const AttemptEnd& end) { on_attempt_end(end); },
                            .on_force_stop = [this] { on_force_stop(); },
                            .say = [this](const std::string& line) { announce(line); }})),
       time_limit_(runner_.io()),
       pause_(runner_.io()),
-      pauses_(plan.restart_backoff) {}
+      pauses_(plan.supervision.restart_backoff) {}
 
 int Job::run() {
   listen_to_starter();
@@ -109,7 +109,7 @@ asio::awaitable<void> Job::work() {
 /// Waits until all output has been written. After a stop request it waits for the reader of the
 /// output at most as long as for a worker.
 asio::awaitable<void> Job::flush_output() {
-  asio::steady_timer patience(runner_.io(), plan_.shutdown_timeout);
+  asio::steady_timer patience(runner_.io(), plan_.supervision.shutdown_timeout);
   if (stop_) {
     patience.async_wait([this](const boost::system::error_code& error) {
       if (!error) {
@@ -181,8 +181,8 @@ asio::awaitable<AttemptOutcome> Job::run_workers() {
     co_return AttemptOutcome{};
   }
   Supervisor::Options options;
-  options.shutdown_timeout = plan_.shutdown_timeout;
-  options.stuck_timeout = plan_.stuck_timeout;
+  options.shutdown_timeout = plan_.supervision.shutdown_timeout;
+  options.stuck_timeout = plan_.supervision.stuck_timeout;
   options.surroundings = runner_.surroundings();
   options.other_descriptors = rounds_->num_clients(*round_);
   options.on_running = [this](int running) { show_status(running); };
@@ -214,29 +214,31 @@ OutputMux::Options Job::output_options() {
 
 void Job::show_status(int running) {
   runner_.output().set_status(
-      {running, plan_.local_world_size, round_->restart_count, started_at_});
+      {running, plan_.layout.local_world_size, round_->restart_count, started_at_});
 }
 
 std::vector<WorkerSpec> Job::worker_specs() const {
   const Assignment assignment = launcher::assignment(plan_, *round_);
   std::vector<WorkerSpec> specs;
-  for (int index = 0; index < plan_.local_world_size; ++index) {
-    const int local_rank = first_local_rank(plan_) + index;
+  for (int index = 0; index < plan_.layout.local_world_size; ++index) {
+    const int local_rank = first_local_rank(plan_.layout) + index;
     WorkerSpec& spec = specs.emplace_back();
     spec.rank = assignment.first_rank + index;
     spec.local_rank = local_rank;
     spec.command = worker_command(plan_, local_rank);
     spec.environment = worker_environment(plan_, assignment, environment_, local_rank);
     spec.working_directory = plan_.working_directory;
-    spec.inherits_stdin = alone_ ? plan_.stdin_rank.has_value() : plan_.stdin_rank == spec.rank;
+    spec.inherits_stdin = alone_ ? plan_.supervision.stdin_rank.has_value()
+                                 : plan_.supervision.stdin_rank == spec.rank;
     spec.process_group = spec.inherits_stdin ? job_control_.group() : 0;
     spec.inherits_output = plan_.identity == Identity::none;
     spec.targets = logs_.targets(round_->round, local_rank);
     if (!alone_ || !plan_.output.line_prefix.empty()) {
-      spec.prefix = line_prefix(plan_.output.line_prefix,
-                                {plan_.role, spec.rank, local_rank, host_}, plan_.num_machines);
+      spec.prefix =
+          line_prefix(plan_.output.line_prefix, {plan_.role, spec.rank, local_rank, host_},
+                      plan_.layout.num_machines);
     }
-    const Placement& placement = plan_.placements[static_cast<std::size_t>(index)];
+    const Placement& placement = plan_.binding.workers[static_cast<std::size_t>(index)];
     spec.cores = placement.cpus;
     spec.numa_node = placement.numa_node;
   }
@@ -286,7 +288,7 @@ JobReport Job::report_of(const RoundResult& round_result) {
   report.command = plan_.command;
   report.run_id = plan_.rendezvous.run_id;
   report.attempt = round_->restart_count;
-  report.max_restarts = plan_.max_restarts;
+  report.max_restarts = plan_.supervision.max_restarts;
   const std::optional<AttemptEnd>& end = round_result.end;
   if (end && end->cause != Cause::worker) {
     report.first_failure.reset();
@@ -367,7 +369,7 @@ asio::awaitable<bool> Job::go_on(const JobReport& report) {
   logs_.open_attempt(round_->round);
   if (round_->restart_count > before.restart_count) {
     announce("restart " + std::to_string(round_->restart_count) + " of " +
-                 std::to_string(plan_.max_restarts),
+                 std::to_string(plan_.supervision.max_restarts),
              LogLevel::info);
   } else {
     say_who_is_here();

@@ -36,7 +36,7 @@ bool may_be_everybodys_signal(const LaunchPlan& plan, const WorkerRecord& worker
     return false;
   }
   const int signal = worker.end->shell_status() - 128;
-  return is_stop_signal(signal) || std::ranges::count(plan.stop_signals, signal) > 0;
+  return is_stop_signal(signal) || std::ranges::count(plan.supervision.stop_signals, signal) > 0;
 }
 
 }  // namespace
@@ -56,7 +56,7 @@ asio::awaitable<void> Job::end_without_guard() {
     attempt_->supervisor->stop({SIGKILL});
   }
   end_descendants(&runner_.leftovers().cgroup());
-  if (plan_.num_machines > 1) {  // time to send the message of `leave`
+  if (plan_.layout.num_machines > 1) {  // time to send the message of `leave`
     asio::steady_timer moment(runner_.io(), std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
   }
@@ -76,7 +76,7 @@ void Job::on_signal(PassedSignal passed, bool is_said) {
       return;
     }
   }
-  if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
+  if (is_stop_signal(signal) || std::ranges::count(plan_.supervision.stop_signals, signal) > 0) {
     stop(plan_.manager.signals_everybody ? JobEvent::stop_request : JobEvent::forcing_request,
          {.exit_status = 128 + signal,
           .signal = passed,
@@ -89,16 +89,16 @@ void Job::on_signal(PassedSignal passed, bool is_said) {
 
 /// Starts the timer of --timeout.
 void Job::stop_in_time() {
-  if (plan_.time_limit.count() == 0) {
+  if (plan_.supervision.time_limit.count() == 0) {
     return;
   }
-  time_limit_.expires_after(plan_.time_limit);
+  time_limit_.expires_after(plan_.supervision.time_limit);
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
       stop(JobEvent::stop_request,
            {.exit_status = kTimedOut,
             .signal = {SIGTERM},
-            .reason = "the time limit of " + std::to_string(plan_.time_limit.count()) +
+            .reason = "the time limit of " + std::to_string(plan_.supervision.time_limit.count()) +
                       " s (--timeout) is exceeded",
             .cause = Cause::other});
     }
@@ -201,7 +201,7 @@ std::optional<std::size_t> Job::find_cause(const std::vector<WorkerRecord>& work
       interim[i] = interim_report(workers[i], evidence());
     }
   }
-  RootCause cause = root_cause(interim, plan_.num_machines == 1);
+  RootCause cause = root_cause(interim, plan_.layout.num_machines == 1);
   if (!cause.is_certain && !is_last) {
     return std::nullopt;
   }
@@ -265,7 +265,7 @@ void Job::announce_failure(const WorkerRecord& worker) {
     return;
   }
   const std::string line = failure_line(worker, host_);
-  if (plan_.local_world_size > 1) {
+  if (plan_.layout.local_world_size > 1) {
     say(line + "; ending the others", LogLevel::err);
   }
   const bool may_restart = worker.end && worker.end->kind != ProcessEnd::Kind::not_executed;

@@ -11,7 +11,7 @@ namespace acc::launcher {
 
 std::unique_ptr<Rounds> make_rounds(boost::asio::io_context& io, const LaunchPlan& plan,
                                     std::string host, Rounds::Events events) {
-  if (plan.num_machines == 1 || plan.rendezvous.backend == RendezvousPlan::Backend::none) {
+  if (plan.layout.num_machines == 1 || plan.rendezvous.backend == RendezvousPlan::Backend::none) {
     return std::make_unique<RoundsAlone>(io, plan, std::move(host), std::move(events));
   }
   return std::make_unique<RoundsTogether>(io, plan, std::move(host), std::move(events));
@@ -32,7 +32,7 @@ Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round) {
   return {.machine_rank = round.machine_rank,
           .num_machines = round.num_machines(),
           .first_rank = std::accumulate(sizes.begin(), sizes.begin() + round.machine_rank, 0),
-          .local_world_size = plan.local_world_size,
+          .local_world_size = plan.layout.local_world_size,
           .local_world_sizes = sizes,
           .world_size = std::accumulate(sizes.begin(), sizes.end(), 0),
           .master_addr = round.store_host,

@@ -25,7 +25,7 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
   }
   if (!round_) {
     round_.emplace();
-    round_->local_world_sizes.push_back(plan_.local_world_size);
+    round_->local_world_sizes.push_back(plan_.layout.local_world_size);
     round_->secret = random_token();
     if (plan_.rendezvous.backend != RendezvousPlan::Backend::none) {
       co_await serve_store();
@@ -89,7 +89,7 @@ void RoundsAlone::listen(const std::vector<std::string>& addresses, std::uint16_
 void RoundsAlone::end(AttemptEnd end) {
   end.machine_rank = 0;
   end.host = host_;
-  end.restarts = end.restarts && round_ && round_->restart_count < plan_.max_restarts;
+  end.restarts = end.restarts && round_ && round_->restart_count < plan_.supervision.max_restarts;
   if (!end_) {
     end_ = std::move(end);
   } else {

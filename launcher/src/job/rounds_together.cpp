@@ -36,18 +36,19 @@ namespace {
 /// for messages. A machine that takes longer counts as lost.
 std::chrono::milliseconds time_to_settle(const LaunchPlan& plan) {
   constexpr std::chrono::seconds kGrace{5};
-  return plan.shutdown_timeout +
-         2 * std::max<std::chrono::milliseconds>(plan.shutdown_timeout, Supervisor::kTimeToDie) +
+  return plan.supervision.shutdown_timeout +
+         2 * std::max<std::chrono::milliseconds>(plan.supervision.shutdown_timeout,
+                                                 Supervisor::kTimeToDie) +
          kGrace;
 }
 
 rendezvous::Terms terms(const LaunchPlan& plan) {
   const bool by_rank = plan.rendezvous.backend == RendezvousPlan::Backend::fixed;
   return {.ranks_are_given = by_rank,
-          .num_machines = plan.num_machines,
-          .min_machines = by_rank ? plan.num_machines : plan.rendezvous.min_machines,
-          .num_processes = plan.num_processes,
-          .max_restarts = plan.max_restarts,
+          .num_machines = plan.layout.num_machines,
+          .min_machines = by_rank ? plan.layout.num_machines : plan.rendezvous.min_machines,
+          .num_processes = plan.layout.num_processes.value_or(0),
+          .max_restarts = plan.supervision.max_restarts,
           .agreed = agreed_terms(plan)};
 }
 
@@ -239,7 +240,7 @@ void RoundsTogether::warn_of_another_machine(const rendezvous::HostAddresses& fo
 /// else if the address is one of its own.
 bool RoundsTogether::is_to_serve() const {
   if (ranks_are_given()) {
-    return plan_.machine_rank == 0;
+    return plan_.layout.machine_rank == 0;
   }
   return plan_.rendezvous.is_host.value_or(is_own_address_);
 }
@@ -290,11 +291,11 @@ Machine RoundsTogether::this_machine() const {
                   .host = host_,
                   .address = plan.local_address,
                   .store_port = store_ ? store_->port() : plan.port,
-                  .local_world_size = plan_.local_world_size,
+                  .local_world_size = plan_.layout.local_world_size,
                   .pid = ::getpid(),
                   .secret = secret_};
   if (ranks_are_given() || plan.machine_rank_was_given) {
-    machine.machine_rank = plan_.machine_rank;
+    machine.machine_rank = plan_.layout.machine_rank;
   }
   if (ranks_are_given()) {
     machine.address = address_;

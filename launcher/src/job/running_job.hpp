@@ -123,7 +123,9 @@ class Job {
   void publish(JobReport report, const rendezvous::RoundResult& round_result);
   void leave_file(const std::string& path, const std::string& text);
   void say_who_is_here();
-  int exit_status() const { return plan_.keeps_exit_status ? status_ : std::min(status_, 1); }
+  int exit_status() const {
+    return plan_.supervision.keeps_exit_status ? status_ : std::min(status_, 1);
+  }
 
   /// Prints a line of the launcher about this machine to stderr. It is not mixed with a worker's
   /// line.

@@ -9,7 +9,7 @@ using rendezvous::ReportedMachine;
 namespace {
 
 bool shares_console(const LaunchPlan& plan) {
-  return plan.manager.merges_output && plan.num_machines > 1;
+  return plan.manager.merges_output && plan.layout.num_machines > 1;
 }
 
 }  // namespace
@@ -26,7 +26,7 @@ std::optional<std::string> job_line_head(const LaunchPlan& plan,
   if (!shares_console(plan) || !knows_rank) {
     return line_head(plan, host);
   }
-  const int machine_rank = round ? round->machine_rank : plan.machine_rank;
+  const int machine_rank = round ? round->machine_rank : plan.layout.machine_rank;
   return machine_rank == 0 ? std::optional("acclaunch: ") : std::nullopt;
 }
 

@@ -52,23 +52,23 @@ void read_supervision(Draft& draft) {
   const auto seconds = [&](plugins::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
-  draft.plan.shutdown_timeout = seconds("shutdown_timeout"_key);
-  draft.plan.stuck_timeout = seconds("stuck_timeout"_key);
-  draft.plan.time_limit = seconds("timeout"_key);
-  draft.plan.restart_backoff = seconds("restart_backoff"_key);
-  draft.plan.stdin_rank = stdin_rank(draft.given("stdin"_key));
+  draft.plan.supervision.shutdown_timeout = seconds("shutdown_timeout"_key);
+  draft.plan.supervision.stuck_timeout = seconds("stuck_timeout"_key);
+  draft.plan.supervision.time_limit = seconds("timeout"_key);
+  draft.plan.supervision.restart_backoff = seconds("restart_backoff"_key);
+  draft.plan.supervision.stdin_rank = stdin_rank(draft.given("stdin"_key));
 }
 
 void read_rendezvous_conf(Draft& draft) {
   const auto notices = read_rendezvous_conf(draft.given("rdzv_conf"_key), draft.plan.rendezvous);
-  if (draft.plan.num_machines > 1) {
+  if (draft.plan.layout.num_machines > 1) {
     draft.notice_all(notices);
   }
 }
 
 void read_node_rank(Draft& draft, int num_machines) {
-  draft.plan.machine_rank = static_cast<int>(draft.settings.integer("node_rank"_key));
-  if (draft.plan.machine_rank >= num_machines) {
+  draft.plan.layout.machine_rank = static_cast<int>(draft.settings.integer("node_rank"_key));
+  if (draft.plan.layout.machine_rank >= num_machines) {
     const Sourced<std::string> rank = draft.given("node_rank"_key);
     throw Error(Errc::config, rank.where + " " + rank.value +
                                   " must be below the number of machines, " +
@@ -86,7 +86,8 @@ void check_port_is_known(std::uint16_t port, int num_machines, const Sourced<std
 
 void read_output(Draft& draft, const OutputWords& words) {
   LaunchPlan& plan = draft.plan;
-  const int local_ranks = plan.rank_slot ? plan.rank_slot->local_world_size : plan.local_world_size;
+  const int local_ranks = plan.layout.rank_slot ? plan.layout.rank_slot->local_world_size
+                                                : plan.layout.local_world_size;
   plan.output = plan_output(words, plan.rendezvous.run_id, local_ranks,
                             draft.facts.working_directory, draft.facts.scratch_directory);
   read_variable(draft, "log_line_prefix_template"_key,
@@ -107,10 +108,11 @@ void read_output(Draft& draft, const OutputWords& words) {
 void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts& facts) {
   LaunchPlan& plan = draft.plan;
   const bool on_gpus = plan.device == plugins::Device::cuda;
-  Placements placements = place_workers(plan.local_world_size, on_gpus ? gpus : std::vector<int>{},
-                                        plan.numa_binding, facts);
+  Placements placements =
+      place_workers(plan.layout.local_world_size, on_gpus ? gpus : std::vector<int>{},
+                    plan.binding.policy, facts);
   plan.gpus = facts.gpu;
-  plan.placements = std::move(placements.workers);
+  plan.binding.workers = std::move(placements.workers);
   draft.notice_all(placements.notices);
 }
 
@@ -148,9 +150,9 @@ LaunchPlan finished(Draft&& draft) {
     *address = without_brackets(*address);
   }
   const LaunchPlan& plan = draft.plan;
-  if (plan.num_processes > 0 && plan.stdin_rank.value_or(0) >= plan.num_processes) {
+  if (plan.layout.num_processes && plan.supervision.stdin_rank >= plan.layout.num_processes) {
     throw bad_value(draft.given("stdin"_key),
-                    "below the number of processes, " + std::to_string(plan.num_processes));
+                    "below the number of processes, " + std::to_string(*plan.layout.num_processes));
   }
   read_log(draft);
   draft.plan.settings = std::move(draft.settings);

@@ -24,8 +24,8 @@ void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
   plan.environment["ACC_DEVICE"] = device;
   // Reads the environment of the first worker with the code that libacc_runtime uses in the worker.
   try {
-    const auto settings = plugins::settings_from_environment(
-        worker_environment(plan, planned_assignment(plan, 0), environment, first_local_rank(plan)));
+    const auto settings = plugins::settings_from_environment(worker_environment(
+        plan, planned_assignment(plan, 0), environment, first_local_rank(plan.layout)));
     plan.sharding = settings.sharding;
     plan.mode = mode_of(settings.origin);
   } catch (const Error& error) {

@@ -14,25 +14,25 @@ namespace {
 
 std::string signal_list(const LaunchPlan& plan) {
   std::string list;
-  for (const int signal : plan.stop_signals) {
+  for (const int signal : plan.supervision.stop_signals) {
     list += (list.empty() ? "" : ",") + signal_word(signal);
   }
   return list;
 }
 
 std::string rank_of(const LaunchPlan& plan, const Assignment& assignment, int local_rank) {
-  return std::to_string(assignment.first_rank + local_rank - first_local_rank(plan));
+  return std::to_string(assignment.first_rank + local_rank - first_local_rank(plan.layout));
 }
 
 /// Returns this machine's rank and sizes as its workers see them: from the rank slot if there is
 /// one launcher per rank, else from the assignment.
 RankSlot node_of(const LaunchPlan& plan, const Assignment& assignment) {
-  return plan.rank_slot ? *plan.rank_slot
-                        : RankSlot{.local_rank = 0,
-                                   .local_world_size = assignment.local_world_size,
-                                   .node_rank = assignment.machine_rank,
-                                   .num_nodes = assignment.num_machines,
-                                   .local_world_sizes = assignment.local_world_sizes};
+  return plan.layout.rank_slot ? *plan.layout.rank_slot
+                               : RankSlot{.local_rank = 0,
+                                          .local_world_size = assignment.local_world_size,
+                                          .node_rank = assignment.machine_rank,
+                                          .num_nodes = assignment.num_machines,
+                                          .local_world_sizes = assignment.local_world_sizes};
 }
 
 /// Returns torchrun's variables (PyTorch 2.13, torch/distributed/elastic/agent).
@@ -57,7 +57,7 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
       {"MASTER_PORT", std::to_string(assignment.master_port)},
       {"TORCHELASTIC_RUN_ID", assignment.run_id},
       {"TORCHELASTIC_RESTART_COUNT", attempt},
-      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.max_restarts)},
+      {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.supervision.max_restarts)},
       {"TORCHELASTIC_ERROR_FILE",
        worker_folder(plan.output, assignment.round, local_rank) + "/error.json"},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", signal_list(plan)},
@@ -125,17 +125,17 @@ std::string flight_record_of(const OutputPlan& output, int round, int local_rank
   return worker_folder(output, round, local_rank) + "/flight_record";
 }
 
-int first_local_rank(const LaunchPlan& plan) noexcept {
-  return plan.rank_slot ? plan.rank_slot->local_rank : 0;
+int first_local_rank(const RankLayout& layout) noexcept {
+  return layout.rank_slot ? layout.rank_slot->local_rank : 0;
 }
 
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
-  const int machines_bring = plan.num_machines * plan.local_world_size;
-  return {.machine_rank = plan.machine_rank,
-          .num_machines = plan.num_machines,
-          .first_rank = plan.machine_rank * plan.local_world_size,
-          .local_world_size = plan.local_world_size,
-          .world_size = plan.num_processes > 0 ? plan.num_processes : machines_bring,
+  const int machines_bring = plan.layout.num_machines * plan.layout.local_world_size;
+  return {.machine_rank = plan.layout.machine_rank,
+          .num_machines = plan.layout.num_machines,
+          .first_rank = plan.layout.machine_rank * plan.layout.local_world_size,
+          .local_world_size = plan.layout.local_world_size,
+          .world_size = plan.layout.num_processes.value_or(machines_bring),
           .master_addr = plan.rendezvous.address,
           .master_port = port,
           .run_id = plan.rendezvous.run_id,

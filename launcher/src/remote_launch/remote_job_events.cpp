@@ -84,7 +84,7 @@ void RemoteJob::end_job(int exit_status, const std::string& reason) {
       cut_unstarted();
     }
   });
-  limit(plan_.shutdown_timeout + Supervisor::kTimeToDie + kGrace);
+  limit(plan_.supervision.shutdown_timeout + Supervisor::kTimeToDie + kGrace);
 }
 
 void RemoteJob::on_signal(int signal) {
@@ -96,7 +96,8 @@ void RemoteJob::on_signal(int signal) {
       }
     }
     reap_orphans(pids);
-  } else if (is_stop_signal(signal) || std::ranges::count(plan_.stop_signals, signal) > 0) {
+  } else if (is_stop_signal(signal) ||
+             std::ranges::count(plan_.supervision.stop_signals, signal) > 0) {
     stop(signal);
   } else if (!is_own_signal(signal)) {
     send_all(control::Signal{signal});
@@ -123,7 +124,7 @@ void RemoteJob::stop(int signal) {
     say(what + ": ending the job on all machines");
     send_all(control::Signal{signal});
     signal_uncontrolled(SIGTERM);
-    limit(plan_.shutdown_timeout + Supervisor::kTimeToDie + kGrace);
+    limit(plan_.supervision.shutdown_timeout + Supervisor::kTimeToDie + kGrace);
   }
   cut_unstarted();
 }

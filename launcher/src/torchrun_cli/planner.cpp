@@ -73,7 +73,8 @@ int count_named(const TorchrunDraft& draft, const Sourced<std::string>& word) {
 void count_workers(TorchrunDraft& draft) {
   const Sourced<std::string> word = draft.given("nproc_per_node"_key);
   const auto number = parse_integer(word.value);
-  draft.plan.local_world_size = number ? static_cast<int>(*number) : count_named(draft, word);
+  draft.plan.layout.local_world_size =
+      number ? static_cast<int>(*number) : count_named(draft, word);
   if (number && (*number < 1 || *number > 1'000'000)) {
     throw Error(Errc::config, word.where + " must be at least 1, got " + word.value);
   }
@@ -89,10 +90,11 @@ void count_machines(TorchrunDraft& draft) {
     }
     draft.machines.most = 1;
   }
-  draft.plan.num_machines = draft.machines.most;
+  draft.plan.layout.num_machines = draft.machines.most;
   draft.plan.rendezvous.min_machines = draft.machines.least;
   // With several machines each may bring its own number of workers, so the rendezvous adds them up.
-  draft.plan.num_processes = draft.machines.most == 1 ? draft.plan.local_world_size : 0;
+  draft.plan.layout.num_processes =
+      draft.machines.most == 1 ? std::optional(draft.plan.layout.local_world_size) : std::nullopt;
 }
 
 /// True for --standalone, and for a single machine without an endpoint: torchrun also lets it
@@ -172,7 +174,8 @@ void read_rendezvous(TorchrunDraft& draft) {
   draft.plan.rendezvous.run_id = draft.settings.text("rdzv_id"_key);
   draft.plan.rendezvous.local_address = draft.settings.text("local_addr"_key);
   draft.plan.role = draft.settings.text("role"_key);
-  draft.plan.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
+  draft.plan.supervision.max_restarts =
+      static_cast<int>(draft.settings.integer("max_restarts"_key));
   if (is_standalone(draft)) {
     stand_alone(draft);
   } else if (draft.settings.choice("rdzv_backend"_key) == "static") {
@@ -197,7 +200,7 @@ void choose_command(TorchrunDraft& draft) {
 void check_virtual_local_rank(TorchrunDraft& draft) {
   draft.plan.virtual_local_rank = draft.settings.boolean("virtual_local_rank"_key);
   if (draft.plan.virtual_local_rank) {
-    check_own_gpus(draft.given("virtual_local_rank"_key).where, draft.plan.local_world_size,
+    check_own_gpus(draft.given("virtual_local_rank"_key).where, draft.plan.layout.local_world_size,
                    draft.environment);
   }
 }
@@ -206,15 +209,15 @@ void choose_device(TorchrunDraft& draft) {
   const int gpus = static_cast<int>(draft.facts.visible_gpus.size());
   inherit_settings(draft.plan, draft.environment, gpus > 0);
   const bool on_gpus = draft.plan.device == plugins::Device::cuda;
-  if (on_gpus && draft.plan.local_world_size > gpus && !draft.plan.virtual_local_rank) {
-    draft.notice(std::to_string(draft.plan.local_world_size) + " workers on " +
+  if (on_gpus && draft.plan.layout.local_world_size > gpus && !draft.plan.virtual_local_rank) {
+    draft.notice(std::to_string(draft.plan.layout.local_world_size) + " workers on " +
                  std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs"));
   }
 }
 
 void bind_workers(TorchrunDraft& draft) {
   if (draft.settings.has("numa_binding"_key)) {
-    draft.plan.numa_binding = numa_binding(draft.settings.choice("numa_binding"_key));
+    draft.plan.binding.policy = numa_binding(draft.settings.choice("numa_binding"_key));
   }
   place_on_cores(draft, draft.facts.visible_gpus, draft.facts);
 }
@@ -222,10 +225,11 @@ void bind_workers(TorchrunDraft& draft) {
 /// Sets OMP_NUM_THREADS to 1 for several workers, as torchrun does: without it each worker would
 /// start one thread per core.
 void limit_threads(TorchrunDraft& draft) {
-  if (draft.plan.local_world_size > 1 &&
+  if (draft.plan.layout.local_world_size > 1 &&
       !draft.environment.contains(std::string(variables::omp_num_threads.name))) {
     draft.plan.environment["OMP_NUM_THREADS"] = "1";
-    draft.notice("OMP_NUM_THREADS is 1 for each of " + std::to_string(draft.plan.local_world_size) +
+    draft.notice("OMP_NUM_THREADS is 1 for each of " +
+                 std::to_string(draft.plan.layout.local_world_size) +
                  " workers; set it to use more cores");
   }
 }
@@ -249,8 +253,9 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
     read_output(draft, {draft.given("redirects"_key), draft.given("tee"_key),
                         draft.given("local_ranks_filter"_key), draft.given("log_dir"_key)});
   });
-  faults.collect(
-      [&] { draft.plan.stop_signals = read_signals(draft.given("signals_to_handle"_key)); });
+  faults.collect([&] {
+    draft.plan.supervision.stop_signals = read_signals(draft.given("signals_to_handle"_key));
+  });
   faults.collect([&] { check_virtual_local_rank(draft); });
   faults.collect([&] { choose_command(draft); });
   faults.raise();

@@ -48,9 +48,9 @@ TEST_CASE("deepspeed on one machine") {
     all.emplace_back("train.py");
     const LaunchPlan plan = fixture.plan(all);
     CHECK(plan.identity == Identity::deepspeed);
-    CHECK(plan.local_world_size == workers);
-    CHECK(plan.num_processes == workers);
-    CHECK(plan.num_machines == 1);
+    CHECK(plan.layout.local_world_size == workers);
+    CHECK(plan.layout.num_processes == workers);
+    CHECK(plan.layout.num_machines == 1);
     CHECK(plan.rendezvous.address == "127.0.0.1");
     CHECK(plan.rendezvous.port == 29500);
     CHECK((plan.device == plugins::Device::cuda) == (gpus > 0));
@@ -65,8 +65,8 @@ TEST_CASE("CUDA_VISIBLE_DEVICES selects GPUs if no flag does") {
   fixture.environment["CUDA_VISIBLE_DEVICES"] = "3,1";
   fixture.facts.visible_gpus = {3, 1};
   const LaunchPlan plan = fixture.plan({"train.py"});
-  CHECK(plan.local_world_size == 2);
-  CHECK(plan.placements.at(0).gpu == 3);
+  CHECK(plan.layout.local_world_size == 2);
+  CHECK(plan.binding.workers.at(0).gpu == 3);
   CHECK(fixture.PlanFixture::worker(plan, 1).at("CUDA_VISIBLE_DEVICES") == "3,1");
   CHECK(fixture.notices({"train.py"}).empty());
 
@@ -126,19 +126,19 @@ TEST_CASE("several machines, with and without ssh") {
     return fixture.plan(words);
   };
   const LaunchPlan named = plan({"--no_ssh"});  // the host name of this machine is host0
-  CHECK(named.machine_rank == 1);
-  CHECK(named.num_machines == 3);
-  CHECK(named.local_world_size == 1);
-  CHECK(named.num_processes == 0);  // decided by the rendezvous
+  CHECK(named.layout.machine_rank == 1);
+  CHECK(named.layout.num_machines == 3);
+  CHECK(named.layout.local_world_size == 1);
+  CHECK(named.layout.num_processes == std::nullopt);  // the rendezvous adds them up
   CHECK(named.rendezvous.address == "host1");
   CHECK(named.rendezvous.min_machines == 3);
-  CHECK(plan({"--no_ssh", "--node_rank=2"}).local_world_size == 4);
-  CHECK(plan({"--no_ssh", "--node_rank=1", "--num_nodes=2"}).num_machines == 2);
-  CHECK(plan({"--no_ssh", "--node_rank=0", "--num_gpus=1"}).num_processes == 3);
+  CHECK(plan({"--no_ssh", "--node_rank=2"}).layout.local_world_size == 4);
+  CHECK(plan({"--no_ssh", "--node_rank=1", "--num_nodes=2"}).layout.num_machines == 2);
+  CHECK(plan({"--no_ssh", "--node_rank=0", "--num_gpus=1"}).layout.num_processes == 3);
   CHECK(plan({"--no_ssh", "--node_rank=1", "--master_addr=10.0.0.1", "-i", "host1@host2:1,3"})
             .rendezvous.address == "10.0.0.1");
   // A single host is this machine, whatever its name.
-  CHECK(plan({"--include", "host2:1,3"}).local_world_size == 2);
+  CHECK(plan({"--include", "host2:1,3"}).layout.local_world_size == 2);
   CHECK(plan({"--include", "host2:1,3"}).rendezvous.address == "127.0.0.1");
   // Without --no_ssh the machines are started from here.
   const auto start =
@@ -291,10 +291,10 @@ TEST_CASE("output files, core binding and --quiet") {
 
   const LaunchPlan bound = fixture.plan(
       {"--num_gpus=2", "--bind_cores_to_rank", "--bind_core_list=0-1,4-5", "train.py"});
-  CHECK(bound.placements.at(0).cpus == std::vector<int>{0, 1});
-  CHECK(bound.placements.at(1).cpus == std::vector<int>{4, 5});
+  CHECK(bound.binding.workers.at(0).cpus == std::vector<int>{0, 1});
+  CHECK(bound.binding.workers.at(1).cpus == std::vector<int>{4, 5});
   CHECK(fixture.PlanFixture::worker(bound, 0).at("OMP_NUM_THREADS") == "2");
-  CHECK(fixture.plan({"train.py"}).placements.at(0).cpus.empty());
+  CHECK(fixture.plan({"train.py"}).binding.workers.at(0).cpus.empty());
   CHECK_FALSE(fixture.worker({"--num_gpus=2", "train.py"}, 0).contains("OMP_NUM_THREADS"));
 
   CHECK_FALSE(fixture.notices({"train.py"}).empty());

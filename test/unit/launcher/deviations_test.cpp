@@ -52,14 +52,14 @@ TEST_CASE("1: --cpu, use_cpu and MULTI_CPU select the device, not the mode") {
        {Words{"--cpu", "--num_processes", "2", "./train"},
         Words{"--config_file", multi_cpu, "./train"}, Words{"--config_file", use_cpu, "./train"}}) {
     const LaunchPlan ours = fixture.plan(words);
-    CHECK(ours.local_world_size == 2);
+    CHECK(ours.layout.local_world_size == 2);
     CHECK(ours.rendezvous.backend == Backend::fixed);
     const auto environment = fixture.worker(ours, 1);
     CHECK(environment.at("RANK") == "1");
     CHECK(environment.at("ACCELERATE_USE_CPU") == "True");
     CHECK_FALSE(environment.contains("KMP_AFFINITY"));
     const LaunchPlan theirs = fixture.plan(compat(words));
-    CHECK(theirs.local_world_size == 1);
+    CHECK(theirs.layout.local_world_size == 1);
     CHECK(theirs.rendezvous.backend == Backend::none);
     CHECK(fixture.worker(theirs, 0).at("MASTER_PORT") == "29500");
     CHECK_FALSE(fixture.worker(theirs, 0).contains("RANK"));
@@ -92,7 +92,7 @@ TEST_CASE("1: FSDP and DeepSpeed remain the mode, and the default file is read")
   CHECK(fixture.plan({"--config_file", path, "--cpu", "./train"}).mode == Mode::fsdp);
   CHECK(fixture.plan(compat({"--config_file", path, "--cpu", "./train"})).mode == Mode::plain);
   fixture.environment["HF_HOME"] = (fixture.folder() / "hf").string();
-  CHECK(fixture.plan({"--cpu", "./train"}).num_processes == 2);
+  CHECK(fixture.plan({"--cpu", "./train"}).layout.num_processes == 2);
   CHECK(fixture.plan(compat({"--cpu", "./train"})).mode == Mode::plain);
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("2: without GPUs, modes run on the CPU") {
   const PlanFixture fixture;
   for (const std::string flag : {"--use_fsdp", "--use_deepspeed", "--multi_gpu"}) {
     const LaunchPlan plan = fixture.plan({flag, "./train"});
-    CHECK(plan.num_processes == 1);
+    CHECK(plan.layout.num_processes == 1);
     CHECK(plan.device == Device::cpu);
     CHECK(contains(notices(plan), "the worker runs on the CPU"));
     CHECK(contains(fixture.refusal(compat({flag, "./train"})), "--num_processes"));
@@ -132,9 +132,9 @@ TEST_CASE("3: on a machine with GPUs there must be enough of them") {
 TEST_CASE("4 and 8: the exit status and a given port are kept") {
   const PlanFixture fixture;
   const Words words = {"--use_fsdp", "--num_processes", "1", "--main_process_port", "7", "./train"};
-  CHECK(fixture.plan(words).keeps_exit_status);
+  CHECK(fixture.plan(words).supervision.keeps_exit_status);
   CHECK(fixture.plan(words).rendezvous.port_was_given);
-  CHECK_FALSE(fixture.plan(compat(words)).keeps_exit_status);
+  CHECK_FALSE(fixture.plan(compat(words)).supervision.keeps_exit_status);
   CHECK_FALSE(fixture.plan(compat(words)).rendezvous.port_was_given);
 }
 
@@ -186,13 +186,14 @@ TEST_CASE("9: the number of processes is not rounded down, and may differ by mac
   };
   CHECK(contains(fixture.refusal(with({"--num_processes", "5"})), "must be a multiple"));
   const LaunchPlan theirs = fixture.plan(compat(with({"--num_processes", "5"})));
-  CHECK(theirs.local_world_size == 2);
-  CHECK(theirs.num_processes == 4);
+  CHECK(theirs.layout.local_world_size == 2);
+  CHECK(theirs.layout.num_processes == 4);
   const LaunchPlan uneven =
       fixture.plan(with({"--num_processes", "5", "--num_local_processes", "3"}));
-  CHECK(uneven.local_world_size == 3);
-  CHECK(uneven.num_processes == 5);
-  CHECK(contains(fixture.refusal(with({})), "--num_processes (the number of workers on all machines) is missing"));
+  CHECK(uneven.layout.local_world_size == 3);
+  CHECK(uneven.layout.num_processes == 5);
+  CHECK(contains(fixture.refusal(with({})),
+                 "--num_processes (the number of workers on all machines) is missing"));
   const std::string file = fixture.write("one.yaml", kFsdp + "machine_rank: 0\n").string();
   const Words two = {"--config_file",     file, "--num_machines", "2",
                      "--main_process_ip", "h",  "./train"};

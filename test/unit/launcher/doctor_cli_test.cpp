@@ -31,10 +31,10 @@ TEST_CASE_FIXTURE(DoctorFixture, "one worker per machine, whatever number the jo
     std::vector<std::string> arguments = kTwoMachines;
     arguments.insert(arguments.end(), more.begin(), more.end());
     const LaunchPlan made = plan(arguments);
-    CHECK(made.num_processes == 2);
-    CHECK(made.local_world_size == 1);
-    CHECK(made.placements.size() <= 1);
-    CHECK(made.max_restarts == 0);
+    CHECK(made.layout.num_processes == 2);
+    CHECK(made.layout.local_world_size == 1);
+    CHECK(made.binding.workers.size() <= 1);
+    CHECK(made.supervision.max_restarts == 0);
     CHECK(worker(made, 0).at("RANK") == "1");
     CHECK(worker(made, 0).at("WORLD_SIZE") == "2");
   }

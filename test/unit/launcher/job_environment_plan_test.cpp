@@ -98,12 +98,12 @@ TEST_CASE("one launcher per machine: machines, rank, address and port come from 
     words.insert(words.end(), {"--cpu", "./train"});
     const LaunchPlan plan = fixture.plan(words);
     CHECK_FALSE(plan.start);
-    CHECK_FALSE(plan.rank_slot);
-    CHECK(plan.machine_rank == rank);
-    CHECK(plan.num_machines == machines);
+    CHECK_FALSE(plan.layout.rank_slot);
+    CHECK(plan.layout.machine_rank == rank);
+    CHECK(plan.layout.num_machines == machines);
     CHECK(plan.rendezvous.address == address);
-    CHECK(plan.local_world_size == local);
-    CHECK(plan.num_processes == total);
+    CHECK(plan.layout.local_world_size == local);
+    CHECK(plan.layout.num_processes == total);
     CHECK((plan.rendezvous.run_id == "none") == (address == "job-master-0"));  // no job name
   }
 }
@@ -122,10 +122,10 @@ TEST_CASE("one launcher per rank supervises one worker") {
     PlanFixture fixture;
     put(fixture, variables);
     const LaunchPlan plan = fixture.plan({"--cpu", "./train"});
-    REQUIRE(plan.rank_slot);
-    CHECK(plan.local_world_size == 1);
-    CHECK(plan.placements.size() == 1);
-    const Environment worker = fixture.worker(plan, first_local_rank(plan));
+    REQUIRE(plan.layout.rank_slot);
+    CHECK(plan.layout.local_world_size == 1);
+    CHECK(plan.binding.workers.size() == 1);
+    const Environment worker = fixture.worker(plan, first_local_rank(plan.layout));
     CHECK(worker.at("RANK") == rank);
     CHECK(worker.at("LOCAL_RANK") == local_rank);
     CHECK(worker.at("LOCAL_WORLD_SIZE") == local_size);
@@ -148,7 +148,7 @@ TEST_CASE("a task that sees only one GPU uses it as device 0") {
   fixture.environment.erase("CUDA_VISIBLE_DEVICES");
   const LaunchPlan shared = fixture.plan({"./train"});
   CHECK(fixture.worker(shared, 1).at("LOCAL_RANK") == "1");
-  CHECK(shared.placements.front().gpu == 1);
+  CHECK(shared.binding.workers.front().gpu == 1);
 }
 
 TEST_CASE("the script of a job starts the launchers") {
@@ -165,7 +165,7 @@ TEST_CASE("the script of a job starts the launchers") {
   const LaunchPlan alone =
       fixture.plan({"--cpu", "--num_machines=1", "--num_processes=2", "./train"});
   CHECK_FALSE(alone.start);
-  CHECK(alone.local_world_size == 2);
+  CHECK(alone.layout.local_world_size == 2);
   // Two launchers in one script on one machine may use different ports.
   fixture.environment["SLURM_JOB_NODELIST"] = "node0";
   fixture.environment["SLURM_JOB_NUM_NODES"] = "1";
@@ -173,7 +173,7 @@ TEST_CASE("the script of a job starts the launchers") {
   const LaunchPlan here = fixture.plan({"--cpu", "./train"});
   CHECK(here.rendezvous.port >= 15'000);
   CHECK_FALSE(here.rendezvous.port_was_given);
-  CHECK(here.local_world_size == 8);
+  CHECK(here.layout.local_world_size == 8);
 }
 
 TEST_CASE("the job overrides the file, and flags override the job") {
@@ -184,9 +184,9 @@ TEST_CASE("the job overrides the file, and flags override the job") {
                 "main_process_ip: elsewhere\nmain_process_port: 1234\n");
   const LaunchPlan plan = fixture.plan({"--config_file", (fixture.folder() / "c.yaml").string(),
                                         "--main_process_port", "4321", "./train"});
-  CHECK(plan.machine_rank == 1);
-  CHECK(plan.num_machines == 2);
-  CHECK(plan.local_world_size == 2);
+  CHECK(plan.layout.machine_rank == 1);
+  CHECK(plan.layout.num_machines == 2);
+  CHECK(plan.layout.local_world_size == 2);
   CHECK(plan.rendezvous.address == "node0");
   CHECK(plan.rendezvous.port == 4321);
   CHECK(plugins::describe(plan.settings.source("machine_rank"_key)) == "SLURM_NODEID");
@@ -197,12 +197,12 @@ TEST_CASE("the job is ignored if the user numbers the machines, or in compatibil
   put(fixture, slurm_step(1, 1, 0));
   const LaunchPlan own = fixture.plan({"--cpu", "--num_machines=3", "--machine_rank=2",
                                        "--num_processes=3", "--main_process_ip=a", "./train"});
-  CHECK(own.machine_rank == 2);
-  CHECK(own.num_machines == 3);
+  CHECK(own.layout.machine_rank == 2);
+  CHECK(own.layout.num_machines == 3);
   const LaunchPlan alone = fixture.plan({"--cpu", "--num_machines", "1", "./train"});
-  CHECK(alone.num_machines == 1);
+  CHECK(alone.layout.num_machines == 1);
   const LaunchPlan accelerate = fixture.plan({"--compat=accelerate", "--cpu", "./train"});
-  CHECK(accelerate.num_machines == 1);
+  CHECK(accelerate.layout.num_machines == 1);
   CHECK(accelerate.manager.name.empty());
 }
 
@@ -293,7 +293,7 @@ TEST_CASE("the machines of a hostfile are started by ssh, each with its own vari
     there.environment["ACC_MACHINE_RANK"] = "1";
     put(there, start->environment);
     CHECK_FALSE(there.plan(all).start);
-    CHECK(there.plan(all).machine_rank == 1);
+    CHECK(there.plan(all).layout.machine_rank == 1);
   }
   PlanFixture fixture;
   fixture.write("hosts", "localhost\nb\n");

@@ -90,7 +90,7 @@ TEST_CASE("flags override the file, the file overrides defaults, and each value 
                        "--num_processes", "2", "./train"});
   CHECK(plan.settings.text("fsdp_sharding_strategy"_key) == "NO_SHARD");
   CHECK(plan.settings.source("fsdp_sharding_strategy"_key).where == "--fsdp-sharding-strategy");
-  CHECK(plan.num_processes == 2);
+  CHECK(plan.layout.num_processes == 2);
   const std::string text = explain(plan, fixture.environment);
   CHECK(contains(text, "fsdp_sharding_strategy"));
   CHECK(contains(text, "--fsdp-sharding-strategy"));
@@ -111,7 +111,7 @@ TEST_CASE("device: --cpu selects the CPU; FSDP and ZeRO use GPUs if there are an
   CHECK(fixture.plan({"--cpu", "--use_fsdp", "--num_processes", "4", "./train"}).device ==
         Device::cpu);
   CHECK(fixture.runtime(fsdp).device == Device::cuda);
-  CHECK(fixture.plan({"./train"}).num_processes == 2);
+  CHECK(fixture.plan({"./train"}).layout.num_processes == 2);
   CHECK(fixture.plan({"./train"}).mode == Mode::multi_gpu);
 }
 
@@ -136,10 +136,10 @@ TEST_CASE("GPUs by number or UUID, shared on request, and shown by explain") {
   CHECK(plan.device == Device::cuda);
   CHECK(fixture.worker(plan, 0).at("CUDA_VISIBLE_DEVICES") == "GPU-bbbb,0");
   CHECK(fixture.worker(plan, 0).at("ACCELERATE_CPU_AFFINITY") == "1");
-  CHECK(plan.placements[0].gpu == 1);
-  CHECK(plan.placements[0].cpus == std::vector<int>{0, 1, 2, 3});
-  CHECK(plan.placements[1].gpu == 0);
-  CHECK(plan.placements[2].gpu == 1);
+  CHECK(plan.binding.workers[0].gpu == 1);
+  CHECK(plan.binding.workers[0].cpus == std::vector<int>{0, 1, 2, 3});
+  CHECK(plan.binding.workers[1].gpu == 0);
+  CHECK(plan.binding.workers[2].gpu == 1);
   CHECK(contains(all_notices(plan), "workers of GPU 0 are not bound, because its NUMA node"));
   const std::string text = explain(plan, fixture.environment);
   CHECK(contains(text, "gpus        0  GPU model  GPU-aaaa"));
@@ -226,8 +226,8 @@ TEST_CASE("the machine rank in a file for one machine does not count for two mac
   const auto refusal = fixture.refusal(
       {"--config_file", one, "--num_machines", "2", "--main_process_ip", "h", "./train"});
   CHECK(contains(refusal, "--num_machines 2 needs --machine_rank"));
-  CHECK(fixture.plan({"--config_file", two, "--main_process_ip", "h", "./train"}).machine_rank ==
-        0);
+  CHECK(fixture.plan({"--config_file", two, "--main_process_ip", "h", "./train"})
+            .layout.machine_rank == 0);
 }
 
 TEST_CASE("a mode flag overrides the file's mode, and the other block has no effect") {
@@ -297,9 +297,9 @@ TEST_CASE("variables that Accelerate passes on unchanged count as settings") {
 TEST_CASE("the default configuration file is Accelerate's") {
   PlanFixture fixture;
   fixture.write("hf/accelerate/default_config.yaml", "distributed_type: 'NO'\nnum_processes: 3\n");
-  CHECK(fixture.plan({"./train"}).num_processes == 1);
+  CHECK(fixture.plan({"./train"}).layout.num_processes == 1);
   fixture.environment["HF_HOME"] = (fixture.folder() / "hf").string();
-  CHECK(fixture.plan({"./train"}).num_processes == 3);
+  CHECK(fixture.plan({"./train"}).layout.num_processes == 3);
 }
 
 }  // namespace

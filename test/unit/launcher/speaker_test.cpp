@@ -7,8 +7,8 @@ namespace {
 
 LaunchPlan plan(int machine_rank, bool merges_output = true) {
   LaunchPlan made;
-  made.num_machines = 3;
-  made.machine_rank = machine_rank;
+  made.layout.num_machines = 3;
+  made.layout.machine_rank = machine_rank;
   made.manager.merges_output = merges_output;
   return made;
 }
@@ -52,7 +52,7 @@ TEST_CASE("speaker: machine 0 prints lines about the job, each machine prints it
   CHECK(job_line_head(c10d, none, "n1") == "acclaunch on n1: ");
   CHECK_FALSE(job_line_head(c10d, round, "n1").has_value());
   LaunchPlan alone = plan(0);
-  alone.num_machines = 1;
+  alone.layout.num_machines = 1;
   CHECK(line_head(alone, "n0") == "acclaunch: ");
 }
 

@@ -96,7 +96,7 @@ TEST_CASE("the deepspeed command starts several machines, unless the launcher is
        }) {
     const LaunchPlan plan = fixture.plan_with(more);
     CHECK(plan.identity == Identity::none);
-    CHECK(plan.local_world_size == 1);
+    CHECK(plan.layout.local_world_size == 1);
     Words expected = words;
     expected.insert(expected.end(), {"run.py", "-x"});
     CHECK(arguments(plan) == expected);
@@ -129,7 +129,7 @@ TEST_CASE("without a deepspeed command the message says what to do") {
   const LaunchPlan ranks = plain.plan({"--use_deepspeed", "--num_processes", "8", "--num_machines",
                                        "2", "--machine_rank", "0", "--main_process_ip", "h",
                                        "--deepspeed_multinode_launcher", "standard", "./train"});
-  CHECK(ranks.local_world_size == 4);
+  CHECK(ranks.layout.local_world_size == 4);
   CHECK(ranks.identity == Identity::torchrun);
 }
 

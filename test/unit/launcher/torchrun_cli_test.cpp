@@ -108,26 +108,27 @@ TEST_CASE("a PET_ variable replaces each flag that is not given") {
                               {"PET_NO_PYTHON", "0"},
                               {"PET_SHUTDOWN_TIMEOUT", "5"}});
   const LaunchPlan plan = fixture.plan({"--max-restarts", "1", "train"});
-  CHECK(plan.local_world_size == 4);
-  CHECK(plan.max_restarts == 1);
+  CHECK(plan.layout.local_world_size == 4);
+  CHECK(plan.supervision.max_restarts == 1);
   CHECK(plan.rendezvous.port == 29601);
   CHECK(plan.rendezvous.run_id == "job7");
   CHECK(plan.output.to_file == Streams{1, 1, 1, 1});
   CHECK(plan.role == "trainer");
   CHECK(plan.command.at(2) == "-m");
-  CHECK(plan.shutdown_timeout.count() == 5);
+  CHECK(plan.supervision.shutdown_timeout.count() == 5);
   CHECK(describe(plan.settings.source("max_restarts"_key)) == "--max-restarts");
   CHECK(describe(plan.settings.source("rdzv_id"_key)) == "environment PET_RDZV_ID");
 
   fixture.environment = {{"PATH", fixture.environment["PATH"]},
                          {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "7"}};
-  CHECK(fixture.plan({"train.py"}).shutdown_timeout.count() == 7);
-  CHECK(fixture.plan({"--shutdown-timeout=8", "train.py"}).shutdown_timeout.count() == 8);
+  CHECK(fixture.plan({"train.py"}).supervision.shutdown_timeout.count() == 7);
+  CHECK(fixture.plan({"--shutdown-timeout=8", "train.py"}).supervision.shutdown_timeout.count() ==
+        8);
   const LaunchPlan filtering = fixture.plan(
       {"--duplicate-stderr-filters", "loss,,grad,nan", "--stuck-timeout=4", "train.py"});
   CHECK(filtering.output.stderr_filters == Words{"loss,grad", "nan"});
   CHECK(filtering.output.stdout_filters.empty());
-  CHECK(filtering.stuck_timeout.count() == 4);
+  CHECK(filtering.supervision.stuck_timeout.count() == 4);
   fixture.environment.insert(
       {{"PET_MAX_RESTARTS", "x"}, {"PET_STANDALONE", "perhaps"}, {"PET_LOGS_SPECS", "a"}});
   const std::string message = fixture.refusal({"train.py"});
@@ -147,9 +148,9 @@ TEST_CASE("number of workers on this machine") {
     Fixture fixture;
     fixture.set_gpus(gpus, gpus);
     const LaunchPlan plan = fixture.plan({"--nproc-per-node", word, "train.py"});
-    CHECK(plan.local_world_size == workers);
-    CHECK(plan.num_processes == workers);
-    CHECK(plan.placements.size() == static_cast<std::size_t>(workers));
+    CHECK(plan.layout.local_world_size == workers);
+    CHECK(plan.layout.num_processes == workers);
+    CHECK(plan.binding.workers.size() == static_cast<std::size_t>(workers));
     CHECK((plan.device == plugins::Device::cuda) == (gpus > 0));
   }
 }
@@ -252,8 +253,8 @@ TEST_CASE("torchrun's variables count for options without an Accelerate flag") {
   CHECK(plan.rendezvous.local_address == "10.0.0.7");
   CHECK(plan.output.to_file == Streams{0, 3});
   CHECK(plan.output.to_console == Streams{0, 0});
-  CHECK(plan.shutdown_timeout.count() == 3);
-  CHECK(plan.max_restarts == 0);
+  CHECK(plan.supervision.shutdown_timeout.count() == 3);
+  CHECK(plan.supervision.max_restarts == 0);
   const auto worker = fixture.worker(words, 1);
   CHECK(worker.at("LOCAL_RANK") == "0");
   CHECK(worker.at("CUDA_VISIBLE_DEVICES") == "1");

@@ -94,15 +94,15 @@ TEST_CASE("rendezvous of the machines") {
     CHECK(plan.rendezvous.port == each.port);
     CHECK(plan.rendezvous.port_was_given == each.port_was_given);
     CHECK(plan.rendezvous.min_machines == each.least);
-    CHECK(plan.num_machines == each.most);
-    CHECK(plan.num_processes == (each.most == 1 ? 1 : 0));
+    CHECK(plan.layout.num_machines == each.most);
+    CHECK(plan.layout.num_processes == (each.most == 1 ? std::optional(1) : std::nullopt));
     if (each.run_id.empty()) {
       CHECK(plan.rendezvous.run_id.size() == 36);
     } else {
       CHECK(plan.rendezvous.run_id == each.run_id);
     }
   }
-  CHECK(Fixture().plan(with_program({"--nnodes=2", "--node-rank=1"})).machine_rank == 1);
+  CHECK(Fixture().plan(with_program({"--nnodes=2", "--node-rank=1"})).layout.machine_rank == 1);
   CHECK(Fixture().plan(with_program({"--local-addr=10.0.0.7"})).rendezvous.local_address ==
         "10.0.0.7");
 }

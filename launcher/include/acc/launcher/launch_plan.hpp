@@ -96,6 +96,33 @@ struct RankSlot {
   std::vector<int> local_world_sizes{};  ///< by node rank; empty: the same on all machines
 };
 
+/// Number of workers, of machines, and this launcher's position among them.
+struct RankLayout {
+  int num_machines = 1;  ///< maximum number
+  int machine_rank = 0;  ///< Backend::c10d: a preference, used only if it was given
+  /// Number of workers on all machines, whose ranks follow the order of the machines. Empty: the
+  /// rendezvous adds up the workers that the machines bring.
+  std::optional<int> num_processes = 1;
+  int local_world_size = 1;  ///< number of workers on this machine
+  /// Set if the job manager started one launcher per rank. The numbers above then count launchers,
+  /// each of which has one worker.
+  std::optional<RankSlot> rank_slot{};
+};
+
+/// How workers are restarted and stopped, and which of them reads standard input.
+struct SupervisionPlan {
+  int max_restarts = 0;
+  std::chrono::seconds restart_backoff{60};   ///< longest pause before a restart
+  std::chrono::seconds time_limit{0};         ///< for the whole job; 0: none
+  std::chrono::seconds shutdown_timeout{30};  ///< time from SIGTERM to SIGKILL
+  std::chrono::seconds stuck_timeout{0};      ///< limit for uninterruptible sleep; 0: no limit
+  /// Signals that stop the job and are listed in TORCHELASTIC_SIGNALS_TO_HANDLE. The four default
+  /// signals stop the job even if they are not in this list.
+  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+  std::optional<int> stdin_rank = 0;  ///< rank that reads standard input; empty: none
+  bool keeps_exit_status = true;      ///< exit with the failed worker's status; else with 1
+};
+
 /// Job manager (Slurm, mpirun, Kubernetes, …) that this launcher runs under.
 struct JobManager {
   std::string name;         ///< empty: no manager, for example in a terminal
@@ -122,24 +149,16 @@ struct LaunchPlan {
   Identity identity = Identity::torchrun;
   plugins::Device device = plugins::Device::cpu;
   plugins::ShardingSettings sharding;  ///< as the workers will read it from their environment
-  std::vector<std::string> gpu_ids;    ///< empty: leave CUDA_VISIBLE_DEVICES unchanged
 
   GpuFacts gpus;  ///< GPUs of this machine, for `explain`
-  NumaBinding numa_binding = NumaBinding::none;
-  std::vector<Placement> placements;  ///< this machine's workers, by local rank
+  Binding binding;
 
+  RankLayout layout;
   RendezvousPlan rendezvous;
-  int num_machines = 1;  ///< maximum number
-  int machine_rank = 0;  ///< Backend::c10d: a preference, used only if it was given
-  /// Number of workers on all machines; 0: decided by the rendezvous, since each machine brings its
-  /// own number. Ranks follow the order of the machines.
-  int num_processes = 1;
-  int local_world_size = 1;  ///< number of workers on this machine
+  SupervisionPlan supervision;
+  OutputPlan output;
 
   JobManager manager;
-  /// Set if the job manager started one launcher per rank. num_machines, machine_rank and
-  /// num_processes then count launchers, each of which has one worker.
-  std::optional<RankSlot> rank_slot;
   /// Set if this process only starts launchers on other machines. The rest of the plan is then
   /// used for its faults and notices only.
   std::optional<RemoteLaunchPlan> start;
@@ -147,20 +166,8 @@ struct LaunchPlan {
   /// (remote_launch/control_message.hpp). Workers do not get it.
   bool is_controlled = false;
 
-  std::optional<int> stdin_rank = 0;  ///< rank that reads standard input; empty: none
   std::string role = "default";
   bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees only its own GPU
-  int max_restarts = 0;
-  /// Signals that stop the job and are listed in TORCHELASTIC_SIGNALS_TO_HANDLE. The four default
-  /// signals stop the job even if they are not in this list.
-  std::vector<int> stop_signals = {SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-  std::chrono::seconds shutdown_timeout{30};  ///< time from SIGTERM to SIGKILL
-  std::chrono::seconds time_limit{0};         ///< for the whole job; 0: none
-  std::chrono::seconds restart_backoff{60};   ///< longest pause before a restart
-  std::chrono::seconds stuck_timeout{0};      ///< limit for uninterruptible sleep; 0: no limit
-  bool keeps_exit_status = true;              ///< exit with the failed worker's status; else with 1
-
-  OutputPlan output;
 
   /// Variables that the workers get in addition to the parent's, without their identity, which
   /// `worker_environment` adds.
@@ -205,7 +212,7 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
 
 /// Returns the local rank of the first worker that this launcher starts: 0, except with a rank
 /// slot.
-int first_local_rank(const LaunchPlan& plan) noexcept;
+int first_local_rank(const RankLayout& layout) noexcept;
 
 /// Returns the command line of one worker.
 std::vector<std::string> worker_command(const LaunchPlan& plan, int local_rank);

@@ -35,6 +35,12 @@ struct Placement {
   std::vector<int> cpus;  ///< CPUs that the worker may run on; empty: all of the launcher's
 };
 
+/// GPU and CPUs of the workers of this machine.
+struct Binding {
+  NumaBinding policy = NumaBinding::none;
+  std::vector<Placement> workers{};  ///< by local rank
+};
+
 /// Result of `place_workers`.
 struct Placements {
   std::vector<Placement> workers;    ///< by local rank

@@ -54,11 +54,12 @@ Json manager_of(const LaunchPlan& plan) {
 }
 
 Json seat_of(const LaunchPlan& plan) {
-  return !plan.rank_slot ? Json()
-                         : Json{{"local_rank", plan.rank_slot->local_rank},
-                                {"local_world_size", plan.rank_slot->local_world_size},
-                                {"node_rank", plan.rank_slot->node_rank},
-                                {"num_nodes", plan.rank_slot->num_nodes}};
+  return !plan.layout.rank_slot
+             ? Json()
+             : Json{{"local_rank", plan.layout.rank_slot->local_rank},
+                    {"local_world_size", plan.layout.rank_slot->local_world_size},
+                    {"node_rank", plan.layout.rank_slot->node_rank},
+                    {"num_nodes", plan.layout.rank_slot->num_nodes}};
 }
 
 Json start_of(const LaunchPlan& plan) {
@@ -86,16 +87,17 @@ Json sharding_of(const LaunchPlan& plan) {
 Json machines_of(const LaunchPlan& plan) {
   return {{"min", plan.rendezvous.backend == RendezvousPlan::Backend::c10d
                       ? plan.rendezvous.min_machines
-                      : plan.num_machines},
-          {"max", plan.num_machines},
-          {"machine_rank", known_if(knows_ranks(plan), plan.machine_rank)}};
+                      : plan.layout.num_machines},
+          {"max", plan.layout.num_machines},
+          {"machine_rank", known_if(knows_ranks(plan), plan.layout.machine_rank)}};
 }
 
 Json ranks_of(const LaunchPlan& plan) {
   const bool known = knows_ranks(plan);
-  return {{"world_size", known_if(known, plan.num_processes)},
-          {"local_world_size", plan.local_world_size},
-          {"first", known_if(known, planned_assignment(plan, 0).first_rank)}};
+  const Assignment planned = planned_assignment(plan, 0);
+  return {{"world_size", known_if(known, planned.world_size)},
+          {"local_world_size", plan.layout.local_world_size},
+          {"first", known_if(known, planned.first_rank)}};
 }
 
 Json rendezvous_of(const LaunchPlan& plan) {
@@ -138,11 +140,12 @@ Json streams(const std::vector<OutputPlan::Streams>& all, std::size_t local_rank
 
 Json workers_of(const LaunchPlan& plan) {
   Json workers = Json::array();
-  for (int local_rank = 0; local_rank < plan.local_world_size; ++local_rank) {
+  for (int local_rank = 0; local_rank < plan.layout.local_world_size; ++local_rank) {
     const auto i = static_cast<std::size_t>(local_rank);
-    const Placement placement = i < plan.placements.size() ? plan.placements[i] : Placement{};
+    const Placement placement =
+        i < plan.binding.workers.size() ? plan.binding.workers[i] : Placement{};
     workers.push_back(
-        {{"local_rank", first_local_rank(plan) + local_rank},
+        {{"local_rank", first_local_rank(plan.layout) + local_rank},
          {"rank", known_if(knows_ranks(plan), planned_assignment(plan, 0).first_rank + local_rank)},
          {"gpu", known_if(placement.gpu >= 0, placement.gpu)},
          {"cpus", known_if(!placement.cpus.empty(), number_list(placement.cpus))},
@@ -210,12 +213,12 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"machines", machines_of(plan)},
                   {"ranks", ranks_of(plan)},
                   {"rendezvous", rendezvous_of(plan)},
-                  {"max_restarts", plan.max_restarts},
-                  {"shutdown_timeout_s", plan.shutdown_timeout.count()},
+                  {"max_restarts", plan.supervision.max_restarts},
+                  {"shutdown_timeout_s", plan.supervision.shutdown_timeout.count()},
                   {"log_directory", known_if(plan.output.keeps_directory, plan.output.directory)},
                   {"appended_file", plan.appended_file ? Json(plan.appended_file->path) : Json()},
                   {"gpus", gpus_of(plan)},
-                  {"numa_binding", to_string(plan.numa_binding)},
+                  {"numa_binding", to_string(plan.binding.policy)},
                   {"workers", workers_of(plan)},
                   {"identity", to_string(plan.identity)},
                   {"environment", environment_of(plan, parent)},

@@ -110,23 +110,24 @@ std::vector<ShownSetting> settings_in_force(const LaunchPlan& plan) {
 }
 
 bool knows_ranks(const LaunchPlan& plan) noexcept {
-  return plan.num_processes > 0 &&
-         (plan.rendezvous.backend != Backend::c10d || plan.num_machines == 1);
+  return plan.layout.num_processes &&
+         (plan.rendezvous.backend != Backend::c10d || plan.layout.num_machines == 1);
 }
 
 std::optional<ShardGroups> shard_groups(const LaunchPlan& plan) {
-  const plugins::ShardingSettings& sharding = plan.sharding;
-  if (sharding.strategy == plugins::Strategy::no_shard) {
-    return ShardGroups{1, plan.num_processes};
-  }
-  if (plan.num_processes == 0) {
+  if (!plan.layout.num_processes) {
     return std::nullopt;
+  }
+  const plugins::ShardingSettings& sharding = plan.sharding;
+  const int total = *plan.layout.num_processes;
+  if (sharding.strategy == plugins::Strategy::no_shard) {
+    return ShardGroups{1, total};
   }
   const bool hybrid = sharding.strategy == plugins::Strategy::hybrid_shard ||
                       sharding.strategy == plugins::Strategy::hybrid_shard_zero2;
-  const int local = sharding.shard_size > 0 ? sharding.shard_size : plan.local_world_size;
-  const int shard = hybrid ? local : plan.num_processes;
-  return ShardGroups{shard, plan.num_processes / shard};
+  const int local = sharding.shard_size > 0 ? sharding.shard_size : plan.layout.local_world_size;
+  const int shard = hybrid ? local : total;
+  return ShardGroups{shard, total / shard};
 }
 
 // Builds the environment of each local worker for the plan and for a second job, and compares them
@@ -136,8 +137,8 @@ EnvironmentChanges environment_changes(const LaunchPlan& plan, const Environment
   const OtherJob other = other_job(plan, planned);
   std::vector<Environment> environments;
   std::vector<Environment> others;
-  for (int index = 0; index < plan.local_world_size; ++index) {
-    const int local_rank = first_local_rank(plan) + index;
+  for (int index = 0; index < plan.layout.local_world_size; ++index) {
+    const int local_rank = first_local_rank(plan.layout) + index;
     environments.push_back(worker_environment(plan, planned, parent, local_rank));
     others.push_back(worker_environment(other.plan, other.assignment, parent, local_rank));
   }

@@ -61,27 +61,29 @@ std::string labelled(const std::string& label, const Lines& lines) {
 }
 
 std::string world_of(const LaunchPlan& plan) {
-  const int local = plan.local_world_size;
+  const int local = plan.layout.local_world_size;
   if (!knows_ranks(plan)) {
     const std::string least = std::to_string(plan.rendezvous.min_machines);
-    const std::string most = std::to_string(plan.num_machines);
+    const std::string most = std::to_string(plan.layout.num_machines);
     return std::to_string(local) + " processes on this machine, one of " +
            (least == most ? most : least + " to " + most) + "; the rendezvous assigns the ranks";
   }
   if (plan.identity == Identity::none) {
     return "one process on this machine, without variables for ranks";
   }
-  const int first = planned_assignment(plan, 0).first_rank;
-  if (plan.rank_slot) {
-    return "rank " + std::to_string(first) + " of " + std::to_string(plan.num_processes) +
-           " only: local rank " + std::to_string(plan.rank_slot->local_rank) + " of " +
-           std::to_string(plan.rank_slot->local_world_size) + " on machine " +
-           std::to_string(plan.rank_slot->node_rank) + " of " +
-           std::to_string(plan.rank_slot->num_nodes);
+  const Assignment planned = planned_assignment(plan, 0);
+  const int first = planned.first_rank;
+  const std::string total = std::to_string(planned.world_size);
+  if (plan.layout.rank_slot) {
+    return "rank " + std::to_string(first) + " of " + total + " only: local rank " +
+           std::to_string(plan.layout.rank_slot->local_rank) + " of " +
+           std::to_string(plan.layout.rank_slot->local_world_size) + " on machine " +
+           std::to_string(plan.layout.rank_slot->node_rank) + " of " +
+           std::to_string(plan.layout.rank_slot->num_nodes);
   }
-  return std::to_string(plan.num_processes) + " processes on " + std::to_string(plan.num_machines) +
+  return total + " processes on " + std::to_string(plan.layout.num_machines) +
          " machine(s); ranks " + std::to_string(first) + ".." + std::to_string(first + local - 1) +
-         " on this one, machine " + std::to_string(plan.machine_rank);
+         " on this one, machine " + std::to_string(plan.layout.machine_rank);
 }
 
 std::string sharding_of(const LaunchPlan& plan) {
@@ -120,12 +122,12 @@ Lines gpus_of(const LaunchPlan& plan) {
 /// Returns one line per worker that has a GPU or is bound to CPUs.
 Lines workers_of(const LaunchPlan& plan) {
   Lines lines;
-  for (const Placement& worker : plan.placements) {
-    if (worker.gpu < 0 && plan.numa_binding == NumaBinding::none) {
+  for (const Placement& worker : plan.binding.workers) {
+    if (worker.gpu < 0 && plan.binding.policy == NumaBinding::none) {
       continue;
     }
-    std::string line =
-        "local rank " + std::to_string(first_local_rank(plan) + (&worker - plan.placements.data()));
+    std::string line = "local rank " + std::to_string(first_local_rank(plan.layout) +
+                                                      (&worker - plan.binding.workers.data()));
     line += worker.gpu < 0 ? "" : " on GPU " + std::to_string(worker.gpu);
     line += worker.cpus.empty() ? ", not bound" : ", CPUs " + number_list(worker.cpus);
     line += worker.numa_node < 0 ? "" : " of NUMA node " + std::to_string(worker.numa_node);
@@ -144,16 +146,16 @@ Lines rendezvous_of(const LaunchPlan& plan) {
     place += ", a free port";
   } else {
     place += ":" + std::to_string(rendezvous.port);
-    const bool may_move = !rendezvous.port_was_given && plan.num_machines == 1;
+    const bool may_move = !rendezvous.port_was_given && plan.layout.num_machines == 1;
     place += may_move ? ", or a free port if it is in use" : "";
   }
   Lines lines = {std::string(to_string(rendezvous.backend)) + " at " + place};
   lines.push_back("run id " + rendezvous.run_id);
-  if (plan.num_machines > 1) {
+  if (plan.layout.num_machines > 1) {
     lines.push_back(
         "waits " + std::to_string(rendezvous.join_timeout.count()) + " s for " +
         std::to_string(rendezvous.min_machines) + " machine(s)" +
-        (rendezvous.min_machines < plan.num_machines
+        (rendezvous.min_machines < plan.layout.num_machines
              ? ", then " + std::to_string(rendezvous.last_call_timeout.count()) + " s for more"
              : ""));
     lines.push_back(
@@ -176,8 +178,8 @@ std::string name_of(OutputPlan::Streams streams) {
 Lines output_of(const LaunchPlan& plan) {
   const OutputPlan& output = plan.output;
   Lines lines;
-  for (int index = 0; index < plan.local_world_size; ++index) {
-    const int local_rank = first_local_rank(plan) + index;
+  for (int index = 0; index < plan.layout.local_world_size; ++index) {
+    const int local_rank = first_local_rank(plan.layout) + index;
     const auto i = static_cast<std::size_t>(local_rank);
     const OutputPlan::Streams file = i < output.to_file.size() ? output.to_file[i] : 0;
     const OutputPlan::Streams console = i < output.to_console.size() ? output.to_console[i] : 3;
@@ -199,8 +201,11 @@ Lines output_of(const LaunchPlan& plan) {
 }
 
 std::string restarts_of(const LaunchPlan& plan) {
-  return (plan.max_restarts == 0 ? "none" : "up to " + std::to_string(plan.max_restarts)) + "; " +
-         std::to_string(plan.shutdown_timeout.count()) + " s from SIGTERM to SIGKILL";
+  return (plan.supervision.max_restarts == 0
+              ? "none"
+              : "up to " + std::to_string(plan.supervision.max_restarts)) +
+         "; " + std::to_string(plan.supervision.shutdown_timeout.count()) +
+         " s from SIGTERM to SIGKILL";
 }
 
 std::string command_of(const LaunchPlan& plan) {
@@ -283,7 +288,7 @@ std::string explain(const LaunchPlan& plan, const plugins::Environment& parent) 
   text += labelled("world", {world_of(plan)});
   text += labelled("sharding", {sharding_of(plan)});
   text += labelled("gpus", gpus_of(plan));
-  text += labelled("binding", {std::string(to_string(plan.numa_binding))});
+  text += labelled("binding", {std::string(to_string(plan.binding.policy))});
   text += labelled("workers", workers_of(plan));
   text += labelled("rendezvous", rendezvous_of(plan));
   text += labelled("restarts", {restarts_of(plan)});
