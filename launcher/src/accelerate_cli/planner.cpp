@@ -1,11 +1,12 @@
-// Planner of `acclaunch launch`. `find_faults` runs the stages of stages.hpp. A stage that fails
-// adds its fault to the draft; stages that depend on its result are skipped, the others still run,
-// so that one run reports as many faults as possible. Only a plan without faults gets an
-// environment.
+// Planner of `acclaunch launch`. It runs the stages of stages.hpp and builds the plan from their
+// results. A stage that fails adds its fault to the draft; stages that depend on its result are
+// skipped, the others still run, so that one run reports as many faults as possible. Only a plan
+// without faults gets an environment.
 #include "acc/launcher/default_config.hpp"
 #include "accelerate_cli/front_end.hpp"
 #include "accelerate_cli/stages.hpp"
 #include "host/own_variables.hpp"
+#include "plan/inherited_settings.hpp"
 
 namespace acc::launcher {
 namespace {
@@ -32,78 +33,9 @@ std::optional<plugins::Document> load_config(const Flags& flags,
   return plugins::load_document(path);
 }
 
-/// Enters the role of this launcher in the plan.
-void apply(JobRole&& role, LaunchPlan& plan) {
-  plan.manager = std::move(role.manager);
-  plan.is_controlled = role.is_controlled;
-  plan.start = std::move(role.start);
-  if (!role.run_id.empty()) {
-    plan.rendezvous.run_id = std::move(role.run_id);
-  }
-}
-
-/// Enters the workers in the plan.
-void apply(const Workers& workers, const StartedWorkers& started, LaunchPlan& plan) {
-  plan.layout.num_machines = started.num_machines;
-  plan.layout.machine_rank = started.machine_rank;
-  plan.layout.num_processes = started.num_processes;
-  plan.layout.local_world_size = started.local_world_size;
-  plan.layout.rank_slot = started.rank_slot;
-  plan.rendezvous.port = workers.main.port;
-  plan.rendezvous.port_was_given = workers.main.port_was_given;
-  if (workers.launcher != ProgramLauncher::ranks) {
-    plan.identity = Identity::none;
-    plan.rendezvous.backend = RendezvousPlan::Backend::none;
-  } else if (workers.num_machines > 1 || started.rank_slot) {
-    plan.rendezvous.address = workers.main.host;
-  }
-}
-
-/// Runs the stages up to the command line, enters their results in the plan, and throws Error with
-/// every fault found.
-Workers find_faults(AccelerateDraft& draft) {
-  read_values(draft);
-  JobRole role;
-  if (!draft.faults.collect([&] { role = take_job_environment(draft); })) {
-    draft.faults.raise();  // all further stages need the number of machines
-  }
-  const bool runs_here = !role.start;
-  const bool lacks_type = draft.config && draft.file.distributed_type.empty();
-  const bool has_mode = draft.faults.collect([&] {
-    draft.plan.mode = choose_mode(draft);
-    check_mode(draft, draft.plan.mode);
-  }) && (draft.plan.mode != Mode::plain || !lacks_type);
-  Workers workers;
-  StartedWorkers started;
-  const bool placed = draft.faults.collect([&] {
-    workers = count_workers(draft, role, draft.plan.mode);
-    draft.plan.mode = workers.mode;
-    started = split_workers(draft, role, workers);
-    apply(workers, started, draft.plan);
-  });
-  apply(std::move(role), draft.plan);
-  if (has_mode && placed && runs_here) {
-    if (draft.faults.collect([&] { choose_device(draft, workers, started); })) {
-      draft.faults.collect([&] { bind_workers(draft); });
-    }
-    draft.faults.collect([&] { read_rendezvous(draft); });
-  }
-  if (has_mode && draft.settings.has("num_processes"_key)) {
-    draft.faults.collect([&] { read_sharding(draft, workers.num_processes); });
-  }
-  if (has_mode && placed) {
-    check_as_accelerate(draft);
-  }
-  if (!draft.flags.faults.any() && runs_here) {  // with a bad flag, PROGRAM may be misread
-    draft.faults.collect([&] { choose_command(draft, workers); });
-  }
-  draft.faults.raise();
-  return workers;
-}
-
 /// Adds a notice that lists defaults, as `accelerate launch` warns: without a file those of four
 /// main settings, and the number of threads if it was computed.
-void say_defaults(AccelerateDraft& draft, const Workers& workers) {
+void notice_defaults(AccelerateDraft& draft, Threads threads) {
   std::string filled;
   const auto add = [&](plugins::SettingKey key) {
     const Source::Kind kind = draft.settings.source(key).kind;
@@ -117,10 +49,9 @@ void say_defaults(AccelerateDraft& draft, const Workers& workers) {
       add(key);
     }
   }
-  if (const int threads = omp_threads(draft, workers);
-      threads > 0 && divides_cores(draft, workers)) {
+  if (threads.is_core_share) {
     filled += (filled.empty() ? "" : ", ") + std::string("--num_cpu_threads_per_process ") +
-              std::to_string(threads);
+              std::to_string(threads.count);
   }
   if (!filled.empty()) {
     draft.notice("defaults used: " + filled);
@@ -134,10 +65,6 @@ AccelerateDraft::AccelerateDraft(const Flags& given_flags, const plugins::Enviro
     : Draft(given_flags, parent, host, accelerate_table()),
       policy(compat_policy_of(given_flags, parent)),
       config(load_config(given_flags, parent)) {}
-
-std::string AccelerateDraft::origin() const {
-  return std::string(origin_of(plan.mode));
-}
 
 std::string AccelerateDraft::place(plugins::SettingKey key) const {
   const Source& source = settings.source(key);
@@ -160,19 +87,87 @@ std::filesystem::path default_config_path(const plugins::Environment& environmen
 LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& environment,
                            const HostFacts& facts) {
   AccelerateDraft draft(flags, environment, facts);
-  draft.plan.working_directory = facts.working_directory.string();
-  draft.plan.supervision.keeps_exit_status = draft.policy.keeps_exit_status;
-  const Workers workers = find_faults(draft);
-  if (draft.plan.start) {
-    return finished(std::move(draft));
+  read_values(draft);
+  JobRole role;
+  if (!draft.faults.collect([&] { role = take_job_environment(draft); })) {
+    draft.faults.raise();  // all further stages need the number of machines
   }
-  say_defaults(draft, workers);
-  build_environment(draft, workers);
-  plan_deepspeed_environment(draft, workers);
-  if (draft.settings.boolean("quiet"_key)) {
-    draft.plan.notices.clear();
+  const bool runs_here = !role.start;
+  const bool lacks_type = draft.config && draft.file.distributed_type.empty();
+  Workers workers;
+  const bool has_mode = draft.faults.collect([&] {
+    workers.mode = choose_mode(draft);
+    check_mode(draft, workers.mode);
+  }) && (workers.mode != Mode::plain || !lacks_type);
+  RankLayout layout;
+  const bool placed = draft.faults.collect([&] {
+    workers = count_workers(draft, role, workers.mode);
+    layout = split_workers(draft, role, workers);
+  });
+  RendezvousPlan rendezvous = meeting_point(role, workers, layout);
+  DeviceChoice device;
+  Binding binding;
+  SupervisionPlan supervision;
+  bool virtual_local_rank = false;
+  OutputPlan output;
+  if (has_mode && placed && runs_here) {
+    if (draft.faults.collect([&] { device = choose_device(draft, workers, layout); })) {
+      binding = draft.result_of([&] { return choose_cores(draft, device, layout); });
+    }
+    if (draft.faults.collect([&] { rendezvous = read_rendezvous(draft, layout, rendezvous); })) {
+      supervision = draft.result_of([&] { return read_ending(draft, rendezvous); });
+      virtual_local_rank = draft.result_of(
+          [&] { return read_virtual_local_rank(draft, rendezvous, device, layout); });
+      draft.faults.collect([&] { read_rendezvous_conf(draft, layout.num_machines, rendezvous); });
+      output = draft.result_of([&] { return read_worker_output(draft, rendezvous, layout); });
+    }
+    if (rendezvous.min_machines < layout.num_machines) {
+      layout.num_processes.reset();  // each machine that takes part brings its workers
+    }
   }
-  return finished(std::move(draft));
+  plugins::ShardingSettings sharding;
+  if (has_mode && draft.settings.has("num_processes"_key)) {
+    sharding = draft.result_of([&] { return read_sharding(draft, workers, layout); });
+  }
+  if (has_mode && placed) {
+    check_as_accelerate(draft, workers.mode);
+  }
+  std::vector<std::string> command;
+  if (!flags.faults.any() && runs_here) {  // with a bad flag, PROGRAM may be misread
+    command = draft.result_of([&] { return choose_command(draft, workers, device.device); });
+  }
+  draft.faults.raise();
+
+  WorkerVariables variables;
+  std::optional<AppendedFile> appended_file;
+  if (runs_here) {
+    const Threads threads = choose_threads(draft, workers, layout, device.device, binding);
+    notice_defaults(draft, threads);
+    variables = {build_environment(draft, workers, device, threads), names_of_settings()};
+    appended_file = plan_deepspeed_environment(draft, workers, variables.set);
+    if (draft.settings.boolean("quiet"_key)) {
+      draft.notices.clear();
+    }
+  }
+  supervision.keeps_exit_status = draft.policy.keeps_exit_status;
+  const bool is_ranks = workers.launcher == ProgramLauncher::ranks;
+  return finished(std::move(draft), {.command = std::move(command),
+                                     .mode = workers.mode,
+                                     .identity = is_ranks ? Identity::torchrun : Identity::none,
+                                     .device = device.device,
+                                     .sharding = sharding,
+                                     .binding = std::move(binding),
+                                     .layout = std::move(layout),
+                                     .rendezvous = std::move(rendezvous),
+                                     .supervision = std::move(supervision),
+                                     .output = std::move(output),
+                                     .manager = std::move(role.manager),
+                                     .start = std::move(role.start),
+                                     .is_controlled = role.is_controlled,
+                                     .role = draft.settings.text("role"_key),
+                                     .virtual_local_rank = virtual_local_rank,
+                                     .variables = std::move(variables),
+                                     .appended_file = std::move(appended_file)});
 }
 
 }  // namespace acc::launcher

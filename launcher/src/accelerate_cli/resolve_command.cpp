@@ -98,16 +98,16 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
 /// and its FSDP 1 plugin raises an error if it has to synchronise weights (utils/dataclasses.py).
 /// Python programs without Accelerate may shard on the CPU, so this is no fault.
 void notice_replicas_on_cpu(AccelerateDraft& draft, const Workers& workers) {
-  const bool shards = draft.plan.mode == Mode::fsdp || draft.plan.mode == Mode::deepspeed;
-  if (!shards || draft.plan.device != plugins::Device::cpu || !draft.policy.cpu_is_a_device ||
+  const bool shards = workers.mode == Mode::fsdp || workers.mode == Mode::deepspeed;
+  if (!shards || !draft.policy.cpu_is_a_device ||
       !is_for_python(draft.flags.program, program_kind(draft, workers), draft.facts)) {
     return;
   }
-  const bool stops = draft.plan.mode == Mode::fsdp &&
+  const bool stops = workers.mode == Mode::fsdp &&
                      draft.settings.integer("fsdp_version"_key) == 1 &&
                      (draft.settings.boolean("fsdp_sync_module_states"_key) ||
                       draft.settings.boolean("fsdp_cpu_ram_efficient_loading"_key));
-  const std::string mode = draft.plan.mode == Mode::fsdp ? "FSDP" : "ZeRO";
+  const std::string mode = workers.mode == Mode::fsdp ? "FSDP" : "ZeRO";
   draft.notice("Accelerate does not support " + mode +
                " on the CPU: a program that uses Accelerate " +
                (stops ? "is rejected by its FSDP 1 plugin, which needs a GPU for "
@@ -130,39 +130,43 @@ bool has_fp8_library(const AccelerateDraft& draft) {
 
 }  // namespace
 
-void check_as_accelerate(AccelerateDraft& draft) {
+void check_as_accelerate(AccelerateDraft& draft, Mode mode) {
   if (!draft.arguments) {
     return;
   }
   check_arguments(
       *draft.arguments,
-      {.mode = draft.plan.mode,
+      {.mode = mode,
        .has_config = draft.config.has_value(),
        .threads_are_given = draft.flags.find("num_cpu_threads_per_process"_key) != nullptr,
        .has_fp8_library = [&] { return has_fp8_library(draft); }},
       draft.faults);
 }
 
-void choose_command(AccelerateDraft& draft, const Workers& workers) {
-  notice_replicas_on_cpu(draft, workers);
+std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& workers,
+                                        plugins::Device device) {
+  if (device == plugins::Device::cpu) {
+    notice_replicas_on_cpu(draft, workers);
+  }
   switch (workers.launcher) {
     case ProgramLauncher::ranks:
-    case ProgramLauncher::one_process: draft.plan.command = program(draft, workers); break;
-    case ProgramLauncher::mpirun: draft.plan.command = mpirun_command(draft, workers); break;
-    case ProgramLauncher::deepspeed: draft.plan.command = deepspeed_command(draft, workers); break;
+    case ProgramLauncher::one_process: return program(draft, workers);
+    case ProgramLauncher::mpirun: return mpirun_command(draft, workers);
+    case ProgramLauncher::deepspeed: return deepspeed_command(draft, workers);
   }
+  return {};
 }
 
 // DeepSpeed's launcher reads .deepspeed_env on this machine and exports its lines on the others. As
 // in Accelerate, variables with characters that would break the shell line there are left out.
-void plan_deepspeed_environment(AccelerateDraft& draft, const Workers& workers) {
+std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,
+                                                       const Workers& workers,
+                                                       const plugins::Environment& environment) {
   if (workers.launcher != ProgramLauncher::deepspeed) {
-    return;
+    return std::nullopt;
   }
-  plugins::Environment whole = draft.environment;
-  for (const auto& [name, value] : draft.plan.environment) {
-    whole[name] = value;
-  }
+  plugins::Environment whole = environment;
+  whole.insert(draft.environment.begin(), draft.environment.end());  // does not replace
   std::string left_out;
   std::string text;
   for (const auto& [name, value] : whole) {
@@ -174,10 +178,10 @@ void plan_deepspeed_environment(AccelerateDraft& draft, const Workers& workers) 
   }
   const std::string file =
       value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
-  draft.plan.appended_file = {(draft.facts.working_directory / file).string(), text};
   if (!left_out.empty()) {
     draft.notice("variables that " + file + " cannot pass to other machines: " + left_out);
   }
+  return AppendedFile{(draft.facts.working_directory / file).string(), text};
 }
 
 }  // namespace acc::launcher

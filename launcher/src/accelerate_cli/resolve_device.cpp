@@ -1,4 +1,4 @@
-// Stages `choose_device` and `bind_workers`: CPU or GPUs, which GPUs the workers see, whether they
+// Stages `choose_device` and `choose_cores`: CPU or GPUs, which GPUs the workers see, whether they
 // are enough, and which cores each worker is bound to.
 #include "accelerate_cli/stages.hpp"
 #include "host/own_variables.hpp"
@@ -11,8 +11,8 @@ namespace {
 
 using plugins::Device;
 
-void check_use_cpu(const AccelerateDraft& draft) {
-  const bool both = draft.plan.mode == Mode::multi_gpu && draft.settings.boolean("use_cpu"_key);
+void check_use_cpu(const AccelerateDraft& draft, Mode mode) {
+  const bool both = mode == Mode::multi_gpu && draft.settings.boolean("use_cpu"_key);
   if (both && draft.policy.checks_contradictions) {
     throw Error(Errc::config,
                 draft.place("use_cpu"_key) + " true contradicts " +
@@ -43,13 +43,13 @@ std::string unknown_gpu(const std::string& id, const std::vector<Gpu>& devices) 
 
 /// Translates gpu_ids to device indices. Throws Error(config) for an unknown or repeated GPU if the
 /// policy checks GPUs.
-void check_gpu_ids(AccelerateDraft& draft) {
-  draft.worker_gpus.clear();
-  for (const std::string& id : draft.gpu_ids) {
+std::vector<int> indices_of(const AccelerateDraft& draft, const std::vector<std::string>& gpu_ids) {
+  std::vector<int> indices;
+  for (const std::string& id : gpu_ids) {
     const auto gpu = find_gpu(id, draft.facts.gpu.devices);
-    const bool twice = gpu && std::ranges::find(draft.worker_gpus, *gpu) != draft.worker_gpus.end();
+    const bool twice = gpu && std::ranges::find(indices, *gpu) != indices.end();
     if (gpu && !twice) {
-      draft.worker_gpus.push_back(*gpu);
+      indices.push_back(*gpu);
     } else if (draft.policy.checks_gpus) {
       throw Error(Errc::config,
                   draft.place("gpu_ids"_key) + (gpu ? " names GPU " + std::to_string(*gpu) +
@@ -57,29 +57,33 @@ void check_gpu_ids(AccelerateDraft& draft) {
                                                     : unknown_gpu(id, draft.facts.gpu.devices)));
     }
   }
+  return indices;
 }
 
-void read_gpu_ids(AccelerateDraft& draft) {
-  draft.worker_gpus = draft.facts.visible_gpus;
+/// Returns the GPUs that gpu_ids selects, else the visible ones; `device` is still the CPU.
+DeviceChoice read_gpu_ids(const AccelerateDraft& draft, Mode mode) {
+  DeviceChoice choice = {.worker_gpus = draft.facts.visible_gpus};
   const std::string& text = draft.settings.text("gpu_ids"_key);
   if (text.empty() || lower(text) == "all") {
-    return;
+    return choice;
   }
-  draft.gpu_ids = draft.settings.list("gpu_ids"_key);
-  if (draft.gpu_ids.empty() && draft.policy.checks_gpus) {
+  choice.gpu_ids = draft.settings.list("gpu_ids"_key);
+  if (choice.gpu_ids.empty() && draft.policy.checks_gpus) {
     throw Error(Errc::config,
                 draft.place("gpu_ids"_key) + unknown_gpu(text, draft.facts.gpu.devices));
   }
-  if (!asked_for_cpu(draft) && !draft.facts.gpu.devices.empty()) {
-    check_gpu_ids(draft);
+  if (!asked_for_cpu(draft, mode) && !draft.facts.gpu.devices.empty()) {
+    choice.worker_gpus = indices_of(draft, choice.gpu_ids);
   }
+  return choice;
 }
 
 /// With a configuration file, Accelerate rejects a single GPU id for MULTI_GPU on one machine.
-void check_several_gpus(const AccelerateDraft& draft, int num_machines) {
-  if (!draft.arguments && draft.config && draft.plan.mode == Mode::multi_gpu && num_machines == 1 &&
-      draft.gpu_ids.size() == 1) {
-    throw Error(Errc::config, draft.place("gpu_ids"_key) + " " + draft.gpu_ids.front() +
+void check_several_gpus(const AccelerateDraft& draft, const Workers& workers,
+                        const std::vector<std::string>& gpu_ids) {
+  if (!draft.arguments && draft.config && workers.mode == Mode::multi_gpu &&
+      workers.num_machines == 1 && gpu_ids.size() == 1) {
+    throw Error(Errc::config, draft.place("gpu_ids"_key) + " " + gpu_ids.front() +
                                   " is one GPU, but MULTI_GPU is for several; list more with "
                                   "--gpu_ids, or remove MULTI_GPU" +
                                   (draft.file.distributed_type == "MULTI_GPU"
@@ -91,19 +95,20 @@ void check_several_gpus(const AccelerateDraft& draft, int num_machines) {
 /// Throws Error(device) if this machine has fewer GPUs than workers. With one launcher per rank, a
 /// launcher that sees a single GPU was given that GPU by the manager; one that sees more shares
 /// them with the other launchers of the machine.
-void check_enough_gpus(const AccelerateDraft& draft, const StartedWorkers& workers) {
-  const auto gpus = static_cast<int>(draft.worker_gpus.size());
-  const int needed = workers.rank_slot && gpus > 1 ? workers.rank_slot->local_world_size
-                                                   : workers.local_world_size;
+void check_enough_gpus(const AccelerateDraft& draft, const DeviceChoice& choice,
+                       const RankLayout& layout) {
+  const auto gpus = static_cast<int>(choice.worker_gpus.size());
+  const int needed =
+      layout.rank_slot && gpus > 1 ? layout.rank_slot->local_world_size : layout.local_world_size;
   if (gpus >= needed || !draft.policy.checks_gpus || shares_gpus(draft.environment)) {
     return;
   }
-  throw Error(Errc::device, std::to_string(needed) +
-                                " processes on this machine need one GPU each, but there " +
-                                (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
-                                (draft.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids"_key)) +
-                                "; lower --num_processes, share the GPUs with ACC_SHARE_GPUS=1, "
-                                "or pass --cpu");
+  throw Error(Errc::device,
+              std::to_string(needed) + " processes on this machine need one GPU each, but there " +
+                  (gpus == 1 ? "is 1" : "are " + std::to_string(gpus)) +
+                  (choice.gpu_ids.empty() ? "" : " in " + draft.place("gpu_ids"_key)) +
+                  "; lower --num_processes, share the GPUs with ACC_SHARE_GPUS=1, "
+                  "or pass --cpu");
 }
 
 /// Returns the reason why the workers have no GPU, for a notice.
@@ -119,13 +124,11 @@ std::string no_gpu(const AccelerateDraft& draft) {
                    " is installed";
 }
 
-void notice_cpu(AccelerateDraft& draft, const Workers& workers, const StartedWorkers& started) {
-  if (draft.plan.mode == Mode::plain && draft.gpu_ids.empty()) {
-    return;
-  }
-  const bool several = started.num_processes > 1 && workers.launcher == ProgramLauncher::ranks;
+/// Adds the notice that there is no GPU.
+void notice_cpu(AccelerateDraft& draft, const Workers& workers, const RankLayout& layout) {
+  const bool several = layout.num_processes > 1 && workers.launcher == ProgramLauncher::ranks;
   draft.notice(no_gpu(draft) + ": the " +
-               (started.local_world_size == 1 ? "worker runs" : "workers run") + " on the CPU" +
+               (layout.local_world_size == 1 ? "worker runs" : "workers run") + " on the CPU" +
                (several && !draft.policy.cpu_is_a_device
                     ? "; as with accelerate launch, each trains alone: Accelerate does not connect "
                       "workers there"
@@ -148,35 +151,41 @@ NumaBinding binding(const AccelerateDraft& draft) {
 
 }  // namespace
 
-bool asked_for_cpu(const AccelerateDraft& draft) {
+bool asked_for_cpu(const AccelerateDraft& draft, Mode mode) {
   const bool said = draft.cpu_flag() || draft.settings.boolean("use_cpu"_key) ||
-                    (draft.file.distributed_type == "MULTI_CPU" && draft.plan.mode == Mode::plain);
-  return said && (draft.policy.cpu_is_a_device || draft.plan.mode == Mode::plain);
+                    (draft.file.distributed_type == "MULTI_CPU" && mode == Mode::plain);
+  return said && (draft.policy.cpu_is_a_device || mode == Mode::plain);
 }
 
-void choose_device(AccelerateDraft& draft, const Workers& workers, const StartedWorkers& started) {
-  check_use_cpu(draft);
-  read_gpu_ids(draft);
-  check_several_gpus(draft, workers.num_machines);
-  if (asked_for_cpu(draft)) {
-    return;
+DeviceChoice choose_device(AccelerateDraft& draft, const Workers& workers,
+                           const RankLayout& layout) {
+  check_use_cpu(draft, workers.mode);
+  DeviceChoice choice = read_gpu_ids(draft, workers.mode);
+  check_several_gpus(draft, workers, choice.gpu_ids);
+  if (asked_for_cpu(draft, workers.mode)) {
+    return choice;
   }
-  if (draft.worker_gpus.empty()) {
-    notice_cpu(draft, workers, started);
-    return;
+  if (choice.worker_gpus.empty()) {
+    if (workers.mode != Mode::plain || !choice.gpu_ids.empty()) {
+      notice_cpu(draft, workers, layout);
+    }
+    return choice;
   }
-  check_enough_gpus(draft, started);
-  draft.plan.device = Device::cuda;
+  check_enough_gpus(draft, choice, layout);
+  choice.device = Device::cuda;
+  return choice;
 }
 
-void bind_workers(AccelerateDraft& draft) {
-  draft.plan.binding.policy = binding(draft);
-  std::vector<int> gpus = draft.worker_gpus;
-  const auto rank_slot = static_cast<std::size_t>(first_local_rank(draft.plan.layout));
-  if (draft.plan.layout.rank_slot && rank_slot < gpus.size()) {
-    gpus = {gpus[rank_slot]};
+Binding choose_cores(AccelerateDraft& draft, const DeviceChoice& device, const RankLayout& layout) {
+  std::vector<int> gpus;
+  if (device.device == Device::cuda) {
+    gpus = device.worker_gpus;
+    const auto own = static_cast<std::size_t>(first_local_rank(layout));
+    if (layout.rank_slot && own < gpus.size()) {
+      gpus = {gpus[own]};
+    }
   }
-  place_on_cores(draft, gpus, draft.facts);
+  return bind_workers(draft, binding(draft), layout.local_world_size, gpus, draft.facts);
 }
 
 }  // namespace acc::launcher

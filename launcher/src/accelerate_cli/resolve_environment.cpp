@@ -5,7 +5,6 @@
 #include "accelerate_cli/stages.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"
-#include "plan/inherited_settings.hpp"
 #include "plan/program_command.hpp"
 
 #include <algorithm>
@@ -70,11 +69,11 @@ bool lacks_peer_access(const GpuModels& models) {
 /// True if the workers need ACCELERATE_USE_CPU. Without this variable Accelerate does not connect
 /// workers on the CPU and each of them trains alone. It is set whether the CPU was requested or the
 /// machine has no GPU.
-bool is_connected_on_cpu(const AccelerateDraft& draft, const Workers& workers) {
+bool is_connected_on_cpu(const AccelerateDraft& draft, const Workers& workers,
+                         plugins::Device device) {
   const bool ranks = workers.launcher == ProgramLauncher::ranks;
   const bool of_mpi = workers.launcher == ProgramLauncher::mpirun && workers.num_processes > 1;
-  return draft.policy.cpu_is_a_device && draft.plan.device == plugins::Device::cpu &&
-         (ranks || of_mpi);
+  return draft.policy.cpu_is_a_device && device == plugins::Device::cpu && (ranks || of_mpi);
 }
 
 /// Adds the variables of Accelerate's launcher for one process (prepare_simple_launcher_cmd_env).
@@ -94,15 +93,16 @@ void add_simple_variables(const AccelerateDraft& draft, const Workers& workers,
 
 /// Adds CUDA_VISIBLE_DEVICES for gpu_ids, and disables NCCL's peer-to-peer transports for GPUs that
 /// lack peer access.
-void add_gpu_variables(const AccelerateDraft& draft, Environment& environment) {
+void add_gpu_variables(const AccelerateDraft& draft, Mode mode,
+                       const std::vector<std::string>& gpu_ids, Environment& environment) {
   std::string list;
-  for (const std::string& id : draft.gpu_ids) {
+  for (const std::string& id : gpu_ids) {
     list += (list.empty() ? "" : ",") + id;
   }
   if (!list.empty()) {
     environment.emplace("CUDA_VISIBLE_DEVICES", list);
   }
-  if (draft.plan.mode == Mode::plain) {
+  if (mode == Mode::plain) {
     return;
   }
   GpuModels models;
@@ -152,10 +152,10 @@ std::string python_path(const AccelerateDraft& draft) {
 /// Replaces all variables except ACC_* by those that Accelerate sets. For several workers
 /// Accelerate also copies every variable to its upper-case name (utils/environment.py:
 /// patch_environment).
-void replace_by_arguments(const AccelerateDraft& draft, Environment& environment) {
+void replace_by_arguments(const AccelerateDraft& draft, Mode mode, Environment& environment) {
   std::erase_if(environment, [](const auto& entry) { return !entry.first.starts_with("ACC_"); });
-  environment.merge(argument_variables(*draft.arguments, draft.plan.mode));
-  if (draft.plan.mode == Mode::plain) {
+  environment.merge(argument_variables(*draft.arguments, mode));
+  if (mode == Mode::plain) {
     return;
   }
   for (const auto& [name, value] : draft.environment) {
@@ -167,27 +167,28 @@ void replace_by_arguments(const AccelerateDraft& draft, Environment& environment
 
 }  // namespace
 
-void build_environment(AccelerateDraft& draft, const Workers& workers) {
-  remove_outer_settings(draft.plan);
-  Environment& result = draft.plan.environment;
-  result = plugins::settings_to_environment(draft.settings, draft.origin(), draft.plan.device);
+Environment build_environment(const AccelerateDraft& draft, const Workers& workers,
+                              const DeviceChoice& device, Threads threads) {
+  Environment result =
+      plugins::settings_to_environment(draft.settings, origin_of(workers.mode), device.device);
   if (draft.arguments) {
-    replace_by_arguments(draft, result);
+    replace_by_arguments(draft, workers.mode, result);
   }
-  if (draft.plan.mode == Mode::deepspeed) {
+  if (workers.mode == Mode::deepspeed) {
     result["ACCELERATE_CONFIG_DS_FIELDS"] = deepspeed_fields(draft);
     result["PYTHONPATH"] = python_path(draft);
   }
-  if (draft.plan.mode == Mode::plain && workers.launcher != ProgramLauncher::ranks) {
+  if (workers.mode == Mode::plain && workers.launcher != ProgramLauncher::ranks) {
     add_simple_variables(draft, workers, result);
   }
-  if (is_connected_on_cpu(draft, workers)) {
+  if (is_connected_on_cpu(draft, workers, device.device)) {
     result["ACCELERATE_USE_CPU"] = "True";
   }
-  add_gpu_variables(draft, result);
-  if (const int threads = omp_threads(draft, workers); threads > 0) {
-    result["OMP_NUM_THREADS"] = std::to_string(threads);
+  add_gpu_variables(draft, workers.mode, device.gpu_ids, result);
+  if (threads.count > 0) {
+    result["OMP_NUM_THREADS"] = std::to_string(threads.count);
   }
+  return result;
 }
 
 }  // namespace acc::launcher

@@ -1,6 +1,6 @@
 // Stage `take_job_environment`: takes machines, ranks, address and port from the job manager that
 // started this process, or starts the machines of `--hostfile`. Order of precedence: flags, the job
-// manager, the configuration file. By its launcher role (cluster/part.hpp) this process starts the
+// manager, the configuration file. By its launcher role (cluster/launcher_role.hpp) this process starts the
 // workers of its machine, supervises a single worker, or starts the launchers of all machines.
 #include "acc/base/input_file.hpp"
 #include "accelerate_cli/stages.hpp"

@@ -1,6 +1,6 @@
-// Stage `read_rendezvous`: rendezvous options, restarts, how workers are stopped, and their output.
-// Accelerate starts its workers with torchrun, so options without an Accelerate flag come from
-// torchrun's PET_* variables.
+// Stages from `meeting_point` to `read_worker_output`: rendezvous options, restarts, how workers
+// are stopped, and their output. Accelerate starts its workers with torchrun, so options without an
+// Accelerate flag come from torchrun's PET_* variables.
 #include "accelerate_cli/stages.hpp"
 #include "plan/gpu_checks.hpp"
 #include "plan/signal_words.hpp"
@@ -8,100 +8,110 @@
 namespace acc::launcher {
 namespace {
 
-using plugins::Faults;
+using Backend = RendezvousPlan::Backend;
 
 /// Returns the variable PET_<OPTION>, torchrun's default for an option that has no Accelerate flag.
 /// The text is empty if Accelerate would not use torchrun in this mode.
-Sourced<std::string> torchrun_default(const AccelerateDraft& draft, const std::string& option) {
+Sourced<std::string> torchrun_default(const AccelerateDraft& draft,
+                                      const RendezvousPlan& rendezvous, const std::string& option) {
   const std::string name = "PET_" + option;
-  return {draft.plan.identity == Identity::none ? "" : plugins::variable(draft.environment, name),
+  return {rendezvous.backend == Backend::none ? "" : plugins::variable(draft.environment, name),
           name};
 }
 
-Sourced<std::string> given_or_torchruns(const AccelerateDraft& draft, plugins::SettingKey key) {
-  return draft.settings.given(key) ? draft.given(key) : torchrun_default(draft, upper(key.name()));
-}
-
-void read_ending(AccelerateDraft& draft) {
-  if (draft.plan.identity != Identity::none) {
-    read_variable(draft, "shutdown_timeout"_key, kTorchrunShutdownTimeout);
-  }
-  read_supervision(draft);
-  if (const Sourced<std::string> signals = torchrun_default(draft, "SIGNALS_TO_HANDLE");
-      !signals.value.empty()) {
-    draft.plan.supervision.stop_signals = read_signals(signals);
-  }
+Sourced<std::string> given_or_torchruns(const AccelerateDraft& draft,
+                                        const RendezvousPlan& rendezvous, plugins::SettingKey key) {
+  return draft.settings.given(key) ? draft.given(key)
+                                   : torchrun_default(draft, rendezvous, upper(key.name()));
 }
 
 /// True if the job manager shows each task only its own GPU, as device 0, as Slurm's
 /// --gpus-per-task does.
-bool sees_its_own_gpu(const AccelerateDraft& draft) {
-  return draft.plan.layout.rank_slot && draft.plan.layout.rank_slot->local_world_size > 1 &&
-         draft.worker_gpus.size() == 1 && draft.plan.device == plugins::Device::cuda;
+bool sees_its_own_gpu(const DeviceChoice& device, const RankLayout& layout) {
+  return layout.rank_slot && layout.rank_slot->local_world_size > 1 &&
+         device.worker_gpus.size() == 1 && device.device == plugins::Device::cuda;
 }
 
-void read_virtual_local_rank(AccelerateDraft& draft) {
-  const Sourced<std::string> toggle = torchrun_default(draft, "VIRTUAL_LOCAL_RANK");
-  const auto on = plugins::parse_boolean(toggle.value.empty() ? "0" : toggle.value);
-  if (!on) {
-    throw Error(Errc::config, toggle.where + " must be 0 or 1, got \"" + toggle.value + "\"");
+/// Returns --min_machines, else all machines.
+int read_min_machines(const AccelerateDraft& draft, int num_machines, bool meets) {
+  if (!draft.settings.has("min_machines"_key)) {
+    return num_machines;
   }
-  draft.plan.virtual_local_rank = *on || sees_its_own_gpu(draft);
-  if (*on && draft.gpu_ids.empty()) {
-    check_own_gpus(toggle.where, draft.plan.layout.local_world_size, draft.environment);
-  }
-}
-
-/// Reads --min_machines. With an elastic number of machines each has num_processes / num_machines
-/// workers, and the rendezvous determines the total.
-void read_min_machines(AccelerateDraft& draft, bool meets) {
   const Sourced<std::string> given = draft.given("min_machines"_key);
   const int least = static_cast<int>(draft.settings.integer("min_machines"_key));
-  if (least > draft.plan.layout.num_machines) {
-    throw bad_value(
-        given, "at most num_machines, which is " + std::to_string(draft.plan.layout.num_machines));
+  if (least > num_machines) {
+    throw bad_value(given, "at most num_machines, which is " + std::to_string(num_machines));
   }
-  if (!meets && least < draft.plan.layout.num_machines) {
+  if (!meets && least < num_machines) {
     throw Error(Errc::config, given.where + " " + given.value + " needs --rdzv_backend c10d");
   }
-  draft.plan.rendezvous.min_machines = least;
-  if (least < draft.plan.layout.num_machines) {
-    draft.plan.layout.num_processes.reset();
-  }
+  return least;
 }
 
 }  // namespace
 
-void read_rendezvous(AccelerateDraft& draft) {
-  using Backend = RendezvousPlan::Backend;
-  RendezvousPlan& rendezvous = draft.plan.rendezvous;
-  const bool meets =
-      draft.plan.layout.num_machines > 1 && draft.settings.choice("rdzv_backend"_key) == "c10d";
-  if (draft.plan.identity != Identity::none) {
-    rendezvous.backend = meets ? Backend::c10d : Backend::fixed;
+RendezvousPlan meeting_point(const JobRole& role, const Workers& workers,
+                             const RankLayout& layout) {
+  RendezvousPlan meeting = {.port = workers.main.port,
+                            .port_was_given = workers.main.port_was_given};
+  if (workers.launcher != ProgramLauncher::ranks) {
+    meeting.backend = Backend::none;
+  } else if (workers.num_machines > 1 || layout.rank_slot) {
+    meeting.address = workers.main.host;
   }
-  rendezvous.min_machines = draft.plan.layout.num_machines;
-  if (draft.settings.has("min_machines"_key)) {
-    read_min_machines(draft, meets);
+  if (!role.run_id.empty()) {
+    meeting.run_id = role.run_id;
   }
-  rendezvous.machine_rank_was_given = meets && draft.settings.given("machine_rank"_key);
-  if (const Sourced<std::string> id = torchrun_default(draft, "RDZV_ID"); !id.value.empty()) {
-    rendezvous.run_id = id.value;
+  return meeting;
+}
+
+RendezvousPlan read_rendezvous(AccelerateDraft& draft, const RankLayout& layout,
+                               RendezvousPlan meeting) {
+  const bool meets = layout.num_machines > 1 && draft.settings.choice("rdzv_backend"_key) == "c10d";
+  if (meets && meeting.backend != Backend::none) {
+    meeting.backend = Backend::c10d;
   }
-  rendezvous.local_address = torchrun_default(draft, "LOCAL_ADDR").value;
-  draft.plan.role = draft.settings.text("role"_key);
-  draft.plan.supervision.max_restarts =
-      static_cast<int>(draft.settings.integer("max_restarts"_key));
-  Faults faults;
-  faults.collect([&] { read_ending(draft); });
-  faults.collect([&] { read_virtual_local_rank(draft); });
-  faults.collect([&] { read_rendezvous_conf(draft); });
-  faults.collect([&] {
-    read_output(draft,
-                {given_or_torchruns(draft, "redirects"_key), draft.given("tee"_key),
-                 given_or_torchruns(draft, "local_ranks_filter"_key), draft.given("log_dir"_key)});
-  });
-  faults.raise();
+  meeting.min_machines = read_min_machines(draft, layout.num_machines, meets);
+  meeting.machine_rank_was_given = meets && draft.settings.given("machine_rank"_key);
+  const Sourced<std::string> id = torchrun_default(draft, meeting, "RDZV_ID");
+  meeting.run_id = id.value.empty() ? meeting.run_id : id.value;
+  meeting.local_address = torchrun_default(draft, meeting, "LOCAL_ADDR").value;
+  return meeting;
+}
+
+SupervisionPlan read_ending(AccelerateDraft& draft, const RendezvousPlan& rendezvous) {
+  if (rendezvous.backend != Backend::none) {
+    read_variable(draft, "shutdown_timeout"_key, kTorchrunShutdownTimeout);
+  }
+  SupervisionPlan supervision = read_supervision(draft);
+  supervision.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
+  if (const Sourced<std::string> signals = torchrun_default(draft, rendezvous, "SIGNALS_TO_HANDLE");
+      !signals.value.empty()) {
+    supervision.stop_signals = read_signals(signals);
+  }
+  return supervision;
+}
+
+bool read_virtual_local_rank(const AccelerateDraft& draft, const RendezvousPlan& rendezvous,
+                             const DeviceChoice& device, const RankLayout& layout) {
+  const Sourced<std::string> toggle = torchrun_default(draft, rendezvous, "VIRTUAL_LOCAL_RANK");
+  const auto on = plugins::parse_boolean(toggle.value.empty() ? "0" : toggle.value);
+  if (!on) {
+    throw Error(Errc::config, toggle.where + " must be 0 or 1, got \"" + toggle.value + "\"");
+  }
+  if (*on && device.gpu_ids.empty()) {
+    check_own_gpus(toggle.where, layout.local_world_size, draft.environment);
+  }
+  return *on || sees_its_own_gpu(device, layout);
+}
+
+OutputPlan read_worker_output(AccelerateDraft& draft, const RendezvousPlan& rendezvous,
+                              const RankLayout& layout) {
+  return read_output(
+      draft,
+      {given_or_torchruns(draft, rendezvous, "redirects"_key), draft.given("tee"_key),
+       given_or_torchruns(draft, rendezvous, "local_ranks_filter"_key), draft.given("log_dir"_key)},
+      rendezvous.run_id, layout);
 }
 
 }  // namespace acc::launcher

@@ -18,13 +18,13 @@ namespace fs = std::filesystem;
 
 /// Reads settings from variables of the parent that reach the program because Accelerate does not
 /// set them, and from ACC_* for settings that Accelerate does not have.
-void inherit_variables(AccelerateDraft& draft) {
+void inherit_variables(AccelerateDraft& draft, std::string_view origin) {
   Faults faults;
   for (const SettingRow& row : plugins::settings_table()) {
     const bool is_ours = row.section == plugins::Section::training && row.environment.empty();
     const std::string name = is_ours ? plugins::own_variable(row) : std::string(row.environment);
     if ((is_ours || row.exported == plugins::Export::given) && !name.empty() &&
-        plugins::applies(row.section, draft.origin())) {
+        plugins::applies(row.section, origin)) {
       faults.collect([&] { read_variable(draft, row, name); });
     }
   }
@@ -123,52 +123,58 @@ void read_deepspeed(AccelerateDraft& draft, int num_processes) {
 
 /// Adds a notice about the shard groups of a hybrid strategy that the user did not name or may not
 /// expect.
-void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sharding) {
+void explain_groups(AccelerateDraft& draft, const plugins::ShardingSettings& sharding,
+                    const RankLayout& layout) {
   if (!plugins::switches(sharding.strategy).replicate) {
     return;
   }
   const std::string name = upper(plugins::to_string(sharding.strategy));
   const bool by_size = draft.settings.choice("fsdp_sharding_strategy"_key) != name ||
                        draft.settings.integer("fsdp_version"_key) == 2;
-  const std::optional<int> total = draft.plan.layout.num_processes;
+  const std::string total =
+      layout.num_processes ? std::to_string(*layout.num_processes) + " " : std::string();
   if (by_size) {
     draft.notice("shard groups of " + std::to_string(sharding.shard_size) +
-                 (total ? " of " + std::to_string(*total) : "") + " processes: the strategy is " +
-                 name);
-  } else if (sharding.shard_size == 0 && draft.plan.layout.num_machines == 1) {
+                 (total.empty() ? " " : " of ") + total + "processes: the strategy is " + name);
+  } else if (sharding.shard_size == 0 && layout.num_machines == 1) {
     draft.notice(
-        name + " on one machine: all " + std::to_string(total.value_or(0)) +
-        " processes are one shard group, with no replicas (--parallelism_config_dp_shard_size "
+        name + " on one machine: all " + total +
+        "processes are one shard group, with no replicas (--parallelism_config_dp_shard_size "
         "makes smaller groups)");
   }
 }
 
-void resolve_sharding(AccelerateDraft& draft, int num_processes) {
-  inherit_variables(draft);
-  if (draft.plan.mode == Mode::fsdp) {
+plugins::ShardingSettings resolve_sharding(AccelerateDraft& draft, const Workers& workers,
+                                           const RankLayout& layout) {
+  const std::string_view origin = origin_of(workers.mode);
+  inherit_variables(draft, origin);
+  if (workers.mode == Mode::fsdp) {
     read_fsdp(draft);
-  } else if (draft.plan.mode == Mode::deepspeed) {
-    read_deepspeed(draft, num_processes);
+  } else if (workers.mode == Mode::deepspeed) {
+    read_deepspeed(draft, workers.num_processes);
   }
-  draft.plan.sharding = plugins::sharding_settings(draft.settings, draft.origin(), num_processes);
-  explain_groups(draft, draft.plan.sharding);
+  auto sharding = plugins::sharding_settings(draft.settings, origin, workers.num_processes);
+  explain_groups(draft, sharding, layout);
+  return sharding;
 }
 
 }  // namespace
 
-void read_sharding(AccelerateDraft& draft, int num_processes) {
-  if (draft.file.has_parallelism_config && draft.plan.mode == Mode::fsdp &&
+plugins::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& workers,
+                                        const RankLayout& layout) {
+  if (draft.file.has_parallelism_config && workers.mode == Mode::fsdp &&
       !draft.settings.boolean("use_fsdp"_key)) {
     draft.settings.set("use_parallelism_config"_key, "true",
                        {Source::Kind::derived, "parallelism_config in the file"});
   }
   try {
-    resolve_sharding(draft, num_processes);
+    return resolve_sharding(draft, workers, layout);
   } catch (const Error& error) {
     if (draft.policy.checks_values) {
       throw;
     }
     leave_to_program(draft, error);
+    return {};
   }
 }
 

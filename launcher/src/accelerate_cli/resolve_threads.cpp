@@ -25,16 +25,16 @@ int local_processes(const AccelerateDraft& draft, const Workers& workers) {
 }
 
 /// Returns the number of physical cores per worker, rounded down; may be 0.
-int cores_of_one(const AccelerateDraft& draft, const Workers& workers) {
-  if (draft.plan.layout.rank_slot) {  // the other workers of this machine have their own launchers
-    const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
-    return cores / draft.plan.layout.rank_slot->local_world_size;
-  }
-  if (workers.launcher == ProgramLauncher::ranks && draft.policy.shares_out_cores) {
-    return cores_per_worker(draft.plan.binding.workers, draft.facts);
+int cores_of_one(const AccelerateDraft& draft, const Workers& workers, const RankLayout& layout,
+                 const Binding& binding) {
+  if (!layout.rank_slot && workers.launcher == ProgramLauncher::ranks &&
+      draft.policy.shares_out_cores) {
+    return cores_per_worker(binding.workers, draft.facts);
   }
   const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
-  return cores / local_processes(draft, workers);
+  // With a rank slot the other workers of this machine have their own launchers.
+  return cores /
+         (layout.rank_slot ? layout.rank_slot->local_world_size : local_processes(draft, workers));
 }
 
 /// True if Accelerate treats the launch as use_cpu. Accelerate's --cpu flag sets use_cpu only
@@ -47,47 +47,48 @@ bool counts_as_use_cpu(const AccelerateDraft& draft) {
   return key != nullptr && python::is_true(*key);
 }
 
-}  // namespace
-
-bool divides_cores(const AccelerateDraft& draft, const Workers& workers) {
+/// True if OMP_NUM_THREADS is to be a share of the physical cores.
+bool divides_cores(const AccelerateDraft& draft, const Workers& workers, plugins::Device device,
+                   NumaBinding policy) {
   if (value_of(draft.environment, variables::omp_num_threads, "0") != "0" ||
       draft.settings.has("num_cpu_threads_per_process"_key)) {
     return false;
   }
   if (!draft.policy.shares_out_cores) {
-    return counts_as_use_cpu(draft) && workers.num_processes > 0 &&
-           draft.plan.mode != Mode::deepspeed;
+    return counts_as_use_cpu(draft) && workers.num_processes > 0 && workers.mode != Mode::deepspeed;
   }
-  return draft.plan.device == plugins::Device::cpu ||
-         draft.plan.binding.policy != NumaBinding::none;
+  return device == plugins::Device::cpu || policy != NumaBinding::none;
 }
+
+}  // namespace
 
 // Order: --num_cpu_threads_per_process, a value of the parent other than 0, a share of the cores,
 // 1. In DeepSpeed mode Accelerate sets nothing, and torchrun sets 1 for several workers.
-int omp_threads(const AccelerateDraft& draft, const Workers& workers) {
-  const bool leaves_it_to_torchrun = draft.plan.mode == Mode::deepspeed;  // in Accelerate
+Threads choose_threads(const AccelerateDraft& draft, const Workers& workers,
+                       const RankLayout& layout, plugins::Device device, const Binding& binding) {
+  const bool leaves_it_to_torchrun = workers.mode == Mode::deepspeed;  // in Accelerate
   if (workers.launcher == ProgramLauncher::deepspeed) {
-    return 0;
+    return {};
   }
   if (draft.settings.has("num_cpu_threads_per_process"_key) &&
       (!leaves_it_to_torchrun || draft.policy.shares_out_cores)) {
-    return static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"_key));
+    return {static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"_key))};
   }
   if (value_of(draft.environment, variables::omp_num_threads, "0") != "0") {
-    return 0;
+    return {};
   }
   const bool keeps_0 = !draft.policy.shares_out_cores &&
                        draft.environment.contains(std::string(variables::omp_num_threads.name));
-  if (divides_cores(draft, workers)) {
-    const int share = cores_of_one(draft, workers);
+  if (divides_cores(draft, workers, device, binding.policy)) {
+    const int share = cores_of_one(draft, workers, layout, binding);
     if (share > 1 || !keeps_0) {
-      return std::max(1, share);
+      return {std::max(1, share), true};
     }
   }
-  if (keeps_0) {
-    return 0;
+  if (keeps_0 || (leaves_it_to_torchrun && layout.local_world_size == 1)) {
+    return {};
   }
-  return leaves_it_to_torchrun && draft.plan.layout.local_world_size == 1 ? 0 : 1;
+  return {1};
 }
 
 }  // namespace acc::launcher

@@ -76,7 +76,6 @@ const CompatPolicy& compat_policy_of(const Flags& flags, const plugins::Environm
 }
 
 void read_values(AccelerateDraft& draft) {
-  draft.faults = draft.flags.faults;
   if (draft.config) {
     draft.file =
         plugins::read_accelerate_config(*draft.config, draft.settings,
@@ -84,7 +83,7 @@ void read_values(AccelerateDraft& draft) {
                                          .reads_hidden_keys = draft.policy.reads_hidden_keys,
                                          .checks_values = draft.policy.checks_values},
                                         draft.faults);
-    draft.plan.notices = draft.file.notices;
+    draft.notice_all(draft.file.notices);
   }
   draft.faults.collect(
       [&] { read_variable(draft, "compat"_key, std::string(variables::compat.name)); });

@@ -125,8 +125,7 @@ ProgramLauncher program_launcher(const AccelerateDraft& draft, const Workers& wo
 
 /// Uses --num_local_processes for this machine. The total is checked again in the rendezvous, where
 /// the shares of all machines are known.
-StartedWorkers split_by_hand(const AccelerateDraft& draft, const Workers& workers,
-                             int machine_rank) {
+RankLayout split_by_hand(const AccelerateDraft& draft, const Workers& workers, int machine_rank) {
   const auto local = static_cast<int>(draft.settings.integer("num_local_processes"_key));
   const int others = workers.num_processes - local;
   if (workers.num_machines == 1 ? others != 0 : others < workers.num_machines - 1) {
@@ -144,8 +143,7 @@ StartedWorkers split_by_hand(const AccelerateDraft& draft, const Workers& worker
 
 /// Divides the workers evenly. Throws Error(config) if this leaves a rest; in compatibility mode
 /// the total is rounded down, as torchrun's arguments are.
-StartedWorkers split_evenly(const AccelerateDraft& draft, const Workers& workers,
-                            int machine_rank) {
+RankLayout split_evenly(const AccelerateDraft& draft, const Workers& workers, int machine_rank) {
   const int local = workers.num_processes / workers.num_machines;
   const bool even = workers.num_processes % workers.num_machines == 0;
   if (local < 1 || (!even && draft.policy.checks_counts)) {
@@ -163,8 +161,8 @@ StartedWorkers split_evenly(const AccelerateDraft& draft, const Workers& workers
 }
 
 /// Returns the workers that acclaunch starts on this machine and in the job.
-StartedWorkers split_processes(const AccelerateDraft& draft, const JobRole& role,
-                               const Workers& workers, int machine_rank) {
+RankLayout split_processes(const AccelerateDraft& draft, const JobRole& role,
+                           const Workers& workers, int machine_rank) {
   if (workers.launcher != ProgramLauncher::ranks) {
     return {};
   }
@@ -264,12 +262,12 @@ Workers count_workers(AccelerateDraft& draft, const JobRole& role, Mode mode) {
   return workers;
 }
 
-StartedWorkers split_workers(const AccelerateDraft& draft, const JobRole& role,
-                             const Workers& workers) {
+RankLayout split_workers(const AccelerateDraft& draft, const JobRole& role,
+                         const Workers& workers) {
   const bool ignores_rank = workers.num_machines == 1 && !draft.policy.checks_counts;
   const int machine_rank =
       ignores_rank ? 0 : static_cast<int>(draft.settings.integer("machine_rank"_key));
-  StartedWorkers started;
+  RankLayout started;
   Faults faults;
   faults.collect([&] { check_machines(draft, role, workers, machine_rank); });
   faults.collect([&] { started = split_processes(draft, role, workers, machine_rank); });

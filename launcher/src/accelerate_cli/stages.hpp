@@ -44,23 +44,30 @@ struct MainAddress {
 
 /// Workers of the job as they are requested.
 struct Workers {
-  int num_processes = 1;  ///< on all machines; 0 in compatibility mode without GPUs
+  /// On all machines, as Accelerate counts them: 0 if one plain process is started in compatibility
+  /// mode on a machine without GPUs.
+  int num_processes = 1;
   int num_machines = 1;
   Mode mode = Mode::plain;  ///< the chosen one, or Accelerate's default for several GPUs
   ProgramLauncher launcher = ProgramLauncher::ranks;
-  MainAddress main;
+  MainAddress main{};
 };
 
-/// Workers as acclaunch starts them: one process if something else starts the ranks.
-struct StartedWorkers {
-  int num_machines = 1;
-  int machine_rank = 0;
-  int num_processes = 1;
-  int local_world_size = 1;
-  std::optional<RankSlot> rank_slot{};  ///< if set, the numbers above count launchers, one per rank
+/// Device of the workers.
+struct DeviceChoice {
+  plugins::Device device = plugins::Device::cpu;
+  std::vector<std::string> gpu_ids{};  ///< empty: leave CUDA_VISIBLE_DEVICES unchanged
+  std::vector<int>
+      worker_gpus{};  ///< GPUs that workers may use, as indices of the driver's devices
 };
 
-/// Draft of a plan for `acclaunch launch`: the inputs, the settings and intermediate results.
+/// OMP_NUM_THREADS of a worker.
+struct Threads {
+  int count = 0;               ///< 0: keep the parent's value
+  bool is_core_share = false;  ///< computed as a share of the physical cores
+};
+
+/// Draft of a plan for `acclaunch launch`.
 struct AccelerateDraft : Draft {
   AccelerateDraft(const Flags& given_flags, const plugins::Environment& parent,
                   const HostFacts& host);
@@ -71,22 +78,18 @@ struct AccelerateDraft : Draft {
   /// Arguments with Accelerate's own semantics. Set in compatibility mode, where the workers'
   /// variables are derived from these instead of the settings.
   std::optional<Arguments> arguments;
-  plugins::Faults faults;
-  std::vector<std::string> gpu_ids;  ///< empty: leave CUDA_VISIBLE_DEVICES unchanged
-  std::vector<int> worker_gpus;  ///< GPUs that workers may use, as indices of the driver's devices
 
-  /// Returns the name of the mode whose settings apply: `fsdp`, `deepspeed` or `none`.
-  [[nodiscard]] std::string origin() const;
   /// Returns the origin of a setting for messages: `c.yaml:3: gpu_ids`, or `--gpu_ids`.
   [[nodiscard]] std::string place(plugins::SettingKey key) const;
   /// True if --cpu (or --use_cpu) is given as a flag.
   [[nodiscard]] bool cpu_flag() const { return flags.find("use_cpu"_key) != nullptr; }
 };
 
-// The stages of planning, in order. A stage throws Error for a fault. The planner then skips the
-// stages that depend on it, and reports the faults of all other stages together.
+// The stages of planning, in order. A stage is a function over the draft and the results of earlier
+// stages; it throws Error for a fault. The planner then skips the stages that need its result, and
+// reports the faults of all other stages together.
 
-/// Reads the configuration file, ACC_COMPAT and the flags. Adds faults to `draft.faults`.
+/// Reads the configuration file, ACC_COMPAT and the flags.
 void read_values(AccelerateDraft& draft);
 /// Reads machines, ranks, address and port from the job manager that started this process, or from
 /// `--hostfile`, and decides whether the machines are started from here.
@@ -97,33 +100,49 @@ Mode choose_mode(AccelerateDraft& draft);
 void check_mode(AccelerateDraft& draft, Mode mode);
 /// Counts machines and workers, and decides what starts them.
 Workers count_workers(AccelerateDraft& draft, const JobRole& role, Mode mode);
-/// Divides the workers among the machines, and checks that the machines can meet.
-StartedWorkers split_workers(const AccelerateDraft& draft, const JobRole& role,
-                             const Workers& workers);
+/// Divides the workers among the machines, and checks that the machines can meet. The result counts
+/// the workers that acclaunch starts: one process if something else starts the ranks.
+RankLayout split_workers(const AccelerateDraft& draft, const JobRole& role, const Workers& workers);
 /// Chooses CPU or GPUs, and which GPUs the workers see.
-void choose_device(AccelerateDraft& draft, const Workers& workers, const StartedWorkers& started);
+DeviceChoice choose_device(AccelerateDraft& draft, const Workers& workers,
+                           const RankLayout& layout);
 /// Assigns cores to the workers.
-void bind_workers(AccelerateDraft& draft);
-/// Reads rendezvous, restart, shutdown and output options.
-void read_rendezvous(AccelerateDraft& draft);
+Binding choose_cores(AccelerateDraft& draft, const DeviceChoice& device, const RankLayout& layout);
+/// Returns where the machines meet, as far as it follows from the workers.
+RendezvousPlan meeting_point(const JobRole& role, const Workers& workers, const RankLayout& layout);
+/// Adds rendezvous options and --min_machines to `meeting`.
+RendezvousPlan read_rendezvous(AccelerateDraft& draft, const RankLayout& layout,
+                               RendezvousPlan meeting);
+/// Reads how workers are restarted and stopped. `rendezvous` tells whether acclaunch starts ranks.
+SupervisionPlan read_ending(AccelerateDraft& draft, const RendezvousPlan& rendezvous);
+/// True if each worker is local rank 0 with a GPU of its own.
+bool read_virtual_local_rank(const AccelerateDraft& draft, const RendezvousPlan& rendezvous,
+                             const DeviceChoice& device, const RankLayout& layout);
+/// Reads output options.
+OutputPlan read_worker_output(AccelerateDraft& draft, const RendezvousPlan& rendezvous,
+                              const RankLayout& layout);
 /// Reads FSDP and DeepSpeed settings and the DeepSpeed JSON file.
-void read_sharding(AccelerateDraft& draft, int num_processes);
+plugins::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& workers,
+                                        const RankLayout& layout);
 /// Builds the command line.
-void choose_command(AccelerateDraft& draft, const Workers& workers);
+std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& workers,
+                                        plugins::Device device);
 /// Compatibility mode: adds the faults at which Accelerate's launcher would stop.
-void check_as_accelerate(AccelerateDraft& draft);
+void check_as_accelerate(AccelerateDraft& draft, Mode mode);
+/// Chooses the number of threads.
+Threads choose_threads(const AccelerateDraft& draft, const Workers& workers,
+                       const RankLayout& layout, plugins::Device device, const Binding& binding);
 /// Builds the workers' variables.
-void build_environment(AccelerateDraft& draft, const Workers& workers);
+plugins::Environment build_environment(const AccelerateDraft& draft, const Workers& workers,
+                                       const DeviceChoice& device, Threads threads);
 /// Plans the .deepspeed_env file, from which the deepspeed command passes variables to other
-/// machines.
-void plan_deepspeed_environment(AccelerateDraft& draft, const Workers& workers);
+/// machines. Empty if that command is not used.
+std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,
+                                                       const Workers& workers,
+                                                       const plugins::Environment& environment);
 
 /// True if the workers are to run on the CPU by request. In compatibility mode use_cpu applies to
 /// one plain process only.
-bool asked_for_cpu(const AccelerateDraft& draft);
-/// Returns OMP_NUM_THREADS of a worker; 0: keep the parent's value.
-int omp_threads(const AccelerateDraft& draft, const Workers& workers);
-/// True if OMP_NUM_THREADS is computed as a share of the physical cores.
-bool divides_cores(const AccelerateDraft& draft, const Workers& workers);
+bool asked_for_cpu(const AccelerateDraft& draft, Mode mode);
 
 }  // namespace acc::launcher

@@ -35,48 +35,49 @@ std::string_view first_label(std::string_view name) {
 /// Returns the slots of this machine when there is no hostfile: its GPUs. Without GPUs it has as
 /// many slots as --num_gpus requests, else one; --include and --exclude may then select among its
 /// CPUs.
-std::vector<int> slots_of_this_machine(DeepSpeedDraft& draft) {
-  if (uses_gpus(draft) && variable_chooses(draft)) {
+std::vector<int> slots_of_this_machine(Draft& draft) {
+  const bool by_variable = variable_chooses(draft, false);
+  const bool on_gpus = uses_gpus(draft, false);
+  if (on_gpus && by_variable) {
     return draft.facts.visible_gpus;
   }
-  if (!variable_chooses(draft) &&
-      !value_of(draft.environment, variables::cuda_visible_devices).empty()) {
+  if (!by_variable && !value_of(draft.environment, variables::cuda_visible_devices).empty()) {
     draft.notice(
         "CUDA_VISIBLE_DEVICES has no effect together with --include, --exclude or --num_gpus");
   }
   const bool filtered = draft.settings.has("include"_key) || draft.settings.has("exclude"_key);
   const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_gpus"_key));
   const std::size_t on_cpu = filtered ? draft.facts.cpus.size() : std::max<std::size_t>(1, wanted);
-  std::vector<int> slots(uses_gpus(draft) ? draft.facts.gpu.devices.size() : on_cpu);
+  std::vector<int> slots(on_gpus ? draft.facts.gpu.devices.size() : on_cpu);
   std::iota(slots.begin(), slots.end(), 0);
   return slots;
 }
 
 /// Applies --num_nodes. Throws Error(config) if there are fewer hosts.
-void keep_first_hosts(DeepSpeedDraft& draft) {
+void keep_first_hosts(const Draft& draft, JobHosts& job) {
   const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_nodes"_key));
-  if (wanted > draft.hosts.size()) {
+  if (wanted > job.hosts.size()) {
     throw Error(Errc::config,
                 "--num_nodes " + std::to_string(wanted) + ", but " +
-                    (draft.file_names_hosts ? draft.settings.text("hostfile"_key) + " names " +
-                                                  std::to_string(draft.hosts.size())
-                                            : "there is no hostfile that lists other machines"));
+                    (job.file_names_hosts ? draft.settings.text("hostfile"_key) + " names " +
+                                                std::to_string(job.hosts.size())
+                                          : "there is no hostfile that lists other machines"));
   }
   if (wanted > 0) {
-    draft.hosts.resize(wanted);
+    job.hosts.resize(wanted);
   }
 }
 
 /// Applies --num_gpus to every host. Throws Error(config) if a host has fewer slots, unless workers
 /// may share GPUs.
-void keep_first_slots(DeepSpeedDraft& draft) {
+void keep_first_slots(const Draft& draft, std::vector<Host>& hosts) {
   if (!draft.settings.has("num_gpus"_key)) {
     return;
   }
   std::vector<int> first(static_cast<std::size_t>(draft.settings.integer("num_gpus"_key)));
   std::iota(first.begin(), first.end(), 0);
   Faults faults;
-  for (Host& host : draft.hosts) {
+  for (Host& host : hosts) {
     if (first.size() > host.slots.size() && !shares_gpus(draft.environment)) {
       faults.add("--num_gpus " + std::to_string(first.size()) + ", but " +
                  (host.where.empty() ? "this machine" : host.where + ": " + host.name) + " has " +
@@ -87,24 +88,23 @@ void keep_first_slots(DeepSpeedDraft& draft) {
   faults.raise();
 }
 
-/// Returns the index of the host with this machine's host name; -1 if there is none.
-int rank_of_host_name(const DeepSpeedDraft& draft) {
-  const auto found = std::ranges::find_if(draft.hosts, [&](const Host& host) {
-    return first_label(host.name) == first_label(draft.facts.hostname);
-  });
-  return found == draft.hosts.end() ? -1 : static_cast<int>(found - draft.hosts.begin());
+/// Returns the index of the host with this machine's `host_name`; -1 if there is none.
+int rank_of_host_name(const std::string& host_name, const std::vector<Host>& hosts) {
+  const auto found = std::ranges::find_if(
+      hosts, [&](const Host& host) { return first_label(host.name) == first_label(host_name); });
+  return found == hosts.end() ? -1 : static_cast<int>(found - hosts.begin());
 }
 
 /// Returns the command to run on each machine, one line per machine, for an error message.
-std::string machines_to_type_on(const DeepSpeedDraft& draft) {
+std::string machines_to_type_on(const Flags& given, const std::vector<Host>& hosts) {
   std::string flags;
-  for (const std::string& word : draft.flags.own_arguments) {
+  for (const std::string& word : given.own_arguments) {
     flags += word == "--no_ssh" ? "" : " " + shell_quoted(word);
   }
   std::string text;
-  for (std::size_t rank = 0; rank < draft.hosts.size(); ++rank) {
-    text += "\n  on " + draft.hosts[rank].name + ":  acclaunch deepspeed" + flags +
-            " --no_ssh --node_rank " + std::to_string(rank) + quoted_program(draft.flags);
+  for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
+    text += "\n  on " + hosts[rank].name + ":  acclaunch deepspeed" + flags +
+            " --no_ssh --node_rank " + std::to_string(rank) + quoted_program(given);
   }
   return text;
 }
@@ -127,94 +127,99 @@ void check_contradictions(const plugins::Settings& settings) {
   faults.raise();
 }
 
-bool variable_chooses(const DeepSpeedDraft& draft) {
-  return !draft.file_names_hosts &&
+bool variable_chooses(const Draft& draft, bool file_names_hosts) {
+  return !file_names_hosts &&
          !value_of(draft.environment, variables::cuda_visible_devices).empty() &&
          !draft.settings.has("include"_key) && !draft.settings.has("exclude"_key) &&
          !draft.settings.has("num_gpus"_key);
 }
 
-bool uses_gpus(const DeepSpeedDraft& draft) {
-  return !(variable_chooses(draft) ? draft.facts.visible_gpus.empty()
-                                   : draft.facts.gpu.devices.empty());
+bool uses_gpus(const Draft& draft, bool file_names_hosts) {
+  return !(variable_chooses(draft, file_names_hosts) ? draft.facts.visible_gpus.empty()
+                                                     : draft.facts.gpu.devices.empty());
 }
 
-bool starts_machines(const DeepSpeedDraft& draft) {
-  const bool several = draft.hosts.size() > 1 || draft.settings.boolean("force_multi"_key);
-  return several && !draft.settings.boolean("no_ssh"_key) && !draft.place;
+bool starts_machines(const Draft& draft, const JobHosts& job, const JobEnvironment* starter) {
+  const bool several = job.hosts.size() > 1 || draft.settings.boolean("force_multi"_key);
+  return several && !draft.settings.boolean("no_ssh"_key) && starter == nullptr;
 }
 
-void choose_hosts(DeepSpeedDraft& draft) {
+JobHosts choose_hosts(Draft& draft, const JobEnvironment* starter) {
   const std::string chosen = value_of(draft.environment, variables::hosts);
-  if (draft.place && !chosen.empty()) {
-    draft.hosts = read_chosen_slots({chosen, std::string(variables::hosts.name)});
-    draft.file_names_hosts = true;
-    return;
+  if (starter != nullptr && !chosen.empty()) {
+    return {read_chosen_slots({chosen, std::string(variables::hosts.name)}), true};
   }
   const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile"_key);
   if (draft.settings.has("hostfile"_key) && fs::is_directory(path)) {
     throw Error(Errc::config, "--hostfile " + draft.settings.text("hostfile"_key) + " is a folder");
   }
-  draft.file_names_hosts = is_file(path);
-  if (draft.file_names_hosts) {
-    draft.hosts = parse_hostfile(read_input_file(path), draft.settings.text("hostfile"_key));
+  JobHosts job = {.file_names_hosts = is_file(path)};
+  if (job.file_names_hosts) {
+    job.hosts = parse_hostfile(read_input_file(path), draft.settings.text("hostfile"_key));
   } else {
     if (draft.settings.has("hostfile"_key) && draft.settings.given("hostfile"_key)) {
       draft.notice("there is no hostfile " + draft.settings.text("hostfile"_key) +
                    "; the job runs on this machine only");
     }
-    draft.hosts = {{"localhost", slots_of_this_machine(draft), ""}};
+    job.hosts = {{"localhost", slots_of_this_machine(draft), ""}};
   }
-  draft.hosts = only_included(draft.hosts, draft.given("include"_key));
-  draft.hosts = without_excluded(draft.hosts, draft.given("exclude"_key));
+  job.hosts = only_included(job.hosts, draft.given("include"_key));
+  job.hosts = without_excluded(job.hosts, draft.given("exclude"_key));
   Faults faults;
-  faults.collect([&] { keep_first_hosts(draft); });
-  faults.collect([&] { keep_first_slots(draft); });
+  faults.collect([&] { keep_first_hosts(draft, job); });
+  faults.collect([&] { keep_first_slots(draft, job.hosts); });
   faults.raise();
+  return job;
 }
 
 // The rank comes from the acclaunch that started this one, else from --node_rank, else from the
 // position of this machine's host name in the hostfile.
-void find_this_machine(DeepSpeedDraft& draft) {
-  const bool one = draft.hosts.size() == 1;
-  if (draft.place) {
-    draft.plan.layout.machine_rank = draft.place->node_rank->value;
-    if (draft.plan.layout.machine_rank >= std::ssize(draft.hosts)) {
-      throw Error(Errc::config, draft.place->node_rank->where + " is " +
-                                    std::to_string(draft.plan.layout.machine_rank) + ", but " +
-                                    draft.hosts.front().where + " names " +
-                                    std::to_string(draft.hosts.size()) + " hosts");
+RankLayout find_this_machine(const Draft& draft, const JobHosts& job,
+                             const JobEnvironment* starter) {
+  const std::vector<Host>& hosts = job.hosts;
+  RankLayout layout;
+  layout.num_machines = static_cast<int>(hosts.size());
+  if (starter != nullptr) {
+    layout.machine_rank = starter->node_rank->value;
+    if (layout.machine_rank >= layout.num_machines) {
+      throw Error(Errc::config, starter->node_rank->where + " is " +
+                                    std::to_string(layout.machine_rank) + ", but " +
+                                    hosts.front().where + " names " + std::to_string(hosts.size()) +
+                                    " hosts");
     }
-  } else if (starts_machines(draft)) {
-    draft.plan.layout.machine_rank = 0;
-  } else if (one || draft.settings.has("node_rank"_key)) {
-    read_node_rank(draft, static_cast<int>(draft.hosts.size()));
-  } else {
-    draft.plan.layout.machine_rank = rank_of_host_name(draft);
+  } else if (!starts_machines(draft, job, starter)) {
+    const bool is_known = layout.num_machines == 1 || draft.settings.has("node_rank"_key);
+    layout.machine_rank = is_known ? read_node_rank(draft, layout.num_machines)
+                                   : rank_of_host_name(draft.facts.hostname, hosts);
   }
-  if (draft.plan.layout.machine_rank < 0) {
+  if (layout.machine_rank < 0) {
     throw Error(Errc::config, "--no_ssh needs --node_rank, because " + draft.facts.hostname +
-                                  " is not in the hostfile; run" + machines_to_type_on(draft));
+                                  " is not in the hostfile; run" +
+                                  machines_to_type_on(draft.flags, hosts));
   }
-  draft.plan.layout.num_machines = static_cast<int>(draft.hosts.size());
-  draft.plan.layout.local_world_size = static_cast<int>(draft.this_host().slots.size());
-  bool same = true;
-  for (const Host& host : draft.hosts) {
-    draft.world_size += static_cast<int>(host.slots.size());
-    same = same && host.slots.size() == draft.hosts.front().slots.size();
-  }
-  draft.plan.layout.num_processes = same ? std::optional(draft.world_size) : std::nullopt;
+  const std::size_t slots = hosts[static_cast<std::size_t>(layout.machine_rank)].slots.size();
+  layout.local_world_size = static_cast<int>(slots);
+  const bool same = std::ranges::all_of(
+      hosts, [&](const Host& host) { return host.slots.size() == hosts.front().slots.size(); });
+  layout.num_processes = same ? std::optional(world_size_of(hosts)) : std::nullopt;
+  return layout;
 }
 
-void check_slots(const DeepSpeedDraft& draft) {
-  const Host& host = draft.this_host();
-  const int last = std::ranges::max(host.slots);
+int world_size_of(const std::vector<Host>& hosts) {
+  return std::accumulate(hosts.begin(), hosts.end(), 0, [](int sum, const Host& host) {
+    return sum + static_cast<int>(host.slots.size());
+  });
+}
+
+void check_slots(const Draft& draft, const JobHosts& job, const Host& this_host) {
+  const int last = std::ranges::max(this_host.slots);
   const auto gpus = static_cast<int>(draft.facts.gpu.devices.size());
-  if (uses_gpus(draft) && last >= gpus && !shares_gpus(draft.environment)) {
-    throw Error(Errc::device,
-                (host.where.empty() ? "" : host.where + ": ") + host.name + " has no slot " +
-                    std::to_string(last) + ": the number of GPUs on this machine is " +
-                    std::to_string(gpus) + "; to let workers share GPUs, set ACC_SHARE_GPUS=1");
+  if (uses_gpus(draft, job.file_names_hosts) && last >= gpus && !shares_gpus(draft.environment)) {
+    throw Error(Errc::device, (this_host.where.empty() ? "" : this_host.where + ": ") +
+                                  this_host.name + " has no slot " + std::to_string(last) +
+                                  ": the number of GPUs on this machine is " +
+                                  std::to_string(gpus) +
+                                  "; to let workers share GPUs, set ACC_SHARE_GPUS=1");
   }
 }
 

@@ -8,40 +8,39 @@
 
 namespace acc::launcher {
 
-/// Draft of a plan with the selected hosts.
-struct DeepSpeedDraft : Draft {
-  using Draft::Draft;
-
-  std::vector<Host> hosts;  ///< hosts of the job with their selected slots, by machine rank
-  /// Set if another acclaunch started this one. It has selected the hosts and assigned the rank.
-  std::optional<JobEnvironment> place;
-  bool file_names_hosts = false;  ///< `hosts` is from a hostfile or from that acclaunch
-  int world_size = 0;             ///< number of workers on all hosts
-
-  [[nodiscard]] const Host& this_host() const {
-    return hosts[static_cast<std::size_t>(plan.layout.machine_rank)];
-  }
+/// Hosts of the job with their selected slots.
+struct JobHosts {
+  std::vector<Host> hosts{};  ///< by machine rank; at least one
+  bool file_names_hosts =
+      false;  ///< they are from a hostfile or from the acclaunch that started us
 };
+
+// `starter`: the environment that the acclaunch which started this one has set, or nullptr. It has
+// selected the hosts and assigned the rank.
 
 /// Throws Error(config) if two flags select the same resource in different ways.
 void check_contradictions(const plugins::Settings& settings);
 
-/// Sets `draft.hosts`: the machines and slots of the job. Throws Error(config).
-void choose_hosts(DeepSpeedDraft& draft);
+/// Returns the machines and slots of the job. Throws Error(config).
+JobHosts choose_hosts(Draft& draft, const JobEnvironment* starter);
 
 /// True if this process starts the launchers on the hosts.
-bool starts_machines(const DeepSpeedDraft& draft);
+bool starts_machines(const Draft& draft, const JobHosts& job, const JobEnvironment* starter);
 
 /// Determines the rank of this machine and the number of its workers. Throws Error(config).
-void find_this_machine(DeepSpeedDraft& draft);
+RankLayout find_this_machine(const Draft& draft, const JobHosts& job,
+                             const JobEnvironment* starter);
 
 /// Throws Error(device) if this machine has fewer GPUs than its selected slots need.
-void check_slots(const DeepSpeedDraft& draft);
+void check_slots(const Draft& draft, const JobHosts& job, const Host& this_host);
+
+/// Returns the number of workers on all hosts.
+int world_size_of(const std::vector<Host>& hosts);
 
 /// True if CUDA_VISIBLE_DEVICES selects the GPUs, because neither a hostfile nor a flag does.
-bool variable_chooses(const DeepSpeedDraft& draft);
+bool variable_chooses(const Draft& draft, bool file_names_hosts);
 
 /// True if the workers of this machine run on GPUs.
-bool uses_gpus(const DeepSpeedDraft& draft);
+bool uses_gpus(const Draft& draft, bool file_names_hosts);
 
 }  // namespace acc::launcher

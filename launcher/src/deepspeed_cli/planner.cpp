@@ -21,97 +21,88 @@ namespace fs = std::filesystem;
 using plugins::Device;
 using plugins::Faults;
 
-void read_values(DeepSpeedDraft& draft) {
-  Faults faults = draft.flags.faults;
-  read_flags(draft, faults);
-  faults.collect([&] { check_contradictions(draft.settings); });
-  faults.raise();
-}
-
-void read_rendezvous(DeepSpeedDraft& draft) {
-  RendezvousPlan& rendezvous = draft.plan.rendezvous;
-  rendezvous.min_machines = draft.plan.layout.num_machines;
+RendezvousPlan read_rendezvous(const Draft& draft, const JobHosts& job,
+                               const JobEnvironment* starter) {
+  const auto num_machines = static_cast<int>(job.hosts.size());
+  RendezvousPlan rendezvous = {.min_machines = num_machines};
   rendezvous.address = draft.settings.has("master_addr"_key)
                            ? draft.settings.text("master_addr"_key)
-                       : draft.place                        ? draft.place->address->value
-                       : draft.plan.layout.num_machines > 1 ? draft.hosts.front().name
-                                                            : "127.0.0.1";
+                       : starter != nullptr ? starter->address->value
+                       : num_machines > 1   ? job.hosts.front().name
+                                            : "127.0.0.1";
   if (draft.settings.has("master_port"_key)) {
     rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"_key));
     rendezvous.port_was_given = true;
-  } else if (draft.place) {
-    rendezvous.port = draft.place->port->value;
+  } else if (starter != nullptr) {
+    rendezvous.port = starter->port->value;
   }
-  check_port_is_known(rendezvous.port, draft.plan.layout.num_machines,
-                      draft.given("master_port"_key));
+  if (starter != nullptr) {
+    rendezvous.run_id = starter->run_id.value;
+  }
+  check_port_is_known(rendezvous.port, num_machines, draft.given("master_port"_key));
+  return rendezvous;
 }
 
-/// Plans only the start of the launchers. Each launcher plans the workers of its machine.
-LaunchPlan plan_start(DeepSpeedDraft&& draft) {
+/// Plans the start of the launchers. Each launcher plans the workers of its machine.
+RemoteLaunchPlan plan_start(Draft& draft, const std::vector<Host>& hosts,
+                            const RendezvousPlan& rendezvous) {
   std::vector<int> workers;
-  for (const Host& host : draft.hosts) {
+  for (const Host& host : hosts) {
     workers.push_back(static_cast<int>(host.slots.size()));
   }
-  const RendezvousPlan& rendezvous = draft.plan.rendezvous;
-  draft.plan.start =
-      start_on_hosts(draft, {draft.hosts, workers, true}, rendezvous.address,
-                     rendezvous.port_was_given ? std::optional(rendezvous.port) : std::nullopt);
-  return finished(std::move(draft));
-}
-
-/// Finds the acclaunch that started this one on its hosts, if any. Other job managers are recorded,
-/// but DeepSpeed's flags alone determine hosts and ranks.
-void find_starter(DeepSpeedDraft& draft) {
-  auto place = find_job_environment(draft.environment, draft.facts);
-  if (!place) {
-    return;
-  }
-  draft.plan.manager = place->manager;
-  if (place->manager.name == "acclaunch") {
-    draft.plan.rendezvous.run_id = place->run_id.value;
-    draft.plan.is_controlled = is_controlled(draft.environment);
-    draft.place = std::move(place);
-  }
+  return start_on_hosts(draft, {hosts, workers, true}, rendezvous.address,
+                        rendezvous.port_was_given ? std::optional(rendezvous.port) : std::nullopt);
 }
 
 /// Reads --enable_each_rank_log, which writes all output to files, or the common output flags.
-void read_rank_logs(DeepSpeedDraft& draft) {
+OutputPlan read_rank_logs(Draft& draft, const std::string& run_id, const RankLayout& layout) {
   const Sourced<std::string> folder = draft.given("enable_each_rank_log"_key);
   const bool logs = folder.value != "None" && !folder.value.empty();
   const Sourced<std::string> shown = draft.given("local_ranks_filter"_key);
-  if (logs) {
-    read_output(draft, {{"3", ""}, {}, shown, folder});
-    draft.notice("the workers' output is in " + draft.plan.output.directory);
-  } else {
-    read_output(draft, {draft.given("redirects"_key), draft.given("tee"_key), shown,
-                        draft.given("log_dir"_key)});
+  if (!logs) {
+    return read_output(
+        draft,
+        {draft.given("redirects"_key), draft.given("tee"_key), shown, draft.given("log_dir"_key)},
+        run_id, layout);
   }
+  OutputPlan output = read_output(draft, {{"3", ""}, {}, shown, folder}, run_id, layout);
+  draft.notice("the workers' output is in " + output.directory);
+  return output;
 }
 
-void choose_command(DeepSpeedDraft& draft) {
+/// Command line of the workers.
+struct Command {
+  std::vector<std::string> words{};
+  bool has_local_rank = false;  ///< one of the words is --local_rank=${local_rank}
+};
+
+/// Returns the command line. DeepSpeed adds --local_rank to every program. A binary that runs
+/// without Python because it is a binary is a program for acclaunch, which does not know the
+/// argument.
+Command choose_command(const Draft& draft) {
   const bool no_python = draft.settings.boolean("no_python"_key);
-  draft.plan.command = program_command(draft.flags,
-                                       {.module = draft.settings.boolean("module"_key),
-                                        .no_python = no_python,
-                                        .only_binaries_without_python = true},
-                                       draft.environment, draft.facts);
-  draft.plan.working_directory = draft.facts.working_directory.string();
-  // DeepSpeed adds --local_rank to every program. A binary that runs without Python because it is a
-  // binary is a program for acclaunch, which does not know the argument.
-  const bool binary = draft.plan.command.size() == draft.flags.arguments.size() + 1 && !no_python;
-  if (!draft.settings.boolean("no_local_rank"_key) && !binary && !draft.plan.command.empty()) {
+  std::vector<std::string> command =
+      program_command(draft.flags,
+                      {.module = draft.settings.boolean("module"_key),
+                       .no_python = no_python,
+                       .only_binaries_without_python = true},
+                      draft.environment, draft.facts);
+  const bool binary = command.size() == draft.flags.arguments.size() + 1 && !no_python;
+  const bool adds = !draft.settings.boolean("no_local_rank"_key) && !binary && !command.empty();
+  if (adds) {
     const auto arguments = static_cast<std::ptrdiff_t>(draft.flags.arguments.size());
-    draft.plan.command.insert(draft.plan.command.end() - arguments, "--local_rank=${local_rank}");
-    draft.plan.replaces_local_rank = true;
+    command.insert(command.end() - arguments, "--local_rank=${local_rank}");
   }
+  return {std::move(command), adds};
 }
 
-/// Reads NAME=VALUE lines of a .deepspeed_env file into the workers' environment.
-void read_environment_file(DeepSpeedDraft& draft, const fs::path& path) {
+/// Reads NAME=VALUE lines of a .deepspeed_env file.
+plugins::Environment read_environment_file(Draft& draft, const fs::path& path) {
   std::ifstream lines(path);
   std::string line;
   Faults faults;
-  int variables = 0;
+  int count = 0;
+  plugins::Environment environment;
   for (int number = 1; std::getline(lines, line); ++number) {
     line.erase(line.find_last_not_of(" \t\r") + 1);
     if (line.empty() || line.starts_with('#')) {
@@ -123,79 +114,74 @@ void read_environment_file(DeepSpeedDraft& draft, const fs::path& path) {
                  line + "\"");
       continue;
     }
-    draft.plan.environment[line.substr(0, equals)] = line.substr(equals + 1);
-    ++variables;
+    environment[line.substr(0, equals)] = line.substr(equals + 1);
+    ++count;
   }
   faults.raise();
-  draft.notice("the workers get " + std::to_string(variables) +
-               (variables == 1 ? " variable from " : " variables from ") + path.string());
+  draft.notice("the workers get " + std::to_string(count) +
+               (count == 1 ? " variable from " : " variables from ") + path.string());
+  return environment;
 }
 
 /// Reads the environment files of the home and the working directory; the latter overrides.
-void read_environment_files(DeepSpeedDraft& draft) {
+plugins::Environment read_environment_files(Draft& draft) {
   const fs::path name =
       value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
   const fs::path home = value_of(draft.environment, variables::home);
-  Faults faults;
   std::set<fs::path> read;
+  plugins::Environment all;
   for (const fs::path& folder : {home, draft.facts.working_directory}) {
     const fs::path path = folder / name;
     std::error_code error;
     if (!folder.empty() && fs::is_regular_file(path, error) && read.insert(path).second) {
-      faults.collect([&] { read_environment_file(draft, path); });
+      plugins::Environment later =
+          draft.result_of([&] { return read_environment_file(draft, path); });
+      later.merge(all);
+      all = std::move(later);
     }
   }
-  faults.raise();
+  return all;
 }
 
-void show_gpus(DeepSpeedDraft& draft) {
-  draft.plan.environment["CUDA_VISIBLE_DEVICES"] = joined(draft.this_host().slots);
+/// Variables of an outer torchrun, which would contradict those of DeepSpeed.
+std::set<std::string> torchrun_variables() {
+  return {"LOCAL_WORLD_SIZE",
+          "GROUP_RANK",
+          "GROUP_WORLD_SIZE",
+          "ROLE_RANK",
+          "ROLE_WORLD_SIZE",
+          "ROLE_NAME",
+          "TORCHELASTIC_RUN_ID",
+          "TORCHELASTIC_RESTART_COUNT",
+          "TORCHELASTIC_MAX_RESTARTS",
+          "TORCHELASTIC_ERROR_FILE",
+          "TORCHELASTIC_SIGNALS_TO_HANDLE"};
 }
 
-void choose_device(DeepSpeedDraft& draft) {
-  for (const std::string name :
-       {"LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE",
-        "ROLE_NAME", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
-        "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE"}) {
-    draft.plan.removed_variables.insert(name);  // an outer torchrun's, would contradict ours
-  }
-  inherit_settings(draft.plan, draft.environment, uses_gpus(draft));
-  if (!variable_chooses(draft)) {
-    show_gpus(draft);
-  }
-  if (!uses_gpus(draft)) {
-    draft.notice("no GPU " +
-                 std::string(draft.facts.gpu.devices.empty() ? "on this machine" : "is visible") +
-                 ": " + std::to_string(draft.plan.layout.local_world_size) +
-                 (draft.plan.layout.local_world_size == 1 ? " worker runs" : " workers run") +
-                 " on the CPU");
-  }
-}
-
-/// Reads --deepspeed_config, the JSON file of a C++ program, and passes its settings on as ACC_*
-/// variables.
-void read_config(DeepSpeedDraft& draft) {
+/// Reads --deepspeed_config, the JSON file of a C++ program. Its settings replace the inherited
+/// ones of `workers`, which get them as ACC_* variables.
+std::optional<plugins::Settings> read_config(Draft& draft, int world_size,
+                                             InheritedSettings& workers) {
   if (!draft.settings.has("deepspeed_config"_key)) {
-    return;
+    return std::nullopt;
   }
   const fs::path path = draft.facts.working_directory / draft.settings.text("deepspeed_config"_key);
   const plugins::Document document = plugins::load_document(path);
   plugins::Settings settings;
-  const plugins::DeepSpeedFile file =
-      plugins::apply_deepspeed_json(document, draft.world_size, settings);
+  const plugins::DeepSpeedFile file = plugins::apply_deepspeed_json(document, world_size, settings);
   draft.notice_all(file.notices);
-  draft.plan.mode = Mode::deepspeed;
-  draft.plan.sharding = plugins::sharding_settings(settings, "deepspeed", draft.world_size);
-  remove_outer_settings(draft.plan);
+  workers.mode = Mode::deepspeed;
+  workers.sharding = plugins::sharding_settings(settings, "deepspeed", world_size);
+  workers.variables.removed.merge(names_of_settings());
   for (const auto& [name, value] :
-       plugins::settings_to_environment(settings, "deepspeed", draft.plan.device)) {
-    draft.plan.environment[name] = value;
+       plugins::settings_to_environment(settings, "deepspeed", workers.device)) {
+    workers.variables.set[name] = value;
   }
-  draft.plan.file_settings = std::move(settings);
+  return settings;
 }
 
 /// Returns the facts of this machine with only the CPUs of --bind_core_list.
-HostFacts facts_for_binding(const DeepSpeedDraft& draft) {
+HostFacts facts_for_binding(const Draft& draft) {
   HostFacts facts = draft.facts;
   if (!draft.settings.has("bind_core_list"_key)) {
     return facts;
@@ -212,53 +198,100 @@ HostFacts facts_for_binding(const DeepSpeedDraft& draft) {
   return facts;
 }
 
-void bind_workers(DeepSpeedDraft& draft) {
-  LaunchPlan& plan = draft.plan;
+/// Binds the workers to cores and, on the GPU, to the GPUs of their slots. Sets OMP_NUM_THREADS of
+/// bound workers.
+Binding bind_to_slots(Draft& draft, const std::vector<int>& slots, InheritedSettings& workers) {
   const bool binds = draft.settings.boolean("bind_cores_to_rank"_key);
-  plan.binding.policy = binds ? NumaBinding::affinity : NumaBinding::none;
   const HostFacts facts = facts_for_binding(draft);
-  place_on_cores(draft, {}, facts);
+  Binding binding = bind_workers(draft, binds ? NumaBinding::affinity : NumaBinding::none,
+                                 static_cast<int>(slots.size()), {}, facts);
   const auto gpus = static_cast<int>(facts.gpu.devices.size());
-  const bool on_gpus = plan.device == Device::cuda && gpus > 0;
-  for (std::size_t i = 0; on_gpus && i < plan.binding.workers.size(); ++i) {
-    plan.binding.workers[i].gpu =
-        draft.this_host().slots[i] % gpus;  // more slots than GPUs: shared
+  const bool on_gpus = workers.device == Device::cuda && gpus > 0;
+  for (std::size_t i = 0; on_gpus && i < binding.workers.size(); ++i) {
+    binding.workers[i].gpu = slots[i] % gpus;  // more slots than GPUs: shared
   }
   if (binds) {
-    plan.environment["OMP_NUM_THREADS"] =
-        std::to_string(cores_per_worker(plan.binding.workers, facts));
+    workers.variables.set["OMP_NUM_THREADS"] =
+        std::to_string(cores_per_worker(binding.workers, facts));
   }
+  return binding;
+}
+
+/// Adds the notice that the workers run on the CPU.
+void notice_cpu(Draft& draft, int local_world_size) {
+  draft.notice("no GPU " +
+               std::string(draft.facts.gpu.devices.empty() ? "on this machine" : "is visible") +
+               ": " + std::to_string(local_world_size) +
+               (local_world_size == 1 ? " worker runs" : " workers run") + " on the CPU");
 }
 
 }  // namespace
 
 LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
                           const HostFacts& facts) {
-  DeepSpeedDraft draft(flags, environment, facts, deepspeed_table());
-  draft.plan.identity = Identity::deepspeed;
-  read_values(draft);
-  find_starter(draft);
-  choose_hosts(draft);
-  find_this_machine(draft);
-  Faults faults;
-  if (starts_machines(draft)) {
-    read_rendezvous(draft);
-    return plan_start(std::move(draft));
+  Draft draft(flags, environment, facts, deepspeed_table());
+  read_flags(draft);
+  draft.faults.collect([&] { check_contradictions(draft.settings); });
+  draft.faults.raise();
+
+  // Of job managers other than acclaunch only the name counts: DeepSpeed's flags alone determine
+  // hosts and ranks.
+  const auto place = find_job_environment(environment, facts);
+  const JobManager manager = place ? place->manager : JobManager{};
+  const JobEnvironment* starter = manager.name == "acclaunch" ? &*place : nullptr;
+  const JobHosts job = choose_hosts(draft, starter);
+  const RankLayout layout = find_this_machine(draft, job, starter);
+  if (starts_machines(draft, job, starter)) {
+    RendezvousPlan rendezvous = read_rendezvous(draft, job, starter);
+    RemoteLaunchPlan start = plan_start(draft, job.hosts, rendezvous);
+    return finished(std::move(draft), {.identity = Identity::deepspeed,
+                                       .layout = layout,
+                                       .rendezvous = std::move(rendezvous),
+                                       .manager = manager,
+                                       .start = std::move(start)});
   }
-  check_slots(draft);
-  faults.collect([&] { read_rendezvous(draft); });
-  faults.collect([&] { read_supervision(draft); });
-  faults.collect([&] { read_rank_logs(draft); });
-  faults.collect([&] { read_environment_files(draft); });
-  choose_device(draft);
-  faults.collect([&] { read_config(draft); });
-  faults.collect([&] { bind_workers(draft); });
-  faults.collect([&] { choose_command(draft); });
-  faults.raise();
+
+  const Host& this_host = job.hosts[static_cast<std::size_t>(layout.machine_rank)];
+  check_slots(draft, job, this_host);
+  RendezvousPlan rendezvous = draft.result_of([&] { return read_rendezvous(draft, job, starter); });
+  SupervisionPlan supervision = draft.result_of([&] { return read_supervision(draft); });
+  OutputPlan output =
+      draft.result_of([&] { return read_rank_logs(draft, rendezvous.run_id, layout); });
+  WorkerVariables variables = {.set = read_environment_files(draft),
+                               .removed = torchrun_variables()};
+  const bool on_gpus = uses_gpus(draft, job.file_names_hosts);
+  InheritedSettings workers =
+      inherit_settings(draft, Identity::deepspeed, layout, std::move(variables), on_gpus);
+  if (!variable_chooses(draft, job.file_names_hosts)) {
+    workers.variables.set["CUDA_VISIBLE_DEVICES"] = joined(this_host.slots);
+  }
+  if (!on_gpus) {
+    notice_cpu(draft, layout.local_world_size);
+  }
+  std::optional<plugins::Settings> file_settings =
+      draft.result_of([&] { return read_config(draft, world_size_of(job.hosts), workers); });
+  Binding binding = draft.result_of([&] { return bind_to_slots(draft, this_host.slots, workers); });
+  Command command = draft.result_of([&] { return choose_command(draft); });
+  draft.faults.raise();
   if (draft.settings.boolean("quiet"_key)) {
-    draft.plan.notices.clear();
+    draft.notices.clear();
   }
-  return finished(std::move(draft));
+  return finished(std::move(draft),
+                  {.command = std::move(command.words),
+                   .replaces_local_rank = command.has_local_rank,
+                   .mode = workers.mode,
+                   .identity = Identity::deepspeed,
+                   .device = workers.device,
+                   .sharding = workers.sharding,
+                   .binding = std::move(binding),
+                   .layout = layout,
+                   .rendezvous = std::move(rendezvous),
+                   .supervision = std::move(supervision),
+                   .output = std::move(output),
+                   .manager = manager,
+                   .is_controlled = starter != nullptr && is_controlled(environment),
+                   .variables = std::move(workers.variables),
+                   .file_settings = std::move(file_settings)});
 }
 
 }  // namespace acc::launcher

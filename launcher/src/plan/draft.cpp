@@ -10,7 +10,7 @@ namespace acc::launcher {
 using plugins::Source;
 
 void Draft::notice_all(const std::vector<std::string>& lines) {
-  plan.notices.insert(plan.notices.end(), lines.begin(), lines.end());
+  notices.insert(notices.end(), lines.begin(), lines.end());
 }
 
 Sourced<std::string> Draft::given(plugins::SettingKey key) const {
@@ -18,9 +18,9 @@ Sourced<std::string> Draft::given(plugins::SettingKey key) const {
   return {settings.text(key), where.empty() ? "--" + key.text() : where};
 }
 
-void read_flags(Draft& draft, plugins::Faults& faults) {
+void read_flags(Draft& draft) {
   for (const Flags::Value& value : draft.flags.values) {
-    faults.collect([&] {
+    draft.faults.collect([&] {
       draft.settings.set_named(value.key, value.text, {Source::Kind::flag, value.written});
     });
   }
@@ -46,34 +46,35 @@ std::optional<int> stdin_rank(const Sourced<std::string>& given) {
 
 }  // namespace
 
-void read_supervision(Draft& draft) {
+SupervisionPlan read_supervision(Draft& draft) {
   read_variable(draft, "shutdown_timeout"_key, std::string(variables::shutdown_timeout.name));
   read_variable(draft, "stuck_timeout"_key, std::string(variables::stuck_timeout.name));
   const auto seconds = [&](plugins::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
-  draft.plan.supervision.shutdown_timeout = seconds("shutdown_timeout"_key);
-  draft.plan.supervision.stuck_timeout = seconds("stuck_timeout"_key);
-  draft.plan.supervision.time_limit = seconds("timeout"_key);
-  draft.plan.supervision.restart_backoff = seconds("restart_backoff"_key);
-  draft.plan.supervision.stdin_rank = stdin_rank(draft.given("stdin"_key));
+  return {.restart_backoff = seconds("restart_backoff"_key),
+          .time_limit = seconds("timeout"_key),
+          .shutdown_timeout = seconds("shutdown_timeout"_key),
+          .stuck_timeout = seconds("stuck_timeout"_key),
+          .stdin_rank = stdin_rank(draft.given("stdin"_key))};
 }
 
-void read_rendezvous_conf(Draft& draft) {
-  const auto notices = read_rendezvous_conf(draft.given("rdzv_conf"_key), draft.plan.rendezvous);
-  if (draft.plan.layout.num_machines > 1) {
+void read_rendezvous_conf(Draft& draft, int num_machines, RendezvousPlan& rendezvous) {
+  const auto notices = read_rendezvous_conf(draft.given("rdzv_conf"_key), rendezvous);
+  if (num_machines > 1) {
     draft.notice_all(notices);
   }
 }
 
-void read_node_rank(Draft& draft, int num_machines) {
-  draft.plan.layout.machine_rank = static_cast<int>(draft.settings.integer("node_rank"_key));
-  if (draft.plan.layout.machine_rank >= num_machines) {
+int read_node_rank(const Draft& draft, int num_machines) {
+  const auto node_rank = static_cast<int>(draft.settings.integer("node_rank"_key));
+  if (node_rank >= num_machines) {
     const Sourced<std::string> rank = draft.given("node_rank"_key);
     throw Error(Errc::config, rank.where + " " + rank.value +
                                   " must be below the number of machines, " +
                                   std::to_string(num_machines));
   }
+  return node_rank;
 }
 
 void check_port_is_known(std::uint16_t port, int num_machines, const Sourced<std::string>& given) {
@@ -84,56 +85,53 @@ void check_port_is_known(std::uint16_t port, int num_machines, const Sourced<std
   }
 }
 
-void read_output(Draft& draft, const OutputWords& words) {
-  LaunchPlan& plan = draft.plan;
-  const int local_ranks = plan.layout.rank_slot ? plan.layout.rank_slot->local_world_size
-                                                : plan.layout.local_world_size;
-  plan.output = plan_output(words, plan.rendezvous.run_id, local_ranks,
-                            draft.facts.working_directory, draft.facts.scratch_directory);
+OutputPlan read_output(Draft& draft, const OutputWords& words, const std::string& run_id,
+                       const RankLayout& layout) {
+  const int local_ranks =
+      layout.rank_slot ? layout.rank_slot->local_world_size : layout.local_world_size;
+  OutputPlan output = plan_output(words, run_id, local_ranks, draft.facts.working_directory,
+                                  draft.facts.scratch_directory);
   read_variable(draft, "log_line_prefix_template"_key,
                 std::string(variables::log_line_prefix_template.name));
-  plan.output.line_prefix = draft.settings.text("log_line_prefix_template"_key);
-  if (plan.output.line_prefix.find('\n') != std::string::npos) {
+  output.line_prefix = draft.settings.text("log_line_prefix_template"_key);
+  if (output.line_prefix.find('\n') != std::string::npos) {
     throw bad_value(draft.given("log_line_prefix_template"_key), "one line");
   }
-  plan.output.stdout_filters = read_filters(draft.settings.text("duplicate_stdout_filters"_key));
-  plan.output.stderr_filters = read_filters(draft.settings.text("duplicate_stderr_filters"_key));
-  plan.output.folds_lines = draft.settings.boolean("fold_lines"_key);
-  plan.output.status_line = !draft.settings.boolean("no_status_line"_key);
-  if (!plan.output.to_file.empty() && words.log_dir.value.empty()) {
-    draft.notice("the workers' files are in " + plan.output.directory);
+  output.stdout_filters = read_filters(draft.settings.text("duplicate_stdout_filters"_key));
+  output.stderr_filters = read_filters(draft.settings.text("duplicate_stderr_filters"_key));
+  output.folds_lines = draft.settings.boolean("fold_lines"_key);
+  output.status_line = !draft.settings.boolean("no_status_line"_key);
+  if (!output.to_file.empty() && words.log_dir.value.empty()) {
+    draft.notice("the workers' files are in " + output.directory);
   }
+  return output;
 }
 
-void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts& facts) {
-  LaunchPlan& plan = draft.plan;
-  const bool on_gpus = plan.device == plugins::Device::cuda;
-  Placements placements =
-      place_workers(plan.layout.local_world_size, on_gpus ? gpus : std::vector<int>{},
-                    plan.binding.policy, facts);
-  plan.gpus = facts.gpu;
-  plan.binding.workers = std::move(placements.workers);
+Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
+                     const std::vector<int>& gpus, const HostFacts& facts) {
+  Placements placements = place_workers(local_world_size, gpus, policy, facts);
   draft.notice_all(placements.notices);
+  return {policy, std::move(placements.workers)};
 }
 
 namespace {
 
 /// Checks how the launcher and its workers log, and passes the flags on to the workers. The words
 /// themselves have been applied before planning began.
-void read_log(Draft& draft) {
+void read_log(Draft& draft, WorkerVariables& workers) {
   const auto is_flag = [&](plugins::SettingKey key) {
     return draft.settings.source(key).kind == Source::Kind::flag;
   };
   const auto read = [&](plugins::SettingKey key, const OwnVariable& variable) {
     read_variable(draft, key, std::string(variable.name));
     if (is_flag(key)) {
-      draft.plan.environment[std::string(variable.name)] = draft.settings.choice(key);
+      workers.set[std::string(variable.name)] = draft.settings.choice(key);
     }
   };
   read("log_format"_key, variables::log_format);
   read("log_level"_key, variables::log_level);
   if (is_flag("log_level"_key)) {
-    draft.plan.removed_variables.insert(std::string(variables::log.name));
+    workers.removed.insert(std::string(variables::log.name));
   } else {
     const std::string components = value_of(draft.environment, variables::log);
     read_log_settings({.components = {components, std::string(variables::log.name)}});
@@ -144,19 +142,21 @@ void read_log(Draft& draft) {
 
 // From here on addresses have no brackets: these were needed only to separate an IPv6 address from
 // a port.
-LaunchPlan finished(Draft&& draft) {
-  RendezvousPlan& rendezvous = draft.plan.rendezvous;
-  for (std::string* address : {&rendezvous.address, &rendezvous.local_address}) {
+LaunchPlan finished(Draft&& draft, LaunchPlan plan) {
+  const std::optional<int> num_processes = plan.layout.num_processes;
+  if (num_processes && plan.supervision.stdin_rank >= num_processes) {
+    throw bad_value(draft.given("stdin"_key),
+                    "below the number of processes, " + std::to_string(*num_processes));
+  }
+  for (std::string* address : {&plan.rendezvous.address, &plan.rendezvous.local_address}) {
     *address = without_brackets(*address);
   }
-  const LaunchPlan& plan = draft.plan;
-  if (plan.layout.num_processes && plan.supervision.stdin_rank >= plan.layout.num_processes) {
-    throw bad_value(draft.given("stdin"_key),
-                    "below the number of processes, " + std::to_string(*plan.layout.num_processes));
-  }
-  read_log(draft);
-  draft.plan.settings = std::move(draft.settings);
-  return std::move(draft.plan);
+  read_log(draft, plan.variables);
+  plan.working_directory = draft.facts.working_directory.string();
+  plan.gpus = draft.facts.gpu;
+  plan.settings = std::move(draft.settings);
+  plan.notices = std::move(draft.notices);
+  return plan;
 }
 
 }  // namespace acc::launcher

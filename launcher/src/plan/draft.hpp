@@ -12,35 +12,52 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace acc::launcher {
 
-/// An unfinished plan: the inputs of planning and the decisions so far. Each front end derives its
-/// own draft, and its stages are functions over that. The functions below are stages that front
-/// ends share. They throw Error for faults that the user can correct. The inputs are references and
-/// must outlive the draft.
+/// Inputs of planning, and what its stages collect: values of settings, notices and faults. Each
+/// decision is the result of a stage, a function over the draft and earlier decisions; the planner
+/// of a front end builds the plan from them. The functions below are stages that front ends share.
+/// They throw Error for faults that the user can correct. The inputs are references and must
+/// outlive the draft.
 struct Draft {
   Draft(const Flags& given_flags, const plugins::Environment& parent, const HostFacts& host,
         std::span<const plugins::SettingRow> table)
-      : flags(given_flags), environment(parent), facts(host), settings(table) {}
+      : flags(given_flags),
+        environment(parent),
+        facts(host),
+        settings(table),
+        faults(given_flags.faults) {}
 
   const Flags& flags;
   const plugins::Environment& environment;
   const HostFacts& facts;
   plugins::Settings settings;
-  LaunchPlan plan;
+  std::vector<std::string> notices;
+  plugins::Faults faults;  ///< at first those of the command line
 
-  void notice(std::string line) { plan.notices.push_back(std::move(line)); }
+  void notice(std::string line) { notices.push_back(std::move(line)); }
   void notice_all(const std::vector<std::string>& lines);
 
   /// Returns the value of a setting with its origin: the flag or variable that it came from, or the
   /// flag that would set it.
   [[nodiscard]] Sourced<std::string> given(plugins::SettingKey key) const;
+
+  /// Runs a stage and returns its result. If the stage throws Error, adds a fault and returns the
+  /// default, so that the stages after it can report their faults too.
+  template <typename Stage>
+  std::invoke_result_t<Stage> result_of(Stage stage) {
+    std::invoke_result_t<Stage> result{};
+    faults.collect([&] { result = stage(); });
+    return result;
+  }
 };
 
 /// Sets the values of all flags. Adds a fault for each invalid one.
-void read_flags(Draft& draft, plugins::Faults& faults);
+void read_flags(Draft& draft);
 
 /// Sets `key` from the variable `name` if the variable is not empty and the setting is not given.
 void read_variable(Draft& draft, plugins::SettingKey key, const std::string& name);
@@ -49,15 +66,15 @@ void read_variable(Draft& draft, plugins::SettingKey key, const std::string& nam
 /// ends whose original starts workers with torchrun.
 inline constexpr const char* kTorchrunShutdownTimeout = "PET_SHUTDOWN_TIMEOUT";
 
-/// Reads how workers are stopped, watched and restarted, and which rank reads standard input, from
-/// the settings, else from torch's variables.
-void read_supervision(Draft& draft);
+/// Reads how workers are stopped and watched, and which rank reads standard input, from the
+/// settings, else from torch's variables. Restarts and signals are not settings of all front ends.
+SupervisionPlan read_supervision(Draft& draft);
 
-/// Reads the setting rdzv_conf. The backend and the number of machines must be set before.
-void read_rendezvous_conf(Draft& draft);
+/// Sets the times of `rendezvous` from the setting rdzv_conf, by its backend.
+void read_rendezvous_conf(Draft& draft, int num_machines, RendezvousPlan& rendezvous);
 
 /// Reads the setting node_rank. Throws Error(config) if it is not below `num_machines`.
-void read_node_rank(Draft& draft, int num_machines);
+int read_node_rank(const Draft& draft, int num_machines);
 
 /// Throws Error(config) if several machines are to meet at port 0, which lets machine 0 choose a
 /// port that the others cannot know. `given` is the setting of the port.
@@ -65,12 +82,15 @@ void check_port_is_known(std::uint16_t port, int num_machines, const Sourced<std
 
 /// Plans the destinations of the workers' output. Adds a notice with the path of log files in a
 /// temporary folder.
-void read_output(Draft& draft, const OutputWords& words);
+OutputPlan read_output(Draft& draft, const OutputWords& words, const std::string& run_id,
+                       const RankLayout& layout);
 
-/// Assigns cores to the workers of `plan` by its `numa_binding`, and `gpus` if the device is CUDA.
-void place_on_cores(Draft& draft, const std::vector<int>& gpus, const HostFacts& facts);
+/// Assigns cores of the machine `facts` to its workers, and `gpus` if there are any.
+Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
+                     const std::vector<int>& gpus, const HostFacts& facts);
 
-/// Completes the plan and moves it out of the draft.
-LaunchPlan finished(Draft&& draft);
+/// Returns the plan with what the draft holds: settings, notices, working directory and GPUs.
+/// Throws Error(config) if no worker has the rank that is to read standard input.
+LaunchPlan finished(Draft&& draft, LaunchPlan plan);
 
 }  // namespace acc::launcher

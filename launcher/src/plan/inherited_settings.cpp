@@ -16,30 +16,36 @@ std::string_view origin_of(Mode mode) noexcept {
   return mode == Mode::fsdp ? "fsdp" : mode == Mode::deepspeed ? "deepspeed" : "none";
 }
 
-void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
-                      bool gpus_are_visible) {
+InheritedSettings inherit_settings(Draft& draft, Identity identity, const RankLayout& layout,
+                                   WorkerVariables variables, bool gpus_are_visible) {
   const std::string device =
-      value_of(environment, variables::device, gpus_are_visible ? "cuda" : "cpu");
-  plan.device = device == "cuda" ? plugins::Device::cuda : plugins::Device::cpu;
-  plan.environment["ACC_DEVICE"] = device;
+      value_of(draft.environment, launcher::variables::device, gpus_are_visible ? "cuda" : "cpu");
+  variables.set["ACC_DEVICE"] = device;
+  InheritedSettings inherited = {
+      .device = device == "cuda" ? plugins::Device::cuda : plugins::Device::cpu,
+      .variables = std::move(variables)};
+  const LaunchPlan workers = {
+      .identity = identity, .layout = layout, .variables = inherited.variables};
   // Reads the environment of the first worker with the code that libacc_runtime uses in the worker.
   try {
     const auto settings = plugins::settings_from_environment(worker_environment(
-        plan, planned_assignment(plan, 0), environment, first_local_rank(plan.layout)));
-    plan.sharding = settings.sharding;
-    plan.mode = mode_of(settings.origin);
+        workers, planned_assignment(workers, 0), draft.environment, first_local_rank(layout)));
+    inherited.sharding = settings.sharding;
+    inherited.mode = mode_of(settings.origin);
   } catch (const Error& error) {
-    plan.notices.push_back("a C++ program will reject this environment: " +
-                           std::string(error.what()));
+    draft.notice("a C++ program will reject this environment: " + std::string(error.what()));
   }
+  return inherited;
 }
 
-void remove_outer_settings(LaunchPlan& plan) {
+std::set<std::string> names_of_settings() {
+  std::set<std::string> names;
   for (const plugins::SettingRow& row : plugins::settings_table()) {
     if (plugins::reaches_workers(row)) {
-      plan.removed_variables.insert(plugins::own_variable(row));
+      names.insert(plugins::own_variable(row));
     }
   }
+  return names;
 }
 
 }  // namespace acc::launcher

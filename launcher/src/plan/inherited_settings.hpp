@@ -1,17 +1,28 @@
 #pragma once
 
-#include "acc/launcher/launch_plan.hpp"
+#include "plan/draft.hpp"
+
+#include <set>
+#include <string>
 
 namespace acc::launcher {
 
-/// Sets device, mode and sharding for front ends that have no flags for sharding: as the workers
-/// will read them from the inherited environment, which the user or an outer acclaunch has set. The
-/// device is ACC_DEVICE, else `cuda` if GPUs are visible. Values that the workers could not read
-/// become a notice.
-void inherit_settings(LaunchPlan& plan, const plugins::Environment& environment,
-                      bool gpus_are_visible);
+/// Settings of workers whose front end has no flags for sharding.
+struct InheritedSettings {
+  plugins::Device device = plugins::Device::cpu;
+  Mode mode = Mode::plain;
+  plugins::ShardingSettings sharding{};
+  WorkerVariables variables{};  ///< with ACC_DEVICE
+};
 
-/// Removes the ACC_* settings that an outer acclaunch set for its own workers.
-void remove_outer_settings(LaunchPlan& plan);
+/// Returns device, mode and sharding as the workers will read them from the inherited environment,
+/// which the user or an outer acclaunch has set. The device is ACC_DEVICE, else `cuda` if GPUs are
+/// visible. Values that the workers could not read become a notice.
+InheritedSettings inherit_settings(Draft& draft, Identity identity, const RankLayout& layout,
+                                   WorkerVariables variables, bool gpus_are_visible);
+
+/// Returns the names of the ACC_* settings, which an outer acclaunch may have set for its own
+/// workers.
+std::set<std::string> names_of_settings();
 
 }  // namespace acc::launcher

@@ -146,14 +146,14 @@ Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
 plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
                                         const plugins::Environment& parent, int local_rank) {
   plugins::Environment result = parent;
-  for (const std::string& name : plan.removed_variables) {
+  for (const std::string& name : plan.variables.removed) {
     result.erase(name);
   }
   // A worker that starts another acclaunch must not pass it the rank of this one.
   for (const OwnVariable& of_this_launcher : starter_variables()) {
     result.erase(std::string(of_this_launcher.name));
   }
-  for (const auto& [name, value] : plan.environment) {
+  for (const auto& [name, value] : plan.variables.set) {
     result[name] = value;
   }
   for (const auto& [name, value] : identity_of(plan, assignment, local_rank)) {

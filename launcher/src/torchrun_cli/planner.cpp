@@ -17,43 +17,32 @@
 namespace acc::launcher {
 namespace {
 
-using plugins::Faults;
 using plugins::SettingRow;
 
-/// Draft of a plan with the result of --nnodes.
-struct TorchrunDraft : Draft {
-  using Draft::Draft;
-
-  MachineRange machines;
+/// Where the machines meet, and the rank of this one if it is given.
+struct Meeting {
+  RendezvousPlan rendezvous{};
+  int machine_rank = 0;
 };
 
 /// Reads the PET_* variables. torchrun reads its flags' defaults from them; a variable of a
 /// rejected flag is a fault, like the flag.
-void read_variables(TorchrunDraft& draft, Faults& faults) {
+void read_variables(Draft& draft) {
   for (const SettingRow& row : draft.settings.table()) {
     if (!row.environment.empty()) {
-      faults.collect([&] { read_variable(draft, row, std::string(row.environment)); });
+      draft.faults.collect([&] { read_variable(draft, row, std::string(row.environment)); });
     }
   }
   for (const RefusedFlag& flag : torchrun_cli().refused) {
     const std::string name = "PET_" + upper(flag.key);
     if (!plugins::variable(draft.environment, name).empty()) {
-      faults.add(name + ": " + std::string(flag.reason));
+      draft.faults.add(name + ": " + std::string(flag.reason));
     }
   }
 }
 
-void read_values(TorchrunDraft& draft) {
-  Faults faults = draft.flags.faults;
-  read_variables(draft, faults);
-  read_flags(draft, faults);
-  faults.collect([&] { read_variable(draft, "shutdown_timeout"_key, kTorchrunShutdownTimeout); });
-  faults.collect([&] { read_supervision(draft); });
-  faults.raise();
-}
-
 /// Returns the number of workers for `--nproc-per-node auto`, `cpu` or `gpu`.
-int count_named(const TorchrunDraft& draft, const Sourced<std::string>& word) {
+int count_named(const Draft& draft, const Sourced<std::string>& word) {
   static constexpr std::array<std::string_view, 3> kWords = {"auto", "cpu", "gpu"};
   const int cores = static_cast<int>(draft.facts.cpus.size());
   const int gpus = static_cast<int>(draft.facts.visible_gpus.size());
@@ -70,61 +59,54 @@ int count_named(const TorchrunDraft& draft, const Sourced<std::string>& word) {
                                 word.value + "\"" + plugins::did_you_mean(word.value, kWords));
 }
 
-void count_workers(TorchrunDraft& draft) {
+int count_local_workers(const Draft& draft) {
   const Sourced<std::string> word = draft.given("nproc_per_node"_key);
   const auto number = parse_integer(word.value);
-  draft.plan.layout.local_world_size =
-      number ? static_cast<int>(*number) : count_named(draft, word);
   if (number && (*number < 1 || *number > 1'000'000)) {
     throw Error(Errc::config, word.where + " must be at least 1, got " + word.value);
   }
+  return number ? static_cast<int>(*number) : count_named(draft, word);
 }
 
-void count_machines(TorchrunDraft& draft) {
-  draft.machines = read_machine_range(draft.given("nnodes"_key));
+MachineRange count_machines(const Draft& draft) {
+  MachineRange machines = read_machine_range(draft.given("nnodes"_key));
   if (draft.settings.boolean("standalone"_key)) {
-    if (draft.machines.least > 1) {
+    if (machines.least > 1) {
       throw Error(Errc::config, "--standalone is for one machine, but " +
                                     draft.given("nnodes"_key).where + " " +
                                     draft.settings.text("nnodes"_key) + " asks for more");
     }
-    draft.machines.most = 1;
+    machines.most = 1;
   }
-  draft.plan.layout.num_machines = draft.machines.most;
-  draft.plan.rendezvous.min_machines = draft.machines.least;
-  // With several machines each may bring its own number of workers, so the rendezvous adds them up.
-  draft.plan.layout.num_processes =
-      draft.machines.most == 1 ? std::optional(draft.plan.layout.local_world_size) : std::nullopt;
+  return machines;
 }
 
 /// True for --standalone, and for a single machine without an endpoint: torchrun also lets it
 /// choose a free port then, because no other machine has to know it.
-bool is_standalone(const TorchrunDraft& draft) {
+bool is_standalone(const Draft& draft, MachineRange machines) {
   return draft.settings.boolean("standalone"_key) ||
-         (draft.machines.most == 1 && draft.settings.choice("rdzv_backend"_key) == "static" &&
+         (machines.most == 1 && draft.settings.choice("rdzv_backend"_key) == "static" &&
           !draft.settings.has("rdzv_endpoint"_key) && !draft.settings.has("master_port"_key));
 }
 
 /// Plans a rendezvous of one machine: a store on localhost at a free port.
-void stand_alone(TorchrunDraft& draft) {
+Meeting stand_alone(Draft& draft) {
   for (const plugins::SettingKey key : {"rdzv_backend"_key, "rdzv_endpoint"_key, "rdzv_id"_key,
                                         "node_rank"_key, "master_addr"_key, "master_port"_key}) {
     if (draft.settings.given(key)) {
       draft.notice(draft.given(key).where + " has no effect with a single standalone machine");
     }
   }
-  draft.plan.rendezvous.address = "localhost";
-  draft.plan.rendezvous.port = 0;
-  draft.plan.rendezvous.run_id = random_run_id();
+  return {{.address = "localhost", .port = 0, .run_id = random_run_id()}};
 }
 
 /// Plans the static rendezvous: machine 0 serves --rdzv-endpoint, else --master-addr and
 /// --master-port.
-void meet_at_given_address(TorchrunDraft& draft) {
-  RendezvousPlan& rendezvous = draft.plan.rendezvous;
-  rendezvous.min_machines = draft.machines.most;
-  rendezvous.address = draft.settings.text("master_addr"_key);
-  rendezvous.port_was_given = draft.settings.has("master_port"_key);
+Meeting meet_at_given_address(const Draft& draft, MachineRange machines) {
+  RendezvousPlan rendezvous = {.min_machines = machines.most,
+                               .address = draft.settings.text("master_addr"_key),
+                               .port_was_given = draft.settings.has("master_port"_key),
+                               .run_id = draft.settings.text("rdzv_id"_key)};
   if (rendezvous.port_was_given) {
     rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"_key));
   }
@@ -136,100 +118,84 @@ void meet_at_given_address(TorchrunDraft& draft) {
     rendezvous.port = endpoint.port.value_or(rendezvous.port);
     rendezvous.port_was_given = rendezvous.port_was_given || endpoint_names_port;
   }
-  read_node_rank(draft, draft.machines.most);
-  check_port_is_known(rendezvous.port, draft.machines.most,
+  const int machine_rank = read_node_rank(draft, machines.most);
+  check_port_is_known(rendezvous.port, machines.most,
                       draft.given(endpoint_names_port ? "rdzv_endpoint"_key : "master_port"_key));
+  return {rendezvous, machine_rank};
 }
 
 /// Plans the c10d rendezvous: a daemon or a machine at --rdzv-endpoint assigns the ranks.
-void meet_at_endpoint(TorchrunDraft& draft) {
-  RendezvousPlan& rendezvous = draft.plan.rendezvous;
+Meeting meet_at_endpoint(Draft& draft, MachineRange machines) {
   for (const plugins::SettingKey key : {"master_addr"_key, "master_port"_key}) {
     if (draft.settings.given(key)) {
       draft.notice(draft.given(key).where + " has no effect with c10d, which assigns addresses");
     }
   }
-  if (draft.settings.given("node_rank"_key)) {  // decides the order of ranks
-    read_node_rank(draft, draft.machines.most);
-    rendezvous.machine_rank_was_given = true;
+  Meeting meeting = {{.min_machines = machines.least,
+                      .run_id = draft.settings.text("rdzv_id"_key),
+                      .machine_rank_was_given = draft.settings.given("node_rank"_key)}};
+  RendezvousPlan& rendezvous = meeting.rendezvous;
+  if (rendezvous.machine_rank_was_given) {  // decides the order of ranks
+    meeting.machine_rank = read_node_rank(draft, machines.most);
   }
   Endpoint endpoint = {"localhost", {}};
   if (draft.settings.has("rdzv_endpoint"_key)) {
     endpoint = read_endpoint(draft.given("rdzv_endpoint"_key));
   }
-  if (draft.machines.most == 1) {  // no rendezvous; the store takes a free port in any case
+  if (machines.most == 1) {  // no rendezvous; the store takes a free port in any case
     rendezvous.address = "localhost";
     rendezvous.port = 0;
-    return;
+    return meeting;
   }
   constexpr std::uint16_t kDefaultPort = 29400;
   rendezvous.backend = RendezvousPlan::Backend::c10d;
   rendezvous.address = endpoint.host;
   rendezvous.port = endpoint.port.value_or(kDefaultPort);
   rendezvous.port_was_given = endpoint.port.has_value();
-  check_port_is_known(rendezvous.port, draft.machines.most, draft.given("rdzv_endpoint"_key));
+  check_port_is_known(rendezvous.port, machines.most, draft.given("rdzv_endpoint"_key));
+  return meeting;
 }
 
-void read_rendezvous(TorchrunDraft& draft) {
-  draft.plan.rendezvous.run_id = draft.settings.text("rdzv_id"_key);
-  draft.plan.rendezvous.local_address = draft.settings.text("local_addr"_key);
-  draft.plan.role = draft.settings.text("role"_key);
-  draft.plan.supervision.max_restarts =
-      static_cast<int>(draft.settings.integer("max_restarts"_key));
-  if (is_standalone(draft)) {
-    stand_alone(draft);
-  } else if (draft.settings.choice("rdzv_backend"_key) == "static") {
-    meet_at_given_address(draft);
-  } else {
-    meet_at_endpoint(draft);
-  }
+Meeting read_meeting(Draft& draft, MachineRange machines) {
+  Meeting meeting = is_standalone(draft, machines) ? stand_alone(draft)
+                    : draft.settings.choice("rdzv_backend"_key) == "static"
+                        ? meet_at_given_address(draft, machines)
+                        : meet_at_endpoint(draft, machines);
+  meeting.rendezvous.local_address = draft.settings.text("local_addr"_key);
+  return meeting;
 }
 
-void choose_command(TorchrunDraft& draft) {
+std::vector<std::string> choose_command(const Draft& draft) {
   const bool run_path = draft.settings.boolean("run_path"_key);
-  draft.plan.command =
-      program_command(draft.flags,
-                      {.module = draft.settings.boolean("module"_key),
-                       .no_python = draft.settings.boolean("no_python"_key) && !run_path,
-                       .only_binaries_without_python = true},
-                      draft.environment, draft.facts);
-  draft.plan.replaces_local_rank = true;
-  draft.plan.working_directory = draft.facts.working_directory.string();
+  return program_command(draft.flags,
+                         {.module = draft.settings.boolean("module"_key),
+                          .no_python = draft.settings.boolean("no_python"_key) && !run_path,
+                          .only_binaries_without_python = true},
+                         draft.environment, draft.facts);
 }
 
-void check_virtual_local_rank(TorchrunDraft& draft) {
-  draft.plan.virtual_local_rank = draft.settings.boolean("virtual_local_rank"_key);
-  if (draft.plan.virtual_local_rank) {
-    check_own_gpus(draft.given("virtual_local_rank"_key).where, draft.plan.layout.local_world_size,
+bool read_virtual_local_rank(const Draft& draft, int local_world_size) {
+  const bool is_virtual = draft.settings.boolean("virtual_local_rank"_key);
+  if (is_virtual) {
+    check_own_gpus(draft.given("virtual_local_rank"_key).where, local_world_size,
                    draft.environment);
   }
+  return is_virtual;
 }
 
-void choose_device(TorchrunDraft& draft) {
-  const int gpus = static_cast<int>(draft.facts.visible_gpus.size());
-  inherit_settings(draft.plan, draft.environment, gpus > 0);
-  const bool on_gpus = draft.plan.device == plugins::Device::cuda;
-  if (on_gpus && draft.plan.layout.local_world_size > gpus && !draft.plan.virtual_local_rank) {
-    draft.notice(std::to_string(draft.plan.layout.local_world_size) + " workers on " +
-                 std::to_string(gpus) + (gpus == 1 ? " GPU" : " GPUs"));
-  }
-}
-
-void bind_workers(TorchrunDraft& draft) {
-  if (draft.settings.has("numa_binding"_key)) {
-    draft.plan.binding.policy = numa_binding(draft.settings.choice("numa_binding"_key));
-  }
-  place_on_cores(draft, draft.facts.visible_gpus, draft.facts);
+NumaBinding numa_binding_of(const Draft& draft) {
+  return draft.settings.has("numa_binding"_key)
+             ? numa_binding(draft.settings.choice("numa_binding"_key))
+             : NumaBinding::none;
 }
 
 /// Sets OMP_NUM_THREADS to 1 for several workers, as torchrun does: without it each worker would
 /// start one thread per core.
-void limit_threads(TorchrunDraft& draft) {
-  if (draft.plan.layout.local_world_size > 1 &&
+void limit_threads(Draft& draft, int local_world_size, WorkerVariables& variables) {
+  if (local_world_size > 1 &&
       !draft.environment.contains(std::string(variables::omp_num_threads.name))) {
-    draft.plan.environment["OMP_NUM_THREADS"] = "1";
-    draft.notice("OMP_NUM_THREADS is 1 for each of " +
-                 std::to_string(draft.plan.layout.local_world_size) +
+    variables.set["OMP_NUM_THREADS"] = "1";
+    draft.notice("OMP_NUM_THREADS is 1 for each of " + std::to_string(local_world_size) +
                  " workers; set it to use more cores");
   }
 }
@@ -238,31 +204,64 @@ void limit_threads(TorchrunDraft& draft) {
 
 LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environment,
                          const HostFacts& facts) {
-  TorchrunDraft draft(flags, environment, facts, torchrun_table());
-  read_values(draft);
-  if (const auto place = find_job_environment(environment, facts)) {
-    draft.plan.manager = place->manager;
+  Draft draft(flags, environment, facts, torchrun_table());
+  read_variables(draft);
+  read_flags(draft);
+  draft.faults.collect(
+      [&] { read_variable(draft, "shutdown_timeout"_key, kTorchrunShutdownTimeout); });
+  SupervisionPlan supervision = draft.result_of([&] { return read_supervision(draft); });
+  draft.faults.raise();
+  const auto place = find_job_environment(environment, facts);
+
+  RankLayout layout;
+  layout.local_world_size = draft.result_of([&] { return count_local_workers(draft); });
+  const MachineRange machines = draft.result_of([&] { return count_machines(draft); });
+  draft.faults.raise();
+  layout.num_machines = machines.most;
+  // With several machines each may bring its own number of workers, so the rendezvous adds them up.
+  layout.num_processes = machines.most == 1 ? std::optional(layout.local_world_size) : std::nullopt;
+
+  Meeting meeting = draft.result_of([&] { return read_meeting(draft, machines); });
+  layout.machine_rank = meeting.machine_rank;
+  draft.faults.collect([&] { read_rendezvous_conf(draft, machines.most, meeting.rendezvous); });
+  OutputPlan output = draft.result_of([&] {
+    return read_output(draft,
+                       {draft.given("redirects"_key), draft.given("tee"_key),
+                        draft.given("local_ranks_filter"_key), draft.given("log_dir"_key)},
+                       meeting.rendezvous.run_id, layout);
+  });
+  supervision.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
+  supervision.stop_signals =
+      draft.result_of([&] { return read_signals(draft.given("signals_to_handle"_key)); });
+  const bool virtual_local_rank =
+      draft.result_of([&] { return read_virtual_local_rank(draft, layout.local_world_size); });
+  std::vector<std::string> command = draft.result_of([&] { return choose_command(draft); });
+  draft.faults.raise();
+
+  const auto gpus = static_cast<int>(facts.visible_gpus.size());
+  InheritedSettings inherited = inherit_settings(draft, Identity::torchrun, layout, {}, gpus > 0);
+  const bool on_gpus = inherited.device == plugins::Device::cuda;
+  if (on_gpus && layout.local_world_size > gpus && !virtual_local_rank) {
+    draft.notice(std::to_string(layout.local_world_size) + " workers on " + std::to_string(gpus) +
+                 (gpus == 1 ? " GPU" : " GPUs"));
   }
-  Faults faults;
-  faults.collect([&] { count_workers(draft); });
-  faults.collect([&] { count_machines(draft); });
-  faults.raise();
-  faults.collect([&] { read_rendezvous(draft); });
-  faults.collect([&] { read_rendezvous_conf(draft); });
-  faults.collect([&] {
-    read_output(draft, {draft.given("redirects"_key), draft.given("tee"_key),
-                        draft.given("local_ranks_filter"_key), draft.given("log_dir"_key)});
-  });
-  faults.collect([&] {
-    draft.plan.supervision.stop_signals = read_signals(draft.given("signals_to_handle"_key));
-  });
-  faults.collect([&] { check_virtual_local_rank(draft); });
-  faults.collect([&] { choose_command(draft); });
-  faults.raise();
-  choose_device(draft);
-  bind_workers(draft);
-  limit_threads(draft);
-  return finished(std::move(draft));
+  Binding binding = bind_workers(draft, numa_binding_of(draft), layout.local_world_size,
+                                 on_gpus ? facts.visible_gpus : std::vector<int>{}, facts);
+  limit_threads(draft, layout.local_world_size, inherited.variables);
+  return finished(std::move(draft), {.command = std::move(command),
+                                     .replaces_local_rank = true,
+                                     .mode = inherited.mode,
+                                     .device = inherited.device,
+                                     .sharding = inherited.sharding,
+                                     .binding = std::move(binding),
+                                     .layout = layout,
+                                     .rendezvous = std::move(meeting.rendezvous),
+                                     .supervision = std::move(supervision),
+                                     .output = std::move(output),
+                                     .manager = place ? place->manager : JobManager{},
+                                     .role = draft.settings.text("role"_key),
+                                     .virtual_local_rank = virtual_local_rank,
+                                     .variables = std::move(inherited.variables)});
 }
 
 }  // namespace acc::launcher

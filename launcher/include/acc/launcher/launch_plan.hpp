@@ -42,13 +42,13 @@ struct RendezvousPlan {
   std::string address = "127.0.0.1";
   std::uint16_t port = 29500;
   bool port_was_given = false;  ///< a given port in use is an error; the default one is replaced
-  std::string local_address;    ///< address at which other machines reach this one; empty: detect
+  std::string local_address{};  ///< address at which other machines reach this one; empty: detect
   std::string run_id = "none";
   std::chrono::seconds join_timeout{900};
   std::chrono::seconds last_call_timeout{30};  ///< wait for more machines after min_machines joined
   std::chrono::milliseconds heartbeat_timeout{5'000};  ///< a machine silent for longer is lost
   std::chrono::seconds close_timeout{30};  ///< c10d: time to inform late machines of the job's end
-  std::optional<bool> is_host;             ///< c10d: this machine serves; empty: detect
+  std::optional<bool> is_host{};           ///< c10d: this machine serves; empty: detect
   bool machine_rank_was_given = false;     ///< c10d: machine_rank then decides the order of ranks
 };
 
@@ -79,6 +79,13 @@ struct OutputPlan {
 std::string worker_folder(const OutputPlan& output, int round, int local_rank);
 /// Returns the path of the worker's flight record, which ACC_FLIGHT_RECORD names.
 std::string flight_record_of(const OutputPlan& output, int round, int local_rank);
+
+/// Changes to the parent's environment for the workers, without their identity, which
+/// `worker_environment` adds.
+struct WorkerVariables {
+  plugins::Environment set{};
+  std::set<std::string> removed{};
+};
 
 /// Text to append to a file before the start.
 struct AppendedFile {
@@ -141,27 +148,27 @@ struct JobManager {
 struct LaunchPlan {
   /// Program and arguments for exec. `${local_rank}` in them is replaced first if
   /// `replaces_local_rank` is set.
-  std::vector<std::string> command;
+  std::vector<std::string> command{};
   bool replaces_local_rank = false;
-  std::string working_directory;
+  std::string working_directory{};
 
   Mode mode = Mode::plain;
   Identity identity = Identity::torchrun;
   plugins::Device device = plugins::Device::cpu;
-  plugins::ShardingSettings sharding;  ///< as the workers will read it from their environment
+  plugins::ShardingSettings sharding{};  ///< as the workers will read it from their environment
 
-  GpuFacts gpus;  ///< GPUs of this machine, for `explain`
-  Binding binding;
+  GpuFacts gpus{};  ///< GPUs of this machine, for `explain`
+  Binding binding{};
 
-  RankLayout layout;
-  RendezvousPlan rendezvous;
-  SupervisionPlan supervision;
-  OutputPlan output;
+  RankLayout layout{};
+  RendezvousPlan rendezvous{};
+  SupervisionPlan supervision{};
+  OutputPlan output{};
 
-  JobManager manager;
+  JobManager manager{};
   /// Set if this process only starts launchers on other machines. The rest of the plan is then
   /// used for its faults and notices only.
-  std::optional<RemoteLaunchPlan> start;
+  std::optional<RemoteLaunchPlan> start{};
   /// Standard input carries the control messages of the acclaunch that started this one
   /// (remote_launch/control_message.hpp). Workers do not get it.
   bool is_controlled = false;
@@ -169,20 +176,17 @@ struct LaunchPlan {
   std::string role = "default";
   bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees only its own GPU
 
-  /// Variables that the workers get in addition to the parent's, without their identity, which
-  /// `worker_environment` adds.
-  plugins::Environment environment;
-  std::set<std::string> removed_variables;  ///< variables of the parent that the workers do not get
-  std::optional<AppendedFile> appended_file;
-  plugins::Settings settings;
+  WorkerVariables variables{};
+  std::optional<AppendedFile> appended_file{};
+  plugins::Settings settings{};
   /// Settings from a DeepSpeed JSON file, for a front end whose own table lacks these keys.
-  std::optional<plugins::Settings> file_settings;
-  std::vector<std::string> notices;  ///< one line each, printed once before the start
+  std::optional<plugins::Settings> file_settings{};
+  std::vector<std::string> notices{};  ///< one line each, printed once before the start
   /// The program prints its own reason for exit status 1, so the launcher prints no failure report.
   bool explains_failure = false;
   /// Command to run on this machine if the rendezvous failed; empty: none.
-  std::vector<std::string> unmet_command;
-  std::string success;  ///< line for stdout after all workers have succeeded
+  std::vector<std::string> unmet_command{};
+  std::string success{};  ///< line for stdout after all workers have succeeded
 };
 
 /// Result of the rendezvous for this machine: the ranks of its workers and where their store is.
