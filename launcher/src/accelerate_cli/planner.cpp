@@ -124,6 +124,8 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
     if (rendezvous.min_machines < layout.num_machines) {
       layout.num_processes.reset();  // each machine that takes part brings its workers
     }
+  } else if (has_mode && placed) {  // waits for the launchers that it starts while they end
+    supervision = draft.result_of([&] { return read_ending(draft, rendezvous); });
   }
   plugins::ShardingSettings sharding;
   if (has_mode && draft.settings.has("num_processes"_key)) {

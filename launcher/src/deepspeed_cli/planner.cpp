@@ -243,10 +243,12 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   const RankLayout layout = find_this_machine(draft, job, starter);
   if (starts_machines(draft, job, starter)) {
     RendezvousPlan rendezvous = read_rendezvous(draft, job, starter);
+    SupervisionPlan supervision = read_supervision(draft);
     RemoteLaunchPlan start = plan_start(draft, job.hosts, rendezvous);
     return finished(std::move(draft), {.identity = Identity::deepspeed,
                                        .layout = layout,
                                        .rendezvous = std::move(rendezvous),
+                                       .supervision = std::move(supervision),
                                        .manager = manager,
                                        .start = std::move(start)});
   }

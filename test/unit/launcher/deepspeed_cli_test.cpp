@@ -153,6 +153,7 @@ TEST_CASE("several machines, with and without ssh") {
   CHECK(start->environment.at("ACC_HOSTS") == "host1:0,1@host0.cluster:0@host2:1,2,3");
   CHECK(start->environment.at("ACC_MAIN_PROCESS_PORT") == "1");
   CHECK(plan({"--launcher", "pdsh"}).start->means == RemoteLaunchPlan::Means::pdsh);
+  CHECK(plan({"--shutdown_timeout=70"}).supervision.shutdown_timeout == std::chrono::seconds(70));
   fixture.write("users", "me@host1 slots=1\nhost2 slots=1\n");
   const auto users = fixture.plan({"-H", "users", "train.py"}).start;
   CHECK(users->machines.front().name == "me@host1");

@@ -276,9 +276,11 @@ TEST_CASE("the machines of a hostfile are started by ssh, each with its own vari
     PlanFixture fixture;
     fixture.write("hosts", hostfile);
     Words all = words;
-    all.insert(all.end(), {"--hostfile", "hosts", "--cpu", "./train"});
-    const auto start = fixture.plan(all).start;
+    all.insert(all.end(), {"--hostfile", "hosts", "--shutdown_timeout", "70", "--cpu", "./train"});
+    const LaunchPlan plan = fixture.plan(all);
+    const auto& start = plan.start;
     REQUIRE(start);
+    CHECK(plan.supervision.shutdown_timeout == std::chrono::seconds(70));
     CHECK(start->machines.size() == machines);
     CHECK((hostfile.find("me@") == std::string::npos) ==
           std::ranges::none_of(start->machines, [](const RemoteMachine& machine) {
