@@ -39,7 +39,8 @@ struct RankPlace {
   std::atomic<std::uint64_t> written;  ///< chunks written to its stage, over all collectives
   std::atomic<std::uint64_t> read;     ///< chunks that it has read from all stages
   std::atomic<std::uint64_t> splits;
-  std::array<Call, 2> calls;  ///< by number modulo 2
+  std::atomic<std::uint64_t> windows;  ///< window registrations that the rank has entered
+  std::array<Call, 2> calls;           ///< by number modulo 2
   std::array<SplitChoice, kMaxSplits> choices;
   alignas(64) std::array<std::byte, kStageNbytes> stage;
 };

@@ -122,6 +122,18 @@ ncclResult_t ncclComm::poll_split() {
   return ncclSuccess;
 }
 
+ncclResult_t ncclComm::poll_registration() {
+  for (int r = 0; r < shared->size; ++r) {
+    if (shared->place(r).windows < windows) {
+      return ncclInProgress;
+    }
+  }
+  registered.insert(registration->memory);
+  *registration->window = registration->memory;
+  registration.reset();
+  return ncclSuccess;
+}
+
 ncclResult_t ncclComm::poll() {
   if (state != ncclInProgress) {
     return state;
@@ -133,6 +145,8 @@ ncclResult_t ncclComm::poll() {
     state = poll_connect();
   } else if (split) {
     state = poll_split();
+  } else if (registration) {
+    state = poll_registration();
   } else if (!finalizing || shared->done == issued) {
     state = ncclSuccess;
   }

@@ -23,6 +23,7 @@ struct ncclComm {
   bool finalizing = false;
   std::uint64_t issued = 0;
   std::uint64_t splits = 0;
+  std::uint64_t windows = 0;
   std::set<void*> registered;
 
   /// A split in progress, with the place to which the new communicator's handle is written.
@@ -31,6 +32,12 @@ struct ncclComm {
     bool child_blocks;
   };
   std::optional<Split> split;
+  /// A window registration in progress, with the place to which the window is written.
+  struct Registration {
+    void** window;
+    void* memory;
+  };
+  std::optional<Registration> registration;
 
   /// Proceeds with the operation in progress. Requires the mutex.
   ncclResult_t poll();
@@ -40,6 +47,7 @@ struct ncclComm {
  private:
   ncclResult_t poll_connect();
   ncclResult_t poll_split();
+  ncclResult_t poll_registration();
   [[nodiscard]] bool two_ranks_share_a_gpu() const;
 };
 

@@ -27,12 +27,25 @@ ncclComm& living(ncclComm_t comm, const char* function) {
   return *comm;
 }
 
-/// A new call is invalid while the previous one is in progress.
-ncclResult_t begin(ncclComm& comm, const char* function) {
+/// State in which a new call finds the communicator. It is invalid while the previous call is in
+/// progress.
+ncclResult_t begin(const ncclComm& comm) {
   if (comm.state == ncclInProgress) {
-    die(std::string(function) + " while the communicator is in progress: poll it first");
+    last_error() = "Attempt to use communicator before the previous operation returned ncclSuccess";
+    return ncclInvalidArgument;
   }
   return comm.state;
+}
+
+/// Starts work that NCCL does on a thread of its own.
+void start(ncclComm& comm, int polls) {
+  comm.state = ncclInProgress;
+  comm.polls_left = polls;
+}
+
+/// Result of a call whose work has been started: ncclSuccess, also while the work is in progress.
+ncclResult_t accepted(const ncclComm& comm) {
+  return comm.state == ncclInProgress ? ncclSuccess : comm.state;
 }
 
 void finish_if_blocking(ncclComm& comm) {
@@ -45,7 +58,7 @@ ncclResult_t collective(ncclComm_t handle, const char* function, const Call& cal
                         void* receive, cudaStream_t stream) {
   ncclComm& comm = living(handle, function);
   const std::lock_guard lock(comm.mutex);
-  const ncclResult_t state = begin(comm, function);
+  const ncclResult_t state = begin(comm);
   return state == ncclSuccess ? comm.enqueue(call, send, receive, stream) : state;
 }
 
@@ -95,7 +108,7 @@ STANDIN_API ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, nc
                                        ncclConfig_t* config) {
   ncclComm& comm = living(handle, __func__);
   const std::lock_guard lock(comm.mutex);
-  if (const ncclResult_t state = begin(comm, __func__); state != ncclSuccess) {
+  if (const ncclResult_t state = begin(comm); state != ncclSuccess) {
     return state;
   }
   *child = nullptr;
@@ -103,10 +116,9 @@ STANDIN_API ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, nc
   own.choices[comm.splits % kMaxSplits] = {color, key};
   own.splits = ++comm.splits;
   comm.split = {child, config == nullptr ? comm.blocking : blocks(config)};
-  comm.state = ncclInProgress;
-  comm.polls_left = 3;
+  start(comm, 3);
   finish_if_blocking(comm);
-  return comm.state;
+  return accepted(comm);
 }
 
 STANDIN_API ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* state) {
@@ -119,12 +131,11 @@ STANDIN_API ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t* 
 STANDIN_API ncclResult_t ncclCommFinalize(ncclComm_t handle) {
   ncclComm& comm = living(handle, __func__);
   const std::lock_guard lock(comm.mutex);
-  if (const ncclResult_t state = begin(comm, __func__); state != ncclSuccess) {
+  if (const ncclResult_t state = begin(comm); state != ncclSuccess) {
     return state;
   }
   comm.finalizing = true;
-  comm.state = ncclInProgress;
-  comm.polls_left = 2;
+  start(comm, 2);
   finish_if_blocking(comm);
   return comm.state;
 }
@@ -189,16 +200,7 @@ STANDIN_API ncclResult_t ncclBroadcast(const void* send, void* receive, size_t c
 
 namespace {
 
-ncclResult_t remember(ncclComm_t handle, const char* function, void* memory, void** result) {
-  ncclComm& comm = living(handle, function);
-  const std::lock_guard lock(comm.mutex);
-  if (const ncclResult_t state = begin(comm, function); state != ncclSuccess) {
-    return state;
-  }
-  comm.registered.insert(memory);
-  *result = memory;
-  return ncclSuccess;
-}
+constexpr int kQuietRegistrationVersion = 22800;
 
 struct Allocations {
   std::mutex mutex;
@@ -241,22 +243,37 @@ STANDIN_API ncclResult_t ncclMemFree(void* memory) {
   return cudaFree(found.mapped()) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
-STANDIN_API ncclResult_t ncclCommRegister(const ncclComm_t comm, void* memory, size_t /*nbytes*/,
-                                          void** handle) {
-  return remember(comm, __func__, memory, handle);
+STANDIN_API ncclResult_t ncclCommRegister(const ncclComm_t communicator, void* memory,
+                                          size_t /*nbytes*/, void** handle) {
+  // Like the real one, it does not look at the communicator's state.
+  ncclComm& comm = living(communicator, __func__);
+  const std::lock_guard lock(comm.mutex);
+  comm.registered.insert(memory);
+  *handle = memory;
+  return ncclSuccess;
 }
 
 STANDIN_API ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle) {
   return forget(comm, __func__, handle);
 }
 
-STANDIN_API ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* memory, size_t nbytes,
+// Collective. Until NCCL 2.27 it returned ncclInProgress.
+STANDIN_API ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* memory, size_t nbytes,
                                                 ncclWindow_t* window, int /*flags*/) {
   if (nbytes % NCCL_WIN_REQUIRED_ALIGNMENT != 0 ||
       reinterpret_cast<std::uintptr_t>(memory) % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {
     die("a window that is not aligned to 4096 bytes");
   }
-  return remember(comm, __func__, memory, reinterpret_cast<void**>(window));
+  ncclComm& comm = living(handle, __func__);
+  const std::lock_guard lock(comm.mutex);
+  if (const ncclResult_t state = begin(comm); state != ncclSuccess) {
+    return state;
+  }
+  comm.shared->place(comm.shared->rank).windows = ++comm.windows;
+  comm.registration = {reinterpret_cast<void**>(window), memory};
+  start(comm, 3);
+  finish_if_blocking(comm);
+  return version() >= kQuietRegistrationVersion ? accepted(comm) : comm.state;
 }
 
 STANDIN_API ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {

@@ -1,6 +1,8 @@
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "collectives/device_route.hpp"
 #include "collectives/make_group.hpp"
+#include "collectives/solo/solo_group.hpp"
 #include "collectives/staged/staged_group.hpp"
 #include "device/cpu_device.hpp"
 #include "device/open_device.hpp"
@@ -16,7 +18,8 @@
 #include <thread>
 
 // Process groups over GPU memory: one rank, NCCL, staged. Ranks are threads. The stand-in has four
-// GPUs; on a machine with fewer GPUs, cases that need more are skipped.
+// GPUs. On a machine with fewer GPUs, ranks share them if NCCL supports that; cases that need more
+// are skipped otherwise.
 namespace {
 
 using acc::DType;
@@ -25,6 +28,7 @@ using acc::Error;
 using acc::ReduceOp;
 using acc::collectives::GroupFactory;
 using acc::collectives::ProcessGroup;
+using acc::collectives::SoloGroup;
 using acc::collectives::StagedGroup;
 using acc::device::Device;
 using acc::device::Opened;
@@ -32,6 +36,7 @@ using acc::plugins::DeviceCollectives;
 using acc::test::Job;
 
 const int kFourGpus = ::setenv("ACC_STANDIN_DEVICES", "4", 0);
+const int kRanksMayShareGpus = ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
 
 struct Topology {
   const char* name;
@@ -42,6 +47,7 @@ struct Topology {
 
 constexpr Topology kTopologies[] = {
     {"solo", 1, DeviceCollectives::automatic},
+    {"nccl of 1", 1, DeviceCollectives::nccl},
     {"nccl of 2", 2, DeviceCollectives::nccl},
     {"nccl of 3", 3, DeviceCollectives::nccl},
     {"nccl of 4", 4, DeviceCollectives::nccl},
@@ -57,14 +63,16 @@ void expect(bool condition, const std::string& what) {
   }
 }
 
-int gpu_count() {
+bool fits(const Topology& topology) {
+  if (topology.route != DeviceCollectives::nccl) {
+    return true;
+  }
   acc::plugins::RuntimeSettings settings;
   settings.device = acc::plugins::Device::cuda;
-  return acc::device::open_device(settings).backend->device_count();
-}
-
-bool fits(const Topology& topology) {
-  return topology.route != DeviceCollectives::nccl || topology.ranks <= gpu_count();
+  acc::device::Backend& backend = *acc::device::open_device(settings).backend;
+  const int version = backend.nccl_version();
+  return version >= acc::collectives::kMultiRankNcclVersion ||
+         (version >= acc::collectives::kMinNcclVersion && topology.ranks <= backend.device_count());
 }
 
 /// One rank of a test: its device, its group, and arrays that are written and read on the compute
@@ -98,6 +106,16 @@ struct Rank {
   std::vector<acc::device::MemoryPtr> staging;
 };
 
+/// NCCL group of this rank alone, for which GroupFactory makes a solo group. `parent`: null, or
+/// another one.
+std::shared_ptr<ProcessGroup> nccl_of_one(const Opened& opened, acc::rendezvous::Store* store,
+                                          const std::string& name, ProcessGroup* parent) {
+  const acc::collectives::GroupSpec spec{
+      .name = name, .ranks = {0}, .store = store, .timeout = std::chrono::seconds(60)};
+  auto host = std::make_shared<SoloGroup>(spec, acc::device::open_cpu_device());
+  return opened.backend->make_nccl_group(spec, std::move(host), opened.device, parent, 0);
+}
+
 void with_ranks(const Topology& topology, const std::function<void(Rank&)>& body,
                 std::chrono::seconds timeout = std::chrono::seconds(60)) {
   acc::test::run_ranks(
@@ -112,7 +130,9 @@ void with_ranks(const Topology& topology, const std::function<void(Rank&)>& body
                   nullptr,  {}};
         std::vector<int> all(static_cast<std::size_t>(topology.ranks));
         std::iota(all.begin(), all.end(), 0);
-        rank.group = rank.factory.make(all, "test");
+        rank.group = topology.ranks == 1 && topology.route == DeviceCollectives::nccl
+                         ? nccl_of_one(opened, store.get(), "test", nullptr)
+                         : rank.factory.make(all, "test");
         if (topology.chunk_nbytes != 0) {
           const GroupFactory host(settings, store.get(), acc::device::open_cpu_device(), nullptr);
           rank.group = std::make_shared<StagedGroup>(host.make(all, "host"), opened.device,
@@ -275,6 +295,35 @@ TEST_CASE("parts of the world are separate groups, usable at the same time as th
     expect(sum_over(*replicate) == (me % 2 == 0 ? 5 : 10), "wrong replicate group");
     expect(sum_over(*rank.group) == 15, "the world does not work any more");
     rank.group->barrier()->wait_released();  // a rank that leaves a group ends it for the others
+  });
+}
+
+TEST_CASE("NCCL on one rank: a part of the group, and an abort") {
+  const Topology topology{"nccl of 1", 1, DeviceCollectives::nccl};
+  if (!fits(topology)) {
+    return;
+  }
+  with_ranks(topology, [](Rank& rank) {
+    const auto part = nccl_of_one(rank.opened, rank.store, "part", rank.group.get());
+    const auto shard = part->allocate_contribution(40);
+    const auto all = part->allocate_gathered(40);
+    rank.fill(shard->as<float>(), 10, 5.0F);
+    part->all_gather(shard->data(), all->data(), 40)->wait();
+    part->reduce_scatter(all->data(), shard->as<float>(), 10, DType::float32, {.scale = 2.0F})
+        ->wait();
+    for (ProcessGroup* group : {part.get(), rank.group.get()}) {
+      group->all_reduce(shard->as<float>(), 10, 1.0F)->wait();
+    }
+    expect(rank.read(shard->as<float>(), 10) == std::vector<float>(10, 10.0F), "wrong sums");
+    rank.group->abort("the test is over");
+    bool refused = false;
+    try {
+      rank.group->all_reduce(shard->as<float>(), 10, 1.0F);
+    } catch (const Error& error) {
+      refused = error.code() == Errc::collective;
+    }
+    expect(refused, "a collective of a group that was aborted");
+    expect(rank.group->failure() == "the test is over", "another reason");
   });
 }
 

@@ -26,12 +26,15 @@ constexpr std::chrono::milliseconds kLockLimit = 2s;     // for another thread's
 /// ranks are resident at the same time; NCCL's default fits for two ranks. NCCL_MAX_CTAS overrides
 /// it.
 constexpr int kSharedGpuCtas = 8;
+/// 0: NCCL makes calls on threads of its own, which costs a thread start (about 50 us) per call. 1:
+/// NCCL makes them on the caller's thread, which then hangs in `connect` if a rank never comes.
+constexpr int kBlocking = 0;
 constexpr int kBriskPolls = 256;        // polls without a sleep
 constexpr int kPollsBetweenPeers = 32;  // polls between two checks of the peers
 
 ncclConfig_t configuration() {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  config.blocking = kBlocking;
   const char* sharing = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   if (sharing != nullptr && std::string_view(sharing) == "1") {
     config.maxCTAs = kSharedGpuCtas;
@@ -68,17 +71,10 @@ Communicator::Communicator(Communicator& parent, const collectives::GroupSpec& s
     : api_(parent.api_), spec_(spec), host_(std::move(host)) {
   announce();
   ncclConfig_t config = configuration();
-  auto child = std::make_unique<ncclComm_t>();  // written by a thread of NCCL
-  try {
-    parent.call("splitting", [&](ncclComm_t comm) {
-      return api_.comm_split(comm, color, spec_.rank, child.get(), &config);
-    });
-    await_split(parent, child.get());
-  } catch (const Error&) {
-    (void)child.release();  // leaked on purpose: that thread may still write it
-    throw;
-  }
-  connect(poll().value_or(ncclInternalError));
+  comm_ = static_cast<ncclComm_t>(parent.make("splitting", [&](ncclComm_t comm, void** child) {
+    return api_.comm_split(comm, color, spec_.rank, reinterpret_cast<ncclComm_t*>(child), &config);
+  }));
+  connect(ncclSuccess);
 }
 
 void Communicator::connect(ncclResult_t result) {
@@ -148,29 +144,18 @@ ncclUniqueId Communicator::exchange_id() {
   return id;
 }
 
-// There is no child communicator to poll yet, so errors are read from the parent.
-void Communicator::await_split(Communicator& parent, ncclComm_t* child) {
-  const auto deadline = Clock::now() + setup_limit();
-  for (int polls = 0; __atomic_load_n(child, __ATOMIC_ACQUIRE) == nullptr; ++polls) {
-    const auto state = parent.poll();
-    if (!state || (*state != ncclSuccess && *state != ncclInProgress)) {
-      throw Error(Errc::collective, fmt::format("NCCL could not split {}: {}", host_->describe(),
-                                                state ? text(*state) : "aborted"));
-    }
-    pause(polls);
-    check_peers("splitting", deadline);
-  }
-  comm_ = *child;
-}
-
 std::optional<ncclResult_t> Communicator::poll() {
   const std::lock_guard lock(mutex_);
+  return state();
+}
+
+std::optional<ncclResult_t> Communicator::state() {
   if (comm_ == nullptr) {
     return std::nullopt;
   }
-  ncclResult_t state = ncclSuccess;
-  const ncclResult_t asked = api_.comm_get_async_error(comm_, &state);
-  return asked == ncclSuccess ? state : asked;
+  ncclResult_t found = ncclSuccess;
+  const ncclResult_t asked = api_.comm_get_async_error(comm_, &found);
+  return asked == ncclSuccess ? found : asked;
 }
 
 void Communicator::call(const std::string& what, const Call& function) {
@@ -185,14 +170,31 @@ void Communicator::call(const std::string& what, const Call& function) {
   settle(result, what, spec_.timeout);
 }
 
+void* Communicator::make(const std::string& what, const Maker& function) {
+  auto result = std::make_unique<void*>(nullptr);
+  try {
+    call(what, [&](ncclComm_t comm) { return function(comm, result.get()); });
+  } catch (const Error&) {
+    (void)result.release();  // leaked on purpose: a thread of NCCL may still write it
+    throw;
+  }
+  return *result;
+}
+
+// ncclSuccess does not say that a call is done. ncclCommSplit, and ncclCommWindowRegister from
+// NCCL 2.28 on, return it while a thread of NCCL still works on the call (ncclGroupEndInternal
+// gives ncclInProgress, which NCCLCHECK passes over). The state alone tells.
 void Communicator::settle(ncclResult_t result, const std::string& what,
                           std::chrono::milliseconds limit) {
   const auto deadline = Clock::now() + limit;
-  for (int polls = 0; result == ncclInProgress; ++polls) {
+  for (int polls = 0; result == ncclSuccess || result == ncclInProgress; ++polls) {
     const auto state = poll();
     if (!state) {
       throw Error(Errc::collective, host_->failure().value_or(fmt::format(
                                         "{}: aborted before {}", host_->describe(), what)));
+    }
+    if (*state == ncclSuccess) {
+      return;
     }
     result = *state;
     if (result == ncclInProgress) {
@@ -202,12 +204,10 @@ void Communicator::settle(ncclResult_t result, const std::string& what,
       }
     }
   }
-  if (result != ncclSuccess) {
-    const std::string reason = text(result);
-    throw Error(Errc::collective,
-                host_->failure().value_or(fmt::format("NCCL failed in {} over ranks {}: {}", what,
-                                                      fmt::join(spec_.ranks, ","), reason)));
-  }
+  const std::string reason = text(result);
+  throw Error(Errc::collective,
+              host_->failure().value_or(fmt::format("NCCL failed in {} over ranks {}: {}", what,
+                                                    fmt::join(spec_.ranks, ","), reason)));
 }
 
 void Communicator::check_peers(const std::string& what, Clock::time_point deadline) {
@@ -246,11 +246,15 @@ std::string Communicator::text(ncclResult_t result) const {
 }
 
 std::optional<std::string> Communicator::async_error() {
-  const auto state = poll();
-  if (!state || *state == ncclSuccess || *state == ncclInProgress) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock) {
+    return std::nullopt;  // a call is being made, perhaps one that hangs; it reports its own errors
+  }
+  const auto found = state();
+  if (!found || *found == ncclSuccess || *found == ncclInProgress) {
     return std::nullopt;
   }
-  return text(*state);
+  return text(*found);
 }
 
 // ncclCommAbort runs without the mutex. It frees GPU memory, which waits for all kernels on the

@@ -15,12 +15,13 @@
 namespace acc::cuda {
 
 /// Owns an NCCL communicator in non-blocking mode (ncclConfig_t::blocking = 0): NCCL works in the
-/// background and returns ncclInProgress, and this class polls it with a time limit while it
+/// background, and this class polls its state after every call, with a time limit, while it
 /// watches the peers. So no thread hangs in NCCL when a peer dies. The watch may call `abort` at
 /// any time, from its own thread.
 class Communicator {
  public:
   using Call = std::function<ncclResult_t(ncclComm_t)>;
+  using Maker = std::function<ncclResult_t(ncclComm_t, void** result)>;
 
   /// Connects the ranks of `spec`; rank 0 passes the unique id through the store. Collective.
   /// `host`: a group of the same ranks on host memory. Throws Error(timeout | collective | device),
@@ -42,6 +43,8 @@ class Communicator {
   /// Makes one NCCL call and returns when NCCL has accepted it, which is before it has run on the
   /// GPU. `what` describes the call in errors. After an error only `abort` may be called.
   void call(const std::string& what, const Call& function);
+  /// The same for a call that makes a handle. Returns the handle, which may be null.
+  [[nodiscard]] void* make(const std::string& what, const Maker& function);
   /// An error that NCCL found in the background. Any thread.
   [[nodiscard]] std::optional<std::string> async_error();
   /// Ends the communicator's kernels on the GPU, with undefined results. May block until other
@@ -55,12 +58,12 @@ class Communicator {
   /// Publishes in the store that this rank has come, for `absent_ranks` of the others.
   void announce() const;
   [[nodiscard]] ncclUniqueId exchange_id();
-  /// Waits until NCCL has written `child`.
-  void await_split(Communicator& parent, ncclComm_t* child);
   /// Waits until the communicator is connected; aborts it on failure.
   void connect(ncclResult_t result);
   /// State of the last call. Empty if the communicator is aborted.
   [[nodiscard]] std::optional<ncclResult_t> poll();
+  /// The same for a caller that holds the mutex.
+  [[nodiscard]] std::optional<ncclResult_t> state();
   /// Polls until NCCL is no longer in progress; throws on failure, timeout, or a failure of the
   /// host group.
   void settle(ncclResult_t result, const std::string& what, std::chrono::milliseconds limit);

@@ -66,13 +66,13 @@ RegisteredBuffer::~RegisteredBuffer() {
 void RegisteredBuffer::register_memory() {
   const NcclApi& api = communicator_->api();
   if (api.comm_window_register != nullptr) {
-    communicator_->call("registering memory", [&](ncclComm_t comm) {
-      return api.comm_window_register(comm, data_, rounded(nbytes_), &window_, kSymmetricWindow);
+    window_ = communicator_->make("registering memory", [&](ncclComm_t comm, void** window) {
+      return api.comm_window_register(comm, data_, rounded(nbytes_), window, kSymmetricWindow);
     });
   }
   if (window_ == nullptr) {
-    communicator_->call("registering memory", [&](ncclComm_t comm) {
-      return api.comm_register(comm, data_, rounded(nbytes_), &handle_);
+    handle_ = communicator_->make("registering memory", [&](ncclComm_t comm, void** handle) {
+      return api.comm_register(comm, data_, rounded(nbytes_), handle);
     });
   }
 }
