@@ -78,6 +78,9 @@ std::int64_t column_sums_scratch(std::int64_t channels);
 template <class T>
 void column_sums(cudaStream_t stream, const T* x, T* sums, float beta, float* scratch,
                  std::int64_t rows, std::int64_t channels);
+/// In place: adds bias (C) to each row of x (N, C). C: a multiple of 8, may exceed kMaxChannels.
+template <class T>
+void add_bias(cudaStream_t stream, const T* bias, T* x, std::int64_t rows, std::int64_t channels);
 /// Converts `count` elements to fp32.
 template <class T>
 void widen(cudaStream_t stream, const T* from, float* to, std::int64_t count);

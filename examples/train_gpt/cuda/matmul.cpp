@@ -4,12 +4,13 @@
 #include "cuda/kernels.hpp"
 #include "cuda/timer.hpp"
 
-#include <acc/base/error.hpp>
 #include <cuda_bf16.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <limits>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -21,6 +22,10 @@ namespace {
 constexpr std::size_t kWorkspace = std::size_t{64} << 20;
 constexpr int kMostCandidates = 8;
 constexpr int kTimedRuns = 3;
+/// Algorithms that split the inner dimension must add their parts in the compute type (fp32). Other
+/// schemes add them in the output type, which may be bf16. Those that do not split are always
+/// allowed.
+constexpr std::uint32_t kReductionSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 template <class T>
 constexpr cudaDataType_t kDataType = std::is_same_v<T, __nv_bfloat16> ? CUDA_R_16BF : CUDA_R_32F;
@@ -71,8 +76,10 @@ template <class T>
 struct Matmul<T>::Plan {
   Owned<cublasLtMatmulDesc_t> operation;
   Owned<cublasLtMatrixLayout_t> a, b, c, d;
-  bool supported = false;
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;  ///< of the first step or launch that failed
   cublasLtMatmulAlgo_t algorithm{};
+
+  void keep(cublasStatus_t of_step) { status = status == CUBLAS_STATUS_SUCCESS ? of_step : status; }
 };
 
 template <class T>
@@ -115,8 +122,7 @@ void Matmul<T>::describe(Plan& plan, const Product& product) const {
   api_.check(api_.MatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F), "a description");
   plan.operation = {operation, api_.MatmulDescDestroy};
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
-    api_.check(api_.MatmulDescSetAttribute(operation, attribute, &value, sizeof value),
-               "an attribute");
+    plan.keep(api_.MatmulDescSetAttribute(operation, attribute, &value, sizeof value));
   };
   set(CUBLASLT_MATMUL_DESC_TRANSA, product.b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(CUBLASLT_MATMUL_DESC_TRANSB, product.a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -143,12 +149,11 @@ void Matmul<T>::describe(Plan& plan, const Product& product) const {
 }
 
 template <class T>
-void Matmul<T>::set_pointers(const Plan& plan, const Product& product) const {
+void Matmul<T>::set_pointers(Plan& plan, const Product& product) const {
   const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const void* pointer) {
     if (pointer != nullptr) {
-      api_.check(
-          api_.MatmulDescSetAttribute(plan.operation.get(), attribute, &pointer, sizeof pointer),
-          "an attribute");
+      plan.keep(
+          api_.MatmulDescSetAttribute(plan.operation.get(), attribute, &pointer, sizeof pointer));
     }
   };
   set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
@@ -167,32 +172,37 @@ void Matmul<T>::choose_algorithm(Plan& plan, const Product& product, const Key& 
                "a preference");
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspace);
+  set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, kReductionSchemes);
   constexpr cublasLtMatmulPreferenceAttributes_t kAlignments[] = {
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
   for (std::size_t i = 0; i < std::size(kAlignments); ++i) {
     set(kAlignments[i], static_cast<std::uint32_t>(key[key.size() - 4 + i]));
   }
-  cublasLtMatmulHeuristicResult_t candidates[kMostCandidates] = {};
+  std::array<cublasLtMatmulHeuristicResult_t, kMostCandidates> results{};
   int count = 0;
-  const cublasStatus_t status = api_.MatmulAlgoGetHeuristic(
-      handle_, plan.operation.get(), plan.a.get(), plan.b.get(), plan.c.get(), plan.d.get(), handle,
-      options_.tune ? kMostCandidates : 1, candidates, &count);
-  if (status == CUBLAS_STATUS_NOT_SUPPORTED || count == 0) {
+  plan.keep(api_.MatmulAlgoGetHeuristic(handle_, plan.operation.get(), plan.a.get(), plan.b.get(),
+                                        plan.c.get(), plan.d.get(), handle, kMostCandidates,
+                                        results.data(), &count));
+  // Only candidates of this state may be run.
+  const auto failed =
+      std::remove_if(results.begin(), results.begin() + count,
+                     [](const auto& result) { return result.state != CUBLAS_STATUS_SUCCESS; });
+  const std::span candidates(results.begin(), failed);
+  if (plan.status != CUBLAS_STATUS_SUCCESS || candidates.empty()) {
+    plan.keep(CUBLAS_STATUS_NOT_SUPPORTED);
     return;
   }
-  api_.check(status, "its choice of an algorithm");
-  plan.supported = true;
   plan.algorithm = candidates[0].algo;
-  if (count == 1 || (product.beta != 0.0f && product.addend == product.out.data)) {
+  if (!options_.tune || (product.beta != 0.0f && product.addend == product.out.data)) {
     return;  // timing runs would add to the result again and again
   }
   float best = std::numeric_limits<float>::max();
-  for (int i = 0; i < count; ++i) {
-    const float time = seconds(plan, candidates[i].algo, product);
+  for (const auto& candidate : candidates) {
+    const float time = seconds(plan, candidate.algo, product);
     if (time < best) {
       best = time;
-      plan.algorithm = candidates[i].algo;
+      plan.algorithm = candidate.algo;
     }
   }
 }
@@ -213,7 +223,7 @@ float Matmul<T>::seconds(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm
 }
 
 template <class T>
-const typename Matmul<T>::Plan& Matmul<T>::plan_of(const Product& product) {
+typename Matmul<T>::Plan& Matmul<T>::plan_of(const Product& product) {
   const Key key = key_of(product);
   std::unique_ptr<Plan>& plan = plans_[key];
   if (plan == nullptr) {
@@ -235,48 +245,54 @@ cublasStatus_t Matmul<T>::issue(const Plan& plan, const cublasLtMatmulAlgo_t& al
 }
 
 template <class T>
-bool Matmul<T>::run(const Product& product) {
-  const Plan& plan = plan_of(product);
-  if (!plan.supported) {
-    return false;
-  }
+cublasStatus_t Matmul<T>::run(const Product& product) {
+  Plan& plan = plan_of(product);
   set_pointers(plan, product);
-  api_.check(issue(plan, plan.algorithm, product), "a product");
-  return true;
+  if (plan.status == CUBLAS_STATUS_SUCCESS) {
+    plan.keep(issue(plan, plan.algorithm, product));
+  }
+  return plan.status;
 }
 
 template <class T>
-void Matmul<T>::require(const Product& product) {
-  if (!run(product)) {
-    throw acc::Error(acc::Errc::device,
-                     "cuBLASLt does not support the product of " +
-                         std::to_string(product.out.rows) + " x " + std::to_string(product.a.cols) +
-                         " by " + std::to_string(product.a.cols) + " x " +
-                         std::to_string(product.out.cols) + " (epilogue " +
-                         std::to_string(static_cast<int>(product.epilogue)) + ")");
+void Matmul<T>::add_product(Matrix<T> out, ConstMatrix<T> a, ConstMatrix<T> b, float beta,
+                            const T* addend) {
+  const cublasStatus_t status = run({.out = out, .a = a, .b = b, .beta = beta, .addend = addend});
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    const std::string what = "the product of " + std::to_string(out.rows) + " x " +
+                             std::to_string(a.cols) + " by " + std::to_string(a.cols) + " x " +
+                             std::to_string(out.cols);
+    api_.check(status, what.c_str());
   }
 }
 
 template <class T>
 void Matmul<T>::multiply(Matrix<T> out, ConstMatrix<T> a, ConstMatrix<T> b, float beta) {
-  require({.out = out, .a = a, .b = b, .beta = beta});
+  add_product(out, a, b, beta, out.data);
 }
 
 template <class T>
 void Matmul<T>::linear(Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias) {
-  require({.out = out, .a = x, .b = w, .epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = bias});
+  if (run({.out = out, .a = x, .b = w, .epilogue = CUBLASLT_EPILOGUE_BIAS, .bias = bias}) !=
+      CUBLAS_STATUS_SUCCESS) {
+    multiply(out, x, w);
+    add_bias(stream_, bias, out.data, out.rows, out.cols);
+  }
 }
 
 template <class T>
 void Matmul<T>::linear_add(Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias,
                            const T* residual) {
-  require({.out = out,
+  if (run({.out = out,
            .a = x,
            .b = w,
            .beta = 1.0f,
            .addend = residual,
            .epilogue = CUBLASLT_EPILOGUE_BIAS,
-           .bias = bias});
+           .bias = bias}) != CUBLAS_STATUS_SUCCESS) {
+    add_product(out, x, w, 1.0f, residual);
+    add_bias(stream_, bias, out.data, out.rows, out.cols);
+  }
 }
 
 /// True if `fused` is faster than the separate product and kernels. Measured once per Key.
@@ -292,7 +308,8 @@ bool Matmul<T>::is_faster(const Product& fused, const std::function<void()>& par
       parts();
     }
     const float in_parts = timer.stop(stream_);
-    found->second = plan.supported && seconds(plan, plan.algorithm, fused) < in_parts;
+    found->second =
+        plan.status == CUBLAS_STATUS_SUCCESS && seconds(plan, plan.algorithm, fused) < in_parts;
   }
   return found->second;
 }
@@ -301,7 +318,7 @@ template <class T>
 void Matmul<T>::run_fused_or(bool fuse, const Product& fused, const std::function<void()>& parts) {
   const bool repeatable = fused.beta == 0.0f;  // timing runs do not change the result
   const bool wanted = options_.tune && repeatable ? is_faster(fused, parts) : fuse;
-  if (!wanted || !run(fused)) {
+  if (!wanted || run(fused) != CUBLAS_STATUS_SUCCESS) {
     parts();
   }
 }

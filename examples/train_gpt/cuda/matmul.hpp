@@ -40,8 +40,9 @@ struct MatmulOptions {
 };
 
 /// Matrix products by cuBLASLt, queued on one stream. T is __nv_bfloat16 (tensor cores, fp32 sums)
-/// or float (no TF32). If cuBLASLt does not support a fused epilogue, the product and separate
-/// kernels are used instead. Throws Error(device).
+/// or float (no TF32). If cuBLASLt gives an error for a product with a fused epilogue, whatever it
+/// is, the plain product and separate kernels are used instead, from then on. Throws Error(device)
+/// if a plain product fails.
 template <class T>
 class Matmul {
  public:
@@ -72,16 +73,18 @@ class Matmul {
   /// alignments.
   using Key = std::array<std::int64_t, 15>;
 
-  /// Queues a product. Returns false, and queues nothing, if cuBLASLt does not support it.
-  bool run(const Product& product);
+  /// Queues a product. If that fails, now or in an earlier call with the same Key, returns the
+  /// status and queues nothing.
+  cublasStatus_t run(const Product& product);
+  /// out = a @ b + beta * addend; addend: shape and stride of out
+  void add_product(Matrix<T> out, ConstMatrix<T> a, ConstMatrix<T> b, float beta, const T* addend);
   /// Runs `fused` or `parts`, as the options or, with `tune`, a measurement decide.
   void run_fused_or(bool fuse, const Product& fused, const std::function<void()>& parts);
   bool is_faster(const Product& fused, const std::function<void()>& parts);
-  void require(const Product& product);
   static Key key_of(const Product& product);
-  const Plan& plan_of(const Product& product);
+  Plan& plan_of(const Product& product);
   void describe(Plan& plan, const Product& product) const;
-  void set_pointers(const Plan& plan, const Product& product) const;
+  void set_pointers(Plan& plan, const Product& product) const;
   void choose_algorithm(Plan& plan, const Product& product, const Key& key) const;
   cublasStatus_t issue(const Plan& plan, const cublasLtMatmulAlgo_t& algorithm,
                        const Product& product) const;

@@ -28,6 +28,12 @@ struct Description {
   std::int64_t auxiliary_stride = 0;
 };
 
+struct Preference {
+  std::uint32_t reduction_schemes = CUBLASLT_REDUCTION_SCHEME_MASK;
+  std::uint64_t workspace = 0;
+  std::uint32_t alignment = 0;  ///< the last one that was set, of any operand
+};
+
 struct Layout {
   cudaDataType_t type;
   std::int64_t rows;
@@ -61,6 +67,7 @@ struct Product {
   Operand a, b, c, d;
   float alpha;
   float beta;
+  bool rounds_parts;  ///< the inner dimension is split, and its parts are added in the output type
 
   [[nodiscard]] std::int64_t inner() const {
     return description.a_operation == CUBLAS_OP_N ? a.layout.cols : a.layout.rows;
@@ -74,6 +81,7 @@ constexpr int kBias = CUBLASLT_EPILOGUE_BIAS;
 constexpr int kGelu = CUBLASLT_EPILOGUE_GELU;
 constexpr int kAuxiliary = 128;
 constexpr int kGeluGradient = 64;
+constexpr std::uint64_t kUsable = 0x5eed;  // first word of an algorithm that may be run
 
 // The tanh approximation.
 double gelu(double u) {
@@ -85,6 +93,10 @@ double gelu_slope(double u) {
   const double tangent = std::tanh(inner);
   const double d_inner = std::sqrt(2.0 / M_PI) * (1.0 + 3.0 * 0.044715 * u * u);
   return 0.5 * (1.0 + tangent) + 0.5 * u * (1.0 - tangent * tangent) * d_inner;
+}
+
+float rounded(float value) {
+  return __bfloat162float(__float2bfloat16_rn(value));
 }
 
 /// op(matrix) with rows of the result's dimension next to each other: [outer][inner].
@@ -141,6 +153,9 @@ void compute(const Product& product) {
       const float* left = a.data() + row * inner;
       float sum = 0.0f;
       for (std::int64_t k = 0; k < inner; ++k) {
+        if (product.rounds_parts && k == inner / 2) {
+          sum = rounded(sum);
+        }
         sum += left[k] * right[k];
       }
       float value = product.alpha * sum;
@@ -181,8 +196,17 @@ bool allowed(const Description& d, const Layout& a, const Layout& b, const Layou
   return types && shapes && auxiliary && bias;
 }
 
-/// True if ACC_STANDIN_CUBLASLT_LACKS (numbers of epilogues, separated by commas) has this one.
-bool lacks(cublasLtEpilogue_t epilogue) {
+/// Places at which an epilogue may turn out to be missing.
+enum class At { heuristic, state, launch };
+
+/// True if ACC_STANDIN_CUBLASLT_LACKS (numbers of epilogues, separated by commas) has this one and
+/// ACC_STANDIN_CUBLASLT_LACKS_AT (state or launch, else the heuristic) names this place.
+bool lacks(cublasLtEpilogue_t epilogue, At at) {
+  const char* where = std::getenv("ACC_STANDIN_CUBLASLT_LACKS_AT");
+  const std::string place = where == nullptr ? "" : where;
+  if (at != (place == "state" ? At::state : place == "launch" ? At::launch : At::heuristic)) {
+    return false;
+  }
   const char* variable = std::getenv("ACC_STANDIN_CUBLASLT_LACKS");
   std::istringstream list(variable == nullptr ? "" : variable);
   for (std::string number; std::getline(list, number, ',');) {
@@ -208,6 +232,9 @@ Description& description_of(cublasLtMatmulDesc_t handle) {
 }
 Layout& layout_of(cublasLtMatrixLayout_t handle) {
   return *reinterpret_cast<Layout*>(handle);
+}
+Preference& preference_of(cublasLtMatmulPreference_t handle) {
+  return *reinterpret_cast<Preference*>(handle);
 }
 
 }  // namespace
@@ -266,28 +293,33 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t handle) {
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* handle) {
-  *handle = reinterpret_cast<cublasLtMatmulPreference_t>(new int(0));
+  *handle = reinterpret_cast<cublasLtMatmulPreference_t>(new Preference);
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t handle) {
-  delete reinterpret_cast<int*>(handle);
+  delete &preference_of(handle);
   return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t /*handle*/,
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t handle,
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    const void* /*value*/, std::size_t nbytes) {
-  const bool is_size = attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-  return nbytes == (is_size ? sizeof(std::uint64_t) : sizeof(std::uint32_t))
-             ? CUBLAS_STATUS_SUCCESS
-             : CUBLAS_STATUS_INVALID_VALUE;
+                                                    const void* value, std::size_t nbytes) {
+  Preference& preference = preference_of(handle);
+  switch (attribute) {
+    case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
+      return set(preference.reduction_schemes, value, nbytes);
+    case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(preference.workspace, value, nbytes);
+    default: return set(preference.alignment, value, nbytes);
+  }
 }
 
-// Returns two candidates if at least two are requested, so that the choice between them is tested.
+// The first candidate is one that may not be run. Two others follow, so that the choice between
+// them is tested. They add parts of the inner dimension in the output type if the preference allows
+// that.
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
                                               cublasLtMatmulDesc_t operation,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t /*preference*/, int most,
+                                              cublasLtMatmulPreference_t preference, int most,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* count) {
   *count = 0;
@@ -295,11 +327,17 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
   if (!allowed(description, layout_of(a), layout_of(b), layout_of(c), layout_of(d))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (lacks(description.epilogue)) {
+  if (lacks(description.epilogue, At::heuristic)) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
-  for (; *count < most && *count < 2; ++*count) {
-    results[*count].state = CUBLAS_STATUS_SUCCESS;
+  const std::uint32_t rounding =
+      preference_of(preference).reduction_schemes &
+      (CUBLASLT_REDUCTION_SCHEME_INPLACE | CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE);
+  for (; *count < most && *count < 3; ++*count) {
+    const bool usable = *count > 0 && !lacks(description.epilogue, At::state);
+    results[*count].state = usable ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+    results[*count].algo.data[0] = usable ? kUsable : 0;
+    results[*count].algo.data[1] = rounding;
   }
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -309,20 +347,26 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
                               const void* b, cublasLtMatrixLayout_t b_layout, const void* beta,
                               const void* c, cublasLtMatrixLayout_t c_layout, void* d,
                               cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t* /*algorithm*/, void* /*workspace*/,
+                              const cublasLtMatmulAlgo_t* algorithm, void* /*workspace*/,
                               std::size_t /*workspace_nbytes*/, cudaStream_t stream) {
   const Description& description = description_of(operation);
   if (!allowed(description, layout_of(a_layout), layout_of(b_layout), layout_of(c_layout),
-               layout_of(d_layout))) {
+               layout_of(d_layout)) ||
+      algorithm->data[0] != kUsable) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  if (lacks(description.epilogue, At::launch)) {
+    return CUBLAS_STATUS_INTERNAL_ERROR;
+  }
+  const bool rounds_parts = algorithm->data[1] != 0 && layout_of(d_layout).type == CUDA_R_16BF;
   auto product = std::make_unique<Product>(Product{description,
                                                    {layout_of(a_layout), const_cast<void*>(a)},
                                                    {layout_of(b_layout), const_cast<void*>(b)},
                                                    {layout_of(c_layout), const_cast<void*>(c)},
                                                    {layout_of(d_layout), d},
                                                    *static_cast<const float*>(alpha),
-                                                   *static_cast<const float*>(beta)});
+                                                   *static_cast<const float*>(beta),
+                                                   rounds_parts});
   if (cudaLaunchHostFunc(stream, run, product.get()) != cudaSuccess) {
     return CUBLAS_STATUS_EXECUTION_FAILED;
   }

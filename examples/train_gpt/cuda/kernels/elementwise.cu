@@ -57,6 +57,22 @@ void apply(cudaStream_t stream, const char* name, const From* from, To* to, std:
          apply_kernel<ReadsOld, Function, From, To>, from, to, count);
 }
 
+template <class T>
+__global__ void bias_kernel(const T* bias, T* x, std::int64_t count, std::int64_t channels) {
+  const std::int64_t at =
+      (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kVector;
+  if (at >= count) {
+    return;
+  }
+  Vector8 values = load8(x + at);
+  const Vector8 addend = load8(bias + at % channels);
+#pragma unroll
+  for (int i = 0; i < kVector; ++i) {
+    values[i] += addend[i];
+  }
+  store8(x + at, values);
+}
+
 constexpr int kParts = 256;  // number of parts of the rows; one block sums each part
 constexpr int kWarps = 8;
 
@@ -114,6 +130,13 @@ void widen(cudaStream_t stream, const T* from, float* to, std::int64_t count) {
   apply<false, Copy>(stream, "conversion to fp32", from, to, count);
 }
 
+template <class T>
+void add_bias(cudaStream_t stream, const T* bias, T* x, std::int64_t rows, std::int64_t channels) {
+  launch(stream, "bias",
+         {.grid = dim3(blocks_for(rows * channels, kThreads * kVector)), .block = dim3(kThreads)},
+         bias_kernel<T>, bias, x, rows * channels, channels);
+}
+
 std::int64_t column_sums_scratch(std::int64_t channels) {
   return kParts * channels;
 }
@@ -132,6 +155,7 @@ void column_sums(cudaStream_t stream, const T* x, T* sums, float beta, float* sc
 #define INSTANTIATE(T)                                                                  \
   template void gelu_forward<T>(cudaStream_t, const T*, T*, std::int64_t);              \
   template void gelu_backward<T>(cudaStream_t, const T*, T*, std::int64_t);             \
+  template void add_bias<T>(cudaStream_t, const T*, T*, std::int64_t, std::int64_t);    \
   template void widen<T>(cudaStream_t, const T*, float*, std::int64_t);                 \
   template void column_sums<T>(cudaStream_t, const T*, T*, float, float*, std::int64_t, \
                                std::int64_t);
