@@ -160,7 +160,8 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t nbytes, cuda
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t nbytes, cudaMemcpyKind kind) {
   return api_call("cudaMemcpy", [&] {
     const cudaError_t error = copy(to, from, nbytes, kind, nullptr);
-    if (error == cudaSuccess) {
+    // From pageable memory to a device, it returns when the source has been read.
+    if (error == cudaSuccess && !(is_pageable(from) && table().device_of(to) >= 0)) {
       wait(now(default_stream(current_device())));
     }
     return error == cudaSuccess ? device_fault(current_device()) : error;

@@ -49,6 +49,16 @@ TEST_CASE("a copy's kind must fit its pointers") {
   CHECK(cudaMemset(host.data(), 0, 4) == cudaErrorInvalidValue);
 }
 
+TEST_CASE("a copy from pageable memory may reach the device after cudaMemcpy has returned") {
+  const DeviceArray<int> device(std::vector<int>(4, 1));
+  std::vector<int> host(4, 2);
+  check(cudaMemcpy(device.data(), host.data(), 4 * sizeof(int), cudaMemcpyHostToDevice));
+  CHECK(*device.data() == 1);
+  host.assign(4, 3);  // has been read
+  check(cudaDeviceSynchronize());
+  CHECK(*device.data() == 2);
+}
+
 TEST_CASE("kinds of pointers are distinguished") {
   const DeviceArray<int> device(4);
   int on_stack = 0;

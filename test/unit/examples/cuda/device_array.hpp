@@ -44,6 +44,14 @@ std::vector<float> rounded(std::vector<float> values) {
   return values;
 }
 
+/// Copies pageable host memory to the GPU. cudaMemcpy may return before the copy on the GPU has
+/// ended, and non-blocking streams do not wait for it ("API synchronization behavior" in CUDA's
+/// runtime API reference).
+inline void copy_to_device(void* to, const void* from, std::size_t nbytes) {
+  check(cudaMemcpy(to, from, nbytes, cudaMemcpyHostToDevice), "a copy");
+  check(cudaDeviceSynchronize(), "a copy");
+}
+
 /// An array of T on the GPU. Written from and read into fp32.
 template <class T>
 class DeviceArray {
@@ -53,7 +61,7 @@ class DeviceArray {
     for (std::size_t i = 0; i < count_; ++i) {
       assign(typed[i], values[i]);
     }
-    check(cudaMemcpy(data(), typed.data(), count_ * sizeof(T), cudaMemcpyHostToDevice), "a copy");
+    copy_to_device(data(), typed.data(), count_ * sizeof(T));
   }
   /// Allocates an array filled with NaN, so that a kernel that leaves elements out is noticed.
   explicit DeviceArray(std::size_t count)
@@ -82,9 +90,7 @@ class DeviceArray {
 
 inline DeviceBuffer<std::int32_t> device_integers(const std::vector<std::int32_t>& values) {
   DeviceBuffer<std::int32_t> buffer(static_cast<std::int64_t>(values.size()), "a test");
-  check(cudaMemcpy(buffer.data(), values.data(), values.size() * sizeof(std::int32_t),
-                   cudaMemcpyHostToDevice),
-        "a copy");
+  copy_to_device(buffer.data(), values.data(), values.size() * sizeof(std::int32_t));
   return buffer;
 }
 
