@@ -65,6 +65,9 @@ class Places:
             return str(matches[0]) if matches else None
         if name == "nccl" and os.environ.get("ACC_NCCL_LIBRARY"):
             return os.environ["ACC_NCCL_LIBRARY"]
+        packed = self.bin.parent / "lib" / LIBRARIES[name][0]
+        if packed.exists():  # gpu_bundle --nccl
+            return str(packed)
         for file in LIBRARIES[name]:
             for folder in self.library_folders():
                 if os.path.exists(os.path.join(folder, file)):

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -21,9 +22,9 @@ sys.dont_write_bytecode = True
 from check import device, formulas, numbers, places, report, runner, speed, trace  # noqa: E402
 
 
-def load_program():
-    loader = importlib.machinery.SourceFileLoader("gpu_check", str(ROOT / "scripts/gpu_check"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
+def load_program(name="gpu_check"):
+    loader = importlib.machinery.SourceFileLoader(name, str(ROOT / "scripts" / name))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader))
     loader.exec_module(module)
     return module
 
@@ -214,6 +215,54 @@ class Steps(unittest.TestCase):
         self.assertEqual(runner.last_json('{"a": 1}\nnoise\n{"a": 2}\n{broken\n'), {"a": 2})
         with self.assertRaises(runner.StepFailed):
             runner.last_json("nothing")
+
+
+class ThinLibraries(unittest.TestCase):
+    """GPU code of some architectures alone, and the NCCL that a bundle has."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.thin = load_program("thin_cuda_library")
+
+    def library(self, *codes):
+        """Some bytes around a container with one entry for each (kind, architecture, code)."""
+        entries = b"".join(
+            struct.pack("<HHIQ12xI32x", kind, 0x101, 64, len(code), architecture) + code
+            for kind, architecture, code in codes)
+        by_chance = struct.pack("<I", 0xBA55ED50) + b"not a container"
+        data = (b"host code" + by_chance + struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) +
+                entries + b"more host code")
+        path = self.folder / "whole.so"
+        path.write_bytes(data)
+        return str(path), data
+
+    def test_other_architectures_and_ptx_become_zeros(self):
+        path, whole = self.library((2, 80, b"old " * 16), (2, 90, b"keep" * 16),
+                                   (1, 90, b"ptx!" * 16), (2, 100, b"new " * 16))
+        target = str(self.folder / "below" / "thin.so")
+        self.assertEqual(self.thin.thin(path, target, {90}), (256, 64))
+        thin = pathlib.Path(target).read_bytes()
+        for code in (b"old ", b"ptx!", b"new "):
+            whole = whole.replace(code * 16, bytes(64))
+        self.assertEqual(thin, whole)
+
+    def test_an_architecture_that_is_not_there_is_an_error(self):
+        path, _ = self.library((2, 80, b"old " * 16))
+        with self.assertRaisesRegex(ValueError, r"no code for \[90\], only for \[80\]"):
+            self.thin.thin(path, str(self.folder / "thin.so"), {90})
+
+    def test_a_packed_library_is_found_before_those_of_the_machine(self):
+        programs, libraries = self.folder / "bin", self.folder / "lib"
+        for each in (programs, libraries):
+            each.mkdir()
+        (programs / "acclaunch").touch()
+        (libraries / "libnccl.so.2").touch()
+        with mock.patch.dict(os.environ):
+            os.environ.pop("ACC_NCCL_LIBRARY", None)
+            self.assertEqual(places.Places(programs).library("nccl"),
+                             str(libraries / "libnccl.so.2"))
 
 
 class Numbers(unittest.TestCase):
