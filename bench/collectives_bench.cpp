@@ -88,10 +88,11 @@ void run(ProcessGroup& group, std::size_t nbytes, double budget) {
     group.reduce_scatter(full.data(), part.data(), shard, DType::float32, {})->wait_released();
   });
   const float mean = 1.0F / static_cast<float>(ranks);  // keeps the values finite over repetitions
-  report("all_reduce", "group",
-         [&] { group.all_reduce(contribution->as<float>(), numel, mean)->wait_released(); });
+  report("all_reduce", "group", [&] {
+    group.all_reduce(contribution->as<float>(), numel, acc::DType::float32, mean)->wait_released();
+  });
   report("all_reduce", "private",
-         [&] { group.all_reduce(full.data(), numel, mean)->wait_released(); });
+         [&] { group.all_reduce(full.data(), numel, acc::DType::float32, mean)->wait_released(); });
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ class Bench {
     measure("reduce_scatter", numel, [&] {
       return group_.reduce_scatter(full->data(), part->as<float>(), shard, DType::float32, {});
     });
-    measure("all_reduce", numel, [&] { return group_.all_reduce(full->as<float>(), numel, 1.0F); });
+    measure("all_reduce", numel,
+            [&] { return group_.all_reduce(full->as<float>(), numel, acc::DType::float32, 1.0F); });
   }
 
  private:

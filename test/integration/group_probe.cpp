@@ -43,7 +43,7 @@ void be_at_fault(const std::string& how, acc::collectives::ProcessGroup& group,
   } else if (how == "other") {
     group.broadcast(data.data(), data.size() * sizeof(float), 0)->wait();
   } else if (how == "size") {
-    group.all_reduce(data.data(), data.size() / 2, 1.0F)->wait();
+    group.all_reduce(data.data(), data.size() / 2, acc::DType::float32, 1.0F)->wait();
   } else if (how == "late") {
     ::sleep(1000);
   }
@@ -69,7 +69,7 @@ int main(int argc, char** argv) {
       if (step == 2 && settings.identity.rank == std::atoi(argv[1])) {
         be_at_fault(argc > 2 ? argv[2] : "killed", group, data);
       }
-      group.all_reduce(data.data(), data.size(), 1.0F)->wait();
+      group.all_reduce(data.data(), data.size(), acc::DType::float32, 1.0F)->wait();
     }
     group.barrier()->wait();
   } catch (const acc::Error& error) {

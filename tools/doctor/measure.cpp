@@ -40,7 +40,7 @@ double slower(ProcessGroup& group, double seconds) {
 double latency_us(ProcessGroup& group) {
   const auto call = [&] {
     float one = 1.0F;  // the smallest collective
-    group.all_reduce(&one, 1, 1.0F)->wait();
+    group.all_reduce(&one, 1, acc::DType::float32, 1.0F)->wait();
   };
   call();
   const double estimate = slower(group, seconds_of(call));

@@ -61,6 +61,7 @@ class RecordedWork final : public Work {
   void wait_released() override {
     wait_for([this] { inner_->wait_released(); });
   }
+  std::shared_ptr<device::Event> done() const override { return inner_->done(); }
 
  private:
   template <typename Wait>
@@ -104,9 +105,9 @@ class RecordedGroup final : public ProcessGroup {
                  shard_numel * nbytes_of(dtype) * static_cast<std::size_t>(size()),
                  [&] { return inner_->reduce_scatter(in, out, shard_numel, dtype, options); });
   }
-  WorkPtr all_reduce(float* data, std::size_t numel, float scale) override {
+  WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override {
     return issue("all_reduce", numel * sizeof(float),
-                 [&] { return inner_->all_reduce(data, numel, scale); });
+                 [&] { return inner_->all_reduce(data, numel, dtype, scale); });
   }
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override {
     return issue("all_reduce", data.size_bytes(), [&] { return inner_->all_reduce(data, op); });

@@ -26,6 +26,7 @@ class TracedWork final : public Work {
     inner_->wait_released();
     tell();
   }
+  device::EventPtr done() const override { return inner_->done(); }
 
  private:
   /// Adds the span at the first wait; later waits of the same work add nothing.
@@ -70,8 +71,9 @@ class TracedGroup final : public ProcessGroup {
     return traced(inner_->reduce_scatter(in, out, shard_numel, dtype, options), "reduce_scatter",
                   shard_numel * nbytes_of(dtype) * static_cast<std::size_t>(size()));
   }
-  WorkPtr all_reduce(float* data, std::size_t numel, float scale) override {
-    return traced(inner_->all_reduce(data, numel, scale), "all_reduce", numel * sizeof(float));
+  WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override {
+    return traced(inner_->all_reduce(data, numel, dtype, scale), "all_reduce",
+                  numel * nbytes_of(dtype));
   }
   // Scalars and barriers are not part of the timeline.
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override {

@@ -45,7 +45,7 @@ class FlatGradient {
   /// all ranks must issue the same reductions.
   virtual void flush() = 0;
   /// Sharded: starts the all_reduce of the shard over the replicas, after the reduction within the
-  /// shard group. `wait_reduction` then waits for it.
+  /// shard group, unless the last micro-step has. `wait_reduction` then waits for it.
   virtual void all_reduce_replicas() {}
   /// Offloaded optimizer: copies a whole gradient's owned part to host memory. Sharded gradients
   /// are copied by GradientOffload after each reduction.

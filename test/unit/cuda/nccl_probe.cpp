@@ -27,13 +27,13 @@ int main(int, char** argv) try {
   std::iota(ranks.begin(), ranks.end(), 0);
   const auto group = factory.make(ranks, "probe");
   const auto data = group->allocate_contribution(4000);
-  group->all_reduce(data->as<float>(), 1000, 1.0F)->wait();
+  group->all_reduce(data->as<float>(), 1000, acc::DType::float32, 1.0F)->wait();
   opened.device->synchronize();
   group->barrier()->wait_released();
   if (settings.identity.rank == std::atoi(argv[1])) {
     ::kill(::getpid(), SIGKILL);
   }
-  group->all_reduce(data->as<float>(), 1000, 1.0F)->wait();
+  group->all_reduce(data->as<float>(), 1000, acc::DType::float32, 1.0F)->wait();
   opened.device->synchronize();  // returns because the watch aborts the collective
   const auto reason = group->failure();
   if (!reason) {

@@ -257,12 +257,19 @@ TEST_CASE("all_reduce, scalars, broadcast and barrier") {
       const auto values = elements(rank.group->rank(), numel);
       for (const float scale : {1.0F, 1.0F / static_cast<float>(rank.size()), 3.0F}) {
         rank.write(data->data(), values.data(), numel * sizeof(float));
-        rank.group->all_reduce(data->as<float>(), numel, scale)->wait();
+        rank.group->all_reduce(data->as<float>(), numel, DType::float32, scale)->wait();
         const auto sums = rank.read(data->as<float>(), numel);
         for (std::size_t i = 0; i < numel; ++i) {
           expect(doctest::Approx(sums[i]) == scale * sum_of(rank.size(), i), "wrong sum");
         }
       }
+      const float fine = 1.0F + 1.0F / 1024.0F;  // NCCL rounds it to 1, as bfloat16
+      const float seen = topology.route == DeviceCollectives::nccl ? 1.0F : fine;
+      rank.fill(data->as<float>(), numel, fine);
+      rank.group->all_reduce(data->as<float>(), numel, DType::bfloat16, 0.5F)->wait();
+      expect(rank.read(data->as<float>(), numel) ==
+                 std::vector<float>(numel, 0.5F * static_cast<float>(rank.size()) * seen),
+             "wrong sum in 16 bits");
       std::vector<double> figures = {1.0, static_cast<double>(rank.group->rank())};
       rank.group->all_reduce(figures, ReduceOp::sum)->wait();
       expect(figures[0] == rank.group->size(), "wrong count");
@@ -287,7 +294,7 @@ TEST_CASE("parts of the world are separate groups, usable at the same time as th
     const auto data = rank.device().allocate(3 * sizeof(float), "test values");
     const auto sum_over = [&](ProcessGroup& group) {
       rank.fill(data->as<float>(), 3, static_cast<float>(1 << me));
-      group.all_reduce(data->as<float>(), 3, 1.0F)->wait();
+      group.all_reduce(data->as<float>(), 3, DType::float32, 1.0F)->wait();
       return static_cast<int>(rank.read(data->as<float>(), 3)[2]);
     };
     expect(shard->rank() == me % 2 && replicate->rank() == me / 2, "wrong place");
@@ -312,13 +319,13 @@ TEST_CASE("NCCL on one rank: a part of the group, and an abort") {
     part->reduce_scatter(all->data(), shard->as<float>(), 10, DType::float32, {.scale = 2.0F})
         ->wait();
     for (ProcessGroup* group : {part.get(), rank.group.get()}) {
-      group->all_reduce(shard->as<float>(), 10, 1.0F)->wait();
+      group->all_reduce(shard->as<float>(), 10, DType::float32, 1.0F)->wait();
     }
     expect(rank.read(shard->as<float>(), 10) == std::vector<float>(10, 10.0F), "wrong sums");
     rank.group->abort("the test is over");
     bool refused = false;
     try {
-      rank.group->all_reduce(shard->as<float>(), 10, 1.0F);
+      rank.group->all_reduce(shard->as<float>(), 10, DType::float32, 1.0F);
     } catch (const Error& error) {
       refused = error.code() == Errc::collective;
     }
@@ -384,10 +391,10 @@ TEST_CASE("a collective that a rank never enters ends on every rank within the t
       topology,
       [](Rank& rank) {
         const auto data = rank.device().allocate(64, "test values");
-        rank.group->all_reduce(data->as<float>(), 16, 1.0F)->wait();
+        rank.group->all_reduce(data->as<float>(), 16, DType::float32, 1.0F)->wait();
         rank.device().synchronize();
         if (rank.group->rank() == 0) {
-          rank.group->all_reduce(data->as<float>(), 16, 1.0F)->wait();
+          rank.group->all_reduce(data->as<float>(), 16, DType::float32, 1.0F)->wait();
           rank.device().synchronize();
         } else {
           while (!rank.group->failure()) {
@@ -424,7 +431,7 @@ TEST_CASE("an abort on one rank ends the waits of the others, with its reason") 
         rank.group->abort("rank 1 is out of memory");
       } else {
         try {
-          rank.group->all_reduce(data->as<float>(), 16, 1.0F)->wait();
+          rank.group->all_reduce(data->as<float>(), 16, DType::float32, 1.0F)->wait();
           rank.device().synchronize();
         } catch (const Error& error) {
           expect(error.code() == Errc::collective, "another error");
@@ -446,8 +453,8 @@ TEST_CASE("an abort ends groups that hang on one GPU together") {
     const auto pair = rank.factory.make({me / 2 * 2, me / 2 * 2 + 1}, "pair", rank.group.get());
     const auto data = rank.device().allocate(128, "test values");
     if (me % 2 == 0) {
-      pair->all_reduce(data->as<float>(), 16, 1.0F);
-      rank.group->all_reduce(data->as<float>() + 16, 16, 1.0F);
+      pair->all_reduce(data->as<float>(), 16, DType::float32, 1.0F);
+      rank.group->all_reduce(data->as<float>() + 16, 16, DType::float32, 1.0F);
     } else {
       rank.group->abort("rank 1 or 3 is out of memory");
     }
@@ -468,7 +475,7 @@ TEST_CASE("a background error of NCCL ends the group on every rank") {
     rank.group->barrier()->wait_released();  // all are connected
     try {
       for (int i = 0; i < 4; ++i) {
-        rank.group->all_reduce(data->as<float>(), 16, 1.0F)->wait();
+        rank.group->all_reduce(data->as<float>(), 16, DType::float32, 1.0F)->wait();
       }
       rank.device().synchronize();
     } catch (const Error& error) {

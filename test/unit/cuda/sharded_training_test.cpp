@@ -163,6 +163,8 @@ class Net {
   std::vector<Block> blocks_;
 };
 
+const int kFourGpus = ::setenv("ACC_STANDIN_DEVICES", "4", 0);
+
 /// NCCL allows one rank of a process per GPU.
 bool nccl_joins(int ranks) {
   int gpus = 0;
@@ -314,6 +316,41 @@ TEST_CASE("a GPU gives the CPU's weights in every strategy: NCCL") {
   }
   check_all(2, MixedPrecision::no, 1, 2e-6, DeviceCollectives::nccl);
   check_all(2, MixedPrecision::bf16, 3, 0.02, DeviceCollectives::nccl);
+}
+
+TEST_CASE("hybrid strategies by NCCL sum the replicas behind each reduction of the last backward") {
+  if (!nccl_joins(4)) {
+    MESSAGE("left out: there are too few GPUs");
+    return;
+  }
+  for (const Strategy strategy : {Strategy::hybrid_shard, Strategy::hybrid_shard_zero2}) {
+    Job job = job_of(4, {strategy, 2}, MixedPrecision::bf16, 2);
+    check_offloads(job, 0.02, DeviceCollectives::nccl);
+    job.sharding.mixed_precision = MixedPrecision::no;
+    check_offloads(job, 2e-6, DeviceCollectives::nccl);
+    for (const Device device : {Device::cuda, Device::cpu}) {
+      CAPTURE(to_string(strategy));
+      CAPTURE(to_string(device));
+      job.device = device;
+      job.device_collectives = DeviceCollectives::nccl;
+      acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+        auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+        auto model = runtime.model(7);
+        Net net(model);
+        auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05});
+        const Access access(runtime.device(), model.compute_dtype());
+        net.micro_step(access, 1);
+        CHECK(model.traffic().all_reduce_calls == 0);
+        net.micro_step(access, 2);
+        const auto units = model.traffic().reduce_calls / 2;
+        CHECK(units == 4);
+        CHECK(model.traffic().all_reduce_calls == (device == Device::cuda ? units : 0));
+        optimizer.step();
+        CHECK(model.traffic().all_reduce_calls == units);
+        runtime.barrier();
+      });
+    }
+  }
 }
 
 // Gradients and their sums are exact in both 16-bit dtypes, and stochastic rounding uses a hash.

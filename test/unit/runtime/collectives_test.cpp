@@ -207,7 +207,7 @@ TEST_CASE("all_reduce of arrays and doubles, and broadcast, agree on every rank"
           for (std::size_t i = 0; i < numel; ++i) {
             data[i] = element(group.rank(), i);
           }
-          group.all_reduce(data, numel, 2.0F)->wait_released();
+          group.all_reduce(data, numel, acc::DType::float32, 2.0F)->wait_released();
           for (std::size_t i = 0; i < numel; ++i) {
             expect(near(data[i], 2.0F * sum_of(group.size(), i)), "wrong sum");
           }
@@ -244,9 +244,9 @@ TEST_CASE("a peer that issues another collective is named, and no rank hangs") {
                       std::vector<float> data(64);
                       try {
                         if (group.rank() == 1) {
-                          group.all_reduce(data.data(), 32, 1.0F)->wait();
+                          group.all_reduce(data.data(), 32, acc::DType::float32, 1.0F)->wait();
                         } else {
-                          group.all_reduce(data.data(), 64, 1.0F)->wait();
+                          group.all_reduce(data.data(), 64, acc::DType::float32, 1.0F)->wait();
                         }
                       } catch (const acc::Error& error) {
                         const std::string text = error.what();

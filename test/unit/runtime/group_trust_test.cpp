@@ -403,7 +403,9 @@ TEST_CASE("with any input that a rank announces, its peers access only that inpu
     auto victim = error_later([&] {
       ShmGroup group(spec_of(0, 2, store), true);
       const auto buffer = group.allocate_contribution(kNumel * sizeof(float));
-      group.all_reduce(static_cast<float*>(static_cast<void*>(buffer->data())), kNumel, 1.0F)
+      group
+          .all_reduce(static_cast<float*>(static_cast<void*>(buffer->data())), kNumel,
+                      acc::DType::float32, 1.0F)
           ->wait();
     });
     FalseRank rank(store);

@@ -26,6 +26,9 @@ class Work {
   virtual void wait() = 0;
   /// Waits also until every peer has read this rank's input, which may then be overwritten.
   virtual void wait_released() = 0;
+  /// Point of a GPU's stream at which the result is there, with which work of other streams can be
+  /// ordered behind it (`ProcessGroup::after`). Null if only `wait` tells, as for host memory.
+  [[nodiscard]] virtual std::shared_ptr<device::Event> done() const { return nullptr; }
 };
 using WorkPtr = std::shared_ptr<Work>;
 
@@ -100,8 +103,9 @@ class ProcessGroup {
   /// float32 `in`.
   virtual WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                                  ReduceOptions options) = 0;
-  /// Sums over ranks in place and multiplies the sum by `scale`. data: [numel] float32.
-  virtual WorkPtr all_reduce(float* data, std::size_t numel, float scale) = 0;
+  /// Sums over ranks in place and multiplies the sum by `scale`. data: [numel] float32. The sum is
+  /// computed in float32 (NCCL: sent and summed in `dtype`, so that it is rounded to it).
+  virtual WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) = 0;
   /// Combines up to 8 doubles in place, in host memory; the result is the same on all ranks.
   virtual WorkPtr all_reduce(std::span<double> data, ReduceOp op) = 0;
   /// Copies rank `root`'s data to all ranks. data: [nbytes].

@@ -399,7 +399,7 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
   return work;
 }
 
-WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale) {
+WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, DType /*dtype*/, float scale) {
   const auto ranks = static_cast<std::size_t>(size());
   // Not divisible by the number of ranks: every rank receives all arrays and sums them itself.
   // Otherwise reduce_scatter, then all_gather, which sends only 2 / ranks as much.

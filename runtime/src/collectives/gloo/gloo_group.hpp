@@ -42,7 +42,7 @@ class GlooGroup final : public ProcessGroup {
   WorkPtr gather_to(const void* shard, std::vector<void*> places, std::size_t shard_nbytes);
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                          ReduceOptions options) override;
-  WorkPtr all_reduce(float* data, std::size_t numel, float scale) override;
+  WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override;
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;

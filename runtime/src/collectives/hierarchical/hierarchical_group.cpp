@@ -136,17 +136,17 @@ WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_
                }});
 }
 
-WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, float scale) {
+WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, DType dtype, float scale) {
   const std::size_t width = numel / locals();
   // Not divisible by the ranks of a host: every rank sends the whole array through its column.
   if (width * locals() != numel) {
-    return steps(local_.all_reduce(data, numel, 1.0F),
-                 {[=, this] { return column_.all_reduce(data, numel, scale); }});
+    return steps(local_.all_reduce(data, numel, dtype, 1.0F),
+                 {[=, this] { return column_.all_reduce(data, numel, dtype, scale); }});
   }
   auto mine = std::make_shared<std::vector<float>>(width);
   float* const slice = data + width * local_rank();
   return steps(local_.reduce_scatter(data, mine->data(), width, DType::float32, {}),
-               {[=, this] { return column_.all_reduce(mine->data(), width, scale); },
+               {[=, this] { return column_.all_reduce(mine->data(), width, dtype, scale); },
                 [=, this] {
                   std::memcpy(slice, mine->data(), width * sizeof(float));
                   return local_.all_gather(slice, data, width * sizeof(float));

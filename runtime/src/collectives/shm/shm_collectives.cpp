@@ -162,7 +162,7 @@ void ShmGroup::sum_slice_everywhere(std::uint32_t sequence, std::size_t numel, f
       {.sources = sources, .destinations = slices, .numel = end - begin, .scale = scale});
 }
 
-WorkPtr ShmGroup::all_reduce(float* data, std::size_t numel, float scale) {
+WorkPtr ShmGroup::all_reduce(float* data, std::size_t numel, DType /*dtype*/, float scale) {
   OpDescriptor descriptor{.kind = OpKind::all_reduce, .dtype = DType::float32, .count = numel};
   const auto place = find(data);
   describe_input(descriptor, place);

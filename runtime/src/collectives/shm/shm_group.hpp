@@ -49,7 +49,7 @@ class ShmGroup final : public ProcessGroup {
   WorkPtr reduce_slices(const void* in, std::size_t call_numel, DType dtype,
                         std::vector<std::size_t> firsts, std::vector<float*> outs,
                         std::size_t numel, ReduceOptions options);
-  WorkPtr all_reduce(float* data, std::size_t numel, float scale) override;
+  WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override;
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;

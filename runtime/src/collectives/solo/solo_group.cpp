@@ -40,7 +40,7 @@ WorkPtr SoloGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
   return done();
 }
 
-WorkPtr SoloGroup::all_reduce(float* data, std::size_t numel, float scale) {
+WorkPtr SoloGroup::all_reduce(float* data, std::size_t numel, DType /*dtype*/, float scale) {
   if (scale != 1.0F) {
     device_->add_scaled(data, DType::float32, data, numel, scale, false, device_->compute());
   }

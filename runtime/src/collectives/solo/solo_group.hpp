@@ -27,7 +27,7 @@ class SoloGroup final : public ProcessGroup {
   WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                          ReduceOptions options) override;
-  WorkPtr all_reduce(float* data, std::size_t numel, float scale) override;
+  WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override;
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;

@@ -275,7 +275,7 @@ WorkPtr StagedGroup::reduce_scatter(const void* in, float* out, std::size_t shar
                     }});
 }
 
-WorkPtr StagedGroup::all_reduce(float* data, std::size_t numel, float scale) {
+WorkPtr StagedGroup::all_reduce(float* data, std::size_t numel, DType dtype, float scale) {
   return issue({.total = numel,
                 .piece = chunk_nbytes_ / sizeof(float),
                 .down =
@@ -285,7 +285,8 @@ WorkPtr StagedGroup::all_reduce(float* data, std::size_t numel, float scale) {
                     },
                 .meet =
                     [=, this](Slot& slot, Range range) {
-                      return host_->all_reduce(slot.contribution->as<float>(), range.length, scale);
+                      return host_->all_reduce(slot.contribution->as<float>(), range.length, dtype,
+                                               scale);
                     },
                 .up =
                     [=, this](Slot& slot, Range range) {

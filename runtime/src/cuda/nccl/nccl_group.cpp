@@ -34,6 +34,7 @@ class NcclGroup::Issued final : public Work {
   /// A collective is complete on this rank only after its input has been read, so there is no more
   /// to wait for.
   void wait_released() override { wait(); }
+  device::EventPtr done() const override { return done_; }
 
  private:
   NcclGroup* group_;
@@ -170,16 +171,21 @@ WorkPtr NcclGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
       });
 }
 
-WorkPtr NcclGroup::all_reduce(float* data, std::size_t numel, float scale) {
+WorkPtr NcclGroup::all_reduce(float* data, std::size_t numel, DType dtype, float scale) {
+  const bool rounds = dtype != DType::float32;
+  void* const sums = rounds ? scratch(numel * nbytes_of(dtype)) : static_cast<void*>(data);
   return issue(
-      fmt::format("all_reduce of {} x float32", numel),
+      fmt::format("all_reduce of {} x {}", numel, to_string(dtype)),
       [&](ncclComm_t comm) {
-        return communicator_->api().all_reduce(data, data, numel, ncclFloat32, ncclSum, comm,
+        if (rounds) {
+          device_->cast(data, DType::float32, sums, dtype, numel, *stream_);
+        }
+        return communicator_->api().all_reduce(sums, sums, numel, nccl_dtype(dtype), ncclSum, comm,
                                                stream());
       },
       [&] {
-        if (scale != 1.0F) {
-          device_->add_scaled(data, DType::float32, data, numel, scale, false, *stream_);
+        if (rounds || scale != 1.0F) {
+          device_->add_scaled(sums, dtype, data, numel, scale, false, *stream_);
         }
       });
 }

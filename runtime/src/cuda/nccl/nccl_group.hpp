@@ -51,7 +51,8 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   /// Summed by NCCL in `dtype`, scaled in float32.
   collectives::WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel,
                                       DType dtype, collectives::ReduceOptions options) override;
-  collectives::WorkPtr all_reduce(float* data, std::size_t numel, float scale) override;
+  collectives::WorkPtr all_reduce(float* data, std::size_t numel, DType dtype,
+                                  float scale) override;
   collectives::WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   collectives::WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   collectives::WorkPtr barrier() override;

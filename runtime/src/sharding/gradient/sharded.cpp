@@ -9,7 +9,10 @@ namespace {
 
 /// Each micro-step acquires a pooled buffer, reduce_scatters it and adds the result to the shard.
 /// The pool gets the buffer back when all peers have read it. Hybrid strategies all_reduce the
-/// shard over the replicas once per step or, with an offloaded optimizer, in each micro-step.
+/// shard over the replicas once per step or, with an offloaded optimizer, in each micro-step. On a
+/// GPU this is issued in the last micro-step, behind the reduce_scatter, so that it runs next to
+/// the backward of further units. On the CPU a collective proceeds only in waits, so it comes with
+/// the step.
 class ShardedGradient final : public FlatGradient {
  public:
   ShardedGradient(const Context& context, Pools& pools, Counters& counters,
@@ -33,7 +36,7 @@ class ShardedGradient final : public FlatGradient {
   }
 
   void all_reduce_replicas() override {
-    if (shard_) {
+    if (shard_ && !replicas_summed_) {
       reduction_ = all_reduce_replicas(shard_->as<float>());
     }
   }
@@ -43,6 +46,7 @@ class ShardedGradient final : public FlatGradient {
   void forget() override {
     FlatGradient::forget();
     reduced_before_ = false;
+    replicas_summed_ = false;
   }
 
   std::int64_t held_nbytes() const override {
@@ -63,9 +67,12 @@ class ShardedGradient final : public FlatGradient {
     }
   }
 
-  void end_micro_step(bool /*last*/) override {
+  void end_micro_step(bool last) override {
     if (counters_.no_sync_depth == 0) {
       reduce();
+      if (last && shard_ && context_.groups.replicate) {
+        all_reduce_behind_reduction();
+      }
       return;
     }
     awaits_reduction_ = true;
@@ -158,17 +165,26 @@ class ShardedGradient final : public FlatGradient {
     pools_.gradient_offload->bring(reduced, host_->as<float>(), layout_.shard_numel, adds);
   }
 
+  void all_reduce_behind_reduction() {
+    if (const device::EventPtr reduced = reduction_->done()) {
+      context_.groups.replicate->after(reduced);
+      reduction_ = all_reduce_replicas(shard_->as<float>());
+      replicas_summed_ = true;
+    }
+  }
+
   collectives::WorkPtr all_reduce_replicas(float* shard) {
     counters_.traffic.all_reduced_elements += layout_.shard_numel;
     counters_.traffic.all_reduce_calls += 1;
     return context_.groups.replicate->all_reduce(
-        shard, static_cast<std::size_t>(layout_.shard_numel), 1.0F);
+        shard, static_cast<std::size_t>(layout_.shard_numel), context_.precision.reduced, 1.0F);
   }
 
   collectives::BufferPtr buffer_;  ///< pooled memory that peers read; null if not needed yet
   device::MemoryPtr unreduced_;    ///< sum of no_sync, if the program does not add; else null
   collectives::BufferPtr shard_;   ///< the reduced gradient; null if the optimizer is offloaded
   bool awaits_reduction_ = false;  ///< micro-steps of no_sync are not in the reduced gradient yet
+  bool replicas_summed_ = false;   ///< the all_reduce over replicas has been issued
   bool reduced_before_ = false;    ///< the reduced gradient contains micro-steps of this step
 };
 

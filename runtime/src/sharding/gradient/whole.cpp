@@ -82,7 +82,7 @@ class WholeGradient final : public FlatGradient {
       counters_.traffic.reduce_calls += 1;
     } else {
       reduction_ = world.all_reduce(full, static_cast<std::size_t>(layout_.padded_numel),
-                                    context_.gradient_scaling.after);
+                                    DType::float32, context_.gradient_scaling.after);
       counters_.traffic.all_reduced_elements += layout_.numel;
       counters_.traffic.all_reduce_calls += 1;
     }
