@@ -58,9 +58,12 @@ void check_sizes(const ModelConfig& config) {
 template <class T>
 class Gpt final : public LanguageModel {
  public:
-  Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest,
-      acc::Runtime* keeper, std::int64_t most_logits);
-  ~Gpt() override { cudaStreamSynchronize(stream_); }
+  Gpt(acc::Runtime& runtime, cudaStream_t stream, acc::Model& model, const ModelConfig& config,
+      BatchShape largest, std::int64_t most_logits);
+  ~Gpt() override {
+    cudaStreamSynchronize(stream_);
+    runtime_.account_memory(-accounted_, kPurpose);
+  }
 
   void train(const Batch& batch) override;
   double take_loss() override;
@@ -79,6 +82,9 @@ class Gpt final : public LanguageModel {
   void loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& batch);
   void backward_blocks(BatchShape shape);
 
+  static constexpr const char* kPurpose = "activations and working memory";
+
+  acc::Runtime& runtime_;
   ModelConfig config_;
   cudaStream_t stream_;
   GptParameters p_;
@@ -101,12 +107,14 @@ class Gpt final : public LanguageModel {
   DeviceBuffer<float> last_logits_;  // (padded vocab)
   PinnedMemory host_total_;
   std::vector<float> host_logits_;
+  std::int64_t accounted_;  // bytes that the runtime's reports have
 };
 
 template <class T>
-Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, BatchShape largest,
-            acc::Runtime* keeper, std::int64_t most_logits)
-    : config_(config),
+Gpt<T>::Gpt(acc::Runtime& runtime, cudaStream_t stream, acc::Model& model,
+            const ModelConfig& config, BatchShape largest, std::int64_t most_logits)
+    : runtime_(runtime),
+      config_(config),
       stream_(stream),
       p_(model, config),
       padded_vocab_(pad_vocab(config.vocab)),
@@ -123,8 +131,8 @@ Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, B
       last_logits_(padded_vocab_, "logits"),
       host_total_(sizeof(double), "the loss"),
       host_logits_(static_cast<std::size_t>(padded_vocab_)) {
-  if (keeper != nullptr) {
-    inputs_.emplace(*keeper);
+  if (runtime.activation_checkpointing()) {
+    inputs_.emplace(runtime);
   }
   const std::size_t sets = inputs_ ? 1 : p_.blocks.size();
   activations_.reserve(sets);  // blocks hold pointers to the elements, so they must not move
@@ -140,6 +148,8 @@ Gpt<T>::Gpt(cudaStream_t stream, acc::Model& model, const ModelConfig& config, B
     const auto count = static_cast<std::size_t>(padded_vocab_ * config.dim);
     check(cudaMemsetAsync(padded_head_.data(), 0, count * sizeof(T), stream), "clearing");
   }
+  accounted_ = device_bytes();
+  runtime_.account_memory(accounted_, kPurpose);
 }
 
 template <class T>
@@ -278,18 +288,19 @@ std::span<const float> Gpt<T>::next_token_logits(std::span<const std::int32_t> t
 
 }  // namespace
 
-std::unique_ptr<LanguageModel> make_gpt(const acc::ComputeDevice& device, acc::Model& model,
+std::unique_ptr<LanguageModel> make_gpt(acc::Runtime& runtime, acc::Model& model,
                                         const ModelConfig& config, BatchShape largest,
-                                        acc::Runtime* keeper, std::int64_t most_logits) {
+                                        std::int64_t most_logits) {
   check_sizes(config);
+  const acc::ComputeDevice device = runtime.device();
   check(cudaSetDevice(device.index), "choosing the GPU");
   const auto stream = static_cast<cudaStream_t>(device.stream);
   switch (model.compute_dtype()) {
     case acc::DType::bfloat16:
-      return std::make_unique<Gpt<__nv_bfloat16>>(stream, model, config, largest, keeper,
+      return std::make_unique<Gpt<__nv_bfloat16>>(runtime, stream, model, config, largest,
                                                   most_logits);
     case acc::DType::float32:
-      return std::make_unique<Gpt<float>>(stream, model, config, largest, keeper, most_logits);
+      return std::make_unique<Gpt<float>>(runtime, stream, model, config, largest, most_logits);
     default: break;
   }
   refuse("on a GPU, train_gpt computes in bf16 or fp32; mixed precision is " +

@@ -9,12 +9,12 @@ namespace train_gpt {
 
 std::unique_ptr<LanguageModel> make_language_model(acc::Runtime& runtime, acc::Model& model,
                                                    const ModelConfig& config, BatchShape largest) {
-  acc::Runtime* const keeper = runtime.activation_checkpointing() ? &runtime : nullptr;
   if (runtime.device().kind == acc::plugins::Device::cpu) {
-    return std::make_unique<Gpt>(model, config, largest, keeper);
+    return std::make_unique<Gpt>(model, config, largest,
+                                 runtime.activation_checkpointing() ? &runtime : nullptr);
   }
 #ifdef TRAIN_GPT_CUDA
-  return cuda::make_gpt(runtime.device(), model, config, largest, keeper);
+  return cuda::make_gpt(runtime, model, config, largest);
 #else
   throw acc::Error(acc::Errc::device,
                    "train_gpt was built without CUDA (ACC_CUDA); it cannot "

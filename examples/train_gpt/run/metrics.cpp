@@ -59,7 +59,6 @@ using RankRow = std::array<double, kRankColumns.size()>;
 RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
   const acc::MemoryReport memory = model.memory();
   const acc::TrafficReport traffic = model.traffic();
-  const bool on_gpu = memory.device_peak_bytes > 0;
   const auto real = [](std::int64_t value) { return static_cast<double>(value); };
   return {real(memory.parameter_bytes),
           real(memory.gradient_bytes),
@@ -77,7 +76,7 @@ RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
           recent_pss_bytes(),
           real(gpt.activation_bytes()),
           real(gpt.kept_bytes()),
-          on_gpu ? real(memory.device_peak_bytes + gpt.activation_bytes()) : 0.0};
+          real(memory.device_peak_bytes)};
 }
 
 /// Converts the gathered rows to one JSON object per rank.

@@ -461,6 +461,10 @@ class ACC_API Runtime {
   /// that is issued after the call may overwrite `data`. Throws Error(invalid_argument) for a null
   /// pointer or 0 bytes.
   [[nodiscard]] SavedActivation keep(const void* data, std::size_t nbytes);
+  /// Counts GPU memory that the program has allocated itself among the runtime's: in
+  /// `Model::memory` and in the list of an out-of-memory (OOM) error. nbytes: negative for memory
+  /// that was freed. what: purpose of the memory. Does nothing on the CPU.
+  void account_memory(std::int64_t nbytes, std::string_view what);
   /// True if the micro-step whose backward has just ended was the last before `Optimizer::step()`.
   [[nodiscard]] bool last_micro_step(const Model& model) const;
 

@@ -102,6 +102,13 @@ ComputeDevice Runtime::device() const {
           .stream = device.compute().native()};
 }
 
+void Runtime::account_memory(std::int64_t nbytes, std::string_view what) {
+  device::Device& device = *state_->compute.device;
+  if (device.kind() != plugins::Device::cpu) {
+    device.account(nbytes, what);
+  }
+}
+
 // The line begins with the strategy and its source, if a launcher or the program chose one, and
 // lists only properties that differ from the defaults at its end.
 std::string Runtime::describe() const {

@@ -27,7 +27,8 @@ struct MemoryReport {
   std::int64_t gathered_bytes = 0;   ///< peak of gathered weights beyond `parameter_bytes`; memory
                                      ///< shared by the ranks of a host counts 1/ranks on each
   std::int64_t gradient_buffer_bytes = 0;  ///< peak of whole gradients that await a reduction
-  std::int64_t device_bytes = 0;           ///< GPU memory that the runtime holds now; 0 on the CPU
+  std::int64_t device_bytes = 0;           ///< GPU memory that the runtime holds now, and what
+                                           ///< `Runtime::account_memory` has added; 0 on the CPU
   std::int64_t device_peak_bytes = 0;      ///< peak of device_bytes; 0 on the CPU
   std::int64_t pinned_bytes = 0;           ///< page-locked host memory; 0 on the CPU
   std::int64_t buffer_bytes = 0;           ///< buffers (Unit::buffer), whole on each rank

@@ -66,9 +66,8 @@ std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int 
   auto model = runtime.model();
   const int micro_steps = runtime.gradient_accumulation_steps();
   const GlobalBatch global(8, {.rank = 0, .world_size = 1, .micro_steps = micro_steps});
-  const auto gpt = cuda::make_gpt(
-      runtime.device(), model, kConfig, {.batch = global.largest_share(), .time = 64},
-      runtime.activation_checkpointing() ? &runtime : nullptr, most_logits);
+  const auto gpt = cuda::make_gpt(runtime, model, kConfig,
+                                  {.batch = global.largest_share(), .time = 64}, most_logits);
   model.load_weights(kParity + "init.safetensors");
   auto optimizer = model.optimizer(
       acc::AdamW{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1});
@@ -196,6 +195,19 @@ TEST_CASE("sizes that the kernels do not support are refused before any allocati
   CHECK_THROWS_WITH_AS(make(36, 4), doctest::Contains("dim must be a multiple of 8"), acc::Error);
   CHECK_THROWS_WITH_AS(make(264, 1), doctest::Contains("dim / heads must be at most 256"),
                        acc::Error);
+}
+
+TEST_CASE("the model's memory is in the runtime's report, as long as the model lives") {
+  auto runtime = acc::Runtime::from_settings(on_gpu(acc::plugins::MixedPrecision::bf16));
+  auto model = runtime.model();
+  const std::int64_t before = model.memory().device_bytes;
+  {
+    const auto gpt = cuda::make_gpt(runtime, model, kConfig, {.batch = 2, .time = 64});
+    CHECK(gpt->activation_bytes() > 0);
+    CHECK(model.memory().device_bytes - before == gpt->activation_bytes());
+    CHECK(model.memory().device_peak_bytes >= before + gpt->activation_bytes());
+  }
+  CHECK(model.memory().device_bytes == before);
 }
 
 TEST_CASE("GPU out of memory: the error names purpose, requested and free memory") {
