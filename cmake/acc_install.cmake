@@ -28,6 +28,8 @@ install(FILES bench/README.md DESTINATION ${share}/bench)
 install(FILES examples/CMakeLists.txt DESTINATION ${share}/examples)
 install(DIRECTORY configs docs DESTINATION ${share})
 install(DIRECTORY examples/c_api examples/hello_sharding examples/train_gpt DESTINATION ${share}/examples)
+install(DIRECTORY examples/python DESTINATION ${share}/examples PATTERN __pycache__ EXCLUDE)
+install(DIRECTORY python/acclaunch DESTINATION ${share}/python PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY scripts/slurm DESTINATION ${share}/scripts)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/acc)

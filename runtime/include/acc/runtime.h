@@ -153,6 +153,9 @@ ACC_API acc_status acc_runtime_all_gather(acc_runtime* runtime, const double* va
                                           double* all) ACC_NOEXCEPT;
 /* Returns when all ranks have called it. Collective. */
 ACC_API acc_status acc_runtime_barrier(acc_runtime* runtime) ACC_NOEXCEPT;
+/* Makes every later collective call of all ranks fail with `reason`, as soon as they notice. For a
+ * program that cannot go on and whose peers would otherwise wait for it. Not collective. */
+ACC_API acc_status acc_runtime_abort(acc_runtime* runtime, const char* reason) ACC_NOEXCEPT;
 
 /* Saves a copy of an activation: in host memory with fsdp_activation_checkpointing_offload, else on
  * the device. data: [nbytes], device memory. The copy overlaps with computation; work that is
@@ -181,10 +184,14 @@ typedef struct acc_model_config {
   int32_t unused_units; /* 0: acc_optimizer_step fails if a unit with trained parameters had, since
                            the last step, a forward use without a backward use, or a backward use
                            that asked for no gradient; 1: such gradients count as zero */
+  int32_t float16_on_cpu;    /* as bfloat16_on_cpu, for float16 */
+  int32_t units_as_declared; /* 1: each declared unit is sharded by itself, whatever the wrap
+                                policy says (acc_runtime_wrap has applied it) */
+  int32_t float32_buffers;   /* 0: buffers have the dtype in which weights are gathered; 1: fp32 */
 } acc_model_config;
-/* Seed 0, fp32, strict use of units. */
+/* Seed 0, fp32, strict use of units, the launcher's wrap policy. */
 #define ACC_MODEL_CONFIG_INITIALIZER \
-  { sizeof(acc_model_config), 0, ACC_FLOAT32, 0, 0 }
+  { sizeof(acc_model_config), 0, ACC_FLOAT32, 0, 0, 0, 0, 0 }
 
 /* Makes an empty model whose weights are loaded in fp32. Not collective. */
 ACC_API acc_status acc_model_create(acc_runtime* runtime, uint64_t seed,
@@ -195,6 +202,28 @@ ACC_API acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_c
                                          acc_model** model) ACC_NOEXCEPT;
 /* Frees the model and its units, after the collectives that it issued. */
 ACC_API void acc_model_free(acc_model* model) ACC_NOEXCEPT;
+
+/* A module of a program that has its own tree of modules. */
+typedef struct acc_module {
+  size_t size;
+  const char* name; /* full dotted name; "" for the root */
+  const char* class_name;
+  const char* const* parameters; /* [num_parameters] full names of its own parameters, without those
+                                    of its submodules; a tied one has the same name everywhere */
+  const int64_t* numels;         /* [num_parameters] their elements */
+  size_t num_parameters;
+  int32_t is_candidate; /* 1: the program would declare it as a unit where the policy leaves the
+                           choice to the program */
+} acc_module;
+#define ACC_MODULE_INITIALIZER \
+  { sizeof(acc_module), NULL, NULL, NULL, NULL, 0, 0 }
+/* Applies fsdp_auto_wrap_policy to the modules of a program: chosen[i] = 1 if it makes module i a
+ * unit, else 0. The program then declares these units in a model with units_as_declared. modules:
+ * [count], parents before their children; chosen: [count]. The root, which takes the rest, is never
+ * chosen. Not collective. ACC_CONFIG: a class of fsdp_transformer_layer_cls_to_wrap that no module
+ * has. */
+ACC_API acc_status acc_runtime_wrap(const acc_runtime* runtime, const acc_module* modules,
+                                    size_t count, int32_t* chosen) ACC_NOEXCEPT;
 
 /* Declares a unit: parameters that are gathered and freed together. Uses of the root may contain
  * uses of other units; there is at most one root. class_name: the name by which
@@ -268,6 +297,11 @@ ACC_API acc_status acc_unit_buffer(acc_unit* unit, const char* name, const int64
  * acc_model_buffer_dtype, device memory. The first call for a model is collective. */
 ACC_API acc_status acc_unit_buffer_data(acc_unit* unit, acc_buffer buffer,
                                         void** data) ACC_NOEXCEPT;
+
+/* *keeps = 1 if the addresses that uses of the unit return for its parameters never change and
+ * their memory always holds these parameters, so that the program may keep views of it between
+ * uses; else 0. Collective if it is the first use of the model. */
+ACC_API acc_status acc_unit_keeps_addresses(const acc_unit* unit, int* keeps) ACC_NOEXCEPT;
 
 /* Dtype of parameters and gradients as the program sees them, and so of the elements behind all raw
  * pointers below; and dtype of buffers. */

@@ -72,10 +72,29 @@ struct ModelOptions {
   /// float32. True: bfloat16 weights are given to the program as they are, and its gradients are
   /// bfloat16.
   bool bfloat16_on_cpu = false;
+  /// The same for float16.
+  bool float16_on_cpu = false;
   /// False: `Optimizer::step` throws if a unit with trained parameters had, since the last step, a
   /// forward scope without a backward scope, or a backward scope that asked for no gradient. True:
   /// such gradients count as zero.
   bool unused_units = false;
+  /// True: each declared unit is sharded by itself, whatever fsdp_auto_wrap_policy says. For
+  /// programs that have applied the policy to their own modules (`Runtime::wrap`).
+  bool units_as_declared = false;
+  /// True: buffers are float32. False: they have the dtype in which weights are gathered.
+  bool float32_buffers = false;
+};
+
+/// A module of a program that has its own tree of modules, for `Runtime::wrap`.
+struct ModuleInfo {
+  std::string name;  ///< full dotted name; empty for the root
+  std::string class_name;
+  /// Number of elements of its own parameters (without those of its submodules) by full name. A
+  /// tied parameter has the same name in each of its modules.
+  std::map<std::string, std::int64_t> parameters = {};
+  /// True if the program would declare it as a unit where the policy leaves the choice to the
+  /// program.
+  bool is_candidate = false;
 };
 
 struct ParameterOptions {
@@ -222,6 +241,10 @@ class ACC_API Unit {
   /// Returns the buffer's values: [shape] in Model::buffer_dtype(), memory of Runtime::device().
   /// The program may read and write them at any time. The first call is collective.
   [[nodiscard]] void* data(Buffer buffer);
+  /// True if the addresses that scopes of this unit return for its parameters never change and
+  /// their memory always holds these parameters, so that the program may keep views of it between
+  /// scopes. Collective if it is the first use of the model.
+  [[nodiscard]] bool keeps_addresses() const;
 
   /// Opens a forward scope. Throws Error(invalid_argument) if the micro-step exceeds
   /// gradient_accumulation_steps.
@@ -450,6 +473,14 @@ class ACC_API Runtime {
   /// ranks. Not collective.
   Model model(std::uint64_t seed = 0, const ModelOptions& options = {});
 
+  /// Applies fsdp_auto_wrap_policy to the modules of a program and returns, for each of them, true
+  /// if the policy makes it a unit. modules: with unique names, parents before their children;
+  /// the root, which takes the rest, is never chosen. Candidates are chosen if the policy is unset
+  /// or TRANSFORMER_BASED_WRAP without a list of classes. Declare the chosen modules in a model
+  /// with `ModelOptions::units_as_declared`. Not collective. Throws Error(config) for a class that
+  /// no module has.
+  [[nodiscard]] std::vector<bool> wrap(const std::vector<ModuleInfo>& modules) const;
+
   /// Number of micro-steps (forward and backward of one micro-batch) per optimizer step; at least
   /// 1.
   [[nodiscard]] int gradient_accumulation_steps() const;
@@ -475,6 +506,9 @@ class ACC_API Runtime {
   [[nodiscard]] std::vector<double> all_gather(std::span<const double> values);
   /// Returns when all ranks have called it.
   void barrier();
+  /// Makes every later collective call of all ranks fail with `reason`, as soon as they notice. For
+  /// a program that cannot go on and whose peers would otherwise wait for it.
+  void abort(const std::string& reason) noexcept;
 
   /// Writes a checkpoint folder in Accelerate's layout (docs/checkpoints.md), in the form of
   /// fsdp_state_dict_type: SHARDED_STATE_DICT (each rank writes its shards), FULL_STATE_DICT (rank

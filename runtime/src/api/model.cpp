@@ -31,6 +31,11 @@ void* Unit::data(Buffer buffer) {
   return state_->buffer(buffer).values->data();
 }
 
+bool Unit::keeps_addresses() const {
+  return guarded(state_->model->context().groups,
+                 [&] { return state_->model->keeps_addresses(*state_); });
+}
+
 ForwardUse Unit::forward() {
   return ForwardUse(state_);
 }

@@ -7,6 +7,7 @@
 #include "api/runtime_state.hpp"
 #include "collectives/make_group.hpp"
 #include "model/model_state.hpp"
+#include "model/wrap.hpp"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -181,6 +182,44 @@ std::vector<double> Runtime::all_gather(std::span<const double> values) {
 
 void Runtime::barrier() {
   state_->groups.world->barrier()->wait();
+}
+
+void Runtime::abort(const std::string& reason) noexcept {
+  state_->groups.abort(reason);
+}
+
+std::vector<bool> Runtime::wrap(const std::vector<ModuleInfo>& modules) const {
+  const plugins::ShardingSettings& settings = state_->settings.sharding;
+  std::vector<model::DeclaredUnit> declared(modules.size());
+  std::map<std::string, std::pair<std::size_t, std::size_t>> first;  // module, its parameter
+  for (std::size_t m = 0; m < modules.size(); ++m) {
+    const ModuleInfo& module = modules[m];
+    declared[m] = {module.name, module.class_name, module.name.empty(), {}};
+    for (const auto& [name, numel] : module.parameters) {
+      const auto [found, is_first] = first.try_emplace(name, m, declared[m].parameters.size());
+      const std::string leaf = name.substr(name.rfind('.') + 1);
+      const std::string inside = module.name.empty() ? leaf : module.name + "." + leaf;
+      if (is_first) {
+        declared[m].parameters.push_back({{name}, numel});
+      } else {  // tied: a second name, in this module
+        declared[found->second.first].parameters[found->second.second].names.push_back(inside);
+      }
+    }
+  }
+  const model::ModuleTree tree =
+      model::build_tree(declared, model::IgnoredModules(settings.ignored_modules));
+  const bool program_chooses = settings.wrap_policy == plugins::WrapPolicy::unset ||
+                               (settings.wrap_policy == plugins::WrapPolicy::transformer_based &&
+                                settings.transformer_layer_classes.empty());
+  std::vector<bool> chosen(modules.size());
+  for (const int module : model::wrap(state_->settings, tree)) {
+    const int declared_number = tree.modules[static_cast<std::size_t>(module)].unit;
+    if (declared_number >= 0) {  // else a module that only occurs in the name of a parameter
+      const auto number = static_cast<std::size_t>(declared_number);
+      chosen[number] = !program_chooses || modules[number].is_candidate;
+    }
+  }
+  return chosen;
 }
 
 }  // namespace acc

@@ -165,6 +165,10 @@ acc_status acc_runtime_all_gather(acc_runtime* runtime, const double* values, si
   });
 }
 
+acc_status acc_runtime_abort(acc_runtime* runtime, const char* reason) noexcept {
+  return guarded([&] { required(runtime, "runtime").value.abort(string_of(reason, "reason")); });
+}
+
 acc_status acc_runtime_barrier(acc_runtime* runtime) noexcept {
   return guarded([&] { required(runtime, "runtime").value.barrier(); });
 }

@@ -39,7 +39,37 @@ acc::Shape shape_of(const std::int64_t* shape, std::size_t num_dims) {
   return sizes;
 }
 
+acc::ModuleInfo module_of(const acc_module& module) {
+  acc::ModuleInfo info{.name = string_of(module.name, "module.name"),
+                       .class_name = string_of(module.class_name, "module.class_name"),
+                       .is_candidate = module.is_candidate != 0};
+  for (std::size_t i = 0; i < module.num_parameters; ++i) {
+    const char* const name = (&required(module.parameters, "module.parameters"))[i];
+    const std::int64_t numel = (&required(module.numels, "module.numels"))[i];
+    info.parameters[string_of(name, "module.parameters[i]")] = numel;
+  }
+  return info;
+}
+
 }  // namespace
+
+acc_status acc_runtime_wrap(const acc_runtime* runtime, const acc_module* modules, size_t count,
+                            int32_t* chosen) noexcept {
+  return guarded([&] {
+    std::vector<acc::ModuleInfo> all;
+    for_each_of(modules, count, "modules",
+                [&](const acc_module& each) { all.push_back(module_of(each)); });
+    const std::vector<bool> found = required(runtime, "runtime").value.wrap(all);
+    std::ranges::copy(found, &required(chosen, "chosen"));
+  });
+}
+
+acc_status acc_unit_keeps_addresses(const acc_unit* unit, int* keeps) noexcept {
+  return guarded([&] {
+    int& result = required(keeps, "keeps");
+    result = unit_of(const_cast<acc_unit*>(unit)).keeps_addresses() ? 1 : 0;
+  });
+}
 
 acc_status acc_model_create(acc_runtime* runtime, uint64_t seed, acc_model** model) noexcept {
   acc_model_config config = ACC_MODEL_CONFIG_INITIALIZER;
@@ -54,7 +84,10 @@ acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_config* c
     const auto c = config_of<acc_model_config>(config, ACC_MODEL_CONFIG_INITIALIZER, "config");
     const acc::ModelOptions options{.dtype = dtype_of(c.dtype, "config.dtype"),
                                     .bfloat16_on_cpu = c.bfloat16_on_cpu != 0,
-                                    .unused_units = c.unused_units != 0};
+                                    .float16_on_cpu = c.float16_on_cpu != 0,
+                                    .unused_units = c.unused_units != 0,
+                                    .units_as_declared = c.units_as_declared != 0,
+                                    .float32_buffers = c.float32_buffers != 0};
     result = new acc_model{required(runtime, "runtime").value.model(c.seed, options)};
   });
 }

@@ -57,8 +57,12 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
   const bool gpu = on_gpu(*device);
   precision::PrecisionPolicy precision =
       precision::make_policy(asked, options.dtype, device->kind());
-  if (options.bfloat16_on_cpu && precision.gathered == DType::bfloat16) {
-    precision.viewed = DType::bfloat16;
+  if ((options.bfloat16_on_cpu && precision.gathered == DType::bfloat16) ||
+      (options.float16_on_cpu && precision.gathered == DType::float16)) {
+    precision.viewed = precision.gathered;
+  }
+  if (options.float32_buffers) {
+    precision.buffers = DType::float32;
   }
   const bool offloads_optimizer = gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu;
   const bool offloads_param = gpu && asked.offload_param == plugins::OffloadDevice::cpu;
@@ -222,10 +226,16 @@ model::Assembly ModelState::plan_units() {
       each.ignored = tree.parameters[number++].ignored;
     }
   }
-  const auto& sources = context_.settings.sources;
-  const auto source = sources.find("fsdp_transformer_layer_cls_to_wrap");
   return model::assemble(
-      tree, model::wrap(settings, tree, source == sources.end() ? "" : source->second));
+      tree, options_.units_as_declared ? model::declared_units(tree) : model::wrap(context_.settings, tree));
+}
+
+bool ModelState::keeps_addresses(UnitState& unit) {
+  finalize();
+  return std::ranges::all_of(unit.owners, [this](int number) {
+    return std::ranges::all_of(sharded(number).flats(),
+                               [](const auto& flat) { return flat->keeps_address(); });
+  });
 }
 
 std::vector<ParameterRecord> ModelState::records_of(const model::UnitPlan& unit) const {

@@ -27,6 +27,8 @@ class ModelState {
   /// Ends the declaration phase; does nothing afterwards. Every use of the parameters calls it.
   /// Collective. If it fails, the model cannot be used.
   void finalize();
+  /// Implements `Unit::keeps_addresses`.
+  [[nodiscard]] bool keeps_addresses(UnitState& unit);
   /// Throws Error(invalid_argument) after the declaration phase. what: the declaration, for the
   /// message.
   void check_open(const std::string& what) const;

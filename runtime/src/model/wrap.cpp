@@ -118,30 +118,36 @@ class SizeBased {
 
 }  // namespace
 
+std::vector<int> declared_units(const ModuleTree& tree) {
+  std::vector<int> wrapped;
+  collect(
+      tree, 0, [](const Module& each) { return each.unit >= 0; }, wrapped);
+  return wrapped;
+}
+
+std::vector<int> wrap(const plugins::RuntimeSettings& settings, const ModuleTree& tree) {
+  const auto found = settings.sources.find("fsdp_transformer_layer_cls_to_wrap");
+  return wrap(settings.sharding, tree, found == settings.sources.end() ? "" : found->second);
+}
+
 std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTree& tree,
                       const std::string& classes_source) {
-  std::vector<int> wrapped;
   const auto& classes = settings.transformer_layer_classes;
   switch (settings.wrap_policy) {
-    case plugins::WrapPolicy::no_wrap: break;
-    case plugins::WrapPolicy::unset:
-      collect(
-          tree, 0, [](const Module& each) { return each.unit >= 0; }, wrapped);
-      break;
-    case plugins::WrapPolicy::size_based:
-      wrapped = SizeBased(tree, settings.min_num_params).run();
-      break;
-    case plugins::WrapPolicy::transformer_based:
-      check_classes(classes, tree, classes_source);
-      collect(
-          tree, 0,
-          [&](const Module& each) {
-            return each.unit >= 0 && !each.ignored &&
-                   (classes.empty() || contains(classes, each.class_name));
-          },
-          wrapped);
-      break;
+    case plugins::WrapPolicy::no_wrap: return {};
+    case plugins::WrapPolicy::unset: return declared_units(tree);
+    case plugins::WrapPolicy::size_based: return SizeBased(tree, settings.min_num_params).run();
+    case plugins::WrapPolicy::transformer_based: break;
   }
+  check_classes(classes, tree, classes_source);
+  std::vector<int> wrapped;
+  collect(
+      tree, 0,
+      [&](const Module& each) {
+        return each.unit >= 0 && !each.ignored &&
+               (classes.empty() || contains(classes, each.class_name));
+      },
+      wrapped);
   return wrapped;
 }
 

@@ -8,6 +8,9 @@
 
 namespace acc::model {
 
+/// Returns the declared units, children before their parents. The root is not listed.
+std::vector<int> declared_units(const ModuleTree& tree);
+
 /// Returns the modules that become sharded units: FSDP's auto_wrap_policy for the program's
 /// modules. Children come before their parents. The root, which takes the rest, is not listed.
 /// - unset: every declared unit.
@@ -18,5 +21,7 @@ namespace acc::model {
 /// - NO_WRAP: none.
 std::vector<int> wrap(const plugins::ShardingSettings& settings, const ModuleTree& tree,
                       const std::string& classes_source = {});
+/// The same with the source that the settings contain.
+std::vector<int> wrap(const plugins::RuntimeSettings& settings, const ModuleTree& tree);
 
 }  // namespace acc::model

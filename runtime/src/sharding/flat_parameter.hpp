@@ -72,6 +72,10 @@ class FlatParameter {
   void begin_unshard();
   /// Returns the full parameter, [padded_numel] in the view dtype, valid until `reshard`.
   const void* unshard();
+  /// True if `unshard` always returns the same memory, which holds nothing else.
+  [[nodiscard]] bool keeps_address() const {
+    return storage_->keeps_address() && context_.precision.viewed == context_.precision.gathered;
+  }
   /// Ends the program's access after its last scope (only with ACC_CHECK). The weights stay
   /// gathered; `unshard` grants access again.
   void hide();

@@ -53,6 +53,8 @@ class WeightStorage {
   virtual void publish() = 0;
   /// Waits for collectives under way, so that the memory may be changed or freed.
   virtual void settle() = 0;
+  /// True if `finish_unshard` always returns the same memory, which holds nothing else.
+  [[nodiscard]] virtual bool keeps_address() const = 0;
   /// Bytes that this rank holds between uses; of shared memory its fraction.
   [[nodiscard]] virtual std::int64_t held_nbytes() const = 0;
 };

@@ -69,6 +69,8 @@ class Resident final : public WeightStorage {
     }
   }
 
+  bool keeps_address() const override { return true; }
+
   std::int64_t held_nbytes() const override {
     // ZeRO 1 keeps all weights by definition; the report does not divide by the ranks that share
     // the pages.

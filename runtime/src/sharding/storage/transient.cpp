@@ -77,6 +77,7 @@ class Transient final : public WeightStorage {
       secondary_->settle();
     }
   }
+  bool keeps_address() const override { return false; }
   std::int64_t held_nbytes() const override {
     return static_cast<std::int64_t>(shard_nbytes_) + (secondary_ ? secondary_->held_nbytes() : 0);
   }

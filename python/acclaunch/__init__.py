@@ -1,0 +1,1 @@
+"""Sharded training with libacc_runtime. `import acclaunch.torch as acc` shards PyTorch modules."""

@@ -1,0 +1,289 @@
+"""libacc_runtime through its C interface (acc/runtime.h, acc/runtime_checkpoint.h): the library, its
+structs, and an exception for each status."""
+
+import ctypes as c
+import os
+import pathlib
+
+
+class Error(RuntimeError):
+    """A call of the library failed. `status`: name of the status; `rank`: the rank that caused the
+    failure, None if unknown."""
+
+    status = "internal"
+
+    def __init__(self, message, rank=None):
+        super().__init__(message)
+        self.rank = rank
+
+
+class InvalidArgumentError(Error, ValueError):
+    status = "invalid_argument"
+
+
+class ConfigError(Error, ValueError):
+    status = "config"
+
+
+class NotFoundError(Error, LookupError):
+    status = "not_found"
+
+
+class AccTimeoutError(Error, TimeoutError):
+    status = "timeout"
+
+
+class AccConnectionError(Error, ConnectionError):
+    status = "connection"
+
+
+class ProtocolError(Error):
+    status = "protocol"
+
+
+class ProcessError(Error):
+    status = "process"
+
+
+class CollectiveError(Error):
+    status = "collective"
+
+
+class DeviceError(Error):
+    status = "device"
+
+
+class AccMemoryError(Error, MemoryError):
+    status = "out_of_memory"
+
+
+class InternalError(Error):
+    status = "internal"
+
+
+# By acc_status, from 1.
+ERRORS = (InvalidArgumentError, ConfigError, NotFoundError, AccTimeoutError, AccConnectionError,
+          ProtocolError, ProcessError, CollectiveError, DeviceError, AccMemoryError, InternalError)
+
+
+def sized(name, *fields):
+    """A struct of the C interface that begins with its size."""
+    def initialize(self, **values):
+        c.Structure.__init__(self, size=c.sizeof(type(self)), **values)
+
+    return type(name, (c.Structure,), {"_fields_": [("size", c.c_size_t), *fields],
+                                       "__init__": initialize})
+
+
+FillFunction = c.CFUNCTYPE(None, c.c_uint64, c.c_int64, c.c_void_p, c.c_size_t, c.c_void_p)
+LrFunction = c.CFUNCTYPE(c.c_double, c.c_int64, c.c_double, c.c_void_p)
+Strings = c.POINTER(c.c_char_p)
+
+DeviceInfo = sized("DeviceInfo", ("kind", c.c_int32), ("index", c.c_int32), ("stream", c.c_void_p))
+ModelConfig = sized("ModelConfig", ("seed", c.c_uint64), ("dtype", c.c_int32),
+                    ("bfloat16_on_cpu", c.c_int32), ("unused_units", c.c_int32),
+                    ("float16_on_cpu", c.c_int32), ("units_as_declared", c.c_int32),
+                    ("float32_buffers", c.c_int32))
+Module = sized("Module", ("name", c.c_char_p), ("class_name", c.c_char_p), ("parameters", Strings),
+               ("numels", c.POINTER(c.c_int64)), ("num_parameters", c.c_size_t),
+               ("is_candidate", c.c_int32))
+ParameterConfig = sized("ParameterConfig", ("trainable", c.c_int32), ("weight_decay", c.c_int32),
+                        ("initializer", c.c_int32), ("a", c.c_float), ("b", c.c_float),
+                        ("fill", FillFunction), ("context", c.c_void_p))
+INITIALIZER_CUSTOM, INITIALIZER_PURE = 3, 4
+MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
+    "parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes",
+    "gradient_buffer_bytes", "device_bytes", "device_peak_bytes", "pinned_bytes", "buffer_bytes")))
+TrafficReport = sized("TrafficReport", *((name, c.c_int64) for name in (
+    "gathered_elements", "gathered_elements_moved", "gather_calls", "reduced_elements",
+    "reduce_calls", "all_reduced_elements", "all_reduce_calls", "secondary_elements")))
+AdamWConfig = sized("AdamWConfig", *((name, c.c_double) for name in (
+    "lr", "beta1", "beta2", "eps", "weight_decay")))
+SgdConfig = sized("SgdConfig", ("lr", c.c_double), ("momentum", c.c_double),
+                  ("weight_decay", c.c_double), ("nesterov", c.c_int32))
+ParameterGroup = sized("ParameterGroup", ("name", c.c_char_p), ("parameters", Strings),
+                       ("num_parameters", c.c_size_t), ("lr", c.c_double),
+                       ("weight_decay", c.c_double))
+StepInfo = sized("StepInfo", ("step", c.c_int64), ("grad_norm", c.c_double),
+                 ("clip_coefficient", c.c_double), ("lr", c.c_double), ("loss_scale", c.c_double),
+                 ("skipped", c.c_int32), ("skipped_steps", c.c_int64), ("tiles", c.c_int64))
+LrScheduleConfig = sized("LrScheduleConfig", ("kind", c.c_int32), ("linear_warmup", c.c_int32),
+                         ("warmup_steps", c.c_int64), ("total_steps", c.c_int64),
+                         ("cycles", c.c_double), ("min_lr", c.c_double), ("max_lr", c.c_double),
+                         ("warmup_min_ratio", c.c_double), ("cos_min_ratio", c.c_double),
+                         ("function", LrFunction), ("context", c.c_void_p))
+ExportConfig = sized("ExportConfig", ("dtype", c.c_int32), ("max_shard_nbytes", c.c_uint64))
+StateDictConfig = sized("StateDictConfig", ("rank0_only", c.c_int32), ("offload_to_cpu", c.c_int32))
+FullTensor = sized("FullTensor", ("name", c.c_char_p), ("shape", c.POINTER(c.c_int64)),
+                   ("num_dims", c.c_size_t), ("dtype", c.c_int32), ("data", c.c_void_p))
+VisitFunction = c.CFUNCTYPE(None, c.POINTER(FullTensor), c.c_void_p)
+ProgramValue = sized("ProgramValue", ("name", c.c_char_p), ("kind", c.c_int32),
+                     ("of_rank", c.c_int32), ("integer", c.c_int64), ("real", c.c_double),
+                     ("bytes", c.c_void_p), ("num_bytes", c.c_size_t))
+
+
+class Handle(c.Structure):
+    """acc_parameter and acc_buffer."""
+    _fields_ = [("index", c.c_int32), ("unit", c.c_int32)]
+
+
+_POINTER, _POINTERS, _TEXT, _INT, _SIZE = c.c_void_p, c.POINTER(c.c_void_p), c.c_char_p, c.c_int, \
+    c.c_size_t
+_INTS, _DOUBLES, _SIZES = c.POINTER(c.c_int), c.POINTER(c.c_double), c.POINTER(c.c_int64)
+_DECLARED = (_POINTER, _TEXT, _SIZES, _SIZE, c.POINTER(ParameterConfig), c.POINTER(Handle))
+
+# Functions that return a status, with the types of their arguments.
+_CALLS = {
+    "acc_runtime_from_environment": (_POINTERS,),
+    "acc_runtime_device": (_POINTER, c.POINTER(DeviceInfo)),
+    "acc_runtime_describe": (_POINTER, c.c_void_p, _SIZE),
+    "acc_runtime_last_micro_step": (_POINTER, _POINTER, _INTS),
+    "acc_runtime_mean": (_POINTER, c.c_double, _DOUBLES),
+    "acc_runtime_all_gather": (_POINTER, _DOUBLES, _SIZE, _DOUBLES),
+    "acc_runtime_barrier": (_POINTER,),
+    "acc_runtime_abort": (_POINTER, _TEXT),
+    "acc_runtime_wrap": (_POINTER, c.POINTER(Module), _SIZE, c.POINTER(c.c_int32)),
+    "acc_model_create_with": (_POINTER, c.POINTER(ModelConfig), _POINTERS),
+    "acc_model_root": (_POINTER, _TEXT, _TEXT, _POINTERS),
+    "acc_model_unit": (_POINTER, _TEXT, _TEXT, _POINTERS),
+    "acc_model_compute_dtype": (_POINTER, _INTS),
+    "acc_model_memory": (_POINTER, c.POINTER(MemoryReport)),
+    "acc_model_traffic": (_POINTER, c.POINTER(TrafficReport)),
+    "acc_model_reset_traffic": (_POINTER,),
+    "acc_unit_parameter": _DECLARED,
+    "acc_unit_tie": (_POINTER, _TEXT, Handle),
+    "acc_unit_buffer": _DECLARED,
+    "acc_unit_buffer_data": (_POINTER, Handle, _POINTERS),
+    "acc_unit_keeps_addresses": (_POINTER, _INTS),
+    "acc_forward_begin": (_POINTER, _POINTERS),
+    "acc_recompute_begin": (_POINTER, _POINTERS),
+    "acc_forward_raw": (_POINTER, Handle, _POINTERS),
+    "acc_forward_end": (_POINTER,),
+    "acc_backward_begin": (_POINTER, _POINTERS),
+    "acc_backward_raw": (_POINTER, Handle, _POINTERS),
+    "acc_backward_raw_grad": (_POINTER, Handle, _POINTERS, c.POINTER(c.c_float)),
+    "acc_backward_end": (_POINTER,),
+    "acc_no_grad_begin": (_POINTER, _POINTERS),
+    "acc_no_sync_begin": (_POINTER, _POINTERS),
+    "acc_optimizer_adamw_groups": (_POINTER, c.POINTER(AdamWConfig), c.POINTER(ParameterGroup),
+                                   _SIZE, _POINTERS),
+    "acc_optimizer_sgd_groups": (_POINTER, c.POINTER(SgdConfig), c.POINTER(ParameterGroup), _SIZE,
+                                 _POINTERS),
+    "acc_optimizer_from_settings": (_POINTER, _POINTERS),
+    "acc_optimizer_step": (_POINTER, c.POINTER(StepInfo)),
+    "acc_optimizer_loss_scale": (_POINTER, _DOUBLES),
+    "acc_optimizer_steps": (_POINTER, _SIZES),
+    "acc_optimizer_set_lr": (_POINTER, c.c_double),
+    "acc_optimizer_lr": (_POINTER, _DOUBLES),
+    "acc_optimizer_set_group_lr": (_POINTER, _TEXT, c.c_double),
+    "acc_optimizer_group_lr": (_POINTER, _TEXT, _DOUBLES),
+    "acc_optimizer_set_schedule": (_POINTER, c.POINTER(LrScheduleConfig)),
+    "acc_optimizer_set_clip_norm": (_POINTER, c.c_double),
+    "acc_optimizer_clip_norm": (_POINTER, _DOUBLES),
+    "acc_optimizer_set_clip_value": (_POINTER, c.c_double),
+    "acc_optimizer_clip_value": (_POINTER, _DOUBLES),
+    "acc_model_load_weights": (_POINTER, _TEXT),
+    "acc_model_export_weights": (_POINTER, _TEXT, c.POINTER(ExportConfig)),
+    "acc_model_state_dict": (_POINTER, c.POINTER(StateDictConfig), VisitFunction, c.c_void_p),
+    "acc_runtime_save": (_POINTER, _TEXT, _POINTER, _POINTER, c.POINTER(ProgramValue), _SIZE),
+    "acc_runtime_load": (_POINTER, _TEXT, _POINTER, _POINTER, _POINTERS),
+    "acc_program_state_get": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
+    "acc_program_state_get_of_rank": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
+}
+# Functions that cannot fail: the type of the result, then of the arguments.
+_OTHERS = {
+    "acc_last_error": (_TEXT,),
+    "acc_last_error_rank": (_INT,),
+    "acc_exit_status": (_INT, _INT),
+    "acc_runtime_rank": (_INT, _POINTER),
+    "acc_runtime_local_rank": (_INT, _POINTER),
+    "acc_runtime_world_size": (_INT, _POINTER),
+    "acc_runtime_gradient_accumulation_steps": (_INT, _POINTER),
+    "acc_runtime_activation_checkpointing": (_INT, _POINTER),
+    "acc_model_numel": (c.c_int64, _POINTER),
+    **{name: (None, _POINTER) for name in (
+        "acc_runtime_free", "acc_model_free", "acc_optimizer_free", "acc_no_grad_end",
+        "acc_no_sync_end", "acc_program_state_free")},
+}
+
+
+def find():
+    """Path of the library: ACC_RUNTIME_LIBRARY; else in the build folder or the installed prefix that
+    this package belongs to."""
+    named = os.environ.get("ACC_RUNTIME_LIBRARY")
+    if named:
+        return named
+    here = pathlib.Path(__file__).absolute()
+    folders = [here.parents[2] / "lib"]  # build/release/python/acclaunch
+    if len(here.parents) > 4:  # PREFIX/share/acclaunch/python/acclaunch
+        folders += [here.parents[4] / name for name in ("lib", "lib64")]
+        folders += sorted(here.parents[4].glob("lib/*-linux-gnu"))
+    for folder in folders:
+        if (folder / "libacc_runtime.so").exists():
+            return str(folder / "libacc_runtime.so")
+    raise ImportError("libacc_runtime.so was not found in " + ", ".join(map(str, folders)) +
+                      ": set ACC_RUNTIME_LIBRARY to its path")
+
+
+def _refuse_second(path):
+    """A process has one copy of the library: two would not know of each other's groups."""
+    wanted = os.path.realpath(path)
+    with open("/proc/self/maps") as maps:
+        for line in maps:
+            loaded = line.rstrip("\n").partition("/")[2]
+            if loaded.split("/")[-1].startswith("libacc_runtime.so") and "/" + loaded != wanted:
+                raise ImportError(f"two versions of libacc_runtime in one process: /{loaded} is "
+                                  f"loaded, and acclaunch would load {wanted}; set "
+                                  "ACC_RUNTIME_LIBRARY to the first, or do not load it")
+
+
+class Library:
+    """The functions of the library as methods without the prefix acc_. Those that return a status
+    raise an Error instead."""
+
+    def __init__(self):
+        path = find()
+        _refuse_second(path)
+        self.path = path
+        library = c.CDLL(path)
+        for name, (result, *arguments) in _OTHERS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name[4:], function)
+        for name, arguments in _CALLS.items():
+            try:
+                function = getattr(library, name)
+            except AttributeError:
+                raise ImportError(f"{path} has no {name}: it is older than this package") from None
+            function.restype, function.argtypes = _INT, arguments
+            function.errcheck = self._check
+            setattr(self, name[4:], function)
+
+    def _check(self, status, function, arguments):
+        if status:
+            rank = self.last_error_rank()
+            message = self.last_error().decode(errors="replace")
+            kind = ERRORS[status - 1] if status <= len(ERRORS) else InternalError
+            raise kind(message, rank if rank >= 0 else None)
+
+    def make(self, name, *arguments):
+        """Calls a function and returns the pointer in its last, output argument."""
+        made = c.c_void_p()
+        getattr(self, name)(*arguments, c.byref(made))
+        return made
+
+    def read(self, name, type_, *arguments):
+        """The same for a number."""
+        found = type_()
+        getattr(self, name)(*arguments, c.byref(found))
+        return found.value
+
+
+_loaded = None
+
+
+def library():
+    global _loaded
+    if _loaded is None:
+        _loaded = Library()
+    return _loaded

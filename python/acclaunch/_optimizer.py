@@ -1,0 +1,170 @@
+"""The runtime's optimizers."""
+
+import ctypes as c
+import typing
+
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from acclaunch._library import (AdamWConfig, InvalidArgumentError, LrFunction, LrScheduleConfig,
+                                ParameterGroup, SgdConfig, StepInfo, library)
+from acclaunch._parameters import ShardedParameter
+from acclaunch._runtime import release
+from acclaunch._sharding import model_of
+
+SCHEDULES = ("constant", "linear", "cosine", "warmup", "warmup_decay", "warmup_cosine", "custom")
+
+
+class Step(typing.NamedTuple):
+    """Result of optimizer.step(). grad_norm: of all gradients, before clipping; lr: of this step;
+    skipped: a gradient was not finite, and no parameter was changed."""
+    step: int
+    grad_norm: float
+    clip_coefficient: float
+    lr: float
+    loss_scale: float
+    skipped: bool
+
+
+def _name_of(parameter):
+    return parameter.acc_name if isinstance(parameter, ShardedParameter) else parameter
+
+
+def _groups(groups):
+    """An array of the library's groups from dictionaries with "params" (names, patterns such as
+    "head.*", or parameters), and optionally "name", "lr" and "weight_decay"."""
+    made = (ParameterGroup * len(groups))()
+    for number, (group, given) in enumerate(zip(made, groups)):
+        unknown = set(given) - {"params", "name", "lr", "weight_decay"}
+        if unknown:
+            raise InvalidArgumentError(f"groups[{number}] has {', '.join(sorted(unknown))}, expected "
+                                       "params, name, lr and weight_decay")
+        names = [_name_of(each).encode() for each in given["params"]]
+        group.__init__(name=given.get("name", f"group_{number}").encode(),
+                       parameters=(c.c_char_p * len(names))(*names), num_parameters=len(names),
+                       lr=given.get("lr", -1.0), weight_decay=given.get("weight_decay", -1.0))
+    return made, len(groups)
+
+
+class Optimizer:
+    """Updates this rank's shards of one module; made by AdamW, SGD or optimizer_from_settings."""
+
+    def __init__(self, module, handle):
+        self._library = library()
+        self.model, self.handle = model_of(module), handle
+        self._schedule = None
+        release(self, self._library.optimizer_free, handle)
+
+    def step(self):
+        """Makes one step: mean of the gradients over ranks and micro-steps, clipping, update. Returns a
+        Step. Collective."""
+        self.model.check_step()
+        info = StepInfo()
+        self._library.optimizer_step(self.handle, info)
+        self.model.after_step()
+        return Step(info.step, info.grad_norm, info.clip_coefficient, info.lr, info.loss_scale,
+                    bool(info.skipped))
+
+    def zero_grad(self, set_to_none=True):
+        """Does nothing: a step drops its gradients. Raises if it would drop gradients of a backward."""
+        if any(unit.wrote for unit in self.model.units):
+            raise InvalidArgumentError("zero_grad() between backward() and step() would drop gradients, "
+                                       "which the runtime has reduced already: call it after step()")
+
+    def scale(self, loss):
+        """The loss times the loss scale (1 without fp16), for backward()."""
+        factor = self.loss_scale
+        return loss if factor == 1.0 else loss * factor
+
+    @property
+    def loss_scale(self):
+        return self._library.read("optimizer_loss_scale", c.c_double, self.handle)
+
+    @property
+    def steps(self):
+        """Number of steps made, including those before a loaded checkpoint."""
+        return self._library.read("optimizer_steps", c.c_int64, self.handle)
+
+    @property
+    def lr(self):
+        """Learning rate of the next step, of parameters outside all groups."""
+        return self._library.read("optimizer_lr", c.c_double, self.handle)
+
+    @lr.setter
+    def lr(self, value):
+        self._library.optimizer_set_lr(self.handle, value)
+
+    def group_lr(self, name):
+        return self._library.read("optimizer_group_lr", c.c_double, self.handle, name.encode())
+
+    def set_group_lr(self, name, value):
+        self._library.optimizer_set_group_lr(self.handle, name.encode(), value)
+
+    @property
+    def clip_norm(self):
+        """Norm to which gradients are clipped; 0: no clipping."""
+        return self._library.read("optimizer_clip_norm", c.c_double, self.handle)
+
+    @clip_norm.setter
+    def clip_norm(self, value):
+        self._library.optimizer_set_clip_norm(self.handle, value)
+
+    @property
+    def clip_value(self):
+        """Limit to which each element of the mean gradient is clipped; 0: no clipping."""
+        return self._library.read("optimizer_clip_value", c.c_double, self.handle)
+
+    @clip_value.setter
+    def clip_value(self, value):
+        self._library.optimizer_set_clip_value(self.handle, value)
+
+    def set_schedule(self, schedule, *, warmup_steps=-1, total_steps=0, cycles=0.5, min_lr=0.0,
+                     max_lr=-1.0, linear_warmup=False, warmup_min_ratio=0.0, cos_min_ratio=0.0001):
+        """Takes the learning rates of later steps from a schedule: a name of SCHEDULES, or a function
+        (steps made, base rate) -> rate."""
+        function = LrFunction()
+        if callable(schedule):
+            function = LrFunction(lambda step, base, _: float(schedule(step, base)))
+            schedule = "custom"
+        elif schedule not in SCHEDULES[:-1]:
+            raise InvalidArgumentError(f"schedule must be a function or one of "
+                                       f"{', '.join(SCHEDULES[:-1])}, got {schedule!r}")
+        config = LrScheduleConfig(
+            kind=SCHEDULES.index(schedule), linear_warmup=linear_warmup, warmup_steps=warmup_steps,
+            total_steps=total_steps, cycles=cycles, min_lr=min_lr, max_lr=max_lr,
+            warmup_min_ratio=warmup_min_ratio, cos_min_ratio=cos_min_ratio, function=function)
+        self._library.optimizer_set_schedule(self.handle, config)
+        self._schedule = function
+
+
+def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, groups=()):
+    """AdamW with the rule and defaults of torch.optim.AdamW. groups: parameters with settings of their
+    own, [{"params": ["head.*"], "lr": 1e-4, "weight_decay": 0.0, "name": "head"}]. Collective."""
+    config = AdamWConfig(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
+    return Optimizer(module, library().make("optimizer_adamw_groups", model_of(module).handle, config,
+                                            *_groups(groups)))
+
+
+def SGD(module, lr=1e-3, momentum=0.0, weight_decay=0.0, nesterov=False, groups=()):
+    """SGD with the rule and defaults of torch.optim.SGD; groups as in AdamW. Collective."""
+    config = SgdConfig(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
+    return Optimizer(module, library().make("optimizer_sgd_groups", model_of(module).handle, config,
+                                            *_groups(groups)))
+
+
+def optimizer_from_settings(module):
+    """The optimizer and the schedule of the launcher's configuration (`optimizer` and `scheduler` of a
+    DeepSpeed file). Collective. Raises ConfigError if it chooses none."""
+    return Optimizer(module, library().make("optimizer_from_settings", model_of(module).handle))
+
+
+def _refuse_sharded(optimizer, _, __):
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            if isinstance(parameter, ShardedParameter):
+                raise InvalidArgumentError(
+                    f"{type(optimizer).__name__} of torch cannot update the sharded parameter "
+                    f"'{parameter.acc_name}', whose gradient the runtime holds: use acc.AdamW or "
+                    "acc.SGD")
+
+
+register_optimizer_step_pre_hook(_refuse_sharded)

@@ -1,0 +1,155 @@
+"""acc.Runtime: this process's membership in the job."""
+
+import ctypes as c
+import sys
+import weakref
+
+import torch
+
+from acclaunch._library import (DeviceInfo, InvalidArgumentError, NotFoundError, ProgramValue,
+                                library)
+
+OLDEST_TORCH = (2, 6)
+
+
+def _check_torch():
+    found = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if found < OLDEST_TORCH:
+        raise ImportError(f"acclaunch.torch needs torch {'.'.join(map(str, OLDEST_TORCH))} or newer, "
+                          f"found {torch.__version__}")
+
+
+_check_torch()
+
+
+def release(owner, free, handle):
+    """Frees the handle with its owner, or at the end of the process in the reverse order of creation.
+    After an error of the program nothing is freed: the peers may wait for this process to end."""
+    def run():
+        if getattr(sys, "last_value", None) is None:
+            free(handle)
+
+    weakref.finalize(owner, run)
+
+
+class SavedState:
+    """Values of the program in a loaded checkpoint; freed with this object."""
+
+    def __init__(self, handle):
+        self._handle = handle
+        release(self, library().program_state_free, handle)
+
+    def _get(self, function, name, default):
+        value = ProgramValue()
+        try:
+            function(self._handle, name.encode(), value)
+        except NotFoundError:
+            return default
+        return (value.integer, value.real,
+                c.string_at(value.bytes, value.num_bytes) if value.num_bytes else b"")[value.kind]
+
+    def get(self, name, default=None):
+        """A value of `state`: an int, a float or bytes."""
+        return self._get(library().program_state_get, name, default)
+
+    def of_rank(self, name, default=None):
+        """A value that this rank saved in `of_rank`. A rank that did not exist then has none."""
+        return self._get(library().program_state_get_of_rank, name, default)
+
+
+def _program_values(state, of_rank):
+    items = [(name, value, 0) for name, value in (state or {}).items()]
+    items += [(name, value, 1) for name, value in (of_rank or {}).items()]
+    values = (ProgramValue * len(items))()
+    values.kept = []  # bytes that live as long as the array
+    for made, (name, value, own) in zip(values, items):
+        made.__init__(name=name.encode(), of_rank=own)
+        if isinstance(value, int):
+            made.kind, made.integer = 0, value
+        elif isinstance(value, float):
+            made.kind, made.real = 1, value
+        elif isinstance(value, (bytes, str)):
+            data = value.encode() if isinstance(value, str) else value
+            made.kind, made.num_bytes = 2, len(data)
+            made.bytes = c.cast(c.c_char_p(data), c.c_void_p)
+            values.kept.append(data)
+        else:
+            raise InvalidArgumentError(f"value '{name}' of a checkpoint must be an int, a float, a "
+                                       f"str or bytes, got {type(value).__name__}")
+    return values
+
+
+class Runtime:
+    """This process's rank, device and process groups, with the settings that the launcher put into
+    the environment; without a launcher, a job of one rank. Collective. Only the thread that made it
+    uses it. Raises ConfigError for settings that contradict each other or differ between ranks."""
+
+    def __init__(self):
+        self._library = library()
+        self.handle = self._library.make("runtime_from_environment")
+        release(self, self._library.runtime_free, self.handle)
+        self.rank = self._library.runtime_rank(self.handle)
+        self.local_rank = self._library.runtime_local_rank(self.handle)
+        self.world_size = self._library.runtime_world_size(self.handle)
+        self.gradient_accumulation_steps = \
+            self._library.runtime_gradient_accumulation_steps(self.handle)
+        self.activation_checkpointing = \
+            self._library.runtime_activation_checkpointing(self.handle) == 1
+        info = DeviceInfo()
+        self._library.runtime_device(self.handle, info)
+        self.device = torch.device("cuda", info.index) if info.kind == 1 else torch.device("cpu")
+        if self.device.type == "cuda":
+            if not torch.cuda.is_available():
+                raise InvalidArgumentError(f"the runtime computes on {self.device}, but this torch "
+                                           f"({torch.__version__}) has no CUDA")
+            torch.cuda.set_device(self.device)
+            torch.cuda.set_stream(torch.cuda.ExternalStream(info.stream, device=self.device))
+
+    def describe(self):
+        """One line for the user: strategy, groups, precision."""
+        text = c.create_string_buffer(4096)
+        self._library.runtime_describe(self.handle, text, len(text))
+        return text.value.decode()
+
+    def mean(self, value):
+        """The mean of all ranks' values (a number or a tensor of one element), as a float on every
+        rank. Collective."""
+        if isinstance(value, torch.Tensor):
+            value = value.detach()
+        return self._library.read("runtime_mean", c.c_double, self.handle, float(value))
+
+    def all_gather(self, values):
+        """All ranks' lists of numbers, in rank order; they have the same length. Collective."""
+        own = (c.c_double * len(values))(*values)
+        every = (c.c_double * (len(values) * self.world_size))()
+        self._library.runtime_all_gather(self.handle, own, len(values), every)
+        return [list(every[i:i + len(values)]) for i in range(0, len(every), len(values))]
+
+    def barrier(self):
+        """Returns when all ranks have called it."""
+        self._library.runtime_barrier(self.handle)
+
+    def abort(self, reason):
+        """Makes every later collective call of all ranks fail with `reason`."""
+        self._library.runtime_abort(self.handle, reason.encode())
+
+    def save(self, directory, module, optimizer, state=None, of_rank=None):
+        """Writes a checkpoint folder in Accelerate's layout, in the form of fsdp_state_dict_type. state,
+        of_rank: values of the program by name (int, float, str, bytes); of `state` rank 0's are
+        saved, of `of_rank` each rank's. Collective. Raises ConfigError if it cannot be written."""
+        model = module.acc_model
+        model.write_buffers()
+        values = _program_values(state, of_rank)
+        self._library.runtime_save(self.handle, str(directory).encode(), model.handle,
+                                   optimizer.handle, values, len(values))
+
+    def load(self, directory, module, optimizer):
+        """Loads a checkpoint that this library, torch, Accelerate or DeepSpeed saved, with any
+        strategy and number of ranks. Returns the program's values. Collective. Raises ConfigError
+        that names the missing or damaged file or tensor."""
+        model = module.acc_model
+        state = SavedState(self._library.make("runtime_load", self.handle,
+                                              str(directory).encode(), model.handle,
+                                              optimizer.handle))
+        model.read_buffers()
+        return state

@@ -1,0 +1,18 @@
+"""Shards PyTorch modules with the runtime that acclaunch configures (docs/pytorch.md).
+
+    import acclaunch.torch as acc
+
+    runtime = acc.Runtime()
+    model = acc.fully_shard(model, runtime)
+    optimizer = acc.AdamW(model, lr=1e-3)
+    for batch in batches:
+        model(batch).backward()
+        optimizer.step()
+"""
+
+from acclaunch._library import (AccConnectionError, AccMemoryError, AccTimeoutError, CollectiveError,
+                                ConfigError, DeviceError, Error, InternalError,
+                                InvalidArgumentError, NotFoundError, ProcessError, ProtocolError)
+from acclaunch._optimizer import SGD, AdamW, Optimizer, Step, optimizer_from_settings
+from acclaunch._runtime import Runtime, SavedState
+from acclaunch._sharding import (export_weights, fully_shard, load_weights, no_sync, state_dict)
