@@ -215,9 +215,14 @@ class Unit:
         if model.casts_inputs:
             arguments, keywords = tree_map_only(torch.Tensor, model.cast, (arguments, keywords))
         if forward.use is not None and not self.is_root:
-            for each in tree_leaves((arguments, keywords)):
-                if isinstance(each, torch.Tensor) and each.requires_grad:
-                    each.register_hook(forward.use.end_backward)
+            def ends_backward(tensor):
+                if tensor.requires_grad:
+                    # autograd runs the hook of a leaf before gradients that are ready as well.
+                    tensor = tensor.view_as(tensor) if tensor.is_leaf else tensor
+                    tensor.register_hook(forward.use.end_backward)
+                return tensor
+
+            arguments, keywords = tree_map_only(torch.Tensor, ends_backward, (arguments, keywords))
         return arguments, keywords
 
     def after_forward(self, module, arguments, keywords, output):

@@ -1,0 +1,394 @@
+"""torch_modules_test.py ACCLAUNCH PACKAGE: trains modules of many kinds on two ranks with acclaunch.torch,
+and the same modules with plain torch: per rank one copy, whose gradients are averaged. Losses, gradient
+norms and weights must be equal, step by step. Exits with 77 without torch."""
+
+import contextlib
+import copy
+import gc
+import os
+import subprocess
+import sys
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+STEPS, ROWS = 3, 4
+# Strategy, and how the ranks of a machine gather: "copy" behaves as several machines do.
+MODES = [("FULL_SHARD", "share"), ("FULL_SHARD", "copy"), ("SHARD_GRAD_OP", "copy"), ("NO_SHARD", "share"),
+         ("HYBRID_SHARD", "share")]
+
+
+class Case:
+    """make: returns a module whose forward returns a tensor; inputs(generator, rows): its arguments."""
+
+    def __init__(self, make, inputs, units=None, *, unused_units=False, tolerance=2e-6, micro_steps=1,
+                 no_sync=False, around=contextlib.nullcontext, train=None, precision="no",
+                 prepare=None, optimizer="sgd", runtime_settings=None):
+        self.__dict__.update(vars(), self=None)
+
+
+def rows_of(*sizes):
+    return lambda generator, rows: (torch.randn(rows, *sizes, generator=generator),)
+
+
+def words(count, length):
+    return lambda generator, rows: (torch.randint(count, (rows, length), generator=generator),)
+
+
+class Blocks(nn.Module):
+    """Residual blocks in a ModuleList, as the default choice of units expects."""
+
+    def __init__(self, block, count=3, size=8):
+        super().__init__()
+        self.first = nn.Linear(size, size)
+        self.blocks = nn.ModuleList(block() for _ in range(count))
+
+    def call(self, block, x):
+        return block(x)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = x + self.call(block, x)
+        return x
+
+
+def mlp(size=8):
+    return nn.Sequential(nn.LayerNorm(size), nn.Linear(size, 2 * size), nn.GELU(),
+                         nn.Linear(2 * size, size))
+
+
+class Checkpointed(Blocks):
+    reentrant = False
+
+    def call(self, block, x):
+        return checkpoint(block, x, use_reentrant=self.reentrant)
+
+
+class Reentrant(Checkpointed):
+    reentrant = True
+
+
+class CheckpointedPairs(Blocks):
+    """One checkpoint around two units."""
+
+    def forward(self, x):
+        x = self.first(x)
+        return checkpoint(lambda y: self.blocks[1](self.blocks[0](y)), x, use_reentrant=False)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm = nn.Embedding(11, 8), nn.LayerNorm(8)
+        self.blocks = nn.ModuleList(mlp() for _ in range(2))
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids):
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = x + block(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), ids.flatten())
+
+
+class Twice(Blocks):
+    """Each block is used twice in a forward."""
+
+    def forward(self, x):
+        return super().forward(super().forward(x))
+
+
+class SharedByUnits(nn.Module):
+    """Two units share a weight, which belongs to the root."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(mlp() for _ in range(2))
+        self.blocks[1][1].weight = self.blocks[0][1].weight
+
+    def forward(self, x):
+        return self.blocks[1](self.blocks[0](x))
+
+
+class Unused(Blocks):
+    def forward(self, x):
+        self.blocks[1](x)  # has no part in the loss
+        return self.blocks[0](self.first(x))
+
+
+class Frozen(Blocks):
+    def __init__(self):
+        super().__init__(mlp)
+        self.blocks[1].requires_grad_(False)
+        self.first.requires_grad_(False)
+        self.blocks[2][1].bias.requires_grad_(False)
+
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.norm = nn.MultiheadAttention(8, 2, batch_first=True), nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(x + self.attention(x, x, x, need_weights=False)[0])
+
+
+class Convolutions(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([
+            nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(inplace=True)),
+            nn.Sequential(nn.Conv2d(4, 4, 3, stride=2, groups=2, bias=False), nn.ReLU())])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class ManyOutputs(nn.Module):
+    """Units with keyword arguments and nested outputs, in place changes of an output, a scalar
+    parameter, and a unit that returns its parameter."""
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.factor = nn.Linear(8, 8), nn.Parameter(torch.tensor(0.5))
+            self.offset = nn.Parameter(torch.ones(8))
+
+        def forward(self, x, *, bias):
+            return {"y": self.linear(x) * self.factor, "more": (bias + self.offset, 3)}, self.offset
+
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(self.Inner() for _ in range(2))
+
+    def forward(self, x):
+        for part in self.parts:
+            found, offset = part(x, bias=torch.ones(8))
+            found["y"].mul_(2.0)
+            x = torch.relu_(x * 1.0) + found["y"] + found["more"][0] * offset
+        return x
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(8, 6, batch_first=True), nn.Linear(6, 2)
+
+    def forward(self, x):
+        return self.out(self.lstm(x)[0])
+
+
+class Nested(nn.Module):
+    """Units in units."""
+
+    def __init__(self):
+        super().__init__()
+        self.outer = nn.ModuleList(Blocks(mlp, count=2) for _ in range(2))
+
+    def forward(self, x):
+        for each in self.outer:
+            x = each(x)
+        return x
+
+
+def two_forwards(model, inputs):
+    return loss_of(model(*inputs)) + loss_of(model(*(2.0 * each for each in inputs)))
+
+
+def with_evaluation(model, inputs):
+    model.eval()
+    with torch.no_grad():
+        model(*inputs)
+    model.train()
+    with torch.inference_mode():
+        model(*inputs)
+    return loss_of(model(*inputs))
+
+
+def autocast():
+    return torch.autocast("cpu", dtype=torch.bfloat16)
+
+
+def compile_blocks(model):
+    for block in model.blocks:
+        block.forward = torch.compile(block.forward, backend="aot_eager")
+
+
+def blocks(**more):
+    return Case(lambda: Blocks(mlp), rows_of(8), **more)
+
+
+CASES = {
+    "a Linear as the root": Case(lambda: nn.Linear(8, 3), rows_of(8)),
+    "Sequential, units by class": Case(mlp, rows_of(8), [nn.Linear]),
+    "Sequential, units by name": Case(mlp, rows_of(8), ["1", "3"]),
+    "blocks of a ModuleList": blocks(),
+    "blocks with AdamW": blocks(optimizer="adamw", tolerance=2e-5),
+    "convolutions and BatchNorm": Case(Convolutions, rows_of(3, 6, 6), tolerance=2e-5),
+    "embedding with a tied head": Case(Tied, words(11, 5)),
+    "attention": Case(lambda: Blocks(Attention, 2), rows_of(5, 8)),
+    "transformer layers": Case(lambda: nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2,
+        enable_nested_tensor=False), rows_of(5, 8)),
+    "LSTM": Case(Recurrent, rows_of(5, 8), ["lstm"]),
+    "frozen parameters": Case(Frozen, rows_of(8)),
+    "a block used twice": Case(lambda: Twice(mlp), rows_of(8)),
+    "a weight of two units": Case(SharedByUnits, rows_of(8)),
+    "an unused unit": Case(lambda: Unused(mlp), rows_of(8), unused_units=True),
+    "many outputs": Case(ManyOutputs, rows_of(8)),
+    "units in units": Case(Nested, rows_of(8), [Blocks, nn.Sequential]),
+    "two forwards before the backward": blocks(train=two_forwards),
+    "evaluation between steps": blocks(train=with_evaluation),
+    "gradient accumulation": blocks(micro_steps=2),
+    "no_sync": blocks(micro_steps=2, no_sync=True),
+    "checkpoint": Case(lambda: Checkpointed(mlp), rows_of(8)),
+    "checkpoint, reentrant": Case(lambda: Reentrant(mlp), rows_of(8)),
+    "checkpoint around two units": Case(lambda: CheckpointedPairs(mlp, 2), rows_of(8)),
+    "activation checkpointing of the launcher": blocks(
+        runtime_settings={"FSDP_ACTIVATION_CHECKPOINTING": "true"}),
+    "autocast": blocks(around=autocast, tolerance=1e-5),
+    "compiled blocks": blocks(prepare=compile_blocks),
+}
+
+
+def loss_of(output):
+    while not isinstance(output, torch.Tensor):
+        output = output[0]
+    return output if output.dim() == 0 else (output.float() ** 2).mean()
+
+
+def optimizer_of(case, parameters):
+    if case.optimizer == "adamw":
+        return torch.optim.AdamW(parameters, lr=1e-2)
+    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+
+
+class Reference:
+    """Data parallel training in plain torch: one copy of the module for each rank."""
+
+    def __init__(self, case, world):
+        torch.manual_seed(3)
+        self.case = case
+        first = case.make()
+        self.copies = [first] + [copy.deepcopy(first) for _ in range(world - 1)]
+        self.optimizers = [optimizer_of(case, each.parameters()) for each in self.copies]
+
+    def step(self, batches):
+        """batches: for each rank those of its micro-steps. Returns the mean loss and the norm."""
+        losses = []
+        for each, micro_batches in zip(self.copies, batches):
+            for inputs in micro_batches:
+                with self.case.around():
+                    loss = (self.case.train or plain)(each, inputs)
+                losses.append(loss.item())
+                loss.backward()
+        for parameters in zip(*(each.parameters() for each in self.copies)):
+            gradients = [each.grad for each in parameters if each.grad is not None]
+            if gradients:
+                mean = sum(gradients) / (len(self.copies) * len(batches[0]))
+                for each in parameters:
+                    each.grad = mean.clone()
+            elif parameters[0].requires_grad:  # the runtime's gradient is zero
+                for each in parameters:
+                    each.grad = torch.zeros_like(each)
+        norm = nn.utils.get_total_norm([each.grad for each in self.copies[0].parameters()
+                                        if each.grad is not None])
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        return sum(losses) / len(losses), norm.item()
+
+
+def plain(model, inputs):
+    return loss_of(model(*inputs))
+
+
+def train(acc, name, case, runtime):
+    reference = Reference(case, runtime.world_size)
+    torch.manual_seed(3 if runtime.rank == 0 else 4)  # rank 0's values are used
+    model = case.make()
+    if case.prepare:
+        case.prepare(model)
+    acc.fully_shard(model, runtime, units=case.units, unused_units=case.unused_units)
+    optimizer = (acc.AdamW(model, lr=1e-2) if case.optimizer == "adamw"
+                 else acc.SGD(model, lr=0.05, momentum=0.9))
+    generator = torch.Generator().manual_seed(7)
+    for step in range(STEPS):
+        batches = [[case.inputs(generator, ROWS) for _ in range(case.micro_steps)]
+                   for _ in range(runtime.world_size)]
+        losses = []
+        for number, inputs in enumerate(batches[runtime.rank]):
+            last = number + 1 == case.micro_steps
+            with model.no_sync() if case.no_sync and not last else contextlib.nullcontext():
+                with case.around():
+                    loss = (case.train or plain)(model, inputs)
+                losses.append(loss.item())
+                loss.backward()
+        found = runtime.mean(sum(losses) / len(losses)), optimizer.step().grad_norm
+        expected = reference.step(batches)
+        for kind, a, b in zip(("loss", "norm"), found, expected):
+            assert abs(a - b) <= case.tolerance * max(1.0, abs(b)), (name, step, kind, a, b)
+        optimizer.zero_grad()
+    weights = acc.state_dict(model, rank0_only=False)
+    expected = reference.copies[runtime.rank].state_dict()
+    assert list(sorted(weights)) == list(sorted(expected)), (sorted(weights), sorted(expected))
+    for key, value in expected.items():
+        assert weights[key].dtype == value.dtype, (key, weights[key].dtype)
+        difference = (weights[key].double() - value.double()).abs().max().item()
+        assert key in dict(model.named_buffers()) or difference <= 10 * case.tolerance, \
+            (name, key, difference)
+    for key, value in reference.copies[runtime.rank].named_buffers():
+        difference = (dict(model.named_buffers())[key].double() - value.double()).abs().max().item()
+        assert difference <= 10 * case.tolerance, (name, key, difference)
+
+
+def worker():
+    import acclaunch.torch as acc
+
+    torch.set_num_threads(1)
+    wanted = sys.argv[1:]
+    for strategy, gather in MODES:
+        os.environ["FSDP_SHARDING_STRATEGY"] = strategy
+        os.environ["ACC_SHM_GATHER"] = gather
+        runtimes = {}
+        for name, case in CASES.items():
+            if wanted and name not in wanted:
+                continue
+            settings = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": str(case.micro_steps),
+                        "ACCELERATE_MIXED_PRECISION": case.precision,
+                        "FSDP_ACTIVATION_CHECKPOINTING": "false", **(case.runtime_settings or {})}
+            key = tuple(settings.values())
+            if key not in runtimes:
+                os.environ.update(settings)
+                runtimes[key] = acc.Runtime()
+            try:
+                train(acc, name, case, runtimes[key])
+            except BaseException:
+                print(f"failed: {name}, {strategy} {gather}", flush=True)
+                raise
+            gc.collect()
+    print("trained", flush=True)
+
+
+def main():
+    acclaunch, package, *wanted = sys.argv[1:]
+    run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", sys.executable,
+                          os.path.abspath(__file__), *wanted],
+                         env=os.environ | {"PYTHONPATH": package}, capture_output=True, text=True,
+                         timeout=170)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("trained") == 2, run.stdout
+
+
+if __name__ == "__main__":
+    worker() if "RANK" in os.environ else main()
