@@ -10,7 +10,15 @@ from acclaunch._library import InvalidArgumentError
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # by acc_dtype
 
 
-class ShardedParameter(torch.Tensor):
+class Uncopied:
+    """Refuses copies and pickles of a sharded module: its parts belong to this process's library."""
+
+    def __reduce_ex__(self, _):
+        raise InvalidArgumentError("a sharded module cannot be copied or pickled (copy.deepcopy, "
+                                   "torch.save): acc.state_dict(module) returns its values")
+
+
+class ShardedParameter(Uncopied, torch.Tensor):
     """Stands for a parameter outside of the uses of its unit: it has shape, dtype, device and
     requires_grad, but no values."""
 
@@ -28,10 +36,7 @@ class ShardedParameter(torch.Tensor):
                 f"requires_grad={self.requires_grad})")
 
     def __deepcopy__(self, _):
-        raise self._misused("copy.deepcopy")
-
-    def __reduce_ex__(self, _):
-        raise self._misused("pickle")
+        self.__reduce_ex__(4)
 
     def _misused(self, function):
         return InvalidArgumentError(

@@ -14,12 +14,12 @@ from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ConfigErro
                                 FillFunction, Handle, InvalidArgumentError, MemoryReport,
                                 ModelConfig, Module, ParameterConfig, StateDictConfig,
                                 TrafficReport, VisitFunction, library)
-from acclaunch._parameters import DTYPES, ShardedParameter, view
+from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, view
 from acclaunch._runtime import release
 from acclaunch._units import GatheredMemory, Member, Unit
 
 
-class Model:
+class Model(Uncopied):
     """A sharded module: the library's model, its units, and the state of the running backward."""
 
     def __init__(self, module, runtime, dtype, seed, unused_units):
@@ -367,6 +367,11 @@ def _recompute_forward(unit):
     unit.module.forward = recomputed
 
 
+def _compile(module, *arguments, **keywords):
+    """Module.compile of a unit: compiles its forward, and not the hooks around it."""
+    module.forward = torch.compile(module.forward, *arguments, **keywords)
+
+
 def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unused_units=False):
     """Shards a module's parameters over the ranks, by the launcher's strategy, and returns the module.
     Collective: all ranks shard the same module.
@@ -388,8 +393,8 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
         if each is module or each in chosen:
             if getattr(each, "_compiled_call_impl", None) is not None:
                 raise InvalidArgumentError(
-                    f"unit '{name}' was compiled with Module.compile(), which compiles the hooks too: "
-                    "compile its forward instead, module.forward = torch.compile(module.forward)")
+                    f"unit '{name}' was compiled with Module.compile(), which would compile the hooks "
+                    "too: call its compile() after acc.fully_shard")
             declare = "model_root" if each is module else "model_unit"
             handle = model.library.make(declare, model.handle, name.encode(),
                                         type(each).__name__.encode())
@@ -407,6 +412,8 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
         for unit in model.units:
             if not unit.is_root:
                 _recompute_forward(unit)
+    for unit in model.units:
+        object.__setattr__(unit.module, "compile", functools.partial(_compile, unit.module))
     model.remember_module()
     object.__setattr__(module, "acc_model", model)
     object.__setattr__(module, "no_sync", functools.partial(no_sync, module))

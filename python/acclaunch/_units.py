@@ -21,7 +21,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from acclaunch._library import InvalidArgumentError, library
-from acclaunch._parameters import DTYPES, view
+from acclaunch._parameters import Uncopied, view
 
 in_backward = torch._C._current_graph_task_id  # -1 outside
 
@@ -109,12 +109,15 @@ class Use:
 
 
 class Forward:
-    """An open forward of a module."""
+    """An open forward of a module. exception: the one that was handled when it began."""
 
-    __slots__ = ("use", "handle", "no_grad", "exception", "saves")
+    def __init__(self, exception):
+        self.exception = exception
+        self.use = self.handle = self.no_grad = None
+        self.saves = False
 
 
-class Unit:
+class Unit(Uncopied):
     """A unit of the library and its module."""
 
     def __init__(self, model, module, name, handle):
@@ -139,8 +142,8 @@ class Unit:
                 member.working.register_post_accumulate_grad_hook(
                     functools.partial(self.take_gradient, member))
             member.put(member.sharded)
-        self.module.register_forward_pre_hook(_hidden(self.before_forward), with_kwargs=True)
-        self.module.register_forward_hook(_hidden(self.after_forward), with_kwargs=True,
+        self.module.register_forward_pre_hook(self.before_forward, with_kwargs=True)
+        self.module.register_forward_hook(self.after_forward, with_kwargs=True,
                                           always_call=True)
 
     # ---- memory
@@ -179,16 +182,18 @@ class Unit:
     # ---- forward
 
     def before_forward(self, module, arguments, keywords):
+        if torch.compiler.is_compiling():
+            raise InvalidArgumentError(
+                "torch.compile around a unit of acc.fully_shard: compile the forward of the units "
+                "that contain no other unit, after acc.fully_shard: unit.compile()")
+        forward = Forward(sys.exc_info()[1])
+        self.forwards.append(forward)  # after_forward removes it, also if this hook raises
         model = self.model
-        if self.is_root:
+        if self.is_root and len(self.forwards) == 1:
             model.check_module()
         tensors = [each for each in tree_leaves((arguments, keywords))
                    if isinstance(each, torch.Tensor)]
         model.check_inputs(self, tensors)
-        forward = Forward()
-        forward.exception = sys.exc_info()[1]
-        forward.use = forward.handle = forward.no_grad = None
-        forward.saves = False
         inside = in_backward() != -1
         if inside and self.backwards:
             pass  # recomputed in its own backward, which has gathered the parameters
@@ -204,7 +209,6 @@ class Unit:
                 forward.use = Use(self)
         if forward.handle is not None:
             self.locate(self.library.forward_raw, forward.handle)
-        self.forwards.append(forward)
         self.place()
         if forward.use is not None:
             self.used = True
@@ -226,6 +230,8 @@ class Unit:
         return arguments, keywords
 
     def after_forward(self, module, arguments, keywords, output):
+        if not self.forwards:  # torch.compile gave up in before_forward
+            return None
         forward = self.forwards.pop()
         self.remove()
         if forward.saves:
@@ -302,8 +308,3 @@ class Unit:
             target.copy_(gradient)
         else:
             target.add_(gradient)
-
-
-def _hidden(function):
-    """Hides a hook from torch.compile, which then compiles the code around it."""
-    return torch._dynamo.disable(function)

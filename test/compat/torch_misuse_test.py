@@ -1,0 +1,246 @@
+"""torch_misuse_test.py ACCLAUNCH PACKAGE: mistakes in programs that use acclaunch.torch. Each raises one
+exception that names the cause. Exits with 77 without torch."""
+
+import copy
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    import torch
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from torch import nn
+from torch.nn import functional as F
+
+
+def sharded(acc, make=None, runtime=None, **options):
+    made = (make or (lambda: nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))))()
+    return acc.fully_shard(made, runtime or acc.Runtime(), **options)
+
+
+def loss(model):
+    return model(torch.ones(2, 4)).sum()
+
+
+def used_outside(acc):
+    model = sharded(acc, units=[nn.Linear])
+    F.linear(torch.ones(2, 4), model[0].weight)
+
+
+def gradient_outside(acc):
+    model = sharded(acc, units=[nn.Linear])
+    kept = []
+    forward = model[0].forward
+    model[0].forward = lambda x: kept.append(model[0].weight) or forward(x)
+    loss(model).backward()
+    kept[0].sum().backward()
+
+
+def added(acc):
+    model = sharded(acc)
+    model[0].register_parameter("more", nn.Parameter(torch.ones(4)))
+    loss(model)
+
+
+def replaced(acc):
+    model = sharded(acc)
+    model[0].weight = nn.Parameter(torch.ones(4, 4))
+    loss(model)
+
+
+def frozen_later(acc):
+    model = sharded(acc)
+    model[2].requires_grad_(False)
+    loss(model)
+
+
+def torch_optimizer(acc):
+    model = sharded(acc)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def zero_grad_before_step(acc):
+    model = sharded(acc)
+    optimizer = acc.SGD(model)
+    loss(model).backward()
+    optimizer.zero_grad()
+
+
+def second_order(acc):
+    loss(sharded(acc)).backward(create_graph=True)
+
+
+def unused_unit(acc):
+    class Unused(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+        def forward(self, x):
+            self.blocks[1](x)
+            return self.blocks[0](x)
+
+    model = sharded(acc, Unused)
+    optimizer = acc.SGD(model)
+    loss(model).backward()
+    optimizer.step()
+
+
+def too_many_micro_steps(acc):
+    model = sharded(acc)
+    loss(model).backward()
+    loss(model).backward()
+
+
+def of_two_dtypes():
+    return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).to(torch.bfloat16))
+
+
+def without_reset():
+    class Scale(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(4))
+
+    with torch.device("meta"):
+        return Scale()
+
+
+# Mistake -> the exception's class, and a regular expression that its message contains.
+MISTAKES = {
+    "a parameter outside of its unit": (
+        used_outside, "InvalidArgumentError", "parameter '0.weight' is sharded .* its unit '0'"),
+    "a gradient outside of its unit": (
+        gradient_outside, "InvalidArgumentError", "'0.weight' is used outside of its unit '0'"),
+    "a new parameter": (added, "InvalidArgumentError", "module '0' has got or lost a parameter"),
+    "another parameter": (replaced, "InvalidArgumentError", "parameter '0.weight' was replaced"),
+    "frozen after sharding": (
+        frozen_later, "InvalidArgumentError", "requires_grad of parameter '2.weight' was True"),
+    "another dtype": (lambda acc: sharded(acc).half(), "InvalidArgumentError",
+                      "_to_copy.*'0.weight'.*dtype and device cannot be changed"),
+    "a copy": (lambda acc: copy.deepcopy(sharded(acc)), "InvalidArgumentError",
+               "cannot be copied or pickled"),
+    "torch's state dict": (lambda acc: sharded(acc).state_dict(), "InvalidArgumentError",
+                           "acc.state_dict"),
+    "torch's optimizer": (torch_optimizer, "InvalidArgumentError", "use acc.AdamW"),
+    "zero_grad before step": (zero_grad_before_step, "InvalidArgumentError", "drop gradients"),
+    "create_graph": (second_order, "InvalidArgumentError", "create_graph=True"),
+    "an unused unit": (unused_unit, "InvalidArgumentError", "unit 'blocks.1' .* unused_units=True"),
+    "too many micro-steps": (too_many_micro_steps, "InvalidArgumentError",
+                             "gradient_accumulation_steps is 1"),
+    "sharded twice": (lambda acc: acc.fully_shard(sharded(acc), acc.Runtime()),
+                      "InvalidArgumentError", "sharded already"),
+    "not sharded": (lambda acc: acc.SGD(nn.Linear(2, 2)), "InvalidArgumentError",
+                    "call acc.fully_shard first"),
+    "no such unit": (lambda acc: sharded(acc, units=["Block"]), "InvalidArgumentError",
+                     "'Block' .* its classes are Linear, ReLU, Sequential"),
+    "two dtypes": (lambda acc: sharded(acc, of_two_dtypes), "InvalidArgumentError",
+                   r"float32 \('0.weight'\), torch.bfloat16 \('1.weight'\)"),
+    "a dtype": (lambda acc: sharded(acc, lambda: nn.Linear(2, 2).double()), "InvalidArgumentError",
+                "'weight' is torch.float64"),
+    "no parameters": (lambda acc: sharded(acc, nn.ReLU), "InvalidArgumentError", "no parameters"),
+    "meta without reset_parameters": (lambda acc: sharded(acc, without_reset),
+                                      "InvalidArgumentError", "Scale has no reset_parameters"),
+    # No other device is available everywhere; what the runtime sees is that it is not its own.
+    "a tensor of another device": (
+        lambda acc: sharded(acc)(torch.ones(2, 4, device="meta")), "InvalidArgumentError",
+        "tensor on meta, but the runtime computes on cpu"),
+    "a compiled module": (
+        lambda acc: torch.compile(sharded(acc, units=[nn.Linear]), backend="eager")(
+            torch.ones(2, 4)), "InvalidArgumentError", "compile the forward of the units"),
+    "no such checkpoint": (lambda acc: acc.load_weights(sharded(acc), "/no/such"), "ConfigError",
+                           "/no/such"),
+    "no optimizer chosen": (lambda acc: acc.optimizer_from_settings(sharded(acc)), "ConfigError",
+                            "optimizer"),
+}
+
+
+def worker(part):
+    """Two ranks. `differ`: they shard different modules. `class`: the launcher's class of units does not
+    exist. `dies`: rank 1 fails in its forward."""
+    import acclaunch.torch as acc
+
+    torch.set_num_threads(1)
+    runtime = acc.Runtime()
+    if part == "differ":
+        acc.fully_shard(nn.Linear(4, 4 + runtime.rank), runtime)
+    if part == "class":
+        acc.fully_shard(nn.Sequential(nn.Linear(4, 4)), runtime)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    acc.fully_shard(model, runtime, units=[nn.Linear])
+    optimizer = acc.SGD(model)
+    forward = model[1].forward
+    model[1].forward = lambda x: forward(x if runtime.rank == 0 else x[:, :2])  # the user's line
+    try:
+        loss(model).backward()
+        optimizer.step()
+    except acc.Error as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        time.sleep(30)  # until the launcher ends it: rank 1 has failed
+
+
+def test_two_ranks(acclaunch, package):
+    environment = os.environ | {"PYTHONPATH": package}
+
+    def run(part, *flags):
+        return subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", *flags,
+                               sys.executable, os.path.abspath(__file__), part], env=environment,
+                              capture_output=True, text=True, timeout=60)
+
+    done = run("differ")
+    assert done.returncode == 1, done.stderr
+    assert re.search(r"ConfigError: .*weight is \[\d, 4\] here, \[\d, 4\] on rank \d", done.stderr), \
+        done.stderr
+    done = run("dies")
+    assert done.returncode == 1, done.stderr
+    assert "# the user's line" in done.stderr, done.stderr
+    assert re.search(r"\[0\] CollectiveError: .*rank 1 left the forward of unit '1' because of "
+                     "RuntimeError: mat1 and mat2", done.stdout), done.stdout + done.stderr
+    done = run("class", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
+               "--fsdp_transformer_layer_cls_to_wrap", "Block")
+    assert re.search("ConfigError: .*to_wrap names Block, .* the model has Linear", done.stderr), \
+        done.stderr
+
+
+def test_imports(package):
+    def run(before):
+        return subprocess.run([sys.executable, "-c", f"{before}\nimport acclaunch.torch"],
+                              env=os.environ | {"PYTHONPATH": package}, capture_output=True,
+                              text=True, timeout=60).stderr
+
+    found = run("import torch\ntorch.__version__ = '2.5.1'")
+    assert "ImportError: acclaunch.torch needs torch 2.6 or newer, found 2.5.1" in found, found
+    library = os.path.join(os.path.dirname(os.path.abspath(package)), "lib", "libacc_runtime.so")
+    with tempfile.TemporaryDirectory() as folder:
+        other = shutil.copy(library, folder)
+        before = f"import ctypes; ctypes.CDLL({other!r})"
+        found = run(f"{before}\nimport acclaunch.torch as acc; acc.Runtime()")
+    assert f"two versions of libacc_runtime in one process: {other}" in found, found
+
+
+def main():
+    acclaunch, package = sys.argv[1:]
+    sys.path.insert(0, package)
+    import acclaunch.torch as acc
+
+    for name, (mistake, kind, message) in MISTAKES.items():
+        try:
+            mistake(acc)
+        except acc.Error as error:
+            found = f"{type(error).__name__}: {error}"
+            assert re.search(f"^{kind}: .*{message}", found), (name, found)
+        else:
+            raise AssertionError(f"{name}: no exception")
+    test_two_ranks(acclaunch, package)
+    test_imports(package)
+
+
+if __name__ == "__main__":
+    worker(sys.argv[1]) if "RANK" in os.environ else main()
