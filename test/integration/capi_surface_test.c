@@ -326,6 +326,81 @@ static void expect_initializers(acc_runtime* runtime) {
   }
 }
 
+/* Without a wrap policy the program's candidates become units, and each of them is sharded. */
+static void expect_wrap(acc_runtime* runtime) {
+  const char* names[] = {"", "layers", "layers.0", "layers.1"};
+  const char* weights[] = {"layers.0.weight", "layers.1.weight"};
+  const int64_t numels[] = {kWeights, kWeights};
+  acc_module modules[4];
+  for (int i = 0; i < 4; ++i) {
+    modules[i] = (acc_module)ACC_MODULE_INITIALIZER;
+    modules[i].name = names[i];
+    modules[i].class_name = i < 2 ? "ModuleList" : "Layer";
+    modules[i].is_candidate = i == 2;
+    if (i >= 2) {
+      modules[i].parameters = weights + i - 2;
+      modules[i].numels = numels;
+      modules[i].num_parameters = 1;
+    }
+  }
+  int32_t chosen[4] = {7, 7, 7, 7};
+  EXPECT_OK(acc_runtime_wrap(runtime, modules, 4, chosen));
+  EXPECT(chosen[0] == 0 && chosen[1] == 0 && chosen[2] == 1 && chosen[3] == 0);
+  modules[3].parameters = NULL;
+  EXPECT(acc_runtime_wrap(runtime, modules, 4, chosen) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "module.parameters") != NULL);
+
+  acc_model_config config = ACC_MODEL_CONFIG_INITIALIZER;
+  config.dtype = ACC_FLOAT16;
+  config.float16_on_cpu = 1;
+  config.units_as_declared = 1;
+  config.float32_buffers = 1;
+  Program p = {.runtime = runtime};
+  EXPECT_OK(acc_model_create_with(runtime, &config, &p.model));
+  acc_dtype dtype = ACC_BFLOAT16;
+  EXPECT_OK(acc_model_compute_dtype(p.model, &dtype));
+  EXPECT(dtype == ACC_FLOAT16);
+  EXPECT_OK(acc_model_buffer_dtype(p.model, &dtype));
+  EXPECT(dtype == ACC_FLOAT32);
+  EXPECT_OK(acc_model_unit(p.model, "layers.0", "Layer", &p.unit));
+  const int64_t shape[] = {kWeights};
+  acc_parameter_config ones = ACC_PARAMETER_CONFIG_INITIALIZER;
+  ones.a = 1.0F;
+  EXPECT_OK(acc_unit_parameter(p.unit, "weight", shape, 1, &ones, &p.weight));
+  int keeps = -1;
+  EXPECT(acc_unit_keeps_addresses(p.unit, NULL) == ACC_INVALID_ARGUMENT);
+  EXPECT_OK(acc_unit_keeps_addresses(p.unit, &keeps));
+  EXPECT(keeps == 1);
+  const void* data[2] = {NULL, NULL};
+  for (int i = 0; i < 2; ++i) {
+    acc_no_grad* no_grad = NULL;
+    acc_forward_use* use = NULL;
+    EXPECT_OK(acc_no_grad_begin(p.model, &no_grad));
+    EXPECT_OK(acc_forward_begin(p.unit, &use));
+    EXPECT_OK(acc_forward_raw(use, p.weight, &data[i]));
+    EXPECT(*(const uint16_t*)data[i] == 0x3c00); /* 1 in float16 */
+    EXPECT_OK(acc_forward_end(use));
+    acc_no_grad_end(no_grad);
+  }
+  EXPECT(data[0] == data[1]);
+  destroy(&p);
+}
+
+/* The reason reaches every rank. */
+static void expect_abort(void) {
+  acc_runtime* runtime = NULL;
+  EXPECT_OK(acc_runtime_from_environment(&runtime));
+  EXPECT(acc_runtime_abort(runtime, NULL) == ACC_INVALID_ARGUMENT);
+  if (acc_runtime_rank(runtime) == 0) {
+    EXPECT_OK(acc_runtime_abort(runtime, "the data have ended"));
+  }
+  if (acc_runtime_world_size(runtime) > 1) {
+    EXPECT(acc_runtime_barrier(runtime) == ACC_COLLECTIVE);
+    EXPECT(strstr(acc_last_error(), "the data have ended") != NULL);
+  }
+  acc_runtime_free(runtime);
+}
+
 /* Micro-steps without gradients, which an option allows. */
 static void empty_micro_steps(const Program* p) {
   for (int i = 0; i < acc_runtime_gradient_accumulation_steps(p->runtime); ++i) {
@@ -348,8 +423,8 @@ static void expect_misuse(acc_runtime* runtime) {
   EXPECT_OK(acc_forward_begin(p.unit, &use));
   const float* data = NULL;
   EXPECT(acc_forward_parameter(use, other.weight, &data) == ACC_INVALID_ARGUMENT);
-  EXPECT(strstr(acc_last_error(),
-                "'linear.weight' belongs to unit 'linear' of another model") != NULL);
+  EXPECT(strstr(acc_last_error(), "'linear.weight' belongs to unit 'linear' of another model") !=
+         NULL);
   EXPECT(data == NULL);
   EXPECT_OK(acc_forward_end(use));
   EXPECT(acc_forward_parameter(use, p.weight, &data) == ACC_INVALID_ARGUMENT && data == NULL);
@@ -396,6 +471,7 @@ int main(void) {
   EXPECT_OK(acc_runtime_from_environment(&runtime));
   EXPECT(acc_runtime_local_rank(runtime) >= 0);
   expect_models(runtime);
+  expect_wrap(runtime);
   expect_initializers(runtime);
   expect_groups(runtime);
   expect_old_groups(runtime);
@@ -403,5 +479,6 @@ int main(void) {
   expect_buffers_and_kept(runtime);
   expect_misuse(runtime);
   acc_runtime_free(runtime);
+  expect_abort();
   return 0;
 }

@@ -226,8 +226,8 @@ model::Assembly ModelState::plan_units() {
       each.ignored = tree.parameters[number++].ignored;
     }
   }
-  return model::assemble(
-      tree, options_.units_as_declared ? model::declared_units(tree) : model::wrap(context_.settings, tree));
+  return model::assemble(tree, options_.units_as_declared ? model::declared_units(tree)
+                                                          : model::wrap(context_.settings, tree));
 }
 
 bool ModelState::keeps_addresses(UnitState& unit) {

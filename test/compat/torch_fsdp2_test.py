@@ -1,0 +1,184 @@
+"""torch_fsdp2_test.py ACCLAUNCH PACKAGE: trains one module with acclaunch.torch and with torch's FSDP 2, on
+two ranks, and moves the training from each to the other through checkpoints (torch DCP). Losses and
+norms must be equal. Exits with 77 without torch."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (get_model_state_dict,
+                                                     get_optimizer_state_dict,
+                                                     set_model_state_dict,
+                                                     set_optimizer_state_dict)
+from torch.nn import functional as F
+
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+from leave import leave  # noqa: E402
+
+MODEL, OPTIMIZER = "pytorch_model_fsdp_0", "optimizer_0"  # Accelerate's names
+WORDS, SIZE, ROWS = 13, 8, 4
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(SIZE), nn.Linear(SIZE, SIZE)
+
+    def forward(self, x):
+        return x + F.gelu(self.linear(self.norm(x)))
+
+
+class Net(nn.Module):
+    """A tied weight, blocks, and the buffers of a BatchNorm."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, SIZE)
+        self.batch_norm = nn.BatchNorm1d(SIZE) if norm else nn.Identity()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(SIZE, WORDS, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, ids):
+        x = self.batch_norm(self.embedding(ids).flatten(0, 1)).unflatten(0, ids.shape)
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(x).flatten(0, 1).float(), ids.flatten())
+
+
+class Ours:
+    def __init__(self, acc, runtime, norm):
+        torch.manual_seed(5)
+        self.acc, self.runtime = acc, runtime
+        self.model = acc.fully_shard(Net(norm), runtime)
+        self.optimizer = acc.AdamW(self.model, lr=1e-2)
+
+    def step(self, ids):
+        loss = self.model(ids)
+        self.optimizer.scale(loss).backward()
+        return self.runtime.mean(loss), self.optimizer.step().grad_norm
+
+    def save(self, folder):
+        self.runtime.save(folder, self.model, self.optimizer, {"step": 3, "text": "é"},
+                          {"noise": bytes([self.runtime.rank])})
+
+    def load(self, folder):
+        return self.runtime.load(folder, self.model, self.optimizer)
+
+
+class Theirs:
+    def __init__(self, norm, precision):
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        torch.manual_seed(5)
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16}
+        policy = MixedPrecisionPolicy(param_dtype=dtypes.get(precision),
+                                      reduce_dtype=torch.float32)
+        self.model = Net(norm)
+        for block in self.model.blocks:
+            fully_shard(block, mesh=mesh, mp_policy=policy)
+        fully_shard(self.model, mesh=mesh, mp_policy=policy)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+
+    def step(self, ids):
+        loss = self.model(ids)
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), 1e9).full_tensor().item()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        mean = loss.detach() / dist.get_world_size()
+        dist.all_reduce(mean)
+        return mean.item(), norm
+
+    def save(self, folder):
+        dcp.save({"model": get_model_state_dict(self.model)}, checkpoint_id=f"{folder}/{MODEL}")
+        dcp.save({"optimizer": get_optimizer_state_dict(self.model, self.optimizer)},
+                 checkpoint_id=f"{folder}/{OPTIMIZER}")
+
+    def load(self, folder):
+        state = {"model": get_model_state_dict(self.model)}
+        dcp.load(state, checkpoint_id=f"{folder}/{MODEL}")
+        set_model_state_dict(self.model, state["model"])
+        state = {"optimizer": get_optimizer_state_dict(self.model, self.optimizer)}
+        dcp.load(state, checkpoint_id=f"{folder}/{OPTIMIZER}")
+        set_optimizer_state_dict(self.model, self.optimizer, state["optimizer"])
+
+
+def batches(count, first=0):
+    for step in range(first, first + count):
+        generator = torch.Generator().manual_seed(100 * step + dist.get_rank())
+        yield torch.randint(WORDS, (ROWS, 5), generator=generator)
+
+
+def expect_equal_steps(one, other, ids, tolerance):
+    for batch in ids:
+        for kind, a, b in zip(("loss", "norm"), one.step(batch), other.step(batch)):
+            assert abs(a - b) <= tolerance * max(1.0, abs(b)), (kind, a, b)
+
+
+def buffers_of(model):
+    return {name: value.clone() for name, value in model.named_buffers()}
+
+
+def worker(folder):
+    import acclaunch.torch as acc
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    # Gradients and inputs are rounded to 16 bits in the same places; sums are in fp32 on both sides.
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"):
+        for gather in ("share", "copy"):
+            for precision, tolerance in (("no", 5e-6), ("bf16", 2e-2), ("fp16", 3e-3)):
+                os.environ |= {"FSDP_SHARDING_STRATEGY": strategy, "ACC_SHM_GATHER": gather,
+                               "ACCELERATE_MIXED_PRECISION": precision}
+                ours = Ours(acc, acc.Runtime(), norm=precision == "no")
+                expect_equal_steps(ours, Theirs(precision == "no", precision), batches(3),
+                                   tolerance)
+    os.environ |= {"FSDP_SHARDING_STRATEGY": "FULL_SHARD", "ACCELERATE_MIXED_PRECISION": "no"}
+    runtime = acc.Runtime()
+    ours, theirs = Ours(acc, runtime, True), Theirs(True, "no")
+    expect_equal_steps(ours, theirs, batches(3), 5e-6)
+    ours.save(f"{folder}/ours")
+    theirs.save(f"{folder}/theirs")
+    # BatchNorm's statistics are of each rank; a checkpoint has rank 0's.
+    ours_again, theirs_again = Ours(acc, runtime, True), Theirs(True, "no")
+    state = ours_again.load(f"{folder}/theirs")
+    assert state.get("step") is None
+    theirs_again.load(f"{folder}/ours")
+    for name, value in buffers_of(theirs_again.model).items():
+        assert value.dtype == buffers_of(ours.model)[name].dtype
+        assert torch.allclose(value.double(), buffers_of(ours_again.model)[name].double()), name
+    expect_equal_steps(ours_again, theirs_again, batches(3, first=3), 5e-6)
+    state = Ours(acc, runtime, True).load(f"{folder}/ours")
+    assert (state.get("step"), state.get("text"), state.get("none", 7)) == (3, "é".encode(), 7)
+    assert state.of_rank("noise") == bytes([runtime.rank])
+    print("trained", flush=True)
+    leave()
+
+
+def main():
+    acclaunch, package = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp",
+                              sys.executable, os.path.abspath(__file__), folder],
+                             env=os.environ | {"PYTHONPATH": package}, capture_output=True,
+                             text=True, timeout=170)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert run.stdout.count("trained") == 2, run.stdout
+
+
+if __name__ == "__main__":
+    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
