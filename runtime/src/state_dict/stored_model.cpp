@@ -6,12 +6,43 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 namespace acc::checkpoint {
 
 using acc::model::BufferRecord;
 using sharding::FlatParameter;
 using sharding::ParameterRecord;
+
+namespace {
+
+template <typename Integer>
+void to_floats(const std::vector<std::byte>& from, std::vector<float>& to) {
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    Integer value;
+    std::memcpy(&value, from.data() + i * sizeof(Integer), sizeof(Integer));
+    to[i] = static_cast<float>(value);
+  }
+}
+
+/// Converts integers and booleans of a stored buffer (torch's num_batches_tracked is int64).
+/// Returns false for another dtype.
+bool integers_to_floats(const std::vector<std::byte>& from, Dtype dtype, std::vector<float>& to) {
+  switch (dtype) {
+    case Dtype::boolean:
+    case Dtype::u8: to_floats<std::uint8_t>(from, to); return true;
+    case Dtype::i8: to_floats<std::int8_t>(from, to); return true;
+    case Dtype::i16: to_floats<std::int16_t>(from, to); return true;
+    case Dtype::u16: to_floats<std::uint16_t>(from, to); return true;
+    case Dtype::i32: to_floats<std::int32_t>(from, to); return true;
+    case Dtype::u32: to_floats<std::uint32_t>(from, to); return true;
+    case Dtype::i64: to_floats<std::int64_t>(from, to); return true;
+    case Dtype::u64: to_floats<std::uint64_t>(from, to); return true;
+    default: return false;
+  }
+}
+
+}  // namespace
 
 StoredModel::StoredModel(const std::filesystem::path& path, Want want, int index)
     : stored_(open_checkpoint(path, want, index)), reader_(stored_.catalog) {}
@@ -29,13 +60,17 @@ const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::st
   return stored_.catalog.at(record.name, kind, stored_.path.string());  // throws: not found
 }
 
-// Any real dtype is converted to the one in which the value is kept.
 void StoredModel::check_shape(const StoredTensor& tensor, const Shape& expected) const {
   if (tensor.shape != expected) {
     throw Error(Errc::config, fmt::format("{}: tensor {} has shape {}, this model expects {}",
                                           stored_.path.string(), tensor.name,
                                           to_string(tensor.shape), to_string(expected)));
   }
+}
+
+// Any real dtype is converted to the one in which the value is kept.
+void StoredModel::check_values(const StoredTensor& tensor, const Shape& expected) const {
+  check_shape(tensor, expected);
   if (!is_real(tensor.dtype)) {
     throw Error(Errc::config,
                 fmt::format("{}: tensor {} has dtype {}, expected float32, float64, bfloat16 or "
@@ -47,7 +82,7 @@ void StoredModel::check_shape(const StoredTensor& tensor, const Shape& expected)
 void StoredModel::check(detail::ModelState& model, BuffersMay buffers) const {
   for (const FlatParameter* flat : model.flats()) {
     for (const ParameterRecord& record : flat->parameters()) {
-      check_shape(at(record, "param"), record.shape);
+      check_values(at(record, "param"), record.shape);
     }
   }
   for (const BufferRecord* buffer : model.buffers()) {
@@ -61,7 +96,7 @@ void StoredModel::check(detail::ModelState& model, BuffersMay buffers) const {
 
 void StoredModel::check(const FlatArray& array) const {
   for (const ParameterRecord& record : array.flat->parameters()) {
-    check_shape(at(record, array.kind), record.shape);
+    check_values(at(record, array.kind), record.shape);
   }
 }
 
@@ -104,7 +139,15 @@ void StoredModel::read_buffer(detail::ModelState& model, BufferRecord& buffer) {
     return;
   }
   std::vector<float> values(static_cast<std::size_t>(buffer.numel));
-  reader_.read(*found, 0, buffer.numel, Dtype::f32, values.data());
+  if (is_real(found->dtype)) {
+    reader_.read(*found, 0, buffer.numel, Dtype::f32, values.data());
+  } else {
+    std::vector<std::byte> integers(values.size() * size_of(found->dtype));
+    reader_.read(*found, 0, buffer.numel, found->dtype, integers.data());
+    if (!integers_to_floats(integers, found->dtype, values)) {
+      check_values(*found, buffer.shape);  // throws: dtype
+    }
+  }
   acc::model::set_buffer(model.context(), buffer, values);
 }
 

@@ -38,6 +38,8 @@ class StoredModel {
   [[nodiscard]] const StoredTensor& at(const sharding::ParameterRecord& record,
                                        const std::string& kind) const;
   void check_shape(const StoredTensor& tensor, const Shape& expected) const;
+  /// Also checks that the values are real numbers.
+  void check_values(const StoredTensor& tensor, const Shape& expected) const;
 
   Stored stored_;
   TensorReader reader_;
