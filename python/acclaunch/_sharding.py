@@ -191,6 +191,12 @@ def _policy_units(module, runtime):
 # ---- parameters ---------------------------------------------------------------------------------
 
 
+def _reset_of(module):
+    """The function that gives a module's tensors their initial values; that of MultiheadAttention and
+    of the transformer modules has an underscore."""
+    return getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+
+
 class _Source:
     """Initial values of parameters and buffers, which the library asks for."""
 
@@ -204,7 +210,7 @@ class _Source:
         """The library's config of a parameter or buffer. Values of a tensor may differ between ranks;
         those of the meta device are a function of its module's name."""
         is_meta = tensor.is_meta
-        if is_meta and not hasattr(module, "reset_parameters"):
+        if is_meta and _reset_of(module) is None:
             raise InvalidArgumentError(
                 f"'{name}' is on the meta device, and {type(module).__name__} has no "
                 "reset_parameters() that gives it values: add one, or create it on the CPU")
@@ -235,7 +241,7 @@ class _Source:
                             empty = torch.empty_like(each, device="cpu")
                             tensors[attribute] = (torch.nn.Parameter(empty, each.requires_grad)
                                                   if tensors is module._parameters else empty)
-                module.reset_parameters()
+                _reset_of(module)()
             self.made = module, {**module._parameters, **module._buffers}
             module._parameters.update(kept[0])
             module._buffers.update(kept[1])

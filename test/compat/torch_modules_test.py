@@ -30,7 +30,7 @@ class Case:
 
     def __init__(self, make, inputs, units=None, *, unused_units=False, tolerance=2e-6, micro_steps=1,
                  no_sync=False, around=contextlib.nullcontext, train=None, precision="no",
-                 prepare=None, optimizer="sgd", runtime_settings=None):
+                 prepare=None, optimizer="sgd", runtime_settings=None, meta=False):
         self.__dict__.update(vars(), self=None)
 
 
@@ -257,6 +257,8 @@ CASES = {
     "activation checkpointing of the launcher": blocks(
         runtime_settings={"FSDP_ACTIVATION_CHECKPOINTING": "true"}),
     "autocast": blocks(around=autocast, tolerance=1e-5),
+    "the meta device": Case(Convolutions, rows_of(3, 6, 6), tolerance=2e-5, meta=True),
+    "attention on the meta device": Case(lambda: Blocks(Attention, 2), rows_of(5, 8), meta=True),
     "compiled blocks": blocks(prepare=compile_blocks),
 }
 
@@ -316,10 +318,17 @@ def plain(model, inputs):
 def train(acc, name, case, runtime):
     reference = Reference(case, runtime.world_size)
     torch.manual_seed(3 if runtime.rank == 0 else 4)  # rank 0's values are used
-    model = case.make()
+    with torch.device("meta") if case.meta else contextlib.nullcontext():
+        model = case.make()
     if case.prepare:
         case.prepare(model)
     acc.fully_shard(model, runtime, units=case.units, unused_units=case.unused_units)
+    if case.meta:
+        values = acc.state_dict(model, rank0_only=False)
+        assert all(torch.isfinite(each).all() for each in values.values())
+        assert all(each.dim() < 2 or each.std() > 0 for each in values.values())
+        for each in reference.copies:
+            each.load_state_dict(values)
     optimizer = (acc.AdamW(model, lr=1e-2) if case.optimizer == "adamw"
                  else acc.SGD(model, lr=0.05, momentum=0.9))
     generator = torch.Generator().manual_seed(7)
@@ -380,8 +389,41 @@ def worker():
     print("trained", flush=True)
 
 
+class Wrapped(nn.Module):
+    """torch's wrapper in `expect_policies`; remembers what it wraps."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+
+def expect_policies(acc):
+    """Units by size are those of torch's size_based_auto_wrap_policy."""
+    from torch.distributed.fsdp.wrap import _recursive_wrap, size_based_auto_wrap_policy
+
+    os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_AUTO_WRAP_POLICY": "SIZE_BASED_WRAP"}
+    modules = {"blocks": lambda: Blocks(mlp), "attention": lambda: Blocks(Attention, 2),
+               "tied": Tied, "nested": Nested, "convolutions": Convolutions,
+               "shared": SharedByUnits}
+    for name, make in modules.items():
+        for limit in (1, 40, 100, 200, 300, 700, 10000):
+            os.environ["FSDP_MIN_NUM_PARAMS"] = str(limit)
+            model = acc.fully_shard(make(), acc.Runtime())
+            found = {unit.name for unit in model.acc_model.units} - {""}
+            theirs = make()
+            _recursive_wrap(theirs, lambda **given: size_based_auto_wrap_policy(
+                **given, min_num_params=limit), Wrapped, set(), set(), only_wrap_children=True)
+            expected = {key.replace("module.", "").removesuffix(".module")
+                        for key, each in theirs.named_modules() if isinstance(each, Wrapped)}
+            assert found == expected, (name, limit, found, expected)
+
+
 def main():
     acclaunch, package, *wanted = sys.argv[1:]
+    sys.path.insert(0, package)
+    import acclaunch.torch as acc
+
+    expect_policies(acc)
     run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", sys.executable,
                           os.path.abspath(__file__), *wanted],
                          env=os.environ | {"PYTHONPATH": package}, capture_output=True, text=True,

@@ -1,0 +1,105 @@
+"""torch_parity_test.py ACCLAUNCH PACKAGE: examples/python/train_gpt.py on the data of
+test/data/parity_gpt, under every strategy, with 1, 2 and 4 workers, on one and two machines. Losses,
+norms and weights must be those of PyTorch in double precision. Exits with 77 without torch."""
+
+import contextlib
+import gc
+import io
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    from safetensors.torch import load_file
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+ROOT = pathlib.Path(__file__).absolute().parents[2]
+DATA = ROOT / "test" / "data" / "parity_gpt"
+# Limits of a loss, a norm (relative) and a weight: of the README of the data, and of bf16.
+LIMITS = {"no": (2e-5, 1e-4, 5e-4), "bf16": (3e-3, 2e-2, 2e-2), "fp16": (1e-3, 5e-3, 1e-2)}
+STRATEGIES = ("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+
+
+def train(folder, precision, what):
+    """One run of the example in this process; rank 0 compares."""
+    import train_gpt
+
+    metrics, weights = folder / "metrics.jsonl", folder / "weights.safetensors"
+    sys.argv = ["train_gpt.py", "--tokens", str(DATA / "tokens.npy"), "--init_from",
+                str(DATA / "init.safetensors"), "--steps", "20", "--metrics", str(metrics), "--export",
+                str(weights)]
+    with contextlib.redirect_stdout(io.StringIO()):
+        train_gpt.main()
+    gc.collect()
+    if int(os.environ.get("RANK", 0)) > 0:
+        return
+    expected = json.loads((DATA / "losses.json").read_text())["single_fp64"]
+    found = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert len(found) == 20
+    of_loss, of_norm, of_weight = LIMITS[precision]
+    for step, each in enumerate(found):
+        loss, norm = expected["loss"][step], expected["grad_norm"][step]
+        assert abs(each["loss"] - loss) <= of_loss, (what, each, loss)
+        assert abs(each["grad_norm"] - norm) <= of_norm * norm, (what, each, norm)
+    final = load_file(weights)
+    for name, value in load_file(DATA / "final.safetensors").items():
+        difference = (final[name] - value).abs().max().item()
+        assert difference <= of_weight, (what, name, difference)
+
+
+def worker(kind, folder):
+    """kind: "strategies": all of FSDP; "machines": those that differ on several machines; "config": as
+    the launcher configures it."""
+    sys.path.append(str(ROOT / "examples" / "python"))
+    torch.set_num_threads(1)
+    folder = pathlib.Path(folder)
+    if kind == "config":
+        train(folder, "no", kind)
+    else:
+        for strategy in STRATEGIES if kind == "strategies" else STRATEGIES[1:4]:
+            for precision in LIMITS if strategy == "FULL_SHARD" else ("no", "bf16"):
+                os.environ |= {"FSDP_SHARDING_STRATEGY": strategy,
+                               "ACCELERATE_MIXED_PRECISION": precision}
+                train(folder, precision, (strategy, precision))
+    print("equal", flush=True)
+
+
+def free_port():
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def main():
+    acclaunch, package = sys.argv[1:]
+    config = ["--config_file"]
+    port = ["--main_process_port", str(free_port())]
+    fsdp = ["--use_fsdp", "--fsdp_sync_module_states", "true"]
+    jobs = [("strategies", workers, [[*fsdp, "--num_processes", str(workers)]])
+            for workers in (1, 2, 4)]
+    jobs += [("config", workers, [[*config, str(ROOT / "configs" / f"{name}.yaml"),
+                                   "--num_processes", str(workers)]])
+             for name, workers in (("zero1", 2), ("zero3_hpz", 4))]
+    jobs += [("machines", 4, [[*fsdp, "--num_processes", "4", "--num_machines", "2",
+                               "--main_process_ip", "127.0.0.1", *port, "--machine_rank", str(rank)]
+                              for rank in range(2)])]
+    for kind, workers, launchers in jobs:
+        with tempfile.TemporaryDirectory() as folder:
+            started = [subprocess.Popen(
+                [acclaunch, "--cpu", *flags, sys.executable, os.path.abspath(__file__), kind, folder],
+                env=os.environ | {"PYTHONPATH": package}, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True) for flags in launchers]
+            outputs = [each.communicate(timeout=170)[0] for each in started]
+            assert all(each.returncode == 0 for each in started), "\n".join(outputs)
+            assert "\n".join(outputs).count("equal") == workers, outputs
+
+
+if __name__ == "__main__":
+    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
