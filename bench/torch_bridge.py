@@ -1,0 +1,159 @@
+"""Trains one PyTorch module with acclaunch.torch, FSDP2, FSDP1 and DDP over Gloo, and alone (plain torch
+without communication). All variants live in the same processes and make their steps in turn, with the
+same data and kernels and one thread per worker. Prints medians, ratios to FSDP2 and to "alone", and, with
+--memory, the workers' memory (PSS) of each variant in processes of its own.
+
+    python bench/torch_bridge.py [--steps 20] [--memory] [--acclaunch build/release/bin/acclaunch]
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).absolute().parents[1]
+# Shapes of bench/train.py: 23 and 4 million parameters.
+CASES = {
+    "large": dict(workers=2, layers=6, dim=512, heads=8, vocab=8192, positions=256, rows=2),
+    "small": dict(workers=4, layers=4, dim=256, heads=8, vocab=4096, positions=128, rows=2),
+}
+VARIANTS = ("alone", "fsdp2", "fsdp1", "ddp", "acc FULL_SHARD", "acc SHARD_GRAD_OP")
+WARMUP = 2
+
+
+def make_variant(name, case):
+    """Returns a function that makes a step with tokens, [rows, positions + 1]."""
+    import torch
+    import torch.distributed as dist
+    from train_gpt import GPT, Block
+
+    torch.manual_seed(0)
+    model = GPT(case["vocab"], case["positions"], case["dim"], case["layers"], case["heads"])
+    if name.startswith("acc "):
+        import acclaunch.torch as acc
+
+        os.environ["FSDP_SHARDING_STRATEGY"] = name[4:]
+        acc.fully_shard(model, acc.Runtime())
+        optimizer = acc.AdamW(model, lr=1e-4)
+    elif name == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        for block in model.transformer["h"]:
+            fully_shard(block, mesh=mesh)
+        fully_shard(model, mesh=mesh)
+    elif name == "fsdp1":
+        import functools
+
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+        policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+        model = FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=True,
+                                         device_id=torch.device("cpu"))
+    elif name == "ddp":
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    if not name.startswith("acc "):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step(tokens):
+        loss = model(tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.item()
+
+    return step
+
+
+def pss():
+    for line in pathlib.Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def worker(case_name, variants, steps):
+    import torch
+    import torch.distributed as dist
+
+    sys.path.append(str(ROOT / "examples" / "python"))
+    case = CASES[case_name]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    before = pss()
+    made = {name: make_variant(name, case) for name in variants}
+    times, losses = {name: [] for name in variants}, {}
+    for number in range(WARMUP + steps):
+        generator = torch.Generator().manual_seed(number * 1000 + rank)
+        tokens = torch.randint(case["vocab"], (case["rows"], case["positions"] + 1),
+                               generator=generator)
+        for name, step in made.items():
+            dist.barrier()
+            start = time.perf_counter()
+            losses[name] = step(tokens)
+            # A step ends when its slowest rank has ended it.
+            taken = torch.tensor(time.perf_counter() - start)
+            dist.all_reduce(taken, dist.ReduceOp.MAX)
+            if number >= WARMUP:
+                times[name].append(taken.item())
+    grown = torch.tensor(float(pss() - before))
+    dist.all_reduce(grown)
+    if rank == 0:
+        print(json.dumps({"times": times, "losses": losses, "pss": grown.item()}), flush=True)
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # torch's threads of Gloo may abort the process at its regular exit
+
+
+def run(args, case_name, variants, steps):
+    command = [args.acclaunch, "--cpu", "--use_fsdp", "--fsdp_sync_module_states", "true",
+               "--num_processes", str(CASES[case_name]["workers"]), "--main_process_port", "0",
+               sys.executable, os.path.abspath(__file__), "--worker", case_name, "--steps",
+               str(steps), "--variants", ",".join(variants)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {
+        "PYTHONPATH": str(pathlib.Path(args.acclaunch).absolute().parents[1] / "python"),
+        "OMP_NUM_THREADS": "1"})
+    lines = [line[line.index("{"):] for line in done.stdout.splitlines() if "{" in line]
+    if done.returncode or not lines:
+        sys.exit(done.stdout + done.stderr)
+    return json.loads(lines[-1])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--acclaunch", default=str(ROOT / "build/release/bin/acclaunch"))
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--cases", default=",".join(CASES))
+    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    variants = args.variants.split(",")
+    if args.worker:
+        worker(args.worker, variants, args.steps)
+    for case_name in args.cases.split(","):
+        case = CASES[case_name]
+        found = run(args, case_name, variants, args.steps)
+        medians = {name: statistics.median(each) for name, each in found["times"].items()}
+        tokens = case["workers"] * case["rows"] * case["positions"]
+        print(f"{case_name}: {case['workers']} workers, dim {case['dim']}, {case['layers']} layers, "
+              f"{args.steps} steps of each variant in turn")
+        for name, median in medians.items():
+            line = f"  {name:18} {1e3 * median:8.1f} ms {tokens / median:8.0f} tokens/s"
+            for peer in ("fsdp2", "alone"):
+                if peer in medians:
+                    line += f"  {medians[peer] / median:5.2f} x {peer}"
+            if args.memory:
+                line += f"  {run(args, case_name, [name], 2)['pss'] / 2**20:7.0f} MiB PSS"
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
