@@ -8,8 +8,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from acclaunch._library import (AdamWConfig, InvalidArgumentError, LrFunction, LrScheduleConfig,
                                 ParameterGroup, SgdConfig, StepInfo, library)
 from acclaunch._parameters import ShardedParameter
-from acclaunch._runtime import release
-from acclaunch._sharding import model_of
+from acclaunch._runtime import model_of, release
 
 SCHEDULES = ("constant", "linear", "cosine", "warmup", "warmup_decay", "warmup_cosine", "custom")
 

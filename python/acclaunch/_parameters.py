@@ -65,6 +65,7 @@ class _DeviceMemory:
                                          "typestr": _TYPE_STRINGS[nbytes]}
 
 
+@torch.inference_mode(False)  # a tensor made in inference mode could not be used in a backward
 def view(address, shape, dtype, device):
     """A tensor, [shape], whose elements are the library's memory at `address`."""
     if device.type == "cuda":

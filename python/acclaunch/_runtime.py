@@ -32,6 +32,15 @@ def release(owner, free, handle):
     weakref.finalize(owner, run)
 
 
+def model_of(module):
+    """The library's side of a sharded module."""
+    model = getattr(module, "acc_model", None)
+    if model is None:
+        raise InvalidArgumentError(f"{type(module).__name__} is not sharded: call acc.fully_shard "
+                                   "first")
+    return model
+
+
 class SavedState:
     """Values of the program in a loaded checkpoint; freed with this object."""
 
@@ -137,7 +146,7 @@ class Runtime:
         """Writes a checkpoint folder in Accelerate's layout, in the form of fsdp_state_dict_type. state,
         of_rank: values of the program by name (int, float, str, bytes); of `state` rank 0's are
         saved, of `of_rank` each rank's. Collective. Raises ConfigError if it cannot be written."""
-        model = module.acc_model
+        model = model_of(module)
         model.write_buffers()
         values = _program_values(state, of_rank)
         self._library.runtime_save(self.handle, str(directory).encode(), model.handle,
@@ -147,7 +156,7 @@ class Runtime:
         """Loads a checkpoint that this library, torch, Accelerate or DeepSpeed saved, with any
         strategy and number of ranks. Returns the program's values. Collective. Raises ConfigError
         that names the missing or damaged file or tensor."""
-        model = module.acc_model
+        model = model_of(module)
         state = SavedState(self._library.make("runtime_load", self.handle,
                                               str(directory).encode(), model.handle,
                                               optimizer.handle))

@@ -4,8 +4,6 @@ import collections
 import contextlib
 import ctypes as c
 import functools
-import itertools
-import weakref
 import zlib
 
 import torch
@@ -15,7 +13,7 @@ from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ConfigErro
                                 ModelConfig, Module, ParameterConfig, StateDictConfig,
                                 TrafficReport, VisitFunction, library)
 from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, view
-from acclaunch._runtime import release
+from acclaunch._runtime import model_of, release
 from acclaunch._units import GatheredMemory, Member, Unit
 
 
@@ -120,12 +118,6 @@ class Model(Uncopied):
             tensor, saved = self._library_buffer(place)
             with torch.no_grad():
                 tensor.copy_(saved)
-
-    def memory_report(self):
-        return _fields(self.library.model_memory, self.handle, MemoryReport())
-
-    def traffic_report(self):
-        return _fields(self.library.model_traffic, self.handle, TrafficReport())
 
 
 def _fields(function, handle, report):
@@ -429,13 +421,6 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
 # ---- functions of a sharded module --------------------------------------------------------------
 
 
-def model_of(module):
-    model = getattr(module, "acc_model", None)
-    if model is None:
-        raise InvalidArgumentError(f"{type(module).__name__} is not sharded: call acc.fully_shard first")
-    return model
-
-
 @contextlib.contextmanager
 def no_sync(module):
     """Within it, backwards reduce no gradients; the next one outside, or the step, reduces all."""
@@ -445,6 +430,18 @@ def no_sync(module):
         yield
     finally:
         model.library.no_sync_end(scope)
+
+
+def memory_report(module):
+    """Bytes that this rank holds for the module, by category (acc/runtime/reports.hpp)."""
+    model = model_of(module)
+    return _fields(model.library.model_memory, model.handle, MemoryReport())
+
+
+def traffic_report(module):
+    """Elements that this rank has passed to collectives (acc/runtime/reports.hpp)."""
+    model = model_of(module)
+    return _fields(model.library.model_traffic, model.handle, TrafficReport())
 
 
 def load_weights(module, path):

@@ -24,6 +24,9 @@ from acclaunch._library import InvalidArgumentError, library
 from acclaunch._parameters import Uncopied, view
 
 in_backward = torch._C._current_graph_task_id  # -1 outside
+# The innermost saved_tensors_hooks. torch 2.6 has no such function; there a checkpoint around a whole
+# sharded module saves the tensors of the module.
+top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 
 
 class Member:
@@ -69,7 +72,7 @@ class GatheredMemory:
     def enter(self):
         """Hooks of the outermost unit serve the units in it. Hooks of others (activation
         checkpointing) either drop what they are given or copy it, and stay."""
-        if self.depth == 0 and torch._C._autograd._top_saved_tensors_default_hooks(True) is None:
+        if self.depth == 0 and top_hooks(True) is None:
             self.hooks = torch.autograd.graph.saved_tensors_hooks(self.pack, self.unpack)
             self.hooks.__enter__()
         self.depth += 1

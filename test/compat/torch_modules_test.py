@@ -207,11 +207,11 @@ def two_forwards(model, inputs):
 
 def with_evaluation(model, inputs):
     model.eval()
+    with torch.inference_mode():
+        model(*inputs)
     with torch.no_grad():
         model(*inputs)
     model.train()
-    with torch.inference_mode():
-        model(*inputs)
     return loss_of(model(*inputs))
 
 
