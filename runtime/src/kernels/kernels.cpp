@@ -102,6 +102,22 @@ void cast(const void* from, DType from_dtype, void* to, DType to_dtype, std::siz
   }
 }
 
+std::string_view to_string(Element element) noexcept {
+  constexpr std::array<std::string_view, kNumElements> kNames = {
+      "float32", "bfloat16", "float16", "float64", "int8",
+      "int16",   "int32",    "int64",   "uint8",   "bool"};
+  const auto index = static_cast<std::size_t>(element);
+  return index < kNames.size() ? kNames[index] : "?";
+}
+
+std::string_view to_string(ElementOp op) noexcept {
+  constexpr std::array<std::string_view, kNumElementOps> kNames = {
+      "sum", "average",     "product",    "min",
+      "max", "bitwise and", "bitwise or", "bitwise exclusive or"};
+  const auto index = static_cast<std::size_t>(op);
+  return index < kNames.size() ? kNames[index] : "?";
+}
+
 const Kernels& kernels() noexcept {
   return *available().variants[0];
 }

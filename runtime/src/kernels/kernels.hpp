@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 /// Arithmetic on contiguous arrays, compiled for the widest vector unit of this CPU. Pointers need
 /// only the alignment of their elements. Operations are neither fused (FMA) nor reordered, so
@@ -24,6 +25,61 @@ struct Reduction {
   ReduceOp op = ReduceOp::sum;
   float scale = 1.0F;
   bool accumulate = false;
+};
+
+/// Type of the elements of a tensor. `boolean`: one byte, 0 or 1.
+enum class Element : std::uint8_t {
+  float32,
+  bfloat16,
+  float16,
+  float64,
+  int8,
+  int16,
+  int32,
+  int64,
+  uint8,
+  boolean
+};
+inline constexpr int kNumElements = 10;
+
+/// Operation on tensors over ranks. For booleans, sum is "or" and product is "and". The average of
+/// integers is rounded towards zero.
+enum class ElementOp : std::uint8_t {
+  sum,
+  average,
+  product,
+  min,
+  max,
+  bitwise_and,
+  bitwise_or,
+  bitwise_xor
+};
+inline constexpr int kNumElementOps = 8;
+
+constexpr std::size_t nbytes_of(Element element) noexcept {
+  constexpr std::size_t kWidths[] = {4, 2, 2, 8, 1, 2, 4, 8, 1, 1};
+  return element < Element{kNumElements} ? kWidths[static_cast<std::size_t>(element)] : 1;
+}
+std::string_view to_string(Element element) noexcept;
+std::string_view to_string(ElementOp op) noexcept;
+
+/// True if `op` is defined for `element`: bitwise operations are not for floating-point types, and
+/// the average is not for booleans.
+constexpr bool is_defined(Element element, ElementOp op) noexcept {
+  const bool is_bitwise = op >= ElementOp::bitwise_and;
+  return is_bitwise ? element >= Element::int8
+                    : op != ElementOp::average || element != Element::boolean;
+}
+
+/// destination[i] = s0[i] op s1[i] op …, in the order of `sources`. 16-bit floating-point types are
+/// computed in float32 and rounded once. The destination may be one of the sources; otherwise
+/// arrays do not overlap. At least one source.
+struct ElementReduction {
+  std::span<const void* const> sources;  ///< each [numel]
+  void* destination = nullptr;           ///< [numel]
+  std::size_t numel = 0;
+  Element element = Element::float32;
+  ElementOp op = ElementOp::sum;
 };
 
 /// Coefficients of one AdamW step; `optim/update.hpp` derives them from the settings.
@@ -70,6 +126,7 @@ struct Kernels {
   const char* name;
 
   void (*reduce)(const Reduction&);
+  void (*reduce_elements)(const ElementReduction&);
   /// Sum of squares in double: 16 interleaved partial sums, which are then added in order.
   double (*squared_norm)(const float* values, std::size_t numel);
   void (*scale)(float* values, float factor, std::size_t numel);

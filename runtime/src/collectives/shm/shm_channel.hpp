@@ -67,6 +67,8 @@ class ShmChannel {
     return spec_.ranks[static_cast<std::size_t>(rank)];
   }
   [[nodiscard]] const GroupSpec& spec() const noexcept { return spec_; }
+  /// Sets the limit of later waits.
+  void set_timeout(std::chrono::milliseconds timeout) noexcept { spec_.timeout = timeout; }
 
   /// On rank 0: creates memory that all ranks share and sends its descriptor to the others. Does
   /// not wait for them.
@@ -107,18 +109,18 @@ class ShmChannel {
   /// The reason why the group is unusable: it is aborted, or a peer has ended or left. Does not
   /// block; any thread.
   [[nodiscard]] std::optional<std::string> failure() const;
+  /// "ended" or "left the group" if `peer` did that, else null. Any thread.
+  [[nodiscard]] const char* end_of(int peer) const;
 
  private:
   SharedMapping make_control_block(std::size_t nbytes) const;
   void give(const SharedMapping& mapping) const;
   [[nodiscard]] std::string abort_text() const;
-  /// "ended" or "left the group" if `peer` did that, else null.
-  [[nodiscard]] const char* end_of(int peer) const;
   /// Throws if `peer` can no longer advance `counter` to `target`.
   void check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
                   const std::function<std::string()>& what);
 
-  const GroupSpec spec_;
+  GroupSpec spec_;
   std::optional<DescriptorLinks> links_;  ///< empty if the group has one rank
   SharedMapping mapping_;
   ControlHead* head_ = nullptr;

@@ -1,0 +1,65 @@
+"""The back end "acc" of torch.distributed (docs/c10d.md): importing this module registers it.
+
+    import acclaunch.c10d
+    torch.distributed.init_process_group("acc")             # or "cpu:acc,cuda:nccl"
+
+Where this package is found by torch's own plugin mechanism (the entry point `torch.backends` of an
+installed package or of a folder in PYTHONPATH), no import is needed.
+"""
+
+import os
+import sys
+
+import torch.distributed as dist
+
+
+def _create(options, backend_options):
+    from acclaunch.process_group import create
+
+    # The helper of torch that calls this knows which back ends the group has for other devices. It
+    # does not pass that on, and a Python ProcessGroup replaces them all.
+    caller = sys._getframe(1).f_locals
+    config, made = caller.get("backend_config"), caller.get("pg")
+    others = dict(config.device_backend_map) if config is not None else {}
+    return create(options, backend_options, others, made)
+
+
+def register():
+    """Registers the back end; a second call does nothing."""
+    if "ACC" not in dist.Backend._plugins:
+        dist.Backend.register_backend("acc", _create, extended_api=True, devices=["cpu"])
+
+
+def replace_gloo():
+    """From now on `gloo` means `acc` for CPU tensors; dist.get_backend() still returns what the
+    program asked for. Groups that exist are not changed."""
+    config = dist.distributed_c10d.BackendConfig
+    original = config.get_device_backend_map
+    if getattr(original, "replaces_gloo", False):
+        return
+
+    def get_device_backend_map(self):
+        found = dict(original(self))
+        if found.get("cpu") == dist.Backend.GLOO:
+            # First, so that the group that is made for it has the back ends of all devices.
+            found = {"cpu": dist.Backend("acc"), **{d: b for d, b in found.items() if d != "cpu"}}
+        return found
+
+    get_device_backend_map.replaces_gloo = True
+    config.get_device_backend_map = get_device_backend_map
+
+
+def autoload():
+    """The entry point: torch calls it at the end of `import torch`."""
+    if not dist.is_available():
+        return
+    register()
+    backend = os.environ.get("ACC_CPU_BACKEND", "")
+    if backend == "acc":
+        replace_gloo()
+    elif backend not in ("", "gloo"):
+        raise ValueError(f"ACC_CPU_BACKEND is '{backend}', expected acc or gloo")
+
+
+if dist.is_available():
+    register()

@@ -1,0 +1,69 @@
+#include "tensors/work.hpp"
+
+#include <utility>
+
+namespace acc::tensors {
+
+WorkQueue::~WorkQueue() {
+  thread_.request_stop();
+  changed_.notify_all();
+}
+
+void WorkQueue::push(WorkPtr work, std::function<void()> execute, bool detached) {
+  const std::lock_guard lock(mutex_);
+  entries_.push_back({std::move(work), std::move(execute)});
+  if (detached) {
+    if (!thread_.joinable()) {
+      thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
+    }
+    changed_.notify_all();
+  }
+}
+
+void WorkQueue::execute_front(std::unique_lock<std::mutex>& lock) {
+  Entry entry = std::move(entries_.front());
+  entries_.pop_front();
+  executing_ = true;
+  lock.unlock();
+  try {
+    entry.execute();
+  } catch (...) {
+    entry.work->error = std::current_exception();
+  }
+  lock.lock();
+  executing_ = false;
+  entry.work->done = true;
+  changed_.notify_all();
+}
+
+bool WorkQueue::wait(const Work& work, Deadline deadline) {
+  if (work.done) {
+    return true;
+  }
+  std::unique_lock lock(mutex_);
+  const auto can_go_on = [&] { return work.done || !executing_; };
+  while (!work.done) {
+    if (!executing_) {
+      execute_front(lock);
+    } else if (!deadline) {
+      changed_.wait(lock, can_go_on);
+    } else if (!changed_.wait_until(lock, *deadline, can_go_on)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool WorkQueue::is_idle() const {
+  const std::lock_guard lock(mutex_);
+  return entries_.empty() && !executing_;
+}
+
+void WorkQueue::run(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  while (changed_.wait(lock, stop, [this] { return !entries_.empty() && !executing_; })) {
+    execute_front(lock);
+  }
+}
+
+}  // namespace acc::tensors
