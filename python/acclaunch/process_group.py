@@ -234,10 +234,6 @@ def _check(tensor, name):
         raise _library.InvalidArgumentError(
             f"acc: {name} of a tensor with layout {tensor.layout}; only dense tensors are supported "
             "(convert it by .to_dense(), or use the back end gloo)")
-    if tensor.device.type != "cpu":
-        raise _library.InvalidArgumentError(
-            f"acc: {name} of a tensor on {tensor.device}; acc is a back end for CPU tensors: use "
-            f"\"cpu:acc,{tensor.device.type}:…\" with a back end for {tensor.device.type}")
 
 
 def _real(tensor):
@@ -294,10 +290,6 @@ def _same(tensors, other, name):
 
 
 # --- the group ---
-
-def _on_cpu(tensor):
-    return tensor.device.type == "cpu"
-
 
 class ProcessGroup(dist.ProcessGroup):
     """Made by `create`. Calls on tensors of other devices go to the back ends that are registered
@@ -387,6 +379,17 @@ class ProcessGroup(dist.ProcessGroup):
 
     # Calls.
 
+    def _is_ours(self, tensor):
+        """False if another back end of the group has the tensor's device."""
+        kind = tensor.device.type
+        if kind == "cpu":
+            return True
+        if torch.device(kind) not in self._devices:
+            raise _library.InvalidArgumentError(
+                f"acc: a tensor on {tensor.device}; acc is a back end for CPU tensors: make the group "
+                f"with \"cpu:acc,{kind}:…\" and a back end for {kind}")
+        return False
+
     def _call(self, function, arguments, result, collected, opts, is_async=None):
         """Calls `function` of the library; the two last arguments are timeout and work."""
         if self._handle is None:
@@ -435,7 +438,7 @@ class ProcessGroup(dist.ProcessGroup):
         return memory, _element(memory, name), _OPS[op]
 
     def allreduce(self, tensors, opts=_c10d.AllreduceOptions()):
-        if not _on_cpu(tensors[0]):
+        if not self._is_ours(tensors[0]):
             return super().allreduce(tensors, opts)
         tensor = _one(tensors, "all_reduce")
         collected = _Arguments("all_reduce")
@@ -444,12 +447,12 @@ class ProcessGroup(dist.ProcessGroup):
                           [tensor], collected, opts)
 
     def allreduce_coalesced(self, tensors, opts=_c10d.AllreduceCoalescedOptions()):
-        if not _on_cpu(tensors[0]):
+        if not self._is_ours(tensors[0]):
             return super().allreduce_coalesced(tensors, opts)
         return _Works(self, [self.allreduce([tensor], opts) for tensor in tensors], tensors)
 
     def reduce(self, tensors, opts=_c10d.ReduceOptions()):
-        if not _on_cpu(tensors[0]):
+        if not self._is_ours(tensors[0]):
             return super().reduce(tensors, opts)
         tensor = _one(tensors, "reduce")
         collected = _Arguments("reduce")
@@ -459,7 +462,7 @@ class ProcessGroup(dist.ProcessGroup):
                           collected, opts)
 
     def broadcast(self, tensors, opts=_c10d.BroadcastOptions()):
-        if not _on_cpu(tensors[0]):
+        if not self._is_ours(tensors[0]):
             return super().broadcast(tensors, opts)
         tensor = _one(tensors, "broadcast")
         collected = _Arguments("broadcast")
@@ -498,14 +501,14 @@ class ProcessGroup(dist.ProcessGroup):
                            _sizes([part.nbytes for part in parts])), result, collected, opts)
 
     def allgather(self, output_tensors, input_tensors, opts=_c10d.AllgatherOptions()):
-        if not _on_cpu(input_tensors[0]):
+        if not self._is_ours(input_tensors[0]):
             return super().allgather(output_tensors, input_tensors, opts)
         return self._gathered(_one(output_tensors, "all_gather"), _one(input_tensors, "all_gather"),
                               output_tensors, opts, "all_gather")
 
     def allgather_coalesced(self, output_lists, input_tensors, opts=_c10d.AllgatherOptions()):
         """output_lists: by rank or by tensor; torch has used both."""
-        if not _on_cpu(input_tensors[0]):
+        if not self._is_ours(input_tensors[0]):
             return super().allgather_coalesced(output_lists, input_tensors, opts)
         if len(output_lists) == self._size and all(
                 len(each) == len(input_tensors) for each in output_lists):
@@ -515,7 +518,7 @@ class ProcessGroup(dist.ProcessGroup):
         return _Works(self, works, [list(outputs) for outputs in output_lists])
 
     def all_gather_single(self, output, input_, opts=_c10d.AllgatherOptions()):
-        if not _on_cpu(input_):
+        if not self._is_ours(input_):
             return super().all_gather_single(output, input_, opts)
         if output.dtype != input_.dtype or output.numel() != input_.numel() * self._size:
             raise _library.InvalidArgumentError(
@@ -530,14 +533,14 @@ class ProcessGroup(dist.ProcessGroup):
                           collected, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=_c10d.AllgatherOptions()):
-        if not _on_cpu(inputs[0]):
+        if not self._is_ours(inputs[0]):
             return super().all_gather_single_coalesced(outputs, inputs, opts)
         works = [self.all_gather_single(output, input_, opts)
                  for output, input_ in zip(outputs, inputs, strict=True)]
         return _Works(self, works, outputs)
 
     def gather(self, output_tensors, input_tensors, opts=_c10d.GatherOptions()):
-        if not _on_cpu(input_tensors[0]):
+        if not self._is_ours(input_tensors[0]):
             return super().gather(output_tensors, input_tensors, opts)
         collected = _Arguments("gather")
         memory = collected.read(_one(input_tensors, "gather"))
@@ -552,7 +555,7 @@ class ProcessGroup(dist.ProcessGroup):
                           collected, opts)
 
     def scatter(self, output_tensors, input_tensors, opts=_c10d.ScatterOptions()):
-        if not _on_cpu(output_tensors[0]):
+        if not self._is_ours(output_tensors[0]):
             return super().scatter(output_tensors, input_tensors, opts)
         collected = _Arguments("scatter")
         memory = collected.written(_one(output_tensors, "scatter"))
@@ -572,7 +575,7 @@ class ProcessGroup(dist.ProcessGroup):
                 f"acc: {name} needs a tensor for each of {self._size} ranks, got {len(parts)}")
 
     def reduce_scatter(self, output_tensors, input_tensors, opts=_c10d.ReduceScatterOptions()):
-        if not _on_cpu(output_tensors[0]):
+        if not self._is_ours(output_tensors[0]):
             return super().reduce_scatter(output_tensors, input_tensors, opts)
         name = "reduce_scatter"
         output = _one(output_tensors, name)
@@ -586,7 +589,7 @@ class ProcessGroup(dist.ProcessGroup):
                           output_tensors, collected, opts)
 
     def reduce_scatter_single(self, output, input_, opts=_c10d.ReduceScatterOptions()):
-        if not _on_cpu(input_):
+        if not self._is_ours(input_):
             return super().reduce_scatter_single(output, input_, opts)
         name = "reduce_scatter"
         if output.dtype != input_.dtype or input_.numel() != output.numel() * self._size:
@@ -603,14 +606,14 @@ class ProcessGroup(dist.ProcessGroup):
                           collected, opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=_c10d.ReduceScatterOptions()):
-        if not _on_cpu(inputs[0]):
+        if not self._is_ours(inputs[0]):
             return super().reduce_scatter_single_coalesced(outputs, inputs, opts)
         works = [self.reduce_scatter_single(output, input_, opts)
                  for output, input_ in zip(outputs, inputs, strict=True)]
         return _Works(self, works, outputs)
 
     def alltoall(self, output_tensors, input_tensors, opts=_c10d.AllToAllOptions()):
-        if not _on_cpu(output_tensors[0]):
+        if not self._is_ours(output_tensors[0]):
             return super().alltoall(output_tensors, input_tensors, opts)
         collected = _Arguments("all_to_all")
         ins = [collected.read(each) for each in input_tensors]
@@ -644,7 +647,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def all_to_all_single(self, output, input_, output_split_sizes, input_split_sizes,
                           opts=_c10d.AllToAllOptions()):
-        if not _on_cpu(input_):
+        if not self._is_ours(input_):
             return super().all_to_all_single(output, input_, output_split_sizes, input_split_sizes,
                                              opts)
         collected = _Arguments("all_to_all")
@@ -655,7 +658,7 @@ class ProcessGroup(dist.ProcessGroup):
                           collected, opts)
 
     def send(self, tensors, to, tag):
-        if not _on_cpu(tensors[0]):
+        if not self._is_ours(tensors[0]):
             return super().send(tensors, to, tag)
         collected = _Arguments("send")
         memory = collected.read(_one(tensors, "send"))
@@ -663,7 +666,7 @@ class ProcessGroup(dist.ProcessGroup):
                           collected, None)
 
     def recv(self, tensors, from_, tag):
-        if not _on_cpu(tensors[0]):
+        if not self._is_ours(tensors[0]):
             return super().recv(tensors, from_, tag)
         return self._receive(tensors, from_, tag)
 
@@ -681,7 +684,7 @@ class ProcessGroup(dist.ProcessGroup):
                           collected, None)
 
     def recv_anysource(self, tensors, tag):
-        if not _on_cpu(tensors[0]):
+        if not self._is_ours(tensors[0]):
             return super().recv_anysource(tensors, tag)
         return self._receive(tensors, -1, tag)
 

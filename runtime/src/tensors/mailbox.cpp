@@ -18,7 +18,15 @@ using Clock = std::chrono::steady_clock;
 using collectives::RankControl;
 using collectives::SharedMapping;
 
-constexpr std::size_t kRingNbytes = std::size_t{128} << 10;
+// Bytes of a ring. Pages of a ring that is never used take no memory.
+constexpr std::size_t kRingNbytes = std::size_t{1} << 20;
+// A long message is handed over in parts of this size, so that both sides copy at the same time.
+constexpr std::size_t kPart = std::size_t{128} << 10;
+// The thread of the mailbox leaves a message to the caller for this long, because most callers wait
+// for it right away.
+constexpr auto kGrace = 1ms;
+// Times that a thread looks for news before it sleeps, if each rank has a core.
+constexpr int kSpins = 300;
 // Longest sleep; between two sleeps the driver looks for dead peers, aborts and timeouts.
 constexpr auto kLookInterval = 50ms;
 
@@ -37,7 +45,13 @@ void ring_bell(RankControl::Counter& bell) noexcept {
   }
 }
 
-void sleep_until_bell(RankControl::Counter& bell, std::uint32_t seen) noexcept {
+void sleep_until_bell(RankControl::Counter& bell, std::uint32_t seen, int spins) noexcept {
+  for (int i = 0; i < spins; ++i) {
+    if (bell.value.load(std::memory_order_relaxed) != seen) {
+      return;
+    }
+    collectives::pause_cpu();
+  }
   bell.sleepers.fetch_add(1);
   if (bell.value.load() == seen) {
     collectives::futex_wait(bell.value, seen, kLookInterval);
@@ -89,6 +103,7 @@ Mailbox::Mailbox(collectives::ShmChannel& channel) : channel_(channel) {
   memory_ = channel.rank() == 0 ? channel.make_shared(nbytes) : channel.take_shared(nbytes);
   memory_.close_descriptor();
   outgoing_.resize(size);
+  spins_ = size <= std::thread::hardware_concurrency() ? kSpins : 0;
   arriving_.resize(size);
 }
 
@@ -108,10 +123,8 @@ RankControl::Counter& Mailbox::bell(int rank) const noexcept {
   return reinterpret_cast<RankControl::Counter*>(memory_.data())[rank];
 }
 
-void Mailbox::post(bool detached) {
-  ++num_unfinished_;
+void Mailbox::call_driver(bool detached) {
   if (detached) {
-    ++num_detached_;
     if (!thread_.joinable()) {
       thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
     }
@@ -129,9 +142,13 @@ WorkPtr Mailbox::send(const std::byte* data, std::size_t nbytes, int to, int tag
                                            timeout, detached);
   const std::lock_guard lock(mutex_);
   outgoing_[static_cast<std::size_t>(to)].push_back(message);
-  post(detached);
+  ++num_unfinished_;
+  num_detached_ += detached ? 1 : 0;
   if (!driven_) {
-    push(to);  // most messages fit into the ring, so that no other thread is needed
+    push(to);
+  }
+  if (!message->done) {  // most messages fit into the ring, so that no other thread is needed
+    call_driver(detached);
   }
   return message;
 }
@@ -143,7 +160,9 @@ WorkPtr Mailbox::receive(std::byte* data, std::size_t nbytes, int from, int tag,
   const std::lock_guard lock(mutex_);
   const auto found = std::ranges::find_if(
       unexpected_, [&](const auto& incoming) { return incoming->matches(*message); });
-  post(detached);
+  ++num_unfinished_;
+  num_detached_ += detached ? 1 : 0;
+  call_driver(detached);
   if (found == unexpected_.end()) {
     receives_.push_back(message);
   } else {
@@ -192,7 +211,7 @@ bool Mailbox::push(int to) {
     }
     if (message.moved + put >= sizeof envelope) {
       const std::size_t begin = message.moved + put - sizeof envelope;
-      const std::size_t length = std::min(room, message.nbytes - begin);
+      const std::size_t length = std::min({room, message.nbytes - begin, kPart});
       way.put(message.data + begin, length, at + put);
       put += length;
     }
@@ -201,6 +220,7 @@ bool Mailbox::push(int to) {
     }
     message.moved += put;
     way.written.store(at + put, std::memory_order_release);
+    ring_bell(bell(to));
     moved = true;
     if (message.moved == sizeof envelope + message.nbytes) {
       --num_unfinished_;
@@ -208,9 +228,6 @@ bool Mailbox::push(int to) {
       message.done = true;
       queue.pop_front();
     }
-  }
-  if (moved) {
-    ring_bell(bell(to));
   }
   return moved;
 }
@@ -259,7 +276,7 @@ bool Mailbox::pull(int from) {
       start_of_message(from);
     } else {
       const std::size_t length =
-          std::min<std::size_t>(available, incoming->nbytes - incoming->received);
+          std::min<std::size_t>({available, incoming->nbytes - incoming->received, kPart});
       if (length == 0 && incoming->received != incoming->nbytes) {
         break;
       }
@@ -383,7 +400,7 @@ bool Mailbox::drive(std::unique_lock<std::mutex>& lock, const Done& done, Deadli
       changed_.notify_all();
     } else if (!done()) {
       lock.unlock();
-      sleep_until_bell(own_bell, seen);
+      sleep_until_bell(own_bell, seen, spins_);
       lock.lock();
     }
     in_time = !deadline || Clock::now() < *deadline;

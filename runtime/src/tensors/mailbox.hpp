@@ -45,8 +45,8 @@ class Mailbox {
 
   [[nodiscard]] Ring& ring(int from, int to) const noexcept;
   [[nodiscard]] collectives::RankControl::Counter& bell(int rank) const noexcept;
-  /// Accounts for a new message, and wakes a thread that moves it.
-  void post(bool detached);
+  /// Tells the driving thread of a new message, or starts a thread for a detached one.
+  void call_driver(bool detached);
   /// Moves as many bytes as possible without waiting. Returns true if it moved any.
   bool move();
   bool push(int to);
@@ -65,6 +65,7 @@ class Mailbox {
   collectives::SharedMapping memory_;
   mutable std::mutex mutex_;  ///< guards everything below
   std::condition_variable_any changed_;
+  int spins_ = 0;
   bool driven_ = false;
   std::vector<std::deque<MessagePtr>> outgoing_;     ///< by receiver, in order
   std::list<MessagePtr> receives_;                   ///< posted and not matched, in order

@@ -33,14 +33,6 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 // this bounds how late the death of a peer is noticed.
 constexpr auto kLivenessInterval = 50ms;
 
-/// Tells the CPU that this is a spin loop (PAUSE), which leaves more of the core to its
-/// hyperthread.
-void pause_cpu() noexcept {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 /// True if the process exists and is not a zombie. For kernels and sandboxes without pidfd_open(2).
 bool is_alive(pid_t pid) {
   if (::kill(pid, 0) != 0) {
