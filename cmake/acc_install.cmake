@@ -8,7 +8,8 @@ install(TARGETS acc_runtime EXPORT accTargets LIBRARY DESTINATION ${CMAKE_INSTAL
 if(ACC_CUDA)  # the runtime searches it in its own folder
   install(TARGETS acc_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
-foreach(header acc/runtime.hpp acc/runtime.h acc/runtime_checkpoint.h)
+foreach(header acc/runtime.hpp acc/runtime.h acc/runtime_checkpoint.h
+        acc/collectives.h)
   install(FILES runtime/include/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
 endforeach()
 install(DIRECTORY runtime/include/acc/runtime DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
@@ -29,7 +30,8 @@ install(FILES examples/CMakeLists.txt DESTINATION ${share}/examples)
 install(DIRECTORY configs docs DESTINATION ${share})
 install(DIRECTORY examples/c_api examples/hello_sharding examples/train_gpt DESTINATION ${share}/examples)
 install(DIRECTORY examples/python DESTINATION ${share}/examples PATTERN __pycache__ EXCLUDE)
-install(DIRECTORY python/acclaunch DESTINATION ${share}/python PATTERN __pycache__ EXCLUDE)
+install(DIRECTORY python/acclaunch python/acclaunch.dist-info DESTINATION ${share}/python
+        PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY scripts/slurm DESTINATION ${share}/scripts)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/acc)

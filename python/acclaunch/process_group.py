@@ -7,6 +7,7 @@ import functools
 import os
 import queue
 import threading
+import zlib
 
 import torch
 import torch.distributed as dist
@@ -295,7 +296,7 @@ class ProcessGroup(dist.ProcessGroup):
     """Made by `create`. Calls on tensors of other devices go to the back ends that are registered
     for them."""
 
-    def __init__(self, options):
+    def __init__(self, options, prefix):
         super().__init__(options.group_rank, options.group_size)
         self._store = options.store
         self._name, self._desc = options.group_id, ""
@@ -305,7 +306,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._pending = collections.deque()
         self._coalesced = None
         self._resolver = None
-        self._handle = _create_group(options)
+        self._handle = _create_group(options, prefix)
         self._pid = os.getpid()
 
     # Names and properties that torch asks for.
@@ -714,11 +715,16 @@ class ProcessGroup(dist.ProcessGroup):
 _generations = collections.Counter()
 
 
-def _create_group(options):
+def _next_prefix(options):
+    """Begin of the store keys of a new group. A program may make a group again with the same name and
+    ranks in the same store, and the keys of the earlier one must not be read."""
+    same = options.group_id, tuple(options.global_ranks_in_group)
+    _generations[same] += 1
+    return f"acc/{zlib.crc32(repr(same).encode()):08x}/{_generations[same]}/"
+
+
+def _create_group(options, prefix):
     """Makes the group in the library. The store carries only the name of a local socket."""
-    # The keys of an earlier group with the same name, in the same store, must not be read.
-    _generations[options.group_id] += 1
-    prefix = f"acc/{_generations[options.group_id]}/"
     store, failures = options.store, []
 
     def set_(context, key, value, nbytes):
@@ -762,10 +768,9 @@ def _host():
     return "/".join([boot, *spaces, str(os.geteuid())])
 
 
-def _is_one_host(options):
-    key = f"acc/host/{_generations[options.group_id] + 1}/"
-    options.store.set(f"{key}{options.group_rank}", _host())
-    hosts = {bytes(options.store.get(f"{key}{rank}")) for rank in range(options.group_size)}
+def _is_one_host(options, prefix):
+    options.store.set(f"{prefix}host/{options.group_rank}", _host())
+    hosts = {bytes(options.store.get(f"{prefix}host/{rank}")) for rank in range(options.group_size)}
     return len(hosts) == 1
 
 
@@ -809,10 +814,10 @@ def create(options, backend_options, others=None, made=None):
     """The creator function of the back end. options: torch's _DistributedBackendOptions. others: the
     back end of each device; made: a group that already has some of them. Returns a ProcessGroup for
     ranks of one host, and torch's Gloo back end for ranks of several."""
-    if not _is_one_host(options):
-        _generations[options.group_id] += 1
+    prefix = _next_prefix(options)
+    if not _is_one_host(options, prefix):
         return dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size,
                                      timeout=options.timeout)
-    group = ProcessGroup(options)
+    group = ProcessGroup(options, prefix)
     _add_other_devices(group, options, backend_options, others or {}, made)
     return group

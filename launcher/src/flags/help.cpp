@@ -25,7 +25,7 @@ constexpr std::array kLaunchGroups = {
     Group{"Program and configuration", "config_file compat module no_python debug quiet"},
     Group{"Mode and device",
           "use_cpu multi_gpu use_fsdp use_deepspeed use_parallelism_config mixed_precision gpu_ids "
-          "downcast_bf16"},
+          "downcast_bf16 cpu_backend"},
     Group{"Workers and machines",
           "num_processes num_local_processes num_machines min_machines machine_rank "
           "main_process_ip main_process_port rdzv_backend rdzv_conf same_network role"},

@@ -73,6 +73,17 @@ std::string domain_name_of(const std::string& hostname) {
   return "";
 }
 
+/// `prefix`: of an installation, or a build folder.
+fs::path python_packages(const fs::path& prefix) {
+  for (const fs::path& folder : {prefix / "python", prefix / "share" / "acclaunch" / "python"}) {
+    std::error_code error;
+    if (fs::exists(folder / "acclaunch" / "c10d.py", error)) {
+      return folder;
+    }
+  }
+  return {};
+}
+
 /// True under PMI and Slurm, whose ancestor processes have facts that no variable has. Otherwise
 /// the files in /proc are not read.
 bool needs_ancestors(const plugins::Environment& environment) {
@@ -109,6 +120,7 @@ HostFacts detect_host_facts(const plugins::Environment& environment) {
   std::error_code error;
   facts.working_directory = fs::current_path(error);
   facts.executable_directory = fs::read_symlink("/proc/self/exe", error).parent_path();
+  facts.python_packages = python_packages(facts.executable_directory.parent_path());
   facts.scratch_directory = scratch_directory(environment);
   return facts;
 }

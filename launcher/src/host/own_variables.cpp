@@ -22,6 +22,7 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       sys_root,
                                       cuda_visible_devices,
                                       omp_num_threads,
+                                      torch_autoload,
                                       mpi_local_size,
                                       open_mpi_local_size,
                                       mvapich_local_size,

@@ -48,6 +48,8 @@ inline constexpr OwnVariable cuda_visible_devices{"CUDA_VISIBLE_DEVICES",
                                                   "GPUs that the job may use"};
 inline constexpr OwnVariable omp_num_threads{
     "OMP_NUM_THREADS", "passed on unchanged unless a flag sets the number of threads"};
+inline constexpr OwnVariable torch_autoload{"TORCH_DEVICE_BACKEND_AUTOLOAD",
+                                            "must not be 0 with `--cpu_backend acc`"};
 inline constexpr OwnVariable mpi_local_size{
     "MPI_LOCALNRANKS", "number of processes on this machine of an mpirun that started acclaunch"};
 inline constexpr OwnVariable open_mpi_local_size{"OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -71,7 +73,8 @@ inline constexpr OwnVariable deepspeed_environment_file{
     "DS_ENV_FILE", "name of the file with variables for all machines; default: .deepspeed_env"};
 inline constexpr OwnVariable python{"PYTHON_EXEC", "Python interpreter; default: python3"};
 inline constexpr OwnVariable python_path{"PYTHONPATH",
-                                         "in DeepSpeed mode the working directory is added"};
+                                         "in DeepSpeed mode the working directory is added, with "
+                                         "`--cpu_backend acc` the folder of the package acclaunch"};
 inline constexpr OwnVariable path{"PATH", "folders in which programs are looked up"};
 inline constexpr OwnVariable home{"HOME",
                                   "folder of .cache and .deepspeed_env; replaces `~` in `config`"};

@@ -30,6 +30,10 @@ constexpr std::array kRows = {
                .type = Type::integer, .fallback = "0", .allowed = "0..1000000", .unit = "s",
                .help = "a worker in uninterruptible sleep (state D) for longer counts as failed; "
                        "0: no limit"},
+    SettingRow{.key = "cpu_backend", .flag = Flag::value, .in_file = false, .type = Type::choice,
+               .fallback = "gloo", .allowed = "gloo|acc",
+               .help = "back end that torch.distributed uses in Python programs where they ask for "
+                       "gloo on CPU tensors; acc: shared memory on one machine"},
     SettingRow{.key = "stdin", .flag = Flag::value, .in_file = false, .fallback = "0",
                .help = "rank that reads the launcher's standard input, or none; the other ranks "
                        "read from /dev/null"},

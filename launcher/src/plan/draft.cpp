@@ -44,6 +44,31 @@ std::optional<int> stdin_rank(const Sourced<std::string>& given) {
   return rank;
 }
 
+/// Lets Python programs load the package acclaunch: torch finds its entry point in PYTHONPATH, and
+/// the variable makes it replace gloo (docs/c10d.md).
+void choose_cpu_backend(const Draft& draft, WorkerVariables& workers) {
+  const Sourced<std::string> given = draft.given("cpu_backend"_key);
+  if (given.value != "acc") {
+    return;
+  }
+  if (draft.facts.python_packages.empty()) {
+    const auto prefix = draft.facts.executable_directory.parent_path();
+    throw Error(Errc::config, given.where + " acc: the Python package acclaunch is neither in " +
+                                  (prefix / "python").string() + " nor in " +
+                                  (prefix / "share/acclaunch/python").string());
+  }
+  if (value_of(draft.environment, variables::torch_autoload, "1") == "0") {
+    throw Error(Errc::config, given.where +
+                                  " acc needs torch to load the entry points of packages, and " +
+                                  std::string(variables::torch_autoload.name) + " is 0");
+  }
+  workers.set["ACC_CPU_BACKEND"] = "acc";
+  const std::string name(variables::python_path.name);
+  const std::string inherited = value_of(draft.environment, variables::python_path);
+  std::string& path = workers.set.try_emplace(name, inherited).first->second;
+  path = draft.facts.python_packages.string() + (path.empty() ? "" : ":" + path);
+}
+
 }  // namespace
 
 SupervisionPlan read_supervision(Draft& draft) {
@@ -150,6 +175,9 @@ LaunchPlan finished(Draft&& draft, LaunchPlan plan) {
   }
   for (std::string* address : {&plan.rendezvous.address, &plan.rendezvous.local_address}) {
     *address = without_brackets(*address);
+  }
+  if (!plan.start) {
+    choose_cpu_backend(draft, plan.variables);
   }
   read_log(draft, plan.variables);
   plan.working_directory = draft.facts.working_directory.string();

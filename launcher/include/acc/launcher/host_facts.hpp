@@ -32,6 +32,8 @@ struct HostFacts {
   std::vector<std::vector<std::string>> ancestors;
   std::filesystem::path working_directory;
   std::filesystem::path executable_directory;  ///< folder of the acclaunch executable
+  /// Folder that has the Python package acclaunch of this build or installation; empty if none has.
+  std::filesystem::path python_packages;
   std::filesystem::path scratch_directory;     ///< unique to this run; not created yet
 };
 

@@ -1,0 +1,232 @@
+"""c10d_training.py ACCLAUNCH: trains over the back end `acc` and over Gloo and compares the losses (DDP,
+FSDP2, DTensor, DCP, Accelerate); the launcher's --cpu_backend; and the errors of a rank that ends or
+makes another call.
+
+The losses of two back ends differ by rounding only: they sum the gradients in another order."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+try:
+    import accelerate
+    import torch
+    import torch.distributed as dist
+except ImportError:
+    sys.exit(77)
+
+STEPS = 4
+
+
+def losses_of(model, rank, backward=None):
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    generator = torch.Generator().manual_seed(rank)
+    losses = []
+    for _ in range(STEPS):
+        loss = model(torch.randn(8, 32, generator=generator)).pow(2).mean()
+        (backward or torch.Tensor.backward)(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def new_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.GELU(), torch.nn.Linear(64, 65),
+                               torch.nn.LayerNorm(65), torch.nn.Linear(65, 3))
+
+
+def train():
+    """The losses of each way to train, on one line per way."""
+    dist.init_process_group(os.environ["BACKEND"])
+    rank, world = dist.get_rank(), dist.get_world_size()
+    results = {"backend": dist.group.WORLD.name()}
+
+    results["ddp"] = losses_of(torch.nn.parallel.DistributedDataParallel(new_model()), rank)
+
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    hooked = torch.nn.parallel.DistributedDataParallel(new_model())
+    hooked.register_comm_hook(dist.group.WORLD, default_hooks.bf16_compress_hook)
+    results["ddp, bf16 hook"] = losses_of(hooked, rank)
+
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    for name, policy in {"fsdp2": MixedPrecisionPolicy(),
+                         "fsdp2, bf16": MixedPrecisionPolicy(param_dtype=torch.bfloat16)}.items():
+        sharded = new_model()
+        for layer in (sharded[0], sharded[2], sharded):
+            fully_shard(layer, mp_policy=policy)
+        results[name] = losses_of(sharded, rank)
+
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict import get_model_state_dict
+    with tempfile.TemporaryDirectory() as own:
+        folder = [own]
+        dist.broadcast_object_list(folder)
+        saved = get_model_state_dict(sharded)
+        before = {key: value.full_tensor().clone() for key, value in saved.items()}
+        dcp.save(saved, checkpoint_id=folder[0])
+        for value in saved.values():
+            value.to_local().zero_()
+        dcp.load(saved, checkpoint_id=folder[0])
+        assert all(torch.equal(value.full_tensor(), before[key]) for key, value in saved.items())
+        dist.barrier()
+    results["dcp"] = [float(before["0.weight"].sum())]
+
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (world,))
+    whole = torch.arange(24.0).view(6, 4)
+    split = distribute_tensor(whole, mesh, [Shard(0)])
+    moved = split.redistribute(mesh, [Shard(1)]).redistribute(mesh, [Replicate()])
+    assert torch.equal(moved.to_local(), whole)
+    results["dtensor"] = [float((split @ split.T).full_tensor().sum())]
+
+    if rank == 0:
+        print("RESULTS", results)
+    dist.destroy_process_group()
+
+
+def train_with_accelerate(kind):
+    from accelerate import Accelerator
+    from accelerate.utils import FullyShardedDataParallelPlugin, InitProcessGroupKwargs
+
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2) if kind == "fsdp2" else None
+    accelerator = Accelerator(cpu=True, fsdp_plugin=plugin, kwargs_handlers=[
+        InitProcessGroupKwargs(backend=os.environ["BACKEND"])])
+    model = new_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    model, optimizer = accelerator.prepare(model, optimizer)
+    generator = torch.Generator().manual_seed(accelerator.process_index)
+    losses = []
+    for _ in range(STEPS):
+        loss = model(torch.randn(8, 32, generator=generator)).pow(2).mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(accelerator.gather(loss.detach()).mean().item())
+    if accelerator.is_main_process:
+        print("RESULTS", {"backend": dist.group.WORLD.name(), kind: losses})
+    dist.destroy_process_group()
+
+
+def fail(how):
+    """Rank 1 goes wrong in the third step. The other prints its error and the time that it took."""
+    dist.init_process_group("acc")
+    model = torch.nn.parallel.DistributedDataParallel(new_model())
+    rank = dist.get_rank()
+    for step in range(4):
+        if step == 2 and rank == 1:
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif how == "left":
+                dist.destroy_process_group()
+                time.sleep(60)
+            elif how == "other size":
+                dist.all_reduce(torch.ones(3))
+            elif how == "other call":
+                dist.barrier()
+        begin = time.monotonic()
+        try:
+            model(torch.randn(8, 32)).sum().backward()  # the user's line
+        except BaseException:
+            print(f"rank {rank} after {time.monotonic() - begin:.3f} s", file=sys.stderr, flush=True)
+            raise
+
+
+# --- the test ---
+
+def launch(front_end, arguments, environment=None, expected=0):
+    """Runs this file on two ranks and returns the output."""
+    command = [sys.argv[1], *front_end, __file__, *arguments]
+    ended = subprocess.run(command, env={**os.environ, **(environment or {})}, timeout=120, text=True,
+                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert (ended.returncode == 0) == (expected == 0), f"{command}: {ended.returncode}\n{ended.stdout}"
+    return ended.stdout
+
+
+ACCELERATE = ["--cpu", "--num_processes", "2", "--main_process_port", "0"]
+TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
+
+
+def results_of(output):
+    return eval(re.search(r"RESULTS (\{.*\})", output).group(1))
+
+
+def compare(found, expected):
+    assert found.pop("backend") == "acc" and expected.pop("backend") == "gloo"
+    for name, values in expected.items():
+        # bf16 sums in another order differ by a rounding of bf16.
+        tolerance = 2e-2 if "bf16" in name else 1e-5
+        torch.testing.assert_close(torch.tensor(found[name]), torch.tensor(values), rtol=tolerance,
+                                   atol=tolerance, msg=lambda text: f"{name}: {text}")
+
+
+def test_training():
+    expected = results_of(launch(TORCHRUN, ["train"], {"BACKEND": "gloo"}))
+    compare(results_of(launch(TORCHRUN, ["train"], {"BACKEND": "acc"})), dict(expected))
+    # No change of the program: the launcher makes gloo mean acc.
+    for front_end in (TORCHRUN + ["--cpu_backend", "acc"], ACCELERATE + ["--cpu_backend", "acc"]):
+        compare(results_of(launch(front_end, ["train"], {"BACKEND": "gloo"})), dict(expected))
+
+
+def test_accelerate():
+    for kind in ("ddp", "fsdp2"):
+        compare(results_of(launch(ACCELERATE, ["accelerate", kind], {"BACKEND": "acc"})),
+                results_of(launch(ACCELERATE, ["accelerate", kind], {"BACKEND": "gloo"})))
+
+
+def test_failures():
+    for how, words in {"killed": r"CollectiveError: rank 1 \(pid \d+\) ended before it reached all_reduce",
+                       "left": r"CollectiveError: rank 1 \(pid \d+\) left the group before it reached",
+                       "other size": r"CollectiveError: collective number \d+ of acc\[0,1\] differs: "
+                                     r"rank 0 calls all_reduce \(sum\) of \d+ x float32, rank 1 calls "
+                                     r"all_reduce \(sum\) of 3 x float32",
+                       "other call": r"CollectiveError: collective number \d+ of acc\[0,1\] differs: "
+                                     r"rank 0 calls all_reduce .*rank 1 calls barrier"}.items():
+        output = launch(TORCHRUN, ["fail", how], expected=1)
+        assert re.search(words, output), f"{how}: no {words} in\n{output}"
+        assert "# the user's line" in output, f"{how}: no traceback in\n{output}"
+        # A rank that is late by a whole second would have to wait for a timeout.
+        seconds = float(re.search(r"rank 0 after ([0-9.]+) s", output).group(1))
+        assert seconds < 5, f"{how}: {seconds} s\n{output}"
+        print(f"{how}: rank 0 failed after {seconds} s")
+
+
+def test_refusals():
+    def refused(command, environment, *words):
+        ended = subprocess.run(command, env={**os.environ, **environment}, text=True, timeout=60,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert ended.returncode == 2 and all(word in ended.stdout for word in words), \
+            f"{command}: {ended.returncode} {ended.stdout}"
+
+    program = [*TORCHRUN, "--cpu_backend", "acc", __file__]
+    refused([sys.argv[1], *TORCHRUN, "--cpu_backend", "mpi", __file__], {}, "cpu_backend", "mpi",
+            "gloo", "acc")
+    refused([sys.argv[1], *program], {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}, "--cpu_backend",
+            "TORCH_DEVICE_BACKEND_AUTOLOAD")
+    with tempfile.TemporaryDirectory() as folder:  # the launcher alone
+        os.mkdir(f"{folder}/bin")
+        subprocess.run(["cp", sys.argv[1], f"{folder}/bin/"], check=True)
+        refused([f"{folder}/bin/{os.path.basename(sys.argv[1])}", *program], {}, "--cpu_backend",
+                "the Python package acclaunch is neither in", f"{folder}/python")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    if sys.argv[1] == "train":
+        train()
+    elif sys.argv[1] == "accelerate":
+        train_with_accelerate(sys.argv[2])
+    elif sys.argv[1] == "fail":
+        fail(sys.argv[2])
+    else:
+        for name, test in list(globals().items()):
+            if name.startswith("test_"):
+                begin = time.monotonic()
+                test()
+                print(f"{name}: passed, {time.monotonic() - begin:.1f} s", flush=True)
