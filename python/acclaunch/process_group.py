@@ -171,18 +171,21 @@ class Work(_c10d.Work):
 
     def get_future(self):
         if self._future is None:
-            self._future = torch.futures.Future()
-            if self._handle is None:
-                self._resolve()
+            if self.is_completed() and self._error is None:
+                self._future = torch.futures.Future()
+                self._future.set_result(self._tensors)
             else:
+                # Only a callback can give a Future an error that torch's C++ code, such as DDP's,
+                # sees as one.
+                self._awaited = torch.futures.Future()
+                self._future = self._awaited.then(lambda _: self.result())
                 self._group._resolve_later(self)
         return self._future
 
     def _resolve(self):
-        if self._error is not None:
-            self._future.set_exception(self._error)
-        else:
-            self._future.set_result(self._tensors)
+        """Waits for the call and completes its future."""
+        self._complete(0)
+        self._awaited.set_result(None)
 
 
 class _Works(Work):
@@ -200,16 +203,6 @@ class _Works(Work):
     def is_completed(self):
         return all([work.is_completed() for work in self._works])
 
-    def get_future(self):
-        if self._future is None:
-            self._future = torch.futures.Future()
-            if self.is_completed():
-                self._complete(0)
-                self._resolve()
-            else:
-                self._group._resolve_later(self)
-        return self._future
-
 
 class _Handle:
     """Owns an acc_work."""
@@ -223,7 +216,6 @@ class _Handle:
 
 def _resolve_futures(works):
     while (work := works.get()) is not None:
-        work._complete(0)
         work._resolve()
         del work
 

@@ -1,0 +1,265 @@
+#include "acc/base/error.hpp"
+#include "kernels/kernels.hpp"
+#include "support/run_ranks.hpp"
+#include "tensors/tensor_group.hpp"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using namespace std::chrono_literals;
+using acc::kernels::Element;
+using acc::kernels::ElementOp;
+using acc::tensors::Input;
+using acc::tensors::Issue;
+using acc::tensors::Mailbox;
+using acc::tensors::Output;
+using acc::tensors::TensorGroup;
+
+constexpr Issue kNow{.timeout = 30s};
+constexpr Issue kDetached{.timeout = 30s, .detached = true};
+
+void make_groups(int size, const std::function<void(TensorGroup&)>& body) {
+  acc::test::run_ranks({.world_size = size}, [&](const auto& settings, auto store) {
+    acc::collectives::GroupSpec spec;
+    spec.name = "tensors";
+    spec.ranks.resize(static_cast<std::size_t>(size));
+    std::iota(spec.ranks.begin(), spec.ranks.end(), 0);
+    spec.rank = settings.identity.rank;
+    spec.store = store.get();
+    spec.timeout = 30s;
+    TensorGroup group(std::move(spec));
+    body(group);
+  });
+}
+
+void on_each_rank(int size, const std::function<void(TensorGroup&)>& body) {
+  make_groups(size, [&](TensorGroup& group) {
+    body(group);
+    group.wait(*group.barrier(kNow), std::nullopt);
+  });
+}
+
+/// The errors of all ranks, by rank.
+std::vector<std::string> errors_of(int size, const std::function<void(TensorGroup&)>& body) {
+  std::vector<std::string> errors(static_cast<std::size_t>(size));
+  make_groups(size, [&](TensorGroup& group) {
+    try {
+      body(group);
+    } catch (const acc::Error& error) {
+      errors[static_cast<std::size_t>(group.rank())] = error.what();
+    }
+  });
+  return errors;
+}
+
+template <typename T>
+Input input(const std::vector<T>& values) {
+  return {reinterpret_cast<const std::byte*>(values.data()), values.size() * sizeof(T)};
+}
+
+template <typename T>
+Output output(std::vector<T>& values) {
+  return {reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(T)};
+}
+
+}  // namespace
+
+TEST_CASE("reductions of every element type are the same in every variant of the kernels") {
+  constexpr std::size_t kNumel = 201;
+  std::array<std::vector<std::uint8_t>, 3> sources;
+  std::uint32_t state = 1;
+  for (auto& source : sources) {
+    for (std::size_t i = 0; i < kNumel * 8; ++i) {
+      state = state * 1664525 + 1013904223;
+      // Any bits: also NaN and infinities. Booleans are compared as booleans by the kernels.
+      source.push_back(static_cast<std::uint8_t>(state >> 24));
+    }
+  }
+  const std::array<const void*, 3> pointers = {sources[0].data(), sources[1].data(),
+                                               sources[2].data()};
+  for (int element = 0; element < acc::kernels::kNumElements; ++element) {
+    for (int op = 0; op < acc::kernels::kNumElementOps; ++op) {
+      const auto type = static_cast<Element>(element);
+      const auto kind = static_cast<ElementOp>(op);
+      if (!is_defined(type, kind)) {
+        continue;
+      }
+      CAPTURE(std::string(to_string(type)));
+      CAPTURE(std::string(to_string(kind)));
+      std::vector<std::vector<std::uint8_t>> results;
+      for (const acc::kernels::Kernels* kernels : acc::kernels::available_kernels()) {
+        std::vector<std::uint8_t> result(kNumel * 8, 0);
+        kernels->reduce_elements({.sources = pointers,
+                                  .destination = result.data(),
+                                  .numel = kNumel,
+                                  .element = type,
+                                  .op = kind});
+        results.push_back(std::move(result));
+      }
+      // The payload of a NaN is not specified; these operations do not produce one from integers.
+      if (type > Element::float64) {
+        for (const auto& result : results) {
+          CHECK(result == results.front());
+        }
+      }
+      CHECK(std::ranges::any_of(results.front(), [](std::uint8_t byte) { return byte != 0; }));
+      const auto end =
+          results.front().begin() + static_cast<std::ptrdiff_t>(kNumel * nbytes_of(type));
+      CHECK(std::all_of(end, results.front().end(), [](std::uint8_t byte) { return byte == 0; }));
+    }
+  }
+}
+
+TEST_CASE("sums of many pieces are equal on all ranks, and in rank order") {
+  for (const int size : {1, 2, 3, 5}) {
+    CAPTURE(size);
+    constexpr std::size_t kNumel = 400'003;
+    std::vector<std::vector<float>> results(static_cast<std::size_t>(size));
+    const auto value = [](int rank, std::size_t i) {
+      return 1.0F / static_cast<float>(i % 1000 + static_cast<std::size_t>(rank) + 1);
+    };
+    on_each_rank(size, [&](TensorGroup& group) {
+      auto& data = results[static_cast<std::size_t>(group.rank())];
+      for (std::size_t i = 0; i < kNumel; ++i) {
+        data.push_back(value(group.rank(), i));
+      }
+      group.wait(*group.all_reduce(kNow, data.data(), kNumel, Element::float32, ElementOp::sum),
+                 std::nullopt);
+    });
+    std::vector<float> expected(kNumel);
+    for (std::size_t i = 0; i < kNumel; ++i) {
+      for (int r = 0; r < size; ++r) {
+        expected[i] = r == 0 ? value(r, i) : expected[i] + value(r, i);
+      }
+    }
+    for (const auto& result : results) {
+      CHECK(result == expected);
+    }
+  }
+}
+
+TEST_CASE("calls that nobody waits for are executed, and in order") {
+  on_each_rank(3, [](TensorGroup& group) {
+    std::vector<std::vector<std::int64_t>> data(40, std::vector<std::int64_t>(3000));
+    std::vector<acc::tensors::WorkPtr> works;
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      std::ranges::fill(data[i], static_cast<std::int64_t>(i) * (group.rank() + 1));
+      works.push_back(group.all_reduce(kDetached, data[i].data(), data[i].size(), Element::int64,
+                                       ElementOp::sum));
+    }
+    while (!works.back()->done) {
+      std::this_thread::yield();
+    }
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      CHECK(works[i]->done);
+      CHECK(std::ranges::count(data[i], static_cast<std::int64_t>(i) * 6) == 3000);
+    }
+  });
+}
+
+TEST_CASE("messages are independent of collectives and of the order of other messages") {
+  on_each_rank(3, [](TensorGroup& group) {
+    const int to = (group.rank() + 1) % 3;
+    const int from = (group.rank() + 2) % 3;
+    std::vector<int> big(1'000'000, group.rank());  // larger than a ring
+    std::vector<int> small(1, group.rank() + 10);
+    const auto sent = group.send(kDetached, input(big), to, 1);
+    group.wait(*group.send(kNow, input(small), to, 2), std::nullopt);
+    group.wait(*group.barrier(kNow), std::nullopt);
+    std::vector<int> got(1);
+    const auto received = group.receive(kNow, output(got), Mailbox::kAnyRank, 2);
+    group.wait(*received, std::nullopt);
+    CHECK(got[0] == from + 10);
+    CHECK(received->source == from);
+    std::vector<int> all(big.size());
+    group.wait(*group.receive(kNow, output(all), from, 1), std::nullopt);
+    CHECK(std::ranges::count(all, from) == 1'000'000);
+    group.wait(*sent, std::nullopt);
+  });
+}
+
+TEST_CASE("ranks that do not agree end with the same named error") {
+  struct Case {
+    const char* words;
+    std::function<void(TensorGroup&)> body;
+  };
+  const auto reduce = [&](TensorGroup& group, std::size_t numel) {
+    std::vector<float> own(numel);
+    group.wait(*group.all_reduce(kNow, own.data(), numel, Element::float32, ElementOp::sum),
+               std::nullopt);
+  };
+  const Case cases[] = {
+      {"ranks 0 and 1 call all_reduce (sum) of 10 x float32, rank 2 calls all_reduce (sum) of 11",
+       [&](TensorGroup& group) { reduce(group, group.rank() == 2 ? 11 : 10); }},
+      {"rank 2 calls barrier",
+       [&](TensorGroup& group) {
+         if (group.rank() == 2) {
+           group.wait(*group.barrier(kNow), std::nullopt);
+         } else {
+           reduce(group, 10);
+         }
+       }},
+      {"rank 2 sends 8 bytes to rank",
+       [&](TensorGroup& group) {
+         std::vector<std::byte> in(16);
+         std::vector<std::byte> out(16);
+         std::vector<Input> ins(3, Input{in.data(), group.rank() == 2 ? 8U : 4U});
+         std::vector<Output> outs(3, Output{out.data(), 4});
+         outs[static_cast<std::size_t>(group.rank())].nbytes =
+             ins[static_cast<std::size_t>(group.rank())].nbytes;
+         group.wait(*group.all_to_all(kNow, ins, outs), std::nullopt);
+       }},
+      {"timeout: rank 2 did not reach barrier",
+       [&](TensorGroup& group) {
+         if (group.rank() != 2) {
+           group.wait(*group.barrier({.timeout = 200ms}), std::nullopt);
+           return;
+         }
+         while (!group.failure()) {
+           std::this_thread::yield();
+         }
+         group.wait(*group.barrier(kNow), std::nullopt);
+       }},
+      {"rank 2 destroyed acc[0,1,2] while calls were under way",
+       [&](TensorGroup& group) {
+         if (group.rank() == 2) {
+           group.receive(kDetached, {nullptr, 0}, 0, 9);
+           throw acc::Error(acc::Errc::collective,
+                            "rank 2 destroyed acc[0,1,2] while calls were under way");
+         }
+         std::vector<std::byte> one(1);
+         group.wait(*group.receive(kNow, {one.data(), 1}, 2, 1), std::nullopt);
+       }},
+      {"rank 0 sent a message of 40 bytes with tag 5, rank 1 receives 8",
+       [&](TensorGroup& group) {
+         std::vector<std::byte> some(40);
+         if (group.rank() == 0) {
+           group.wait(*group.send(kNow, {some.data(), 40}, 1, 5), std::nullopt);
+         }
+         if (group.rank() == 1) {
+           group.wait(*group.receive(kNow, {some.data(), 8}, 0, 5), std::nullopt);
+         }
+         while (!group.failure()) {
+           std::this_thread::yield();
+         }
+         group.wait(*group.barrier(kNow), std::nullopt);
+       }},
+  };
+  for (const Case& each : cases) {
+    CAPTURE(std::string(each.words));
+    for (const std::string& error : errors_of(3, each.body)) {
+      CAPTURE(error);
+      CHECK(error.find(each.words) != std::string::npos);
+    }
+  }
+}
