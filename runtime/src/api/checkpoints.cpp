@@ -1,5 +1,4 @@
 #include "acc/runtime.hpp"
-#include "api/guarded.hpp"
 #include "api/runtime_state.hpp"
 #include "flight/recorder.hpp"
 #include "model/model_state.hpp"
@@ -10,7 +9,7 @@
 
 namespace acc {
 
-using detail::guarded;
+using sharding::guarded;
 
 // A model's first use is collective, and any of these functions may be it; `finalize` does nothing
 // later. Errors of the file formats are thrown on every rank alike by checkpoint/state, so that no

@@ -2,7 +2,6 @@
 // OptimizerState. Public objects hold only a pointer to the state, so copies are cheap and the ABI
 // does not depend on the state.
 #include "acc/runtime.hpp"
-#include "api/guarded.hpp"
 #include "model/model_state.hpp"
 #include "optim/from_settings.hpp"
 #include "optim/optimizer_state.hpp"
@@ -11,7 +10,7 @@
 
 namespace acc {
 
-using detail::guarded;
+using sharding::guarded;
 
 Parameter Unit::parameter(std::string name, Shape shape, Initializer initializer,
                           ParameterOptions options) {
@@ -57,23 +56,33 @@ Unit& Model::unit(std::string name, std::string class_name) {
   return state_->add_unit(std::move(name), std::move(class_name), false);
 }
 
+namespace {
+
+std::shared_ptr<detail::OptimizerState> made(const std::shared_ptr<detail::ModelState>& model,
+                                             const optim::OptimizerSettings& settings,
+                                             const std::vector<ParameterGroup>& groups = {}) {
+  return guarded(model->context().groups,
+                 [&] { return std::make_shared<detail::OptimizerState>(model, settings, groups); });
+}
+
+}  // namespace
+
 Optimizer Model::optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups) {
-  return Optimizer(std::make_shared<detail::OptimizerState>(state_, settings, groups));
+  return Optimizer(made(state_, settings, groups));
 }
 
 Optimizer Model::optimizer(const Sgd& settings, const std::vector<ParameterGroup>& groups) {
-  return Optimizer(std::make_shared<detail::OptimizerState>(state_, settings, groups));
+  return Optimizer(made(state_, settings, groups));
 }
 
 Optimizer Model::optimizer_from_settings() {
   const plugins::ShardingSettings& asked = state_->context().settings.sharding;
   const LrSchedule schedule = optim::schedule_of(asked.schedule);
-  Optimizer made(std::make_shared<detail::OptimizerState>(
-      state_, optim::optimizer_of(asked.optimizer), std::vector<ParameterGroup>{}));
+  Optimizer optimizer(made(state_, optim::optimizer_of(asked.optimizer)));
   if (schedule) {
-    made.set_schedule(schedule);
+    optimizer.set_schedule(schedule);
   }
-  return made;
+  return optimizer;
 }
 
 namespace {

@@ -3,7 +3,6 @@
 #include "acc/base/log.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
-#include "api/guarded.hpp"
 #include "api/runtime_state.hpp"
 #include "collectives/make_group.hpp"
 #include "model/model_state.hpp"
@@ -20,7 +19,7 @@
 
 namespace acc {
 
-using detail::guarded;
+using sharding::guarded;
 
 namespace {
 
@@ -181,7 +180,7 @@ std::vector<double> Runtime::all_gather(std::span<const double> values) {
 }
 
 void Runtime::barrier() {
-  state_->groups.world->barrier()->wait();
+  guarded(state_->groups, [&] { state_->groups.world->barrier()->wait(); });
 }
 
 void Runtime::abort(const std::string& reason) noexcept {

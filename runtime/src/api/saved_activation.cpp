@@ -1,13 +1,12 @@
 #include "acc/runtime.hpp"
 #include "api/activation_store.hpp"
-#include "api/guarded.hpp"
 #include "api/runtime_state.hpp"
 
 #include <utility>
 
 namespace acc {
 
-using detail::guarded;
+using sharding::guarded;
 
 /// Keeps the runtime's state alive: the store is on its device, and failures abort its groups.
 class SavedActivation::State {

@@ -2,7 +2,6 @@
 // behind it. `unit_` is null after `end` and after a move, so each scope ends exactly once. Access
 // to a parameter leads from the handle, checked by the unit, to the sharded unit that stores it.
 #include "acc/runtime.hpp"
-#include "api/guarded.hpp"
 #include "model/model_state.hpp"
 
 #include <fmt/format.h>
@@ -12,7 +11,7 @@
 
 namespace acc {
 
-using detail::guarded;
+using sharding::guarded;
 
 namespace {
 

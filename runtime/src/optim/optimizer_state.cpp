@@ -179,35 +179,43 @@ void OptimizerState::add_members(std::size_t group, bool decays,
 // the old weights and leaves before it writes new ones. It is therefore also the barrier that ranks
 // with shared gathered memory need.
 
+// If a collective fails, all groups are aborted. The errors of the NaN policy and of the loss scale
+// abort nothing: every rank throws them in the same step, so the groups stay usable.
 StepInfo OptimizerState::step() {
+  StepInfo info{.step = steps, .lr = lr(0), .loss_scale = loss_scale()};
+  const auto raised = sharding::guarded(groups(), [&] { return reduce_and_update(info); });
+  if (raised) {
+    throw Error(*raised);
+  }
+  if (scaler_) {
+    scaler_->update(info.skipped);
+  }
+  if (const auto& tracer = model_->context().tracer) {
+    tracer->flush();
+  }
+  return info;
+}
+
+std::optional<Error> OptimizerState::reduce_and_update(StepInfo& info) {
   const auto& context = model_->context();
   const trace::Scope scope(context.tracer.get(), "compute", "optimizer", "step");
   const flight::Scope recorded(context.groups.recorder.get(), "step", "");
   model_->check_step();
   model_->finish_reductions();
-  StepInfo info{.step = steps, .lr = lr(0), .loss_scale = loss_scale()};
   const double unscale = 1.0 / info.loss_scale;
   info.grad_norm = meter_->norm() * unscale;
   const bool finite = std::isfinite(info.grad_norm);
   info.skipped = skips(finite);
-  if (!finite && context.watches_gradients()) {  // NaN policy "raise": every rank throws
-    const Error error = meter_->non_finite(steps + 1);
-    model_->after_step();
-    throw error;
-  }
-  if (!info.skipped) {
+  std::optional<Error> raised;
+  if (!finite && context.watches_gradients()) {
+    raised = meter_->non_finite(steps + 1);
+  } else if (!info.skipped) {
     apply(clip(unscale, info), info);
   }
   model_->after_step();
   skipped_steps += info.skipped ? 1 : 0;
   info.skipped_steps = skipped_steps;
-  if (scaler_) {
-    scaler_->update(info.skipped);
-  }
-  if (context.tracer) {
-    context.tracer->flush();
-  }
-  return info;
+  return raised;
 }
 
 /// The norm is the same on all ranks, so all ranks skip or none does. With fp16 an overflow is part

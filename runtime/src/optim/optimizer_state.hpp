@@ -78,6 +78,8 @@ class OptimizerState {
   /// Adds the names of a group's trained parameters with (`decays`) or without weight decay.
   void add_members(std::size_t group, bool decays, std::vector<std::string>& names) const;
   void allocate_moments();
+  /// Makes the step, except for the loss scale. Returns the error of the NaN policy "raise".
+  std::optional<Error> reduce_and_update(StepInfo& info);
   [[nodiscard]] bool skips(bool finite) const;
   /// Clips, and returns the factor by which the update multiplies the gradients. unscale: factor
   /// that removes the loss scale.

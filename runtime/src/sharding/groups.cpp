@@ -122,6 +122,17 @@ void Groups::abort(const std::string& reason) const noexcept {
   }
 }
 
+void Groups::abort_after(const Error& error) const noexcept {
+  switch (error.code()) {
+    case Errc::collective:
+    case Errc::timeout:
+    case Errc::connection: abort(error.what()); break;
+    case Errc::out_of_memory:
+    case Errc::device: abort(fmt::format("rank {}: {}", world->rank(), error.what())); break;
+    default: break;
+  }
+}
+
 std::vector<double> all_gather(const Groups& groups, device::Device& device,
                                std::span<const double> values) {
   const auto rank = static_cast<std::size_t>(groups.world->rank());

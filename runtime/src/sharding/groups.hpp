@@ -1,5 +1,6 @@
 #pragma once
 
+#include "acc/base/error.hpp"
 #include "acc/collectives/process_group.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 #include "acc/plugins/strategy.hpp"
@@ -58,7 +59,23 @@ struct Groups {
   void record(std::shared_ptr<flight::Recorder> to);
   /// Aborts all groups, so that every rank that shares a group with this one fails with `reason`.
   void abort(const std::string& reason) const noexcept;
+  /// Aborts all groups if the error is one of a group or of the device. Errors of the program
+  /// (invalid_argument, config) abort nothing: no collective has been issued.
+  void abort_after(const Error& error) const noexcept;
 };
+
+/// Runs a call that uses process groups and the device. If it fails there, every group of this rank
+/// is aborted with the reason, so that all peers, whichever group they wait in, report the first
+/// cause.
+template <typename Call>
+decltype(auto) guarded(const Groups& groups, const Call& call) {
+  try {
+    return call();
+  } catch (const Error& error) {
+    groups.abort_after(error);
+    throw;
+  }
+}
 
 /// Returns the values of all ranks, [world size * values.size()] in rank order, on every rank.
 /// values: the same number on all ranks. The values pass through memory of `device`. Collective.

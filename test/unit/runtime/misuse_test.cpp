@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include <functional>
+#include <latch>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -220,6 +221,51 @@ TEST_CASE("a step with a missing gradient is refused on every rank") {
       for (const auto& said : run(true)) {
         CHECK_MESSAGE(!said.has_value(), said->text);
       }
+    }
+  }
+}
+
+// Hybrid sharding on 4 ranks: rank 1 ends, and only rank 0 shares the group of `call` with it. Rank
+// 2 waits for ranks 0 and 3, which stay alive, so only their aborts can end its wait in time.
+TEST_CASE("a rank that fails in one group fails the ranks of its other groups") {
+  struct Call {
+    std::string name;
+    void (*run)(acc::Runtime&, acc::Optimizer&);
+  };
+  const auto make_another = [](acc::Runtime& runtime, acc::Optimizer&) {
+    Net another(runtime.model(8));
+    const auto optimizer = another.model.optimizer(acc::Sgd{.lr = 0.1});
+  };
+  constexpr auto step = [](acc::Runtime&, acc::Optimizer& optimizer) { optimizer.step(); };
+  for (const Call& call :
+       {Call{"step", step}, Call{"optimizer", make_another},
+        Call{"barrier", [](acc::Runtime&runtime, acc::Optimizer&) { runtime.barrier(); }}}) {
+    CAPTURE(call.name);
+    Job job = job_of(Strategy::hybrid_shard, 4);
+    job.sharding.shard_size = 2;
+    job.timeout = std::chrono::seconds(10);
+    std::latch failed(3);
+    const auto all = told(job, [&](acc::Runtime& runtime) {
+      Net net(runtime.model(7));
+      auto optimizer = net.model.optimizer(acc::Sgd{.lr = 0.1});
+      runtime.barrier();
+      if (runtime.rank() == 1) {
+        return;
+      }
+      try {
+        runtime.rank() == 0 ? call.run(runtime, optimizer) : step(runtime, optimizer);
+      } catch (const Error&) {
+        failed.arrive_and_wait();
+        throw;
+      }
+      failed.arrive_and_wait();
+    });
+    for (const std::size_t rank : {0U, 2U, 3U}) {
+      CAPTURE(rank);
+      REQUIRE(all[rank].has_value());
+      CAPTURE(all[rank]->text);
+      CHECK(all[rank]->code == Errc::collective);
+      CHECK(contains(all[rank]->text, "rank 1"));
     }
   }
 }
