@@ -120,6 +120,20 @@ TEST_CASE("front ends: local rank in the arguments, and redirected streams") {
   CHECK(runs.front().starts_with("job_"));
 }
 
+// 192.0.2.0/24 is for documentation (RFC 5737): no machine has it.
+TEST_CASE("front ends: only a default port in use is replaced by a free port") {
+  for (const Words& start :
+       {Words{"torchrun", "--nproc-per-node=2", "--rdzv-backend=static",
+              "--rdzv-endpoint=192.0.2.1", "--no-python"},
+        Words{"deepspeed", "--num_gpus=2", "--master_addr=192.0.2.1", "--no_python"}}) {
+    Program job(command({ACC_BIN_DIR "/acclaunch"}, start, "echo started"));
+    CHECK(job.wait() == 2);
+    CAPTURE(job.err());
+    CHECK(contains(job.err(), "cannot listen on 192.0.2.1:29500: Cannot assign requested address"));
+    CHECK(job.out().empty());
+  }
+}
+
 TEST_CASE("front ends: a link named deepspeed is deepspeed") {
   const Link link("deepspeed");
   const TemporaryFolder folder;

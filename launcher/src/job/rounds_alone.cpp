@@ -64,25 +64,27 @@ asio::awaitable<void> RoundsAlone::serve_store() {
 }
 
 /// Listens on the port. If the default port is in use (EADDRINUSE), takes a free one: only the
-/// workers of this machine need to know it. A given port in use is an error.
-void RoundsAlone::listen(const std::vector<std::string>& addresses, std::uint16_t port) {
-  constexpr rendezvous::ServerOptions kStoreOnly{.forms_rounds = false};
-  try {
-    auto listeners = rendezvous::listen_on(addresses, port);
-    const std::string warning = warning_of_all_interfaces(listeners, round_->store_host);
-    store_.emplace(io_, std::move(listeners), kStoreOnly);
-    if (!warning.empty()) {
-      events_.say(warning);
-    }
-  } catch (const Error& error) {
-    if (plan_.rendezvous.port_was_given || port == 0) {
-      throw Error(Errc::config, error.what());
-    }
-    store_.emplace(io_, rendezvous::listen_on(addresses, 0), kStoreOnly);
+/// workers of this machine need to know it. Every other failure is an error.
+void RoundsAlone::listen(const std::vector<std::string>& addresses, std::uint16_t port) try {
+  const bool needs_port = plan_.rendezvous.port_was_given || port == 0;
+  auto listeners = needs_port ? rendezvous::listen_on(addresses, port)
+                              : rendezvous::listen_unless_in_use(addresses, port);
+  const bool is_in_use = !listeners;
+  if (is_in_use) {
+    listeners = rendezvous::listen_on(addresses, 0);
+  }
+  const std::string warning = warning_of_all_interfaces(*listeners, round_->store_host);
+  store_.emplace(io_, std::move(*listeners), rendezvous::ServerOptions{.forms_rounds = false});
+  if (is_in_use) {
     events_.say("port " + std::to_string(port) + " is in use by " +
                 Server::port_owner(port).value_or("another process") +
                 " (EADDRINUSE); the store uses the free port " + std::to_string(store_->port()));
   }
+  if (!warning.empty()) {
+    events_.say(warning);
+  }
+} catch (const Error& error) {
+  throw Error(Errc::config, error.what());
 }
 
 /// The first end counts. A later one can only cancel the restart.

@@ -161,18 +161,31 @@ std::vector<Host> resolve_all(const std::vector<std::string>& names, std::uint16
   return hosts;
 }
 
-std::vector<Listener> listen_on_tcp(const std::vector<std::string>& names, std::uint16_t port) {
+std::optional<Failure> listen_on_tcp(const std::vector<std::string>& names, std::uint16_t port,
+                                     std::vector<Listener>& listeners) {
   const std::vector<Host> hosts = resolve_all(names, port);
   for (int tries = 1;; ++tries) {
-    std::vector<Listener> listeners;
+    listeners.clear();
     const auto failure = listen_all(hosts, port, listeners);
-    if (!failure) {
-      return listeners;
-    }
-    if (port != 0 || failure->error != EADDRINUSE || tries == kFreePortTries) {
-      fail(*failure, port);
+    if (!failure || port != 0 || failure->error != EADDRINUSE || tries == kFreePortTries) {
+      return failure;
     }
   }
+}
+
+std::optional<Failure> try_listen(const std::vector<std::string>& hosts, std::uint16_t port,
+                                  std::vector<Listener>& listeners) {
+  std::vector<std::string> names;
+  std::ranges::remove_copy_if(hosts, std::back_inserter(names), is_unix);
+  if (const auto failure = listen_on_tcp(names, port, listeners)) {
+    return failure;
+  }
+  for (const std::string& host : hosts) {
+    if (is_unix(host)) {
+      listeners.push_back(listen_on_unix(host));
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -184,15 +197,24 @@ std::string warning_of_open(const std::string& address) {
 }
 
 std::vector<Listener> listen_on(const std::vector<std::string>& hosts, std::uint16_t port) {
-  std::vector<std::string> names;
-  std::ranges::remove_copy_if(hosts, std::back_inserter(names), is_unix);
-  std::vector<Listener> listeners = listen_on_tcp(names, port);
-  for (const std::string& host : hosts) {
-    if (is_unix(host)) {
-      listeners.push_back(listen_on_unix(host));
-    }
+  std::vector<Listener> listeners;
+  if (const auto failure = try_listen(hosts, port, listeners)) {
+    fail(*failure, port);
   }
   return listeners;
+}
+
+std::optional<std::vector<Listener>> listen_unless_in_use(const std::vector<std::string>& hosts,
+                                                          std::uint16_t port) {
+  std::vector<Listener> listeners;
+  const auto failure = try_listen(hosts, port, listeners);
+  if (!failure) {
+    return listeners;
+  }
+  if (failure->error != EADDRINUSE) {
+    fail(*failure, port);
+  }
+  return std::nullopt;
 }
 
 Listener adopt(UniqueFd socket) {

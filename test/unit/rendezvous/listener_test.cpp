@@ -54,6 +54,7 @@ TEST_CASE("a port in use is an error that names host, port, errno and the proces
   CHECK(contains(error, "connection: cannot listen on 127.0.0.1:" + std::to_string(server.port())));
   CHECK(contains(error, "errno 98"));
   CHECK(contains(error, "rendezvous_test (pid " + std::to_string(getpid()) + ")"));
+  CHECK_FALSE(listen_unless_in_use({"127.0.0.1"}, server.port()));
 }
 
 TEST_CASE("a host that is not this machine is an error") {
@@ -61,6 +62,8 @@ TEST_CASE("a host that is not this machine is an error") {
   // 192.0.2.0/24 is for documentation (RFC 5737): no machine has it.
   CHECK(contains(error_of([&] { Server(io, "192.0.2.1", 0); }),
                  "connection: cannot listen on 192.0.2.1:0"));
+  CHECK(contains(error_of([] { listen_unless_in_use({"192.0.2.1"}, 29500); }),
+                 "connection: cannot listen on 192.0.2.1:29500"));
 }
 
 TEST_CASE("an IPv4-mapped IPv6 address is listened on as IPv4") {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,6 +48,10 @@ std::string warning_of_open(const std::string& address);
 /// left behind. Throws Error(connection) with host, port, errno and the process that holds the
 /// port.
 std::vector<Listener> listen_on(const std::vector<std::string>& hosts, std::uint16_t port);
+
+/// The same, but returns nothing if the port is in use (EADDRINUSE).
+std::optional<std::vector<Listener>> listen_unless_in_use(const std::vector<std::string>& hosts,
+                                                          std::uint16_t port);
 
 /// Adopts a listening socket that another process created (systemd socket activation). Throws
 /// Error(config) if the descriptor is not a listening stream socket of TCP or Unix.
