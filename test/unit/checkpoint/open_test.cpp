@@ -1,6 +1,7 @@
 #include "acc/checkpoint/open/open.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "files/crc32.hpp"
@@ -271,6 +272,26 @@ TEST_CASE("weights next to a training state are read with it") {
   CHECK(stored.training.step == 7);
   CHECK(stored.training.loss_scaler.at("scale") == 512.0);
   CHECK(distance(stored, kGolden / "fsdp2_w4/model_full.safetensors") == 0.0);
+}
+
+// Without split_batches, Accelerate steps the scheduler once per process in each optimizer step.
+TEST_CASE("the step of an Accelerate scheduler is divided by the number of processes") {
+  struct Case {
+    std::int64_t last_epoch;
+    int processes;
+    std::int64_t step;
+  };
+  for (const Case& each : {Case{6, 0, 6}, {6, 1, 6}, {6, 3, 2}, {0, 3, 0}, {7, 3, 7}}) {
+    CAPTURE(each.last_epoch);
+    CAPTURE(each.processes);
+    const TemporaryFolder folder;
+    fs::copy(kGolden / "fsdp2_w4/model_full.safetensors", folder.path() / "model.safetensors");
+    accelerate::write_scheduler(folder.path() / "scheduler.bin", {each.last_epoch, {1e-3}, {1e-3}});
+    for (int rank = 0; rank < each.processes; ++rank) {
+      write_text(folder.path() / accelerate::random_states_file(rank), "");
+    }
+    CHECK(open_checkpoint(folder.path()).training.step == each.step);
+  }
 }
 
 TEST_CASE("a manifest provides what the files cannot store, and checks them") {

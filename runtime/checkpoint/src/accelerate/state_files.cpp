@@ -97,7 +97,7 @@ void write_scheduler(const fs::path& path, const SchedulerState& state) {
   write_value(path, writer.finish());
 }
 
-// In our files last_epoch is the number of optimizer steps.
+// In our files last_epoch is the number of optimizer steps; in Accelerate's it is a multiple of it.
 SchedulerState read_scheduler(const fs::path& path) {
   const torch::TorchFile file(path);
   const pickle::Node root(file.root(), path.string());

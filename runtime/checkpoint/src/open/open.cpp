@@ -124,11 +124,23 @@ class SaveFolder {
     const fs::path scheduler = folder_ / accelerate::scheduler_file(index_);
     if (!training.step && fs::exists(scheduler)) {
       check(scheduler);
-      training.step = accelerate::read_scheduler(scheduler).steps;
+      training.step = optimizer_steps(accelerate::read_scheduler(scheduler).steps);
     }
   }
 
  private:
+  // Accelerate steps a scheduler once per process in each optimizer step, except with split_batches
+  // (AcceleratedScheduler.step of accelerate/scheduler.py). The files do not contain split_batches,
+  // but each process has written a file of random states.
+  [[nodiscard]] std::int64_t optimizer_steps(std::int64_t scheduler_steps) const {
+    int processes = 0;
+    while (fs::exists(folder_ / accelerate::random_states_file(processes))) {
+      ++processes;
+    }
+    const bool once_per_process = processes > 0 && scheduler_steps % processes == 0;
+    return once_per_process ? scheduler_steps / processes : scheduler_steps;
+  }
+
   void take_training(const Manifest& manifest, TrainingState& training) const {
     const auto take = [&training](const auto& from) {
       training.step = from.step;
