@@ -258,6 +258,24 @@ TEST_CASE("a source with too few or too many bytes is an internal error, and no 
   CHECK(!fs::exists(folder.path() / file_name(0)));
 }
 
+TEST_CASE("the files of a folder may lie in folders of it") {
+  const acc::test::TemporaryFolder temporary;
+  const fs::path folder = temporary.path() / "optimizer";
+  fs::copy(kGolden / "fsdp2_w4/optimizer_0", folder);
+  fs::create_directory(folder / "d");
+  std::string metadata = acc::test::file_text(folder / ".metadata");
+  for (const std::string rank : {"0", "1", "2", "3"}) {
+    const std::string name = "__" + rank + "_0.distcp";
+    const std::string moved = "d/" + rank + "_0.distcp";
+    fs::rename(folder / name, folder / moved);
+    for (auto at = metadata.find(name); at != std::string::npos; at = metadata.find(name)) {
+      metadata.replace(at, name.size(), moved);
+    }
+  }
+  acc::test::write_text(folder / ".metadata", metadata);
+  CHECK(read(folder).training.step == read(kGolden / "fsdp2_w4/optimizer_0").training.step);
+}
+
 TEST_CASE("a damaged step count is refused") {
   const acc::test::TemporaryFolder temporary;
   const fs::path folder = temporary.path() / "dcp";

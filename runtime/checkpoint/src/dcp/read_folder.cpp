@@ -62,6 +62,12 @@ class Files {
     return file.number;
   }
 
+  /// Place of a piece whose file is in the catalog.
+  [[nodiscard]] Place place_of(const StoredPiece& piece) const {
+    const fs::path file = catalog_.files[piece.file].lexically_relative(folder_);
+    return {file.generic_string(), piece.offset, piece.nbytes};
+  }
+
   /// Opens the archive at a place that `holding` has checked.
   torch::TorchFile open(const Place& place, const std::string& stored_name) {
     File& file = known_.at(place.file);
@@ -138,10 +144,6 @@ void read_value(const Entry& entry, const StateName& name, Files& files, Trainin
   read_group_key(name.key, node, training.groups[name.group]);
 }
 
-Place place_of(const StoredPiece& piece, const Catalog& catalog) {
-  return {catalog.files[piece.file].filename().string(), piece.offset, piece.nbytes};
-}
-
 /// `rule`: of a plan whose tensors are the first entries; null: the entries have all their chunks.
 void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const PieceRule>& rule,
                   Files& files, Catalog& catalog, TrainingState& training) {
@@ -162,7 +164,7 @@ void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const
         is_step ? tensor.all_pieces() : std::vector<StoredPiece>{};
     if (!pieces.empty()) {
       // The maximum counts: a parameter without a gradient in some steps was updated less often.
-      const Place place = place_of(pieces.front(), catalog);
+      const Place place = files.place_of(pieces.front());
       training.step = std::max(training.step.value_or(0), read_step(entry, place, files));
     }
   }
