@@ -412,6 +412,15 @@ TEST_CASE("reshard and convert: a folder is replaced only with --overwrite, othe
   CHECK(contains(to("2", {"--overwrite"}).err, "notes.txt"));
   CHECK(names_in(folder.path()) == std::set<std::string>{"out"});
 
+  const fs::path zero = folder.path() / "zero";
+  const Words convert = {"convert",         "--to", "deepspeed",  kModel, zero,
+                         "--num_processes", "2",    "--overwrite"};
+  CHECK(acclaunch(convert).status == 0);
+  CHECK(acclaunch(convert).status == 0);
+  std::ofstream(zero / "Makefile") << "mine";
+  CHECK(contains(acclaunch(convert).err, "Makefile"));
+  CHECK(file_text(zero / "Makefile") == "mine");
+
   const Ended same =
       acclaunch({"reshard", kFsdp / "model_full.safetensors", out + "2", "--num_processes", "2"});
   CHECK(same.status == 2);

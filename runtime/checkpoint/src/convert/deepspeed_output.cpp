@@ -11,11 +11,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// True for files of a DeepSpeed checkpoint. A path without a dot passes too, because the tag may
-/// have any name.
+/// True for files of a DeepSpeed checkpoint. The tag's folder may have any name.
 bool is_deepspeed_file(const std::string& path) {
   return path == "latest" || path == "zero_to_fp32.py" || path == "zero_to_torch.py" ||
-         path.ends_with("_states.pt") || path.find('.') == std::string::npos;
+         path.ends_with("_states.pt");
 }
 
 /// The master weights of DeepSpeed are fp32, whatever dtype the source has.
