@@ -94,9 +94,6 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   /// Shutdown after the last agent has gone. While machines of a refused job are missing, the
   /// listeners stay open, so that each of them is told the reason.
   void retire(std::function<void()> done) {
-    if (!is_refusing()) {
-      acceptors_.clear();
-    }
     jobs_.close();
     retired_ = std::move(done);
     end_turn();
@@ -190,8 +187,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         timer->cancel();
       }
     }
-    if (agents_.empty() && retired_ && !is_refusing()) {
-      std::exchange(retired_, nullptr)();  // may destroy the Server: nothing may follow
+    if (retired_ && !is_refusing()) {
+      acceptors_.clear();
+      if (agents_.empty()) {
+        std::exchange(retired_, nullptr)();  // may destroy the Server: nothing may follow
+      }
     }
   }
 

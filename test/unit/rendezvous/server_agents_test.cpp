@@ -122,6 +122,37 @@ TEST_CASE("a retired server may be destroyed by its callback") {
   CHECK_FALSE(server);
 }
 
+TEST_CASE("a retired server accepts connections until the end of its refusals") {
+  boost::asio::io_context io;
+  auto server = std::make_unique<Server>(io, "127.0.0.1", 0);
+  RawClient other(server->port());
+  enter(other, *server, io);
+  // Two of three machines disagree, and the third one is still to come.
+  RawClient refused[] = {RawClient(server->port()), RawClient(server->port())};
+  rounds::Enter machine = first(1h);
+  machine.run_id = "another job";
+  machine.terms.num_machines = machine.terms.min_machines = 3;
+  machine.times.close = 100ms;
+  for (RawClient& each : refused) {
+    each.send(hello(machine));
+    ++machine.terms.num_processes;
+  }
+  while (!server->is_refusing()) {
+    io.run_one();
+  }
+  server->retire([&] { server.reset(); });
+  CHECK_NOTHROW(RawClient(server->port()));
+  while (server->is_refusing()) {
+    io.run_one();
+  }
+  CHECK_THROWS(RawClient(server->port()));
+  for (RawClient* each : {&other, &refused[0], &refused[1]}) {
+    each->half_close();
+  }
+  io.run();
+  CHECK_FALSE(server);
+}
+
 TEST_CASE("a server that is destroyed before its agents disconnect does not call back") {
   boost::asio::io_context io;
   auto server = std::make_unique<Server>(io, "127.0.0.1", 0);
