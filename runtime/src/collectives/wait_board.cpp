@@ -20,6 +20,9 @@ namespace {
 // A wait is published after this many sleeps, that is after about 200 ms.
 constexpr int kLongWait = 4;
 
+// Pause after a failed write to the store.
+constexpr std::chrono::milliseconds kRetry{250};
+
 std::string key_of(int rank) {
   return "waits/" + std::to_string(rank);
 }
@@ -66,15 +69,21 @@ void WaitBoard::run(const std::stop_token& stop) {
     }
     // Values that change again before they are published are skipped: only the current wait
     // matters.
-    said_ = waits_for_;
-    const std::string text = std::to_string(said_);
+    const int rank = waits_for_;
+    bool is_published = false;
     lock.unlock();
     try {
       const std::lock_guard store_lock(store_mutex_);
-      store().set(key_of(rank_), text);
-    } catch (const Error&) {  // the store may be unreachable for a while: not published
+      store().set(key_of(rank_), std::to_string(rank));
+      is_published = true;
+    } catch (const Error&) {  // the store may be unreachable for a while
     }
     lock.lock();
+    if (is_published) {
+      said_ = rank;
+    } else {
+      changed_.wait_for(lock, stop, kRetry, [&] { return waits_for_ != rank; });
+    }
   }
 }
 

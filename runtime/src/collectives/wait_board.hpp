@@ -47,7 +47,7 @@ class WaitBoard {
   std::mutex mutex_;  ///< guards waits_for_, said_
   std::condition_variable_any changed_;
   int waits_for_ = kNobody;
-  int said_ = kNobody;   ///< last value that the thread took for publication
+  int said_ = kNobody;   ///< last published value
   std::jthread thread_;  ///< started by the first long wait
 };
 

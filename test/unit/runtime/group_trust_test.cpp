@@ -14,17 +14,21 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <future>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 using namespace acc::collectives;
@@ -436,6 +440,57 @@ TEST_CASE(
   const Error error = victim.get().value();
   CHECK(error.what() == std::string(kAbortText, 'x'));
   CHECK_FALSE(error.rank().has_value());
+}
+
+/// Number of this process's descriptors for processes.
+std::ptrdiff_t num_pidfds() {
+  std::error_code closed;
+  return std::ranges::count_if(
+      std::filesystem::directory_iterator("/proc/self/fd"), [&](const auto& entry) {
+        return std::filesystem::read_symlink(entry, closed) == "anon_inode:[pidfd]";
+      });
+}
+
+TEST_CASE("the ranks of a group watch each other from its creation, before a pid can be reused") {
+  UniqueFd own(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  if (num_pidfds() != 1) {
+    MESSAGE("skipped: no pidfd_open(2) here, or descriptors of another name");
+    return;
+  }
+  own.reset();
+  HashStore store;
+  auto first =
+      std::async(std::launch::async, [&] { return ShmChannel(spec_of(0, 2, store)).size(); });
+  const ShmChannel second(spec_of(1, 2, store));
+  CHECK(first.get() == 2);
+  CHECK(num_pidfds() == 1);  // of rank 1; rank 0 has closed its own
+}
+
+/// A store whose first write fails; `written` receives the second one.
+class FailingOnce : public HashStore {
+ public:
+  explicit FailingOnce(std::promise<std::string>& written) : written_(written) {}
+  void set(std::string_view key, std::string_view value) override {
+    if (!std::exchange(has_failed_, true)) {
+      throw Error(Errc::connection, "unreachable");
+    }
+    written_.set_value(std::string(key) + " = " + std::string(value));
+  }
+  std::unique_ptr<Store> clone() override { return std::make_unique<FailingOnce>(written_); }
+
+ private:
+  std::promise<std::string>& written_;
+  bool has_failed_ = false;
+};
+
+TEST_CASE("wait information that could not be written is written again") {
+  std::promise<std::string> written;
+  FailingOnce store(written);
+  WaitBoard board(0, 3, store);
+  board.waits_for(2);
+  auto second = written.get_future();
+  REQUIRE(second.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  CHECK(second.get() == "waits/0 = 2");
 }
 
 TEST_CASE("wait information is accepted only for ranks of the job") {

@@ -116,8 +116,11 @@ ShmChannel::ShmChannel(GroupSpec spec) : spec_(std::move(spec)) {
   // A private copy: a peer can overwrite the block, but cannot redirect later liveness checks.
   for (int r = 0; r < size(); ++r) {
     pids_.push_back(control(r).pid);
+    // Opened while all ranks are alive: a pid could be reused later. A pidfd stays bound to the
+    // process, and becomes readable at its end.
+    pidfds_.emplace_back(
+        r == rank() ? -1 : static_cast<int>(::syscall(SYS_pidfd_open, pids_.back(), 0)));
   }
-  pidfds_.resize(count);
   // Spinning helps only if every rank has its own core; otherwise it delays the rank that it waits
   // for.
   spins_ = count <= std::thread::hardware_concurrency() ? 300 : 0;
@@ -221,15 +224,10 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
 }
 
 const char* ShmChannel::end_of(int peer) const {
-  const pid_t pid = pids_[static_cast<std::size_t>(peer)];
-  const std::lock_guard lock(pidfds_mutex_);
-  // A pidfd stays bound to the process even if its pid is reused; it becomes readable at its end.
-  auto& pidfd = pidfds_[static_cast<std::size_t>(peer)];
-  if (!pidfd) {
-    pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  }
+  const UniqueFd& pidfd = pidfds_[static_cast<std::size_t>(peer)];
   pollfd state{.fd = pidfd.get(), .events = POLLIN, .revents = 0};
-  const bool dead = pidfd ? ::poll(&state, 1, 0) == 1 : !is_alive(pid);
+  const bool dead =
+      pidfd ? ::poll(&state, 1, 0) == 1 : !is_alive(pids_[static_cast<std::size_t>(peer)]);
   const bool left = control(peer).departed.load() != 0;
   return dead ? "ended" : left ? "left the group" : nullptr;
 }

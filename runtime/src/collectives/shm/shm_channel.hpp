@@ -126,10 +126,9 @@ class ShmChannel {
   ControlHead* head_ = nullptr;
   RankControl* ranks_ = nullptr;
   std::byte* staging_ = nullptr;
-  std::vector<pid_t> pids_;               ///< by group rank, as the kernel told rank 0
-  mutable std::mutex pidfds_mutex_;       ///< guards pidfds_
-  mutable std::vector<UniqueFd> pidfds_;  ///< by group rank, opened at first use
-  int spins_ = 0;                         ///< times that `wait` tests a counter before it sleeps
+  std::vector<pid_t> pids_;       ///< by group rank, as the kernel told rank 0
+  std::vector<UniqueFd> pidfds_;  ///< by group rank; empty for this rank, and without pidfd_open(2)
+  int spins_ = 0;                 ///< times that `wait` tests a counter before it sleeps
   std::atomic<bool> aborted_here_ = false;
 };
 
