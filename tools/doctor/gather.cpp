@@ -183,17 +183,11 @@ void gather_memory(MachineFacts& facts) {
   facts.memory_available = meminfo("MemAvailable");
   fs::path group = control_group("memory");
   for (; group.string().starts_with("/sys/fs/cgroup"); group = group.parent_path()) {
-    auto limit = number_in(group / "memory.max");
-    auto used = number_in(group / "memory.current");
-    if (!limit) {  // cgroup version 1, in which "no limit" is a huge number
-      limit = number_in(group / "memory.limit_in_bytes");
-      used = number_in(group / "memory.usage_in_bytes");
-    }
+    const auto [limit, used] = memory_of_group(group);
     if (limit && *limit < facts.memory_total) {
       facts.memory_limit =
           facts.memory_limit == kUnlimited ? *limit : std::min(facts.memory_limit, *limit);
-      facts.memory_available =
-          std::clamp<std::int64_t>(*limit - used.value_or(0), 0, facts.memory_available);
+      facts.memory_available = std::clamp<std::int64_t>(*limit - used, 0, facts.memory_available);
     }
   }
   struct statvfs place {};
@@ -228,6 +222,24 @@ std::int64_t soft_limit(int resource) {
 }
 
 }  // namespace
+
+// In version 1 "no limit" is a huge number, and only the "total_" values include the groups below.
+GroupMemory memory_of_group(const fs::path& group) {
+  const bool is_version_1 = fs::exists(group / "memory.limit_in_bytes");
+  const std::string prefix = is_version_1 ? "total_" : "";
+  GroupMemory memory{
+      .limit = number_in(group / (is_version_1 ? "memory.limit_in_bytes" : "memory.max")),
+      .used = number_in(group / (is_version_1 ? "memory.usage_in_bytes" : "memory.current"))
+                  .value_or(0)};
+  std::ifstream stat(group / "memory.stat");
+  std::string key;
+  for (std::int64_t value = 0; stat >> key >> value;) {
+    if (key == prefix + "inactive_file" || key == prefix + "active_file") {
+      memory.used -= value;
+    }
+  }
+  return memory;
+}
 
 void gather(MachineFacts& facts) {
   gather_names(facts);
