@@ -2,7 +2,6 @@
 #include "report/job_report.hpp"
 #include "report/late_ranks.hpp"
 #include "report/other_workers.hpp"
-#include "report/plain_text.hpp"
 #include "report/words.hpp"
 
 #include <fmt/chrono.h>

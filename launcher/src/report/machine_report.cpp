@@ -3,8 +3,8 @@
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 #include "output/last_lines.hpp"
-#include "report/plain_text.hpp"
 #include "report/root_cause.hpp"
+#include "report/words.hpp"
 #include "report/worker_json.hpp"
 
 #include <algorithm>

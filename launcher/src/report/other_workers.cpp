@@ -1,7 +1,6 @@
 #include "report/other_workers.hpp"
 
 #include "acc/base/text.hpp"
-#include "report/plain_text.hpp"
 #include "report/words.hpp"
 
 #include <fmt/format.h>

@@ -2,7 +2,10 @@
 
 #include "acc/base/text.hpp"
 
+#include <boost/locale/utf.hpp>
 #include <fmt/format.h>
+
+#include <algorithm>
 
 namespace acc::launcher {
 
@@ -63,6 +66,18 @@ std::string time_span(std::chrono::microseconds time) {
 std::string binary_size(std::int64_t bytes) {
   const double mib = static_cast<double>(bytes) / (1 << 20);
   return mib < 1024 ? fmt::format("{:.3g} MiB", mib) : fmt::format("{:.3g} GiB", mib / 1024);
+}
+
+std::string clipped(std::string_view text, std::size_t max_bytes) {
+  constexpr std::string_view kMark = "...";
+  if (text.size() <= max_bytes) {
+    return std::string(text);
+  }
+  std::size_t end = max_bytes - std::min(max_bytes, kMark.size());
+  while (end > 0 && boost::locale::utf::utf_traits<char>::is_trail(text[end])) {
+    --end;
+  }
+  return std::string(text.substr(0, end)).append(kMark.substr(0, max_bytes));
 }
 
 }  // namespace acc::launcher

@@ -7,9 +7,11 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::launcher {
@@ -39,5 +41,9 @@ std::string time_span(std::chrono::microseconds time);
 
 /// Formats a size with three digits: "63.8 MiB", "7.9 GiB".
 std::string binary_size(std::int64_t bytes);
+
+/// Returns `text` shortened to at most `max_bytes`, at a boundary between UTF-8 characters. A
+/// shortened text ends with "...".
+std::string clipped(std::string_view text, std::size_t max_bytes);
 
 }  // namespace acc::launcher

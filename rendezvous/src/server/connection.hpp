@@ -3,17 +3,34 @@
 #include "acc/base/unique_fd.hpp"
 #include "acc/rendezvous/server.hpp"
 #include "server/protocol_handler.hpp"
-#include "server/rate_limiter.hpp"
 #include "server/ready_set.hpp"
 #include "store/key_table.hpp"
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
 namespace acc::rendezvous {
+
+/// Rate limiter for log lines that clients can cause at any rate: at most one per second.
+class RateLimiter {
+ public:
+  /// True if a line may be logged now.
+  bool operator()() {
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) {
+      return false;
+    }
+    next_ = now + std::chrono::seconds(1);
+    return true;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point next_{};
+};
 
 /// One client of the server: moves bytes between its socket and its protocol handler, which its
 /// first byte selects.

@@ -6,15 +6,16 @@
 #include "server/acceptor.hpp"
 #include "server/agent_session.hpp"
 #include "server/connection.hpp"
-#include "server/deadlines.hpp"
 #include "server/session.hpp"
 
 #include <boost/asio/steady_timer.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -39,6 +40,36 @@ namespace {
 
 // Pause after a failed accept4 when the process is out of descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause{100};
+
+/// Queue of connections with one common time limit: the first that was added is due first, so no
+/// sorting is needed. An entry stays until it is due, even if the connection has closed before.
+class Deadlines {
+ public:
+  explicit Deadlines(std::chrono::milliseconds limit) : limit_(limit) {}
+
+  void add(Connection::Id id) { limits_.push_back({Clock::now() + limit_, id}); }
+  /// Time at which the first entry is due; time_point::max() if there is none.
+  [[nodiscard]] Clock::time_point next() const {
+    return limits_.empty() ? Clock::time_point::max() : limits_.front().at;
+  }
+  /// Removes and returns an entry that is due at `now`; nothing if there is none.
+  std::optional<Connection::Id> take(Clock::time_point now) {
+    if (next() > now) {
+      return std::nullopt;
+    }
+    const Connection::Id id = limits_.front().id;
+    limits_.pop_front();
+    return id;
+  }
+
+ private:
+  struct Limit {
+    Clock::time_point at;
+    Connection::Id id;
+  };
+  std::chrono::milliseconds limit_;
+  std::deque<Limit> limits_;
+};
 
 // Longest time for which a turn serves clients without returning to the event loop, which other
 // users share (timers, signals, the launcher's work).

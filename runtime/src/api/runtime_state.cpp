@@ -3,16 +3,40 @@
 #include "acc/base/log.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "api/agreement.hpp"
-#include "api/deterministic.hpp"
 #include "collectives/traced_group.hpp"
 #include "flight/recorder.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdlib>
 #include <vector>
 
 namespace acc::detail {
+namespace {
+
+/// Sets environment variables so that NCCL (algorithm, protocol, channels) and cuBLAS (workspaces)
+/// make the same choices in every run; their own choices may depend on timing, and change the order
+/// of sums. Must be called before these libraries are loaded. Variables that the user has set are
+/// kept. On the CPU nothing needs to be set: sums run in rank order and over tiles of fixed size,
+/// whatever the number of threads.
+void pin_choices() {
+  struct Choice {
+    const char* variable;
+    const char* value;
+  };
+  // NCCL chooses by its measurements of links. cuBLAS chooses internal workspaces by the streams
+  // that are active at the same time (cuBLAS documentation, "Results Reproducibility").
+  constexpr Choice kChoices[] = {
+      {"NCCL_ALGO", "Ring"},       {"NCCL_PROTO", "Simple"},
+      {"NCCL_MIN_NCHANNELS", "4"}, {"NCCL_MAX_NCHANNELS", "4"},
+      {"NCCL_NVLS_ENABLE", "0"},   {"CUBLAS_WORKSPACE_CONFIG", ":4096:8"}};
+  for (const Choice& choice : kChoices) {
+    ::setenv(choice.variable, choice.value, /*overwrite=*/0);
+  }
+}
+
+}  // namespace
 
 void check_supported(const plugins::RuntimeSettings& settings) {
   const plugins::ShardingSettings& asked = settings.sharding;

@@ -5,7 +5,6 @@
 #include "optim/loss_scaler.hpp"
 #include "optim/parameter_groups.hpp"
 #include "optim/update.hpp"
-#include "optim/update_plan.hpp"
 
 #include <map>
 #include <memory>

@@ -1,10 +1,14 @@
 #pragma once
 
 #include "acc/runtime/optimizers.hpp"
+#include "device/device.hpp"
 #include "kernels/kernels.hpp"
+#include "sharding/flat_parameter.hpp"
 
 #include <cstdint>
+#include <span>
 #include <variant>
+#include <vector>
 
 namespace acc::optim {
 
@@ -21,5 +25,20 @@ kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step
 /// Returns the factor of torch's clip_grad_norm_: min(1, max_norm / (norm + 1e-6)); 1 if max_norm
 /// is 0 (no clipping). A NaN norm gives NaN.
 double clip_coefficient(double norm, double max_norm) noexcept;
+
+/// Ranges of a shard that are updated with the rates of one group.
+struct GroupRanges {
+  std::size_t group;
+  std::vector<device::UpdateRange> ranges;
+};
+
+/// The part of a shard that the optimizer updates at a time (sub_group_size), in memory order.
+using Tile = std::vector<GroupRanges>;
+
+/// Divides the part of `flat` that this rank owns into tiles. tile_numel: largest number of
+/// elements of a tile, rounded down to a multiple of `sharding::kAlignment` but at least that; 0:
+/// one tile. groups: group number of each parameter. Gaps between parameters are in no range.
+std::vector<Tile> plan_updates(const sharding::FlatParameter& flat,
+                               std::span<const std::size_t> groups, std::int64_t tile_numel);
 
 }  // namespace acc::optim

@@ -1,7 +1,6 @@
 #include "sharding/weight_storage.hpp"
 
 #include "acc/base/error.hpp"
-#include "sharding/storage/placements.hpp"
 
 namespace acc::sharding {
 

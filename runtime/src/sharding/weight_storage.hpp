@@ -66,4 +66,11 @@ std::unique_ptr<WeightStorage> make_weight_storage(const Context& context, Pools
                                                    const FlatLayout& layout,
                                                    const FlatTraits& traits);
 
+// The implementations behind make_weight_storage, one per file of storage/.
+std::unique_ptr<WeightStorage> make_replicated(const Context& context, const FlatLayout& layout);
+std::unique_ptr<WeightStorage> make_resident(const Context& context, GatherWindow& publications,
+                                             const FlatLayout& layout, bool persistent);
+std::unique_ptr<WeightStorage> make_transient(const Context& context, Pools& pools,
+                                              const FlatLayout& layout);
+
 }  // namespace acc::sharding

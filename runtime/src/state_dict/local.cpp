@@ -1,7 +1,6 @@
-#include "state_dict/local.hpp"
-
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "state_dict/device_bytes.hpp"
+#include "state_dict/forms.hpp"
 #include "state_dict/saved_arrays.hpp"
 
 #include <map>

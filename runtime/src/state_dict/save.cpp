@@ -9,11 +9,9 @@
 #include "acc/checkpoint/files/manifest.hpp"
 #include "acc/checkpoint/pickle/source.hpp"
 #include "state_dict/attempt.hpp"
-#include "state_dict/full.hpp"
-#include "state_dict/local.hpp"
+#include "state_dict/forms.hpp"
 #include "state_dict/model_files.hpp"
 #include "state_dict/saved_arrays.hpp"
-#include "state_dict/sharded.hpp"
 
 #include <fmt/format.h>
 

@@ -1,8 +1,7 @@
-#include "state_dict/sharded.hpp"
-
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "state_dict/device_bytes.hpp"
+#include "state_dict/forms.hpp"
 #include "state_dict/saved_arrays.hpp"
 
 #include <array>

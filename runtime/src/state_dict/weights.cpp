@@ -6,8 +6,8 @@
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 #include "sharding/initial_values.hpp"
 #include "state_dict/attempt.hpp"
+#include "state_dict/forms.hpp"
 #include "state_dict/stored_model.hpp"
-#include "state_dict/weights_file.hpp"
 
 #include <fmt/format.h>
 

@@ -1,7 +1,7 @@
 #include "report/kernel_facts.hpp"
 
 #include "report/core_dump.hpp"
-#include "report/memory_cgroup.hpp"
+#include "report/oom_kill.hpp"
 #include "supervision/cgroup.hpp"
 #include "support/temporary_folder.hpp"
 

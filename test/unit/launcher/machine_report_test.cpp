@@ -1,7 +1,7 @@
 #include "report/machine_report.hpp"
 
 #include "acc/base/error.hpp"
-#include "report/plain_text.hpp"
+#include "report/words.hpp"
 #include "support/errors.hpp"
 
 #include <doctest/doctest.h>

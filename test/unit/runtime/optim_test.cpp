@@ -1,6 +1,6 @@
 #include "kernels/kernels.hpp"
 #include "optim/update.hpp"
-#include "sharding/gradient_scaling.hpp"
+#include "sharding/context.hpp"
 
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>

@@ -2,7 +2,6 @@
 
 #include "cuda/kernels/attention_tile.cuh"
 #include "cuda/kernels/launch.cuh"
-#include "cuda/kernels/shared_memory.cuh"
 #include "model/attention.hpp"
 
 #include <cmath>
@@ -14,6 +13,18 @@
 /// Blocks that run at the same time then share the rows of few sequences, which fit in the L2
 /// cache.
 namespace train_gpt::cuda {
+
+#ifdef __CUDACC__
+/// Returns the block's dynamic shared memory, whose size is set at the launch.
+__device__ inline void* dynamic_shared_memory() {
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+}
+#else  // stand-in of test/standin, for tests without a GPU
+inline void* dynamic_shared_memory() {
+  return standin::dynamic_shared();
+}
+#endif
 
 constexpr float kLog2E = 1.4426950408889634f;
 

@@ -3,10 +3,12 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/convert/convert.hpp"
+#include "acc/checkpoint/open/open.hpp"
 #include "acc/checkpoint/torch/torch_file.hpp"
-#include "convert/selection.hpp"
+#include "convert/tiles.hpp"
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,18 @@ Result write_bin(const Stored& stored, const std::filesystem::path& folder, cons
 Result write_dcp(const Stored& stored, const std::filesystem::path& folder, const Options& options);
 Result write_deepspeed(const Stored& stored, const std::filesystem::path& folder,
                        const Options& options);
+
+/// Returns all tensors that are not optimizer state, in the order of the checkpoint. `dtype`
+/// replaces the dtype of real tensors.
+std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype);
+/// Returns the optimizer's state, in the order of the checkpoint, with its dtypes.
+std::vector<OutputTensor> moments_of(const Stored& stored);
+bool has_optimizer(const Stored& stored);
+/// Returns "adamw" or "sgd", as the checkpoint says or as its kinds of state show; "" if neither
+/// tells.
+std::string known_optimizer(const Stored& stored);
+/// The same; throws Error(config) if it is unknown.
+std::string optimizer_of(const Stored& stored);
 
 /// Passes elements [begin, end) of a stored tensor to `sink`, tile by tile.
 void stream(TensorReader& reader, const StoredTensor& tensor, Range range, Dtype dtype,

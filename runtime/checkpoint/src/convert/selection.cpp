@@ -1,6 +1,5 @@
-#include "convert/selection.hpp"
-
 #include "acc/base/error.hpp"
+#include "convert/outputs.hpp"
 
 #include <algorithm>
 

@@ -2,9 +2,10 @@
 
 #include "acc/base/atomic_file.hpp"
 #include "acc/checkpoint/safetensors/header.hpp"
-#include "files/mapped_file.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <span>
 #include <string>
@@ -13,6 +14,22 @@
 
 /// Reader (memory-mapped) and writer (streaming) of one safetensors file.
 namespace acc::checkpoint {
+
+/// A whole regular file, mapped read-only for the lifetime of the object. Errors are Error(config).
+/// Reading pages beyond a file that was truncated later raises SIGBUS.
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path);
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile();
+
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept { return {data_, size_}; }
+
+ private:
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
 
 /// A file opened for reading. Opening checks the whole header, so that a truncated or damaged file
 /// is refused at once. Any thread may read. Every fault throws Error(config) with the file, the

@@ -1,9 +1,9 @@
 #include "collectives/gloo/gloo_group.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/collectives/process_group.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/gloo/stall_watch.hpp"
-#include "collectives/private_buffer.hpp"
 #include "collectives/steps.hpp"
 #include "kernels/kernels.hpp"
 
@@ -19,6 +19,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -29,6 +30,22 @@
 // and give bitwise equal results on all ranks.
 namespace acc::collectives {
 namespace {
+
+/// Group memory on the host that other ranks do not map. Page-aligned and zero-filled, because a
+/// caller may protect single buffers by `mprotect`.
+class PrivateBuffer final : public GroupBuffer {
+ public:
+  explicit PrivateBuffer(std::size_t nbytes) {
+    const std::size_t rounded = (nbytes + 4095) / 4096 * 4096;
+    data_ = static_cast<std::byte*>(std::aligned_alloc(4096, rounded));
+    if (data_ == nullptr) {
+      throw std::bad_alloc();
+    }
+    std::memset(data_, 0, rounded);
+    nbytes_ = nbytes;
+  }
+  ~PrivateBuffer() override { std::free(data_); }
+};
 
 /// The addresses that a rank has put into the store. Gloo copies them without checking sizes, so
 /// everything that it relies on is checked here.

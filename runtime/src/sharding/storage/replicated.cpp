@@ -1,4 +1,4 @@
-#include "sharding/storage/placements.hpp"
+#include "sharding/weight_storage.hpp"
 
 namespace acc::sharding {
 namespace {

@@ -1,5 +1,5 @@
-#include "sharding/storage/placements.hpp"
 #include "sharding/storage/secondary_copy.hpp"
+#include "sharding/weight_storage.hpp"
 
 namespace acc::sharding {
 namespace {

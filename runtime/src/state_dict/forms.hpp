@@ -1,0 +1,61 @@
+#pragma once
+
+#include "acc/checkpoint/dcp/folder.hpp"
+#include "acc/checkpoint/local/local_layout.hpp"
+#include "state_dict/attempt.hpp"
+#include "state_dict/gathered.hpp"
+#include "state_dict/model_files.hpp"
+
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace acc::checkpoint {
+
+// SHARDED_STATE_DICT: torch DCP folders, into which all ranks write their shards in parallel.
+
+/// A DCP folder to be written, and a source for its bytes. Valid as long as the model and the
+/// optimizer. The plan is the same on every rank.
+struct PlannedFolder {
+  std::string name;  ///< in the save folder
+  dcp::FolderPlan plan;
+  dcp::FillChunk fill;
+};
+
+/// Plans "pytorch_model_fsdp_<index>": parameters under each of their names, and buffers.
+PlannedFolder plan_model_folder(detail::ModelState& model, int index);
+/// Plans "optimizer_<index>": moments, steps and parameter groups.
+PlannedFolder plan_optimizer_folder(const Part& part, int index);
+
+// FULL_STATE_DICT: rank 0 writes whole tensors, which are gathered unit by unit. The functions with
+// an Attempt are collective: a failure of this rank is kept in it, so that the rank still takes
+// part in the remaining gathers.
+
+/// Writes parameters under all of their names, and buffers, to one new file: safetensors if the
+/// path ends in .safetensors, otherwise a torch.save archive. `dtype` is for parameters; absent:
+/// the dtype in which they are kept.
+void write_full_model(detail::ModelState& model, const std::filesystem::path& path,
+                      std::optional<DType> dtype, Attempt& attempt);
+/// Writes {"state": …, "param_groups": …} as a torch.save archive.
+void write_full_optimizer(const Part& part, const std::filesystem::path& path, Attempt& attempt);
+
+/// Returns the dtype in which an item is written.
+Dtype written_dtype(const FullItem& item, std::optional<DType> dtype);
+
+/// Writes items [first, first + count) to one new file and flushes it: safetensors if the path ends
+/// in .safetensors, otherwise a torch.save archive. Rank 0 calls it. `dtype` is for parameters;
+/// absent: the dtype in which they are kept.
+void write_weights_file(const std::filesystem::path& path, GatheredTensors& tensors,
+                        std::size_t first, std::size_t count, std::optional<DType> dtype);
+
+// LOCAL_STATE_DICT: each rank writes its shards as they are in memory.
+
+/// Returns the layout of the flat parameters. It is the same on every rank.
+LocalModel local_layout_of(detail::ModelState& model);
+/// Writes this rank's shards, with padding, under the keys of the layout, and the buffers, to a new
+/// file.
+void write_local_model(detail::ModelState& model, const LocalModel& layout,
+                       const std::filesystem::path& path);
+
+}  // namespace acc::checkpoint
