@@ -7,7 +7,7 @@
 
 #include <cmath>
 #include <functional>
-#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,16 +27,19 @@ struct UnitSpec {
   std::vector<ParameterSpec> parameters;
 };
 
-/// The gradient of one element on one rank in one micro-step.
-using GradientRule = std::function<float(int rank, int micro_step, float weight, int element)>;
+/// The gradient of one element of a parameter, in one micro-step of one rank.
+using GradientRule = std::function<float(const std::string& name, int element, float weight)>;
 
 /// Depends on every argument, so that a test notices if any two are mixed up.
-inline float usual_gradient(int rank, int micro_step, float weight, int element) {
-  return 0.01F * static_cast<float>(1 + (rank * 7 + micro_step * 3) % 5) *
-         (0.1F * weight + std::sin(static_cast<float>(element)));
+inline GradientRule usual_gradient(int rank, int micro_step) {
+  const float factor = 0.01F * static_cast<float>(1 + (rank * 7 + micro_step * 3) % 5);
+  return [factor](const std::string&, int element, float weight) {
+    return factor * (0.1F * weight + std::sin(static_cast<float>(element)));
+  };
 }
 
-/// A model of nested units that computes only artificial gradients.
+/// A model of nested units that computes only artificial gradients. The full name of a parameter is
+/// "UNIT.NAME", or its name alone in a unit without a name.
 class ModuleNet {
  public:
   ModuleNet(Model model, const std::vector<UnitSpec>& specs) : model_(std::move(model)) {
@@ -55,9 +58,10 @@ class ModuleNet {
     }
   }
 
-  void micro_step(int rank, int number, const GradientRule& rule = usual_gradient) {
+  /// `unwritten`: full names of parameters that get no gradient.
+  void micro_step(const GradientRule& rule, const std::set<std::string>& unwritten = {}) {
     forward(0);
-    backward(0, rank, number, rule);
+    backward(0, rule, unwritten);
   }
 
   /// Returns all parameters by full name.
@@ -67,7 +71,7 @@ class ModuleNet {
     for (const Node& node : nodes_) {
       const auto use = node.unit->forward();
       for (const auto& [spec, handle] : node.parameters) {
-        all[node.unit->name() + "." + spec.name] = values_of(use, handle, spec.numel);
+        all[full_name(node, spec)] = values_of(use, handle, spec.numel);
       }
     }
     return all;
@@ -90,6 +94,10 @@ class ModuleNet {
     std::vector<std::size_t> children;
   };
 
+  static std::string full_name(const Node& node, const ParameterSpec& spec) {
+    return node.unit->name().empty() ? spec.name : node.unit->name() + "." + spec.name;
+  }
+
   void forward(std::size_t at) {
     const auto use = nodes_[at].unit->forward();
     for (const std::size_t child : nodes_[at].children) {
@@ -97,16 +105,19 @@ class ModuleNet {
     }
   }
 
-  void backward(std::size_t at, int rank, int number, const GradientRule& rule) {
+  void backward(std::size_t at, const GradientRule& rule, const std::set<std::string>& unwritten) {
     auto use = nodes_[at].unit->backward();
     const auto& children = nodes_[at].children;
     for (auto child = children.rbegin(); child != children.rend(); ++child) {
-      backward(*child, rank, number, rule);
+      backward(*child, rule, unwritten);
     }
     for (const auto& [spec, handle] : nodes_[at].parameters) {
-      const float* const weights = use[handle];
-      write_gradient(use.grad(handle), spec.numel,
-                     [&](int i) { return rule(rank, number, weights[i], i); });
+      const std::string name = full_name(nodes_[at], spec);
+      if (!unwritten.contains(name)) {
+        const float* const weights = use[handle];
+        write_gradient(use.grad(handle), spec.numel,
+                       [&](int i) { return rule(name, i, weights[i]); });
+      }
     }
   }
 
@@ -122,9 +133,11 @@ struct Trained {
   StepInfo step;  ///< result of the last step
 };
 
-/// Trains on all ranks of a job. Returns the results by rank.
-inline std::vector<Trained> train(const Job& job, const std::vector<UnitSpec>& specs, int steps,
-                                  const GradientRule& rule = usual_gradient) {
+/// Trains on all ranks of a job. `rule` gives the gradients of a rank in a micro-step. Returns the
+/// results by rank.
+inline std::vector<Trained> train(
+    const Job& job, const std::vector<UnitSpec>& specs, int steps,
+    const std::function<GradientRule(int rank, int micro_step)>& rule = usual_gradient) {
   std::vector<Trained> results(static_cast<std::size_t>(job.world_size));
   run_ranks(job, [&](const auto& settings, auto store) {
     auto runtime = Runtime::from_settings(settings, std::move(store));
@@ -136,7 +149,7 @@ inline std::vector<Trained> train(const Job& job, const std::vector<UnitSpec>& s
       model.reset_traffic();
       int number = 0;
       do {
-        net.micro_step(settings.identity.rank, number++, rule);
+        net.micro_step(rule(settings.identity.rank, number++));
       } while (!runtime.last_micro_step(model));
       mine.step = optimizer.step();
       mine.traffic = model.traffic();

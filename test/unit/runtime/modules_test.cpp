@@ -22,6 +22,7 @@ using acc::test::TemporaryFolder;
 using acc::test::train;
 using acc::test::Trained;
 using acc::test::UnitSpec;
+using acc::test::usual_gradient;
 using acc::test::Weights;
 
 const std::vector<UnitSpec> kNet = {
@@ -143,8 +144,10 @@ TEST_CASE("round_robin_gradients: every rank owns parameters of all of the model
 }
 
 TEST_CASE("ignored modules are whole on every rank and not reduced") {
-  const auto rule = [](int rank, int micro_step, float, int) {
-    return static_cast<float>((rank + 1) * (micro_step + 1));
+  const auto rule = [](int rank, int micro_step) {
+    return [=](const std::string&, int, float) {
+      return static_cast<float>((rank + 1) * (micro_step + 1));
+    };
   };
   const Weights before = train(job_of(Strategy::no_shard), kNet, 0)[0].weights;
   for (const Strategy strategy :
@@ -192,7 +195,7 @@ TEST_CASE("ignored modules: memory, files, frozen parameters, and an invalid pat
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     ModuleNet net(runtime.model(1), specs);
     auto optimizer = net.model().optimizer(acc::Sgd{.lr = 0.1});
-    net.micro_step(settings.identity.rank, 0);
+    net.micro_step(usual_gradient(settings.identity.rank, 0));
     optimizer.step();
     net.model().export_weights(path);
     const Weights mine = net.read();
@@ -332,8 +335,8 @@ TEST_CASE("two models and their optimizers take turns in one process") {
     auto optimizer = first.model().optimizer(acc::Sgd{.lr = 0.1});
     auto other = second.model().optimizer(acc::Sgd{.lr = 0.1});
     for (int step = 0; step < 3; ++step) {
-      first.micro_step(rank, 0);
-      second.micro_step(rank, 0);
+      first.micro_step(usual_gradient(rank, 0));
+      second.micro_step(usual_gradient(rank, 0));
       if (step % 2 == 0) {
         optimizer.step();
         other.step();

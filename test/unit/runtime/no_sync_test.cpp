@@ -1,13 +1,14 @@
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
-#include "support/run_ranks.hpp"
-#include "support/weights.hpp"
+#include "support/module_net.hpp"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 #include <memory>
 #include <mutex>
+#include <set>
+#include <string>
 #include <vector>
 
 // Accumulation without communication: FSDP's no_sync.
@@ -18,63 +19,26 @@ using acc::plugins::ShardingSettings;
 using acc::plugins::Strategy;
 using acc::test::distance;
 using acc::test::Job;
-using acc::test::values_of;
+using acc::test::ModuleNet;
+using acc::test::UnitSpec;
 using acc::test::Weights;
 
 constexpr int kMicroSteps = 3;
 constexpr int kNumel = 64 * 64;  ///< of each unit
 
 /// A root and two blocks of one size. In some micro-steps a block writes nothing.
-struct Net {
-  explicit Net(acc::Model& model)
-      : root(model.root("net", "Net")),
-        blocks{&model.unit("net.a", "Block"), &model.unit("net.b", "Block")} {
-    whole = root.parameter("weight", {64, 64}, acc::normal(0.5F));
-    for (acc::Unit* block : blocks) {
-      weights.push_back(block->parameter("weight", {64, 64}, acc::normal(0.5F)));
-    }
-  }
+const std::vector<UnitSpec> kNet = {{"net", "Net", -1, {{"weight", kNumel}}},
+                                    {"net.a", "Block", 0, {{"weight", kNumel}}},
+                                    {"net.b", "Block", 0, {{"weight", kNumel}}}};
 
-  static void push(acc::Gradient to, const float* weights, float factor) {
-    acc::test::write_gradient(to, kNumel, [&](int i) {
-      return factor * (0.1F * weights[i] + std::sin(static_cast<float>(i)));
-    });
-  }
-
-  void micro_step(int rank, int number) {
-    const float factor = 0.1F * static_cast<float>(1 + (rank * 7 + number * 3) % 5);
-    auto outer = root.forward();
-    for (acc::Unit* block : blocks) {
-      auto use = block->forward();
-    }
-    outer.end();
-    auto back = root.backward();
-    for (std::size_t i = blocks.size(); i-- > 0;) {
-      auto use = blocks[i]->backward();
-      if (i != 1 || number % 2 == 0) {
-        push(use.grad(weights[i]), use[weights[i]], factor);
-      }
-    }
-    push(back.grad(whole), back[whole], factor);
-  }
-
-  Weights read(acc::Model& model) {
-    const auto guard = model.no_grad();
-    Weights all;
-    const auto outer = root.forward();
-    all["root"] = values_of(outer, whole, kNumel);
-    for (std::size_t i = 0; i < blocks.size(); ++i) {
-      const auto use = blocks[i]->forward();
-      all[blocks[i]->name()] = values_of(use, weights[i], kNumel);
-    }
-    return all;
-  }
-
-  acc::Unit& root;
-  std::vector<acc::Unit*> blocks;
-  acc::Parameter whole;
-  std::vector<acc::Parameter> weights;
-};
+void micro_step(ModuleNet& net, int rank, int number) {
+  const float factor = 0.1F * static_cast<float>(1 + (rank * 7 + number * 3) % 5);
+  net.micro_step(
+      [&](const std::string&, int i, float weight) {
+        return factor * (0.1F * weight + std::sin(static_cast<float>(i)));
+      },
+      number % 2 == 0 ? std::set<std::string>{} : std::set<std::string>{"net.b.weight"});
+}
 
 struct Seen {
   Weights weights;
@@ -91,14 +55,14 @@ Seen train(const Job& job, int quiet) {
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     auto model = runtime.model(5, {.unused_units = true});
-    Net net(model);
+    ModuleNet net(model, kNet);
     auto optimizer = model.optimizer(acc::Sgd{.lr = 0.5});
     Seen mine;
     for (int step = 0; step < 3; ++step) {
       model.reset_traffic();
       for (int number = 0; number < kMicroSteps; ++number) {
         const auto guard = number < quiet ? model.no_sync() : nullptr;
-        net.micro_step(runtime.rank(), step * kMicroSteps + number);
+        micro_step(net, runtime.rank(), step * kMicroSteps + number);
         if (number + 1 == quiet) {
           mine.quiet = model.traffic();
           mine.waiting = model.memory();
@@ -108,7 +72,7 @@ Seen train(const Job& job, int quiet) {
       optimizer.step();
     }
     mine.after = model.memory();
-    mine.weights = net.read(model);
+    mine.weights = net.read();
     runtime.barrier();
     const std::lock_guard lock(mutex);
     if (runtime.rank() == 0) {

@@ -1,6 +1,6 @@
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
-#include "support/run_ranks.hpp"
+#include "support/module_net.hpp"
 #include "support/saved_step.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/weights.hpp"
@@ -29,84 +29,43 @@ using acc::plugins::Strategy;
 using acc::test::distance;
 using acc::test::Job;
 using acc::test::job_of;
+using acc::test::ModuleNet;
+using acc::test::ParameterSpec;
+using acc::test::UnitSpec;
 using acc::test::Weights;
 
-/// Returns the gradient of element `i` of a weight.
-using Rule = std::function<float(const std::string& name, int i, float weight)>;
-
-/// The parameters of test/data/optimizers/make_groups.py in three units.
-struct Net {
-  explicit Net(acc::Model& model, const Weights* initial = nullptr) {
-    acc::Unit& root = model.root("", "Net");
-    acc::Unit& layer = model.unit("layer", "Layer");
-    acc::Unit& tail = model.unit("tail", "Tail");
-    const auto add = [&](acc::Unit& unit, const std::string& name, const std::string& in_unit,
-                         int numel) {
-      const acc::Initializer values = [=](std::uint64_t, std::int64_t offset,
-                                          std::span<float> out) {
-        for (std::size_t i = 0; i < out.size(); ++i) {
-          out[i] = initial != nullptr ? initial->at(name)[static_cast<std::size_t>(offset) + i]
-                                      : 0.1F * static_cast<float>(offset) + 0.5F;
-        }
-      };
-      parts.push_back({&unit, name, numel, unit.parameter(in_unit, {numel}, values)});
-    };
-    add(root, "embedding", "embedding", 39);
-    add(layer, "layer.weight", "weight", 77);
-    add(layer, "layer.bias", "bias", 5);
-    add(tail, "head", "head", 21);
-    units = {&root, &layer, &tail};
-  }
-
-  void micro_step(const Rule& rule) {
-    auto outer = units[0]->forward();
-    {
-      auto layer = units[1]->forward();
-      auto tail = units[2]->forward();
-    }
-    outer.end();
-    auto root = units[0]->backward();
-    for (const std::size_t u : {2U, 1U}) {
-      auto use = units[u]->backward();
-      push(use, units[u], rule);
-    }
-    push(root, units[0], rule);
-  }
-
-  Weights read(acc::Model& model) {
-    const auto guard = model.no_grad();
-    Weights all;
-    for (acc::Unit* unit : units) {
-      const auto use = unit->forward();
-      for (const Part& part : parts) {
-        if (part.unit == unit) {
-          all[part.name] = acc::test::values_of(use, part.handle, part.numel);
-        }
-      }
-    }
-    return all;
-  }
-
-  struct Part {
-    acc::Unit* unit;
-    std::string name;
-    int numel;
-    acc::Parameter handle;
+/// The parameters of test/data/optimizers/make_groups.py in three units. `initial`: their values by
+/// full name; empty: values that grow with the element's number.
+std::vector<UnitSpec> net_of(const Weights& initial = {}) {
+  const auto parameter = [&](const std::string& name, int numel, const std::string& full_name) {
+    const auto found = initial.find(full_name);
+    const auto values = found == initial.end() ? std::vector<float>{} : found->second;
+    return ParameterSpec{
+        .name = name,
+        .numel = numel,
+        .initializer = [values](std::uint64_t, std::int64_t offset, std::span<float> out) {
+          for (std::size_t i = 0; i < out.size(); ++i) {
+            out[i] = values.empty() ? 0.1F * static_cast<float>(offset) + 0.5F
+                                    : values[static_cast<std::size_t>(offset) + i];
+          }
+        }};
   };
+  return {{"", "Net", -1, {parameter("embedding", 39, "embedding")}},
+          {"layer",
+           "Layer",
+           0,
+           {parameter("weight", 77, "layer.weight"), parameter("bias", 5, "layer.bias")}},
+          {"tail", "Tail", 0, {parameter("head", 21, "tail.head")}}};
+}
 
-  void push(acc::BackwardUse& use, const acc::Unit* unit, const Rule& rule) {
-    for (const Part& part : parts) {
-      if (part.unit == unit) {
-        const float* weights = use[part.handle];
-        acc::test::write_gradient(use.grad(part.handle), part.numel,
-                                  [&](int i) { return rule(part.name, i, weights[i]); });
-      }
-    }
-  }
-
-  std::vector<acc::Unit*> units;
-  std::vector<Part> parts;
-};
+/// The file's weights by full name: its "head" is in the unit "tail".
+Weights weights_of(const nlohmann::json& golden) {
+  auto weights = golden.get<Weights>();
+  auto head = weights.extract("head");
+  head.key() = "tail.head";
+  weights.insert(std::move(head));
+  return weights;
+}
 
 /// Runs `body` on every rank and returns rank 0's result.
 template <typename Result>
@@ -144,7 +103,7 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 TEST_CASE("groups, a schedule and both ways of clipping give torch's weights") {
   const auto golden = nlohmann::json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/groups.json"));
-  const auto initial = golden.at("initial").get<Weights>();
+  const auto initial = weights_of(golden.at("initial"));
   const auto norms = golden.at("norms").get<std::vector<double>>();
   for (Job job : jobs()) {
     for (const std::int64_t tile : {0, 32}) {
@@ -153,7 +112,7 @@ TEST_CASE("groups, a schedule and both ways of clipping give torch's weights") {
       job.sharding.sub_group_size = tile;
       const auto weights = on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
         auto model = runtime.model();
-        Net net(model, &initial);
+        ModuleNet net(model, net_of(initial));
         auto optimizer = model.optimizer(
             acc::AdamW{.lr = 0.01, .weight_decay = 0.05},
             {{.name = "layer", .parameters = {"layer.*"}, .lr = 0.02, .weight_decay = 0.2},
@@ -165,7 +124,7 @@ TEST_CASE("groups, a schedule and both ways of clipping give torch's weights") {
           const double lr = optimizer.lr();
           CHECK(optimizer.lr("layer") == doctest::Approx(2 * lr));
           net.micro_step([&](const std::string& name, int i, float weight) {
-            const float factor = name == "head" ? 10.0F : 1.0F;
+            const float factor = name == "tail.head" ? 10.0F : 1.0F;
             return factor * (wave(i, static_cast<int>(step)) + 0.5F * weight);
           });
           const acc::StepInfo info = optimizer.step();
@@ -173,9 +132,9 @@ TEST_CASE("groups, a schedule and both ways of clipping give torch's weights") {
           CHECK(info.grad_norm == doctest::Approx(norms[step]).epsilon(1e-5));
           CHECK(info.clip_coefficient < 1.0);
         }
-        return net.read(model);
+        return net.read();
       });
-      CHECK(distance(weights, golden.at("weights").get<Weights>()) < 2e-5);
+      CHECK(distance(weights, weights_of(golden.at("weights"))) < 2e-5);
     }
   }
 }
@@ -194,7 +153,7 @@ TEST_CASE("sub_group_size cuts the step into tiles that change nothing") {
     job.sharding.sub_group_size = each.sub_group_size;
     const auto weights = on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
       auto model = runtime.model();
-      Net net(model);
+      ModuleNet net(model, net_of());
       auto optimizer = model.optimizer(acc::AdamW{.lr = 0.1, .weight_decay = 0.1});
       for (int step = 0; step < 2; ++step) {
         net.micro_step([&](const std::string&, int i, float) { return wave(i, step); });
@@ -203,7 +162,7 @@ TEST_CASE("sub_group_size cuts the step into tiles that change nothing") {
           CHECK(info.tiles == each.tiles);
         }
       }
-      return net.read(model);
+      return net.read();
     });
     first = first.empty() ? weights : first;
     CHECK(distance(first, weights) == 0.0);
@@ -220,7 +179,7 @@ TEST_CASE("the configuration's optimizer and schedule") {
                            .total_num_steps = 4};
   const auto rates = on_ranks<std::vector<double>>(job, [&](acc::Runtime& runtime) {
     auto model = runtime.model();
-    Net net(model);
+    ModuleNet net(model, net_of());
     auto optimizer = model.optimizer_from_settings();
     std::vector<double> seen;
     for (int step = 0; step < 7; ++step) {
@@ -233,14 +192,14 @@ TEST_CASE("the configuration's optimizer and schedule") {
 
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   auto model = runtime.model();
-  Net net(model);
+  ModuleNet net(model, net_of());
   CHECK_THROWS_WITH(model.optimizer_from_settings(), doctest::Contains("chooses no optimizer"));
 }
 
 TEST_CASE("a model has one optimizer at a time, and its groups must fit") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
   auto model = runtime.model();
-  Net net(model);
+  ModuleNet net(model, net_of());
   CHECK_THROWS_WITH(model.optimizer(acc::AdamW{}, {{.name = "a", .parameters = {"lyaer.*"}}}),
                     doctest::Contains("'lyaer.*'"));
   {
@@ -266,11 +225,11 @@ TEST_CASE("a non-finite gradient is used, skipped on all ranks, or raised with i
       const int guilty = job.world_size - 1;
       const auto outcome = on_ranks<Outcome>(job, [&](acc::Runtime& runtime) {
         auto model = runtime.model();
-        Net net(model);
+        ModuleNet net(model, net_of());
         auto optimizer = model.optimizer(acc::Sgd{.lr = 0.1});
         Outcome mine;
         for (int step = 0; step < 3; ++step) {
-          mine.before = step == 1 ? net.read(model) : mine.before;
+          mine.before = step == 1 ? net.read() : mine.before;
           for (int micro_step = 0; micro_step < 2; ++micro_step) {
             net.micro_step([&](const std::string& name, int i, float) {
               const bool broken = step == 1 && micro_step == 1 && runtime.rank() == guilty &&
@@ -284,7 +243,7 @@ TEST_CASE("a non-finite gradient is used, skipped on all ranks, or raised with i
             mine.error = error.what();
             CHECK(error.rank() == guilty);
           }
-          mine.after = step == 1 ? net.read(model) : mine.after;
+          mine.after = step == 1 ? net.read() : mine.after;
         }
         return mine;
       });
@@ -302,7 +261,7 @@ TEST_CASE("a non-finite gradient is used, skipped on all ranks, or raised with i
       }
       if (policy == NanPolicy::ignore) {
         CHECK(std::isinf(outcome.after.at("embedding")[0]));
-        CHECK(std::isfinite(outcome.after.at("head")[0]));
+        CHECK(std::isfinite(outcome.after.at("tail.head")[0]));
       } else {
         CHECK(distance(outcome.before, outcome.after) == 0.0);
       }
@@ -316,10 +275,10 @@ TEST_CASE("a sum over ranks that overflows is raised with its unit") {
   CHECK_THROWS_WITH(on_ranks<int>(job,
                                   [&](acc::Runtime& runtime) {
                                     auto model = runtime.model();
-                                    Net net(model);
+                                    ModuleNet net(model, net_of());
                                     auto optimizer = model.optimizer(acc::Sgd{});
                                     net.micro_step([](const std::string& name, int, float) {
-                                      return name == "head" ? 3e38F : 1.0F;
+                                      return name == "tail.head" ? 3e38F : 1.0F;
                                     });
                                     optimizer.step();
                                     return 0;
@@ -346,7 +305,7 @@ TEST_CASE("clipping by value only, by norm only, and by the launcher's setting")
       };
       const auto outcome = on_ranks<Outcome>(job, [&](acc::Runtime& runtime) {
         auto model = runtime.model();
-        Net net(model);
+        ModuleNet net(model, net_of());
         auto optimizer = model.optimizer(acc::Sgd{.lr = 1.0});
         if (each.norm) {
           optimizer.set_clip_norm(*each.norm);
@@ -354,10 +313,10 @@ TEST_CASE("clipping by value only, by norm only, and by the launcher's setting")
         optimizer.set_clip_value(each.value);
         CHECK(optimizer.clip_norm() == each.clip_norm);
         CHECK(optimizer.clip_value() == each.value);
-        Outcome mine{net.read(model), {}, {}};
+        Outcome mine{net.read(), {}, {}};
         net.micro_step([](const std::string&, int i, float) { return wave(i, 0); });
         mine.info = optimizer.step();
-        mine.after = net.read(model);
+        mine.after = net.read();
         return mine;
       });
       double squares = 0.0;
@@ -390,17 +349,17 @@ TEST_CASE("an infinite norm that no policy stops clips all gradients to zero, as
   const auto weights =
       on_ranks<Weights>(job_of(Strategy::full_shard, 4, 2), [&](acc::Runtime& runtime) {
         auto model = runtime.model();
-        Net net(model);
+        ModuleNet net(model, net_of());
         auto optimizer = model.optimizer(acc::Sgd{.lr = 1.0});
         optimizer.set_clip_norm(1.0);
-        const Weights before = net.read(model);
+        const Weights before = net.read();
         net.micro_step([](const std::string& name, int i, float) {
-          return name == "head" && i == 20 ? kInfinity : 1.0F;
+          return name == "tail.head" && i == 20 ? kInfinity : 1.0F;
         });
         optimizer.step();
-        Weights after = net.read(model);
-        CHECK(std::isnan(after.at("head")[20]));
-        after.at("head")[20] = before.at("head")[20];
+        Weights after = net.read();
+        CHECK(std::isnan(after.at("tail.head")[20]));
+        after.at("tail.head")[20] = before.at("tail.head")[20];
         CHECK(distance(before, after) == 0.0);
         return after;
       });
@@ -424,7 +383,7 @@ TEST_CASE(
     job.sharding.nan_policy = NanPolicy::skip;
     return on_ranks<Outcome>(job, [&](acc::Runtime& runtime) {
       auto model = runtime.model();
-      Net net(model);
+      ModuleNet net(model, net_of());
       auto optimizer = model.optimizer(acc::AdamW{.lr = 0.1}, part.groups);
       if (part.from > 0) {
         CHECK(acc::test::step_of(runtime.load(checkpoint, model, optimizer)) == part.from);
@@ -440,7 +399,7 @@ TEST_CASE(
       if (part.saves) {
         runtime.save(checkpoint, model, optimizer, acc::test::at_step(part.until));
       }
-      mine.weights = net.read(model);
+      mine.weights = net.read();
       return mine;
     });
   };
@@ -478,14 +437,14 @@ Job fp16_job(Strategy strategy, const acc::plugins::LossScaling& rules, int worl
 
 /// Makes steps [from, until) with the gradient of the scaled loss. In steps 1 and 2 a gradient of
 /// rank 0 overflows.
-std::vector<acc::StepInfo> scaled_steps(acc::Runtime& runtime, acc::Optimizer& optimizer, Net& net,
-                                        int from, int until) {
+std::vector<acc::StepInfo> scaled_steps(acc::Runtime& runtime, acc::Optimizer& optimizer,
+                                        ModuleNet& net, int from, int until) {
   std::vector<acc::StepInfo> steps;
   for (int step = from; step < until; ++step) {
     const auto scale = static_cast<float>(optimizer.loss_scale());
     net.micro_step([&](const std::string& name, int i, float) {
       const bool overflows =
-          (step == 1 || step == 2) && runtime.rank() == 0 && name == "head" && i == 20;
+          (step == 1 || step == 2) && runtime.rank() == 0 && name == "tail.head" && i == 20;
       return overflows ? kInfinity : scale * wave(i, step);
     });
     steps.push_back(optimizer.step());
@@ -508,14 +467,14 @@ TEST_CASE("with fp16 gradients are divided by the loss scale, and every rank ski
   const Weights expected =
       on_ranks<Weights>(job_of(Strategy::no_shard, 4, 2), [](acc::Runtime& runtime) {
         auto model = runtime.model();
-        Net net(model);
+        ModuleNet net(model, net_of());
         auto optimizer = model.optimizer(acc::Sgd{.lr = 0.1});
         optimizer.set_clip_norm(2.0);
         for (const int step : {0, 3, 4, 5}) {
           net.micro_step([&](const std::string&, int i, float) { return wave(i, step); });
           optimizer.step();
         }
-        return net.read(model);
+        return net.read();
       });
   for (const Case& each : {Case{{.initial_scale_power = 3, .window = 2}, {8, 8, 4, 2, 2, 4, 4}},
                            Case{{.rule = LossScaleRule::deepspeed,
@@ -540,7 +499,7 @@ TEST_CASE("with fp16 gradients are divided by the loss scale, and every rank ski
       };
       const auto body = [&](acc::Runtime& runtime, int from, int until) {
         auto model = runtime.model();
-        Net net(model);
+        ModuleNet net(model, net_of());
         auto optimizer = model.optimizer(acc::Sgd{.lr = 0.1});
         optimizer.set_clip_norm(2.0);
         if (from > 0) {
@@ -549,7 +508,7 @@ TEST_CASE("with fp16 gradients are divided by the loss scale, and every rank ski
         check(scaled_steps(runtime, optimizer, net, from, until), from);
         CHECK(optimizer.loss_scale() == each.scales[static_cast<std::size_t>(until)]);
         runtime.save(checkpoint, model, optimizer);
-        return net.read(model);
+        return net.read();
       };
       on_ranks<Weights>(fp16_job(strategy, each.rules),
                         [&](acc::Runtime& runtime) { return body(runtime, 0, 2); });
@@ -569,7 +528,7 @@ TEST_CASE("DeepSpeed's rule ends the run on every rank at the smallest loss scal
                                                   .min_scale = 2.0});
   on_ranks<int>(job, [&](acc::Runtime& runtime) {
     auto model = runtime.model();
-    Net net(model);
+    ModuleNet net(model, net_of());
     auto optimizer = model.optimizer(acc::Sgd{.lr = 0.1});
     scaled_steps(runtime, optimizer, net, 0, 2);
     try {
@@ -586,7 +545,7 @@ TEST_CASE("with fp16 part of the division precedes the reduction") {
   Job job = fp16_job(Strategy::full_shard, {.static_scale = 1.0});
   on_ranks<int>(job, [&](acc::Runtime& runtime) {
     auto model = runtime.model();
-    Net net(model);
+    ModuleNet net(model, net_of());
     auto optimizer = model.optimizer(acc::Sgd{.lr = 1e-6});
     // The sum exceeds fp16's largest number, 65504, unless gradients are divided by 2 first (FSDP's
     // factor for 4 ranks).

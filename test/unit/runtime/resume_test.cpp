@@ -1,9 +1,8 @@
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
-#include "support/run_ranks.hpp"
+#include "support/module_net.hpp"
 #include "support/saved_step.hpp"
 #include "support/temporary_folder.hpp"
-#include "support/weights.hpp"
 
 #include <doctest/doctest.h>
 
@@ -16,52 +15,28 @@ namespace {
 using acc::plugins::ShardingSettings;
 using acc::plugins::Strategy;
 using acc::test::distance;
+using acc::test::GradientRule;
 using acc::test::Job;
-using acc::test::values_of;
+using acc::test::ModuleNet;
+using acc::test::UnitSpec;
 using acc::test::Weights;
 
-/// Sizes that no number of ranks divides, a frozen and a tied parameter. The gradients depend only
-/// on weights and step, so any number of ranks should make the same steps.
-struct Net {
-  explicit Net(acc::Model& model)
-      : root(model.root("net", "Net")), layer(model.unit("net.layer", "Layer")) {
-    embedding = root.parameter("embedding", {13, 3}, acc::normal(0.5F));
-    root.tie("net.head", embedding);
-    weight = layer.parameter("weight", {7, 11}, acc::normal(0.3F));
-    fixed = layer.parameter("fixed", {3}, acc::uniform(0.5F, 1.5F), {.trainable = false});
-  }
+/// Sizes that no number of ranks divides, a frozen and a tied parameter.
+const std::vector<UnitSpec> kNet = {
+    {"net", "Net", -1, {{"embedding", 39}}},
+    {"net.layer",
+     "Layer",
+     0,
+     {{"weight", 77, {}, acc::normal(0.3F)},
+      {"fixed", 3, {.trainable = false}, acc::uniform(0.5F, 1.5F)}}}};
 
-  void micro_step(std::int64_t step) {
-    {
-      auto whole = root.forward();
-      auto use = layer.forward();
-    }
-    const auto push = [step](acc::Gradient to, const float* weights, int numel, float factor) {
-      acc::test::write_gradient(to, numel, [&](int i) {
-        return factor * (weights[i] + std::sin(static_cast<float>(i + 5 * step)));
-      });
-    };
-    auto whole = root.backward();
-    {
-      auto use = layer.backward();
-      push(use.grad(weight), use[weight], 77, use[fixed][2]);
-    }
-    push(whole.grad(embedding), whole[embedding], 39, 0.1F);
-  }
-
-  Weights read(acc::Model& model) {
-    const auto guard = model.no_grad();
-    const auto whole = root.forward();
-    const auto use = layer.forward();
-    return {{"embedding", values_of(whole, embedding, 39)},
-            {"weight", values_of(use, weight, 77)},
-            {"fixed", values_of(use, fixed, 3)}};
-  }
-
-  acc::Unit& root;
-  acc::Unit& layer;
-  acc::Parameter embedding, weight, fixed;
-};
+/// Depends only on weights and step, so any number of ranks should make the same steps.
+GradientRule gradient_of(std::int64_t step) {
+  return [step](const std::string& name, int i, float weight) {
+    return (name == "net.embedding" ? 0.1F : 1.0F) *
+           (weight + std::sin(static_cast<float>(i + 5 * step)));
+  };
+}
 
 struct Part {
   std::string from = {};  ///< checkpoint to resume from; empty: none
@@ -76,19 +51,20 @@ Weights train(const Job& job, const Part& part) {
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     // Another seed than the first run's, so that a value that is not loaded is noticed.
     auto model = runtime.model(part.from.empty() ? 1 : 2);
-    Net net(model);
+    ModuleNet net(model, kNet);
+    net.unit(0).tie("net.head", net.parameter(0, 0));
     auto optimizer = model.optimizer(acc::AdamW{.lr = 0.05, .weight_decay = 0.1});
     optimizer.set_clip_norm(0.5);
     std::int64_t step =
         part.from.empty() ? 0 : acc::test::step_of(runtime.load(part.from, model, optimizer));
     for (; step < part.until; ++step) {
-      net.micro_step(step);
+      net.micro_step(gradient_of(step));
       CHECK_MESSAGE(optimizer.step().step == step + 1, "bias correction goes by the step");
     }
     if (!part.to.empty()) {
       runtime.save(part.to, model, optimizer, acc::test::at_step(step));
     }
-    Weights mine = net.read(model);
+    Weights mine = net.read();
     runtime.barrier();
     if (runtime.rank() == 0) {
       result = std::move(mine);
