@@ -12,8 +12,7 @@ set(acc_cuda_sources
   src/cuda/nccl/nccl_watch.cpp
   src/cuda/nccl/registered_buffer.cpp
   src/collectives/device_route.cpp
-  src/device/caching_allocator.cpp
-  src/device/memory_ledger.cpp)
+  src/device/caching_allocator.cpp)
 set(acc_cuda_kernels
   src/cuda/kernels/cast.cu
   src/cuda/kernels/clamp.cu
