@@ -156,9 +156,10 @@ void log_plan(const LaunchPlan& plan) {
                                                                plan.manager.detected_by);
   log.debug("device: {}, GPUs of this machine: {}",
             plan.device == acc::plugins::Device::cuda ? "cuda" : "cpu", plan.gpus.devices.size());
-  log.debug("machines: {}, workers here: {}, workers in total: {}", plan.num_machines,
-            plan.local_world_size,
-            plan.num_processes > 0 ? std::to_string(plan.num_processes) : "by the rendezvous");
+  log.debug(
+      "machines: {}, workers here: {}, workers in total: {}", plan.layout.num_machines,
+      plan.layout.local_world_size,
+      plan.layout.num_processes ? std::to_string(*plan.layout.num_processes) : "by the rendezvous");
   log.debug("rendezvous: {} at {}:{}, run id {}",
             rendezvous.backend == RendezvousPlan::Backend::c10d    ? "c10d"
             : rendezvous.backend == RendezvousPlan::Backend::fixed ? "static"
