@@ -202,6 +202,7 @@ TEST_CASE("debug lines of launcher and workers: what was chosen, in both forms")
                          [&](const Json& line) { return line.value("rank", -1) == rank; });
     CHECK(the_line(own, "group world of ranks 0-1")["logger"] == "collectives");
     CHECK(the_line(own, "full_shard (from fsdp)")["logger"] == "runtime");
+    CHECK(the_line(own, "unit fc2: 32 elements with padding")["logger"] == "runtime");
   }
 }
 

@@ -11,6 +11,7 @@
 // make_units all rely on that numbering.
 #include "model/model_state.hpp"
 
+#include "acc/base/log.hpp"
 #include "device/cpu_device.hpp"
 #include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
@@ -274,7 +275,11 @@ void ModelState::size_pools() {
   std::int64_t largest = 0;
   for (const auto& unit : shard_units_) {
     for (const auto& flat : unit->flats()) {
-      largest = std::max(largest, unit->is_root() ? 0 : flat->layout().padded_numel);
+      const auto& layout = flat->layout();
+      logger(Component::runtime)
+          .debug("unit {}: {} elements with padding, {} per shard", flat->unit_name(),
+                 layout.padded_numel, layout.shard_numel);
+      largest = std::max(largest, unit->is_root() ? 0 : layout.padded_numel);
     }
   }
   const std::size_t usual =

@@ -1,6 +1,7 @@
 #include "optim/loss_scaler.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -17,8 +18,14 @@ void LossScaler::update(bool overflow) {
   if (rules_.static_scale != 0.0) {
     return;
   }
+  const double before = scale_;
   rules_.rule == plugins::LossScaleRule::deepspeed ? update_deepspeed(overflow)
                                                    : update_grad_scaler(overflow);
+  if (scale_ != before) {
+    logger(Component::runtime)
+        .debug("the fp16 loss scale changes from {} to {}{}", before, scale_,
+               overflow ? ": the gradients overflowed" : "");
+  }
 }
 
 /// torch's _amp_update_scale_: growth factor 2 after `window` clean steps, backoff factor 0.5.

@@ -132,7 +132,6 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
   Attempt attempt;
   attempt([&] {
     const fs::path folder = AtomicFolder(directory, accelerate::is_ours).current();
-    logger(Component::runtime).debug("loading {}", folder.string());
     std::optional<Manifest> manifest;
     for (std::size_t i = 0; i < parts.size(); ++i) {
       manifest = load_part(parts[i], folder, static_cast<int>(i));

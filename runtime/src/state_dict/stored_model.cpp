@@ -1,6 +1,7 @@
 #include "state_dict/stored_model.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "state_dict/device_bytes.hpp"
 
 #include <fmt/format.h>
@@ -45,7 +46,10 @@ bool integers_to_floats(const std::vector<std::byte>& from, Dtype dtype, std::ve
 }  // namespace
 
 StoredModel::StoredModel(const std::filesystem::path& path, Want want, int index)
-    : stored_(open_checkpoint(path, want, index)), reader_(stored_.catalog) {}
+    : stored_(open_checkpoint(path, want, index)), reader_(stored_.catalog) {
+  logger(Component::runtime)
+      .debug("reading {} ({})", stored_.path.string(), to_string(stored_.format));
+}
 
 // A tied parameter may be stored under any of its names.
 const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::string& kind) const {
