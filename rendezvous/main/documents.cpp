@@ -42,6 +42,18 @@ std::string config_text(const plugins::Settings& settings) {
   return text;
 }
 
+std::string help_text() {
+  std::string text =
+      "usage: acc-rendezvous [FLAGS]\n\n"
+      "Rendezvous server for distributed training: serves PyTorch's TCPStore protocol and forms\n"
+      "the rounds of elastic jobs. A setting is taken from its flag, else from the environment\n"
+      "variable ACC_RENDEZVOUS_<NAME>, else from the file, else it is the default in brackets.\n\n";
+  for (const SettingRow& row : kDaemonFlags.table) {
+    text += plugins::help_entry(kDaemonFlags, row);
+  }
+  return text + "\n  --help, -h    --version\n";
+}
+
 std::string settings_table_text() {
   std::string text = "| setting | value | default | |\n|---|---|---|---|\n";
   for (const SettingRow& row : kDaemonSettings) {

@@ -2,7 +2,6 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
-#include "command_line.hpp"
 #include "documents.hpp"
 #include "options.hpp"
 #include "service.hpp"
@@ -20,13 +19,14 @@ using namespace acc::rendezvous;
 
 /// Applies the log format as far as the flag and the variables name it, so that errors in the
 /// settings have it too. A wrong word is reported with the other settings.
-void set_early_log_format(const CommandLine& line, const acc::plugins::Environment& environment) {
+void set_early_log_format(const acc::plugins::ParsedFlags& flags,
+                          const acc::plugins::Environment& environment) {
   constexpr auto kKey = "log_format"_key;
   const auto& row = *acc::plugins::find_setting(kKey.name(), kDaemonSettings);
   acc::LogWords words = acc::log_words_from_environment();
   words.format.value = acc::plugins::variable(environment, variable_of(row), words.format.value);
-  for (const CommandLine::Value& value : line.values) {
-    words.format.value = value.key == kKey.name() ? value.text : words.format.value;
+  if (const auto* given = flags.find(kKey)) {
+    words.format.value = given->text;
   }
   prepare_log(words);
 }
@@ -41,18 +41,23 @@ void serve(const acc::plugins::Settings& settings, const acc::plugins::Environme
   run_service(std::move(options));
 }
 
-void run(const CommandLine& line) {
+void print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+}
+
+void run(const acc::plugins::ParsedFlags& flags) {
   const auto environment = acc::plugins::current_environment();
-  set_early_log_format(line, environment);
-  switch (line.action) {
-    case Action::help: std::fputs(help_text().c_str(), stdout); break;
-    case Action::version: std::puts("acc-rendezvous " ACC_VERSION); break;
-    case Action::print_settings_table: std::fputs(settings_table_text().c_str(), stdout); break;
-    case Action::print_config:
-      std::fputs(acc::printable_lines(config_text(read_settings(line, environment))).c_str(),
-                 stdout);
-      break;
-    case Action::serve: serve(read_settings(line, environment), environment); break;
+  set_early_log_format(flags, environment);
+  if (flags.wants_help) {
+    print(help_text());
+  } else if (flags.wants_version) {
+    print("acc-rendezvous " ACC_VERSION "\n");
+  } else if (flags.find("print_settings_table"_key) != nullptr) {
+    print(settings_table_text());
+  } else if (flags.find("print_config"_key) != nullptr) {
+    print(acc::printable_lines(config_text(read_settings(flags, environment))));
+  } else {
+    serve(read_settings(flags, environment), environment);
   }
 }
 
@@ -65,7 +70,7 @@ void complain(const std::string& reason) {
 
 int main(int argc, char** argv) {
   try {
-    run(read_command_line(std::vector<std::string>(argv + 1, argv + argc)));
+    run(acc::plugins::parse_flags(kDaemonFlags, std::vector<std::string>(argv + 1, argv + argc)));
     return 0;
   } catch (const acc::Error& error) {
     complain(error.what());

@@ -15,6 +15,7 @@ namespace {
 using plugins::Environment;
 using plugins::Faults;
 using plugins::Node;
+using plugins::ParsedFlags;
 using plugins::SettingRow;
 using plugins::Settings;
 using plugins::Source;
@@ -70,8 +71,11 @@ void read_environment(const Environment& environment, Settings& settings, Faults
   }
 }
 
-void read_flags(const CommandLine& line, Settings& settings, Faults& faults) {
-  for (const CommandLine::Value& value : line.values) {
+void read_flags(const ParsedFlags& flags, Settings& settings, Faults& faults) {
+  for (const ParsedFlags::Value& value : flags.values) {
+    if (plugins::find_setting(value.key, settings.table()) == nullptr) {
+      continue;  // one of kPrintingFlags
+    }
     const Source source{Source::Kind::flag, value.written};
     // --host may be repeated: further ones are added to the list.
     const bool is_more =
@@ -136,18 +140,17 @@ LogSettings log_settings(const Settings& settings) {
 
 }  // namespace
 
-Settings read_settings(const CommandLine& line, const Environment& environment) {
+Settings read_settings(const ParsedFlags& flags, const Environment& environment) {
   Settings settings(kDaemonSettings);
-  Faults faults = line.faults;
-  std::string file = plugins::variable(environment, "ACC_RENDEZVOUS_CONFIG_FILE");
-  for (const CommandLine::Value& value : line.values) {
-    file = value.key == "config_file"_key.name() ? value.text : file;
-  }
+  Faults faults = flags.faults;
+  const ParsedFlags::Value* named = flags.find("config_file"_key);
+  const std::string file =
+      named != nullptr ? named->text : plugins::variable(environment, "ACC_RENDEZVOUS_CONFIG_FILE");
   if (!file.empty()) {
     read_file(file, settings, faults);
   }
   read_environment(environment, settings, faults);
-  read_flags(line, settings, faults);
+  read_flags(flags, settings, faults);
   check_hosts(settings, faults);
   faults.raise();
   return settings;

@@ -2,9 +2,9 @@
 
 #include "acc/base/log.hpp"
 #include "acc/plugins/environment.hpp"
+#include "acc/plugins/flags.hpp"
 #include "acc/plugins/settings.hpp"
 #include "acc/rendezvous/server.hpp"
-#include "command_line.hpp"
 
 #include <cstdint>
 #include <filesystem>
@@ -17,7 +17,8 @@ namespace acc::rendezvous {
 /// Reads the settings from all sources. Precedence: flag, environment variable, file, default.
 /// Throws Error(config) or Error(not_found) with all problems at once, including those of the
 /// command line.
-plugins::Settings read_settings(const CommandLine& line, const plugins::Environment& environment);
+plugins::Settings read_settings(const plugins::ParsedFlags& flags,
+                                const plugins::Environment& environment);
 
 /// Returns environment variables that begin with ACC_RENDEZVOUS_ but are not a setting. They are
 /// not an error, because Kubernetes sets some for a service of that name.

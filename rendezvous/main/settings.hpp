@@ -1,8 +1,10 @@
 #pragma once
 
 #include "acc/base/log.hpp"
+#include "acc/plugins/flags.hpp"
 #include "acc/plugins/setting_rows.hpp"
 
+#include <algorithm>
 #include <array>
 #include <string>
 
@@ -15,7 +17,7 @@ namespace acc::rendezvous {
 inline constexpr auto kDaemonSettings = [] {
 using plugins::SettingRow;
 using plugins::Type;
-return std::array{
+std::array rows = {
     SettingRow{.key = "config_file", .alias = "c", .in_file = false,
                .help = "YAML file with the settings below"},
     SettingRow{.key = "host", .type = Type::list, .fallback = "127.0.0.1",
@@ -47,13 +49,39 @@ return std::array{
     SettingRow{.key = "log_format", .type = Type::choice, .fallback = "text", .allowed = kLogFormats,
                .help = "form of lines on standard error; json: one object per line"},
 };
+for (SettingRow& row : rows) {
+  row.flag = plugins::Flag::value;
+}
+return rows;
 }();
 // clang-format on
 
-/// Key of a setting of the daemon.
+/// Rows of the flags that print something instead of serving.
+inline constexpr std::array kPrintingFlags = {
+    plugins::SettingRow{.key = "print_config",
+                        .flag = plugins::Flag::toggle,
+                        .in_file = false,
+                        .type = plugins::Type::boolean,
+                        .help = "print every setting with its value and its source"},
+    plugins::SettingRow{.key = "print_settings_table",
+                        .flag = plugins::Flag::toggle,
+                        .in_file = false,
+                        .type = plugins::Type::boolean,
+                        .help = "print the table of docs/rendezvous.md"}};
+
+inline constexpr auto kDaemonFlagRows = [] {
+  std::array<plugins::SettingRow, kDaemonSettings.size() + kPrintingFlags.size()> rows{};
+  std::ranges::copy(kPrintingFlags, std::ranges::copy(kDaemonSettings, rows.begin()).out);
+  return rows;
+}();
+
+/// The daemon's command line.
+inline constexpr plugins::FlagTable kDaemonFlags{.table = kDaemonFlagRows, .takes_program = false};
+
+/// Key of a setting or flag of the daemon.
 consteval plugins::SettingKey operator""_key(const char* text, std::size_t size) {
   const std::string_view name(text, size);
-  return {name, plugins::names_row(kDaemonSettings, name)};
+  return {name, plugins::names_row(kDaemonFlagRows, name)};
 }
 
 /// Returns the name of a setting's environment variable: `ACC_RENDEZVOUS_<KEY>`.

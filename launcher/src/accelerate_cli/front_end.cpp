@@ -20,29 +20,22 @@ constexpr std::string_view kUsage =
     "Flags come before PROGRAM and may be spelled with - or _. They override the file that\n"
     "--config_file names.\n";
 
-constexpr std::array kShortFlags = {ShortFlag{'m', "module"}, ShortFlag{'q', "quiet"},
-                                    ShortFlag{'r', "redirects"}, ShortFlag{'t', "tee"}};
-
 constexpr std::array kRefused = {
-    RefusedFlag{"tpu*", "TPUs are not supported"},
-    RefusedFlag{"no_tpu_cluster", "TPUs are not supported"},
-    RefusedFlag{"vm", "TPUs are not supported"},
-    RefusedFlag{"env", "TPUs are not supported"},
-    RefusedFlag{"main_training_function", "TPUs are not supported"},
-    RefusedFlag{"use_megatron_lm", "Megatron-LM is not supported"},
-    RefusedFlag{"megatron_lm_*", "Megatron-LM is not supported"},
-    RefusedFlag{"aws_*", "SageMaker is not supported"},
+    plugins::RefusedFlag{"tpu*", "TPUs are not supported"},
+    plugins::RefusedFlag{"no_tpu_cluster", "TPUs are not supported"},
+    plugins::RefusedFlag{"vm", "TPUs are not supported"},
+    plugins::RefusedFlag{"env", "TPUs are not supported"},
+    plugins::RefusedFlag{"main_training_function", "TPUs are not supported"},
+    plugins::RefusedFlag{"use_megatron_lm", "Megatron-LM is not supported"},
+    plugins::RefusedFlag{"megatron_lm_*", "Megatron-LM is not supported"},
+    plugins::RefusedFlag{"aws_*", "SageMaker is not supported"},
 };
 
 }  // namespace
 
 const FrontEnd& accelerate_cli() noexcept {
-  static const FrontEnd kFrontEnd{.name = "launch",
-                                  .usage = kUsage,
-                                  .table = accelerate_table(),
-                                  .short_flags = kShortFlags,
-                                  .refused = kRefused,
-                                  .plan = plan_accelerate};
+  static const FrontEnd kFrontEnd{
+      {.table = accelerate_table(), .refused = kRefused}, "launch", kUsage, plan_accelerate};
   return kFrontEnd;
 }
 

@@ -2,7 +2,6 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
-#include "flags/help.hpp"
 
 #include <algorithm>
 #include <filesystem>
@@ -69,14 +68,14 @@ std::string first_help_page() {
   std::string text(front_end.usage);
   text += "\nFlags that most launches need\n";
   for (const std::string_view key : split(kUsualFlags, ' ')) {
-    text +=
-        help_entry(front_end, *std::ranges::find(front_end.table, key, &plugins::SettingRow::key));
+    text += plugins::help_entry(
+        front_end, *std::ranges::find(front_end.table, key, &plugins::SettingRow::key));
   }
   text += "\nOther commands\n";
   for (const SubCommand& command : sub_commands()) {
     if (!command.help.empty()) {
       std::string line = "  " + std::string(command.name);
-      line.resize(std::max(line.size() + 1, kHelpColumn), ' ');
+      line.resize(std::max(line.size() + 1, plugins::kHelpColumn), ' ');
       text += line + std::string(command.help) + "\n";
     }
   }

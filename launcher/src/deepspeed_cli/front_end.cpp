@@ -16,35 +16,32 @@ constexpr std::string_view kUsage =
     "ssh; with --no_ssh, run the command on each machine. Variables in ~/.deepspeed_env and\n"
     "./.deepspeed_env are passed to the workers (DS_ENV_FILE sets another file name).\n";
 
-constexpr std::array kShortFlags = {ShortFlag{'H', "hostfile"}, ShortFlag{'i', "include"},
-                                    ShortFlag{'e', "exclude"}, ShortFlag{'q', "quiet"}};
-
 constexpr std::string_view kNoElastic =
     "for elastic training use acclaunch torchrun --nnodes MIN:MAX --rdzv-backend c10d";
 
 constexpr std::array kRefused = {
-    RefusedFlag{"deepspeed", "this is a flag of the program; put it after PROGRAM"},
-    RefusedFlag{"venv_script",
-                "activate the environment before the start: PATH and VIRTUAL_ENV are passed to the "
-                "machines"},
-    RefusedFlag{"elastic_training", kNoElastic},
-    RefusedFlag{"min_elastic_nodes", kNoElastic},
-    RefusedFlag{"max_elastic_nodes", kNoElastic},
-    RefusedFlag{"autotuning", "DeepSpeed's autotuner is not supported"},
-    RefusedFlag{"save_pid",
-                "not supported; send signals to acclaunch itself, whose pid the shell has in $!"},
+    plugins::RefusedFlag{"deepspeed", "this is a flag of the program; put it after PROGRAM"},
+    plugins::RefusedFlag{
+        "venv_script",
+        "activate the environment before the start: PATH and VIRTUAL_ENV are passed to the "
+        "machines"},
+    plugins::RefusedFlag{"elastic_training", kNoElastic},
+    plugins::RefusedFlag{"min_elastic_nodes", kNoElastic},
+    plugins::RefusedFlag{"max_elastic_nodes", kNoElastic},
+    plugins::RefusedFlag{"autotuning", "DeepSpeed's autotuner is not supported"},
+    plugins::RefusedFlag{
+        "save_pid",
+        "not supported; send signals to acclaunch itself, whose pid the shell has in $!"},
 };
 
 }  // namespace
 
 const FrontEnd& deepspeed_cli() noexcept {
-  static const FrontEnd kFrontEnd{.name = "deepspeed",
-                                  .usage = kUsage,
-                                  .table = deepspeed_table(),
-                                  .short_flags = kShortFlags,
-                                  .refused = kRefused,
-                                  .abbreviates = true,
-                                  .plan = plan_deepspeed};
+  static const FrontEnd kFrontEnd{
+      {.table = deepspeed_table(), .refused = kRefused, .abbreviates = true},
+      "deepspeed",
+      kUsage,
+      plan_deepspeed};
   return kFrontEnd;
 }
 

@@ -1,258 +1,97 @@
-// Parser of the launcher's own flags. It reads arguments up to the first one that is no flag, which
-// is PROGRAM; everything after that belongs to the program. Values are stored as text and are
-// checked by the planner. The rules follow argparse, which the original launchers use: `--flag
-// value` and `--flag=value`, attached values of short flags, and abbreviations where the front end
-// has them.
 #include "acc/base/text.hpp"
 #include "acc/launcher/front_end.hpp"
-#include "acc/plugins/settings.hpp"
-#include "flags/help.hpp"
 
 #include <algorithm>
-#include <optional>
+#include <array>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace acc::launcher {
 namespace {
 
 using plugins::SettingRow;
 
-/// Returns the key of a flag's name: `-` and `_` are equivalent.
-std::string canonical(std::string_view name) {
-  std::string key(name);
-  std::ranges::replace(key, '-', '_');
-  return key;
-}
-
-/// Returns the reason why the front end rejects a flag of the original launcher, or "".
-std::string_view refusal_of(const FrontEnd& front_end, const std::string& key) {
-  const auto found = std::ranges::find_if(
-      front_end.refused, [&](const RefusedFlag& flag) { return plugins::matches(key, flag.key); });
-  return found == front_end.refused.end() ? std::string_view() : found->reason;
-}
-
-/// Returns the row with this key or alias, or nullptr.
-const SettingRow* flag_row(const FrontEnd& front_end, std::string_view key) {
-  for (const SettingRow& row : front_end.table) {
-    const auto aliases = split(row.alias, '|');
-    if (row.flag != plugins::Flag::none &&
-        (row.key == key || std::ranges::find(aliases, key) != aliases.end())) {
-      return &row;
-    }
-  }
-  return nullptr;
-}
-
-std::vector<std::string_view> long_flags(const FrontEnd& front_end) {
-  std::vector<std::string_view> keys = {"help", "version"};
-  for (const SettingRow& row : front_end.table) {
-    if (row.flag != plugins::Flag::none) {
-      keys.push_back(row.key);
-    }
-  }
-  return keys;
-}
-
-/// Returns the long flags that begin with `key`.
-std::vector<std::string> completions(const FrontEnd& front_end, const std::string& key) {
-  std::vector<std::string> found;
-  for (const std::string_view flag : long_flags(front_end)) {
-    if (flag.starts_with(key)) {
-      found.emplace_back(flag);
-    }
-  }
-  return found;
-}
-
-/// Returns the flag that was probably meant: the one with the most similar spelling, else the only
-/// one that begins with `key`; "" if there is none.
-std::string probably_meant(const FrontEnd& front_end, const std::string& key) {
-  std::string nearest = plugins::closest(key, long_flags(front_end));
-  const auto longer = completions(front_end, key);
-  return nearest.empty() && longer.size() == 1 ? longer.front() : nearest;
-}
-
-std::string unknown_flag(const FrontEnd& front_end, const std::string& key,
-                         const std::string& written) {
-  const std::string nearest = probably_meant(front_end, key);
-  return "unknown flag " + written +
-         (nearest.empty() ? "; --help lists them all"
-                          : "; did you mean " + as_typed(front_end, nearest) + "?");
-}
-
-/// Reads one command line into Flags. Collects faults and continues, so that all are reported.
-class Parser {
- public:
-  Parser(const FrontEnd& front_end, std::span<const std::string> rest)
-      : front_end_(front_end), rest_(rest) {}
-
-  Flags parse() {
-    while (!rest_.empty() && result_.program.empty()) {
-      const std::string argument = take();
-      if (argument == "--") {
-        if (!rest_.empty()) {
-          result_.program = take();
-        }
-        break;
-      }
-      if (argument.empty()) {
-        result_.faults.add("empty argument where a flag or PROGRAM is expected");
-        break;
-      }
-      if (argument.size() > 1 && argument.starts_with('-')) {
-        result_.own_arguments.push_back(argument);
-        argument.starts_with("--") ? read_long_flag(argument) : read_letters(argument);
-      } else {
-        result_.program = argument;
-        skip_separator();
-      }
-      if (result_.wants_help || result_.wants_version) {
-        return result_;
-      }
-    }
-    result_.arguments.assign(rest_.begin(), rest_.end());
-    return result_;
-  }
-
- private:
-  std::string take() {
-    std::string first = rest_.front();
-    rest_ = rest_.subspan(1);
-    return first;
-  }
-
-  /// Drops `--` directly after PROGRAM, as argparse does, unless one was already before PROGRAM.
-  void skip_separator() {
-    if (!rest_.empty() && rest_.front() == "--") {
-      take();
-    }
-  }
-
-  /// Reads `--flag`, `--flag=value` or `--flag value`, abbreviated if the front end allows it. An
-  /// exact or rejected flag wins over longer flags that begin with it.
-  void read_long_flag(const std::string& argument) {
-    const auto equals = argument.find('=');
-    const std::string written = argument.substr(0, equals);
-    std::string key = canonical(std::string_view(written).substr(2));
-    const SettingRow* row = flag_row(front_end_, key);
-    const bool may_be_short =
-        front_end_.abbreviates && row == nullptr && refusal_of(front_end_, key).empty();
-    const auto longer = may_be_short ? completions(front_end_, key) : std::vector<std::string>();
-    if (longer.size() == 1) {
-      key = longer.front();
-      row = flag_row(front_end_, key);
-    }
-    if (key == "help" || key == "version") {
-      (key == "help" ? result_.wants_help : result_.wants_version) = true;
-    } else if (row != nullptr) {
-      add_value(
-          *row, written,
-          equals == std::string::npos ? std::nullopt : std::optional(argument.substr(equals + 1)));
-    } else {
-      result_.faults.add(why_not(key, written, longer));
-      skip_value(key, equals == std::string::npos);
-    }
-  }
-
-  /// Skips the value of an unknown flag if the flag that was probably meant takes one. Otherwise
-  /// the value would be taken for PROGRAM, and faults in later flags would not be found.
-  void skip_value(const std::string& key, bool may_follow) {
-    const SettingRow* meant = flag_row(front_end_, probably_meant(front_end_, key));
-    if (may_follow && meant != nullptr && meant->flag == plugins::Flag::value && !rest_.empty() &&
-        !rest_.front().starts_with('-')) {
-      take();
-    }
-  }
-
-  [[nodiscard]] std::string why_not(const std::string& key, const std::string& written,
-                                    const std::vector<std::string>& longer) const {
-    if (const auto reason = refusal_of(front_end_, key); !reason.empty()) {
-      return written + ": " + std::string(reason);
-    }
-    if (longer.empty()) {
-      return unknown_flag(front_end_, key, written);
-    }
-    std::string text = written + " is ambiguous:";
-    for (const std::string& flag : longer) {
-      text += (&flag == &longer.front() ? " " : " or ") + as_typed(front_end_, flag);
-    }
-    return text;
-  }
-
-  /// Reads short flags: `-m`, `-t 3`, `-t3`, `-mt3`.
-  void read_letters(const std::string& argument) {
-    for (std::size_t i = 1; i < argument.size(); ++i) {
-      const auto found = std::ranges::find(front_end_.short_flags, argument[i], &ShortFlag::letter);
-      if (argument[i] == 'h') {
-        result_.wants_help = true;
-        return;
-      }
-      if (found == front_end_.short_flags.end()) {
-        result_.faults.add(unknown_flag(front_end_, canonical(argument.substr(1)), argument));
-        return;
-      }
-      const SettingRow& row = *flag_row(front_end_, found->key);
-      const std::string written = {'-', argument[i]};
-      if (row.flag == plugins::Flag::toggle) {
-        add_value(row, written, std::nullopt);
-        continue;
-      }
-      const std::string rest = argument.substr(i + 1);
-      add_value(row, written,
-                rest.empty() ? std::nullopt : std::optional(rest.substr(rest.starts_with('='))));
-      return;
-    }
-  }
-
-  void add_value(const SettingRow& row, const std::string& written,
-                 const std::optional<std::string>& text) {
-    const std::string key(row.key);
-    if (row.flag == plugins::Flag::deniable_toggle && !text) {
-      result_.values.push_back({key, take_denial(), written});
-      return;
-    }
-    if (row.flag == plugins::Flag::toggle) {
-      if (text) {
-        result_.faults.add(written + " takes no value, got \"" + printable(*text) + "\"");
-      }
-      result_.values.push_back({key, "true", written});
-    } else if (text) {
-      result_.values.push_back({key, *text, written});
-    } else if (rest_.empty()) {
-      result_.faults.add(written + " needs a value: " + plugins::expected_value(row));
-    } else {
-      result_.own_arguments.push_back(rest_.front());
-      result_.values.push_back({key, take(), written});
-    }
-  }
-
-  /// Consumes the next argument if it is `true` or `false`; otherwise returns `true`.
-  std::string take_denial() {
-    const std::string next = rest_.empty() ? "" : lower(rest_.front());
-    if (next != "true" && next != "false") {
-      return "true";
-    }
-    result_.own_arguments.push_back(rest_.front());
-    return take();
-  }
-
-  const FrontEnd& front_end_;
-  std::span<const std::string> rest_;
-  Flags result_;
+/// A heading of --help and the flags below it.
+struct Group {
+  std::string_view title;
+  std::string_view keys;  ///< separated by spaces
 };
+
+/// Flags of the section `launch` by subject. A flag that is missing here is listed under "Launch".
+constexpr std::array kLaunchGroups = {
+    Group{"Program and configuration", "config_file compat module no_python debug quiet"},
+    Group{"Mode and device",
+          "use_cpu multi_gpu use_fsdp use_deepspeed use_parallelism_config mixed_precision gpu_ids "
+          "downcast_bf16 cpu_backend"},
+    Group{"Workers and machines",
+          "num_processes num_local_processes num_machines min_machines machine_rank "
+          "main_process_ip main_process_port rdzv_backend rdzv_conf same_network role"},
+    Group{"Starting other machines from this one",
+          "hostfile launcher launcher_args ssh_port mpirun_hostfile"},
+    Group{"Cores", "num_cpu_threads_per_process enable_cpu_affinity numa_binding"},
+    Group{"Failures, restarts and limits",
+          "max_restarts monitor_interval restart_backoff shutdown_timeout timeout stuck_timeout"},
+    Group{"Output",
+          "log_dir redirects tee local_ranks_filter duplicate_stdout_filters "
+          "duplicate_stderr_filters log_line_prefix_template fold_lines no_status_line "
+          "log_level log_format"},
+};
+
+/// True if `keys`, a list separated by spaces, contains `key`.
+bool lists(std::string_view keys, std::string_view key) {
+  const auto words = split(keys, ' ');
+  return std::ranges::find(words, key) != words.end();
+}
+
+/// Returns the heading that a flag is listed under.
+std::string heading(const SettingRow& row) {
+  switch (row.section) {
+    case plugins::Section::launch: {
+      const auto group = std::ranges::find_if(
+          kLaunchGroups, [&](const Group& each) { return lists(each.keys, row.key); });
+      return std::string(group == kLaunchGroups.end() ? "Launch" : group->title);
+    }
+    case plugins::Section::training: return "Training (all modes)";
+    case plugins::Section::fsdp: return "FSDP (with --use_fsdp or distributed_type: FSDP)";
+    case plugins::Section::deepspeed:
+      return "DeepSpeed (with --use_deepspeed or distributed_type: DEEPSPEED)";
+    case plugins::Section::parallelism:
+      return "Parallel group sizes (parallelism_config of a configuration file)";
+    case plugins::Section::dynamo: return "torch.compile in a Python program";
+    case plugins::Section::fp8: return "fp8 in a Python program (with --mixed_precision fp8)";
+    case plugins::Section::zero: break;
+  }
+  return {};
+}
 
 }  // namespace
 
-const Flags::Value* Flags::find(plugins::SettingKey key) const {
-  const auto found = std::find_if(values.rbegin(), values.rend(),
-                                  [&](const Value& v) { return v.key == key.name(); });
-  return found == values.rend() ? nullptr : &*found;
-}
-
 Flags parse_flags(const FrontEnd& front_end, std::span<const std::string> arguments) {
-  Flags flags = Parser(front_end, arguments).parse();
+  Flags flags = {plugins::parse_flags(front_end, arguments)};
   flags.typed.emplace_back(front_end.name);
   flags.typed.insert(flags.typed.end(), arguments.begin(), arguments.end());
   return flags;
+}
+
+std::string help_text(const FrontEnd& front_end) {
+  std::vector<std::pair<std::string, std::string>> groups;  // title and entries
+  for (const SettingRow& row : front_end.table) {
+    if (row.flag == plugins::Flag::none) {
+      continue;
+    }
+    const std::string title = heading(row);
+    auto group = std::ranges::find(groups, title, &std::pair<std::string, std::string>::first);
+    if (group == groups.end()) {
+      group = groups.insert(groups.end(), {title, ""});
+    }
+    group->second += plugins::help_entry(front_end, row);
+  }
+  std::string text(front_end.usage);
+  for (const auto& [title, entries] : groups) {
+    text += "\n" + title + "\n" + entries;
+  }
+  return text + "\n  --help, -h    --version\n";
 }
 
 }  // namespace acc::launcher

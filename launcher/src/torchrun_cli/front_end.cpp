@@ -17,24 +17,19 @@ constexpr std::string_view kUsage =
     "argument is replaced by the worker's local rank. acclaunch exits with the status of the\n"
     "worker that failed.\n";
 
-constexpr std::array kShortFlags = {ShortFlag{'m', "module"}, ShortFlag{'r', "redirects"},
-                                    ShortFlag{'t', "tee"}};
-
 constexpr std::array kRefused = {
-    RefusedFlag{"logs_specs", "it names a Python object; use --log-dir, --redirects and --tee"},
+    plugins::RefusedFlag{"logs_specs",
+                         "it names a Python object; use --log-dir, --redirects and --tee"},
 };
 
 }  // namespace
 
 const FrontEnd& torchrun_cli() noexcept {
-  static const FrontEnd kFrontEnd{.name = "torchrun",
-                                  .usage = kUsage,
-                                  .table = torchrun_table(),
-                                  .short_flags = kShortFlags,
-                                  .refused = kRefused,
-                                  .separator = '-',
-                                  .abbreviates = true,
-                                  .plan = plan_torchrun};
+  static const FrontEnd kFrontEnd{
+      {.table = torchrun_table(), .refused = kRefused, .separator = '-', .abbreviates = true},
+      "torchrun",
+      kUsage,
+      plan_torchrun};
   return kFrontEnd;
 }
 

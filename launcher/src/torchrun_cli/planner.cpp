@@ -33,7 +33,7 @@ void read_variables(Draft& draft) {
       draft.faults.collect([&] { read_variable(draft, row, std::string(row.environment)); });
     }
   }
-  for (const RefusedFlag& flag : torchrun_cli().refused) {
+  for (const plugins::RefusedFlag& flag : torchrun_cli().refused) {
     const std::string name = "PET_" + upper(flag.key);
     if (!plugins::variable(draft.environment, name).empty()) {
       draft.faults.add(name + ": " + std::string(flag.reason));

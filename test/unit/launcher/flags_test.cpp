@@ -102,6 +102,21 @@ TEST_CASE("each name in the list of the front ends' settings is one of a row") {
   }
 }
 
+TEST_CASE("every short flag in --help is understood") {
+  for (const FrontEnd* front_end : {&accelerate_cli(), &torchrun_cli(), &deepspeed_cli()}) {
+    for (const plugins::SettingRow& row : front_end->table) {
+      for (const std::string_view alias : split(row.alias, '|')) {
+        if (alias.size() == 1) {
+          const Flags flags = parsed({"-" + std::string(alias), "1"}, *front_end);
+          CAPTURE(alias);
+          CHECK_FALSE(flags.faults.any());
+          CHECK(flags.find(row) != nullptr);
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("every flag of the table is understood and described") {
   const std::string help = help_text(accelerate_cli());
   for (const plugins::SettingRow& row : plugins::settings_table()) {
