@@ -1,7 +1,8 @@
 """Trains one PyTorch module with acclaunch.torch, FSDP2, FSDP1 and DDP over Gloo, and alone (plain torch
 without communication). All variants live in the same processes and make their steps in turn, with the
 same data and kernels and one thread per worker. Prints medians, ratios to FSDP2 and to "alone", and, with
---memory, the workers' memory (PSS) of each variant in processes of its own.
+--memory, the memory of all workers (PSS, largest sample during steps, above that after the import of
+torch) of each variant in processes of its own.
 
     python bench/torch_bridge.py [--steps 20] [--memory] [--acclaunch build/release/bin/acclaunch]
 """
@@ -13,6 +14,7 @@ import pathlib
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).absolute().parents[1]
@@ -78,7 +80,21 @@ def pss():
     return 0
 
 
-def worker(case_name, variants, steps):
+class Peak(threading.Thread):
+    """Samples the PSS of this process; `peak` is the largest sample."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.peak = 0
+        self.start()
+
+    def run(self):
+        while True:
+            self.peak = max(self.peak, pss())
+            time.sleep(0.02)
+
+
+def worker(case_name, variants, steps, samples):
     import torch
     import torch.distributed as dist
 
@@ -87,10 +103,12 @@ def worker(case_name, variants, steps):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
-    before = pss()
+    before, peak = pss(), None
     made = {name: make_variant(name, case) for name in variants}
     times, losses = {name: [] for name in variants}, {}
     for number in range(WARMUP + steps):
+        if samples and number == WARMUP:
+            peak = Peak()  # of the steps, without the making of the module
         generator = torch.Generator().manual_seed(number * 1000 + rank)
         tokens = torch.randint(case["vocab"], (case["rows"], case["positions"] + 1),
                                generator=generator)
@@ -103,7 +121,7 @@ def worker(case_name, variants, steps):
             dist.all_reduce(taken, dist.ReduceOp.MAX)
             if number >= WARMUP:
                 times[name].append(taken.item())
-    grown = torch.tensor(float(pss() - before))
+    grown = torch.tensor(float(peak.peak - before if peak else 0))
     dist.all_reduce(grown)
     if rank == 0:
         print(json.dumps({"times": times, "losses": losses, "pss": grown.item()}), flush=True)
@@ -112,14 +130,16 @@ def worker(case_name, variants, steps):
     os._exit(0)  # torch's threads of Gloo may abort the process at its regular exit
 
 
-def run(args, case_name, variants, steps):
+def run(args, case_name, variants, steps, samples=False):
+    """samples: measures memory. Freed blocks then go back to the system at once: glibc would keep blocks
+    up to 32 MiB, of all variants alike."""
     command = [args.acclaunch, "--cpu", "--use_fsdp", "--fsdp_sync_module_states", "true",
                "--num_processes", str(CASES[case_name]["workers"]), "--main_process_port", "0",
                sys.executable, os.path.abspath(__file__), "--worker", case_name, "--steps",
-               str(steps), "--variants", ",".join(variants)]
+               str(steps), "--variants", ",".join(variants), *["--memory"] * samples]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {
         "PYTHONPATH": str(pathlib.Path(args.acclaunch).absolute().parents[1] / "python"),
-        "OMP_NUM_THREADS": "1"})
+        "OMP_NUM_THREADS": "1"} | ({"MALLOC_MMAP_THRESHOLD_": "131072"} if samples else {}))
     lines = [line[line.index("{"):] for line in done.stdout.splitlines() if "{" in line]
     if done.returncode or not lines:
         sys.exit(done.stdout + done.stderr)
@@ -137,7 +157,7 @@ def main():
     args = parser.parse_args()
     variants = args.variants.split(",")
     if args.worker:
-        worker(args.worker, variants, args.steps)
+        worker(args.worker, variants, args.steps, args.memory)
     for case_name in args.cases.split(","):
         case = CASES[case_name]
         found = run(args, case_name, variants, args.steps)
@@ -151,7 +171,7 @@ def main():
                 if peer in medians:
                     line += f"  {medians[peer] / median:5.2f} x {peer}"
             if args.memory:
-                line += f"  {run(args, case_name, [name], 2)['pss'] / 2**20:7.0f} MiB PSS"
+                line += f"  {run(args, case_name, [name], 3, True)['pss'] / 2**20:7.0f} MiB"
             print(line, flush=True)
 
 

@@ -122,6 +122,9 @@ ProgramValue = sized("ProgramValue", ("name", c.c_char_p), ("kind", c.c_int32),
                      ("bytes", c.c_void_p), ("num_bytes", c.c_size_t))
 
 
+SeriesConfig = sized("SeriesConfig", ("total_limit", c.c_int32))
+
+
 class Handle(c.Structure):
     """acc_parameter and acc_buffer."""
     _fields_ = [("index", c.c_int32), ("unit", c.c_int32)]
@@ -187,6 +190,9 @@ _CALLS = {
     "acc_model_state_dict": (_POINTER, c.POINTER(StateDictConfig), VisitFunction, c.c_void_p),
     "acc_runtime_save": (_POINTER, _TEXT, _POINTER, _POINTER, c.POINTER(ProgramValue), _SIZE),
     "acc_runtime_load": (_POINTER, _TEXT, _POINTER, _POINTER, _POINTERS),
+    "acc_checkpoint_series_create": (_POINTER, _TEXT, c.POINTER(SeriesConfig), _POINTERS),
+    "acc_checkpoint_series_newest": (_POINTER, c.c_void_p, _SIZE),
+    "acc_checkpoint_series_save": (_POINTER, _POINTER, _POINTER, c.POINTER(ProgramValue), _SIZE),
     "acc_program_state_get": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
     "acc_program_state_get_of_rank": (_POINTER, _TEXT, c.POINTER(ProgramValue)),
 }
@@ -203,7 +209,7 @@ _OTHERS = {
     "acc_model_numel": (c.c_int64, _POINTER),
     **{name: (None, _POINTER) for name in (
         "acc_runtime_free", "acc_model_free", "acc_optimizer_free", "acc_no_grad_end",
-        "acc_no_sync_end", "acc_program_state_free")},
+        "acc_no_sync_end", "acc_program_state_free", "acc_checkpoint_series_free")},
 }
 
 

@@ -7,7 +7,7 @@ import weakref
 import torch
 
 from acclaunch._library import (DeviceInfo, InvalidArgumentError, NotFoundError, ProgramValue,
-                                library)
+                                SeriesConfig, library)
 
 OLDEST_TORCH = (2, 6)
 
@@ -162,3 +162,32 @@ class Runtime:
                                               optimizer.handle))
         model.read_buffers()
         return state
+
+
+class CheckpointSeries:
+    """The checkpoints of one run: folders FOLDER/checkpoint_<n>, of which the newest `total_limit` are
+    kept (0: all)."""
+
+    def __init__(self, runtime, folder, total_limit=0):
+        self._library = library()
+        self._handle = self._library.make("checkpoint_series_create", runtime.handle,
+                                          str(folder).encode(), SeriesConfig(total_limit=total_limit))
+        release(self, self._library.checkpoint_series_free, self._handle)
+
+    def newest(self):
+        """Path of the newest complete checkpoint, the same on every rank; None if there is none.
+        Collective."""
+        path = c.create_string_buffer(4096)
+        try:
+            self._library.checkpoint_series_newest(self._handle, path, len(path))
+        except NotFoundError:
+            return None
+        return path.value.decode()
+
+    def save(self, module, optimizer, state=None, of_rank=None):
+        """Saves the next checkpoint, as Runtime.save, and removes the oldest ones. Collective."""
+        model = model_of(module)
+        model.write_buffers()
+        values = _program_values(state, of_rank)
+        self._library.checkpoint_series_save(self._handle, model.handle, optimizer.handle, values,
+                                             len(values))

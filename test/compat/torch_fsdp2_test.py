@@ -165,6 +165,13 @@ def worker(folder):
     state = Ours(acc, runtime, True).load(f"{folder}/ours")
     assert (state.get("step"), state.get("text"), state.get("none", 7)) == (3, "é".encode(), 7)
     assert state.of_rank("noise") == bytes([runtime.rank])
+    series = acc.CheckpointSeries(runtime, f"{folder}/series", total_limit=1)
+    assert series.newest() is None
+    for step in range(2):
+        series.save(ours.model, ours.optimizer, {"step": step})
+    assert series.newest() == f"{folder}/series/checkpoint_1", series.newest()
+    assert Ours(acc, runtime, True).load(series.newest()).get("step") == 1
+    assert not os.path.exists(f"{folder}/series/checkpoint_0")
     print("trained", flush=True)
     leave()
 
