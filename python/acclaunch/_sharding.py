@@ -8,13 +8,13 @@ import zlib
 
 import torch
 
-from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ConfigError, ExportConfig,
+from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ExportConfig,
                                 FillFunction, Handle, InvalidArgumentError, MemoryReport,
                                 ModelConfig, Module, ParameterConfig, StateDictConfig,
                                 TrafficReport, VisitFunction, library)
 from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, view
 from acclaunch._runtime import model_of, release
-from acclaunch._units import GatheredMemory, Member, Unit
+from acclaunch._units import GatheredMemory, Member, Unit, in_backward
 
 
 class Model(Uncopied):
@@ -26,6 +26,7 @@ class Model(Uncopied):
         self.unused_units = unused_units
         self.units = []
         self.buffers = []  # (module, attribute, name, unit, handle) of those that are saved
+        self.order = []  # what this rank did with which unit since the last step
         self.memory = GatheredMemory()
         self.backwards = None  # Uses of the running backward, in the order of their begin
         self.handle = self.library.make("model_create_with", runtime.handle, ModelConfig(
@@ -48,6 +49,9 @@ class Model(Uncopied):
                       for name, module in self.module.named_modules()]
 
     def check_module(self):
+        if self.backwards is not None and in_backward() == -1:
+            raise InvalidArgumentError("a backward of this module has failed: its scopes are still open, "
+                                       "and the module cannot be used any more")
         for parameters, attribute, sharded, trains in self.places:
             if parameters.get(attribute) is not sharded:
                 raise InvalidArgumentError(f"parameter '{sharded.acc_name}' was replaced after "
@@ -95,7 +99,29 @@ class Model(Uncopied):
                 self.runtime.abort(reason)
                 raise InvalidArgumentError(reason, self.runtime.rank)
 
+        self.check_order()
+
+    def check_order(self):
+        """Compares the uses of units on all ranks: reductions are matched by their order, and units of
+        the same size would be added to each other. Collective."""
+        order = [zlib.crc32(repr(self.order).encode()), len(self.order)]
+        every = self.runtime.all_gather(order)
+        if all(other == every[0] for other in every):
+            return
+        # Numbers by position, so that all ranks find the first difference.
+        longest = max(int(count) for _, count in every)
+        steps = [zlib.crc32(repr(each).encode()) for each in self.order]
+        every = self.runtime.all_gather(steps + [0] * (longest - len(steps)))
+        first = next(at for at in range(longest) if len({other[at] for other in every}) > 1)
+        here = (f"{self.order[first][0]} unit '{self.order[first][1]}'" if first < len(self.order)
+                else "does nothing more")
+        raise InvalidArgumentError(
+            f"the ranks used the units in different orders since the last step: as number "
+            f"{first + 1}, rank {self.runtime.rank} {here}, and other ranks do something else. All "
+            "ranks must run the same forwards and backwards")
+
     def after_step(self):
+        self.order.clear()
         for unit in self.units:
             unit.used = unit.wrote = False
             unit.awaiting.clear()

@@ -97,6 +97,7 @@ class Use:
         if self.handle is not None:
             return
         unit.model.enter_backward(self)
+        unit.model.order.append(("begins the backward of", unit.name))
         self.handle = unit.library.make("backward_begin", unit.handle)
         unit.awaiting.remove(self)
         unit.backwards.append(self)
@@ -108,6 +109,7 @@ class Use:
         self.ended = True
         self.unit.backwards.remove(self)
         self.unit.forget_addresses()
+        self.unit.model.order.append(("ends the backward of", self.unit.name))
         self.unit.library.backward_end(self.handle)
 
 
@@ -145,7 +147,7 @@ class Unit(Uncopied):
                 member.working.register_post_accumulate_grad_hook(
                     functools.partial(self.take_gradient, member))
             member.put(member.sharded)
-        self.module.register_forward_pre_hook(self.before_forward, with_kwargs=True)
+        self.module.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)
         self.module.register_forward_hook(self.after_forward, with_kwargs=True,
                                           always_call=True)
 
@@ -215,6 +217,7 @@ class Unit(Uncopied):
         self.place()
         if forward.use is not None:
             self.used = True
+            model.order.append(("begins the forward of", self.name))
             self.awaiting.append(forward.use)
             if not self.keeps_addresses:
                 forward.saves = True

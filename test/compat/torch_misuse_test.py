@@ -77,6 +77,15 @@ def second_order(acc):
     loss(sharded(acc)).backward(create_graph=True)
 
 
+def after_a_failed_backward(acc):
+    model = sharded(acc)
+    model[0].register_full_backward_hook(lambda *_: 1 / 0)
+    try:
+        loss(model).backward()
+    except ZeroDivisionError:
+        loss(model)
+
+
 def unused_unit(acc):
     class Unused(nn.Module):
         def __init__(self):
@@ -132,6 +141,8 @@ MISTAKES = {
     "torch's optimizer": (torch_optimizer, "InvalidArgumentError", "use acc.AdamW"),
     "zero_grad before step": (zero_grad_before_step, "InvalidArgumentError", "drop gradients"),
     "create_graph": (second_order, "InvalidArgumentError", "create_graph=True"),
+    "after a failed backward": (after_a_failed_backward, "InvalidArgumentError",
+                                "a backward of this module has failed"),
     "an unused unit": (unused_unit, "InvalidArgumentError", "unit 'blocks.1' .* unused_units=True"),
     "too many micro-steps": (too_many_micro_steps, "InvalidArgumentError",
                              "gradient_accumulation_steps is 1"),
@@ -164,7 +175,8 @@ MISTAKES = {
 
 def worker(part):
     """Two ranks. `differ`: they shard different modules. `class`: the launcher's class of units does not
-    exist. `dies`: rank 1 fails in its forward."""
+    exist. `order`: rank 1 uses the units in
+    another order. `dies`: rank 1 fails in its forward."""
     import acclaunch.torch as acc
 
     torch.set_num_threads(1)
@@ -174,8 +186,12 @@ def worker(part):
     if part == "class":
         acc.fully_shard(nn.Sequential(nn.Linear(4, 4)), runtime)
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    acc.fully_shard(model, runtime, units=[nn.Linear])
+    acc.fully_shard(model, runtime, units=[nn.Linear], unused_units=True)
     optimizer = acc.SGD(model)
+    if part == "order":
+        first, second = model if runtime.rank == 0 else reversed(model)
+        second(first(torch.ones(2, 4))).sum().backward()
+        optimizer.step()
     forward = model[1].forward
     model[1].forward = lambda x: forward(x if runtime.rank == 0 else x[:, :2])  # the user's line
     try:
@@ -203,6 +219,10 @@ def test_two_ranks(acclaunch, package):
     assert "# the user's line" in done.stderr, done.stderr
     assert re.search(r"\[0\] CollectiveError: .*rank 1 left the forward of unit '1' because of "
                      "RuntimeError: mat1 and mat2", done.stdout), done.stdout + done.stderr
+    done = run("order")
+    assert done.returncode == 1, done.stderr
+    assert re.search("InvalidArgumentError: the ranks used the units in different orders .* as "
+                     r"number 1, rank \d begins the forward of unit '\d'", done.stderr), done.stderr
     done = run("class", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
                "--fsdp_transformer_layer_cls_to_wrap", "Block")
     assert re.search("ConfigError: .*to_wrap names Block, .* the model has Linear", done.stderr), \
