@@ -178,18 +178,19 @@ WorkPtr Mailbox::receive(std::byte* data, std::size_t nbytes, int from, int tag,
 
 void Mailbox::hand_over(Incoming& incoming) {
   Message& receiver = *incoming.receiver;
-  if (incoming.nbytes != receiver.nbytes) {
-    channel_.fail(fmt::format("rank {} sent a message of {} bytes with tag {}, rank {} receives {}",
-                              channel_.global_rank(incoming.from), incoming.nbytes, incoming.tag,
-                              channel_.global_rank(channel_.rank()), receiver.nbytes),
-                  std::nullopt);
-  }
-  if (!incoming.kept.empty()) {
-    std::memcpy(receiver.data, incoming.kept.data(), incoming.nbytes);
-  }
   receiver.source = incoming.from;
   --num_unfinished_;
   num_detached_ -= receiver.detached ? 1 : 0;
+  if (incoming.nbytes != receiver.nbytes) {
+    const std::string reason =
+        fmt::format("rank {} sent a message of {} bytes with tag {}, rank {} receives {}",
+                    channel_.global_rank(incoming.from), incoming.nbytes, incoming.tag,
+                    channel_.global_rank(channel_.rank()), receiver.nbytes);
+    channel_.abort(reason, -1);
+    receiver.error = std::make_exception_ptr(Error(Errc::collective, reason));
+  } else if (!incoming.kept.empty()) {
+    std::memcpy(receiver.data, incoming.kept.data(), incoming.nbytes);
+  }
   receiver.done = true;
 }
 
@@ -445,8 +446,14 @@ bool Mailbox::is_idle() const {
 void Mailbox::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
   while (changed_.wait(lock, stop, [this] { return num_detached_ > 0 && !driven_; })) {
-    drive(
-        lock, [&] { return num_detached_ == 0 || stop.stop_requested(); }, std::nullopt);
+    changed_.wait_for(lock, stop, kGrace, [] { return false; });
+    if (stop.stop_requested()) {
+      return;
+    }
+    if (!driven_) {
+      const auto done = [&] { return num_detached_ == 0 || stop.stop_requested(); };
+      drive(lock, done, std::nullopt);
+    }
   }
 }
 

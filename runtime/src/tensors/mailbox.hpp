@@ -11,12 +11,11 @@
 
 namespace acc::tensors {
 
-/// Messages between two ranks of a host. Each ordered pair of ranks has a ring in shared memory.
-/// The receiver empties its rings also when it has not posted a receive yet, and keeps such
-/// messages in private memory, so a rank that waits in one call never blocks its peers.
-///
-/// One thread at a time moves bytes ("drives"): a thread that waits for a message, or the mailbox's
-/// own thread, which the first detached call starts. Thread-safe.
+/// Messages between two ranks of a host. Each ordered pair of ranks has a ring in shared memory; a
+/// message that fits into it is sent at once. A thread moves bytes ("drives") while it waits for a
+/// message; detached calls are driven by the mailbox's own thread, which the first one starts. One
+/// thread drives at a time, for all messages of the rank: it also empties the rings of messages for
+/// which no receive is posted yet, and keeps these in private memory. Thread-safe.
 class Mailbox {
  public:
   static constexpr int kAnyRank = -1;

@@ -174,7 +174,7 @@ TEST_CASE("messages are independent of collectives and of the order of other mes
     std::vector<int> big(1'000'000, group.rank());  // larger than a ring
     std::vector<int> small(1, group.rank() + 10);
     const auto sent = group.send(kDetached, input(big), to, 1);
-    group.wait(*group.send(kNow, input(small), to, 2), std::nullopt);
+    const auto second = group.send(kDetached, input(small), to, 2);
     group.wait(*group.barrier(kNow), std::nullopt);
     std::vector<int> got(1);
     const auto received = group.receive(kNow, output(got), Mailbox::kAnyRank, 2);
@@ -185,6 +185,7 @@ TEST_CASE("messages are independent of collectives and of the order of other mes
     group.wait(*group.receive(kNow, output(all), from, 1), std::nullopt);
     CHECK(std::ranges::count(all, from) == 1'000'000);
     group.wait(*sent, std::nullopt);
+    group.wait(*second, std::nullopt);
   });
 }
 
@@ -199,7 +200,7 @@ TEST_CASE("ranks that do not agree end with the same named error") {
                std::nullopt);
   };
   const Case cases[] = {
-      {"ranks 0 and 1 call all_reduce (sum) of 10 x float32, rank 2 calls all_reduce (sum) of 11",
+      {"rank 2 calls all_reduce (sum) of 11 x float32, ranks 0-1 call all_reduce (sum) of 10",
        [&](TensorGroup& group) { reduce(group, group.rank() == 2 ? 11 : 10); }},
       {"rank 2 calls barrier",
        [&](TensorGroup& group) {
@@ -218,6 +219,7 @@ TEST_CASE("ranks that do not agree end with the same named error") {
          outs[static_cast<std::size_t>(group.rank())].nbytes =
              ins[static_cast<std::size_t>(group.rank())].nbytes;
          group.wait(*group.all_to_all(kNow, ins, outs), std::nullopt);
+         group.wait(*group.barrier(kNow), std::nullopt);  // rank 2 got what it expected
        }},
       {"timeout: rank 2 did not reach barrier",
        [&](TensorGroup& group) {
