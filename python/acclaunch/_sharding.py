@@ -14,7 +14,7 @@ from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ExportConf
                                 TrafficReport, VisitFunction, library)
 from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, view
 from acclaunch._runtime import model_of, release
-from acclaunch._units import GatheredMemory, Member, Unit, in_backward
+from acclaunch._units import GatheredMemory, Member, Unit
 
 
 class Model(Uncopied):
@@ -49,7 +49,7 @@ class Model(Uncopied):
                       for name, module in self.module.named_modules()]
 
     def check_module(self):
-        if self.backwards is not None and in_backward() == -1:
+        if self.backwards is not None:
             raise InvalidArgumentError("a backward of this module has failed: its scopes are still open, "
                                        "and the module cannot be used any more")
         for parameters, attribute, sharded, trains in self.places:
@@ -367,28 +367,16 @@ def _move_buffers(model):
                 module._buffers[attribute] = buffer.to(model.device)
 
 
-def _recompute_forward(unit):
+def _recompute_forward(module):
     """Replaces the forward of a unit's module by one that is computed again in the backward."""
-    forward = unit.module.forward
-
-    def placed(*arguments, **keywords):
-        if unit.forwards:
-            return forward(*arguments, **keywords)
-        unit.forwards.append(None)  # recomputed in the unit's backward: no scope to open
-        unit.place()
-        try:
-            return forward(*arguments, **keywords)
-        finally:
-            unit.forwards.pop()
-            unit.remove()
+    forward = module.forward
 
     @functools.wraps(forward)
     def recomputed(*arguments, **keywords):
-        if not torch.is_grad_enabled():
-            return forward(*arguments, **keywords)
-        return torch.utils.checkpoint.checkpoint(placed, *arguments, use_reentrant=False, **keywords)
+        return torch.utils.checkpoint.checkpoint(forward, *arguments, use_reentrant=False,
+                                                 **keywords)
 
-    unit.module.forward = recomputed
+    module.forward = recomputed
 
 
 def _compile(module, *arguments, **keywords):
@@ -435,7 +423,7 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
     if runtime.activation_checkpointing:
         for unit in model.units:
             if not unit.is_root:
-                _recompute_forward(unit)
+                _recompute_forward(unit.module)
     for unit in model.units:
         object.__setattr__(unit.module, "compile", functools.partial(_compile, unit.module))
     model.remember_module()

@@ -1,7 +1,7 @@
 """Uses of units: hooks of modules and of autograd that open and end the library's scopes.
 
-A unit's module has two forms. Between uses its attributes are ShardedParameters. During a forward
-they are `working` parameters, whose data are views of the gathered memory. autograd saves views of
+A unit's module has two forms. Between uses its attributes are ShardedParameters. During a use they
+are `working` parameters, whose data are views of the gathered memory. autograd saves views of
 this memory for the backward. If the library may move it, `GatheredMemory` saves names instead.
 
 A use of a unit in a forward that needs a backward goes through this cycle:
@@ -102,12 +102,14 @@ class Use:
         unit.awaiting.remove(self)
         unit.backwards.append(self)
         unit.locate(unit.library.backward_raw, self.handle)
+        unit.place()  # for parts of the unit that are computed again (torch.utils.checkpoint)
 
     def end_backward(self, *_):
         if self.handle is None or self.ended:
             return
         self.ended = True
         self.unit.backwards.remove(self)
+        self.unit.remove()
         self.unit.forget_addresses()
         self.unit.model.order.append(("ends the backward of", self.unit.name))
         self.unit.library.backward_end(self.handle)
@@ -180,7 +182,7 @@ class Unit(Uncopied):
             member.put(member.working)
 
     def remove(self):
-        if not self.forwards:
+        if not self.forwards and not self.backwards:
             for member in self.members:
                 member.put(member.sharded)
 
@@ -194,12 +196,12 @@ class Unit(Uncopied):
         forward = Forward(sys.exc_info()[1])
         self.forwards.append(forward)  # after_forward removes it, also if this hook raises
         model = self.model
-        if self.is_root and len(self.forwards) == 1:
+        inside = in_backward() != -1
+        if self.is_root and len(self.forwards) == 1 and not inside:
             model.check_module()
         tensors = [each for each in tree_leaves((arguments, keywords))
                    if isinstance(each, torch.Tensor)]
         model.check_inputs(self, tensors)
-        inside = in_backward() != -1
         if inside and self.backwards:
             pass  # recomputed in its own backward, which has gathered the parameters
         elif inside and self.awaiting:

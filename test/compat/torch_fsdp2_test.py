@@ -182,7 +182,7 @@ def main():
         run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp",
                               "--fsdp_state_dict_type", "SHARDED_STATE_DICT", sys.executable, os.path.abspath(__file__), folder],
                              env=os.environ | {"PYTHONPATH": package}, capture_output=True,
-                             text=True, timeout=170)
+                             text=True, timeout=550)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("trained") == 2, run.stdout
 

@@ -96,7 +96,7 @@ def main():
                 [acclaunch, "--cpu", *flags, sys.executable, os.path.abspath(__file__), kind, folder],
                 env=os.environ | {"PYTHONPATH": package}, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True) for flags in launchers]
-            outputs = [each.communicate(timeout=170)[0] for each in started]
+            outputs = [each.communicate(timeout=550)[0] for each in started]
             assert all(each.returncode == 0 for each in started), "\n".join(outputs)
             assert "\n".join(outputs).count("equal") == workers, outputs
 
