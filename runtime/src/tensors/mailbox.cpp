@@ -109,7 +109,7 @@ Mailbox::Mailbox(collectives::ShmChannel& channel) : channel_(channel) {
 
 Mailbox::~Mailbox() {
   thread_.request_stop();
-  changed_.notify_all();
+  ready_.notify_all();
   ring_bell(bell(channel_.rank()));
 }
 
@@ -128,7 +128,7 @@ void Mailbox::call_driver(bool detached) {
     if (!thread_.joinable()) {
       thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
     }
-    changed_.notify_all();
+    ready_.notify_one();
   }
   if (driven_) {
     ring_bell(bell(channel_.rank()));
@@ -387,6 +387,7 @@ bool Mailbox::drive(std::unique_lock<std::mutex>& lock, const Done& done, Deadli
   bool in_time = true;
   while (!done() && in_time) {
     const std::uint32_t seen = own_bell.value.load();
+    const int unfinished = num_unfinished_;
     bool moved = false;
     try {
       moved = move();
@@ -397,9 +398,10 @@ bool Mailbox::drive(std::unique_lock<std::mutex>& lock, const Done& done, Deadli
     } catch (...) {
       fail_all(std::current_exception());
     }
-    if (moved) {
+    if (num_unfinished_ != unfinished) {
       changed_.notify_all();
-    } else if (!done()) {
+    }
+    if (!moved && !done()) {
       lock.unlock();
       sleep_until_bell(own_bell, seen, spins_);
       lock.lock();
@@ -408,6 +410,9 @@ bool Mailbox::drive(std::unique_lock<std::mutex>& lock, const Done& done, Deadli
   }
   driven_ = false;
   changed_.notify_all();
+  if (num_detached_ > 0) {
+    ready_.notify_one();
+  }
   return in_time || done();
 }
 
@@ -445,8 +450,8 @@ bool Mailbox::is_idle() const {
 
 void Mailbox::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return num_detached_ > 0 && !driven_; })) {
-    changed_.wait_for(lock, stop, kGrace, [] { return false; });
+  while (ready_.wait(lock, stop, [this] { return num_detached_ > 0 && !driven_; })) {
+    ready_.wait_for(lock, stop, kGrace, [] { return false; });
     if (stop.stop_requested()) {
       return;
     }

@@ -62,8 +62,9 @@ class Mailbox {
 
   collectives::ShmChannel& channel_;
   collectives::SharedMapping memory_;
-  mutable std::mutex mutex_;  ///< guards everything below
-  std::condition_variable_any changed_;
+  mutable std::mutex mutex_;             ///< guards everything below
+  std::condition_variable_any changed_;  ///< for waiting callers: a message is done, or none drives
+  std::condition_variable_any ready_;    ///< for the thread
   int spins_ = 0;
   bool driven_ = false;
   std::vector<std::deque<MessagePtr>> outgoing_;     ///< by receiver, in order

@@ -6,7 +6,7 @@ namespace acc::tensors {
 
 WorkQueue::~WorkQueue() {
   thread_.request_stop();
-  changed_.notify_all();
+  ready_.notify_all();
 }
 
 void WorkQueue::push(WorkPtr work, std::function<void()> execute, bool detached) {
@@ -16,7 +16,7 @@ void WorkQueue::push(WorkPtr work, std::function<void()> execute, bool detached)
     if (!thread_.joinable()) {
       thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
     }
-    changed_.notify_all();
+    ready_.notify_one();
   }
 }
 
@@ -33,7 +33,10 @@ void WorkQueue::execute_front(std::unique_lock<std::mutex>& lock) {
   lock.lock();
   executing_ = false;
   entry.work->done = true;
-  changed_.notify_all();
+  finished_.notify_all();
+  if (!entries_.empty()) {
+    ready_.notify_one();
+  }
 }
 
 bool WorkQueue::wait(const Work& work, Deadline deadline) {
@@ -46,8 +49,8 @@ bool WorkQueue::wait(const Work& work, Deadline deadline) {
     if (!executing_) {
       execute_front(lock);
     } else if (!deadline) {
-      changed_.wait(lock, can_go_on);
-    } else if (!changed_.wait_until(lock, *deadline, can_go_on)) {
+      finished_.wait(lock, can_go_on);
+    } else if (!finished_.wait_until(lock, *deadline, can_go_on)) {
       return false;
     }
   }
@@ -61,7 +64,7 @@ bool WorkQueue::is_idle() const {
 
 void WorkQueue::run(const std::stop_token& stop) {
   std::unique_lock lock(mutex_);
-  while (changed_.wait(lock, stop, [this] { return !entries_.empty() && !executing_; })) {
+  while (ready_.wait(lock, stop, [this] { return !entries_.empty() && !executing_; })) {
     execute_front(lock);
   }
 }

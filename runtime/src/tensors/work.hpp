@@ -53,8 +53,9 @@ class WorkQueue {
   void execute_front(std::unique_lock<std::mutex>& lock);
   void run(const std::stop_token& stop);
 
-  mutable std::mutex mutex_;  ///< guards entries_, executing_ and thread_
-  std::condition_variable_any changed_;
+  mutable std::mutex mutex_;              ///< guards entries_, executing_ and thread_
+  std::condition_variable_any finished_;  ///< for waiting callers
+  std::condition_variable_any ready_;     ///< for the thread
   std::deque<Entry> entries_;
   bool executing_ = false;
   std::jthread thread_;
