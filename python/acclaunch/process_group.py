@@ -348,11 +348,11 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self):
         if self._handle and os.getpid() == self._pid:
             handle, self._handle = self._handle, None
+            if not all([work.is_completed() for work in self._pending]):
+                _c().acc_group_abort(handle, f"rank {self._rank} destroyed the group".encode())
             if self._resolver is not None:
                 futures, thread = self._resolver
                 futures.put(None)
-                _c().acc_group_abort(handle, b"the group was destroyed") if any(
-                    not work.is_completed() for work in self._pending) else None
                 thread.join()
             self._pending.clear()
             _c().acc_group_free(handle)
