@@ -113,7 +113,7 @@ void append_file(const LaunchPlan& plan) {
 /// therefore signals end the process immediately until the plan is complete (UsualSignals).
 LaunchPlan make_plan(const FrontEnd& front_end, const Flags& flags,
                      const acc::plugins::Environment& environment, int guardian) {
-  const UsualSignals until_something_runs(guardian);
+  const supervision::UsualSignals until_something_runs(guardian);
   try {
     return front_end.plan(flags, environment, detect_host_facts(environment));
   } catch (const acc::Error& error) {
@@ -126,16 +126,18 @@ LaunchPlan make_plan(const FrontEnd& front_end, const Flags& flags,
 
 /// Runs a diagnostic of this machine alone, after the machines could not meet. Takes some seconds.
 void run_unmet(const std::vector<std::string>& command) {
-  const pid_t child = ChildLauncher().start(command.front(), {command.begin() + 1, command.end()});
+  const pid_t child =
+      spawn::ChildLauncher().start(command.front(), {command.begin() + 1, command.end()});
   if (child > 0) {
     ::waitpid(child, nullptr, 0);
   }
 }
 
 /// Runs the job. If the rendezvous fails, prints the diagnostic of this machine before the error.
-int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environment, Guard guard) {
+int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environment,
+             supervision::Guard guard) {
   try {
-    return run_job(plan, environment, std::move(guard));
+    return job::run_job(plan, environment, std::move(guard));
   } catch (const acc::Error&) {
     if (!plan.unmet_command.empty()) {
       run_unmet(plan.unmet_command);
@@ -170,17 +172,18 @@ void log_plan(const LaunchPlan& plan) {
 
 /// Runs a launch in the supervisor process. `head`: receives the prefix of the launcher's own
 /// lines, which names the host in a job of several machines.
-int launch(const FrontEnd& front_end, const Flags& flags, Guard guard, std::string& head) {
+int launch(const FrontEnd& front_end, const Flags& flags, supervision::Guard guard,
+           std::string& head) {
   const auto environment = acc::plugins::current_environment();
   const LaunchPlan plan = make_plan(front_end, flags, environment, guard.alive.get());
-  head = line_head(plan, host_name());
+  head = job::line_head(plan, host_name());
   log_plan(plan);
-  if (plan.start && was_started(environment)) {  // would start launchers without end
+  if (plan.start && remote_launch::was_started(environment)) {  // would start launchers without end
     throw acc::Error(acc::Errc::internal,
                      "acclaunch was started by another acclaunch and must not start machines too");
   }
   if (plan.start) {
-    return start_machines(plan, environment, std::move(guard));
+    return remote_launch::start_machines(plan, environment, std::move(guard));
   }
   append_file(plan);
   const int status = run_plan(plan, environment, std::move(guard));
@@ -197,13 +200,14 @@ int launch_to_the_end(const std::function<int(std::string& head)>& body) {
   } catch (...) {
     failure = failure_of(std::current_exception());
     if (head.empty()) {  // failed before the plan was made
-      head = was_started(acc::plugins::current_environment()) ? "acclaunch on " + host_name() + ": "
-                                                              : "acclaunch: ";
+      head = remote_launch::was_started(acc::plugins::current_environment())
+                 ? "acclaunch on " + host_name() + ": "
+                 : "acclaunch: ";
     }
     print_failure(head, failure.reason);
   }
   std::fflush(stdout);
-  if (is_controlled(acc::plugins::current_environment())) {
+  if (host::is_controlled(acc::plugins::current_environment())) {
     control::say(control::Ended{host_name(), failure.exit_status, failure.reason});
   }
   return failure.exit_status;
@@ -211,13 +215,14 @@ int launch_to_the_end(const std::function<int(std::string& head)>& body) {
 
 /// Runs `acclaunch remote` in the supervisor process: reads the request of another acclaunch from
 /// stdin, and runs the launch or sub-command that it contains.
-int launch_from_afar(std::span<const std::string> arguments, Guard guard, std::string& head) {
+int launch_from_afar(std::span<const std::string> arguments, supervision::Guard guard,
+                     std::string& head) {
   std::vector<std::string> asked;
   {
-    const UsualSignals until_something_runs(guard.alive.get());
-    asked = become_remote(arguments);
+    const supervision::UsualSignals until_something_runs(guard.alive.get());
+    asked = remote_launch::become_remote(arguments);
   }
-  if (is_controlled(acc::plugins::current_environment())) {
+  if (host::is_controlled(acc::plugins::current_environment())) {
     control::say(control::Started{host_name()});
   }
   const CommandLine line = read_command_line("acclaunch", asked);
@@ -231,8 +236,8 @@ int launch_from_afar(std::span<const std::string> arguments, Guard guard, std::s
 
 int run(int argc, char** argv) {
   const std::vector<std::string> arguments = with_help_as_flag({argv + 1, argv + argc});
-  if (!arguments.empty() && arguments.front() == kRemoteCommand) {
-    return run_guarded(argc, argv, [&](Guard guard) {
+  if (!arguments.empty() && arguments.front() == remote_launch::kRemoteCommand) {
+    return supervision::run_guarded(argc, argv, [&](supervision::Guard guard) {
       return launch_to_the_end([&](std::string& head) {
         return launch_from_afar(std::span(arguments).subspan(1), std::move(guard), head);
       });
@@ -251,7 +256,7 @@ int run(int argc, char** argv) {
     return answered(print(line.names_front_end ? help_text(front_end) : first_help_page()));
   }
   prepare_log(flags);
-  return run_guarded(argc, argv, [&](Guard guard) {
+  return supervision::run_guarded(argc, argv, [&](supervision::Guard guard) {
     return launch_to_the_end(
         [&](std::string& head) { return launch(front_end, flags, std::move(guard), head); });
   });

@@ -12,15 +12,15 @@ using namespace acc::launcher;
 
 int main(int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);  // argv is overwritten later
-  return run_guarded(argc, argv, [&](Guard guard) {
+  return supervision::run_guarded(argc, argv, [&](supervision::Guard guard) {
     try {
-      const FrontEnd& front_end = accelerate_cli();
+      const FrontEnd& front_end = accelerate_front_end();
       const Flags flags = parse_flags(front_end, arguments);
       const auto environment = acc::plugins::current_environment();
       LaunchPlan plan = front_end.plan(flags, environment, detect_host_facts(environment));
       plan.manager.merges_output = true;
       plan.manager.signals_everybody = true;
-      return run_job(plan, environment, std::move(guard));
+      return job::run_job(plan, environment, std::move(guard));
     } catch (const acc::Error& error) {
       std::fprintf(stderr, "acclaunch: %s\n", error.what());
       return acc::exit_status(error);

@@ -13,7 +13,7 @@
 
 namespace acc::test {
 
-using launcher::Offload;
+using launcher::commands::Offload;
 using plugins::Strategy;
 
 /// A training of a small GPT-2 on four ranks, and the inputs of its memory estimate.
@@ -21,27 +21,29 @@ struct EstimateCase {
   std::vector<std::string> flags;  ///< launcher flags
   Strategy strategy = Strategy::no_shard;
   bool sixteen_bit = false;
-  Offload offload = Offload::none;
+  commands::Offload offload = commands::Offload::none;
   bool overlaps = true;
   std::vector<std::string> options = {};  ///< train_gpt options
   /// Sets further fields of the training size.
-  std::function<void(launcher::TrainingSize&)> adjust = [](launcher::TrainingSize&) {};
+  std::function<void(launcher::commands::TrainingSize&)> adjust =
+      [](launcher::commands::TrainingSize&) {};
 };
 
 // Shards are padded to multiples of 16 elements per parameter, which the estimate does not include.
 inline constexpr double kTolerance = 0.02;
 
-inline launcher::TrainingSize training_size(const EstimateCase& each) {
+inline launcher::commands::TrainingSize training_size(const EstimateCase& each) {
   constexpr const char* kConfig = R"({"model_type": "gpt2", "n_embd": 64, "n_layer": 4,
                                       "n_positions": 32, "vocab_size": 256})";
-  const auto model = launcher::size_from_config(plugins::parse_json(kConfig, "config.json"));
-  launcher::TrainingSize size{.numel = model.numel(),
-                              .largest_unit = model.largest_unit(),
-                              .root = model.root(),
-                              .num_processes = 4,
-                              .num_local = 4,
-                              .sixteen_bit = each.sixteen_bit,
-                              .overlaps = each.overlaps};
+  const auto model =
+      launcher::commands::size_from_config(plugins::parse_json(kConfig, "config.json"));
+  launcher::commands::TrainingSize size{.numel = model.numel(),
+                                        .largest_unit = model.largest_unit(),
+                                        .root = model.root(),
+                                        .num_processes = 4,
+                                        .num_local = 4,
+                                        .sixteen_bit = each.sixteen_bit,
+                                        .overlaps = each.overlaps};
   each.adjust(size);
   return size;
 }

@@ -15,7 +15,7 @@
 #include <limits>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 using namespace std::string_view_literals;
@@ -522,4 +522,4 @@ Environment argument_variables(const Arguments& arguments, Mode mode) {
   return result;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

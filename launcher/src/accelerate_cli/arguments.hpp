@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 
 /// Arguments of `accelerate launch` 1.15 by name, with their Python values, after its own code has
 /// merged the configuration file into them (commands/launch.py: _validate_launch_command). Values
@@ -48,4 +48,4 @@ void check_arguments(const Arguments& arguments, const ArgumentChecks& checks,
 /// for threads, addresses and torchrun.
 plugins::Environment argument_variables(const Arguments& arguments, Mode mode);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

@@ -3,7 +3,7 @@
 #include "acc/launcher/flags.hpp"
 #include "acc/plugins/environment.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 
 /// Compatibility policy: one switch per deviation from `accelerate launch`. The numbers are those
 /// of docs/compat.md, which describes both behaviours.
@@ -48,4 +48,4 @@ constexpr CompatPolicy kAcceleratePolicy{.cpu_is_a_device = false,
 /// here; `read_values` reports it.
 const CompatPolicy& compat_policy_of(const Flags& flags, const plugins::Environment& environment);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

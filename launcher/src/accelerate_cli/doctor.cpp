@@ -33,7 +33,7 @@ constexpr plugins::SettingRow kFileRow{.key = kFileKey.name(),
 
 std::span<const plugins::SettingRow> doctor_table() noexcept {
   static const std::vector<plugins::SettingRow> kAll = [] {
-    const auto launch = accelerate_table();
+    const auto launch = accelerate_cli::accelerate_table();
     std::vector<plugins::SettingRow> rows = {kFileRow};
     rows.insert(rows.end(), launch.begin(), launch.end());
     return rows;
@@ -89,7 +89,7 @@ LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
   with_program.one_process_a_machine = true;
   with_program.program = (facts.executable_directory / kProgram).string();
   with_program.arguments = program_arguments(flags, facts);
-  LaunchPlan launch = accelerate_cli().plan(with_program, environment, facts);
+  LaunchPlan launch = accelerate_front_end().plan(with_program, environment, facts);
   start_one_a_machine(launch);
   launch.explains_failure = true;
   if (launch.layout.num_machines > 1) {
@@ -107,9 +107,9 @@ LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
 
 }  // namespace
 
-const FrontEnd& doctor_cli() noexcept {
+const FrontEnd& doctor_front_end() noexcept {
   static const FrontEnd kFrontEnd = [] {
-    FrontEnd front_end = accelerate_cli();
+    FrontEnd front_end = accelerate_front_end();
     front_end.name = "doctor";
     front_end.usage = kUsage;
     front_end.table = doctor_table();

@@ -33,9 +33,12 @@ constexpr std::array kRefused = {
 
 }  // namespace
 
-const FrontEnd& accelerate_cli() noexcept {
+const FrontEnd& accelerate_front_end() noexcept {
   static const FrontEnd kFrontEnd{
-      {.table = accelerate_table(), .refused = kRefused}, "launch", kUsage, plan_accelerate};
+      {.table = accelerate_cli::accelerate_table(), .refused = kRefused},
+      "launch",
+      kUsage,
+      accelerate_cli::plan_accelerate};
   return kFrontEnd;
 }
 

@@ -4,7 +4,7 @@
 
 #include <span>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 
 /// Returns the settings of Accelerate's configuration and of acclaunch, followed by the rows that
 /// all front ends share.
@@ -19,4 +19,4 @@ std::span<const plugins::SettingRow> accelerate_table() noexcept;
 LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& environment,
                            const HostFacts& facts);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

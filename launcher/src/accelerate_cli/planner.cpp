@@ -9,6 +9,19 @@
 #include "plan/inherited_settings.hpp"
 
 namespace acc::launcher {
+
+std::filesystem::path default_config_path(const plugins::Environment& environment) {
+  const std::string home = host::value_of(environment, host::variables::home, "/");
+  const std::string cache =
+      host::value_of(environment, host::variables::xdg_cache_home, home + "/.cache");
+  const std::filesystem::path base =
+      host::value_of(environment, host::variables::hf_home, cache + "/huggingface");
+  return base / "accelerate" / "default_config.yaml";
+}
+
+}  // namespace acc::launcher
+
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -62,7 +75,7 @@ void notice_defaults(AccelerateDraft& draft, Threads threads) {
 
 AccelerateDraft::AccelerateDraft(const Flags& given_flags, const plugins::Environment& parent,
                                  const HostFacts& host)
-    : Draft(given_flags, parent, host, accelerate_table()),
+    : plan::Draft(given_flags, parent, host, accelerate_table()),
       policy(compat_policy_of(given_flags, parent)),
       config(load_config(given_flags, parent)) {}
 
@@ -75,13 +88,6 @@ std::string AccelerateDraft::place(plugins::SettingKey key) const {
     case Source::Kind::deepspeed_file: return source.where + ": " + key.text();
     default: return key.text();
   }
-}
-
-std::filesystem::path default_config_path(const plugins::Environment& environment) {
-  const std::string home = value_of(environment, variables::home, "/");
-  const std::string cache = value_of(environment, variables::xdg_cache_home, home + "/.cache");
-  const fs::path base = value_of(environment, variables::hf_home, cache + "/huggingface");
-  return base / "accelerate" / "default_config.yaml";
 }
 
 LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& environment,
@@ -118,7 +124,8 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
       supervision = draft.result_of([&] { return read_ending(draft, rendezvous); });
       virtual_local_rank = draft.result_of(
           [&] { return read_virtual_local_rank(draft, rendezvous, device, layout); });
-      draft.faults.collect([&] { read_rendezvous_conf(draft, layout.num_machines, rendezvous); });
+      draft.faults.collect(
+          [&] { plan::read_rendezvous_conf(draft, layout.num_machines, rendezvous); });
       output = draft.result_of([&] { return read_worker_output(draft, rendezvous, layout); });
     }
     if (rendezvous.min_machines < layout.num_machines) {
@@ -145,7 +152,7 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
   if (runs_here) {
     const Threads threads = choose_threads(draft, workers, layout, device.device, binding);
     notice_defaults(draft, threads);
-    variables = {build_environment(draft, workers, device, threads), names_of_settings()};
+    variables = {build_environment(draft, workers, device, threads), plan::names_of_settings()};
     appended_file = plan_deepspeed_environment(draft, workers, variables.set);
     if (draft.settings.boolean("quiet"_key)) {
       draft.notices.clear();
@@ -153,23 +160,24 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
   }
   supervision.keeps_exit_status = draft.policy.keeps_exit_status;
   const bool is_ranks = workers.launcher == ProgramLauncher::ranks;
-  return finished(std::move(draft), {.command = std::move(command),
-                                     .mode = workers.mode,
-                                     .identity = is_ranks ? Identity::torchrun : Identity::none,
-                                     .device = device.device,
-                                     .sharding = sharding,
-                                     .binding = std::move(binding),
-                                     .layout = std::move(layout),
-                                     .rendezvous = std::move(rendezvous),
-                                     .supervision = std::move(supervision),
-                                     .output = std::move(output),
-                                     .manager = std::move(role.manager),
-                                     .start = std::move(role.start),
-                                     .is_controlled = role.is_controlled,
-                                     .role = draft.settings.text("role"_key),
-                                     .virtual_local_rank = virtual_local_rank,
-                                     .variables = std::move(variables),
-                                     .appended_file = std::move(appended_file)});
+  return plan::finished(std::move(draft),
+                        {.command = std::move(command),
+                         .mode = workers.mode,
+                         .identity = is_ranks ? Identity::torchrun : Identity::none,
+                         .device = device.device,
+                         .sharding = sharding,
+                         .binding = std::move(binding),
+                         .layout = std::move(layout),
+                         .rendezvous = std::move(rendezvous),
+                         .supervision = std::move(supervision),
+                         .output = std::move(output),
+                         .manager = std::move(role.manager),
+                         .start = std::move(role.start),
+                         .is_controlled = role.is_controlled,
+                         .role = draft.settings.text("role"_key),
+                         .virtual_local_rank = virtual_local_rank,
+                         .variables = std::move(variables),
+                         .appended_file = std::move(appended_file)});
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

@@ -6,10 +6,10 @@
 #include "host/own_variables.hpp"
 #include "plan/program_command.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
-ProgramKind program_kind(const AccelerateDraft& draft, const Workers& workers) {
+plan::ProgramKind program_kind(const AccelerateDraft& draft, const Workers& workers) {
   return {.module = draft.settings.boolean("module"_key),
           .no_python = draft.settings.boolean("no_python"_key),
           .only_binaries_without_python = !draft.policy.starts_executables,
@@ -17,22 +17,23 @@ ProgramKind program_kind(const AccelerateDraft& draft, const Workers& workers) {
 }
 
 std::vector<std::string> program(const AccelerateDraft& draft, const Workers& workers) {
-  return program_command(draft.flags, program_kind(draft, workers), draft.environment, draft.facts);
+  return plan::program_command(draft.flags, program_kind(draft, workers), draft.environment,
+                               draft.facts);
 }
 
 /// Returns the mpirun command of Accelerate (utils/launch.py: prepare_simple_launcher_cmd_env). The
 /// flags differ between MPI implementations, which `mpirun --version` identifies.
 std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Workers& workers) {
-  auto mpirun = find_in_path("mpirun", draft.environment, draft.facts.working_directory);
+  auto mpirun = plan::find_in_path("mpirun", draft.environment, draft.facts.working_directory);
   if (!mpirun) {
-    mpirun = find_in_path("mpiexec", draft.environment, draft.facts.working_directory);
+    mpirun = plan::find_in_path("mpiexec", draft.environment, draft.facts.working_directory);
   }
   if (!mpirun) {
     throw Error(Errc::not_found, draft.place("mpirun_hostfile"_key) +
                                      " needs mpirun or mpiexec, but PATH has neither; install an "
                                      "MPI implementation, or remove the setting");
   }
-  const std::string version = command_output({mpirun->string(), "--version"}).value_or("");
+  const std::string version = host::command_output({mpirun->string(), "--version"}).value_or("");
   const bool is_open_mpi = version.find("Open MPI") != std::string::npos;
   const std::string local = std::to_string(workers.num_processes / workers.num_machines);
   const std::string all = std::to_string(workers.num_processes);
@@ -52,7 +53,8 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Work
 /// Returns the command of DeepSpeed's launcher, which starts the other machines by itself
 /// (utils/launch.py: prepare_deepspeed_cmd_env).
 std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const Workers& workers) {
-  const auto tool = find_in_path("deepspeed", draft.environment, draft.facts.working_directory);
+  const auto tool =
+      plan::find_in_path("deepspeed", draft.environment, draft.facts.working_directory);
   if (!tool) {
     throw Error(Errc::not_found,
                 "several machines with --use_deepspeed are started by the deepspeed command, which "
@@ -82,7 +84,7 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
     add({"--master_addr", draft.settings.text("main_process_ip"_key)});
   }
   add({"--master_port", std::to_string(workers.main.port)});
-  check_program(draft.flags, program_kind(draft, workers));
+  plan::check_program(draft.flags, program_kind(draft, workers));
   if (draft.settings.boolean("module"_key) || draft.settings.boolean("no_python"_key)) {
     add({draft.settings.boolean("module"_key) ? "--module" : "--no_python"});
   }
@@ -100,7 +102,7 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
 void notice_replicas_on_cpu(AccelerateDraft& draft, const Workers& workers) {
   const bool shards = workers.mode == Mode::fsdp || workers.mode == Mode::deepspeed;
   if (!shards || !draft.policy.cpu_is_a_device ||
-      !is_for_python(draft.flags.program, program_kind(draft, workers), draft.facts)) {
+      !plan::is_for_python(draft.flags.program, program_kind(draft, workers), draft.facts)) {
     return;
   }
   const bool stops = workers.mode == Mode::fsdp &&
@@ -124,8 +126,8 @@ bool has_fp8_library(const AccelerateDraft& draft) {
       "pairs = [('msamp', 'msamp'), ('transformer_engine', 'transformer-engine'),"
       " ('torchao', 'torchao')]\n"
       "print(any(u.find_spec(a) and b in names for a, b in pairs))";
-  const std::string python = find_python(draft.environment, draft.facts);
-  return command_output({python, "-c", std::string(kProbe)}).value_or("").starts_with("True");
+  const std::string python = plan::find_python(draft.environment, draft.facts);
+  return host::command_output({python, "-c", std::string(kProbe)}).value_or("").starts_with("True");
 }
 
 }  // namespace
@@ -176,12 +178,12 @@ std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,
       text += name + "=" + value + "\n";
     }
   }
-  const std::string file =
-      value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
+  const std::string file = host::value_of(
+      draft.environment, host::variables::deepspeed_environment_file, ".deepspeed_env");
   if (!left_out.empty()) {
     draft.notice("variables that " + file + " cannot pass to other machines: " + left_out);
   }
   return AppendedFile{(draft.facts.working_directory / file).string(), text};
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

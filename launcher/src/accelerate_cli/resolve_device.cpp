@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 using plugins::Device;
@@ -100,7 +100,7 @@ void check_enough_gpus(const AccelerateDraft& draft, const DeviceChoice& choice,
   const auto gpus = static_cast<int>(choice.worker_gpus.size());
   const int needed =
       layout.rank_slot && gpus > 1 ? layout.rank_slot->local_world_size : layout.local_world_size;
-  if (gpus >= needed || !draft.policy.checks_gpus || shares_gpus(draft.environment)) {
+  if (gpus >= needed || !draft.policy.checks_gpus || plan::shares_gpus(draft.environment)) {
     return;
   }
   throw Error(Errc::device,
@@ -114,7 +114,8 @@ void check_enough_gpus(const AccelerateDraft& draft, const DeviceChoice& choice,
 /// Returns the reason why the workers have no GPU, for a notice.
 std::string no_gpu(const AccelerateDraft& draft) {
   if (!draft.facts.gpu.devices.empty()) {
-    return "CUDA_VISIBLE_DEVICES=" + value_of(draft.environment, variables::cuda_visible_devices) +
+    return "CUDA_VISIBLE_DEVICES=" +
+           host::value_of(draft.environment, host::variables::cuda_visible_devices) +
            " selects none of this machine's " + std::to_string(draft.facts.gpu.devices.size()) +
            " GPUs";
   }
@@ -185,7 +186,7 @@ Binding choose_cores(AccelerateDraft& draft, const DeviceChoice& device, const R
       gpus = {gpus[own]};
     }
   }
-  return bind_workers(draft, binding(draft), layout.local_world_size, gpus, draft.facts);
+  return plan::bind_workers(draft, binding(draft), layout.local_world_size, gpus, draft.facts);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 using plugins::Environment;
@@ -34,7 +34,7 @@ std::vector<std::string> lines_of(const std::string& text) {
 GpuModels ask_nvidia_smi(const std::string& tool) {
   const auto query = [&](const std::string& what) {
     return lines_of(
-        command_output({tool, "--query-gpu=" + what, "--format=csv,noheader"}).value_or(""));
+        host::command_output({tool, "--query-gpu=" + what, "--format=csv,noheader"}).value_or(""));
   };
   GpuModels models;
   models.names = query("count,name");
@@ -110,7 +110,8 @@ void add_gpu_variables(const AccelerateDraft& draft, Mode mode,
   for (const Gpu& gpu : draft.facts.gpu.devices) {
     models.names.push_back(gpu.name);
   }
-  const auto tool = find_in_path("nvidia-smi", draft.environment, draft.facts.working_directory);
+  const auto tool =
+      plan::find_in_path("nvidia-smi", draft.environment, draft.facts.working_directory);
   if (models.names.empty() && tool) {
     models = ask_nvidia_smi(tool->string());
   }
@@ -140,7 +141,7 @@ std::string deepspeed_fields(const AccelerateDraft& draft) {
 /// Returns PYTHONPATH with the working directory added, as Accelerate does in DeepSpeed mode.
 std::string python_path(const AccelerateDraft& draft) {
   std::string path;
-  const std::string inherited = value_of(draft.environment, variables::python_path);
+  const std::string inherited = host::value_of(draft.environment, host::variables::python_path);
   for (const std::string_view entry : split(inherited, ':')) {
     if (!entry.empty()) {
       path += std::string(entry) + ":";
@@ -191,4 +192,4 @@ Environment build_environment(const AccelerateDraft& draft, const Workers& worke
   return result;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

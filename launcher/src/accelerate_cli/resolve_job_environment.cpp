@@ -1,7 +1,8 @@
 // Stage `take_job_environment`: takes machines, ranks, address and port from the job manager that
 // started this process, or starts the machines of `--hostfile`. Order of precedence: flags, the job
-// manager, the configuration file. By its launcher role (cluster/launcher_role.hpp) this process starts the
-// workers of its machine, supervises a single worker, or starts the launchers of all machines.
+// manager, the configuration file. By its launcher role (cluster/launcher_role.hpp) this process
+// starts the workers of its machine, supervises a single worker, or starts the launchers of all
+// machines.
 #include "acc/base/input_file.hpp"
 #include "accelerate_cli/stages.hpp"
 #include "cluster/job_variables.hpp"
@@ -12,7 +13,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -46,7 +47,8 @@ bool counts_by_itself(const AccelerateDraft& draft, const std::optional<int>& no
 
 /// Throws Error(config) if --num_machines does not match the job: a task must use all machines, a
 /// script may use fewer.
-void check_num_machines(const AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
+void check_num_machines(const AccelerateDraft& draft, const cluster::JobEnvironment& place,
+                        int nodes) {
   const auto wanted = draft.settings.integer("num_machines"_key);
   const bool fits = place.is_task ? wanted == nodes : wanted <= nodes;
   if (has_flag(draft, "num_machines"_key) && !fits) {
@@ -57,7 +59,7 @@ void check_num_machines(const AccelerateDraft& draft, const JobEnvironment& plac
   }
 }
 
-void set_address(AccelerateDraft& draft, const JobEnvironment& place) {
+void set_address(AccelerateDraft& draft, const cluster::JobEnvironment& place) {
   if (place.address) {
     set_by_job(draft, "main_process_ip"_key, place.address->value, place.address->where);
   }
@@ -76,10 +78,11 @@ void set_num_processes(AccelerateDraft& draft, std::int64_t total, const std::st
 
 /// Returns the number of workers of each machine: from the acclaunch that started this one, else
 /// from the tasks that the job requested. Empty if neither decides it. Sets their total.
-std::vector<int> read_local_sizes(AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
-  const auto told =
-      JobVariables(draft.environment).numbers(std::string(variables::local_processes.name));
-  const std::vector<int> sizes = told ? told->value : wished_workers(place);
+std::vector<int> read_local_sizes(AccelerateDraft& draft, const cluster::JobEnvironment& place,
+                                  int nodes) {
+  const auto told = cluster::JobVariables(draft.environment)
+                        .numbers(std::string(host::variables::local_processes.name));
+  const std::vector<int> sizes = told ? told->value : cluster::wished_workers(place);
   if (sizes.empty() || draft.settings.has("num_local_processes"_key)) {
     return {};
   }
@@ -101,7 +104,7 @@ std::vector<int> read_local_sizes(AccelerateDraft& draft, const JobEnvironment& 
 
 /// Launcher role `machine`: sets the number of machines, this one's rank, and the address and port
 /// of machine 0. Returns the numbers of workers of the machines, as `read_local_sizes`.
-std::vector<int> take_part_as_machine(AccelerateDraft& draft, const JobEnvironment& place,
+std::vector<int> take_part_as_machine(AccelerateDraft& draft, const cluster::JobEnvironment& place,
                                       const std::optional<int>& nodes) {
   std::vector<int> local_sizes;
   if (nodes) {
@@ -128,8 +131,8 @@ std::vector<int> take_part_as_machine(AccelerateDraft& draft, const JobEnvironme
 }
 
 /// Launcher role `worker`: this launcher supervises one rank. The job's tasks are the ranks.
-OwnRank take_part_as_worker(AccelerateDraft& draft, const JobEnvironment& place) {
-  OwnRank own{.slot = rank_slot_in(place), .rank = place.rank->value};
+OwnRank take_part_as_worker(AccelerateDraft& draft, const cluster::JobEnvironment& place) {
+  OwnRank own{.slot = cluster::rank_slot_in(place), .rank = place.rank->value};
   check_num_machines(draft, place, own.slot.num_nodes);
   const Sourced<int>& tasks = *place.num_tasks;
   const std::string machines = place.num_nodes ? place.num_nodes->where : tasks.where;
@@ -146,7 +149,8 @@ OwnRank take_part_as_worker(AccelerateDraft& draft, const JobEnvironment& place)
 
 /// Launcher role `starter`: this process runs in the job's script and starts the launchers, by srun
 /// under Slurm and by ssh elsewhere.
-RemoteStart start_machines_of_job(AccelerateDraft& draft, const JobEnvironment& place, int nodes) {
+RemoteStart start_machines_of_job(AccelerateDraft& draft, const cluster::JobEnvironment& place,
+                                  int nodes) {
   check_num_machines(draft, place, nodes);
   const int wanted = has_flag(draft, "num_machines"_key)
                          ? static_cast<int>(draft.settings.integer("num_machines"_key))
@@ -155,20 +159,20 @@ RemoteStart start_machines_of_job(AccelerateDraft& draft, const JobEnvironment& 
   set_by_job(draft, "machine_rank"_key, "0", place.manager.detected_by);
   const std::string known = place.hosts ? place.hosts->where : "";
   if (place.manager.name == "Slurm") {
-    return {start_by_srun(draft, wanted, local_sizes), local_sizes};
+    return {plan::start_by_srun(draft, wanted, local_sizes), local_sizes};
   }
-  std::vector<Host> hosts;
+  std::vector<cluster::Host> hosts;
   for (const std::string& name : place.hosts->value) {
     if (std::ssize(hosts) < wanted) {
       hosts.push_back({name, {}, known});
     }
   }
-  return {start_on_hosts(draft, {hosts, local_sizes, false},
-                         draft.settings.text("main_process_ip"_key), std::nullopt),
+  return {plan::start_on_hosts(draft, {hosts, local_sizes, false},
+                               draft.settings.text("main_process_ip"_key), std::nullopt),
           local_sizes};
 }
 
-std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
+std::vector<cluster::Host> read_hostfile(const AccelerateDraft& draft) {
   const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile"_key);
   const std::string text = [&] {
     try {
@@ -177,11 +181,11 @@ std::vector<Host> read_hostfile(const AccelerateDraft& draft) {
       throw Error(Errc::config, draft.place("hostfile"_key) + ": " + error.what());
     }
   }();
-  return parse_hostfile(text, path.string(), HostfileForm::any);
+  return cluster::parse_hostfile(text, path.string(), cluster::HostfileForm::any);
 }
 
 /// Throws Error(config) if several machines would look for machine 0 at a loopback name.
-void check_first_host(const Host& first, std::size_t count) {
+void check_first_host(const cluster::Host& first, std::size_t count) {
   const std::string name = first.name;
   if (count > 1 && (name == "localhost" || name == "::1" || name.starts_with("127."))) {
     throw Error(Errc::config, first.where + ": machine 0 is " + name +
@@ -192,9 +196,9 @@ void check_first_host(const Host& first, std::size_t count) {
 
 /// Returns the slots of each host as its number of workers. Empty if a host has no slots, or if
 /// --num_processes asks for another total.
-std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<Host>& hosts) {
+std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<cluster::Host>& hosts) {
   std::vector<int> slots;
-  for (const Host& host : hosts) {
+  for (const cluster::Host& host : hosts) {
     slots.push_back(static_cast<int>(host.slots.size()));
   }
   const std::int64_t total = std::accumulate(slots.begin(), slots.end(), std::int64_t{0});
@@ -206,7 +210,7 @@ std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<Host
 }
 
 RemoteStart start_machines_of_hostfile(AccelerateDraft& draft) {
-  std::vector<Host> hosts = read_hostfile(draft);
+  std::vector<cluster::Host> hosts = read_hostfile(draft);
   if (has_flag(draft, "num_machines"_key)) {
     const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_machines"_key));
     if (wanted > hosts.size()) {
@@ -228,8 +232,8 @@ RemoteStart start_machines_of_hostfile(AccelerateDraft& draft) {
   if (has_flag(draft, "main_process_port"_key)) {
     port = static_cast<std::uint16_t>(draft.settings.integer("main_process_port"_key));
   }
-  return {start_on_hosts(draft, {hosts, local_sizes, false},
-                         draft.settings.text("main_process_ip"_key), port),
+  return {plan::start_on_hosts(draft, {hosts, local_sizes, false},
+                               draft.settings.text("main_process_ip"_key), port),
           local_sizes};
 }
 
@@ -240,9 +244,9 @@ JobRole take_job_environment(AccelerateDraft& draft) {
   if (!draft.policy.asks_manager) {
     return role;
   }
-  const auto place = find_job_environment(draft.environment, draft.facts);
+  const auto place = cluster::find_job_environment(draft.environment, draft.facts);
   const bool is_started = place && place->manager.name == "acclaunch";
-  role.is_controlled = is_controlled(draft.environment);
+  role.is_controlled = host::is_controlled(draft.environment);
   const auto start_remote = [&](RemoteStart start) {
     role.start = std::move(start.plan);
     role.local_sizes = std::move(start.local_sizes);
@@ -262,23 +266,23 @@ JobRole take_job_environment(AccelerateDraft& draft) {
   }
   role.manager = place->manager;
   draft.notice_all(place->notices);
-  const std::optional<int> nodes = num_nodes(*place);
+  const std::optional<int> nodes = cluster::num_nodes(*place);
   if (counts_by_itself(draft, nodes)) {
     return role;
   }
   if (!place->run_id.value.empty()) {
     role.run_id = place->run_id.value;
   }
-  switch (launcher_role(*place, draft.given("num_processes"_key))) {
-    case LauncherRole::machine:
+  switch (cluster::launcher_role(*place, draft.given("num_processes"_key))) {
+    case cluster::LauncherRole::machine:
       role.local_sizes = take_part_as_machine(draft, *place, nodes);
       break;
-    case LauncherRole::worker: role.own_rank = take_part_as_worker(draft, *place); break;
-    case LauncherRole::remote_launcher:
+    case cluster::LauncherRole::worker: role.own_rank = take_part_as_worker(draft, *place); break;
+    case cluster::LauncherRole::remote_launcher:
       start_remote(start_machines_of_job(draft, *place, *nodes));
       break;
   }
   return role;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

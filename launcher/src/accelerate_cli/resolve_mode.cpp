@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 using plugins::Faults;
@@ -134,4 +134,4 @@ void check_mode(AccelerateDraft& draft, Mode mode) {
   check_blocks_of_other_modes(draft, mode);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

@@ -5,7 +5,7 @@
 #include "plan/gpu_checks.hpp"
 #include "plan/signal_words.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 using Backend = RendezvousPlan::Backend;
@@ -81,13 +81,13 @@ RendezvousPlan read_rendezvous(AccelerateDraft& draft, const RankLayout& layout,
 
 SupervisionPlan read_ending(AccelerateDraft& draft, const RendezvousPlan& rendezvous) {
   if (rendezvous.backend != Backend::none) {
-    read_variable(draft, "shutdown_timeout"_key, kTorchrunShutdownTimeout);
+    plan::read_variable(draft, "shutdown_timeout"_key, plan::kTorchrunShutdownTimeout);
   }
-  SupervisionPlan supervision = read_supervision(draft);
+  SupervisionPlan supervision = plan::read_supervision(draft);
   supervision.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
   if (const Sourced<std::string> signals = torchrun_default(draft, rendezvous, "SIGNALS_TO_HANDLE");
       !signals.value.empty()) {
-    supervision.stop_signals = read_signals(signals);
+    supervision.stop_signals = plan::read_signals(signals);
   }
   return supervision;
 }
@@ -100,18 +100,18 @@ bool read_virtual_local_rank(const AccelerateDraft& draft, const RendezvousPlan&
     throw Error(Errc::config, toggle.where + " must be 0 or 1, got \"" + toggle.value + "\"");
   }
   if (*on && device.gpu_ids.empty()) {
-    check_own_gpus(toggle.where, layout.local_world_size, draft.environment);
+    plan::check_own_gpus(toggle.where, layout.local_world_size, draft.environment);
   }
   return *on || sees_its_own_gpu(device, layout);
 }
 
 OutputPlan read_worker_output(AccelerateDraft& draft, const RendezvousPlan& rendezvous,
                               const RankLayout& layout) {
-  return read_output(
+  return plan::read_output(
       draft,
       {given_or_torchruns(draft, rendezvous, "redirects"_key), draft.given("tee"_key),
        given_or_torchruns(draft, rendezvous, "local_ranks_filter"_key), draft.given("log_dir"_key)},
       rendezvous.run_id, layout);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

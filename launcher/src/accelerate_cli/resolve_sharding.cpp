@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 using plugins::Faults;
@@ -25,7 +25,7 @@ void inherit_variables(AccelerateDraft& draft, std::string_view origin) {
     const std::string name = is_ours ? plugins::own_variable(row) : std::string(row.environment);
     if ((is_ours || row.exported == plugins::Export::given) && !name.empty() &&
         plugins::applies(row.section, origin)) {
-      faults.collect([&] { read_variable(draft, row, name); });
+      faults.collect([&] { plan::read_variable(draft, row, name); });
     }
   }
   faults.raise();
@@ -178,4 +178,4 @@ plugins::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& w
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

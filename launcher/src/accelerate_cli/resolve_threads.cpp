@@ -8,14 +8,15 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 /// Returns the number of processes that share the cores of this machine: from the variables of the
 /// mpirun that started acclaunch, else the workers per machine.
 int local_processes(const AccelerateDraft& draft, const Workers& workers) {
-  for (const OwnVariable& size_of_node :
-       {variables::mpi_local_size, variables::open_mpi_local_size, variables::mvapich_local_size}) {
+  for (const host::OwnVariable& size_of_node :
+       {host::variables::mpi_local_size, host::variables::open_mpi_local_size,
+        host::variables::mvapich_local_size}) {
     const auto size = parse_integer(value_of(draft.environment, size_of_node));
     if (size && *size > 0) {
       return static_cast<int>(*size);
@@ -31,7 +32,7 @@ int cores_of_one(const AccelerateDraft& draft, const Workers& workers, const Ran
       draft.policy.shares_out_cores) {
     return cores_per_worker(binding.workers, draft.facts);
   }
-  const auto cores = static_cast<int>(grouped(draft.facts.cpus, &Cpu::core).size());
+  const auto cores = static_cast<int>(host::grouped(draft.facts.cpus, &Cpu::core).size());
   // With a rank slot the other workers of this machine have their own launchers.
   return cores /
          (layout.rank_slot ? layout.rank_slot->local_world_size : local_processes(draft, workers));
@@ -50,7 +51,7 @@ bool counts_as_use_cpu(const AccelerateDraft& draft) {
 /// True if OMP_NUM_THREADS is to be a share of the physical cores.
 bool divides_cores(const AccelerateDraft& draft, const Workers& workers, plugins::Device device,
                    NumaBinding policy) {
-  if (value_of(draft.environment, variables::omp_num_threads, "0") != "0" ||
+  if (host::value_of(draft.environment, host::variables::omp_num_threads, "0") != "0" ||
       draft.settings.has("num_cpu_threads_per_process"_key)) {
     return false;
   }
@@ -74,11 +75,12 @@ Threads choose_threads(const AccelerateDraft& draft, const Workers& workers,
       (!leaves_it_to_torchrun || draft.policy.shares_out_cores)) {
     return {static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"_key))};
   }
-  if (value_of(draft.environment, variables::omp_num_threads, "0") != "0") {
+  if (host::value_of(draft.environment, host::variables::omp_num_threads, "0") != "0") {
     return {};
   }
-  const bool keeps_0 = !draft.policy.shares_out_cores &&
-                       draft.environment.contains(std::string(variables::omp_num_threads.name));
+  const bool keeps_0 =
+      !draft.policy.shares_out_cores &&
+      draft.environment.contains(std::string(host::variables::omp_num_threads.name));
   if (divides_cores(draft, workers, device, binding.policy)) {
     const int share = cores_of_one(draft, workers, layout, binding);
     if (share > 1 || !keeps_0) {
@@ -91,4 +93,4 @@ Threads choose_threads(const AccelerateDraft& draft, const Workers& workers,
   return {1};
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

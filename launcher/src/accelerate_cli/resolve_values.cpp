@@ -5,7 +5,7 @@
 #include "accelerate_cli/stages.hpp"
 #include "host/own_variables.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 using plugins::Faults;
@@ -71,7 +71,8 @@ void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
 
 const CompatPolicy& compat_policy_of(const Flags& flags, const plugins::Environment& environment) {
   const Flags::Value* flag = flags.find("compat"_key);
-  const std::string word = flag != nullptr ? flag->text : value_of(environment, variables::compat);
+  const std::string word =
+      flag != nullptr ? flag->text : host::value_of(environment, host::variables::compat);
   return word == "accelerate" ? kAcceleratePolicy : kAcclaunchPolicy;
 }
 
@@ -86,7 +87,7 @@ void read_values(AccelerateDraft& draft) {
     draft.notice_all(draft.file.notices);
   }
   draft.faults.collect(
-      [&] { read_variable(draft, "compat"_key, std::string(variables::compat.name)); });
+      [&] { plan::read_variable(draft, "compat"_key, std::string(host::variables::compat.name)); });
   for (const Flags::Value& value : draft.flags.values) {
     if (!draft.faults.collect([&] { read_flag(draft, value); })) {
       draft.file.faulty_keys.insert(value.key);
@@ -98,4 +99,4 @@ void read_values(AccelerateDraft& draft) {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

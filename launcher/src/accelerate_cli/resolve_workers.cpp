@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 using plugins::Faults;
@@ -219,11 +219,11 @@ void check_address_of_ranks(const AccelerateDraft& draft, const Workers& workers
          : draft.settings.has("main_process_ip"_key) ? "--machine_rank"
                                                      : "--machine_rank and --main_process_ip") +
         "; with this machine as machine 0, run" +
-        machines_hint(draft.flags, workers.num_machines, address, workers.main.port));
+        plan::machines_hint(draft.flags, workers.num_machines, address, workers.main.port));
   }
   faults.collect([&] {
-    check_port_is_known(workers.main.port, workers.num_machines,
-                        {"0", draft.place("main_process_port"_key)});
+    plan::check_port_is_known(workers.main.port, workers.num_machines,
+                              {"0", draft.place("main_process_port"_key)});
   });
   faults.collect([&] { check_machine_rank(draft, workers.num_machines, machine_rank); });
   faults.raise();
@@ -275,4 +275,4 @@ RankLayout split_workers(const AccelerateDraft& draft, const JobRole& role,
   return started;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

@@ -19,16 +19,16 @@ LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
   }
   Flags with_program = flags;
   with_program.program = (facts.executable_directory / kProgram).string();
-  LaunchPlan launch = accelerate_cli().plan(with_program, environment, facts);
+  LaunchPlan launch = accelerate_front_end().plan(with_program, environment, facts);
   launch.success = "acclaunch test: everything works";
   return launch;
 }
 
 }  // namespace
 
-const FrontEnd& self_test_cli() noexcept {
+const FrontEnd& self_test_front_end() noexcept {
   static const FrontEnd kFrontEnd = [] {
-    FrontEnd front_end = accelerate_cli();
+    FrontEnd front_end = accelerate_front_end();
     front_end.name = "test";
     front_end.usage = kUsage;
     front_end.plan = plan;

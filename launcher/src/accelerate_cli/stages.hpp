@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 
 /// How the program is started: as ranks of acclaunch, as one plain process, or by mpirun or the
 /// deepspeed command.
@@ -68,7 +68,7 @@ struct Threads {
 };
 
 /// Draft of a plan for `acclaunch launch`.
-struct AccelerateDraft : Draft {
+struct AccelerateDraft : plan::Draft {
   AccelerateDraft(const Flags& given_flags, const plugins::Environment& parent,
                   const HostFacts& host);
 
@@ -145,4 +145,4 @@ std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,
 /// one plain process only.
 bool asked_for_cpu(const AccelerateDraft& draft, Mode mode);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::accelerate_cli {
 namespace {
 
 using plugins::Flag;
@@ -46,9 +46,9 @@ std::span<const plugins::SettingRow> accelerate_table() noexcept {
     std::vector<SettingRow> rows(plugins::settings_table().begin(),
                                  plugins::settings_table().end());
     rows.insert(rows.end(), kStart.begin(), kStart.end());
-    return with_common_rows(rows);
+    return plan::with_common_rows(rows);
   }();
   return kAll;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::accelerate_cli

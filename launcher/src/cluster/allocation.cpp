@@ -1,6 +1,6 @@
 #include "cluster/allocation.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 /// True if all tasks are on this machine.
@@ -87,4 +87,4 @@ void add_allocation(const Allocation& allocation, const HostFacts& facts, JobEnv
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

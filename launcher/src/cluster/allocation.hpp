@@ -2,7 +2,7 @@
 
 #include "cluster/job_variables.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 /// Machines that Slurm, LSF or PBS allocated to a job. This process is the job's script, or a task
 /// that an mpirun inside the job started.
@@ -32,4 +32,4 @@ JobEnvironment place_of_script(const Allocation& allocation, std::string_view ow
 /// the hosts if the tasks run on all of them. The first host is expected to have rank 0.
 void add_allocation(const Allocation& allocation, const HostFacts& facts, JobEnvironment& place);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 void HostCounts::add(const std::string& host, int count) {
   const auto found = std::ranges::find(hosts, host);
@@ -33,4 +33,4 @@ std::optional<HostCounts> count_hosts_in(const std::string& path) {
   return found.hosts.empty() ? std::nullopt : std::optional(std::move(found));
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 /// Host names in order of first appearance, with the number of times that each appears.
 struct HostCounts {
@@ -22,4 +22,4 @@ HostCounts count_hosts(const std::string& text);
 /// no names.
 std::optional<HostCounts> count_hosts_in(const std::string& path);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -13,7 +13,7 @@
 #include <set>
 #include <sstream>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 using plugins::Faults;
@@ -266,4 +266,4 @@ std::vector<Host> without_excluded(const std::vector<Host>& hosts,
   return filtered(hosts, filter, false);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

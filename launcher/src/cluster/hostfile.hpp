@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 /// A machine and its slots: the GPUs, or other positions for a worker, that may be used.
 struct Host {
@@ -43,4 +43,4 @@ std::vector<Host> only_included(const std::vector<Host>& hosts, const Sourced<st
 std::vector<Host> without_excluded(const std::vector<Host>& hosts,
                                    const Sourced<std::string>& filter);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

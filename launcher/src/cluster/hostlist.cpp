@@ -8,7 +8,7 @@
 #include <cctype>
 #include <cstdint>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 constexpr std::size_t kMostHosts = 1'000'000;
@@ -238,4 +238,4 @@ std::vector<int> expand_counts(const Sourced<std::string>& list) {
   return counts;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 /// Returns the hosts of a Slurm hostlist, `rack[0-1]n[08-10],head`, in the order in which `scontrol
 /// show hostnames` prints them; repeated hosts are kept. Grammar: Slurm 22.05,
@@ -17,4 +17,4 @@ std::vector<std::string> expand_hosts(const Sourced<std::string>& list);
 /// Returns the numbers of Slurm's run-length notation: `2(x3),1` is 2,2,2,1. Throws Error(config).
 std::vector<int> expand_counts(const Sourced<std::string>& list);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -5,7 +5,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 /// A job manager that acclaunch recognises.
@@ -61,4 +61,4 @@ std::optional<JobEnvironment> find_job_environment(const plugins::Environment& e
   return std::nullopt;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

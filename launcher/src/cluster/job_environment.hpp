@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 /// Facts from the job manager about the job and this process's place in it. Facts that the manager
 /// does not report are empty.
@@ -47,4 +47,4 @@ struct JobEnvironment {
 std::optional<JobEnvironment> find_job_environment(const plugins::Environment& environment,
                                                    const HostFacts& facts);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

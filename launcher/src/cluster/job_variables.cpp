@@ -8,7 +8,7 @@
 #include <cctype>
 #include <limits>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 // Ports 15000 to 29982. Linux's default range of ephemeral ports begins at 32768.
@@ -152,4 +152,4 @@ std::string contradiction(const std::string& where, const std::string& value,
   return where + " is " + value + ", but " + other_where + " " + other_value;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 /// Typed access to the variables that a job manager sets. An empty variable counts as unset, and an
 /// unset one gives an empty result. Each reader throws Error(config) that names the variable, its
@@ -62,4 +62,4 @@ std::optional<int> index_of_host(std::span<const std::string> hosts, std::string
 std::string contradiction(const std::string& where, const std::string& value,
                           const std::string& other_where, const std::string& other_value);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

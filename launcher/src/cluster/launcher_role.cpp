@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 template <typename T>
@@ -87,4 +87,4 @@ std::vector<int> wished_workers(const JobEnvironment& place) {
   return place.tasks_per_node->value;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 /// Launcher role: the task of this launcher in a job of a job manager.
 enum class LauncherRole {
@@ -34,4 +34,4 @@ RankSlot rank_slot_in(const JobEnvironment& place);
 /// machine; else empty.
 std::vector<int> wished_workers(const JobEnvironment& place);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -28,7 +28,7 @@ CommandLine read_command_line(std::string_view called_as, std::span<const std::s
   }
   front_end = find_front_end(word);
   return front_end != nullptr ? CommandLine{front_end, nullptr, true, arguments.subspan(1)}
-                              : CommandLine{&accelerate_cli(), nullptr, false, arguments};
+                              : CommandLine{&accelerate_front_end(), nullptr, false, arguments};
 }
 
 // Only a bare first word can be a misspelled subcommand: after a flag it is a program.
@@ -64,7 +64,7 @@ std::vector<std::string> with_help_as_flag(std::vector<std::string> arguments) {
 }
 
 std::string first_help_page() {
-  const FrontEnd& front_end = accelerate_cli();
+  const FrontEnd& front_end = accelerate_front_end();
   std::string text(front_end.usage);
   text += "\nFlags that most launches need\n";
   for (const std::string_view key : split(kUsualFlags, ' ')) {

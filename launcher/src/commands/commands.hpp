@@ -5,7 +5,7 @@
 
 /// Entry points of the sub-commands: each gets the arguments after its name and returns the exit
 /// status; see SubCommand.
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 int config_command(std::span<const std::string> arguments);
 int convert_command(std::span<const std::string> arguments);
@@ -22,4 +22,4 @@ int verify_command(std::span<const std::string> arguments);
 int environment_table_command(std::span<const std::string> arguments);
 int configuration_table_command(std::span<const std::string> arguments);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

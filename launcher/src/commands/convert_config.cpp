@@ -10,7 +10,7 @@
 
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -145,4 +145,4 @@ int to_fsdp2_command(std::span<const std::string> arguments) {
   return 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

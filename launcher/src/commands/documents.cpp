@@ -34,7 +34,7 @@ std::string export_of(const SettingRow& row) {
 
 std::string own_variables_table() {
   std::string text;
-  for (const auto& [name, use] : own_variables()) {
+  for (const auto& [name, use] : host::own_variables()) {
     text += "| " + code(name) + " | " + std::string(use) + " |\n";
   }
   return text;
@@ -42,7 +42,7 @@ std::string own_variables_table() {
 
 std::string manager_variables_table() {
   std::string text;
-  for (const auto& [manager, names] : manager_variables()) {
+  for (const auto& [manager, names] : host::manager_variables()) {
     std::string cell;
     for (const std::string_view name : split(names, ' ')) {
       cell += (cell.empty() ? "" : " ") + code(name);
@@ -135,7 +135,7 @@ std::string configuration_document() {
       "omitted.\n\n"
       "| setting | flag | YAML block | DeepSpeed JSON | value | default | |\n"
       "|---|---|---|---|---|---|---|\n";
-  for (const SettingRow& row : accelerate_cli().table) {
+  for (const SettingRow& row : accelerate_front_end().table) {
     const bool of_top_level = row.section == plugins::Section::launch && row.in_file;
     const std::string unit = row.unit.empty() ? "" : " (" + std::string(row.unit) + ")";
     text += "| " + code(row.key) + " | " + (row.flag == plugins::Flag::none ? "" : "yes") + " | " +
@@ -165,12 +165,12 @@ std::string configuration_document() {
   return text;
 }
 
-int environment_table_command(std::span<const std::string> /*arguments*/) {
+int commands::environment_table_command(std::span<const std::string> /*arguments*/) {
   std::fputs(environment_document().c_str(), stdout);
   return 0;
 }
 
-int configuration_table_command(std::span<const std::string> /*arguments*/) {
+int commands::configuration_table_command(std::span<const std::string> /*arguments*/) {
   std::fputs(configuration_document().c_str(), stdout);
   return 0;
 }

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 /// Returns the host lists of the command line, or else the job's. They are not declared as CLI11
@@ -47,7 +47,7 @@ int expand_hosts_command(std::span<const std::string> arguments) {
   }
   std::string text;
   for (const Sourced<std::string>& list : lists_of(app)) {
-    for (const std::string& host : expand_hosts(list)) {
+    for (const std::string& host : cluster::expand_hosts(list)) {
       text += host + "\n";
     }
   }
@@ -55,4 +55,4 @@ int expand_hosts_command(std::span<const std::string> arguments) {
   return 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 /// Replaces '-' by '_' in the names of long flags. Returns the arguments in reverse order, which is
@@ -40,4 +40,4 @@ bool read_options(CLI::App& app, std::span<const std::string> arguments) {
   return true;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

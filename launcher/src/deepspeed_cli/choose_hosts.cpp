@@ -16,7 +16,7 @@
 #include <filesystem>
 #include <numeric>
 
-namespace acc::launcher {
+namespace acc::launcher::deepspeed_cli {
 namespace {
 
 namespace fs = std::filesystem;
@@ -35,13 +35,14 @@ std::string_view first_label(std::string_view name) {
 /// Returns the slots of this machine when there is no hostfile: its GPUs. Without GPUs it has as
 /// many slots as --num_gpus requests, else one; --include and --exclude may then select among its
 /// CPUs.
-std::vector<int> slots_of_this_machine(Draft& draft) {
+std::vector<int> slots_of_this_machine(plan::Draft& draft) {
   const bool by_variable = variable_chooses(draft, false);
   const bool on_gpus = uses_gpus(draft, false);
   if (on_gpus && by_variable) {
     return draft.facts.visible_gpus;
   }
-  if (!by_variable && !value_of(draft.environment, variables::cuda_visible_devices).empty()) {
+  if (!by_variable &&
+      !host::value_of(draft.environment, host::variables::cuda_visible_devices).empty()) {
     draft.notice(
         "CUDA_VISIBLE_DEVICES has no effect together with --include, --exclude or --num_gpus");
   }
@@ -54,7 +55,7 @@ std::vector<int> slots_of_this_machine(Draft& draft) {
 }
 
 /// Applies --num_nodes. Throws Error(config) if there are fewer hosts.
-void keep_first_hosts(const Draft& draft, JobHosts& job) {
+void keep_first_hosts(const plan::Draft& draft, JobHosts& job) {
   const auto wanted = static_cast<std::size_t>(draft.settings.integer("num_nodes"_key));
   if (wanted > job.hosts.size()) {
     throw Error(Errc::config,
@@ -70,15 +71,15 @@ void keep_first_hosts(const Draft& draft, JobHosts& job) {
 
 /// Applies --num_gpus to every host. Throws Error(config) if a host has fewer slots, unless workers
 /// may share GPUs.
-void keep_first_slots(const Draft& draft, std::vector<Host>& hosts) {
+void keep_first_slots(const plan::Draft& draft, std::vector<cluster::Host>& hosts) {
   if (!draft.settings.has("num_gpus"_key)) {
     return;
   }
   std::vector<int> first(static_cast<std::size_t>(draft.settings.integer("num_gpus"_key)));
   std::iota(first.begin(), first.end(), 0);
   Faults faults;
-  for (Host& host : hosts) {
-    if (first.size() > host.slots.size() && !shares_gpus(draft.environment)) {
+  for (cluster::Host& host : hosts) {
+    if (first.size() > host.slots.size() && !plan::shares_gpus(draft.environment)) {
       faults.add("--num_gpus " + std::to_string(first.size()) + ", but " +
                  (host.where.empty() ? "this machine" : host.where + ": " + host.name) + " has " +
                  std::to_string(host.slots.size()));
@@ -89,14 +90,15 @@ void keep_first_slots(const Draft& draft, std::vector<Host>& hosts) {
 }
 
 /// Returns the index of the host with this machine's `host_name`; -1 if there is none.
-int rank_of_host_name(const std::string& host_name, const std::vector<Host>& hosts) {
-  const auto found = std::ranges::find_if(
-      hosts, [&](const Host& host) { return first_label(host.name) == first_label(host_name); });
+int rank_of_host_name(const std::string& host_name, const std::vector<cluster::Host>& hosts) {
+  const auto found = std::ranges::find_if(hosts, [&](const cluster::Host& host) {
+    return first_label(host.name) == first_label(host_name);
+  });
   return found == hosts.end() ? -1 : static_cast<int>(found - hosts.begin());
 }
 
 /// Returns the command to run on each machine, one line per machine, for an error message.
-std::string machines_to_type_on(const Flags& given, const std::vector<Host>& hosts) {
+std::string machines_to_type_on(const Flags& given, const std::vector<cluster::Host>& hosts) {
   std::string flags;
   for (const std::string& word : given.own_arguments) {
     flags += word == "--no_ssh" ? "" : " " + shell_quoted(word);
@@ -104,7 +106,7 @@ std::string machines_to_type_on(const Flags& given, const std::vector<Host>& hos
   std::string text;
   for (std::size_t rank = 0; rank < hosts.size(); ++rank) {
     text += "\n  on " + hosts[rank].name + ":  acclaunch deepspeed" + flags +
-            " --no_ssh --node_rank " + std::to_string(rank) + quoted_program(given);
+            " --no_ssh --node_rank " + std::to_string(rank) + plan::quoted_program(given);
   }
   return text;
 }
@@ -127,27 +129,28 @@ void check_contradictions(const plugins::Settings& settings) {
   faults.raise();
 }
 
-bool variable_chooses(const Draft& draft, bool file_names_hosts) {
+bool variable_chooses(const plan::Draft& draft, bool file_names_hosts) {
   return !file_names_hosts &&
-         !value_of(draft.environment, variables::cuda_visible_devices).empty() &&
+         !host::value_of(draft.environment, host::variables::cuda_visible_devices).empty() &&
          !draft.settings.has("include"_key) && !draft.settings.has("exclude"_key) &&
          !draft.settings.has("num_gpus"_key);
 }
 
-bool uses_gpus(const Draft& draft, bool file_names_hosts) {
+bool uses_gpus(const plan::Draft& draft, bool file_names_hosts) {
   return !(variable_chooses(draft, file_names_hosts) ? draft.facts.visible_gpus.empty()
                                                      : draft.facts.gpu.devices.empty());
 }
 
-bool starts_machines(const Draft& draft, const JobHosts& job, const JobEnvironment* starter) {
+bool starts_machines(const plan::Draft& draft, const JobHosts& job,
+                     const cluster::JobEnvironment* starter) {
   const bool several = job.hosts.size() > 1 || draft.settings.boolean("force_multi"_key);
   return several && !draft.settings.boolean("no_ssh"_key) && starter == nullptr;
 }
 
-JobHosts choose_hosts(Draft& draft, const JobEnvironment* starter) {
-  const std::string chosen = value_of(draft.environment, variables::hosts);
+JobHosts choose_hosts(plan::Draft& draft, const cluster::JobEnvironment* starter) {
+  const std::string chosen = host::value_of(draft.environment, host::variables::hosts);
   if (starter != nullptr && !chosen.empty()) {
-    return {read_chosen_slots({chosen, std::string(variables::hosts.name)}), true};
+    return {plan::read_chosen_slots({chosen, std::string(host::variables::hosts.name)}), true};
   }
   const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile"_key);
   if (draft.settings.has("hostfile"_key) && fs::is_directory(path)) {
@@ -155,7 +158,7 @@ JobHosts choose_hosts(Draft& draft, const JobEnvironment* starter) {
   }
   JobHosts job = {.file_names_hosts = is_file(path)};
   if (job.file_names_hosts) {
-    job.hosts = parse_hostfile(read_input_file(path), draft.settings.text("hostfile"_key));
+    job.hosts = cluster::parse_hostfile(read_input_file(path), draft.settings.text("hostfile"_key));
   } else {
     if (draft.settings.has("hostfile"_key) && draft.settings.given("hostfile"_key)) {
       draft.notice("there is no hostfile " + draft.settings.text("hostfile"_key) +
@@ -163,8 +166,8 @@ JobHosts choose_hosts(Draft& draft, const JobEnvironment* starter) {
     }
     job.hosts = {{"localhost", slots_of_this_machine(draft), ""}};
   }
-  job.hosts = only_included(job.hosts, draft.given("include"_key));
-  job.hosts = without_excluded(job.hosts, draft.given("exclude"_key));
+  job.hosts = cluster::only_included(job.hosts, draft.given("include"_key));
+  job.hosts = cluster::without_excluded(job.hosts, draft.given("exclude"_key));
   Faults faults;
   faults.collect([&] { keep_first_hosts(draft, job); });
   faults.collect([&] { keep_first_slots(draft, job.hosts); });
@@ -174,9 +177,9 @@ JobHosts choose_hosts(Draft& draft, const JobEnvironment* starter) {
 
 // The rank comes from the acclaunch that started this one, else from --node_rank, else from the
 // position of this machine's host name in the hostfile.
-RankLayout find_this_machine(const Draft& draft, const JobHosts& job,
-                             const JobEnvironment* starter) {
-  const std::vector<Host>& hosts = job.hosts;
+RankLayout find_this_machine(const plan::Draft& draft, const JobHosts& job,
+                             const cluster::JobEnvironment* starter) {
+  const std::vector<cluster::Host>& hosts = job.hosts;
   RankLayout layout;
   layout.num_machines = static_cast<int>(hosts.size());
   if (starter != nullptr) {
@@ -189,7 +192,7 @@ RankLayout find_this_machine(const Draft& draft, const JobHosts& job,
     }
   } else if (!starts_machines(draft, job, starter)) {
     const bool is_known = layout.num_machines == 1 || draft.settings.has("node_rank"_key);
-    layout.machine_rank = is_known ? read_node_rank(draft, layout.num_machines)
+    layout.machine_rank = is_known ? plan::read_node_rank(draft, layout.num_machines)
                                    : rank_of_host_name(draft.facts.hostname, hosts);
   }
   if (layout.machine_rank < 0) {
@@ -199,22 +202,24 @@ RankLayout find_this_machine(const Draft& draft, const JobHosts& job,
   }
   const std::size_t slots = hosts[static_cast<std::size_t>(layout.machine_rank)].slots.size();
   layout.local_world_size = static_cast<int>(slots);
-  const bool same = std::ranges::all_of(
-      hosts, [&](const Host& host) { return host.slots.size() == hosts.front().slots.size(); });
+  const bool same = std::ranges::all_of(hosts, [&](const cluster::Host& host) {
+    return host.slots.size() == hosts.front().slots.size();
+  });
   layout.num_processes = same ? std::optional(world_size_of(hosts)) : std::nullopt;
   return layout;
 }
 
-int world_size_of(const std::vector<Host>& hosts) {
-  return std::accumulate(hosts.begin(), hosts.end(), 0, [](int sum, const Host& host) {
+int world_size_of(const std::vector<cluster::Host>& hosts) {
+  return std::accumulate(hosts.begin(), hosts.end(), 0, [](int sum, const cluster::Host& host) {
     return sum + static_cast<int>(host.slots.size());
   });
 }
 
-void check_slots(const Draft& draft, const JobHosts& job, const Host& this_host) {
+void check_slots(const plan::Draft& draft, const JobHosts& job, const cluster::Host& this_host) {
   const int last = std::ranges::max(this_host.slots);
   const auto gpus = static_cast<int>(draft.facts.gpu.devices.size());
-  if (uses_gpus(draft, job.file_names_hosts) && last >= gpus && !shares_gpus(draft.environment)) {
+  if (uses_gpus(draft, job.file_names_hosts) && last >= gpus &&
+      !plan::shares_gpus(draft.environment)) {
     throw Error(Errc::device, (this_host.where.empty() ? "" : this_host.where + ": ") +
                                   this_host.name + " has no slot " + std::to_string(last) +
                                   ": the number of GPUs on this machine is " +
@@ -223,4 +228,4 @@ void check_slots(const Draft& draft, const JobHosts& job, const Host& this_host)
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::deepspeed_cli

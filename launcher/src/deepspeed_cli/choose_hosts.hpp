@@ -6,11 +6,11 @@
 
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::deepspeed_cli {
 
 /// Hosts of the job with their selected slots.
 struct JobHosts {
-  std::vector<Host> hosts{};  ///< by machine rank; at least one
+  std::vector<cluster::Host> hosts{};  ///< by machine rank; at least one
   bool file_names_hosts =
       false;  ///< they are from a hostfile or from the acclaunch that started us
 };
@@ -22,25 +22,26 @@ struct JobHosts {
 void check_contradictions(const plugins::Settings& settings);
 
 /// Returns the machines and slots of the job. Throws Error(config).
-JobHosts choose_hosts(Draft& draft, const JobEnvironment* starter);
+JobHosts choose_hosts(plan::Draft& draft, const cluster::JobEnvironment* starter);
 
 /// True if this process starts the launchers on the hosts.
-bool starts_machines(const Draft& draft, const JobHosts& job, const JobEnvironment* starter);
+bool starts_machines(const plan::Draft& draft, const JobHosts& job,
+                     const cluster::JobEnvironment* starter);
 
 /// Determines the rank of this machine and the number of its workers. Throws Error(config).
-RankLayout find_this_machine(const Draft& draft, const JobHosts& job,
-                             const JobEnvironment* starter);
+RankLayout find_this_machine(const plan::Draft& draft, const JobHosts& job,
+                             const cluster::JobEnvironment* starter);
 
 /// Throws Error(device) if this machine has fewer GPUs than its selected slots need.
-void check_slots(const Draft& draft, const JobHosts& job, const Host& this_host);
+void check_slots(const plan::Draft& draft, const JobHosts& job, const cluster::Host& this_host);
 
 /// Returns the number of workers on all hosts.
-int world_size_of(const std::vector<Host>& hosts);
+int world_size_of(const std::vector<cluster::Host>& hosts);
 
 /// True if CUDA_VISIBLE_DEVICES selects the GPUs, because neither a hostfile nor a flag does.
-bool variable_chooses(const Draft& draft, bool file_names_hosts);
+bool variable_chooses(const plan::Draft& draft, bool file_names_hosts);
 
 /// True if the workers of this machine run on GPUs.
-bool uses_gpus(const Draft& draft, bool file_names_hosts);
+bool uses_gpus(const plan::Draft& draft, bool file_names_hosts);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::deepspeed_cli

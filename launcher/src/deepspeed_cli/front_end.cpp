@@ -36,12 +36,12 @@ constexpr std::array kRefused = {
 
 }  // namespace
 
-const FrontEnd& deepspeed_cli() noexcept {
+const FrontEnd& deepspeed_front_end() noexcept {
   static const FrontEnd kFrontEnd{
-      {.table = deepspeed_table(), .refused = kRefused, .abbreviates = true},
+      {.table = deepspeed_cli::deepspeed_table(), .refused = kRefused, .abbreviates = true},
       "deepspeed",
       kUsage,
-      plan_deepspeed};
+      deepspeed_cli::plan_deepspeed};
   return kFrontEnd;
 }
 

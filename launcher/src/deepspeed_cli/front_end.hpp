@@ -4,7 +4,7 @@
 
 #include <span>
 
-namespace acc::launcher {
+namespace acc::launcher::deepspeed_cli {
 
 /// Returns the flags of the deepspeed launcher (0.19.8), acclaunch's --deepspeed_config, and the
 /// rows common to all front ends.
@@ -14,4 +14,4 @@ std::span<const plugins::SettingRow> deepspeed_table() noexcept;
 LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
                           const HostFacts& facts);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::deepspeed_cli

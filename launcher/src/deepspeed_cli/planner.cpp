@@ -14,15 +14,15 @@
 #include <fstream>
 #include <set>
 
-namespace acc::launcher {
+namespace acc::launcher::deepspeed_cli {
 namespace {
 
 namespace fs = std::filesystem;
 using plugins::Device;
 using plugins::Faults;
 
-RendezvousPlan read_rendezvous(const Draft& draft, const JobHosts& job,
-                               const JobEnvironment* starter) {
+RendezvousPlan read_rendezvous(const plan::Draft& draft, const JobHosts& job,
+                               const cluster::JobEnvironment* starter) {
   const auto num_machines = static_cast<int>(job.hosts.size());
   RendezvousPlan rendezvous = {.min_machines = num_machines};
   rendezvous.address = draft.settings.has("master_addr"_key)
@@ -39,33 +39,34 @@ RendezvousPlan read_rendezvous(const Draft& draft, const JobHosts& job,
   if (starter != nullptr) {
     rendezvous.run_id = starter->run_id.value;
   }
-  check_port_is_known(rendezvous.port, num_machines, draft.given("master_port"_key));
+  plan::check_port_is_known(rendezvous.port, num_machines, draft.given("master_port"_key));
   return rendezvous;
 }
 
 /// Plans the start of the launchers. Each launcher plans the workers of its machine.
-RemoteLaunchPlan plan_start(Draft& draft, const std::vector<Host>& hosts,
+RemoteLaunchPlan plan_start(plan::Draft& draft, const std::vector<cluster::Host>& hosts,
                             const RendezvousPlan& rendezvous) {
   std::vector<int> workers;
-  for (const Host& host : hosts) {
+  for (const cluster::Host& host : hosts) {
     workers.push_back(static_cast<int>(host.slots.size()));
   }
-  return start_on_hosts(draft, {hosts, workers, true}, rendezvous.address,
-                        rendezvous.port_was_given ? std::optional(rendezvous.port) : std::nullopt);
+  return plan::start_on_hosts(
+      draft, {hosts, workers, true}, rendezvous.address,
+      rendezvous.port_was_given ? std::optional(rendezvous.port) : std::nullopt);
 }
 
 /// Reads --enable_each_rank_log, which writes all output to files, or the common output flags.
-OutputPlan read_rank_logs(Draft& draft, const std::string& run_id, const RankLayout& layout) {
+OutputPlan read_rank_logs(plan::Draft& draft, const std::string& run_id, const RankLayout& layout) {
   const Sourced<std::string> folder = draft.given("enable_each_rank_log"_key);
   const bool logs = folder.value != "None" && !folder.value.empty();
   const Sourced<std::string> shown = draft.given("local_ranks_filter"_key);
   if (!logs) {
-    return read_output(
+    return plan::read_output(
         draft,
         {draft.given("redirects"_key), draft.given("tee"_key), shown, draft.given("log_dir"_key)},
         run_id, layout);
   }
-  OutputPlan output = read_output(draft, {{"3", ""}, {}, shown, folder}, run_id, layout);
+  OutputPlan output = plan::read_output(draft, {{"3", ""}, {}, shown, folder}, run_id, layout);
   draft.notice("the workers' output is in " + output.directory);
   return output;
 }
@@ -79,14 +80,14 @@ struct Command {
 /// Returns the command line. DeepSpeed adds --local_rank to every program. A binary that runs
 /// without Python because it is a binary is a program for acclaunch, which does not know the
 /// argument.
-Command choose_command(const Draft& draft) {
+Command choose_command(const plan::Draft& draft) {
   const bool no_python = draft.settings.boolean("no_python"_key);
   std::vector<std::string> command =
-      program_command(draft.flags,
-                      {.module = draft.settings.boolean("module"_key),
-                       .no_python = no_python,
-                       .only_binaries_without_python = true},
-                      draft.environment, draft.facts);
+      plan::program_command(draft.flags,
+                            {.module = draft.settings.boolean("module"_key),
+                             .no_python = no_python,
+                             .only_binaries_without_python = true},
+                            draft.environment, draft.facts);
   const bool binary = command.size() == draft.flags.arguments.size() + 1 && !no_python;
   const bool adds = !draft.settings.boolean("no_local_rank"_key) && !binary && !command.empty();
   if (adds) {
@@ -97,7 +98,7 @@ Command choose_command(const Draft& draft) {
 }
 
 /// Reads NAME=VALUE lines of a .deepspeed_env file.
-plugins::Environment read_environment_file(Draft& draft, const fs::path& path) {
+plugins::Environment read_environment_file(plan::Draft& draft, const fs::path& path) {
   std::ifstream lines(path);
   std::string line;
   Faults faults;
@@ -124,10 +125,10 @@ plugins::Environment read_environment_file(Draft& draft, const fs::path& path) {
 }
 
 /// Reads the environment files of the home and the working directory; the latter overrides.
-plugins::Environment read_environment_files(Draft& draft) {
-  const fs::path name =
-      value_of(draft.environment, variables::deepspeed_environment_file, ".deepspeed_env");
-  const fs::path home = value_of(draft.environment, variables::home);
+plugins::Environment read_environment_files(plan::Draft& draft) {
+  const fs::path name = host::value_of(
+      draft.environment, host::variables::deepspeed_environment_file, ".deepspeed_env");
+  const fs::path home = host::value_of(draft.environment, host::variables::home);
   std::set<fs::path> read;
   plugins::Environment all;
   for (const fs::path& folder : {home, draft.facts.working_directory}) {
@@ -160,8 +161,8 @@ std::set<std::string> torchrun_variables() {
 
 /// Reads --deepspeed_config, the JSON file of a C++ program. Its settings replace the inherited
 /// ones of `workers`, which get them as ACC_* variables.
-std::optional<plugins::Settings> read_config(Draft& draft, int world_size,
-                                             InheritedSettings& workers) {
+std::optional<plugins::Settings> read_config(plan::Draft& draft, int world_size,
+                                             plan::InheritedSettings& workers) {
   if (!draft.settings.has("deepspeed_config"_key)) {
     return std::nullopt;
   }
@@ -172,7 +173,7 @@ std::optional<plugins::Settings> read_config(Draft& draft, int world_size,
   draft.notice_all(file.notices);
   workers.mode = Mode::deepspeed;
   workers.sharding = plugins::sharding_settings(settings, "deepspeed", world_size);
-  workers.variables.removed.merge(names_of_settings());
+  workers.variables.removed.merge(plan::names_of_settings());
   for (const auto& [name, value] :
        plugins::settings_to_environment(settings, "deepspeed", workers.device)) {
     workers.variables.set[name] = value;
@@ -181,7 +182,7 @@ std::optional<plugins::Settings> read_config(Draft& draft, int world_size,
 }
 
 /// Returns the facts of this machine with only the CPUs of --bind_core_list.
-HostFacts facts_for_binding(const Draft& draft) {
+HostFacts facts_for_binding(const plan::Draft& draft) {
   HostFacts facts = draft.facts;
   if (!draft.settings.has("bind_core_list"_key)) {
     return facts;
@@ -200,11 +201,12 @@ HostFacts facts_for_binding(const Draft& draft) {
 
 /// Binds the workers to cores and, on the GPU, to the GPUs of their slots. Sets OMP_NUM_THREADS of
 /// bound workers.
-Binding bind_to_slots(Draft& draft, const std::vector<int>& slots, InheritedSettings& workers) {
+Binding bind_to_slots(plan::Draft& draft, const std::vector<int>& slots,
+                      plan::InheritedSettings& workers) {
   const bool binds = draft.settings.boolean("bind_cores_to_rank"_key);
   const HostFacts facts = facts_for_binding(draft);
-  Binding binding = bind_workers(draft, binds ? NumaBinding::affinity : NumaBinding::none,
-                                 static_cast<int>(slots.size()), {}, facts);
+  Binding binding = plan::bind_workers(draft, binds ? NumaBinding::affinity : NumaBinding::none,
+                                       static_cast<int>(slots.size()), {}, facts);
   const auto gpus = static_cast<int>(facts.gpu.devices.size());
   const bool on_gpus = workers.device == Device::cuda && gpus > 0;
   for (std::size_t i = 0; on_gpus && i < binding.workers.size(); ++i) {
@@ -218,7 +220,7 @@ Binding bind_to_slots(Draft& draft, const std::vector<int>& slots, InheritedSett
 }
 
 /// Adds the notice that the workers run on the CPU.
-void notice_cpu(Draft& draft, int local_world_size) {
+void notice_cpu(plan::Draft& draft, int local_world_size) {
   draft.notice("no GPU " +
                std::string(draft.facts.gpu.devices.empty() ? "on this machine" : "is visible") +
                ": " + std::to_string(local_world_size) +
@@ -229,41 +231,41 @@ void notice_cpu(Draft& draft, int local_world_size) {
 
 LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
                           const HostFacts& facts) {
-  Draft draft(flags, environment, facts, deepspeed_table());
-  read_flags(draft);
+  plan::Draft draft(flags, environment, facts, deepspeed_table());
+  plan::read_flags(draft);
   draft.faults.collect([&] { check_contradictions(draft.settings); });
   draft.faults.raise();
 
   // Of job managers other than acclaunch only the name counts: DeepSpeed's flags alone determine
   // hosts and ranks.
-  const auto place = find_job_environment(environment, facts);
+  const auto place = cluster::find_job_environment(environment, facts);
   const JobManager manager = place ? place->manager : JobManager{};
-  const JobEnvironment* starter = manager.name == "acclaunch" ? &*place : nullptr;
+  const cluster::JobEnvironment* starter = manager.name == "acclaunch" ? &*place : nullptr;
   const JobHosts job = choose_hosts(draft, starter);
   const RankLayout layout = find_this_machine(draft, job, starter);
   if (starts_machines(draft, job, starter)) {
     RendezvousPlan rendezvous = read_rendezvous(draft, job, starter);
-    SupervisionPlan supervision = read_supervision(draft);
+    SupervisionPlan supervision = plan::read_supervision(draft);
     RemoteLaunchPlan start = plan_start(draft, job.hosts, rendezvous);
-    return finished(std::move(draft), {.identity = Identity::deepspeed,
-                                       .layout = layout,
-                                       .rendezvous = std::move(rendezvous),
-                                       .supervision = std::move(supervision),
-                                       .manager = manager,
-                                       .start = std::move(start)});
+    return plan::finished(std::move(draft), {.identity = Identity::deepspeed,
+                                             .layout = layout,
+                                             .rendezvous = std::move(rendezvous),
+                                             .supervision = std::move(supervision),
+                                             .manager = manager,
+                                             .start = std::move(start)});
   }
 
-  const Host& this_host = job.hosts[static_cast<std::size_t>(layout.machine_rank)];
+  const cluster::Host& this_host = job.hosts[static_cast<std::size_t>(layout.machine_rank)];
   check_slots(draft, job, this_host);
   RendezvousPlan rendezvous = draft.result_of([&] { return read_rendezvous(draft, job, starter); });
-  SupervisionPlan supervision = draft.result_of([&] { return read_supervision(draft); });
+  SupervisionPlan supervision = draft.result_of([&] { return plan::read_supervision(draft); });
   OutputPlan output =
       draft.result_of([&] { return read_rank_logs(draft, rendezvous.run_id, layout); });
   WorkerVariables variables = {.set = read_environment_files(draft),
                                .removed = torchrun_variables()};
   const bool on_gpus = uses_gpus(draft, job.file_names_hosts);
-  InheritedSettings workers =
-      inherit_settings(draft, Identity::deepspeed, layout, std::move(variables), on_gpus);
+  plan::InheritedSettings workers =
+      plan::inherit_settings(draft, Identity::deepspeed, layout, std::move(variables), on_gpus);
   if (!variable_chooses(draft, job.file_names_hosts)) {
     workers.variables.set["CUDA_VISIBLE_DEVICES"] = joined(this_host.slots);
   }
@@ -278,22 +280,22 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   if (draft.settings.boolean("quiet"_key)) {
     draft.notices.clear();
   }
-  return finished(std::move(draft),
-                  {.command = std::move(command.words),
-                   .replaces_local_rank = command.has_local_rank,
-                   .mode = workers.mode,
-                   .identity = Identity::deepspeed,
-                   .device = workers.device,
-                   .sharding = workers.sharding,
-                   .binding = std::move(binding),
-                   .layout = layout,
-                   .rendezvous = std::move(rendezvous),
-                   .supervision = std::move(supervision),
-                   .output = std::move(output),
-                   .manager = manager,
-                   .is_controlled = starter != nullptr && is_controlled(environment),
-                   .variables = std::move(workers.variables),
-                   .file_settings = std::move(file_settings)});
+  return plan::finished(std::move(draft),
+                        {.command = std::move(command.words),
+                         .replaces_local_rank = command.has_local_rank,
+                         .mode = workers.mode,
+                         .identity = Identity::deepspeed,
+                         .device = workers.device,
+                         .sharding = workers.sharding,
+                         .binding = std::move(binding),
+                         .layout = layout,
+                         .rendezvous = std::move(rendezvous),
+                         .supervision = std::move(supervision),
+                         .output = std::move(output),
+                         .manager = manager,
+                         .is_controlled = starter != nullptr && host::is_controlled(environment),
+                         .variables = std::move(workers.variables),
+                         .file_settings = std::move(file_settings)});
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::deepspeed_cli

@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::deepspeed_cli {
 namespace {
 
 using plugins::Flag;
@@ -77,8 +77,8 @@ static_assert(names_settings(kTable));
 }  // namespace
 
 std::span<const SettingRow> deepspeed_table() noexcept {
-  static const std::vector<SettingRow> kAll = with_common_rows(kTable);
+  static const std::vector<SettingRow> kAll = plan::with_common_rows(kTable);
   return kAll;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::deepspeed_cli

@@ -5,8 +5,9 @@
 namespace acc::launcher {
 
 const FrontEnd* find_front_end(std::string_view name) noexcept {
-  for (const FrontEnd* front_end : std::array{&accelerate_cli(), &torchrun_cli(), &deepspeed_cli(),
-                                              &self_test_cli(), &doctor_cli()}) {
+  for (const FrontEnd* front_end :
+       std::array{&accelerate_front_end(), &torchrun_front_end(), &deepspeed_front_end(),
+                  &self_test_front_end(), &doctor_front_end()}) {
     if (front_end->name == name) {
       return front_end;
     }

@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <csignal>
 
-namespace acc::launcher {
+namespace acc::launcher::host {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -48,7 +48,7 @@ std::optional<std::string> command_output(const std::vector<std::string>& comman
   UniqueFd input(ends[1]);
   boost::process::v2::process_stdio streams{nullptr, {input.get()}, nullptr};
   const pid_t pid =
-      ChildLauncher().start(command.front(), {command.begin() + 1, command.end()}, streams);
+      spawn::ChildLauncher().start(command.front(), {command.begin() + 1, command.end()}, streams);
   if (pid < 0) {
     return std::nullopt;
   }
@@ -63,4 +63,4 @@ std::optional<std::string> command_output(const std::vector<std::string>& comman
   return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? std::optional(text) : std::nullopt;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::host

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::host {
 
 /// Runs a command, the path of a program and its arguments, in this process's environment, and
 /// returns its stdout. stdin is empty and stderr is dropped. Returns empty if the command cannot be
@@ -15,4 +15,4 @@ std::optional<std::string> command_output(
     const std::vector<std::string>& command,
     std::chrono::milliseconds limit = std::chrono::seconds(10));
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::host

@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::host {
 
 std::span<const OwnVariable> own_variables() noexcept {
   using namespace variables;
@@ -105,4 +105,4 @@ std::string value_of(const plugins::Environment& environment, const OwnVariable&
   return plugins::variable(environment, std::string(variable.name), fallback);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::host

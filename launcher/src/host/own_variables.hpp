@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::host {
 
 /// A variable that acclaunch itself reads.
 struct OwnVariable {
@@ -114,4 +114,4 @@ std::span<const ManagerVariables> manager_variables() noexcept;
 std::string value_of(const plugins::Environment& environment, const OwnVariable& variable,
                      const std::string& fallback = "");
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::host

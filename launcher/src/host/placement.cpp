@@ -33,8 +33,8 @@ constexpr std::array kNames = {
 /// Returns the physical cores, node by node; each core is the list of its hardware threads.
 std::vector<Cpus> cores_by_node(const Cpus& cpus) {
   std::vector<Cpus> cores;
-  for (const Cpus& node : grouped(cpus, &Cpu::numa_node)) {
-    std::ranges::move(grouped(node, &Cpu::core), std::back_inserter(cores));
+  for (const Cpus& node : host::grouped(cpus, &Cpu::numa_node)) {
+    std::ranges::move(host::grouped(node, &Cpu::core), std::back_inserter(cores));
   }
   return cores;
 }
@@ -127,7 +127,7 @@ class Placer {
     const std::size_t count = result_.workers.size();
     std::vector<Cpus> units = cores_by_node(facts_.cpus);
     if (units.size() < count) {
-      units = grouped(facts_.cpus, &Cpu::id);
+      units = host::grouped(facts_.cpus, &Cpu::id);
     }
     if (units.size() < count) {
       result_.notices.push_back(name() + ": " + std::to_string(count) + " workers, but only " +
@@ -192,7 +192,7 @@ class Placer {
   /// unbound, as Accelerate does; the other policies assume a node, or throw Error(config).
   void check_node(int gpu, int& node) {
     const bool known = facts_.gpu.devices[static_cast<std::size_t>(gpu)].numa_node >= 0 ||
-                       grouped(facts_.cpus, &Cpu::numa_node).size() == 1;
+                       host::grouped(facts_.cpus, &Cpu::numa_node).size() == 1;
     const bool usable = !with(facts_.cpus, &Cpu::numa_node, node).empty();
     if (known && usable) {
       return;
@@ -230,7 +230,7 @@ class Placer {
   }
 
   [[nodiscard]] Cpus exclusive_cpus(const Cpus& node, std::size_t slot) const {
-    const std::vector<Cpus> cores = grouped(node, &Cpu::core);
+    const std::vector<Cpus> cores = host::grouped(node, &Cpu::core);
     const std::size_t sharers = slots_of_node(nodes_.size(), nodes_[slot]);
     if (cores.size() < sharers) {
       throw impossible(std::to_string(sharers) + " GPUs at NUMA node " +
@@ -242,7 +242,7 @@ class Placer {
   }
 
   [[nodiscard]] Cpus core_complex(const Cpus& node, std::size_t slot) const {
-    std::vector<Cpus> caches = grouped(node, &Cpu::cache);
+    std::vector<Cpus> caches = host::grouped(node, &Cpu::cache);
     std::ranges::stable_sort(caches, std::greater<>{}, &Cpus::size);
     return caches[slots_of_node(slot, nodes_[slot]) % caches.size()];
   }

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <memory>
 
-namespace acc::launcher {
+namespace acc::launcher::host {
 namespace {
 
 struct Destroy {
@@ -127,4 +127,4 @@ std::string cpu_list(const std::vector<Cpu>& cpus) {
   return number_list(numbers);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::host

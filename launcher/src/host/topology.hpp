@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::host {
 
 /// Returns the CPUs that this process may run on, as hwloc reports them. hwloc's variables, such as
 /// HWLOC_SYNTHETIC and HWLOC_XMLFILE, replace this machine by another one, all of whose CPUs may be
@@ -18,4 +18,4 @@ std::vector<std::vector<Cpu>> grouped(const std::vector<Cpu>& cpus, int Cpu::*ke
 /// Returns the CPUs' numbers in the kernel's list format: "0-3,8,10-11".
 std::string cpu_list(const std::vector<Cpu>& cpus);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::host

@@ -12,23 +12,26 @@
 #include <algorithm>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 namespace {
 
-std::string flight_record_path(const WorkerRecord& worker, const AttemptEvidence& evidence) {
+std::string flight_record_path(const supervision::WorkerRecord& worker,
+                               const AttemptEvidence& evidence) {
   return evidence.logs.flight_record(evidence.attempt, worker.local_rank);
 }
 
 /// Adds the worker's own account of its failure: error file and last lines of stderr.
-void add_own_words(WorkerReport& report, const AttemptEvidence& evidence) {
-  ErrorFile file = read_error_file(evidence.logs.error_file(evidence.attempt, report.local_rank));
+void add_own_words(report::WorkerReport& report, const AttemptEvidence& evidence) {
+  report::ErrorFile file =
+      report::read_error_file(evidence.logs.error_file(evidence.attempt, report.local_rank));
   report.error_message = std::move(file.message);
   report.traceback = std::move(file.traceback);
   report.last_stderr_lines = evidence.output.last_stderr_lines(report.rank);
 }
 
 /// Returns a report with the facts about a worker's end that need no file.
-WorkerReport end_of(const WorkerRecord& worker, const AttemptEvidence& evidence) {
+report::WorkerReport end_of(const supervision::WorkerRecord& worker,
+                            const AttemptEvidence& evidence) {
   using std::chrono::duration_cast;
   const bool is_known = worker.died_at != std::chrono::steady_clock::time_point();
   const auto died_at = is_known ? worker.died_at : std::chrono::steady_clock::now();
@@ -45,8 +48,9 @@ WorkerReport end_of(const WorkerRecord& worker, const AttemptEvidence& evidence)
           .ran_for = duration_cast<std::chrono::milliseconds>(died_at - evidence.started_at)};
 }
 
-WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& evidence) {
-  WorkerReport report = end_of(worker, evidence);
+report::WorkerReport worker_report(const supervision::WorkerRecord& worker,
+                                   const AttemptEvidence& evidence) {
+  report::WorkerReport report = end_of(worker, evidence);
   const std::string record = flight_record_path(worker, evidence);
   report.flight = flight::read_record(record);
   ::unlink(record.c_str());  // its contents are in the report now
@@ -59,14 +63,14 @@ WorkerReport worker_report(const WorkerRecord& worker, const AttemptEvidence& ev
   return report;
 }
 
-bool has_ended_badly(const WorkerReport& worker) {
+bool has_ended_badly(const report::WorkerReport& worker) {
   return worker.told_to_end || !worker.end || !worker.end->ok();
 }
 
 /// Reduces the flight record of a worker without failure to its last collective. Another machine
 /// may have waited for this worker, and the last collective shows how far it came; more would only
 /// make the report of a large job longer.
-void keep_little(WorkerReport& worker) {
+void keep_little(report::WorkerReport& worker) {
   if (worker.flight && !worker.flight->last.empty()) {
     worker.flight->last = {std::move(worker.flight->last.back())};
   }
@@ -74,9 +78,11 @@ void keep_little(WorkerReport& worker) {
 
 }  // namespace
 
-MachineReport machine_report(const AttemptOutcome& outcome, const AttemptEvidence& evidence) {
-  MachineReport report{.machine_rank = evidence.machine_rank, .host = evidence.host, .workers = {}};
-  for (const WorkerRecord& worker : outcome.workers) {
+report::MachineReport machine_report(const supervision::AttemptOutcome& outcome,
+                                     const AttemptEvidence& evidence) {
+  report::MachineReport report{
+      .machine_rank = evidence.machine_rank, .host = evidence.host, .workers = {}};
+  for (const supervision::WorkerRecord& worker : outcome.workers) {
     report.workers.push_back(worker_report(worker, evidence));
   }
   if (std::ranges::none_of(report.workers, has_ended_badly)) {
@@ -84,15 +90,16 @@ MachineReport machine_report(const AttemptOutcome& outcome, const AttemptEvidenc
   }
   // The root cause may be a worker that exited with 0, or one that hung and was told to end. Those
   // have no failure of their own, so their output was not read above.
-  const auto cause = root_cause(report.workers, false).worker;
+  const auto cause = report::root_cause(report.workers, false).worker;
   if (cause && !report.workers[*cause].failed()) {
     add_own_words(report.workers[*cause], evidence);
   }
   return report;
 }
 
-WorkerReport interim_report(const WorkerRecord& worker, const AttemptEvidence& evidence) {
-  WorkerReport report = end_of(worker, evidence);
+report::WorkerReport interim_report(const supervision::WorkerRecord& worker,
+                                    const AttemptEvidence& evidence) {
+  report::WorkerReport report = end_of(worker, evidence);
   if (!worker.end) {
     report.told_to_end = true;
     return report;
@@ -102,4 +109,4 @@ WorkerReport interim_report(const WorkerRecord& worker, const AttemptEvidence& e
   return report;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

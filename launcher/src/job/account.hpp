@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// Inputs of the reports about one attempt on this machine. The references must stay valid while
 /// the struct is used.
@@ -25,16 +25,18 @@ struct AttemptEvidence {
   std::chrono::steady_clock::time_point learned_at;
   std::chrono::steady_clock::time_point started_at;  ///< start of the attempt
   const LogFolder& logs;
-  const OutputMux& output;
-  const KernelFacts& kernel;
+  const output::OutputMux& output;
+  const report::KernelFacts& kernel;
 };
 
 /// Reports how the workers of this machine ended. Reads the error files and the last stderr lines
 /// of the workers that failed, and of the root cause. Removes the flight records.
-MachineReport machine_report(const AttemptOutcome& outcome, const AttemptEvidence& evidence);
+report::MachineReport machine_report(const supervision::AttemptOutcome& outcome,
+                                     const AttemptEvidence& evidence);
 
 /// Reports on one worker while others of its attempt may still run, with the facts that are needed
 /// to find the root cause of a failure. A worker that still runs counts as told to end.
-WorkerReport interim_report(const WorkerRecord& worker, const AttemptEvidence& evidence);
+report::WorkerReport interim_report(const supervision::WorkerRecord& worker,
+                                    const AttemptEvidence& evidence);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -21,7 +21,7 @@
 #include <cstring>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 namespace asio = boost::asio;
 
 namespace {
@@ -161,4 +161,4 @@ void Control::close() {
   silence_.cancel();
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// Returns this process's standard input and replaces it by /dev/null, which the workers inherit.
 /// Throws Error(process).
@@ -56,4 +56,4 @@ class Control {
   std::string pending_;  ///< incomplete line
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -21,14 +21,14 @@
 #include <cstdlib>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
 using rendezvous::Round;
 using rendezvous::RoundResult;
 using Cause = AttemptEnd::Cause;
 
-Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard)
+Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, supervision::Guard guard)
     : plan_(plan),
       environment_(environment),
       host_(host_name()),
@@ -36,7 +36,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard 
              (plan.layout.num_machines == 1 || plan.identity == Identity::none)),
       job_control_(guard.job_control),
       runner_(std::move(guard), output_options(),
-              {.on_signal = [this](PassedSignal signal) { on_signal(signal); },
+              {.on_signal = [this](supervision::PassedSignal signal) { on_signal(signal); },
                .before_exit = [this] { return end_without_guard(); }}),
       logs_(plan.output, first_local_rank(plan.layout),
             plan.identity == Identity::none ? 0 : plan.layout.local_world_size),
@@ -71,7 +71,7 @@ void Job::leave_at_once() {
   logs_.remove();
   constexpr int kInterrupted = 128 + SIGINT;
   if (stop_ && stop_->exit_status == kInterrupted && status_ == kInterrupted) {
-    die_of_interrupt();
+    supervision::die_of_interrupt();
   }
   std::_Exit(exit_status());
 }
@@ -154,7 +154,7 @@ asio::awaitable<void> Job::run_attempts() {
 
 /// Runs one attempt and publishes its report. True if another attempt follows.
 asio::awaitable<bool> Job::run_attempt() {
-  const AttemptOutcome outcome = co_await run_workers();
+  const supervision::AttemptOutcome outcome = co_await run_workers();
   attempt_->gave_up = outcome.gave_up;
   for (const std::string& process : outcome.left_behind) {
     say("cannot be killed: " + process, LogLevel::err);
@@ -163,7 +163,7 @@ asio::awaitable<bool> Job::run_attempt() {
   runner_.output().drain();
   const RoundResult round_result = co_await settle(outcome);
   tell_starter_of_lost(round_result);
-  const JobReport report = report_of(round_result);
+  const report::JobReport report = report_of(round_result);
   status_ = report.exit_status;
   publish(report, round_result);
   if (gave_up() || round_result.next == RoundResult::Next::finished) {
@@ -173,14 +173,14 @@ asio::awaitable<bool> Job::run_attempt() {
 }
 
 /// Starts the workers and waits until all of them have ended.
-asio::awaitable<AttemptOutcome> Job::run_workers() {
+asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   attempt_.emplace(runner_.io());
   if (const auto& end = rounds_->known_end()) {  // another machine has ended the attempt already
     advance(JobEvent::workers_ended);
     advance(event_of(*end));
-    co_return AttemptOutcome{};
+    co_return supervision::AttemptOutcome{};
   }
-  Supervisor::Options options;
+  supervision::Supervisor::Options options;
   options.shutdown_timeout = plan_.supervision.shutdown_timeout;
   options.stuck_timeout = plan_.supervision.stuck_timeout;
   options.surroundings = runner_.surroundings();
@@ -189,25 +189,27 @@ asio::awaitable<AttemptOutcome> Job::run_workers() {
   options.find_cause = [this](const auto& workers, bool is_last) {
     return find_cause(workers, is_last);
   };
-  options.on_first_failure = [this](const WorkerRecord& worker) { on_first_failure(worker); };
+  options.on_first_failure = [this](const supervision::WorkerRecord& worker) {
+    on_first_failure(worker);
+  };
   options.job_control = &job_control_;
   options.before_stop = [this] { runner_.output().hide_status(); };
   attempt_->supervisor.emplace(runner_.io().get_executor(), runner_.output(), std::move(options));
   advance(JobEvent::workers_start);
   logs_.keep();
-  AttemptOutcome outcome = co_await attempt_->supervisor->run(worker_specs());
+  supervision::AttemptOutcome outcome = co_await attempt_->supervisor->run(worker_specs());
   co_await first_failure_is_explained();
   co_return outcome;
 }
 
-OutputMux::Options Job::output_options() {
-  OutputMux::Options options;
+output::OutputMux::Options Job::output_options() {
+  output::OutputMux::Options options;
   options.folds_lines = plan_.output.folds_lines;
   options.status_line = plan_.output.status_line;
   options.shows_json_bare = log_format() == LogFormat::json;
   // A program with Identity::none writes to the launcher's own streams and gets EPIPE itself.
   if (plan_.identity != Identity::none || plan_.is_controlled) {
-    options.on_lost = [this](const Lost& lost) { on_lost(lost); };
+    options.on_lost = [this](const output::Lost& lost) { on_lost(lost); };
   }
   return options;
 }
@@ -217,12 +219,12 @@ void Job::show_status(int running) {
       {running, plan_.layout.local_world_size, round_->restart_count, started_at_});
 }
 
-std::vector<WorkerSpec> Job::worker_specs() const {
+std::vector<supervision::WorkerSpec> Job::worker_specs() const {
   const Assignment assignment = launcher::assignment(plan_, *round_);
-  std::vector<WorkerSpec> specs;
+  std::vector<supervision::WorkerSpec> specs;
   for (int index = 0; index < plan_.layout.local_world_size; ++index) {
     const int local_rank = first_local_rank(plan_.layout) + index;
-    WorkerSpec& spec = specs.emplace_back();
+    supervision::WorkerSpec& spec = specs.emplace_back();
     spec.rank = assignment.first_rank + index;
     spec.local_rank = local_rank;
     spec.command = worker_command(plan_, local_rank);
@@ -235,8 +237,8 @@ std::vector<WorkerSpec> Job::worker_specs() const {
     spec.targets = logs_.targets(round_->round, local_rank);
     if (!alone_ || !plan_.output.line_prefix.empty()) {
       spec.prefix =
-          line_prefix(plan_.output.line_prefix, {plan_.role, spec.rank, local_rank, host_},
-                      plan_.layout.num_machines);
+          output::line_prefix(plan_.output.line_prefix, {plan_.role, spec.rank, local_rank, host_},
+                              plan_.layout.num_machines);
     }
     const Placement& placement = plan_.binding.workers[static_cast<std::size_t>(index)];
     spec.cores = placement.cpus;
@@ -247,16 +249,16 @@ std::vector<WorkerSpec> Job::worker_specs() const {
 
 /// Sends this machine's report and receives the round result: the reports of all machines and what
 /// follows.
-asio::awaitable<RoundResult> Job::settle(const AttemptOutcome& outcome) {
+asio::awaitable<RoundResult> Job::settle(const supervision::AttemptOutcome& outcome) {
   if (outcome.gave_up) {
     rounds_->end({.exit_status = 1,
                   .cause = Cause::other,
                   .reason = "some workers on " + host_ + " could not be killed"});
   }
   co_await rounds_->end_is_known();
-  const MachineReport report = machine_report(outcome, evidence());
-  const bool failed = std::ranges::any_of(report.workers, &WorkerReport::failed);
-  co_return co_await rounds_->settle(failed, encode(report));
+  const report::MachineReport report = machine_report(outcome, evidence());
+  const bool failed = std::ranges::any_of(report.workers, &report::WorkerReport::failed);
+  co_return co_await rounds_->settle(failed, report::encode(report));
 }
 
 AttemptEvidence Job::evidence() const {
@@ -283,8 +285,8 @@ void Job::tell_starter_of_lost(const RoundResult& round_result) {
 
 /// Builds the report of the attempt from a round result. If the attempt did not end because of a
 /// worker, its reason replaces the first failure; a stop request is no failure and has no reason.
-JobReport Job::report_of(const RoundResult& round_result) {
-  JobReport report = job_report(round_result.machines);
+report::JobReport Job::report_of(const RoundResult& round_result) {
+  report::JobReport report = report::job_report(round_result.machines);
   report.command = plan_.command;
   report.run_id = plan_.rendezvous.run_id;
   report.attempt = round_->restart_count;
@@ -299,8 +301,8 @@ JobReport Job::report_of(const RoundResult& round_result) {
   }
   report.exit_status = end ? end->exit_status : 0;
   if (report.first_failure) {
-    const WorkerReport& worker = report.workers[*report.first_failure];
-    report.exit_status = launcher::exit_status(report.workers, *report.first_failure);
+    const report::WorkerReport& worker = report.workers[*report.first_failure];
+    report.exit_status = launcher::report::exit_status(report.workers, *report.first_failure);
     report.command = worker_command(plan_, worker.local_rank);
     if (round_result.next == RoundResult::Next::next_round) {
       report.restarts_after = pauses_.next(worker.ran_for);
@@ -311,7 +313,7 @@ JobReport Job::report_of(const RoundResult& round_result) {
 
 /// Prints the report and writes its files: report.json in the log folder and, after the last
 /// attempt, the file that TORCHELASTIC_ERROR_FILE names, as torchrun does.
-void Job::publish(JobReport report, const RoundResult& round_result) {
+void Job::publish(report::JobReport report, const RoundResult& round_result) {
   if (gave_up()) {
     say("some processes could not be killed and are still running", LogLevel::err);
   }
@@ -326,14 +328,14 @@ void Job::publish(JobReport report, const RoundResult& round_result) {
     notice_lines(Component::launcher, LogLevel::critical, "", format_report(report));
   }
   if (!report.report_file.empty()) {
-    leave_file(report.report_file, report_json(report));
+    leave_file(report.report_file, report::report_json(report));
   }
-  const std::string own_file = value_of(environment_, variables::error_file);
+  const std::string own_file = host::value_of(environment_, host::variables::error_file);
   if (!own_file.empty() && report.first_failure && !report.restarts_after) {
-    const WorkerReport& worker = report.workers[*report.first_failure];
+    const report::WorkerReport& worker = report.workers[*report.first_failure];
     const bool is_here = worker.machine_rank == round_->machine_rank;
     const std::string file = is_here ? logs_.error_file(round_->round, worker.local_rank) : "";
-    leave_file(own_file, root_cause_file(worker, read_error_file(file).text));
+    leave_file(own_file, report::root_cause_file(worker, report::read_error_file(file).text));
   }
 }
 
@@ -346,7 +348,7 @@ void Job::leave_file(const std::string& path, const std::string& text) {
 }
 
 /// Joins the next round, after a pause if workers failed. False if the job ends instead.
-asio::awaitable<bool> Job::go_on(const JobReport& report) {
+asio::awaitable<bool> Job::go_on(const report::JobReport& report) {
   if (report.restarts_after) {
     advance(JobEvent::pause);
   }
@@ -403,8 +405,9 @@ void Job::close() {
   }
 }
 
-int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {
+int run_job(const LaunchPlan& plan, const plugins::Environment& environment,
+            supervision::Guard guard) {
   return Job(plan, environment, std::move(guard)).run();
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

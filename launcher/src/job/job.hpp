@@ -3,12 +3,13 @@
 #include "acc/launcher/launch_plan.hpp"
 #include "supervision/guardian.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// Runs the plan's job on this machine and returns the exit status for the shell when all of it has
 /// ended: rounds, workers, reports. Runs in the supervisor process. If the processes above it die
 /// (`Guard`), it kills everything below it and exits at once. Throws Error for faults that the user
 /// can correct.
-int run_job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
+int run_job(const LaunchPlan& plan, const plugins::Environment& environment,
+            supervision::Guard guard);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

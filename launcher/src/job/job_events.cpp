@@ -21,7 +21,7 @@
 #include <csignal>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
 using Cause = AttemptEnd::Cause;
@@ -31,12 +31,14 @@ namespace {
 /// True if the signal that ended a worker may also be on its way to this process: the manager
 /// signals every process, or the signal went to the launcher's process group, which the worker
 /// belongs to if `is_leader`.
-bool may_be_everybodys_signal(const LaunchPlan& plan, const WorkerRecord& worker, bool is_leader) {
+bool may_be_everybodys_signal(const LaunchPlan& plan, const supervision::WorkerRecord& worker,
+                              bool is_leader) {
   if ((!plan.manager.signals_everybody && !is_leader) || !worker.end) {
     return false;
   }
   const int signal = worker.end->shell_status() - 128;
-  return is_stop_signal(signal) || std::ranges::count(plan.supervision.stop_signals, signal) > 0;
+  return supervision::is_stop_signal(signal) ||
+         std::ranges::count(plan.supervision.stop_signals, signal) > 0;
 }
 
 }  // namespace
@@ -55,7 +57,7 @@ asio::awaitable<void> Job::end_without_guard() {
   if (advance(JobEvent::kill_order) == JobAction::kill) {  // so that deaths are no failures
     attempt_->supervisor->stop({SIGKILL});
   }
-  end_descendants(&runner_.leftovers().cgroup());
+  supervision::end_descendants(&runner_.leftovers().cgroup());
   if (plan_.layout.num_machines > 1) {  // time to send the message of `leave`
     asio::steady_timer moment(runner_.io(), std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
@@ -63,7 +65,7 @@ asio::awaitable<void> Job::end_without_guard() {
   logs_.remove();
 }
 
-void Job::on_signal(PassedSignal passed, bool is_said) {
+void Job::on_signal(supervision::PassedSignal passed, bool is_said) {
   const int signal = passed.number;
   if (signal == SIGTSTP) {
     runner_.output().hide_status();  // the shell prints its prompt next
@@ -76,13 +78,14 @@ void Job::on_signal(PassedSignal passed, bool is_said) {
       return;
     }
   }
-  if (is_stop_signal(signal) || std::ranges::count(plan_.supervision.stop_signals, signal) > 0) {
+  if (supervision::is_stop_signal(signal) ||
+      std::ranges::count(plan_.supervision.stop_signals, signal) > 0) {
     stop(plan_.manager.signals_everybody ? JobEvent::stop_request : JobEvent::forcing_request,
          {.exit_status = 128 + signal,
           .signal = passed,
-          .reason = "stopped by " + signal_name(signal),
+          .reason = "stopped by " + supervision::signal_name(signal),
           .is_said = is_said});
-  } else if (has_workers(state_) && (signal == SIGCHLD || !is_own_signal(signal))) {
+  } else if (has_workers(state_) && (signal == SIGCHLD || !supervision::is_own_signal(signal))) {
     attempt_->supervisor->on_signal(passed);
   }
 }
@@ -96,7 +99,7 @@ void Job::stop_in_time() {
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
       stop(JobEvent::stop_request,
-           {.exit_status = kTimedOut,
+           {.exit_status = report::kTimedOut,
             .signal = {SIGTERM},
             .reason = "the time limit of " + std::to_string(plan_.supervision.time_limit.count()) +
                       " s (--timeout) is exceeded",
@@ -155,7 +158,7 @@ void Job::stop(JobEvent event, const StopRequest& request) {
 
 /// Ends the workers when the other machines know of the end, at the latest after 200 ms. Workers on
 /// those machines fail when their peers here die; if the end is known by then, that is no failure.
-void Job::stop_workers_when_known(PassedSignal signal) {
+void Job::stop_workers_when_known(supervision::PassedSignal signal) {
   constexpr std::chrono::milliseconds kLimit{200};
   attempt_->signal_to_workers = signal;
   if (round_->num_machines() == 1) {
@@ -181,17 +184,18 @@ void Job::stop_workers() {
 
 /// True if the worker was killed by Ctrl-C or Ctrl-\. A worker in the terminal's foreground process
 /// group gets these signals from the kernel, not from the launcher.
-bool Job::was_ended_by_terminal(const WorkerRecord& worker) const {
+bool Job::was_ended_by_terminal(const supervision::WorkerRecord& worker) const {
   return attempt_->supervisor->is_leader(worker) && worker.end &&
-         worker.end->kind == ProcessEnd::Kind::killed &&
+         worker.end->kind == supervision::ProcessEnd::Kind::killed &&
          (worker.end->value == SIGINT || worker.end->value == SIGQUIT);
 }
 
 /// Returns the index of the worker that failed first, or empty if that is not certain yet. After
 /// the end of a worker its report is made only once. `is_last`: the time to wait for evidence is
 /// over, so the most likely worker is returned.
-std::optional<std::size_t> Job::find_cause(const std::vector<WorkerRecord>& workers, bool is_last) {
-  std::vector<WorkerReport>& interim = attempt_->interim;
+std::optional<std::size_t> Job::find_cause(const std::vector<supervision::WorkerRecord>& workers,
+                                           bool is_last) {
+  std::vector<report::WorkerReport>& interim = attempt_->interim;
   interim.resize(workers.size());
   for (std::size_t i = 0; i < workers.size(); ++i) {
     if (!interim[i].end) {
@@ -201,22 +205,22 @@ std::optional<std::size_t> Job::find_cause(const std::vector<WorkerRecord>& work
       interim[i] = interim_report(workers[i], evidence());
     }
   }
-  RootCause cause = root_cause(interim, plan_.layout.num_machines == 1);
+  report::RootCause cause = report::root_cause(interim, plan_.layout.num_machines == 1);
   if (!cause.is_certain && !is_last) {
     return std::nullopt;
   }
   // The cause may be a worker that still runs (it hangs). It cannot be announced as failed yet, so
   // the first failure is announced instead; the report will name the cause.
   const bool has_ended = cause.worker && workers[*cause.worker].end;
-  return has_ended ? cause.worker : first_failure(interim);
+  return has_ended ? cause.worker : report::first_failure(interim);
 }
 
-void Job::on_first_failure(const WorkerRecord& worker) {
+void Job::on_first_failure(const supervision::WorkerRecord& worker) {
   if (was_ended_by_terminal(worker)) {
     const int signal = worker.end->value;
     stop(JobEvent::stop_request, {.exit_status = 128 + signal,
                                   .signal = {signal},
-                                  .reason = "stopped by " + signal_name(signal)});
+                                  .reason = "stopped by " + supervision::signal_name(signal)});
     stop_->signal_follows = true;
     return;
   }
@@ -229,7 +233,7 @@ void Job::on_first_failure(const WorkerRecord& worker) {
 
 /// Delays the announcement of a worker's death by a signal that may be meant for the whole job. A
 /// sender that signals every process may reach workers before their launcher.
-void Job::wait_for_own_signal(const WorkerRecord& worker) {
+void Job::wait_for_own_signal(const supervision::WorkerRecord& worker) {
   constexpr std::chrono::milliseconds kGrace{200};
   attempt_->unexplained = worker;
   attempt_->explanation.expires_after(kGrace);
@@ -260,16 +264,17 @@ asio::awaitable<void> Job::first_failure_is_explained() {
   }
 }
 
-void Job::announce_failure(const WorkerRecord& worker) {
+void Job::announce_failure(const supervision::WorkerRecord& worker) {
   if (advance(JobEvent::worker_failed) != JobAction::announce) {
     return;
   }
-  const std::string line = failure_line(worker, host_);
+  const std::string line = report::failure_line(worker, host_);
   if (plan_.layout.local_world_size > 1) {
     say(line + "; ending the others", LogLevel::err);
   }
-  const bool may_restart = worker.end && worker.end->kind != ProcessEnd::Kind::not_executed;
-  rounds_->end({.exit_status = worker.end ? worker.end->shell_status() : kTimedOut,
+  const bool may_restart =
+      worker.end && worker.end->kind != supervision::ProcessEnd::Kind::not_executed;
+  rounds_->end({.exit_status = worker.end ? worker.end->shell_status() : report::kTimedOut,
                 .restarts = may_restart,
                 .cause = Cause::worker,
                 .reason = line});
@@ -328,7 +333,7 @@ void Job::on_starter_lost(const std::string& reason) {
 }
 
 /// Ends the job if the reader of its output is gone, as SIGPIPE ends other programs.
-void Job::on_lost(const Lost& lost) {
+void Job::on_lost(const output::Lost& lost) {
   if (lost.error == EPIPE && control_) {
     on_starter_lost(control_->broken_connection());
   } else if (lost.error == EPIPE) {
@@ -381,4 +386,4 @@ void Job::on_attempt_end(const AttemptEnd& end) {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 namespace {
 
 using enum JobAction;
@@ -69,4 +69,4 @@ JobStep job_step(JobState state, JobEvent event) noexcept {
                              : JobStep{kLifeCycle[row][column - kFirstStep], none};
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -3,7 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// State of a job on this machine. In `leaving`, `stopping` and `withdrawing`, and only there, this
 /// machine has received a stop request.
@@ -76,4 +76,4 @@ constexpr bool has_workers(JobState state) noexcept {
          state == JobState::stopping;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <system_error>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 namespace {
 
 namespace fs = std::filesystem;
@@ -75,14 +75,14 @@ void LogFolder::open_attempt(int attempt) const {
   }
 }
 
-WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
+output::WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
   const OutputPlan::Streams files = of_worker(plan_.to_file, local_rank, 0);
   const OutputPlan::Streams console = of_worker(plan_.to_console, local_rank, kBoth);
   const std::string folder = worker_folder(plan_, attempt, local_rank);
   const auto target = [&](OutputPlan::Streams stream, const std::string& name,
                           const std::vector<std::string>& words) {
-    StreamTarget result{.file = (files & stream) != 0 ? folder + "/" + name : "",
-                        .console = (console & stream) != 0};
+    output::StreamTarget result{.file = (files & stream) != 0 ? folder + "/" + name : "",
+                                .console = (console & stream) != 0};
     if (!result.file.empty() && !words.empty()) {  // one file for all ranks
       result.filter = {words, fs::path(folder).parent_path() / ("filtered_" + name)};
     }
@@ -129,4 +129,4 @@ std::string LogFolder::scratch() const {
   return plan_.keeps_directory ? "" : fs::path(plan_.directory).parent_path().string();
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// Folder of a run with the files of each attempt and worker. The destructor removes it, unless the
 /// user wants the files and workers were started.
@@ -23,7 +23,7 @@ class LogFolder {
   void open_attempt(int attempt) const;
 
   /// Return the destinations of a worker's output and the paths of its files; "" without a folder.
-  [[nodiscard]] WorkerTargets targets(int attempt, int local_rank) const;
+  [[nodiscard]] output::WorkerTargets targets(int attempt, int local_rank) const;
   [[nodiscard]] std::string error_file(int attempt, int local_rank) const;
   [[nodiscard]] std::string flight_record(int attempt, int local_rank) const;
   /// Returns the attempt's folder if it is kept after the job; else "".
@@ -47,4 +47,4 @@ class LogFolder {
   bool was_used_ = false;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

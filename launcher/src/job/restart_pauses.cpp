@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 std::chrono::milliseconds RestartPauses::next(std::chrono::milliseconds ran_for) {
   constexpr std::chrono::milliseconds kShortest = std::chrono::seconds(1);
@@ -14,4 +14,4 @@ std::chrono::milliseconds RestartPauses::next(std::chrono::milliseconds ran_for)
   return pause;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

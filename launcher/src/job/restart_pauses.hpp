@@ -2,7 +2,7 @@
 
 #include <chrono>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// Pauses before restarts (exponential backoff). The first restart is immediate. While attempts
 /// fail within `kHealthy` of their start, the next restarts wait 1 s, 2 s, 4 s, … up to a maximum,
@@ -22,4 +22,4 @@ class RestartPauses {
   std::chrono::milliseconds pause_{0};
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 std::unique_ptr<Rounds> make_rounds(boost::asio::io_context& io, const LaunchPlan& plan,
                                     std::string host, Rounds::Events events) {
@@ -43,4 +43,4 @@ Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round) {
           .secret = round.secret};
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// One machine's view of a job's rounds, with or without other machines. The order of calls in a
 /// round is: `next`, then the workers run, `end` if something ends the attempt early, `settle`;
@@ -81,4 +81,4 @@ std::string warning_of_all_interfaces(const std::vector<rendezvous::Listener>& l
 /// Returns the ranks of this machine's workers in a round.
 Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -8,7 +8,7 @@
 
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
 using rendezvous::Round;
@@ -124,4 +124,4 @@ std::size_t RoundsAlone::num_clients(const Round& round) const {
   return store_ ? static_cast<std::size_t>(round.local_world_sizes.front()) : 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -3,7 +3,7 @@
 #include "acc/rendezvous/server.hpp"
 #include "job/rounds.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// Rounds of a job on one machine: no rendezvous, only a store for its own workers.
 class RoundsAlone : public Rounds {
@@ -37,4 +37,4 @@ class RoundsAlone : public Rounds {
   std::optional<rendezvous::AttemptEnd> end_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

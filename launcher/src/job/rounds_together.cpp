@@ -22,7 +22,7 @@
 #include <chrono>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 namespace asio = boost::asio;
 using rendezvous::Agent;
 using rendezvous::Machine;
@@ -38,7 +38,7 @@ std::chrono::milliseconds time_to_settle(const LaunchPlan& plan) {
   constexpr std::chrono::seconds kGrace{5};
   return plan.supervision.shutdown_timeout +
          2 * std::max<std::chrono::milliseconds>(plan.supervision.shutdown_timeout,
-                                                 Supervisor::kTimeToDie) +
+                                                 supervision::Supervisor::kTimeToDie) +
          kGrace;
 }
 
@@ -49,7 +49,7 @@ rendezvous::Terms terms(const LaunchPlan& plan) {
           .min_machines = by_rank ? plan.layout.num_machines : plan.rendezvous.min_machines,
           .num_processes = plan.layout.num_processes.value_or(0),
           .max_restarts = plan.supervision.max_restarts,
-          .agreed = agreed_terms(plan)};
+          .agreed = plan::agreed_terms(plan)};
 }
 
 rendezvous::JobTimes times(const LaunchPlan& plan) {
@@ -351,4 +351,4 @@ std::size_t RoundsTogether::num_clients(const Round& round) const {
   return count;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// Rounds of a job on several machines.
 ///
@@ -89,4 +89,4 @@ class RoundsTogether : public Rounds {
   std::optional<std::chrono::steady_clock::time_point> server_gone_since_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -24,12 +24,12 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// Request to stop the job: a signal, the time limit, a control message or a lost connection.
 struct StopRequest {
   int exit_status;
-  PassedSignal signal;  ///< signal for the workers
+  supervision::PassedSignal signal;  ///< signal for the workers
   std::string reason;
   rendezvous::AttemptEnd::Cause cause = rendezvous::AttemptEnd::Cause::stop;
   /// The reason has been printed already, by the acclaunch that started the machines, on the stream
@@ -55,14 +55,16 @@ struct Attempt {
 
   Clock::time_point started_at = Clock::now();
   Clock::time_point learned_at = started_at;  ///< time at which the attempt's end was known
-  KernelFacts kernel;
-  std::optional<Supervisor> supervisor;     ///< empty if the attempt ended before workers started
-  bool gave_up = false;                     ///< some workers could not be killed
-  std::vector<WorkerReport> interim;        ///< interim reports, to find the cause of a failure
-  std::optional<WorkerRecord> unexplained;  ///< delayed first failure that a signal may explain
-  boost::asio::steady_timer explanation;    ///< time limit for that signal to arrive
+  report::KernelFacts kernel;
+  std::optional<supervision::Supervisor>
+      supervisor;                             ///< empty if the attempt ended before workers started
+  bool gave_up = false;                       ///< some workers could not be killed
+  std::vector<report::WorkerReport> interim;  ///< interim reports, to find the cause of a failure
+  std::optional<supervision::WorkerRecord>
+      unexplained;                        ///< delayed first failure that a signal may explain
+  boost::asio::steady_timer explanation;  ///< time limit for that signal to arrive
   /// Signal for the workers, sent when the other machines know of the end.
-  std::optional<PassedSignal> signal_to_workers;
+  std::optional<supervision::PassedSignal> signal_to_workers;
   boost::asio::steady_timer end_spreads;  ///< time limit for that
 };
 
@@ -71,7 +73,7 @@ struct Attempt {
 /// everything runs on the event loop's thread.
 class Job {
  public:
-  Job(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
+  Job(const LaunchPlan& plan, const plugins::Environment& environment, supervision::Guard guard);
   /// Runs the job and returns the exit status for the shell. May exit the process instead.
   int run();
 
@@ -82,10 +84,11 @@ class Job {
   boost::asio::awaitable<bool> join_round();
   boost::asio::awaitable<void> run_attempts();
   boost::asio::awaitable<bool> run_attempt();
-  boost::asio::awaitable<AttemptOutcome> run_workers();
-  boost::asio::awaitable<rendezvous::RoundResult> settle(const AttemptOutcome& outcome);
+  boost::asio::awaitable<supervision::AttemptOutcome> run_workers();
+  boost::asio::awaitable<rendezvous::RoundResult> settle(
+      const supervision::AttemptOutcome& outcome);
   void tell_starter_of_lost(const rendezvous::RoundResult& round_result);
-  boost::asio::awaitable<bool> go_on(const JobReport& report);
+  boost::asio::awaitable<bool> go_on(const report::JobReport& report);
   boost::asio::awaitable<void> leave_while_joining();
   boost::asio::awaitable<void> part_from_machines();
   void close();
@@ -95,32 +98,33 @@ class Job {
   // Events (job_events.cpp).
   JobAction advance(JobEvent event);
   boost::asio::awaitable<void> end_without_guard();
-  void on_signal(PassedSignal signal, bool is_said = false);
+  void on_signal(supervision::PassedSignal signal, bool is_said = false);
   void listen_to_starter();
   void on_starter(const control::Message& message);
   void on_starter_lost(const std::string& reason);
   AttemptEvidence evidence() const;
-  std::optional<std::size_t> find_cause(const std::vector<WorkerRecord>& workers, bool is_last);
-  void on_first_failure(const WorkerRecord& worker);
-  void announce_failure(const WorkerRecord& worker);
-  void wait_for_own_signal(const WorkerRecord& worker);
+  std::optional<std::size_t> find_cause(const std::vector<supervision::WorkerRecord>& workers,
+                                        bool is_last);
+  void on_first_failure(const supervision::WorkerRecord& worker);
+  void announce_failure(const supervision::WorkerRecord& worker);
+  void wait_for_own_signal(const supervision::WorkerRecord& worker);
   bool forget_unexplained();
   boost::asio::awaitable<void> first_failure_is_explained();
-  bool was_ended_by_terminal(const WorkerRecord& worker) const;
+  bool was_ended_by_terminal(const supervision::WorkerRecord& worker) const;
   void on_force_stop();
-  void on_lost(const Lost& lost);
+  void on_lost(const output::Lost& lost);
   void on_fault(const std::exception& error);
   void on_attempt_end(const rendezvous::AttemptEnd& end);
   void stop(JobEvent event, const StopRequest& request);
-  void stop_workers_when_known(PassedSignal signal);
+  void stop_workers_when_known(supervision::PassedSignal signal);
   void stop_workers();
   void stop_in_time();
 
-  OutputMux::Options output_options();
+  output::OutputMux::Options output_options();
   void show_status(int running);
-  std::vector<WorkerSpec> worker_specs() const;
-  JobReport report_of(const rendezvous::RoundResult& round_result);
-  void publish(JobReport report, const rendezvous::RoundResult& round_result);
+  std::vector<supervision::WorkerSpec> worker_specs() const;
+  report::JobReport report_of(const rendezvous::RoundResult& round_result);
+  void publish(report::JobReport report, const rendezvous::RoundResult& round_result);
   void leave_file(const std::string& path, const std::string& text);
   void say_who_is_here();
   int exit_status() const {
@@ -140,8 +144,8 @@ class Job {
   const plugins::Environment& environment_;
   const std::string host_;
   const bool alone_;  ///< the job has a single worker
-  const JobControl job_control_;
-  Runner runner_;
+  const supervision::JobControl job_control_;
+  supervision::Runner runner_;
   std::optional<Control> control_;  ///< set if another acclaunch started this launcher
   LogFolder logs_;
   std::unique_ptr<Rounds> rounds_;
@@ -156,4 +160,4 @@ class Job {
   int status_ = 0;                   ///< exit status so far
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 using rendezvous::ReportedMachine;
 
@@ -41,4 +41,4 @@ bool prints_report(const LaunchPlan& plan, int machine_rank,
          is_heard(*std::ranges::find_if(machines, has_reported));
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -8,7 +8,7 @@
 
 /// Chooses the machine that prints a line when a job manager merges the output of all machines
 /// (JobManager::merges_output). Otherwise each machine prints every line.
-namespace acc::launcher {
+namespace acc::launcher::job {
 
 /// Returns the prefix of a line about this machine: "acclaunch: ", with the host if output is
 /// merged.
@@ -27,4 +27,4 @@ std::optional<std::string> job_line_head(const LaunchPlan& plan,
 bool prints_report(const LaunchPlan& plan, int machine_rank,
                    const rendezvous::RoundResult& round_result);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::job

@@ -4,7 +4,7 @@
 #include <fstream>
 #include <iterator>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 namespace {
 
 /// Returns the part of a line that a terminal would show last: the text after the last "\r", except
@@ -70,4 +70,4 @@ std::vector<std::string> last_lines_of(const std::string& path) {
   return last.lines();
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

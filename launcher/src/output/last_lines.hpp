@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 /// Keeps the last lines of a stream of bytes. Of a line that was overwritten with "\r", such as a
 /// progress bar, only the last version is kept. Lines are truncated to kLineLength.
@@ -28,4 +28,4 @@ class LastLines {
 /// Returns the last lines of a file; none if it cannot be read.
 std::vector<std::string> last_lines_of(const std::string& path);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

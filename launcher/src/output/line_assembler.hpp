@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 /// Splits one stream of bytes into lines. A line ends with "\n", or with "\r" that is not followed
 /// by "\n" (progress bars). All bytes are kept unchanged. A line that arrives in one piece is not
@@ -132,4 +132,4 @@ void LineAssembler::take_partial(std::string_view end_of_line, const Take& take)
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

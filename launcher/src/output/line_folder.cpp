@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 namespace {
 
 std::size_t hash_of(std::string_view text) {
@@ -78,4 +78,4 @@ bool LineFolder::is_ready(const Pending& pending, Time now) const {
           std::ranges::includes(pending.line.ranks, running_));
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <unordered_set>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 /// Merges equal lines that several ranks write within a short time into one line. The lines of each
 /// rank keep their order. Lines of different ranks keep the order of their first arrival
@@ -60,4 +60,4 @@ class LineFolder {
   std::size_t bytes_ = 0;  ///< total size of the pending texts
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 namespace {
 
 /// A macro at the beginning of a text: `$name`, `${name}` or `$$`. If there is none, `name` is
@@ -60,4 +60,4 @@ std::string prefix_of_ranks(const std::vector<int>& ranks) {
   return "[" + number_list(ranks) + "] ";
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

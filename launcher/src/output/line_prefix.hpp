@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 /// Values of one worker that a prefix can contain.
 struct LineSource {
@@ -23,4 +23,4 @@ std::string line_prefix(std::string_view pattern, const LineSource& source, int 
 /// Returns the prefix of a line that several ranks have written: "[0-3,5] ". `ranks`: ascending.
 std::string prefix_of_ranks(const std::vector<int>& ranks);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

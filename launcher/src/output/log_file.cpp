@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 UniqueFd open_log(const std::string& path) {
   // With O_APPEND each write goes to the end, even if several processes share the file.
@@ -33,4 +33,4 @@ int LogFile::write(std::string_view bytes) {
   return 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

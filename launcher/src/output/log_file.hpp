@@ -6,7 +6,7 @@
 #include <string_view>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 /// Opens a file for appending, and creates it if it does not exist. Throws Error(config).
 UniqueFd open_log(const std::string& path);
@@ -27,4 +27,4 @@ class LogFile {
   UniqueFd file_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

@@ -23,7 +23,7 @@
 #include <cstring>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 namespace asio = boost::asio;
 using Clock = std::chrono::steady_clock;
 
@@ -448,4 +448,4 @@ void OutputMux::set_status(const JobStatus& status) {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 class LogFile;
 
@@ -140,4 +140,4 @@ class OutputMux {
                                                                 ///< queued handlers detect that
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

@@ -17,7 +17,7 @@
 #include <climits>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 namespace asio = boost::asio;
 
 namespace {
@@ -205,4 +205,4 @@ void OutputSink::close() {
   out_.close(ignored);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

@@ -14,7 +14,7 @@
 #include <string>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 /// Writes blocks of text to a terminal, pipe, socket or file without blocking the event loop if the
 /// reader is slow. Bytes that cannot be written yet are kept; writers wait for `room()` before they
@@ -86,4 +86,4 @@ class OutputSink : public std::enable_shared_from_this<OutputSink> {
   boost::asio::steady_timer progress_;  ///< never expires; cancelled after each write, as an event
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

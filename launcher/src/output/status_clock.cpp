@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 namespace {
 
 /// True if the sink is a terminal that understands the escape sequences of StatusLine.
@@ -54,4 +54,4 @@ void StatusClock::end() {
   clock_.cancel();
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 /// Updates the status line of a terminal once per second while a status is set. Use it in the event
 /// loop's thread only.
@@ -38,4 +38,4 @@ class StatusClock {
   std::shared_ptr<bool> lives_ = std::make_shared<bool>(true);  ///< lets handlers detect the end
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

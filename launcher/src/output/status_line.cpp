@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 namespace {
 
 /// Formats a duration as "3:07" or "2:03:17".
@@ -42,4 +42,4 @@ std::string StatusLine::around(std::string_view block) {
   return bytes + shown_;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 /// State of the job on this machine, for the status line.
 struct JobStatus {
@@ -37,4 +37,4 @@ class StatusLine {
   bool at_line_start_ = true;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

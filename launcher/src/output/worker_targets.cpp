@@ -2,7 +2,7 @@
 
 #include <set>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 std::size_t descriptors_of(const std::vector<WorkerTargets>& workers) {
   std::size_t sum = 0;
@@ -20,4 +20,4 @@ std::size_t descriptors_of(const std::vector<WorkerTargets>& workers) {
   return sum + shared_files.size();
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

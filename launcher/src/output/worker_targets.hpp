@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::output {
 
 /// Copies the lines that contain one of `words` to a file, with their prefix. Workers and streams
 /// may share a file. An empty list of words disables the filter.
@@ -30,4 +30,4 @@ struct WorkerTargets {
 /// pipe per stream that it reads, and one per file that it writes.
 std::size_t descriptors_of(const std::vector<WorkerTargets>& workers);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::output

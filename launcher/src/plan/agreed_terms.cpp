@@ -12,7 +12,7 @@
 #include <array>
 #include <filesystem>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 namespace {
 
 using plugins::Section;
@@ -135,4 +135,4 @@ Terms agreed_terms(const LaunchPlan& plan) {
   return terms;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// Returns the terms that must be equal on all machines of the job, besides the counts: the
 /// program's file or module, the device, and the settings that determine the sharding, in canonical
@@ -14,4 +14,4 @@ namespace acc::launcher {
 /// arguments and hosts may differ between machines and are not included.
 std::vector<std::pair<std::string, std::string>> agreed_terms(const LaunchPlan& plan);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

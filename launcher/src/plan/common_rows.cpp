@@ -5,7 +5,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 namespace {
 
 using plugins::Flag;
@@ -85,4 +85,4 @@ std::vector<SettingRow> with_common_rows(std::span<const SettingRow> rows) {
   return all;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -5,7 +5,7 @@
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 using plugins::Source;
 
@@ -57,14 +57,14 @@ void choose_cpu_backend(const Draft& draft, WorkerVariables& workers) {
                                   (prefix / "python").string() + " nor in " +
                                   (prefix / "share/acclaunch/python").string());
   }
-  if (value_of(draft.environment, variables::torch_autoload, "1") == "0") {
+  if (host::value_of(draft.environment, host::variables::torch_autoload, "1") == "0") {
     throw Error(Errc::config, given.where +
                                   " acc needs torch to load the entry points of packages, and " +
-                                  std::string(variables::torch_autoload.name) + " is 0");
+                                  std::string(host::variables::torch_autoload.name) + " is 0");
   }
   workers.set["ACC_CPU_BACKEND"] = "acc";
-  const std::string name(variables::python_path.name);
-  const std::string inherited = value_of(draft.environment, variables::python_path);
+  const std::string name(host::variables::python_path.name);
+  const std::string inherited = host::value_of(draft.environment, host::variables::python_path);
   std::string& path = workers.set.try_emplace(name, inherited).first->second;
   path = draft.facts.python_packages.string() + (path.empty() ? "" : ":" + path);
 }
@@ -72,8 +72,8 @@ void choose_cpu_backend(const Draft& draft, WorkerVariables& workers) {
 }  // namespace
 
 SupervisionPlan read_supervision(Draft& draft) {
-  read_variable(draft, "shutdown_timeout"_key, std::string(variables::shutdown_timeout.name));
-  read_variable(draft, "stuck_timeout"_key, std::string(variables::stuck_timeout.name));
+  read_variable(draft, "shutdown_timeout"_key, std::string(host::variables::shutdown_timeout.name));
+  read_variable(draft, "stuck_timeout"_key, std::string(host::variables::stuck_timeout.name));
   const auto seconds = [&](plugins::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
@@ -117,7 +117,7 @@ OutputPlan read_output(Draft& draft, const OutputWords& words, const std::string
   OutputPlan output = plan_output(words, run_id, local_ranks, draft.facts.working_directory,
                                   draft.facts.scratch_directory);
   read_variable(draft, "log_line_prefix_template"_key,
-                std::string(variables::log_line_prefix_template.name));
+                std::string(host::variables::log_line_prefix_template.name));
   output.line_prefix = draft.settings.text("log_line_prefix_template"_key);
   if (output.line_prefix.find('\n') != std::string::npos) {
     throw bad_value(draft.given("log_line_prefix_template"_key), "one line");
@@ -147,19 +147,19 @@ void read_log(Draft& draft, WorkerVariables& workers) {
   const auto is_flag = [&](plugins::SettingKey key) {
     return draft.settings.source(key).kind == Source::Kind::flag;
   };
-  const auto read = [&](plugins::SettingKey key, const OwnVariable& variable) {
+  const auto read = [&](plugins::SettingKey key, const host::OwnVariable& variable) {
     read_variable(draft, key, std::string(variable.name));
     if (is_flag(key)) {
       workers.set[std::string(variable.name)] = draft.settings.choice(key);
     }
   };
-  read("log_format"_key, variables::log_format);
-  read("log_level"_key, variables::log_level);
+  read("log_format"_key, host::variables::log_format);
+  read("log_level"_key, host::variables::log_level);
   if (is_flag("log_level"_key)) {
-    workers.removed.insert(std::string(variables::log.name));
+    workers.removed.insert(std::string(host::variables::log.name));
   } else {
-    const std::string components = value_of(draft.environment, variables::log);
-    read_log_settings({.components = {components, std::string(variables::log.name)}});
+    const std::string components = host::value_of(draft.environment, host::variables::log);
+    read_log_settings({.components = {components, std::string(host::variables::log.name)}});
   }
 }
 
@@ -187,4 +187,4 @@ LaunchPlan finished(Draft&& draft, LaunchPlan plan) {
   return plan;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// Inputs of planning, and what its stages collect: values of settings, notices and faults. Each
 /// decision is the result of a stage, a function over the draft and earlier decisions; the planner
@@ -93,4 +93,4 @@ Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
 /// Throws Error(config) if no worker has the rank that is to read standard input.
 LaunchPlan finished(Draft&& draft, LaunchPlan plan);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

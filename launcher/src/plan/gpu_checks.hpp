@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// True if ACC_SHARE_GPUS allows more workers than GPUs.
 bool shares_gpus(const plugins::Environment& environment);
@@ -14,4 +14,4 @@ bool shares_gpus(const plugins::Environment& environment);
 void check_own_gpus(const std::string& where, int local_world_size,
                     const plugins::Environment& environment);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

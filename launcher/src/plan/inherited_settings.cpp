@@ -4,6 +4,14 @@
 #include "host/own_variables.hpp"
 
 namespace acc::launcher {
+
+std::string_view origin_of(Mode mode) noexcept {
+  return mode == Mode::fsdp ? "fsdp" : mode == Mode::deepspeed ? "deepspeed" : "none";
+}
+
+}  // namespace acc::launcher
+
+namespace acc::launcher::plan {
 namespace {
 
 Mode mode_of(const std::string& origin) {
@@ -12,14 +20,10 @@ Mode mode_of(const std::string& origin) {
 
 }  // namespace
 
-std::string_view origin_of(Mode mode) noexcept {
-  return mode == Mode::fsdp ? "fsdp" : mode == Mode::deepspeed ? "deepspeed" : "none";
-}
-
 InheritedSettings inherit_settings(Draft& draft, Identity identity, const RankLayout& layout,
                                    WorkerVariables variables, bool gpus_are_visible) {
-  const std::string device =
-      value_of(draft.environment, launcher::variables::device, gpus_are_visible ? "cuda" : "cpu");
+  const std::string device = host::value_of(draft.environment, launcher::host::variables::device,
+                                            gpus_are_visible ? "cuda" : "cpu");
   variables.set["ACC_DEVICE"] = device;
   InheritedSettings inherited = {
       .device = device == "cuda" ? plugins::Device::cuda : plugins::Device::cpu,
@@ -48,4 +52,4 @@ std::set<std::string> names_of_settings() {
   return names;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -5,7 +5,7 @@
 #include <set>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// Settings of workers whose front end has no flags for sharding.
 struct InheritedSettings {
@@ -25,4 +25,4 @@ InheritedSettings inherit_settings(Draft& draft, Identity identity, const RankLa
 /// workers.
 std::set<std::string> names_of_settings();
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 namespace {
 
 /// Returns the launcher's flags as typed, without those that set a machine's rank and the address.
@@ -53,4 +53,4 @@ std::string machines_hint(const Flags& flags, int num_machines, const std::strin
   return text;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

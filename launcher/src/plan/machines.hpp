@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// Returns the commands to run on the machines, one line per machine, for an error message about a
 /// missing rank or address.
@@ -15,4 +15,4 @@ std::string machines_hint(const Flags& flags, int num_machines, const std::strin
 /// Returns the program and its arguments, quoted for a shell, with a leading space.
 std::string quoted_program(const Flags& flags);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 namespace {
 
 namespace fs = std::filesystem;
@@ -157,4 +157,4 @@ OutputPlan plan_output(const OutputWords& words, const std::string& run_id, int 
   return output;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

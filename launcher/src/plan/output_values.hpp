@@ -9,7 +9,7 @@
 #include <vector>
 
 // Parsers for output options in torchrun's notation. All throw Error(config).
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// Parses --redirects or --tee: one digit 0..3 for all workers, or `RANK:DIGIT` joined by commas,
 /// where RANK may be a range, `0-3`. Returns the streams by local rank: none for workers that are
@@ -38,4 +38,4 @@ OutputPlan plan_output(const OutputWords& words, const std::string& run_id, int 
                        const std::filesystem::path& working_directory,
                        const std::filesystem::path& scratch);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <fstream>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 namespace {
 
 namespace fs = std::filesystem;
@@ -104,7 +104,8 @@ bool is_for_python(const std::string& program, ProgramKind kind, const HostFacts
 std::optional<fs::path> find_in_path(const std::string& name,
                                      const plugins::Environment& environment,
                                      const fs::path& working_directory) {
-  const std::string path = value_of(environment, variables::path, "/usr/local/bin:/usr/bin:/bin");
+  const std::string path =
+      host::value_of(environment, host::variables::path, "/usr/local/bin:/usr/bin:/bin");
   for (const std::string_view folder : split(path, ':')) {
     const fs::path candidate = working_directory / fs::path(folder) / name;
     if (is_executable(candidate)) {
@@ -126,7 +127,7 @@ void check_program(const Flags& flags, ProgramKind kind) {
 }
 
 std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
-  const std::string name = value_of(environment, variables::python, "python3");
+  const std::string name = host::value_of(environment, host::variables::python, "python3");
   try {
     return find_executable(name, environment, facts);
   } catch (const Error& error) {
@@ -165,4 +166,4 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
   return command;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// How PROGRAM is to be interpreted.
 struct ProgramKind {
@@ -42,4 +42,4 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,
                                          const HostFacts& facts);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -10,13 +10,13 @@
 #include <algorithm>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 namespace {
 
 /// Formats hosts and slots as `node0:0,1@node1:0,1`, the notation of `--include`.
-std::string slots_of(const std::vector<Host>& hosts) {
+std::string slots_of(const std::vector<cluster::Host>& hosts) {
   std::string text;
-  for (const Host& host : hosts) {
+  for (const cluster::Host& host : hosts) {
     text += (text.empty() ? "" : "@") + host.name + ":" + joined(host.slots);
   }
   return text;
@@ -58,22 +58,24 @@ RemoteLaunchPlan start_on_hosts(Draft& draft, const RemoteHosts& wanted, const s
                                 std::optional<std::uint16_t> port) {
   RemoteLaunchPlan start = start_from_here(draft, means_for_hosts(draft));
   start.run_id = random_run_id();
-  const auto set = [&](const OwnVariable& variable, const std::string& value) {
+  const auto set = [&](const host::OwnVariable& variable, const std::string& value) {
     start.environment[std::string(variable.name)] = value;
   };
-  set(variables::job_id, start.run_id);
-  set(variables::num_machines, std::to_string(wanted.hosts.size()));
-  set(variables::main_process_ip, address);
-  set(variables::main_process_port, std::to_string(port.value_or(port_of(start.run_id))));
+  set(host::variables::job_id, start.run_id);
+  set(host::variables::num_machines, std::to_string(wanted.hosts.size()));
+  set(host::variables::main_process_ip, address);
+  set(host::variables::main_process_port,
+      std::to_string(port.value_or(cluster::port_of(start.run_id))));
   if (!wanted.workers.empty()) {
-    set(variables::local_processes, joined(wanted.workers));
+    set(host::variables::local_processes, joined(wanted.workers));
   }
   if (wanted.names_slots) {
-    set(variables::hosts, slots_of(wanted.hosts));
+    set(host::variables::hosts, slots_of(wanted.hosts));
   }
-  for (const Host& host : wanted.hosts) {
+  for (const cluster::Host& host : wanted.hosts) {
     const std::string rank = std::to_string(start.machines.size());
-    start.machines.push_back({login_of(host), {{std::string(variables::machine_rank.name), rank}}});
+    start.machines.push_back(
+        {cluster::login_of(host), {{std::string(host::variables::machine_rank.name), rank}}});
   }
   return start;
 }
@@ -83,16 +85,16 @@ RemoteLaunchPlan start_by_srun(const Draft& draft, int num_machines,
   RemoteLaunchPlan start = start_from_here(draft, RemoteLaunchPlan::Means::srun);
   start.machines.resize(static_cast<std::size_t>(num_machines));
   if (!workers.empty()) {
-    start.environment[std::string(variables::local_processes.name)] = joined(workers);
+    start.environment[std::string(host::variables::local_processes.name)] = joined(workers);
   }
   return start;
 }
 
-std::vector<Host> read_chosen_slots(const Sourced<std::string>& given) {
-  std::vector<Host> hosts;
+std::vector<cluster::Host> read_chosen_slots(const Sourced<std::string>& given) {
+  std::vector<cluster::Host> hosts;
   for (const std::string_view entry : entries_of(given.value, '@')) {
     const auto colon = std::min(entry.find(':'), entry.size());
-    Host host{std::string(entry.substr(0, colon)), {}, given.where};
+    cluster::Host host{std::string(entry.substr(0, colon)), {}, given.where};
     for (const std::string_view word :
          entries_of(entry.substr(std::min(colon + 1, entry.size())))) {
       const auto slot = read_number(word);
@@ -106,4 +108,4 @@ std::vector<Host> read_chosen_slots(const Sourced<std::string>& given) {
   return hosts;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

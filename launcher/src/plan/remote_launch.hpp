@@ -9,13 +9,13 @@
 #include <vector>
 
 // Planning of a job whose machines are started from here. The results are for `LaunchPlan::start`.
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// Hosts to start a job on.
 struct RemoteHosts {
-  std::vector<Host> hosts;   ///< by machine rank
-  std::vector<int> workers;  ///< number of workers by machine; empty: each machine decides
-  bool names_slots = false;  ///< pass on which slots were selected, not only their number
+  std::vector<cluster::Host> hosts;  ///< by machine rank
+  std::vector<int> workers;          ///< number of workers by machine; empty: each machine decides
+  bool names_slots = false;          ///< pass on which slots were selected, not only their number
 };
 
 /// Plans a start by ssh, or by the client that `--launcher` names: the same command line as here on
@@ -30,6 +30,6 @@ RemoteLaunchPlan start_by_srun(const Draft& draft, int num_machines,
                                const std::vector<int>& workers);
 
 /// Parses ACC_HOSTS, which carries the selected slots: `node0:0,1@node1:0,1`.
-std::vector<Host> read_chosen_slots(const Sourced<std::string>& given);
+std::vector<cluster::Host> read_chosen_slots(const Sourced<std::string>& given);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

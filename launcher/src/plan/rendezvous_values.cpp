@@ -15,7 +15,7 @@
 #include <map>
 #include <random>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 namespace {
 
 using plugins::Faults;
@@ -202,4 +202,4 @@ std::string random_run_id() {
   return id;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

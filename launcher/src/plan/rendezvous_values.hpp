@@ -10,7 +10,7 @@
 #include <vector>
 
 // Parsers for rendezvous options in torchrun's notation. All throw Error(config).
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// Parses --rdzv-conf, `key=value` joined by commas, and sets the times of `plan`. Times without a
 /// key get torchrun's defaults for the plan's backend. Returns notices about keys that have no
@@ -39,4 +39,4 @@ MachineRange read_machine_range(const Sourced<std::string>& given);
 /// Returns a random UUID (version 4), for a run without a given id.
 std::string random_run_id();
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -5,7 +5,7 @@
 #include <csignal>
 #include <cstring>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 std::string signal_word(int signal) {
   const char* word = ::sigabbrev_np(signal);
@@ -28,4 +28,4 @@ std::vector<int> read_signals(const Sourced<std::string>& given) {
   return signals;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

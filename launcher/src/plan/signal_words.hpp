@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::plan {
 
 /// Parses names of signals joined by commas, `SIGTERM,SIGUSR1`. Throws Error(config) for an unknown
 /// signal, and for SIGKILL, SIGSTOP and SIGCHLD.
@@ -15,4 +15,4 @@ std::vector<int> read_signals(const Sourced<std::string>& given);
 /// Returns the name of a signal, `SIGTERM`, or its number if it has no name.
 std::string signal_word(int signal);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::plan

@@ -15,7 +15,7 @@ namespace {
 std::string signal_list(const LaunchPlan& plan) {
   std::string list;
   for (const int signal : plan.supervision.stop_signals) {
-    list += (list.empty() ? "" : ",") + signal_word(signal);
+    list += (list.empty() ? "" : ",") + plan::signal_word(signal);
   }
   return list;
 }
@@ -106,7 +106,7 @@ std::string uneven_sizes(const RankSlot& node) {
 
 /// Returns the only GPU that a worker with a virtual local rank sees.
 std::string own_gpu(const plugins::Environment& environment, int local_rank) {
-  const std::string list = value_of(environment, variables::cuda_visible_devices);
+  const std::string list = host::value_of(environment, host::variables::cuda_visible_devices);
   const auto entries = split(list, ',');
   const auto index = static_cast<std::size_t>(local_rank);
   if (entries.size() == 1) {
@@ -150,7 +150,7 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
     result.erase(name);
   }
   // A worker that starts another acclaunch must not pass it the rank of this one.
-  for (const OwnVariable& of_this_launcher : starter_variables()) {
+  for (const host::OwnVariable& of_this_launcher : host::starter_variables()) {
     result.erase(std::string(of_this_launcher.name));
   }
   for (const auto& [name, value] : plan.variables.set) {

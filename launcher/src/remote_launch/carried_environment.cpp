@@ -5,7 +5,7 @@
 #include <span>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 namespace {
 
 /// Variables that are not passed on: those of a host, a login session, a terminal or a desktop, and
@@ -83,4 +83,4 @@ plugins::Environment environment_for_other_machines(const plugins::Environment& 
   return carried;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

@@ -3,7 +3,7 @@
 #include "acc/launcher/remote_launch_plan.hpp"
 #include "acc/plugins/environment.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 
 /// Returns the part of this process's environment that is passed on to other machines: everything
 /// except variables that belong to this host, session or job. Empty for srun, which passes on the
@@ -11,4 +11,4 @@ namespace acc::launcher {
 plugins::Environment environment_for_other_machines(const plugins::Environment& own,
                                                     RemoteLaunchPlan::Means means);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

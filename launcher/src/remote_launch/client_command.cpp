@@ -6,7 +6,7 @@
 #include "host/own_variables.hpp"
 #include "remote_launch/start_message.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 namespace {
 
 /// Quotes text for the login shell of another machine, which may be sh, csh or fish. Single quotes
@@ -66,7 +66,7 @@ std::vector<std::string> ssh_words(const RemoteLaunchPlan& plan, const std::stri
 ClientCommand ssh_command(const RemoteLaunchPlan& plan, std::size_t rank,
                           const std::string& folder) {
   plugins::Environment own = plan.machines[rank].variables;
-  own[std::string(variables::control.name)] = "stdin";
+  own[std::string(host::variables::control.name)] = "stdin";
   const std::string log_file = folder + "/ssh." + std::to_string(rank);
   return {.name = name_of(plan, rank),
           .words = ssh_words(plan, plan.machines[rank].name, log_file),
@@ -91,7 +91,7 @@ ClientCommand pdsh_command(const RemoteLaunchPlan& plan, const std::string& fold
   // PDSH_SSH_ARGS_APPEND has the user's options for pdsh's own ssh. They come first.
   RemoteLaunchPlan with_users = plan;
   with_users.client_options.clear();
-  const std::string of_pdsh = value_of(plan.environment, variables::pdsh_options);
+  const std::string of_pdsh = host::value_of(plan.environment, host::variables::pdsh_options);
   for (const std::string_view word : split(of_pdsh, ' ')) {
     if (!word.empty()) {
       with_users.client_options.emplace_back(word);
@@ -135,7 +135,7 @@ ClientCommand srun_command(const RemoteLaunchPlan& plan) {
                         .is_controlled = true,
                         .input_file = "",
                         .log_file = ""};
-  command.environment[std::string(variables::control.name)] = "stdin";
+  command.environment[std::string(host::variables::control.name)] = "stdin";
   std::vector<std::string>& words = command.words;
   append(words, plan.client_options);
   append(words, {"--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1", "--overlap",
@@ -169,4 +169,4 @@ std::vector<ClientCommand> client_commands(const RemoteLaunchPlan& plan,
   return commands;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 
 /// Command of a client: a local process (ssh, pdsh or srun) that runs the launcher of one machine,
 /// or of all machines.
@@ -25,4 +25,4 @@ struct ClientCommand {
 /// environment.
 std::vector<ClientCommand> client_commands(const RemoteLaunchPlan& plan, const std::string& folder);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 namespace {
 
 using Kind = ClientEnd::Kind;
@@ -11,21 +11,21 @@ constexpr int kOfSsh = 255;          // ssh(1): "or with 255 if an error occurre
 constexpr int kNotFound = 127;       // of a shell
 constexpr int kNotExecutable = 126;  // of a shell
 
-std::string how(const ProcessEnd& end, const std::string& program) {
-  return end.kind == ProcessEnd::Kind::exited
+std::string how(const supervision::ProcessEnd& end, const std::string& program) {
+  return end.kind == supervision::ProcessEnd::Kind::exited
              ? program + " ended with status " + std::to_string(end.value)
-             : program + " " + (end.kind == ProcessEnd::Kind::killed ? "was " : "") +
+             : program + " " + (end.kind == supervision::ProcessEnd::Kind::killed ? "was " : "") +
                    end.describe();
 }
 
 /// True if ssh itself failed or was killed, rather than the command that it ran.
-bool connection_failed(const ProcessEnd& end) {
-  return end.kind != ProcessEnd::Kind::exited || end.value == kOfSsh;
+bool connection_failed(const supervision::ProcessEnd& end) {
+  return end.kind != supervision::ProcessEnd::Kind::exited || end.value == kOfSsh;
 }
 
 /// Returns the most precise known reason why the launcher of a machine did not start.
-std::string why_not_started(const ProcessEnd& end, const Heard& heard, const std::string& log_line,
-                            const std::string& executable) {
+std::string why_not_started(const supervision::ProcessEnd& end, const Heard& heard,
+                            const std::string& log_line, const std::string& executable) {
   const int status = end.shell_status();
   if (connection_failed(end)) {
     return log_line.empty() ? how(end, "ssh") : log_line;
@@ -65,8 +65,8 @@ bool Group::waits_in_vain() const {
   });
 }
 
-ClientEnd judge_ssh(const ProcessEnd& end, const Heard& heard, const std::string& log_line,
-                    const std::string& executable) {
+ClientEnd judge_ssh(const supervision::ProcessEnd& end, const Heard& heard,
+                    const std::string& log_line, const std::string& executable) {
   const int status = end.shell_status();
   if (heard.ended && !heard.joined && !heard.ended->reason.empty()) {
     return {Kind::not_started, status, heard.ended->reason};
@@ -83,13 +83,13 @@ ClientEnd judge_ssh(const ProcessEnd& end, const Heard& heard, const std::string
   return {Kind::ended, status, ""};
 }
 
-ClientEnd judge_group(const ProcessEnd& end, const std::string& program) {
-  return end.kind == ProcessEnd::Kind::exited
+ClientEnd judge_group(const supervision::ProcessEnd& end, const std::string& program) {
+  return end.kind == supervision::ProcessEnd::Kind::exited
              ? ClientEnd{Kind::ended, end.value, ""}
              : ClientEnd{Kind::lost, end.shell_status(), how(end, program)};
 }
 
-ClientEnd judge_cut(const ProcessEnd& end, const Heard& heard) {
+ClientEnd judge_cut(const supervision::ProcessEnd& end, const Heard& heard) {
   return heard.joined && heard.ended ? ClientEnd{Kind::ended, heard.ended->exit_status, ""}
                                      : ClientEnd{Kind::lost, end.shell_status(), ""};
 }
@@ -99,4 +99,4 @@ int job_status(std::span<const ClientEnd> ends, int otherwise) {
   return first == ends.end() ? otherwise : first->exit_status;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

@@ -9,7 +9,7 @@
 #include <string>
 
 // Interpretation of the end of a client, as pure functions of its exit status and its answers.
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 
 /// Progress of the launcher behind a client, from its answers.
 struct Heard {
@@ -48,18 +48,18 @@ struct ClientEnd {
 /// Interprets the end of an ssh client. `log_line` is ssh's last own message, or "". `executable`
 /// is the acclaunch that was to run. ssh's own failures have exit status 255, which a job may have
 /// too; a launcher reports its status in an answer before, which takes precedence.
-ClientEnd judge_ssh(const ProcessEnd& end, const Heard& heard, const std::string& log_line,
-                    const std::string& executable);
+ClientEnd judge_ssh(const supervision::ProcessEnd& end, const Heard& heard,
+                    const std::string& log_line, const std::string& executable);
 
 /// Interprets the end of pdsh or srun, which run all machines and print their own error messages.
-ClientEnd judge_group(const ProcessEnd& end, const std::string& program);
+ClientEnd judge_group(const supervision::ProcessEnd& end, const std::string& program);
 
 /// Interprets the end of a client that was killed from here. Its exit status has no meaning, but
 /// its earlier answers do.
-ClientEnd judge_cut(const ProcessEnd& end, const Heard& heard);
+ClientEnd judge_cut(const supervision::ProcessEnd& end, const Heard& heard);
 
 /// Returns the job's exit status: that of the first client in `ends`, which are in rank order, that
 /// ended by itself; `otherwise` if none did.
 int job_status(std::span<const ClientEnd> ends, int otherwise);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

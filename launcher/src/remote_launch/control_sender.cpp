@@ -9,7 +9,7 @@
 
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 namespace asio = boost::asio;
 
 ControlSender::ControlSender(const asio::any_io_executor& executor, UniqueFd pipe)
@@ -47,4 +47,4 @@ void ControlSender::close() {
   pending_.clear();
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

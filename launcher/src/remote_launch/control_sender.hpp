@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 
 /// Writes bytes to a client's standard input, in order and without blocking. Must be owned by a
 /// shared_ptr. Not thread-safe: use it on the event loop's thread only.
@@ -35,4 +35,4 @@ class ControlSender : public std::enable_shared_from_this<ControlSender> {
   bool writes_ = false;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

@@ -8,7 +8,7 @@
 
 #include <unistd.h>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 namespace {
 
 std::size_t machine_number(const std::string& word) {
@@ -22,7 +22,8 @@ std::size_t machine_number(const std::string& word) {
 }  // namespace
 
 bool was_started(const plugins::Environment& environment) {
-  return is_controlled(environment) || !value_of(environment, variables::machine_rank).empty();
+  return host::is_controlled(environment) ||
+         !host::value_of(environment, host::variables::machine_rank).empty();
 }
 
 std::vector<std::string> become_remote(std::span<const std::string> arguments) {
@@ -35,4 +36,4 @@ std::vector<std::string> become_remote(std::span<const std::string> arguments) {
   return message.arguments;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

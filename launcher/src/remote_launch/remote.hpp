@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 
 constexpr std::string_view kRemoteCommand = "remote";
 
@@ -20,4 +20,4 @@ bool was_started(const plugins::Environment& environment);
 /// of this one. Throws Error.
 std::vector<std::string> become_remote(std::span<const std::string> arguments);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

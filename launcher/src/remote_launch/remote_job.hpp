@@ -19,13 +19,14 @@
 #include <string>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 
 /// Starts and watches the launchers on all machines. Not thread-safe: everything runs on the event
 /// loop's thread.
 class RemoteJob {
  public:
-  RemoteJob(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard);
+  RemoteJob(const LaunchPlan& plan, const plugins::Environment& environment,
+            supervision::Guard guard);
   /// Runs until all clients have ended. Returns the exit status of the job.
   int run();
 
@@ -40,16 +41,16 @@ class RemoteJob {
     Group group;
     bool was_cut = false;  ///< killed from here, so its exit status has no meaning
     std::shared_ptr<ControlSender> input;
-    std::optional<WorkerProcess> process;
+    std::optional<supervision::WorkerProcess> process;
     std::optional<ClientEnd> end;
   };
 
   void make_log_folder();
   void begin_more();
   void begin(Client& client);
-  WorkerSpec client_spec(const Client& client, int input) const;
+  supervision::WorkerSpec client_spec(const Client& client, int input) const;
   boost::asio::awaitable<void> watch(Client& client);
-  void judge(Client& client, const ProcessEnd& end);
+  void judge(Client& client, const supervision::ProcessEnd& end);
   void on_end_of(Client& client);
   void close_when_all_ended();
 
@@ -57,7 +58,7 @@ class RemoteJob {
   void on_answer(Client& client, const control::Answer& answer);
   void on_start_failure(const std::string& name, const std::string& reason);
   void on_signal(int signal);
-  void on_lost(const Lost& lost);
+  void on_lost(const output::Lost& lost);
   void stop(int signal);
   void end_job(int exit_status, const std::string& reason);
 
@@ -78,7 +79,7 @@ class RemoteJob {
 
   const LaunchPlan& plan_;
   const plugins::Environment& environment_;
-  Runner runner_;
+  supervision::Runner runner_;
   std::string log_folder_;
   std::deque<Client> clients_;
   boost::asio::steady_timer beat_;
@@ -90,4 +91,4 @@ class RemoteJob {
   std::optional<int> failure_;          ///< exit status if the job is ended from here
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

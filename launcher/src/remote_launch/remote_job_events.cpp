@@ -13,7 +13,7 @@
 // Events of a remote launch: answers of launchers, failures to start, signals, and time limits. The
 // normal end is that every client exits by itself. Clients that do not exit in time are killed; the
 // launchers behind them then end because of their broken connection.
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 namespace {
 
 /// Time after a failure to start in which other failures are still reported.
@@ -84,7 +84,7 @@ void RemoteJob::end_job(int exit_status, const std::string& reason) {
       cut_unstarted();
     }
   });
-  limit(plan_.supervision.shutdown_timeout + Supervisor::kTimeToDie + kGrace);
+  limit(plan_.supervision.shutdown_timeout + supervision::Supervisor::kTimeToDie + kGrace);
 }
 
 void RemoteJob::on_signal(int signal) {
@@ -95,11 +95,11 @@ void RemoteJob::on_signal(int signal) {
         pids.push_back(client.process->pid());
       }
     }
-    reap_orphans(pids);
-  } else if (is_stop_signal(signal) ||
+    supervision::reap_orphans(pids);
+  } else if (supervision::is_stop_signal(signal) ||
              std::ranges::count(plan_.supervision.stop_signals, signal) > 0) {
     stop(signal);
-  } else if (!is_own_signal(signal)) {
+  } else if (!supervision::is_own_signal(signal)) {
     send_all(control::Signal{signal});
   }
 }
@@ -114,23 +114,23 @@ void RemoteJob::stop(int signal) {
   if (forces && plan_.manager.signals_everybody) {
     return;
   }
-  const std::string what = "stopped by " + signal_name(signal);
+  const std::string what = "stopped by " + supervision::signal_name(signal);
   if (forces) {
     say(what + " while ending: killing the workers on all machines");
     send_all(control::ForceStop{});
     signal_uncontrolled(SIGKILL);
-    limit(Supervisor::kTimeToDie + kGrace / 2);
+    limit(supervision::Supervisor::kTimeToDie + kGrace / 2);
   } else {
     say(what + ": ending the job on all machines");
     send_all(control::Signal{signal});
     signal_uncontrolled(SIGTERM);
-    limit(plan_.supervision.shutdown_timeout + Supervisor::kTimeToDie + kGrace);
+    limit(plan_.supervision.shutdown_timeout + supervision::Supervisor::kTimeToDie + kGrace);
   }
   cut_unstarted();
 }
 
 /// Ends the job if the reader of its output is gone, as SIGPIPE ends other programs.
-void RemoteJob::on_lost(const Lost& lost) {
+void RemoteJob::on_lost(const output::Lost& lost) {
   if (lost.error == EPIPE && !stop_ && !failure_ && !is_over_) {
     end_job(128 + SIGPIPE, std::string("the reader of ") + (lost.is_stderr ? "stderr" : "stdout") +
                                " has closed it (EPIPE)");
@@ -249,4 +249,4 @@ void RemoteJob::limit(std::chrono::milliseconds time) {
   });
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

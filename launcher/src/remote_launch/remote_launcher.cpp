@@ -29,7 +29,7 @@
 #include <fstream>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 namespace asio = boost::asio;
 
 namespace {
@@ -41,10 +41,11 @@ constexpr std::ptrdiff_t kMostAtOnce = 64;
 /// Returns the path of a client. Throws Error(config) if it is not installed.
 std::string path_of(const std::string& program, const plugins::Environment& environment,
                     const std::filesystem::path& working_directory) {
-  const auto path = find_in_path(program, environment, working_directory);
+  const auto path = plan::find_in_path(program, environment, working_directory);
   if (!path) {
     throw Error(Errc::config, "cannot start machines: " + program + " is not in PATH (" +
-                                  value_of(environment, variables::path) + "); install it");
+                                  host::value_of(environment, host::variables::path) +
+                                  "); install it");
   }
   return path->string();
 }
@@ -70,11 +71,13 @@ std::string last_line_of(const std::string& file) {
 
 }  // namespace
 
-RemoteJob::RemoteJob(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard)
+RemoteJob::RemoteJob(const LaunchPlan& plan, const plugins::Environment& environment,
+                     supervision::Guard guard)
     : plan_(plan),
       environment_(environment),
-      runner_(std::move(guard), {.on_lost = [this](const Lost& lost) { on_lost(lost); }},
-              {.on_signal = [this](PassedSignal signal) { on_signal(signal.number); }}),
+      runner_(
+          std::move(guard), {.on_lost = [this](const output::Lost& lost) { on_lost(lost); }},
+          {.on_signal = [this](supervision::PassedSignal signal) { on_signal(signal.number); }}),
       beat_(runner_.io()),
       patience_(runner_.io()),
       limit_(runner_.io()) {}
@@ -92,7 +95,7 @@ int RemoteJob::run() {
     command.words.front() = path_of(command.words.front(), environment_, start.working_directory);
     clients_.emplace_back(std::move(command), static_cast<int>(clients_.size()));
   }
-  require_descriptors_for_clients(clients_.size());
+  supervision::require_descriptors_for_clients(clients_.size());
   runner_.leftovers().cgroup().make();
   begin_more();
   beat();
@@ -100,14 +103,14 @@ int RemoteJob::run() {
   runner_.leftovers().clean_up();  // includes children of clients, such as ssh's ProxyCommand
   runner_.rethrow_fault();
   if (stop_ == SIGINT && exit_status() == 128 + SIGINT) {
-    die_of_interrupt();
+    supervision::die_of_interrupt();
   }
   return exit_status();
 }
 
 void RemoteJob::make_log_folder() {
-  std::string folder =
-      value_of(environment_, variables::temporary_folder, "/tmp") + "/acclaunch-start.XXXXXX";
+  std::string folder = host::value_of(environment_, host::variables::temporary_folder, "/tmp") +
+                       "/acclaunch-start.XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) {
     throw Error(Errc::config, "cannot create the folder " + folder + ": " + std::strerror(errno) +
                                   "; choose another folder with TMPDIR");
@@ -129,8 +132,8 @@ void RemoteJob::begin_more() {
   }
 }
 
-WorkerSpec RemoteJob::client_spec(const Client& client, int input) const {
-  WorkerSpec spec;
+supervision::WorkerSpec RemoteJob::client_spec(const Client& client, int input) const {
+  supervision::WorkerSpec spec;
   spec.rank = client.rank;
   spec.local_rank = client.rank;
   spec.command = client.command.words;
@@ -150,7 +153,7 @@ void RemoteJob::begin(Client& client) {
   }
   const UniqueFd read_end(ends[0]);
   client.input = std::make_shared<ControlSender>(runner_.io().get_executor(), UniqueFd(ends[1]));
-  const OutputMux::WorkerEnds out = runner_.output().add_worker(
+  const output::OutputMux::WorkerEnds out = runner_.output().add_worker(
       {.rank = client.rank,
        .edit = [this, &client](std::string_view line) { return hear(client, line); }});
   client.process.emplace(runner_.io().get_executor(), client_spec(client, read_end.get()),
@@ -173,7 +176,7 @@ void RemoteJob::begin(Client& client) {
 }
 
 asio::awaitable<void> RemoteJob::watch(Client& client) {
-  const ProcessEnd end = co_await client.process->wait();
+  const supervision::ProcessEnd end = co_await client.process->wait();
   runner_.output().drain(client.rank);  // may contain its last answer
   client.input->close();
   judge(client, end);
@@ -182,7 +185,7 @@ asio::awaitable<void> RemoteJob::watch(Client& client) {
   on_end_of(client);
 }
 
-void RemoteJob::judge(Client& client, const ProcessEnd& end) {
+void RemoteJob::judge(Client& client, const supervision::ProcessEnd& end) {
   if (client.was_cut) {
     client.end = judge_cut(end, client.heard);
   } else if (plan_.start->means == RemoteLaunchPlan::Means::ssh) {
@@ -233,8 +236,9 @@ int RemoteJob::exit_status() const {
   return job_status(ends, stop_ ? 128 + *stop_ : 1);
 }
 
-int start_machines(const LaunchPlan& plan, const plugins::Environment& environment, Guard guard) {
+int start_machines(const LaunchPlan& plan, const plugins::Environment& environment,
+                   supervision::Guard guard) {
   return RemoteJob(plan, environment, std::move(guard)).run();
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

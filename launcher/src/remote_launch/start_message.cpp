@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 namespace {
 
 using Json = nlohmann::json;
@@ -158,4 +158,4 @@ void enter(const StartMessage& message, std::size_t machine) {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::remote_launch {
 
 /// Command line, directory and environment for an acclaunch on another machine.
 struct StartMessage {
@@ -31,4 +31,4 @@ StartMessage read_start_message(int fd, std::chrono::milliseconds limit);
 /// such machine.
 void enter(const StartMessage& message, std::size_t machine);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::remote_launch

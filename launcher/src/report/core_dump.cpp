@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,13 +108,14 @@ CoreDumps::CoreDumps(fs::path root)
       // file systems round modification times, at worst to 2 seconds
       made_at_(fs::file_time_type::clock::now() - std::chrono::seconds(2)) {}
 
-std::string CoreDumps::cause(const WorkerRecord& worker, const fs::path& folder) const {
-  if (!worker.end || worker.end->kind != ProcessEnd::Kind::killed ||
+std::string CoreDumps::cause(const supervision::WorkerRecord& worker,
+                             const fs::path& folder) const {
+  if (!worker.end || worker.end->kind != supervision::ProcessEnd::Kind::killed ||
       std::ranges::count(kDumpingSignals, worker.end->value) == 0) {
     return {};
   }
-  const std::string pattern = first_line(root_ / "proc/sys/kernel/core_pattern");
-  const bool adds_pid = first_line(root_ / "proc/sys/kernel/core_uses_pid") == "1";
+  const std::string pattern = supervision::first_line(root_ / "proc/sys/kernel/core_pattern");
+  const bool adds_pid = supervision::first_line(root_ / "proc/sys/kernel/core_uses_pid") == "1";
   if (!worker.end->core_dumped) {
     if (is_limited_to_nothing()) {
       return "no core dump: the limit on core files is 0 (raise it by ulimit -c unlimited)";
@@ -131,4 +132,4 @@ std::string CoreDumps::cause(const WorkerRecord& worker, const fs::path& folder)
               : "core dump written, but not found; kernel.core_pattern is \"" + pattern + "\"";
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

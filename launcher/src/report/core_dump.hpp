@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Finds the core dumps that the kernel writes after this object was constructed (core(5)).
 class CoreDumps {
@@ -15,7 +15,7 @@ class CoreDumps {
   /// Returns where the core dump of a killed worker is, or why there is none. Empty if the worker's
   /// signal does not produce core dumps. `folder`: the worker's initial working directory, in which
   /// relative patterns are searched; it may have changed since.
-  [[nodiscard]] std::string cause(const WorkerRecord& worker,
+  [[nodiscard]] std::string cause(const supervision::WorkerRecord& worker,
                                   const std::filesystem::path& folder) const;
 
  private:
@@ -27,4 +27,4 @@ class CoreDumps {
 /// parts, such as the time of the dump, become "*". `adds_pid`: the value of kernel.core_uses_pid.
 std::string core_file_glob(const std::string& pattern, pid_t pid, bool adds_pid);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

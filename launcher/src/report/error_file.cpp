@@ -13,7 +13,7 @@
 #include <cstring>
 #include <optional>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -120,11 +120,11 @@ std::string root_cause_file(const WorkerReport& worker, const std::string& text)
   Json document = text.empty() ? composed(worker) : parse(text);
   if (worker.end && document.is_object() && document.contains("message") &&
       document["message"].is_object()) {
-    const ProcessEnd& end = *worker.end;
+    const supervision::ProcessEnd& end = *worker.end;
     document["message"]["errorCode"] =
-        end.kind == ProcessEnd::Kind::killed ? -end.value : end.shell_status();
+        end.kind == supervision::ProcessEnd::Kind::killed ? -end.value : end.shell_status();
   }
   return document.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Contents of a worker's TORCHELASTIC_ERROR_FILE, a JSON file that PyTorch writes when a Python
 /// worker ends with an exception (PyTorch 2.13, torch/distributed/elastic/multiprocessing/errors).
@@ -25,4 +25,4 @@ ErrorFile read_error_file(const std::string& path);
 /// format is composed from the report; torchrun writes none in that case.
 std::string root_cause_file(const WorkerReport& worker, const std::string& text);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -137,4 +137,4 @@ Json late_json(const LateRanks& late) {
           {"called_instead", late.called}};
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -6,7 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Returns a worker's flight record in the format of docs/report.md.
 nlohmann::ordered_json flight_json(const flight::Record& record);
@@ -17,4 +17,4 @@ flight::Record flight_record(const ReportFields& fields);
 /// Returns the ranks that were late in a collective in the format of docs/report.md.
 nlohmann::ordered_json late_json(const LateRanks& late);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 bool JobReport::has_several_machines() const {
   const auto elsewhere = [this](const WorkerReport& worker) {
@@ -31,4 +31,4 @@ JobReport job_report(const std::vector<rendezvous::ReportedMachine>& machines) {
   return job;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Facts about the end of a failed job or attempt. All machines of the job hold the same report.
 struct JobReport {
@@ -43,4 +43,4 @@ std::string format_report(const JobReport& report);
 /// Returns the same report as JSON, in the format of docs/report.md.
 std::string report_json(const JobReport& report);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

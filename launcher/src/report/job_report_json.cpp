@@ -2,7 +2,7 @@
 #include "report/job_report.hpp"
 #include "report/worker_json.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 using Json = nlohmann::ordered_json;
 
@@ -38,4 +38,4 @@ std::string report_json(const JobReport& report) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 constexpr std::size_t kWidth = 72;
@@ -118,4 +118,4 @@ std::string format_report(const JobReport& report) {
   return printable_lines(out + rule + "\n");
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

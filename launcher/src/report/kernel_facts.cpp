@@ -6,7 +6,7 @@
 
 #include <csignal>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 /// Returns the usual cause of a signal that the kernel sends; empty if there are several. Libraries
@@ -33,19 +33,19 @@ std::string joined(const std::string& one, const std::string& other) {
 
 }  // namespace
 
-std::string KernelFacts::cause(const WorkerRecord& worker,
+std::string KernelFacts::cause(const supervision::WorkerRecord& worker,
                                const std::string& working_directory) const {
-  const bool was_killed = worker.end && worker.end->kind == ProcessEnd::Kind::killed;
+  const bool was_killed = worker.end && worker.end->kind == supervision::ProcessEnd::Kind::killed;
   if (!worker.stuck.empty() || !was_killed || worker.told_to_end) {
     return worker.stuck;
   }
   const int signal = worker.end->value;
   if (worker.got_passed_signal) {
-    return "acclaunch got " + signal_name(signal) + " and passed it on to all workers";
+    return "acclaunch got " + supervision::signal_name(signal) + " and passed it on to all workers";
   }
   return signal == SIGKILL
              ? oom_kills_.cause(worker.pid, worker.peak_memory)
              : joined(usual_reason(signal, root_), core_dumps_.cause(worker, working_directory));
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

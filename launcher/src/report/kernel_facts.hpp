@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Explains from kernel data why workers ended: out of memory (OOM) kills, core dumps, signals with
 /// one usual cause. Construct it before the workers start, because some facts are the growth of a
@@ -20,7 +20,7 @@ class KernelFacts {
   /// Returns a phrase for the report: why a worker was killed, where its core dump is or why there
   /// is none, or what a worker that cannot be killed waits for. Empty if nothing is known.
   /// `working_directory`: the worker's; empty: the launcher's.
-  [[nodiscard]] std::string cause(const WorkerRecord& worker,
+  [[nodiscard]] std::string cause(const supervision::WorkerRecord& worker,
                                   const std::string& working_directory) const;
 
  private:
@@ -29,4 +29,4 @@ class KernelFacts {
   CoreDumps core_dumps_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -19,7 +19,7 @@
 #include <tuple>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 using flight::Collective;
@@ -340,4 +340,4 @@ std::string last_collectives(const std::vector<WorkerReport>& workers,
   return out;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Ranks that did not enter a collective in which their peers waited, or that entered a different
 /// one.
@@ -42,4 +42,4 @@ std::string name_of(const flight::Collective& collective, const flight::Group& g
 std::string last_collectives(const std::vector<WorkerReport>& workers,
                              const std::vector<LateRanks>& late);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -11,13 +11,13 @@
 #include <functional>
 #include <numeric>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxMessage = 4000;  // bytes
-constexpr std::size_t kMaxLine = LastLines::kLineLength;
+constexpr std::size_t kMaxLine = output::LastLines::kLineLength;
 constexpr std::size_t kMaxTraceback = 50;  // lines
 // Limit of all texts of one machine's report. JSON escapes one byte by up to six (\u001b), and the
 // store limits a value to 8 MiB.
@@ -102,7 +102,7 @@ WorkerReport bounded(WorkerReport worker) {
   worker.cause = clipped(worker.cause, kMaxLine);
   worker.error_message = clipped(worker.error_message, kMaxMessage);
   worker.traceback = last_lines(worker.traceback, kMaxTraceback);
-  worker.last_stderr_lines = last_lines(worker.last_stderr_lines, LastLines::kLines);
+  worker.last_stderr_lines = last_lines(worker.last_stderr_lines, output::LastLines::kLines);
   keep_last(worker, flight::file::kSlots);
   return worker;
 }
@@ -146,4 +146,4 @@ MachineReport decode_machine_report(std::string_view text) {
   return report;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Exit status of a job that exceeded its time limit, or whose worker was stuck for too long. The
 /// program timeout(1) uses the same value.
@@ -26,9 +26,10 @@ struct WorkerReport {
   int machine_rank = 0;
   std::string host;
   pid_t pid = -1;
-  std::optional<ProcessEnd> end;  ///< empty if it could not be killed and is still there
-  bool told_to_end = false;       ///< the launcher ended it after a failure or a stop signal
-  bool stuck = false;             ///< it stayed in uninterruptible sleep for too long
+  std::optional<supervision::ProcessEnd>
+      end;                   ///< empty if it could not be killed and is still there
+  bool told_to_end = false;  ///< the launcher ended it after a failure or a stop signal
+  bool stuck = false;        ///< it stayed in uninterruptible sleep for too long
   /// Time of its end relative to the moment in which the store announced the attempt's end to all
   /// machines (negative if before). This makes machines comparable whose clocks differ. On a single
   /// machine it is relative to the start.
@@ -77,4 +78,4 @@ std::string encode(const MachineReport& report);
 /// Parses the output of `encode`. Throws Error(protocol).
 MachineReport decode_machine_report(std::string_view text);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -15,7 +15,7 @@
 #include <string_view>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 namespace fs = std::filesystem;
@@ -26,7 +26,7 @@ constexpr std::size_t kMaxLog = std::size_t{4} << 20;
 /// Opens the kernel log at its end. Its pids are those of the initial pid namespace; in any other
 /// namespace they do not match ours, and the log is not opened.
 UniqueFd open_kernel_log(const fs::path& root) {
-  if (pid_namespace(root) != kFirstPidNamespace) {
+  if (supervision::pid_namespace(root) != supervision::kFirstPidNamespace) {
     return {};
   }
   UniqueFd file(::open((root / "dev/kmsg").c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -68,7 +68,8 @@ constexpr std::int64_t kNoLimit = std::int64_t{1} << 62;
 
 /// Returns the folder of the group below `root`, using the mount table below `root`.
 fs::path folder_of(const fs::path& root, const std::string& name, const std::string& controller) {
-  const fs::path folder = cgroup_folder(root / "proc/self/mountinfo", name, controller);
+  const fs::path folder =
+      supervision::cgroup_folder(root / "proc/self/mountinfo", name, controller);
   return folder.empty() ? fs::path() : root / folder.relative_path();
 }
 
@@ -80,7 +81,7 @@ std::optional<std::int64_t> nearest(fs::path folder, std::initializer_list<const
   std::error_code ignored;
   for (; fs::exists(folder / "cgroup.procs", ignored); folder = folder.parent_path()) {
     for (const char* file : files) {
-      const auto number = number_in(folder / file, word);
+      const auto number = supervision::number_in(folder / file, word);
       if (number && *number < kNoLimit) {
         return number;
       }
@@ -92,9 +93,10 @@ std::optional<std::int64_t> nearest(fs::path folder, std::initializer_list<const
 }  // namespace
 
 MemoryCgroup::MemoryCgroup(const fs::path& root)
-    : folder_(folder_of(root, cgroup_name(root / "proc/self/cgroup"), "")) {
+    : folder_(folder_of(root, supervision::cgroup_name(root / "proc/self/cgroup"), "")) {
   if (!oom_kills()) {  // the memory controller is not in the version 2 hierarchy
-    folder_ = folder_of(root, cgroup_name(root / "proc/self/cgroup", kController), kController);
+    folder_ = folder_of(root, supervision::cgroup_name(root / "proc/self/cgroup", kController),
+                        kController);
   }
 }
 
@@ -121,7 +123,7 @@ OomKills::OomKills(fs::path root)
       machine_kills_before_(machine_kills()) {}
 
 std::optional<std::int64_t> OomKills::machine_kills() const {
-  return number_in(root_ / "proc/vmstat", "oom_kill");
+  return supervision::number_in(root_ / "proc/vmstat", "oom_kill");
 }
 
 const std::string& OomKills::log() const {
@@ -144,7 +146,7 @@ const std::string& OomKills::log() const {
 /// missing.
 std::string OomKills::limit_of(std::string_view kill, std::string_view reason) const {
   if (kill.find("Memory cgroup out of memory") == std::string_view::npos) {
-    const auto total = number_in(root_ / "proc/meminfo", "MemTotal:");
+    const auto total = supervision::number_in(root_ / "proc/meminfo", "MemTotal:");
     return total ? ", the machine has " + binary_size(*total * 1024) : "";
   }
   const std::string cgroup(after(reason, "oom_memcg=", ","));
@@ -199,4 +201,4 @@ std::string OomKills::cause(pid_t pid, std::int64_t peak_memory) const {
   return kill;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// A control group of the memory controller, of cgroup version 1 or 2. `root`: prefix of all paths;
 /// "/", except in tests.
@@ -63,4 +63,4 @@ class OomKills {
   std::optional<std::int64_t> machine_kills_before_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

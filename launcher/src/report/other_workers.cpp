@@ -13,7 +13,7 @@
 #include <string_view>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 constexpr std::size_t kMaxLines = 16;    // per list: a job may have thousands of workers
@@ -165,4 +165,4 @@ std::string other_workers(const JobReport& report) {
   return out;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Returns the part of the text report that follows the root cause: one line for each other worker
 /// that failed by itself, in order of time; workers that could not be killed; how the rest ended,
@@ -12,4 +12,4 @@ namespace acc::launcher {
 /// are no other workers.
 std::string other_workers(const JobReport& report);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

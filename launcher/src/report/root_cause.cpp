@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 /// Parts of the messages with which Gloo, NCCL, torch's store and the C library report that the
@@ -55,7 +55,7 @@ std::string last_message(const std::vector<std::string>& lines) {
 bool lost_a_peer(const WorkerReport& worker) {
   const std::string message =
       worker.error_message.empty() ? last_message(worker.last_stderr_lines) : worker.error_message;
-  return worker.end && worker.end->kind == ProcessEnd::Kind::exited &&
+  return worker.end && worker.end->kind == supervision::ProcessEnd::Kind::exited &&
          std::ranges::any_of(kPeerLost, [&message](std::string_view part) {
            return message.find(part) != std::string::npos;
          });
@@ -240,4 +240,4 @@ int exit_status(const std::vector<WorkerReport>& workers, std::size_t cause) {
   return workers[workers[cause].failed() || !first ? cause : *first].exit_status();
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

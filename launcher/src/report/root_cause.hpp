@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// The worker that caused the failure of an attempt.
 struct RootCause {
@@ -36,4 +36,4 @@ RootCause root_cause(const std::vector<WorkerReport>& workers, bool is_whole_job
 /// by itself, else that of the first worker that did.
 int exit_status(const std::vector<WorkerReport>& workers, std::size_t cause);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

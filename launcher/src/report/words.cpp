@@ -7,13 +7,13 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
-std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end) {
+std::string how_it_ended(const std::optional<supervision::ProcessEnd>& end, bool told_to_end) {
   if (!end) {
     return "could not be killed and is still there";
   }
-  if (told_to_end && end->kind == ProcessEnd::Kind::exited && end->value != 0) {
+  if (told_to_end && end->kind == supervision::ProcessEnd::Kind::exited && end->value != 0) {
     return end->describe() + " after acclaunch asked it to end";
   }
   return (told_to_end ? "ended by acclaunch, " : "") + end->describe();
@@ -24,7 +24,7 @@ std::string how_it_ended(const WorkerReport& worker) {
                       : how_it_ended(worker.end, worker.told_to_end);
 }
 
-std::string how_it_failed(const std::optional<ProcessEnd>& end, bool told_to_end) {
+std::string how_it_failed(const std::optional<supervision::ProcessEnd>& end, bool told_to_end) {
   if (end && end->ok()) {
     return end->describe() + " while other ranks still needed it";
   }
@@ -39,7 +39,7 @@ std::string worker_line(int rank, pid_t pid, const std::string& host, const std:
   return fmt::format("rank {} (pid {} on {}): {}", rank, pid, printable(host), end);
 }
 
-std::string failure_line(const WorkerRecord& worker, const std::string& host) {
+std::string failure_line(const supervision::WorkerRecord& worker, const std::string& host) {
   const bool is_there = !worker.end && !worker.stuck.empty();
   return worker_line(worker.rank, worker.pid, host,
                      is_there ? worker.stuck : how_it_failed(worker.end, worker.told_to_end));
@@ -80,4 +80,4 @@ std::string clipped(std::string_view text, std::size_t max_bytes) {
   return std::string(text.substr(0, end)).append(kMark.substr(0, max_bytes));
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -14,16 +14,16 @@
 #include <string_view>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Returns a phrase such as "killed by SIGTERM (signal 15)", with the prefix "ended by acclaunch, "
 /// if the launcher ended the worker.
-std::string how_it_ended(const std::optional<ProcessEnd>& end, bool told_to_end);
+std::string how_it_ended(const std::optional<supervision::ProcessEnd>& end, bool told_to_end);
 std::string how_it_ended(const WorkerReport& worker);
 
 /// Returns the phrase for a root cause, which may not have failed by itself: "exited with code 0
 /// while other ranks still needed it".
-std::string how_it_failed(const std::optional<ProcessEnd>& end, bool told_to_end);
+std::string how_it_failed(const std::optional<supervision::ProcessEnd>& end, bool told_to_end);
 std::string how_it_failed(const WorkerReport& worker);
 
 /// Returns "rank 1 (pid 4711 on node1): " followed by `end`.
@@ -31,7 +31,7 @@ std::string worker_line(int rank, pid_t pid, const std::string& host, const std:
 
 /// Returns the line that is printed at the moment of a failure. For a worker that is still there it
 /// contains the state in which it is stuck.
-std::string failure_line(const WorkerRecord& worker, const std::string& host);
+std::string failure_line(const supervision::WorkerRecord& worker, const std::string& host);
 
 /// Returns a noun with numbers: "rank 3", "ranks 0-3,7". `numbers` must be ascending.
 std::string numbered(const std::string& noun, const std::vector<int>& numbers);
@@ -46,4 +46,4 @@ std::string binary_size(std::int64_t bytes);
 /// shortened text ends with "...".
 std::string clipped(std::string_view text, std::size_t max_bytes);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -8,14 +8,14 @@
 #include <limits>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::system_clock;
-using Kind = ProcessEnd::Kind;
+using Kind = supervision::ProcessEnd::Kind;
 
 constexpr std::array<std::pair<Kind, const char*>, 3> kKinds = {
     {{Kind::exited, "exited"}, {Kind::killed, "killed"}, {Kind::not_executed, "not_executed"}}};
@@ -23,16 +23,17 @@ constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
 // Limit of times in seconds. In nanoseconds it still fits into 64 bits, so that no clock overflows.
 constexpr std::int64_t kHundredYears = 100LL * 366 * 24 * 3600;
 
-Json end_json(const ProcessEnd& end) {
+Json end_json(const supervision::ProcessEnd& end) {
   const auto* kind = std::ranges::find(kKinds, end.kind, &std::pair<Kind, const char*>::first);
   return {{"kind", kind->second},
           {"value", end.value},
-          {"signal", end.kind == Kind::killed ? Json(signal_name(end.value)) : Json(nullptr)},
+          {"signal",
+           end.kind == Kind::killed ? Json(supervision::signal_name(end.value)) : Json(nullptr)},
           {"core_dumped", end.core_dumped},
           {"exit_status", end.shell_status()}};
 }
 
-ProcessEnd process_end(const ReportFields& fields) {
+supervision::ProcessEnd process_end(const ReportFields& fields) {
   const std::string text = fields.text("kind");
   const auto* kind = std::ranges::find_if(kKinds, [&](const auto& k) { return k.second == text; });
   if (kind == kKinds.end()) {
@@ -170,4 +171,4 @@ WorkerReport worker_report(const ReportFields& fields) {
           .flight = flight ? std::optional(flight_record(*flight)) : std::nullopt};
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

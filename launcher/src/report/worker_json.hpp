@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::report {
 
 /// Returns a worker's report in the format of docs/report.md.
 nlohmann::ordered_json worker_json(const WorkerReport& worker);
@@ -40,4 +40,4 @@ class ReportFields {
 /// Parses the output of `worker_json`. Throws Error(protocol).
 WorkerReport worker_report(const ReportFields& fields);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::report

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::spawn {
 
 /// Starts child processes: a launcher of Boost.Process v2, which takes its initializers. All
 /// children of acclaunch that run another program are started by it. It differs from
@@ -67,4 +67,4 @@ class ChildLauncher : public boost::process::v2::posix::default_launcher {
   std::function<pid_t()> fork_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::spawn

@@ -17,7 +17,7 @@
 #include <optional>
 #include <sstream>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 namespace fs = std::filesystem;
@@ -177,4 +177,4 @@ void Cgroup::remove() noexcept {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

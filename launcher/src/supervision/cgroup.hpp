@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// A control group (cgroup version 2) that contains the workers of one attempt and all processes
 /// they start. A worker cannot leave it by a new session or by double forking. The group is an
@@ -51,4 +51,4 @@ std::string cgroup_name(const std::filesystem::path& cgroup, const std::string& 
 std::filesystem::path cgroup_folder(const std::filesystem::path& mountinfo, std::string name,
                                     const std::string& controller = "");
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -10,7 +10,7 @@
 #include <climits>
 #include <csignal>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 constexpr std::size_t kBitsOfWord = sizeof(unsigned long) * CHAR_BIT;
@@ -80,4 +80,4 @@ void ChildSetup::bind() const noexcept {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -8,7 +8,7 @@
 #include <optional>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// Prepares a new worker between fork and exec, as an initializer of Boost.Process. The code there
 /// must not allocate memory, because another thread may have held the allocator's lock at the time
@@ -36,4 +36,4 @@ class ChildSetup {
   std::vector<unsigned long> core_mask_;  ///< one bit per CPU core; empty: any core
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

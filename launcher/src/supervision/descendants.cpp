@@ -13,7 +13,7 @@
 #include <fstream>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,4 +108,4 @@ bool end_descendants(const Cgroup* cgroup, std::chrono::milliseconds limit) noex
   return true;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// Returns every running or unreaped process below `ancestor`, parents before their children.
 /// Reads /proc/PID/task/TID/children, or the stat file of every process where that file is missing
@@ -31,4 +31,4 @@ void reap_orphans(std::span<const pid_t> workers) noexcept;
 bool end_descendants(const Cgroup* cgroup = nullptr,
                      std::chrono::milliseconds limit = std::chrono::seconds(10)) noexcept;
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

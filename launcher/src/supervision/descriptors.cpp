@@ -9,7 +9,7 @@
 #include <iterator>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 constexpr rlim_t kEnough = 65536;
@@ -68,13 +68,13 @@ DescriptorLimit::~DescriptorLimit() {
 }
 
 void require_descriptors(const std::vector<WorkerSpec>& workers, std::size_t others) {
-  std::vector<WorkerTargets> targets;
+  std::vector<output::WorkerTargets> targets;
   for (const WorkerSpec& worker : workers) {
     if (!worker.inherits_output) {
       targets.push_back(worker.targets);
     }
   }
-  const std::size_t more = workers.size() + descriptors_of(targets) + kOfStart + kInPassing;
+  const std::size_t more = workers.size() + output::descriptors_of(targets) + kOfStart + kInPassing;
   require(
       open_now() + more + others,
       "a job of " + std::to_string(workers.size()) + (workers.size() == 1 ? " worker" : " workers"),
@@ -86,4 +86,4 @@ void require_descriptors_for_clients(std::size_t count) {
           "starting " + std::to_string(count) + " machines", "machines");
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

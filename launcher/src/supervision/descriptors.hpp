@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 struct WorkerSpec;
 
@@ -34,4 +34,4 @@ void require_descriptors(const std::vector<WorkerSpec>& workers, std::size_t oth
 /// The same check for `count` remote shell clients, such as ssh, each of which starts one machine.
 void require_descriptors_for_clients(std::size_t count);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

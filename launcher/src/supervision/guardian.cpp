@@ -25,7 +25,7 @@
 #include <string>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 using Body = std::function<int(Guard)>;
@@ -268,4 +268,4 @@ int run_guarded(int argc, char** argv, const Body& body) {
   return status;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

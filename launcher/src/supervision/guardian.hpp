@@ -8,7 +8,7 @@
 
 #include <functional>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// Handles that the supervisor process shares with the keeper and the guardian above it.
 struct Guard {
@@ -38,4 +38,4 @@ struct Guard {
 /// Call this before any thread is started, since only the calling thread survives fork().
 int run_guarded(int argc, char** argv, const std::function<int(Guard)>& body);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -14,7 +14,7 @@
 #include <new>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 /// True if the session has a controlling terminal: only then can /dev/tty be opened.
@@ -82,4 +82,4 @@ void JobControl::follow_worker() const noexcept {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

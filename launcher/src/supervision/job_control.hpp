@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// Implements the job control of an interactive shell (Ctrl-Z, fg, bg) for a worker that runs in
 /// the guardian's process group, which is the one that the shell created. Such a worker can use the
@@ -55,4 +55,4 @@ class JobControl {
   Shared* shared_;  ///< shared memory, mapped for the lifetime of the process
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <fstream>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 std::string first_line(const std::filesystem::path& file) {
   std::string line;
@@ -30,4 +30,4 @@ std::optional<std::int64_t> pid_namespace(const std::filesystem::path& root) {
                                                                       : std::nullopt;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

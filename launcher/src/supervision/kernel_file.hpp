@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// Returns the first line of a small file in /proc or /sys; empty if it cannot be read.
 std::string first_line(const std::filesystem::path& file);
@@ -21,4 +21,4 @@ std::optional<std::int64_t> pid_namespace(const std::filesystem::path& root = "/
 /// The host's initial pid namespace: PROC_PID_INIT_INO in include/linux/proc_ns.h.
 inline constexpr std::int64_t kFirstPidNamespace = 4026531836;
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

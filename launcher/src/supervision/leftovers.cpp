@@ -12,7 +12,7 @@
 #include <cstring>
 #include <filesystem>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 Leftovers::Leftovers(const std::string& name)
     : cgroup_(name),
@@ -42,4 +42,4 @@ bool Leftovers::clean_up() noexcept {
   return all_ended;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

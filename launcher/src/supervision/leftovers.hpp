@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// The job's leftovers, which must be cleaned up by whichever of guardian, keeper and supervisor
 /// survives. Construct it before the first fork: all three processes share its memory, so that each
@@ -29,4 +29,4 @@ class Leftovers {
   char* folder_;  ///< path in shared memory, mapped for the lifetime of the process
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

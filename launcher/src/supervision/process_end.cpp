@@ -5,7 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 /// Returns name and number, "SIGSEGV (signal 11)", or just "signal 64" if there is no name.
@@ -48,4 +48,4 @@ std::string signal_name(int signal) {
   return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -2,7 +2,7 @@
 
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// How a process ended. Exit codes and signals are separate, because exit(9) is not SIGKILL.
 struct ProcessEnd {
@@ -31,4 +31,4 @@ struct ProcessEnd {
 /// Returns "SIGTERM" for 15, or "signal 64" for a signal without a name.
 std::string signal_name(int signal);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 namespace fs = std::filesystem;
@@ -93,4 +93,4 @@ bool StuckWatch::is_stuck(pid_t pid, Clock::time_point now) {
   return now - known.since >= limit_;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// Fields of /proc/PID/stat (proc_pid_stat(5)).
 struct ProcessState {
@@ -54,4 +54,4 @@ class StuckWatch {
   std::map<pid_t, Sleep> asleep_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -12,7 +12,7 @@
 #include <string>
 #include <thread>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 UniqueFd watch_end_of(pid_t child) {
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
@@ -34,4 +34,4 @@ UniqueFd watch_end_of(pid_t child) {
   return readable;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

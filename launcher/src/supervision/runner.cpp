@@ -9,19 +9,19 @@
 #include <csignal>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace asio = boost::asio;
 
 namespace {
 
-OutputMux::Options with_group(OutputMux::Options options, pid_t foreground_group) {
+output::OutputMux::Options with_group(output::OutputMux::Options options, pid_t foreground_group) {
   options.foreground_group = foreground_group;
   return options;
 }
 
 }  // namespace
 
-Runner::Runner(Guard guard, OutputMux::Options output, Events events)
+Runner::Runner(Guard guard, output::OutputMux::Options output, Events events)
     : leftovers_(std::move(guard.leftovers)),
       alive_(io_, guard.alive.release()),
       events_(std::move(events)),
@@ -56,4 +56,4 @@ void Runner::rethrow_fault() const {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -16,7 +16,7 @@
 #include <string_view>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// The supervisor process around a job: its event loop, signals, output, and leftovers. Shared by
 /// Job, whose processes are workers, and RemoteJob, whose processes are the clients that start
@@ -31,13 +31,13 @@ class Runner {
     std::function<boost::asio::awaitable<void>()> before_exit = {};
   };
 
-  Runner(Guard guard, OutputMux::Options output, Events events);
+  Runner(Guard guard, output::OutputMux::Options output, Events events);
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
   [[nodiscard]] boost::asio::io_context& io() noexcept { return io_; }
-  [[nodiscard]] OutputMux& output() noexcept { return output_; }
-  [[nodiscard]] const OutputMux& output() const noexcept { return output_; }
+  [[nodiscard]] output::OutputMux& output() noexcept { return output_; }
+  [[nodiscard]] const output::OutputMux& output() const noexcept { return output_; }
   [[nodiscard]] Leftovers& leftovers() noexcept { return leftovers_; }
   /// Resources for the processes of the job.
   [[nodiscard]] WorkerSurroundings surroundings() noexcept {
@@ -63,9 +63,9 @@ class Runner {
   boost::asio::posix::stream_descriptor alive_;
   Events events_;
   SignalWatch signals_;
-  OutputMux output_;
+  output::OutputMux output_;
   LogRedirection log_redirection_{[this](std::string_view lines) { output_.write_stderr(lines); }};
   std::exception_ptr fault_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

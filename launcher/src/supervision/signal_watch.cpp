@@ -8,7 +8,7 @@
 
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace asio = boost::asio;
 
 SignalWatch::SignalWatch(const asio::any_io_executor& executor,
@@ -36,4 +36,4 @@ asio::awaitable<void> SignalWatch::watch() {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -8,7 +8,7 @@
 
 #include <functional>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// Delivers the signals that the supervisor blocks (`handled_signals`) in the event loop, one call
 /// per signal, by reading a signalfd.
@@ -27,4 +27,4 @@ class SignalWatch {
   std::function<void(PassedSignal)> on_signal_;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

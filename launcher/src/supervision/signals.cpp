@@ -6,7 +6,7 @@
 
 #include <initializer_list>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 /// Value (si_value) of a passed-on signal that came from the terminal: "tty" in ASCII.
@@ -74,4 +74,4 @@ UsualSignals::~UsualSignals() {
   ::sigprocmask(SIG_SETMASK, &blocked_, nullptr);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// A signal that guardian and keeper pass on to the supervisor.
 struct PassedSignal {
@@ -54,4 +54,4 @@ constexpr bool is_own_signal(int signal) noexcept {
   return signal == SIGCHLD || signal == SIGPIPE || signal == SIGTTIN || signal == SIGTTOU;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -12,7 +12,7 @@
 #include <csignal>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace asio = boost::asio;
 
 namespace {
@@ -44,7 +44,7 @@ constexpr std::chrono::milliseconds kLongestPause{1000};
 
 }  // namespace
 
-Supervisor::Supervisor(asio::any_io_executor executor, OutputMux& output, Options options)
+Supervisor::Supervisor(asio::any_io_executor executor, output::OutputMux& output, Options options)
     : executor_(std::move(executor)),
       output_(output),
       options_(std::move(options)),
@@ -92,7 +92,7 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
     if (spec.inherits_output) {
       processes_.emplace_back(executor_, spec, STDOUT_FILENO, STDERR_FILENO, options_.surroundings);
     } else {
-      const OutputMux::WorkerEnds ends =
+      const output::OutputMux::WorkerEnds ends =
           output_.add_worker({spec.rank, spec.prefix, spec.targets, spec.process_group != 0});
       processes_.emplace_back(executor_, spec, ends.out.get(), ends.err.get(),
                               options_.surroundings);
@@ -355,4 +355,4 @@ void Supervisor::start_clock(std::chrono::milliseconds limit) {
   });
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

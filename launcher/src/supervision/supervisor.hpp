@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// How the workers of one attempt ended on this machine.
 struct AttemptOutcome {
@@ -64,7 +64,7 @@ class Supervisor {
     std::function<void()> before_stop;
   };
 
-  Supervisor(boost::asio::any_io_executor executor, OutputMux& output, Options options);
+  Supervisor(boost::asio::any_io_executor executor, output::OutputMux& output, Options options);
 
   /// Starts all workers, and completes when all have ended and no descendant of them is left. Call
   /// it once. Throws Error(config) before the first start if the limit on file descriptors is too
@@ -108,7 +108,7 @@ class Supervisor {
   void start_clock(std::chrono::milliseconds limit);
 
   boost::asio::any_io_executor executor_;
-  OutputMux& output_;
+  output::OutputMux& output_;
   Options options_;
   AttemptState state_ = AttemptState::running;
   std::vector<WorkerProcess> processes_;
@@ -125,4 +125,4 @@ class Supervisor {
   rendezvous::Gate ended_;  ///< opens in the state `ended`
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace {
 
 using enum AttemptAction;
@@ -30,7 +30,7 @@ constexpr std::array<std::array<AttemptStep, kAttemptEvents>, kAttemptStates> kT
 
 std::string_view name_of(AttemptState state) noexcept {
   constexpr std::array<std::string_view, kAttemptStates> kNames = {"running", "failing", "stopping",
-                                                               "killing", "ended"};
+                                                                   "killing", "ended"};
   return kNames[static_cast<std::size_t>(state)];
 }
 
@@ -45,4 +45,4 @@ AttemptStep attempt_step(AttemptState state, AttemptEvent event) noexcept {
   return kTable[static_cast<std::size_t>(state)][static_cast<std::size_t>(event)];
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// State of an attempt on this machine: of the workers that one Supervisor watches.
 enum class AttemptState : std::uint8_t {
@@ -50,4 +50,4 @@ std::string_view name_of(AttemptEvent event) noexcept;
 /// supervision policy, without I/O.
 AttemptStep attempt_step(AttemptState state, AttemptEvent event) noexcept;
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

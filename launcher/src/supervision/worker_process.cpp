@@ -21,7 +21,7 @@
 #include <cstring>
 #include <utility>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 namespace asio = boost::asio;
 namespace process = boost::process::v2;
 
@@ -78,9 +78,9 @@ pid_t start(const WorkerSpec& spec, process::process_stdio& streams,
     environment_pointers.push_back(entry.c_str());
   }
   environment_pointers.push_back(nullptr);
-  ChildLauncher launcher;
+  spawn::ChildLauncher launcher;
   if (surroundings.cgroup != nullptr) {
-    launcher = ChildLauncher([cgroup = surroundings.cgroup] { return cgroup->fork_into(); });
+    launcher = spawn::ChildLauncher([cgroup = surroundings.cgroup] { return cgroup->fork_into(); });
   }
   launcher.env = environment_pointers.data();
   return launcher.start(
@@ -206,4 +206,4 @@ void WorkerProcess::signal(int signal) const noexcept {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// Parameters for starting one worker.
 struct WorkerSpec {
@@ -31,7 +31,7 @@ struct WorkerSpec {
   pid_t process_group = 0;        ///< existing group to join; 0: creates its own
   bool inherits_output = false;   ///< true: uses the launcher's stdout and stderr
   std::string prefix;             ///< console prefix of each line, unless `inherits_output`
-  WorkerTargets targets;          ///< destinations of the output, unless `inherits_output`
+  output::WorkerTargets targets;  ///< destinations of the output, unless `inherits_output`
   std::vector<int> cores;         ///< CPU cores to bind to; empty: the launcher's
   int numa_node = -1;             ///< preferred NUMA node for memory; -1: any
 };
@@ -82,4 +82,4 @@ class WorkerProcess {
   std::int64_t peak_memory_ = 0;
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::supervision {
 
 /// The supervisor's record of one worker.
 struct WorkerRecord {
@@ -29,4 +29,4 @@ struct WorkerRecord {
   std::int64_t peak_memory = 0;    ///< peak resident bytes, counted by the kernel; 0: unknown
 };
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::supervision

@@ -24,12 +24,14 @@ constexpr std::array kRefused = {
 
 }  // namespace
 
-const FrontEnd& torchrun_cli() noexcept {
-  static const FrontEnd kFrontEnd{
-      {.table = torchrun_table(), .refused = kRefused, .separator = '-', .abbreviates = true},
-      "torchrun",
-      kUsage,
-      plan_torchrun};
+const FrontEnd& torchrun_front_end() noexcept {
+  static const FrontEnd kFrontEnd{{.table = torchrun_cli::torchrun_table(),
+                                   .refused = kRefused,
+                                   .separator = '-',
+                                   .abbreviates = true},
+                                  "torchrun",
+                                  kUsage,
+                                  torchrun_cli::plan_torchrun};
   return kFrontEnd;
 }
 

@@ -4,7 +4,7 @@
 
 #include <span>
 
-namespace acc::launcher {
+namespace acc::launcher::torchrun_cli {
 
 /// Returns torchrun's flags (PyTorch 2.13) and the rows common to all front ends.
 /// `SettingRow::environment` is the variable that is read if the flag is not given.
@@ -15,4 +15,4 @@ std::span<const plugins::SettingRow> torchrun_table() noexcept;
 LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environment,
                          const HostFacts& facts);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::torchrun_cli

@@ -14,7 +14,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::torchrun_cli {
 namespace {
 
 using plugins::SettingRow;
@@ -27,13 +27,13 @@ struct Meeting {
 
 /// Reads the PET_* variables. torchrun reads its flags' defaults from them; a variable of a
 /// rejected flag is a fault, like the flag.
-void read_variables(Draft& draft) {
+void read_variables(plan::Draft& draft) {
   for (const SettingRow& row : draft.settings.table()) {
     if (!row.environment.empty()) {
-      draft.faults.collect([&] { read_variable(draft, row, std::string(row.environment)); });
+      draft.faults.collect([&] { plan::read_variable(draft, row, std::string(row.environment)); });
     }
   }
-  for (const plugins::RefusedFlag& flag : torchrun_cli().refused) {
+  for (const plugins::RefusedFlag& flag : torchrun_front_end().refused) {
     const std::string name = "PET_" + upper(flag.key);
     if (!plugins::variable(draft.environment, name).empty()) {
       draft.faults.add(name + ": " + std::string(flag.reason));
@@ -42,7 +42,7 @@ void read_variables(Draft& draft) {
 }
 
 /// Returns the number of workers for `--nproc-per-node auto`, `cpu` or `gpu`.
-int count_named(const Draft& draft, const Sourced<std::string>& word) {
+int count_named(const plan::Draft& draft, const Sourced<std::string>& word) {
   static constexpr std::array<std::string_view, 3> kWords = {"auto", "cpu", "gpu"};
   const int cores = static_cast<int>(draft.facts.cpus.size());
   const int gpus = static_cast<int>(draft.facts.visible_gpus.size());
@@ -59,7 +59,7 @@ int count_named(const Draft& draft, const Sourced<std::string>& word) {
                                 word.value + "\"" + plugins::did_you_mean(word.value, kWords));
 }
 
-int count_local_workers(const Draft& draft) {
+int count_local_workers(const plan::Draft& draft) {
   const Sourced<std::string> word = draft.given("nproc_per_node"_key);
   const auto number = parse_integer(word.value);
   if (number && (*number < 1 || *number > 1'000'000)) {
@@ -68,8 +68,8 @@ int count_local_workers(const Draft& draft) {
   return number ? static_cast<int>(*number) : count_named(draft, word);
 }
 
-MachineRange count_machines(const Draft& draft) {
-  MachineRange machines = read_machine_range(draft.given("nnodes"_key));
+plan::MachineRange count_machines(const plan::Draft& draft) {
+  plan::MachineRange machines = plan::read_machine_range(draft.given("nnodes"_key));
   if (draft.settings.boolean("standalone"_key)) {
     if (machines.least > 1) {
       throw Error(Errc::config, "--standalone is for one machine, but " +
@@ -83,26 +83,26 @@ MachineRange count_machines(const Draft& draft) {
 
 /// True for --standalone, and for a single machine without an endpoint: torchrun also lets it
 /// choose a free port then, because no other machine has to know it.
-bool is_standalone(const Draft& draft, MachineRange machines) {
+bool is_standalone(const plan::Draft& draft, plan::MachineRange machines) {
   return draft.settings.boolean("standalone"_key) ||
          (machines.most == 1 && draft.settings.choice("rdzv_backend"_key) == "static" &&
           !draft.settings.has("rdzv_endpoint"_key) && !draft.settings.has("master_port"_key));
 }
 
 /// Plans a rendezvous of one machine: a store on localhost at a free port.
-Meeting stand_alone(Draft& draft) {
+Meeting stand_alone(plan::Draft& draft) {
   for (const plugins::SettingKey key : {"rdzv_backend"_key, "rdzv_endpoint"_key, "rdzv_id"_key,
                                         "node_rank"_key, "master_addr"_key, "master_port"_key}) {
     if (draft.settings.given(key)) {
       draft.notice(draft.given(key).where + " has no effect with a single standalone machine");
     }
   }
-  return {{.address = "localhost", .port = 0, .run_id = random_run_id()}};
+  return {{.address = "localhost", .port = 0, .run_id = plan::random_run_id()}};
 }
 
 /// Plans the static rendezvous: machine 0 serves --rdzv-endpoint, else --master-addr and
 /// --master-port.
-Meeting meet_at_given_address(const Draft& draft, MachineRange machines) {
+Meeting meet_at_given_address(const plan::Draft& draft, plan::MachineRange machines) {
   RendezvousPlan rendezvous = {.min_machines = machines.most,
                                .address = draft.settings.text("master_addr"_key),
                                .port_was_given = draft.settings.has("master_port"_key),
@@ -112,20 +112,21 @@ Meeting meet_at_given_address(const Draft& draft, MachineRange machines) {
   }
   bool endpoint_names_port = false;
   if (draft.settings.has("rdzv_endpoint"_key)) {
-    const Endpoint endpoint = read_endpoint(draft.given("rdzv_endpoint"_key));
+    const plan::Endpoint endpoint = plan::read_endpoint(draft.given("rdzv_endpoint"_key));
     endpoint_names_port = endpoint.port.has_value();
     rendezvous.address = endpoint.host;
     rendezvous.port = endpoint.port.value_or(rendezvous.port);
     rendezvous.port_was_given = rendezvous.port_was_given || endpoint_names_port;
   }
-  const int machine_rank = read_node_rank(draft, machines.most);
-  check_port_is_known(rendezvous.port, machines.most,
-                      draft.given(endpoint_names_port ? "rdzv_endpoint"_key : "master_port"_key));
+  const int machine_rank = plan::read_node_rank(draft, machines.most);
+  plan::check_port_is_known(
+      rendezvous.port, machines.most,
+      draft.given(endpoint_names_port ? "rdzv_endpoint"_key : "master_port"_key));
   return {rendezvous, machine_rank};
 }
 
 /// Plans the c10d rendezvous: a daemon or a machine at --rdzv-endpoint assigns the ranks.
-Meeting meet_at_endpoint(Draft& draft, MachineRange machines) {
+Meeting meet_at_endpoint(plan::Draft& draft, plan::MachineRange machines) {
   for (const plugins::SettingKey key : {"master_addr"_key, "master_port"_key}) {
     if (draft.settings.given(key)) {
       draft.notice(draft.given(key).where + " has no effect with c10d, which assigns addresses");
@@ -136,11 +137,11 @@ Meeting meet_at_endpoint(Draft& draft, MachineRange machines) {
                       .machine_rank_was_given = draft.settings.given("node_rank"_key)}};
   RendezvousPlan& rendezvous = meeting.rendezvous;
   if (rendezvous.machine_rank_was_given) {  // decides the order of ranks
-    meeting.machine_rank = read_node_rank(draft, machines.most);
+    meeting.machine_rank = plan::read_node_rank(draft, machines.most);
   }
-  Endpoint endpoint = {"localhost", {}};
+  plan::Endpoint endpoint = {"localhost", {}};
   if (draft.settings.has("rdzv_endpoint"_key)) {
-    endpoint = read_endpoint(draft.given("rdzv_endpoint"_key));
+    endpoint = plan::read_endpoint(draft.given("rdzv_endpoint"_key));
   }
   if (machines.most == 1) {  // no rendezvous; the store takes a free port in any case
     rendezvous.address = "localhost";
@@ -152,11 +153,11 @@ Meeting meet_at_endpoint(Draft& draft, MachineRange machines) {
   rendezvous.address = endpoint.host;
   rendezvous.port = endpoint.port.value_or(kDefaultPort);
   rendezvous.port_was_given = endpoint.port.has_value();
-  check_port_is_known(rendezvous.port, machines.most, draft.given("rdzv_endpoint"_key));
+  plan::check_port_is_known(rendezvous.port, machines.most, draft.given("rdzv_endpoint"_key));
   return meeting;
 }
 
-Meeting read_meeting(Draft& draft, MachineRange machines) {
+Meeting read_meeting(plan::Draft& draft, plan::MachineRange machines) {
   Meeting meeting = is_standalone(draft, machines) ? stand_alone(draft)
                     : draft.settings.choice("rdzv_backend"_key) == "static"
                         ? meet_at_given_address(draft, machines)
@@ -165,25 +166,25 @@ Meeting read_meeting(Draft& draft, MachineRange machines) {
   return meeting;
 }
 
-std::vector<std::string> choose_command(const Draft& draft) {
+std::vector<std::string> choose_command(const plan::Draft& draft) {
   const bool run_path = draft.settings.boolean("run_path"_key);
-  return program_command(draft.flags,
-                         {.module = draft.settings.boolean("module"_key),
-                          .no_python = draft.settings.boolean("no_python"_key) && !run_path,
-                          .only_binaries_without_python = true},
-                         draft.environment, draft.facts);
+  return plan::program_command(draft.flags,
+                               {.module = draft.settings.boolean("module"_key),
+                                .no_python = draft.settings.boolean("no_python"_key) && !run_path,
+                                .only_binaries_without_python = true},
+                               draft.environment, draft.facts);
 }
 
-bool read_virtual_local_rank(const Draft& draft, int local_world_size) {
+bool read_virtual_local_rank(const plan::Draft& draft, int local_world_size) {
   const bool is_virtual = draft.settings.boolean("virtual_local_rank"_key);
   if (is_virtual) {
-    check_own_gpus(draft.given("virtual_local_rank"_key).where, local_world_size,
-                   draft.environment);
+    plan::check_own_gpus(draft.given("virtual_local_rank"_key).where, local_world_size,
+                         draft.environment);
   }
   return is_virtual;
 }
 
-NumaBinding numa_binding_of(const Draft& draft) {
+NumaBinding numa_binding_of(const plan::Draft& draft) {
   return draft.settings.has("numa_binding"_key)
              ? numa_binding(draft.settings.choice("numa_binding"_key))
              : NumaBinding::none;
@@ -191,9 +192,9 @@ NumaBinding numa_binding_of(const Draft& draft) {
 
 /// Sets OMP_NUM_THREADS to 1 for several workers, as torchrun does: without it each worker would
 /// start one thread per core.
-void limit_threads(Draft& draft, int local_world_size, WorkerVariables& variables) {
+void limit_threads(plan::Draft& draft, int local_world_size, WorkerVariables& variables) {
   if (local_world_size > 1 &&
-      !draft.environment.contains(std::string(variables::omp_num_threads.name))) {
+      !draft.environment.contains(std::string(host::variables::omp_num_threads.name))) {
     variables.set["OMP_NUM_THREADS"] = "1";
     draft.notice("OMP_NUM_THREADS is 1 for each of " + std::to_string(local_world_size) +
                  " workers; set it to use more cores");
@@ -204,18 +205,18 @@ void limit_threads(Draft& draft, int local_world_size, WorkerVariables& variable
 
 LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environment,
                          const HostFacts& facts) {
-  Draft draft(flags, environment, facts, torchrun_table());
+  plan::Draft draft(flags, environment, facts, torchrun_table());
   read_variables(draft);
-  read_flags(draft);
+  plan::read_flags(draft);
   draft.faults.collect(
-      [&] { read_variable(draft, "shutdown_timeout"_key, kTorchrunShutdownTimeout); });
-  SupervisionPlan supervision = draft.result_of([&] { return read_supervision(draft); });
+      [&] { plan::read_variable(draft, "shutdown_timeout"_key, plan::kTorchrunShutdownTimeout); });
+  SupervisionPlan supervision = draft.result_of([&] { return plan::read_supervision(draft); });
   draft.faults.raise();
-  const auto place = find_job_environment(environment, facts);
+  const auto place = cluster::find_job_environment(environment, facts);
 
   RankLayout layout;
   layout.local_world_size = draft.result_of([&] { return count_local_workers(draft); });
-  const MachineRange machines = draft.result_of([&] { return count_machines(draft); });
+  const plan::MachineRange machines = draft.result_of([&] { return count_machines(draft); });
   draft.faults.raise();
   layout.num_machines = machines.most;
   // With several machines each may bring its own number of workers, so the rendezvous adds them up.
@@ -223,45 +224,47 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
 
   Meeting meeting = draft.result_of([&] { return read_meeting(draft, machines); });
   layout.machine_rank = meeting.machine_rank;
-  draft.faults.collect([&] { read_rendezvous_conf(draft, machines.most, meeting.rendezvous); });
+  draft.faults.collect(
+      [&] { plan::read_rendezvous_conf(draft, machines.most, meeting.rendezvous); });
   OutputPlan output = draft.result_of([&] {
-    return read_output(draft,
-                       {draft.given("redirects"_key), draft.given("tee"_key),
-                        draft.given("local_ranks_filter"_key), draft.given("log_dir"_key)},
-                       meeting.rendezvous.run_id, layout);
+    return plan::read_output(draft,
+                             {draft.given("redirects"_key), draft.given("tee"_key),
+                              draft.given("local_ranks_filter"_key), draft.given("log_dir"_key)},
+                             meeting.rendezvous.run_id, layout);
   });
   supervision.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
   supervision.stop_signals =
-      draft.result_of([&] { return read_signals(draft.given("signals_to_handle"_key)); });
+      draft.result_of([&] { return plan::read_signals(draft.given("signals_to_handle"_key)); });
   const bool virtual_local_rank =
       draft.result_of([&] { return read_virtual_local_rank(draft, layout.local_world_size); });
   std::vector<std::string> command = draft.result_of([&] { return choose_command(draft); });
   draft.faults.raise();
 
   const auto gpus = static_cast<int>(facts.visible_gpus.size());
-  InheritedSettings inherited = inherit_settings(draft, Identity::torchrun, layout, {}, gpus > 0);
+  plan::InheritedSettings inherited =
+      plan::inherit_settings(draft, Identity::torchrun, layout, {}, gpus > 0);
   const bool on_gpus = inherited.device == plugins::Device::cuda;
   if (on_gpus && layout.local_world_size > gpus && !virtual_local_rank) {
     draft.notice(std::to_string(layout.local_world_size) + " workers on " + std::to_string(gpus) +
                  (gpus == 1 ? " GPU" : " GPUs"));
   }
-  Binding binding = bind_workers(draft, numa_binding_of(draft), layout.local_world_size,
-                                 on_gpus ? facts.visible_gpus : std::vector<int>{}, facts);
+  Binding binding = plan::bind_workers(draft, numa_binding_of(draft), layout.local_world_size,
+                                       on_gpus ? facts.visible_gpus : std::vector<int>{}, facts);
   limit_threads(draft, layout.local_world_size, inherited.variables);
-  return finished(std::move(draft), {.command = std::move(command),
-                                     .replaces_local_rank = true,
-                                     .mode = inherited.mode,
-                                     .device = inherited.device,
-                                     .sharding = inherited.sharding,
-                                     .binding = std::move(binding),
-                                     .layout = layout,
-                                     .rendezvous = std::move(meeting.rendezvous),
-                                     .supervision = std::move(supervision),
-                                     .output = std::move(output),
-                                     .manager = place ? place->manager : JobManager{},
-                                     .role = draft.settings.text("role"_key),
-                                     .virtual_local_rank = virtual_local_rank,
-                                     .variables = std::move(inherited.variables)});
+  return plan::finished(std::move(draft), {.command = std::move(command),
+                                           .replaces_local_rank = true,
+                                           .mode = inherited.mode,
+                                           .device = inherited.device,
+                                           .sharding = inherited.sharding,
+                                           .binding = std::move(binding),
+                                           .layout = layout,
+                                           .rendezvous = std::move(meeting.rendezvous),
+                                           .supervision = std::move(supervision),
+                                           .output = std::move(output),
+                                           .manager = place ? place->manager : JobManager{},
+                                           .role = draft.settings.text("role"_key),
+                                           .virtual_local_rank = virtual_local_rank,
+                                           .variables = std::move(inherited.variables)});
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::torchrun_cli

@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::torchrun_cli {
 namespace {
 
 using plugins::Flag;
@@ -108,8 +108,8 @@ static_assert(names_settings(kTable));
 }  // namespace
 
 std::span<const SettingRow> torchrun_table() noexcept {
-  static const std::vector<SettingRow> kAll = with_common_rows(kTable);
+  static const std::vector<SettingRow> kAll = plan::with_common_rows(kTable);
   return kAll;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::torchrun_cli

@@ -11,7 +11,7 @@ namespace {
 
 std::map<std::string, std::string> agreed(const PlanFixture& fixture,
                                           const std::vector<std::string>& arguments) {
-  const auto terms = agreed_terms(fixture.plan(arguments));
+  const auto terms = plan::agreed_terms(fixture.plan(arguments));
   return {terms.begin(), terms.end()};
 }
 
@@ -58,7 +58,7 @@ TEST_CASE("agreed terms: settings in canonical spelling, without local ones") {
 }
 
 TEST_CASE("agreed terms: torchrun programs take their settings from variables") {
-  PlanFixture fixture(torchrun_cli());
+  PlanFixture fixture(torchrun_front_end());
   const std::vector<std::string> arguments = {"--no-python", "./train"};
   CHECK_FALSE(agreed(fixture, arguments).contains("the strategy"));
   CHECK(agreed(fixture, arguments).at("the program") == "train");

@@ -17,11 +17,13 @@ namespace fs = std::filesystem;
 const std::string kName = "acclaunch-test-" + std::to_string(::getpid());
 
 fs::path group_folder() {
-  return cgroup_folder("/proc/self/mountinfo", cgroup_name("/proc/self/cgroup")) / kName;
+  return supervision::cgroup_folder("/proc/self/mountinfo",
+                                    supervision::cgroup_name("/proc/self/cgroup")) /
+         kName;
 }
 
 bool can_fork_into_group() {
-  Cgroup group(kName);
+  supervision::Cgroup group(kName);
   group.make();
   const pid_t child = group.fork_into();
   if (child == 0) {
@@ -70,7 +72,8 @@ TEST_CASE("cgroup: the folder is found in every mount layout") {
     CAPTURE(groups);
     std::ofstream(folder.path() / "mountinfo") << mounts;
     std::ofstream(folder.path() / "cgroup") << groups;
-    CHECK(cgroup_folder(folder.path() / "mountinfo", cgroup_name(folder.path() / "cgroup")) ==
+    CHECK(supervision::cgroup_folder(folder.path() / "mountinfo",
+                                     supervision::cgroup_name(folder.path() / "cgroup")) ==
           expected);
   }
   CHECK(cgroup_folder(folder.path() / "absent", cgroup_name(folder.path() / "absent")).empty());
@@ -79,7 +82,7 @@ TEST_CASE("cgroup: the folder is found in every mount layout") {
 TEST_CASE("cgroup: a process and its children are killed together, in two attempts" *
           doctest::skip(!can_fork_into_group())) {
   const fs::path folder = group_folder();
-  Cgroup group(kName);
+  supervision::Cgroup group(kName);
   for (int attempt = 0; attempt < 2; ++attempt) {
     group.make();
     const pid_t child = group.fork_into();
@@ -111,7 +114,7 @@ TEST_CASE("cgroup: a process and its children are killed together, in two attemp
 }
 
 TEST_CASE("cgroup: a process can be forked if the group cannot be created") {
-  Cgroup none("a/name/that/cannot/be/made");
+  supervision::Cgroup none("a/name/that/cannot/be/made");
   none.make();
   const pid_t child = none.fork_into();
   if (child == 0) {
@@ -132,7 +135,7 @@ TEST_CASE("cgroup: a process created below a group that was killed earlier stays
   const pid_t launcher = ::fork();
   if (launcher == 0) {
     std::ofstream(folder / "cgroup.procs") << 0 << std::flush;
-    Cgroup group("below");
+    supervision::Cgroup group("below");
     group.make();
     const pid_t child = group.fork_into();
     if (child == 0) {

@@ -37,7 +37,7 @@ bool has(const std::vector<std::string>& words, const std::string& word) {
 }  // namespace
 
 TEST_CASE("one ssh per machine") {
-  const auto commands = client_commands(two_machines(Means::ssh), "/tmp/x");
+  const auto commands = remote_launch::client_commands(two_machines(Means::ssh), "/tmp/x");
   REQUIRE(commands.size() == 2);
   const std::vector<std::string>& words = commands[1].words;
   CHECK(commands[1].name == "machine 1 (me@node1)");
@@ -59,7 +59,7 @@ TEST_CASE("one pdsh for all machines; secrets are in a file because command line
   plan.environment["WANDB_API_KEY"] = "password";
   plan.environment["PDSH_SSH_ARGS_APPEND"] = "-F  config";
   plan.machines[0].variables["TOKEN"] = "password";
-  const auto commands = client_commands(plan, "/tmp/x");
+  const auto commands = remote_launch::client_commands(plan, "/tmp/x");
   REQUIRE(commands.size() == 1);
   const std::vector<std::string>& words = commands[0].words;
   CHECK(has(words, "node0,me@node1"));
@@ -77,7 +77,8 @@ TEST_CASE("one pdsh for all machines; secrets are in a file because command line
   }
   const Pipe pipe;
   pipe.write(commands[0].first_input);
-  const StartMessage message = read_start_message(pipe.out.get(), std::chrono::seconds(20));
+  const remote_launch::StartMessage message =
+      remote_launch::read_start_message(pipe.out.get(), std::chrono::seconds(20));
   CHECK(message.machines.size() == 2);
   CHECK(message.machines[0].at("TOKEN") == "password");
   CHECK(message.machines[1].at("ACC_MACHINE_RANK") == "1");
@@ -90,7 +91,7 @@ TEST_CASE("one srun for all machines, with one task per machine") {
   RemoteLaunchPlan plan = two_machines(Means::srun);
   plan.client_options = {"--mem=0"};
   plan.machines.assign(3, RemoteMachine{});
-  const auto commands = client_commands(plan, "/tmp/x");
+  const auto commands = remote_launch::client_commands(plan, "/tmp/x");
   REQUIRE(commands.size() == 1);
   const std::vector<std::string>& words = commands[0].words;
   CHECK(words[1] == "--mem=0");
@@ -112,7 +113,7 @@ TEST_CASE("variables that are passed on to other machines") {
                                          {"TERMS", "of use"}};
   const auto names = [&own](Means means) {
     std::vector<std::string> found;
-    for (const auto& [name, value] : environment_for_other_machines(own, means)) {
+    for (const auto& [name, value] : remote_launch::environment_for_other_machines(own, means)) {
       CHECK(own.at(name) == value);
       found.push_back(name);
     }

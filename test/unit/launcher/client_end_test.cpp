@@ -7,16 +7,16 @@
 #include <vector>
 
 using namespace acc::launcher;
-using Kind = ClientEnd::Kind;
+using Kind = remote_launch::ClientEnd::Kind;
 
 namespace {
 
-constexpr ProcessEnd exited(int status) {
-  return {ProcessEnd::Kind::exited, status};
+constexpr supervision::ProcessEnd exited(int status) {
+  return {supervision::ProcessEnd::Kind::exited, status};
 }
-constexpr ProcessEnd kKilled{ProcessEnd::Kind::killed, SIGKILL};
+constexpr supervision::ProcessEnd kKilled{supervision::ProcessEnd::Kind::killed, SIGKILL};
 
-Heard heard(int how_far, std::optional<control::Ended> ended = {}) {
+remote_launch::Heard heard(int how_far, std::optional<control::Ended> ended = {}) {
   return {.started = how_far > 0, .joined = how_far > 1, .ended = std::move(ended)};
 }
 
@@ -25,10 +25,10 @@ Heard heard(int how_far, std::optional<control::Ended> ended = {}) {
 TEST_CASE("interpretation of the end of an ssh client") {
   struct Case {
     std::string what;
-    ProcessEnd end;
-    Heard heard;
+    supervision::ProcessEnd end;
+    remote_launch::Heard heard;
     std::string log;
-    ClientEnd expected;
+    remote_launch::ClientEnd expected;
   };
   const control::Ended fine{"n", 0, ""};
   const control::Ended of_a_program{"n", 255, ""};
@@ -101,7 +101,8 @@ TEST_CASE("interpretation of the end of an ssh client") {
   };
   for (const Case& c : cases) {
     CAPTURE(c.what);
-    const ClientEnd end = judge_ssh(c.end, c.heard, c.log, "/x/acclaunch");
+    const remote_launch::ClientEnd end =
+        remote_launch::judge_ssh(c.end, c.heard, c.log, "/x/acclaunch");
     CHECK(end.kind == c.expected.kind);
     CHECK(end.exit_status == c.expected.exit_status);
     CHECK(end.reason == c.expected.reason);
@@ -109,17 +110,21 @@ TEST_CASE("interpretation of the end of an ssh client") {
 }
 
 TEST_CASE("interpretation of the end of a client for all machines") {
-  CHECK(judge_group(exited(5), "srun") == ClientEnd{Kind::ended, 5, ""});
-  CHECK(judge_group(kKilled, "srun") ==
-        ClientEnd{Kind::lost, 137, "srun was killed by SIGKILL (signal 9)"});
+  CHECK(remote_launch::judge_group(exited(5), "srun") ==
+        remote_launch::ClientEnd{Kind::ended, 5, ""});
+  CHECK(remote_launch::judge_group(kKilled, "srun") ==
+        remote_launch::ClientEnd{Kind::lost, 137, "srun was killed by SIGKILL (signal 9)"});
 }
 
 TEST_CASE("the job's status is that of the lowest-ranked machine that ended by itself") {
-  const ClientEnd lost{Kind::lost, 255, "x"};
-  const ClientEnd none{Kind::not_started, 255, "x"};
-  CHECK(job_status(std::vector<ClientEnd>{{Kind::ended, 7, ""}, {Kind::ended, 1, ""}}, 1) == 7);
-  CHECK(job_status(std::vector<ClientEnd>{lost, none, {Kind::ended, 3, ""}}, 1) == 3);
-  CHECK(job_status(std::vector<ClientEnd>{lost, none}, 143) == 143);
+  const remote_launch::ClientEnd lost{Kind::lost, 255, "x"};
+  const remote_launch::ClientEnd none{Kind::not_started, 255, "x"};
+  CHECK(remote_launch::job_status(
+            std::vector<remote_launch::ClientEnd>{{Kind::ended, 7, ""}, {Kind::ended, 1, ""}}, 1) ==
+        7);
+  CHECK(remote_launch::job_status(
+            std::vector<remote_launch::ClientEnd>{lost, none, {Kind::ended, 3, ""}}, 1) == 3);
+  CHECK(remote_launch::job_status(std::vector<remote_launch::ClientEnd>{lost, none}, 143) == 143);
 }
 
 TEST_CASE("srun waits in vain if all machines that have not ended are lost") {
@@ -148,7 +153,7 @@ TEST_CASE("srun waits in vain if all machines that have not ended are lost") {
   };
   for (const auto& [what, heard, in_vain] : cases) {
     CAPTURE(what);
-    Group group;
+    remote_launch::Group group;
     for (const Answer& answer : heard) {
       group.hear(answer);
     }
@@ -158,7 +163,10 @@ TEST_CASE("srun waits in vain if all machines that have not ended are lost") {
 
 TEST_CASE("the answers of a client that was killed from here are used") {
   const control::Ended failed{"n", 3, ""};
-  CHECK(judge_cut(kKilled, heard(2, failed)) == ClientEnd{Kind::ended, 3, ""});
-  CHECK(judge_cut(kKilled, heard(2)) == ClientEnd{Kind::lost, 137, ""});
-  CHECK(judge_cut(kKilled, heard(1, failed)) == ClientEnd{Kind::lost, 137, ""});
+  CHECK(remote_launch::judge_cut(kKilled, heard(2, failed)) ==
+        remote_launch::ClientEnd{Kind::ended, 3, ""});
+  CHECK(remote_launch::judge_cut(kKilled, heard(2)) ==
+        remote_launch::ClientEnd{Kind::lost, 137, ""});
+  CHECK(remote_launch::judge_cut(kKilled, heard(1, failed)) ==
+        remote_launch::ClientEnd{Kind::lost, 137, ""});
 }

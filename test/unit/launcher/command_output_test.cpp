@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-using acc::launcher::command_output;
+using acc::launcher::host::command_output;
 
 TEST_CASE("command output: what a command wrote, or nothing if it failed") {
   using Output = std::optional<std::string>;
@@ -32,10 +32,11 @@ TEST_CASE("command output: what a command wrote, or nothing if it failed") {
   };
   for (const auto& [command, output] : kCases) {
     CAPTURE(command.back());
-    CHECK(command_output(command) == output);
+    CHECK(host::command_output(command) == output);
   }
 }
 
 TEST_CASE("command output: a command that exceeds the limit is killed") {
-  CHECK(command_output({"/bin/sleep", "1000"}, std::chrono::milliseconds(50)) == std::nullopt);
+  CHECK(host::command_output({"/bin/sleep", "1000"}, std::chrono::milliseconds(50)) ==
+        std::nullopt);
 }

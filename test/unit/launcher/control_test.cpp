@@ -36,10 +36,11 @@ Heard listen(const std::string& said, std::chrono::milliseconds silence = kLong,
   }
   boost::asio::io_context io(1);
   Heard heard;
-  Control control(io.get_executor(), acc::UniqueFd(ends[0]),
-                  {[&](const auto& message) { heard.messages.push_back(control::encode(message)); },
-                   [&](const auto& reason) { heard.broken = reason; }},
-                  silence);
+  job::Control control(
+      io.get_executor(), acc::UniqueFd(ends[0]),
+      {[&](const auto& message) { heard.messages.push_back(control::encode(message)); },
+       [&](const auto& reason) { heard.broken = reason; }},
+      silence);
   std::this_thread::sleep_for(suspended);
   io.run();
   return heard;

@@ -12,7 +12,7 @@ using Words = std::vector<std::string>;
 
 class Fixture : public test::PlanFixture {
  public:
-  Fixture() : PlanFixture(deepspeed_cli()) {
+  Fixture() : PlanFixture(deepspeed_front_end()) {
     write("train.py", "");
     write("bin/python3", "#!/bin/sh\n", true);
     environment["PATH"] = folder().string() + "/bin:/usr/bin:/bin";
@@ -303,8 +303,8 @@ TEST_CASE("output files, core binding and --quiet") {
 }
 
 TEST_CASE("deepspeed's help lists every flag") {
-  const std::string help = help_text(deepspeed_cli());
-  for (const plugins::SettingRow& row : deepspeed_cli().table) {
+  const std::string help = help_text(deepspeed_front_end());
+  for (const plugins::SettingRow& row : deepspeed_front_end().table) {
     CAPTURE(row.key);
     CHECK(contains(help, "  --" + std::string(row.key)));
     CHECK_FALSE(row.help.empty());

@@ -10,7 +10,9 @@ using acc::launcher::test::PlanFixture;
 namespace {
 
 struct DoctorFixture : PlanFixture {
-  DoctorFixture() : PlanFixture(doctor_cli()) { write("bin/acc_doctor", "#!/bin/sh\n", true); }
+  DoctorFixture() : PlanFixture(doctor_front_end()) {
+    write("bin/acc_doctor", "#!/bin/sh\n", true);
+  }
 
   static bool has(const LaunchPlan& made, const std::vector<std::string>& words) {
     return !std::ranges::search(made.command, words).empty();

@@ -28,10 +28,10 @@ TEST_CASE("docs/environment.md names every variable that the launcher reads") {
   const std::regex reading(
       R"re((?:getenv|variable|value_of|job\.[a-z_]+)\([^;"]*"([A-Z][A-Za-z0-9_]*)")re");
   std::set<std::string, std::less<>> listed;
-  for (const OwnVariable& variable : own_variables()) {
+  for (const host::OwnVariable& variable : host::own_variables()) {
     listed.emplace(variable.name);
   }
-  for (const ManagerVariables& row : manager_variables()) {
+  for (const host::ManagerVariables& row : host::manager_variables()) {
     for (const std::string_view name : split(row.names, ' ')) {
       listed.emplace(name);
     }
@@ -64,7 +64,7 @@ TEST_CASE("docs/environment.md lists exactly the job manager variables that are 
     }
   }
   std::set<std::string> listed;
-  for (const ManagerVariables& row : manager_variables()) {
+  for (const host::ManagerVariables& row : host::manager_variables()) {
     for (const std::string_view name : split(row.names, ' ')) {
       CAPTURE(name);
       CHECK(text.find("\"" + std::string(name) + "\"") != std::string::npos);

@@ -11,7 +11,7 @@
 
 using namespace acc::launcher;
 using Json = nlohmann::json;
-using Kind = ProcessEnd::Kind;
+using Kind = supervision::ProcessEnd::Kind;
 
 namespace {
 
@@ -23,8 +23,8 @@ constexpr const char* kByTorch =
 class ErrorFileOnDisk {
  public:
   [[nodiscard]] std::string path() const { return (folder_.path() / "error.json").string(); }
-  [[nodiscard]] ErrorFile read() const { return read_error_file(path()); }
-  [[nodiscard]] ErrorFile read(const std::string& text) const {
+  [[nodiscard]] report::ErrorFile read() const { return report::read_error_file(path()); }
+  [[nodiscard]] report::ErrorFile read(const std::string& text) const {
     std::ofstream(path()) << text;
     return read();
   }
@@ -39,7 +39,7 @@ class ErrorFileOnDisk {
 }  // namespace
 
 TEST_CASE("error files: PyTorch's format") {
-  const ErrorFile file = ErrorFileOnDisk().read(kByTorch);
+  const report::ErrorFile file = ErrorFileOnDisk().read(kByTorch);
   CHECK(file.message == "ValueError: bad batch: shape (3, 4)\nsecond line \u00e9");
   REQUIRE(file.traceback.size() == 8);
   CHECK(file.traceback.front() == "Traceback (most recent call last):");
@@ -62,7 +62,7 @@ TEST_CASE("error files: other formats, and invalid files") {
   };
   for (const auto& [text, message] : good) {
     CAPTURE(text);
-    const ErrorFile file = disk.read(text);
+    const report::ErrorFile file = disk.read(text);
     CHECK(file.message == message);
     CHECK(file.text == text);
     CHECK(file.traceback.empty());
@@ -73,7 +73,7 @@ TEST_CASE("error files: other formats, and invalid files") {
         std::string(R"({"message": {"text": "x"}})"), std::string("\xff\xfe\0", 3), nested,
         "{\"message\":" + nested + std::string(500'000, ']') + "}"}) {
     CAPTURE(bad.substr(0, 40));
-    const ErrorFile file = disk.read(bad);
+    const report::ErrorFile file = disk.read(bad);
     CHECK(file.message == disk.refusal("is not an error file in PyTorch's format"));
     CHECK(file.text.empty());
   }
@@ -99,33 +99,34 @@ TEST_CASE("error files: huge files, devices and pipes are rejected without readi
 }
 
 TEST_CASE("the launcher's own error file: a copy of the worker's, with its exit code") {
-  WorkerReport worker;
-  const std::pair<ProcessEnd, int> codes[] = {{{Kind::exited, 3}, 3},
-                                              {{Kind::killed, 11}, -11},  // Python's notation
-                                              {{Kind::not_executed, ENOENT}, 127}};
+  report::WorkerReport worker;
+  const std::pair<supervision::ProcessEnd, int> codes[] = {
+      {{Kind::exited, 3}, 3},
+      {{Kind::killed, 11}, -11},  // Python's notation
+      {{Kind::not_executed, ENOENT}, 127}};
   for (const auto& [end, code] : codes) {
     worker.end = end;
     Json expected = Json::parse(kByTorch);
     expected["message"]["errorCode"] = code;
-    CHECK(Json::parse(root_cause_file(worker, kByTorch)) == expected);
+    CHECK(Json::parse(report::root_cause_file(worker, kByTorch)) == expected);
   }
   // Files without a message object are copied unchanged, as torch does.
   for (const char* text : {R"({"message":"plain","timestamp":1})", R"({"more":1})", "[1]"}) {
-    CHECK(root_cause_file(worker, text) == text);
+    CHECK(report::root_cause_file(worker, text) == text);
   }
 }
 
 TEST_CASE("the launcher's own error file if the worker wrote none") {
-  WorkerReport worker;
-  worker.end = ProcessEnd{Kind::killed, 9};
+  report::WorkerReport worker;
+  worker.end = supervision::ProcessEnd{Kind::killed, 9};
   worker.ended_at = std::chrono::system_clock::time_point(std::chrono::milliseconds(1'500'999));
   const ErrorFileOnDisk disk;
-  const auto written = [&] { return Json::parse(root_cause_file(worker, ""))["message"]; };
+  const auto written = [&] { return Json::parse(report::root_cause_file(worker, ""))["message"]; };
   CHECK(written() == Json{{"message", "killed by SIGKILL (signal 9)"},
                           {"errorCode", -9},
                           {"extraInfo", {{"py_callstack", ""}, {"timestamp", "1500"}}}});
   worker.error_message = "ValueError: \xff";  // from another machine's report
   worker.traceback = {"Traceback", "ValueError"};
   CHECK(written()["message"] == "ValueError: \ufffd");
-  CHECK(disk.read(root_cause_file(worker, "")).traceback == worker.traceback);
+  CHECK(disk.read(report::root_cause_file(worker, "")).traceback == worker.traceback);
 }

@@ -18,8 +18,8 @@ using acc::test::TemporaryFolder;
 
 namespace {
 
-ModelSize size_of_config(const std::string& json) {
-  return size_from_config(acc::plugins::parse_json(json, "config.json"));
+commands::ModelSize size_of_config(const std::string& json) {
+  return commands::size_from_config(acc::plugins::parse_json(json, "config.json"));
 }
 
 std::string write_safetensors(const TemporaryFolder& folder, const std::string& name,
@@ -37,7 +37,7 @@ constexpr std::int64_t kParameters = 8'000'000;
 constexpr std::int64_t kUnit = 500'000;
 constexpr std::int64_t kRoot = 200'000;
 
-TrainingSize four_gpus() {
+commands::TrainingSize four_gpus() {
   return {.numel = kParameters,
           .largest_unit = kUnit,
           .root = kRoot,
@@ -120,7 +120,7 @@ TEST_CASE("estimate-memory: parameter counts of published models") {
   };
   for (const Case& each : cases) {
     CAPTURE(each.config);
-    const ModelSize size = size_of_config(each.config);
+    const commands::ModelSize size = size_of_config(each.config);
     CHECK(size.numel() == each.numel);
     CHECK(size.largest_unit() == each.largest_unit);
   }
@@ -139,11 +139,11 @@ TEST_CASE("estimate-memory: all missing keys of a config are reported together")
 }
 
 TEST_CASE("estimate-memory: a parameter count as the model, such as 7B") {
-  CHECK(size_from_count("7B", 32)->numel() == 7'000'000'000);
-  CHECK(size_from_count("1.5b", 32)->numel() == 1'500'000'000);
-  CHECK(size_from_count("350M", 32)->largest_unit() == 10'937'500);
-  CHECK(size_from_count("124439808", 12)->numel() == 124'439'808);
-  CHECK(size_from_count("100", 12)->root() == 4);
+  CHECK(commands::size_from_count("7B", 32)->numel() == 7'000'000'000);
+  CHECK(commands::size_from_count("1.5b", 32)->numel() == 1'500'000'000);
+  CHECK(commands::size_from_count("350M", 32)->largest_unit() == 10'937'500);
+  CHECK(commands::size_from_count("124439808", 12)->numel() == 124'439'808);
+  CHECK(commands::size_from_count("100", 12)->root() == 4);
   for (const char* text : {"", "B", "many", "-1B", "0", "nan", "7 B", "1e30"}) {
     CAPTURE(text);
     CHECK_FALSE(size_from_count(text, 32).has_value());
@@ -157,7 +157,7 @@ TEST_CASE("estimate-memory: headers of safetensors files") {
           "model.embed.weight": {"dtype": "BF16", "shape": [100, 8], "data_offsets": [0, 1600]},
           "model.layers.0.mlp.weight": {"dtype": "BF16", "shape": [8, 8], "data_offsets": [0, 1]},
           "model.layers.0.mlp.bias": {"dtype": "BF16", "shape": [8], "data_offsets": [0, 1]}})");
-  const ModelSize one = size_of_source(first, 1);
+  const commands::ModelSize one = commands::size_of_source(first, 1);
   CHECK(one.numel() == 872);
   CHECK(one.largest_unit() == 72);
   CHECK(one.largest_part() == 800);
@@ -169,7 +169,7 @@ TEST_CASE("estimate-memory: headers of safetensors files") {
   std::ofstream(folder.path() / "model.safetensors.index.json")
       << R"({"metadata": {}, "weight_map": {"model.embed.weight": "a.safetensors",
              "model.layers.0.mlp.weight": "a.safetensors", "model.scale": "b.safetensors"}})";
-  const ModelSize both = size_of_source(folder.path(), 1);
+  const commands::ModelSize both = commands::size_of_source(folder.path(), 1);
   CHECK(both.numel() == 872 + 73);
   CHECK(both.root() == 801);
 }
@@ -178,7 +178,7 @@ TEST_CASE("estimate-memory: invalid files are rejected") {
   const TemporaryFolder folder;
   const auto error = [&](const std::string& name, const std::string& text) {
     std::ofstream(folder.path() / name) << text;
-    return acc::test::refusal([&] { size_of_source(folder.path() / name, 1); },
+    return acc::test::refusal([&] { commands::size_of_source(folder.path() / name, 1); },
                               acc::test::kBadInput);
   };
   CHECK(contains(error("text.safetensors", "some text that is no header"), "not a safetensors"));
@@ -202,55 +202,61 @@ TEST_CASE("estimate-memory: invalid files are rejected") {
 }
 
 TEST_CASE("estimate-memory: memory of a rank in fp32") {
-  const TrainingSize size = four_gpus();
+  const commands::TrainingSize size = four_gpus();
   const std::int64_t gathered = 4 * 3 * kUnit;  // the root's buffer has a unit's size
   const std::int64_t buffers = 4 * (2 * kUnit + kRoot);
-  CHECK(rank_memory(size, Strategy::no_shard, Offload::none) ==
-        RankMemory{.parameters = 4 * kParameters,
-                   .gradients = 4 * kParameters,
-                   .optimizer = 8 * kParameters,
-                   .device = 16 * kParameters});
-  CHECK(rank_memory(size, Strategy::shard_optimizer, Offload::none) ==
-        RankMemory{.parameters = 4 * kParameters,
-                   .gradients = 4 * kParameters,
-                   .optimizer = 2 * kParameters,
-                   .device = 10 * kParameters});
-  CHECK(rank_memory(size, Strategy::shard_grad_op, Offload::none) ==
-        RankMemory{.parameters = kParameters,
-                   .gradients = kParameters,
-                   .optimizer = 2 * kParameters,
-                   .gathered = 4 * (kParameters - kRoot + kUnit),
-                   .gradient_buffers = buffers,
-                   .device = 8 * kParameters + 4 * (kUnit - kRoot) + buffers});
-  CHECK(rank_memory(size, Strategy::full_shard, Offload::none) ==
-        RankMemory{.parameters = kParameters,
-                   .gradients = kParameters,
-                   .optimizer = 2 * kParameters,
-                   .gathered = gathered,
-                   .gradient_buffers = buffers,
-                   .device = 4 * kParameters + gathered + buffers});
-  TrainingSize keeping = size;
+  CHECK(commands::rank_memory(size, Strategy::no_shard, commands::Offload::none) ==
+        commands::RankMemory{.parameters = 4 * kParameters,
+                             .gradients = 4 * kParameters,
+                             .optimizer = 8 * kParameters,
+                             .device = 16 * kParameters});
+  CHECK(commands::rank_memory(size, Strategy::shard_optimizer, commands::Offload::none) ==
+        commands::RankMemory{.parameters = 4 * kParameters,
+                             .gradients = 4 * kParameters,
+                             .optimizer = 2 * kParameters,
+                             .device = 10 * kParameters});
+  CHECK(commands::rank_memory(size, Strategy::shard_grad_op, commands::Offload::none) ==
+        commands::RankMemory{.parameters = kParameters,
+                             .gradients = kParameters,
+                             .optimizer = 2 * kParameters,
+                             .gathered = 4 * (kParameters - kRoot + kUnit),
+                             .gradient_buffers = buffers,
+                             .device = 8 * kParameters + 4 * (kUnit - kRoot) + buffers});
+  CHECK(commands::rank_memory(size, Strategy::full_shard, commands::Offload::none) ==
+        commands::RankMemory{.parameters = kParameters,
+                             .gradients = kParameters,
+                             .optimizer = 2 * kParameters,
+                             .gathered = gathered,
+                             .gradient_buffers = buffers,
+                             .device = 4 * kParameters + gathered + buffers});
+  commands::TrainingSize keeping = size;
   keeping.keeps = 3'000'000;
-  CHECK(rank_memory(keeping, Strategy::full_shard, Offload::none).gathered == 4 * 3'000'000);
+  CHECK(commands::rank_memory(keeping, Strategy::full_shard, commands::Offload::none).gathered ==
+        4 * 3'000'000);
   keeping.keeps = 1'000'000'000;  // limited by the size of the model
-  CHECK(rank_memory(keeping, Strategy::full_shard, Offload::none).gathered ==
+  CHECK(commands::rank_memory(keeping, Strategy::full_shard, commands::Offload::none).gathered ==
         4 * (kParameters - kRoot + kUnit));
-  TrainingSize persistent = size;
+  commands::TrainingSize persistent = size;
   persistent.persistent = kParameters;
-  CHECK(rank_memory(persistent, Strategy::full_shard, Offload::none).parameters == 4 * kParameters);
-  CHECK(rank_memory(persistent, Strategy::full_shard, Offload::none).gathered == 0);
-  TrainingSize waiting = size;
+  CHECK(
+      commands::rank_memory(persistent, Strategy::full_shard, commands::Offload::none).parameters ==
+      4 * kParameters);
+  CHECK(commands::rank_memory(persistent, Strategy::full_shard, commands::Offload::none).gathered ==
+        0);
+  commands::TrainingSize waiting = size;
   waiting.overlaps = false;
-  CHECK(rank_memory(waiting, Strategy::full_shard, Offload::none).gradient_buffers ==
-        4 * (kUnit + kRoot));
-  CHECK(rank_memory(size, Strategy::hybrid_shard, Offload::none).optimizer == 4 * kParameters);
+  CHECK(commands::rank_memory(waiting, Strategy::full_shard, commands::Offload::none)
+            .gradient_buffers == 4 * (kUnit + kRoot));
+  CHECK(commands::rank_memory(size, Strategy::hybrid_shard, commands::Offload::none).optimizer ==
+        4 * kParameters);
 }
 
 TEST_CASE("estimate-memory: 16-bit weights need additional fp32 master weights") {
-  TrainingSize size = four_gpus();
+  commands::TrainingSize size = four_gpus();
   size.sixteen_bit = true;
   size.moments = 1;
-  const RankMemory memory = rank_memory(size, Strategy::full_shard, Offload::none);
+  const commands::RankMemory memory =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::none);
   CHECK(memory.parameters == (2 + 4) * kParameters / 4);
   CHECK(memory.gradients == kParameters);
   CHECK(memory.optimizer == kParameters);
@@ -258,9 +264,10 @@ TEST_CASE("estimate-memory: 16-bit weights need additional fp32 master weights")
 }
 
 TEST_CASE("estimate-memory: weights trained in 16 bits need no separate master weights") {
-  TrainingSize size = four_gpus();
+  commands::TrainingSize size = four_gpus();
   size.low_precision = true;
-  const RankMemory memory = rank_memory(size, Strategy::full_shard, Offload::none);
+  const commands::RankMemory memory =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::none);
   CHECK(memory.parameters == 2 * kParameters / 4);
   CHECK(memory.gradients == kParameters);
   CHECK(memory.optimizer == 2 * 2 * kParameters / 4);
@@ -268,61 +275,69 @@ TEST_CASE("estimate-memory: weights trained in 16 bits need no separate master w
 }
 
 TEST_CASE("estimate-memory: gradients accumulated under no_sync are not sharded") {
-  TrainingSize size = four_gpus();
+  commands::TrainingSize size = four_gpus();
   size.no_sync = true;
-  const RankMemory full = rank_memory(size, Strategy::full_shard, Offload::none);
+  const commands::RankMemory full =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::none);
   CHECK(full.gradients == kParameters);
   CHECK(full.gradient_buffers == 4 * kParameters);
   size.sixteen_bit = true;
-  CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gradients ==
+  CHECK(commands::rank_memory(size, Strategy::full_shard, commands::Offload::none).gradients ==
         kParameters + 4 * kParameters);
 }
 
 TEST_CASE("estimate-memory: offload moves the selected states to the host") {
-  TrainingSize size = four_gpus();
+  commands::TrainingSize size = four_gpus();
   size.sixteen_bit = true;
-  const RankMemory kept = rank_memory(size, Strategy::full_shard, Offload::none);
-  const RankMemory optimizer = rank_memory(size, Strategy::full_shard, Offload::optimizer);
-  const RankMemory all = rank_memory(size, Strategy::full_shard, Offload::all);
+  const commands::RankMemory kept =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::none);
+  const commands::RankMemory optimizer =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::optimizer);
+  const commands::RankMemory all =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::all);
   CHECK(kept.host == 0);
   // Master weights, gradients, two moments, and a buffer of rounded weights for the copy back.
   CHECK(optimizer.host == (4 + 4 + 8 + 2) * kParameters / 4);
   CHECK(all.host == (2 + 4 + 4 + 8) * kParameters / 4);
   CHECK(optimizer.device < kept.device);
   CHECK(all.device == optimizer.device - 2 * kParameters / 4 + 2 * kUnit / 4);
-  for (const RankMemory& each : {kept, optimizer, all}) {
+  for (const commands::RankMemory& each : {kept, optimizer, all}) {
     CHECK(each.device + each.host == each.parameters + each.gradients + each.optimizer +
                                          each.gathered + each.gradient_buffers);
   }
 }
 
 TEST_CASE("estimate-memory: ranks of one machine share gathered weights on the CPU") {
-  TrainingSize size = four_gpus();
+  commands::TrainingSize size = four_gpus();
   size.num_local = 4;
   size.on_cpu = true;
-  const RankMemory memory = rank_memory(size, Strategy::full_shard, Offload::all);
+  const commands::RankMemory memory =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::all);
   CHECK(memory.device == 0);
   CHECK(memory.gathered == 0);
   CHECK(memory.host == 4 * kParameters + 4 * (2 * kUnit + kRoot));
 
   size.sixteen_bit = true;  // shared 16-bit copy in addition to the master weights
-  const RankMemory mixed = rank_memory(size, Strategy::full_shard, Offload::none);
+  const commands::RankMemory mixed =
+      commands::rank_memory(size, Strategy::full_shard, commands::Offload::none);
   CHECK(mixed.gathered == 2 * kParameters / 4);
   CHECK(mixed.gradient_buffers == 2 * 2 * kUnit);
   size.widens = true;  // fp32 weights and gradients of a unit and of the root
-  CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered ==
+  CHECK(commands::rank_memory(size, Strategy::full_shard, commands::Offload::none).gathered ==
         2 * kParameters / 4 + 4 * (kUnit + kRoot + 2 * kUnit));
 
-  CHECK(rank_memory(size, Strategy::shard_grad_op, Offload::none).gathered ==
+  CHECK(commands::rank_memory(size, Strategy::shard_grad_op, commands::Offload::none).gathered ==
         2 * kParameters / 4 + 4 * (kParameters + kUnit + kRoot));
-  CHECK(rank_memory(size, Strategy::no_shard, Offload::none).gathered ==
+  CHECK(commands::rank_memory(size, Strategy::no_shard, commands::Offload::none).gathered ==
         2 * kParameters + 4 * kParameters);
 
   size.copies = true;
   size.sixteen_bit = size.widens = false;
-  CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered == 4 * 2 * kUnit);
+  CHECK(commands::rank_memory(size, Strategy::full_shard, commands::Offload::none).gathered ==
+        4 * 2 * kUnit);
   size.prefetches = true;
-  CHECK(rank_memory(size, Strategy::full_shard, Offload::none).gathered == 4 * 3 * kUnit);
+  CHECK(commands::rank_memory(size, Strategy::full_shard, commands::Offload::none).gathered ==
+        4 * 3 * kUnit);
 }
 
 // Golden values: DeepSpeed 0.19.8's functions with total_params 1000003, largest_layer 50001.
@@ -330,7 +345,7 @@ TEST_CASE("estimate-memory: DeepSpeed's formulas give the same values as DeepSpe
   struct Case {
     int gpus_per_machine;
     int num_machines;
-    DeepSpeedMemory zero2, zero2_offload, zero3, zero3_optimizer, zero3_all;
+    commands::DeepSpeedMemory zero2, zero2_offload, zero3, zero3_optimizer, zero3_all;
   };
   for (const Case& each : {Case{8,
                                 1,
@@ -354,11 +369,11 @@ TEST_CASE("estimate-memory: DeepSpeed's formulas give the same values as DeepSpe
                             {533'338, 8'000'024},
                             {200'004, 9'000'027}}}) {
     CAPTURE(each.gpus_per_machine);
-    const DeepSpeedSize size{1'000'003, 50'001, each.gpus_per_machine, each.num_machines};
-    CHECK(deepspeed_zero2(size, Offload::none) == each.zero2);
-    CHECK(deepspeed_zero2(size, Offload::optimizer) == each.zero2_offload);
-    CHECK(deepspeed_zero3(size, Offload::none) == each.zero3);
-    CHECK(deepspeed_zero3(size, Offload::optimizer) == each.zero3_optimizer);
-    CHECK(deepspeed_zero3(size, Offload::all) == each.zero3_all);
+    const commands::DeepSpeedSize size{1'000'003, 50'001, each.gpus_per_machine, each.num_machines};
+    CHECK(commands::deepspeed_zero2(size, commands::Offload::none) == each.zero2);
+    CHECK(commands::deepspeed_zero2(size, commands::Offload::optimizer) == each.zero2_offload);
+    CHECK(commands::deepspeed_zero3(size, commands::Offload::none) == each.zero3);
+    CHECK(commands::deepspeed_zero3(size, commands::Offload::optimizer) == each.zero3_optimizer);
+    CHECK(commands::deepspeed_zero3(size, commands::Offload::all) == each.zero3_all);
   }
 }

@@ -19,9 +19,9 @@ using Json = nlohmann::json;
 
 /// Returns the plan that `explain` makes for a command line. The program may be missing.
 LaunchPlan plan_of(const PlanFixture& fixture, const Words& words) {
-  Flags flags = parse_flags(accelerate_cli(), words);
+  Flags flags = parse_flags(accelerate_front_end(), words);
   flags.needs_program = false;
-  return accelerate_cli().plan(flags, fixture.environment, fixture.facts);
+  return accelerate_front_end().plan(flags, fixture.environment, fixture.facts);
 }
 
 Json json_of(const PlanFixture& fixture, const Words& words) {
@@ -87,12 +87,14 @@ TEST_CASE("explain shows only variables that a launch adds, changes or removes")
   fixture.environment["RANK"] = "0";  // equals the value of one worker
   fixture.environment["ACC_ZERO_STAGE"] = "3";
   const LaunchPlan plan = plan_of(fixture, {"--num_processes", "2", "./train"});
-  const EnvironmentChanges changes = environment_changes(plan, fixture.environment);
+  const commands::EnvironmentChanges changes =
+      commands::environment_changes(plan, fixture.environment);
   const auto values = [&](const std::string& name) {
-    const auto found = std::ranges::find(changes.set, name, &ChangedVariable::name);
-    return found == changes.set.end() ? std::vector<ChangedVariable::Value>{} : found->values;
+    const auto found = std::ranges::find(changes.set, name, &commands::ChangedVariable::name);
+    return found == changes.set.end() ? std::vector<commands::ChangedVariable::Value>{}
+                                      : found->values;
   };
-  using Values = std::vector<ChangedVariable::Value>;
+  using Values = std::vector<commands::ChangedVariable::Value>;
   CHECK(values("SECRET_TOKEN").empty());
   CHECK(values("WORLD_SIZE").empty());
   CHECK(values("ROLE_NAME") == Values{"default"});

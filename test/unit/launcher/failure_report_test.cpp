@@ -7,11 +7,11 @@
 #include <cstdlib>
 
 using namespace acc::launcher;
-using Kind = ProcessEnd::Kind;
+using Kind = supervision::ProcessEnd::Kind;
 
 namespace {
 
-WorkerReport worker(int rank, ProcessEnd end, bool told_to_end) {
+report::WorkerReport worker(int rank, supervision::ProcessEnd end, bool told_to_end) {
   return {.rank = rank,
           .local_rank = rank - 4,
           .host = "node1",
@@ -27,16 +27,16 @@ WorkerReport worker(int rank, ProcessEnd end, bool told_to_end) {
 
 TEST_CASE("the report has all facts about the failure") {
   ::setenv("TZ", "UTC", 1);
-  JobReport report;
+  report::JobReport report;
   report.command = {"./train", "--steps", "10"};
   report.workers = {worker(4, {Kind::killed, 15}, true), worker(5, {Kind::killed, 9}, false),
                     worker(6, {Kind::exited, 0}, false), worker(7, {Kind::killed, 15}, true)};
   report.workers[1].error_message = "ValueError: bad batch\nsecond line";
   report.workers[1].last_stderr_lines = {"step 1", "out of luck"};
-  report.first_failure = first_failure(report.workers);
+  report.first_failure = report::first_failure(report.workers);
   report.exit_status = 137;
   const std::string rule(72, '=');
-  CHECK(format_report(report) ==
+  CHECK(report::format_report(report) ==
         rule +
             "\n"
             "acclaunch: the job failed: rank 5: killed by SIGKILL (signal 9)\n"
@@ -58,32 +58,34 @@ TEST_CASE("the report has all facts about the failure") {
 }
 
 TEST_CASE("the line that is printed immediately after a failure") {
-  WorkerRecord record;
+  supervision::WorkerRecord record;
   record.rank = 5;
   record.pid = 4705;
-  record.end = ProcessEnd{Kind::exited, 3};
-  CHECK(failure_line(record, "node1") == "rank 5 (pid 4705 on node1): exited with code 3");
+  record.end = supervision::ProcessEnd{Kind::exited, 3};
+  CHECK(report::failure_line(record, "node1") == "rank 5 (pid 4705 on node1): exited with code 3");
 }
 
 TEST_CASE("the report of a job that may restart names the attempt") {
-  JobReport report;
+  report::JobReport report;
   report.workers = {worker(5, {Kind::exited, 3}, false)};
   report.first_failure = 0;
   report.attempt = 1;
   report.max_restarts = 2;
   report.restarts_after = std::chrono::milliseconds(0);
-  const std::string text = format_report(report);
+  const std::string text = report::format_report(report);
   CHECK(text.find("acclaunch: attempt 1 failed: rank 5: exited with code 3\n") !=
         std::string::npos);
   CHECK(text.find("  attempt   1, of 0 to 2\n") != std::string::npos);
   report.restarts_after.reset();
-  CHECK(format_report(report).find("acclaunch: the job failed: rank 5") != std::string::npos);
+  CHECK(report::format_report(report).find("acclaunch: the job failed: rank 5") !=
+        std::string::npos);
 }
 
 namespace {
 
-WorkerReport on_machine(int machine, int rank, ProcessEnd end, bool told_to_end) {
-  WorkerReport report = worker(rank, end, told_to_end);
+report::WorkerReport on_machine(int machine, int rank, supervision::ProcessEnd end,
+                                bool told_to_end) {
+  report::WorkerReport report = worker(rank, end, told_to_end);
   report.machine_rank = machine;
   report.host = "node" + std::to_string(machine);
   return report;
@@ -98,7 +100,7 @@ std::string from(const std::string& text, std::string_view mark) {
 }  // namespace
 
 TEST_CASE("the report of several machines: failures with times, other ends, missing reports") {
-  JobReport report;
+  report::JobReport report;
   for (int machine = 0; machine < 3; ++machine) {
     for (int rank = 4 * machine; rank < 4 * machine + 4; ++rank) {
       report.workers.push_back(on_machine(machine, rank, {Kind::killed, 15}, true));
@@ -114,13 +116,13 @@ TEST_CASE("the report of several machines: failures with times, other ends, miss
   report.workers[8].end.reset();
   report.workers[8].cause = "in uninterruptible sleep (nfs_wait_bit)";
   report.workers[11] = on_machine(2, 11, {Kind::exited, 0}, false);
-  report.first_failure = first_failure(report.workers);
+  report.first_failure = report::first_failure(report.workers);
   report.silent_machines = {"machine 3 (node3)"};
   report.max_restarts = 3;
   report.restarts_after = std::chrono::seconds(2);
   report.log_folder = "/logs/run/attempt_0";
   report.report_file = "/logs/run/attempt_0/report.json";
-  const std::string text = format_report(report);
+  const std::string text = report::format_report(report);
   CHECK(text.find("attempt 0 failed: rank 5: killed by SIGKILL (signal 9)\n") != std::string::npos);
   CHECK(text.find("  host      node1 (machine 1)\n") != std::string::npos);
   CHECK(from(text, "  other failures") ==
@@ -146,10 +148,10 @@ TEST_CASE("the report of several machines: failures with times, other ends, miss
 }
 
 TEST_CASE("the report if no worker caused the failure") {
-  JobReport report;
+  report::JobReport report;
   report.reason = "machine 1 (node2) is gone: its connection was closed";
   report.workers = {worker(4, {Kind::killed, 15}, true), worker(5, {Kind::exited, 1}, false)};
-  const std::string text = format_report(report);
+  const std::string text = report::format_report(report);
   CHECK(text.find("the job failed: machine 1 (node2) is gone: its connection was closed\n") !=
         std::string::npos);
   CHECK(text.find("  rank  ") == std::string::npos);
@@ -158,7 +160,7 @@ TEST_CASE("the report if no worker caused the failure") {
 }
 
 TEST_CASE("the traceback is not shown if it is among the last lines of stderr") {
-  JobReport report;
+  report::JobReport report;
   report.workers = {worker(4, {Kind::exited, 1}, false)};
   report.first_failure = 0;
   report.workers[0].traceback = {"Traceback (most recent call last):", "ValueError: bad"};
@@ -167,19 +169,19 @@ TEST_CASE("the traceback is not shown if it is among the last lines of stderr") 
       "  traceback, from its error file:\n"
       "    | Traceback (most recent call last):\n"
       "    | ValueError: bad\n";
-  CHECK(format_report(report).find(shown) != std::string::npos);
+  CHECK(report::format_report(report).find(shown) != std::string::npos);
   report.workers[0].last_stderr_lines = {"ValueError: bad", "step 1"};
-  CHECK(format_report(report).find("traceback") == std::string::npos);
+  CHECK(report::format_report(report).find("traceback") == std::string::npos);
 }
 
 TEST_CASE("control characters and line breaks in worker output are escaped in the report") {
-  JobReport report;
+  report::JobReport report;
   report.command = {"sh", "-c", "echo 'a b'\nexit 3"};
   report.workers = {worker(4, {Kind::exited, 1}, false)};
   report.first_failure = 0;
   report.workers[0].error_message = "\x1b[2Jgone\n  rank      9\n";
   report.workers[0].last_stderr_lines = {"\x1b]0;title\x07", "a\n  pid       1", "\xff\xfe"};
-  const std::string text = format_report(report);
+  const std::string text = report::format_report(report);
   CHECK(text.find('\x1b') == std::string::npos);
   CHECK(text.find("  command   sh -c 'echo '\\''a b'\\''\n            exit 3'\n") !=
         std::string::npos);
@@ -189,13 +191,13 @@ TEST_CASE("control characters and line breaks in worker output are escaped in th
 }
 
 TEST_CASE("the report of a thousand failures has a limited number of lines") {
-  JobReport report;
+  report::JobReport report;
   for (int rank = 0; rank < 1000; ++rank) {
     report.workers.push_back(worker(rank, {Kind::exited, 1}, false));
     report.workers.back().moment = std::chrono::microseconds(rank);
   }
   report.first_failure = 0;
-  const std::string text = format_report(report);
+  const std::string text = report::format_report(report);
   CHECK(text.find("    and 983 more: ranks 17-999\n") != std::string::npos);
   CHECK(std::ranges::count(text, '\n') < 32);
 }
@@ -208,6 +210,6 @@ TEST_CASE("durations are formatted with suitable units") {
                                                         {184'000'000, "3 min 4 s"},
                                                         {93'780'000'000, "26 h 3 min"}};
   for (const auto& [time, words] : cases) {
-    CHECK(time_span(microseconds(time)) == words);
+    CHECK(report::time_span(microseconds(time)) == words);
   }
 }

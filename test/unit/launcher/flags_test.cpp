@@ -11,7 +11,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-Flags parsed(const Words& words, const FrontEnd& front_end = accelerate_cli()) {
+Flags parsed(const Words& words, const FrontEnd& front_end = accelerate_front_end()) {
   return parse_flags(front_end, words);
 }
 
@@ -94,8 +94,8 @@ TEST_CASE("each name in the list of the front ends' settings is one of a row") {
   for (const std::string_view name : kFrontEndSettings) {
     CAPTURE(name);
     bool is_row = false;
-    for (const FrontEnd* front_end :
-         {&accelerate_cli(), &torchrun_cli(), &deepspeed_cli(), &doctor_cli()}) {
+    for (const FrontEnd* front_end : {&accelerate_front_end(), &torchrun_front_end(),
+                                      &deepspeed_front_end(), &doctor_front_end()}) {
       is_row = is_row || plugins::names_row(front_end->table, name);
     }
     CHECK(is_row);
@@ -103,7 +103,8 @@ TEST_CASE("each name in the list of the front ends' settings is one of a row") {
 }
 
 TEST_CASE("every short flag in --help is understood") {
-  for (const FrontEnd* front_end : {&accelerate_cli(), &torchrun_cli(), &deepspeed_cli()}) {
+  for (const FrontEnd* front_end :
+       {&accelerate_front_end(), &torchrun_front_end(), &deepspeed_front_end()}) {
     for (const plugins::SettingRow& row : front_end->table) {
       for (const std::string_view alias : split(row.alias, '|')) {
         if (alias.size() == 1) {
@@ -118,7 +119,7 @@ TEST_CASE("every short flag in --help is understood") {
 }
 
 TEST_CASE("every flag of the table is understood and described") {
-  const std::string help = help_text(accelerate_cli());
+  const std::string help = help_text(accelerate_front_end());
   for (const plugins::SettingRow& row : plugins::settings_table()) {
     if (row.flag == plugins::Flag::none) {
       continue;

@@ -61,7 +61,7 @@ TEST_CASE("without the driver's libraries the kernel module is read, ordered by 
   write(nvidia / "gpus/0000:9b:00.0/information",
         "Model: \t\t NVIDIA H200\nIRQ:   \t\t 16\nGPU UUID: \t GPU-8f3a-11\n");
   write(nvidia / "gpus/0000:1b:00.0/information", "Model: \t NVIDIA H100\n");
-  const GpuFacts facts = ask_kernel_module(proc.path());
+  const GpuFacts facts = host::ask_kernel_module(proc.path());
   CHECK(facts.driver_version == "580.65.06");
   REQUIRE(facts.devices.size() == 2);
   CHECK(facts.devices[0].name == "NVIDIA H100");
@@ -75,10 +75,10 @@ TEST_CASE("a GPU's NUMA node is that of its PCI device") {
   const test::TemporaryFolder sys;
   write(sys.path() / "bus/pci/devices/0000:1b:00.0/numa_node", "1\n");
   write(sys.path() / "bus/pci/devices/0000:9b:00.0/numa_node", "-1\n");
-  CHECK(numa_node_of(sys.path(), "0000:1b:00.0") == 1);
-  CHECK(numa_node_of(sys.path(), "0000:9b:00.0") == -1);
-  CHECK(numa_node_of(sys.path(), "0000:ff:00.0") == -1);
-  CHECK(numa_node_of(sys.path(), "") == -1);
+  CHECK(host::numa_node_of(sys.path(), "0000:1b:00.0") == 1);
+  CHECK(host::numa_node_of(sys.path(), "0000:9b:00.0") == -1);
+  CHECK(host::numa_node_of(sys.path(), "0000:ff:00.0") == -1);
+  CHECK(host::numa_node_of(sys.path(), "") == -1);
 }
 
 }  // namespace

@@ -10,9 +10,9 @@ namespace {
 using acc::test::refusal;
 
 /// Formats hosts and slots as `a:0,1 b:0`.
-std::string shown(const std::vector<Host>& hosts) {
+std::string shown(const std::vector<cluster::Host>& hosts) {
   std::string text;
-  for (const Host& host : hosts) {
+  for (const cluster::Host& host : hosts) {
     text += (text.empty() ? "" : " ") + host.name + ":";
     for (const int slot : host.slots) {
       text += (text.ends_with(':') ? "" : ",") + std::to_string(slot);
@@ -33,9 +33,9 @@ TEST_CASE("a hostfile is read in order") {
            Case{"10.0.0.1 slots=3", "10.0.0.1:0,1,2"},
        }) {
     CAPTURE(text);
-    CHECK(shown(parse_hostfile(text, "hosts")) == hosts);
+    CHECK(shown(cluster::parse_hostfile(text, "hosts")) == hosts);
   }
-  CHECK(parse_hostfile("\na slots=1", "hosts").front().where == "hosts:2");
+  CHECK(cluster::parse_hostfile("\na slots=1", "hosts").front().where == "hosts:2");
 }
 
 TEST_CASE("every invalid line of a hostfile is reported") {
@@ -58,7 +58,7 @@ TEST_CASE("every invalid line of a hostfile is reported") {
            Case{"# nothing\n", "hosts: the file lists no host; expected lines NAME slots=N"},
        }) {
     CAPTURE(text);
-    CHECK(refusal([&] { return parse_hostfile(text, "hosts"); }) == message);
+    CHECK(refusal([&] { return cluster::parse_hostfile(text, "hosts"); }) == message);
   }
 }
 
@@ -76,12 +76,13 @@ TEST_CASE("a hostfile in the form of any launcher") {
            Case{"ann@a slots=1\r\nb user=ben\r\n", "ann@a:0 ben@b:"},
        }) {
     CAPTURE(text);
-    std::vector<Host> read = parse_hostfile(text, "hosts", HostfileForm::any);
-    for (Host& host : read) {
+    std::vector<cluster::Host> read =
+        cluster::parse_hostfile(text, "hosts", cluster::HostfileForm::any);
+    for (cluster::Host& host : read) {
       host.name = (host.user.empty() ? "" : host.user + "@") + host.name;
     }
     std::string all;
-    for (const Host& host : read) {
+    for (const cluster::Host& host : read) {
       all += (all.empty() ? "" : " ") + shown({host});
     }
     CHECK(all == hosts);
@@ -96,14 +97,17 @@ TEST_CASE("invalid lines of a hostfile in the form of any launcher") {
         "-oProxyCommand=x", "-l@a", "a;b", "node[0-1]", "[fd00::1", "[fd00::1]2", "a user=-x",
         "a =2", "a slots=99999999999"}) {
     CAPTURE(line);
-    CHECK(refusal([&] { return parse_hostfile(line, "hosts", HostfileForm::any); }) ==
-          "hosts:1" + form + "\"" + line + "\"");
+    CHECK(refusal([&] {
+            return cluster::parse_hostfile(line, "hosts", cluster::HostfileForm::any);
+          }) == "hosts:1" + form + "\"" + line + "\"");
   }
-  CHECK(refusal([&] { return parse_hostfile("a\nb:0\nann@a\nc d", "hosts", HostfileForm::any); }) ==
-        "hosts:2" + form + "\"b:0\"\nhosts:3: a is already listed in hosts:1\nhosts:4" + form +
-            "\"c d\"");
-  CHECK(refusal([&] { return parse_hostfile("\n# a\n", "hosts", HostfileForm::any); }) ==
-        "hosts: the file lists no host; expected lines NAME slots=N");
+  CHECK(refusal([&] {
+          return cluster::parse_hostfile("a\nb:0\nann@a\nc d", "hosts", cluster::HostfileForm::any);
+        }) == "hosts:2" + form + "\"b:0\"\nhosts:3: a is already listed in hosts:1\nhosts:4" +
+                  form + "\"c d\"");
+  CHECK(refusal([&] {
+          return cluster::parse_hostfile("\n# a\n", "hosts", cluster::HostfileForm::any);
+        }) == "hosts: the file lists no host; expected lines NAME slots=N");
 }
 
 const std::string kThree = "b slots=4\na slots=4\nc slots=2\n";
@@ -122,14 +126,14 @@ TEST_CASE("hosts and slots that the filters leave") {
            Case{"c:0,1", "c:0,1", "b:0,1,2,3 a:0,1,2,3"},
        }) {
     CAPTURE(filter);
-    const auto hosts = parse_hostfile(kThree, "hosts");
-    CHECK(shown(only_included(hosts, {filter, "-i"})) == included);
-    CHECK(shown(without_excluded(hosts, {filter, "-e"})) == excluded);
+    const auto hosts = cluster::parse_hostfile(kThree, "hosts");
+    CHECK(shown(cluster::only_included(hosts, {filter, "-i"})) == included);
+    CHECK(shown(cluster::without_excluded(hosts, {filter, "-e"})) == excluded);
   }
 }
 
 TEST_CASE("a filter that names missing hosts or slots") {
-  const auto hosts = parse_hostfile("worker-0 slots=2\nworker-1 slots=2", "hosts");
+  const auto hosts = cluster::parse_hostfile("worker-0 slots=2\nworker-1 slots=2", "hosts");
   const std::string form = "-i must be HOST or HOST:SLOT,SLOT, joined by @, got ";
   struct Case {
     std::string filter, message;
@@ -149,10 +153,10 @@ TEST_CASE("a filter that names missing hosts or slots") {
            Case{"worker-0@", "-i names host \"\", which is not in the hostfile"},
        }) {
     CAPTURE(filter);
-    CHECK(refusal([&] { return only_included(hosts, {filter, "-i"}); }) == message);
+    CHECK(refusal([&] { return cluster::only_included(hosts, {filter, "-i"}); }) == message);
   }
   CHECK(refusal([&] {
-          return without_excluded(hosts, {"worker-0@worker-1", "-e"});
+          return cluster::without_excluded(hosts, {"worker-0@worker-1", "-e"});
         }) == "-e worker-0@worker-1 leaves no slot on any host");
 }
 

@@ -24,8 +24,8 @@ TEST_CASE("Slurm's lists are expanded as Slurm does") {
   for (const auto& one : cases) {
     const std::string list = one.at("nodelist");
     CAPTURE(list);
-    CHECK(expand_hosts({list, "list"}) == one.at("hosts").get<Hosts>());
-    CHECK(expand_hosts({one.at("compressed"), "list"}) == one.at("hosts").get<Hosts>());
+    CHECK(cluster::expand_hosts({list, "list"}) == one.at("hosts").get<Hosts>());
+    CHECK(cluster::expand_hosts({one.at("compressed"), "list"}) == one.at("hosts").get<Hosts>());
   }
 }
 
@@ -40,13 +40,13 @@ TEST_CASE("a list that Slurm rejects is rejected") {
 
 // Recorded from `scontrol show hostnames`, like the golden cases.
 TEST_CASE("of four brackets the third varies slowest, then the second, the first and the last") {
-  const Hosts hosts = expand_hosts({"a[1-2]b[1-2]c[1-2]d[1-2]", "list"});
+  const Hosts hosts = cluster::expand_hosts({"a[1-2]b[1-2]c[1-2]d[1-2]", "list"});
   REQUIRE(hosts.size() == 16);
   CHECK(Hosts(hosts.begin(), hosts.begin() + 10) ==
         Hosts{"a1b1c1d1", "a1b1c1d2", "a2b1c1d1", "a2b1c1d2", "a1b2c1d1", "a1b2c1d2", "a2b2c1d1",
               "a2b2c1d2", "a1b1c2d1", "a1b1c2d2"});
-  CHECK(expand_hosts({"[1-2]", "list"}) == Hosts{"1", "2"});
-  CHECK(expand_hosts({"a[1-2][1-2]", "list"}) == Hosts{"a11", "a12", "a21", "a22"});
+  CHECK(cluster::expand_hosts({"[1-2]", "list"}) == Hosts{"1", "2"});
+  CHECK(cluster::expand_hosts({"a[1-2][1-2]", "list"}) == Hosts{"a11", "a12", "a21", "a22"});
 }
 
 TEST_CASE("the message about an invalid list has the position") {
@@ -79,19 +79,19 @@ TEST_CASE("the message about an invalid list has the position") {
        }) {
     CAPTURE(list);
     CHECK(refusal([&] {
-            return expand_hosts({list, "LIST"});
+            return cluster::expand_hosts({list, "LIST"});
           }) == "LIST \"" + list + "\": " + message);
   }
-  CHECK(refusal([&] { return expand_hosts({"a[" + wide + "]", "LIST"}); }) != "");
+  CHECK(refusal([&] { return cluster::expand_hosts({"a[" + wide + "]", "LIST"}); }) != "");
   CHECK(refusal([&] {
-          return expand_hosts({wide, "LIST"});
+          return cluster::expand_hosts({wide, "LIST"});
         }) == "LIST \"" + wide.substr(0, 100) +
                   "...\": expected names of at most 253 characters at character 1, got \"" +
                   wide.substr(0, 20) + "\"");
 }
 
 TEST_CASE("a list may have a million hosts") {
-  CHECK(expand_hosts({"n[0-999][000-999]", "list"}).back() == "n999999");
+  CHECK(cluster::expand_hosts({"n[0-999][000-999]", "list"}).back() == "n999999");
 }
 
 TEST_CASE("run-length lists of numbers") {
@@ -106,7 +106,7 @@ TEST_CASE("run-length lists of numbers") {
            Case{"1(x0),2", {2}},
        }) {
     CAPTURE(list);
-    CHECK(expand_counts({list, "list"}) == counts);
+    CHECK(cluster::expand_counts({list, "list"}) == counts);
   }
   struct Bad {
     std::string list, message;
@@ -123,7 +123,7 @@ TEST_CASE("run-length lists of numbers") {
        }) {
     CAPTURE(list);
     CHECK(refusal([&] {
-            return expand_counts({list, "LIST"});
+            return cluster::expand_counts({list, "LIST"});
           }) == "LIST \"" + list + "\": " + message);
   }
 }

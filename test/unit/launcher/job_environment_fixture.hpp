@@ -22,7 +22,7 @@ inline std::string joined(const std::vector<std::string>& words) {
 /// Formats a place as `Slurm job 1, step 0: task 0/2, local 0/1, node 0/2 of node0,node1 with 1,1;
 /// node0:15000`, with `?` for unknown numbers, `script` instead of the task's numbers for a script,
 /// and the notices at the end.
-inline std::string shown(const std::optional<JobEnvironment>& place) {
+inline std::string shown(const std::optional<cluster::JobEnvironment>& place) {
   if (!place) {
     return "nothing";
   }

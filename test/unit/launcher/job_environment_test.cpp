@@ -78,7 +78,7 @@ struct Case {
 void check(const std::vector<Case>& cases) {
   for (const auto& [what, environment, facts, place] : cases) {
     CAPTURE(what);
-    CHECK(shown(find_job_environment(environment, facts)) == place);
+    CHECK(shown(cluster::find_job_environment(environment, facts)) == place);
   }
 }
 
@@ -125,14 +125,14 @@ TEST_CASE("Slurm's steps, scripts and shells") {
   for (const std::string step :
        {"4294967290", "4294967291", "4294967292", "4294967293", "4294967294"}) {
     CAPTURE(step);
-    CHECK(shown(find_job_environment(with(kStep, {{"SLURM_STEP_ID", step}, {"SLURM_NTASKS", ""}}),
-                                     host("n2"))) == script);
+    CHECK(shown(cluster::find_job_environment(
+              with(kStep, {{"SLURM_STEP_ID", step}, {"SLURM_NTASKS", ""}}), host("n2"))) == script);
   }
   HostFacts facts = host("n2");
   facts.ancestors = {{"bash", "script"}, {"slurmstepd: [17.batch]"}};
   CHECK_FALSE(find_job_environment(with(kStep, {{"SLURM_NTASKS", ""}}), facts)->is_task);
   facts.ancestors = {{"bash", "script"}, {"slurmstepd: [17.2]"}};
-  CHECK(shown(find_job_environment(kStep, facts)) == kStepPlace);
+  CHECK(shown(cluster::find_job_environment(kStep, facts)) == kStepPlace);
 }
 
 TEST_CASE("contradictory variables of Slurm") {
@@ -181,7 +181,7 @@ TEST_CASE("contradictory variables of Slurm") {
        }) {
     CAPTURE(message);
     CHECK(refusal([&, &bad = changed] {
-            return find_job_environment(with(kStep, bad), host("n2"));
+            return cluster::find_job_environment(with(kStep, bad), host("n2"));
           }) == message);
   }
 }
@@ -232,11 +232,12 @@ TEST_CASE("mpirun, alone and in an allocation") {
        {"and so are Cray's variables of srun",
         with(kStep, {{"PALS_APID", "a"}, {"PALS_RANKID", "1"}}), host("n2"), kStepPlace}});
   CHECK(refusal([&] {
-          return find_job_environment(with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "4"}}), host("n1"));
+          return cluster::find_job_environment(with(open_mpi, {{"OMPI_COMM_WORLD_RANK", "4"}}),
+                                               host("n1"));
         }) == "OMPI_COMM_WORLD_RANK is 4, but OMPI_COMM_WORLD_SIZE is 4");
   CHECK(refusal([&] {
-          return find_job_environment(with(open_mpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "5"}}),
-                                      host("n1"));
+          return cluster::find_job_environment(
+              with(open_mpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "5"}}), host("n1"));
         }) == "OMPI_COMM_WORLD_LOCAL_SIZE is 5, but OMPI_COMM_WORLD_SIZE is 4");
 }
 
@@ -308,16 +309,17 @@ TEST_CASE("job scripts of LSF and PBS") {
           "PBS job 17.server: task ?/?, local ?/?, node 1/2 of n2,n1 with 3,2; n2:29759 "
           "pbs-17.server"}});
   CHECK(refusal([&] {
-          return find_job_environment({{"LSB_JOBID", "17"}, {"LSB_MCPU_HOSTS", "n1 4 n2"}},
-                                      host("n1"));
+          return cluster::find_job_environment({{"LSB_JOBID", "17"}, {"LSB_MCPU_HOSTS", "n1 4 n2"}},
+                                               host("n1"));
         }) ==
         "LSB_MCPU_HOSTS must be hosts and numbers of slots, as in h1 4 h2 4, got \"n1 4 n2\"");
   CHECK(refusal([&] {
-          return find_job_environment(with(pbs, {{"PBS_NODENUM", "2"}}), host("n1"));
+          return cluster::find_job_environment(with(pbs, {{"PBS_NODENUM", "2"}}), host("n1"));
         }) == "PBS_NODENUM is 2, but PBS_NODEFILE has 2 hosts");
-  CHECK(refusal([&] {
-          return find_job_environment(with(pbs, {{"PBS_NODEFILE", "/nowhere"}}), host("n1"));
-        }) == "PBS_NODEFILE must name a file with one host per line, got \"/nowhere\"");
+  CHECK(
+      refusal([&] {
+        return cluster::find_job_environment(with(pbs, {{"PBS_NODEFILE", "/nowhere"}}), host("n1"));
+      }) == "PBS_NODEFILE must name a file with one host per line, got \"/nowhere\"");
 }
 
 TEST_CASE("Kubernetes pods") {
@@ -363,7 +365,7 @@ TEST_CASE("Kubernetes pods") {
        }) {
     CAPTURE(message);
     CHECK(refusal([&, &bad = changed] {
-            return find_job_environment(with(with(pytorch_job, kPod), bad), host("x"));
+            return cluster::find_job_environment(with(with(pytorch_job, kPod), bad), host("x"));
           }) == message);
   }
 }
@@ -389,7 +391,7 @@ TEST_CASE("launchers that acclaunch has started") {
        }) {
     CAPTURE(message);
     CHECK(refusal([&, &bad = changed] {
-            return find_job_environment(with(own, bad), host("n2"));
+            return cluster::find_job_environment(with(own, bad), host("n2"));
           }) == message);
   }
 }
@@ -410,7 +412,7 @@ TEST_CASE("managers that merge output, and managers that signal every process") 
            Manager{with(kPod, {{"JOB_COMPLETION_INDEX", "1"}}), false, false},
            Manager{{{"FLUX_JOB_ID", "f"}, {"FLUX_TASK_RANK", "0"}}, true, true},
        }) {
-    const auto place = find_job_environment(environment, host("n2"));
+    const auto place = cluster::find_job_environment(environment, host("n2"));
     REQUIRE(place);
     CAPTURE(place->manager.name);
     CHECK(place->manager.merges_output == merges_output);
@@ -421,11 +423,11 @@ TEST_CASE("managers that merge output, and managers that signal every process") 
 TEST_CASE("jobs with nearby numbers have distant ports") {
   std::set<std::uint16_t> ports;
   for (std::uint64_t job = 1'000'000; job < 1'014'983; ++job) {
-    const std::uint16_t port = port_of(job);
+    const std::uint16_t port = cluster::port_of(job);
     REQUIRE(port >= 15'000);
     REQUIRE(port < 30'000);
     REQUIRE(ports.insert(port).second);
-    REQUIRE(std::abs(port - port_of(job + 1)) > 16);
+    REQUIRE(std::abs(port - cluster::port_of(job + 1)) > 16);
   }
 }
 

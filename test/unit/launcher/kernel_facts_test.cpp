@@ -16,7 +16,7 @@
 
 using namespace acc::launcher;
 namespace fs = std::filesystem;
-using Kind = ProcessEnd::Kind;
+using Kind = supervision::ProcessEnd::Kind;
 
 namespace {
 
@@ -75,10 +75,10 @@ class FakeRoot {
 constexpr const char* kFirstPidNamespace = "pid:[4026531836]";
 constexpr std::int64_t kGiB = std::int64_t{1} << 30;
 
-WorkerRecord killed_by(int signal, bool core_dumped = false) {
-  WorkerRecord worker;
+supervision::WorkerRecord killed_by(int signal, bool core_dumped = false) {
+  supervision::WorkerRecord worker;
   worker.pid = 4711;
-  worker.end = ProcessEnd{Kind::killed, signal, core_dumped};
+  worker.end = supervision::ProcessEnd{Kind::killed, signal, core_dumped};
   worker.peak_memory = 8 * kGiB - kGiB / 10;
   return worker;
 }
@@ -93,7 +93,7 @@ TEST_CASE("an out-of-memory kill that the kernel log reports") {
   root.add_cgroup1("/job", 0, "9223372036854771712");
   root.add_cgroup1("/job/limited", 0, "8589934592");
   root.add_log(kFirstPidNamespace);
-  const KernelFacts facts(root.path());
+  const report::KernelFacts facts(root.path());
   root.write("proc/vmstat", "oom_kill 8\n");                    // a kill in another job
   CHECK(facts.cause(killed_by(SIGKILL), "") == kNotForMemory);  // the log entry is older
   root.append(
@@ -108,7 +108,7 @@ TEST_CASE("an out-of-memory kill that the kernel log reports") {
   CHECK(facts.cause(killed_by(SIGKILL), "") ==
         "killed by the kernel: out of memory (OOM); 7.9 GiB resident, the limit of cgroup "
         "/job/limited is 8 GiB");
-  WorkerRecord other = killed_by(SIGKILL);
+  supervision::WorkerRecord other = killed_by(SIGKILL);
   other.pid = 47110;
   CHECK(facts.cause(other, "") ==
         "killed by the kernel: out of memory (OOM); 2 GiB resident, the machine has 16 GiB");
@@ -121,7 +121,7 @@ TEST_CASE("an out-of-memory kill that the kernel log reports") {
         "cgroup");
   other.pid = 471;
   CHECK(facts.cause(other, "") == kNotForMemory);
-  WorkerRecord ours = killed_by(SIGKILL);
+  supervision::WorkerRecord ours = killed_by(SIGKILL);
   ours.told_to_end = true;
   CHECK(facts.cause(ours, "").empty());
   CHECK(facts.cause(killed_by(SIGTERM), "").empty());
@@ -131,7 +131,7 @@ TEST_CASE("an out-of-memory kill that only kernel counters report") {
   SUBCASE("cgroup version 1") {
     const FakeRoot root;
     root.add_cgroup1("/job", 3, "8589934592");
-    const KernelFacts facts(root.path());
+    const report::KernelFacts facts(root.path());
     root.add_cgroup1("/job", 4, "8589934592");
     CHECK(facts.cause(killed_by(SIGKILL), "") ==
           "probably killed by the kernel: out of memory (OOM); its cgroup counts 1 OOM kill since "
@@ -141,7 +141,7 @@ TEST_CASE("an out-of-memory kill that only kernel counters report") {
     const FakeRoot root;
     root.add_cgroup2(0, "8589934592");
     root.add_log("pid:[4026532000]");  // a container: the kernel log has other process IDs
-    const KernelFacts facts(root.path());
+    const report::KernelFacts facts(root.path());
     root.append("dev/kmsg", "3,3,3,-;Out of memory: Killed process 4711 (x) anon-rss:1kB\n");
     CHECK(facts.cause(killed_by(SIGKILL), "") == kNotForMemory);
     root.add_cgroup2(2, "8589934592");
@@ -151,9 +151,9 @@ TEST_CASE("an out-of-memory kill that only kernel counters report") {
   }
   SUBCASE("only the counter of the machine") {
     const FakeRoot root;
-    const KernelFacts facts(root.path());
+    const report::KernelFacts facts(root.path());
     root.write("proc/vmstat", "oom_kill 8\n");
-    WorkerRecord worker = killed_by(SIGKILL);
+    supervision::WorkerRecord worker = killed_by(SIGKILL);
     worker.peak_memory = 0;
     CHECK(facts.cause(worker, "") ==
           "perhaps killed by the kernel: out of memory (OOM); the machine counts 1 OOM kill since "
@@ -167,9 +167,9 @@ TEST_CASE("an out-of-memory kill that only kernel counters report") {
 
 TEST_CASE("a worker that could not be killed: the cause is its process state") {
   const acc::test::TemporaryFolder nothing;
-  WorkerRecord worker;
+  supervision::WorkerRecord worker;
   worker.stuck = "in uninterruptible sleep (nfs_wait_bit)";
-  CHECK(KernelFacts(nothing.path()).cause(worker, "") == worker.stuck);
+  CHECK(report::KernelFacts(nothing.path()).cause(worker, "") == worker.stuck);
 }
 
 TEST_CASE("the folder of a control group") {
@@ -177,16 +177,16 @@ TEST_CASE("the folder of a control group") {
   const fs::path mountinfo = root.path("proc/self/mountinfo");
   const fs::path cgroup = root.path("proc/self/cgroup");
   root.add_cgroup1("/job", 0, "1");
-  CHECK(cgroup_name(cgroup) == "/");
-  CHECK(cgroup_name(cgroup, "memory") == "/job");
+  CHECK(supervision::cgroup_name(cgroup) == "/");
+  CHECK(supervision::cgroup_name(cgroup, "memory") == "/job");
   CHECK(cgroup_name(cgroup, "pids").empty());
-  CHECK(cgroup_folder(mountinfo, "/") == "/sys/fs/cgroup/unified/");
-  CHECK(cgroup_folder(mountinfo, "/job", "memory") == "/sys/fs/cgroup/memory/job");
+  CHECK(supervision::cgroup_folder(mountinfo, "/") == "/sys/fs/cgroup/unified/");
+  CHECK(supervision::cgroup_folder(mountinfo, "/job", "memory") == "/sys/fs/cgroup/memory/job");
   CHECK(cgroup_folder(mountinfo, "/job", "mem").empty());
   root.add_cgroup2(0, "1");
-  CHECK(cgroup_folder(mountinfo, "/box/job") == "/sys/fs/cgroup/job");
+  CHECK(supervision::cgroup_folder(mountinfo, "/box/job") == "/sys/fs/cgroup/job");
   CHECK(cgroup_folder(mountinfo, "/boxes/job").empty());
-  CHECK(MemoryCgroup(root.path()).limit() == 1);
+  CHECK(report::MemoryCgroup(root.path()).limit() == 1);
 }
 
 TEST_CASE("names of core files by kernel.core_pattern") {
@@ -200,7 +200,7 @@ TEST_CASE("names of core files by kernel.core_pattern") {
       {"core.%p", true, "core.4711"}, {"/var/%e-%p.%t%%", false, "/var/*-4711.*%"},
       {"c?re[%", false, "c\\?re\\["}, {"", true, ".4711"}};
   for (const auto& [pattern, adds_pid, glob] : cases) {
-    CHECK(core_file_glob(pattern, 4711, adds_pid) == glob);
+    CHECK(report::core_file_glob(pattern, 4711, adds_pid) == glob);
   }
 }
 
@@ -210,7 +210,7 @@ TEST_CASE("the location of a core dump") {
   fs::create_directories(folder);
   std::ofstream(folder / "core") << "of yesterday";
   fs::last_write_time(folder / "core", fs::file_time_type::clock::now() - std::chrono::hours(24));
-  const KernelFacts facts(root.path());
+  const report::KernelFacts facts(root.path());
   const auto cause = [&] { return facts.cause(killed_by(SIGSEGV, true), folder); };
   CHECK(cause() == "core dump written, but not found; kernel.core_pattern is \"core\"");
   std::ofstream(folder / "core") << "new";
@@ -229,7 +229,7 @@ TEST_CASE("the location of a core dump") {
 
 TEST_CASE("signals with a usual cause") {
   const FakeRoot root;
-  const KernelFacts facts(root.path());
+  const report::KernelFacts facts(root.path());
   const auto cause = [&](int signal) { return facts.cause(killed_by(signal, true), ""); };
   CHECK(cause(SIGXCPU).starts_with("it exceeded the limit on CPU time (ulimit -t); core dump "));
   CHECK(cause(SIGSYS).starts_with("it made a system call that a seccomp filter forbids; "));
@@ -237,14 +237,14 @@ TEST_CASE("signals with a usual cause") {
   fs::create_directories(root.path("dev/shm"));
   CHECK(cause(SIGBUS).starts_with("perhaps /dev/shm was full; its size is "));
   CHECK(cause(SIGTERM).empty());
-  WorkerRecord ours = killed_by(SIGABRT, true);
+  supervision::WorkerRecord ours = killed_by(SIGABRT, true);
   ours.told_to_end = true;
   CHECK(facts.cause(ours, "").empty());
 }
 
 TEST_CASE("the reason for a missing core dump") {
   const FakeRoot root;
-  const KernelFacts facts(root.path());
+  const report::KernelFacts facts(root.path());
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_CORE, &before) == 0);
   const rlimit none{0, before.rlim_max};

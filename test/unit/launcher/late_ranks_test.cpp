@@ -27,8 +27,8 @@ Group world(int ranks) {
   return {.name = "world", .first = 0, .stride = 1, .count = ranks};
 }
 
-WorkerReport worker(int rank, const std::vector<Did>& did) {
-  WorkerReport report;
+report::WorkerReport worker(int rank, const std::vector<Did>& did) {
+  report::WorkerReport report;
   report.rank = rank;
   report.host = "node0";
   report.ended_at = std::chrono::system_clock::time_point(std::chrono::seconds(103));
@@ -64,7 +64,7 @@ TEST_CASE("late ranks: ranks that did not enter the collective their peers wait 
   const State done = State::done;
   const struct {
     const char* what;
-    std::vector<WorkerReport> workers;
+    std::vector<report::WorkerReport> workers;
     Ranks late;
     Ranks waiters;
   } cases[] = {
@@ -95,11 +95,11 @@ TEST_CASE("late ranks: ranks that did not enter the collective their peers wait 
        {worker(0, {{world(3), 8, waiting}}), worker(2, {{world(3), 8, waiting}})},
        {1},
        {0, 2}},
-      {"no records", {WorkerReport{}, WorkerReport{}}, {}, {}},
+      {"no records", {report::WorkerReport{}, report::WorkerReport{}}, {}, {}},
   };
   for (const auto& [what, workers, late, waiters] : cases) {
     CAPTURE(what);
-    const auto found = late_ranks(workers, std::nullopt);
+    const auto found = report::late_ranks(workers, std::nullopt);
     REQUIRE(found.size() == (late.empty() ? 0 : 1));
     if (!late.empty()) {
       CHECK(found[0].ranks == late);
@@ -110,32 +110,32 @@ TEST_CASE("late ranks: ranks that did not enter the collective their peers wait 
 }
 
 TEST_CASE("late ranks: a failure outside of a collective hides waits that do not include it") {
-  std::vector<WorkerReport> workers = {worker(0, {{world(3), 8, State::waiting}}),
-                                       worker(1, {{world(3), 7, State::done}}),
-                                       worker(2, {{world(3), 7, State::done}})};
-  CHECK(late_ranks(workers, 1).at(0).ranks == Ranks{1, 2});
+  std::vector<report::WorkerReport> workers = {worker(0, {{world(3), 8, State::waiting}}),
+                                               worker(1, {{world(3), 7, State::done}}),
+                                               worker(2, {{world(3), 7, State::done}})};
+  CHECK(report::late_ranks(workers, 1).at(0).ranks == Ranks{1, 2});
   CHECK(late_ranks(workers, 0).empty());
   workers[0].flight->last[0].state = State::failed;
-  CHECK(late_ranks(workers, 0).at(0).ranks == Ranks{1, 2});
+  CHECK(report::late_ranks(workers, 0).at(0).ranks == Ranks{1, 2});
 }
 
 TEST_CASE("late ranks: the minority called a different collective; of two ranks, the second") {
-  std::vector<WorkerReport> workers = {worker(0, {{world(3), 8, State::failed, "all_reduce", 64}}),
-                                       worker(1, {{world(3), 8, State::failed}}),
-                                       worker(2, {{world(3), 8, State::waiting}})};
-  CHECK(late_ranks(workers, 1).at(0).ranks == Ranks{0});
-  CHECK(late_ranks(workers, 1).at(0).called == "all_reduce of 64 bytes");
+  std::vector<report::WorkerReport> workers = {
+      worker(0, {{world(3), 8, State::failed, "all_reduce", 64}}),
+      worker(1, {{world(3), 8, State::failed}}), worker(2, {{world(3), 8, State::waiting}})};
+  CHECK(report::late_ranks(workers, 1).at(0).ranks == Ranks{0});
+  CHECK(report::late_ranks(workers, 1).at(0).called == "all_reduce of 64 bytes");
   workers.pop_back();
-  CHECK(late_ranks(workers, 1).at(0).ranks == Ranks{1});
+  CHECK(report::late_ranks(workers, 1).at(0).ranks == Ranks{1});
 }
 
 TEST_CASE("the text report: the late rank first, ranks with the same last collective together") {
-  std::vector<WorkerReport> workers;
+  std::vector<report::WorkerReport> workers;
   for (int rank = 0; rank < 4; ++rank) {
     workers.push_back(rank == 2 ? worker(rank, {{world(4), 40, State::done}})
                                 : worker(rank, {{world(4), 41, State::waiting}}));
   }
-  CHECK(last_collectives(workers, late_ranks(workers, std::nullopt)) ==
+  CHECK(report::last_collectives(workers, report::late_ranks(workers, std::nullopt)) ==
         "  late      rank 2 did not enter reduce_scatter 41 of unit h.3, backward, in which "
         "ranks 0-1,3 waited for 3 s\n"
         "  last collectives:\n"
@@ -145,24 +145,26 @@ TEST_CASE("the text report: the late rank first, ranks with the same last collec
 }
 
 TEST_CASE("the text report: a thousand different last collectives give a limited number of lines") {
-  std::vector<WorkerReport> workers;
+  std::vector<report::WorkerReport> workers;
   for (int rank = 0; rank < 1000; ++rank) {
     workers.push_back(
         worker(rank, {{world(1000), static_cast<std::uint32_t>(rank + 1), State::called}}));
   }
-  const std::string text = last_collectives(workers, late_ranks(workers, std::nullopt));
+  const std::string text =
+      report::last_collectives(workers, report::late_ranks(workers, std::nullopt));
   CHECK(std::ranges::count(text, '\n') < 20);
 }
 
 TEST_CASE("a machine's report contains flight records, shortened if there are many workers") {
-  MachineReport report{0, "node0", {worker(0, {{world(2), 7, State::waiting}}), WorkerReport{}}};
-  CHECK(decode_machine_report(encode(report)).workers == report.workers);
+  report::MachineReport report{
+      0, "node0", {worker(0, {{world(2), 7, State::waiting}}), report::WorkerReport{}}};
+  CHECK(report::decode_machine_report(encode(report)).workers == report.workers);
   auto& last = report.workers[0].flight->last;
   last.resize(64, Collective(last[0]));
   report.workers.resize(1000, report.workers[0]);
-  const std::string text = encode(report);
+  const std::string text = report::encode(report);
   CHECK(text.size() < std::size_t{8} << 20);
-  const auto read = decode_machine_report(text).workers;
+  const auto read = report::decode_machine_report(text).workers;
   CHECK(read.back().flight->last.size() == 8);
   CHECK(read.back().flight->groups == report.workers.back().flight->groups);
 }

@@ -10,7 +10,8 @@ TEST_CASE("line prefix: macros are replaced, everything else stays") {
     int num_machines;
     const char* prefix;
   };
-  const LineSource source{.role_name = "trainer", .rank = 13, .local_rank = 5, .host = "node1"};
+  const output::LineSource source{
+      .role_name = "trainer", .rank = 13, .local_rank = 5, .host = "node1"};
   const Case cases[] = {
       {"", 1, "[13] "},
       {"", 2, "[node1 13] "},
@@ -23,7 +24,7 @@ TEST_CASE("line prefix: macros are replaced, everything else stays") {
   };
   for (const Case& c : cases) {
     CAPTURE(c.pattern);
-    CHECK(line_prefix(c.pattern, source, c.num_machines) == c.prefix);
+    CHECK(output::line_prefix(c.pattern, source, c.num_machines) == c.prefix);
   }
-  CHECK(line_prefix("${role_name}", {"${rank}", 0, 0, ""}, 1) == "${rank}");
+  CHECK(output::line_prefix("${role_name}", {"${rank}", 0, 0, ""}, 1) == "${rank}");
 }

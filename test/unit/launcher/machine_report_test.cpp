@@ -8,11 +8,11 @@
 
 using namespace acc::launcher;
 using namespace std::chrono_literals;
-using Kind = ProcessEnd::Kind;
+using Kind = supervision::ProcessEnd::Kind;
 
 namespace {
 
-WorkerReport full_worker(int rank, std::optional<ProcessEnd> end) {
+report::WorkerReport full_worker(int rank, std::optional<supervision::ProcessEnd> end) {
   return {.rank = rank,
           .local_rank = 1,
           .machine_rank = 2,
@@ -31,7 +31,8 @@ WorkerReport full_worker(int rank, std::optional<ProcessEnd> end) {
 
 /// Returns the error message for an invalid report; empty if `text` is valid.
 std::string refusal(std::string_view text) {
-  return acc::test::refusal([&] { return decode_machine_report(text); }, {acc::Errc::protocol});
+  return acc::test::refusal([&] { return report::decode_machine_report(text); },
+                            {acc::Errc::protocol});
 }
 
 std::string with(std::string text, std::string_view from, std::string_view to) {
@@ -43,24 +44,26 @@ std::string with(std::string text, std::string_view from, std::string_view to) {
 }  // namespace
 
 TEST_CASE("a machine's report is decoded as it was encoded, and has one line") {
-  const MachineReport report{
+  const report::MachineReport report{
       2,
       "node2",
-      {full_worker(7, ProcessEnd{Kind::killed, 11, true}), full_worker(8, std::nullopt),
-       full_worker(9, ProcessEnd{Kind::exited, 3}), full_worker(10, ProcessEnd{Kind::exited, 0}),
-       full_worker(11, ProcessEnd{Kind::not_executed, 8})}};
-  const std::string text = encode(report);
+      {full_worker(7, supervision::ProcessEnd{Kind::killed, 11, true}),
+       full_worker(8, std::nullopt), full_worker(9, supervision::ProcessEnd{Kind::exited, 3}),
+       full_worker(10, supervision::ProcessEnd{Kind::exited, 0}),
+       full_worker(11, supervision::ProcessEnd{Kind::not_executed, 8})}};
+  const std::string text = report::encode(report);
   CHECK(text.find('\n') == std::string::npos);
-  CHECK(decode_machine_report(text) == report);
-  CHECK(decode_machine_report(encode({})) == MachineReport{});
+  CHECK(report::decode_machine_report(text) == report);
+  CHECK(report::decode_machine_report(encode({})) == report::MachineReport{});
 }
 
 TEST_CASE("a machine's report is valid JSON for all bytes that a worker writes") {
-  WorkerReport worker;
+  report::WorkerReport worker;
   for (int byte = 0; byte < 256; ++byte) {
     worker.last_stderr_lines.assign(1, std::string(3, static_cast<char>(byte)));
     worker.error_message = worker.host = worker.cause = worker.last_stderr_lines[0];
-    const WorkerReport read = decode_machine_report(encode({0, "", {worker}})).workers.at(0);
+    const report::WorkerReport read =
+        report::decode_machine_report(encode({0, "", {worker}})).workers.at(0);
     CAPTURE(byte);
     CHECK(read.cause == (byte < 0x80 ? worker.cause : "\ufffd\ufffd\ufffd"));
     CHECK(read.last_stderr_lines.at(0) == read.cause);
@@ -68,12 +71,13 @@ TEST_CASE("a machine's report is valid JSON for all bytes that a worker writes")
 }
 
 TEST_CASE("a machine's report limits the length of its texts") {
-  WorkerReport worker = full_worker(1, ProcessEnd{Kind::exited, 1});
+  report::WorkerReport worker = full_worker(1, supervision::ProcessEnd{Kind::exited, 1});
   worker.error_message = std::string(100'000, 'm');
   worker.traceback.assign(500, std::string(5000, 't'));
   worker.traceback.back() = "ValueError: last";
   worker.last_stderr_lines.assign(500, std::string(5000, '\x01'));
-  const WorkerReport read = decode_machine_report(encode({0, "", {worker}})).workers.at(0);
+  const report::WorkerReport read =
+      report::decode_machine_report(encode({0, "", {worker}})).workers.at(0);
   CHECK(read.error_message.size() == 4000);
   CHECK(read.traceback.size() == 50);
   CHECK(read.traceback.front().size() == 1000);
@@ -82,24 +86,26 @@ TEST_CASE("a machine's report limits the length of its texts") {
 }
 
 TEST_CASE("a report of many workers fits into the store, with all facts of the first failure") {
-  MachineReport report;
+  report::MachineReport report;
   for (int rank = 0; rank < 512; ++rank) {
-    WorkerReport& worker = report.workers.emplace_back(full_worker(1, ProcessEnd{Kind::exited, 1}));
+    report::WorkerReport& worker =
+        report.workers.emplace_back(full_worker(1, supervision::ProcessEnd{Kind::exited, 1}));
     worker.moment = std::chrono::microseconds(rank == 300 ? 1 : 2);
     worker.error_message = std::string(4000, '\x01');
     worker.traceback.assign(50, std::string(1000, '\x01'));
     worker.last_stderr_lines.assign(20, std::string(1000, '\x01'));
   }
-  const std::string text = encode(report);
+  const std::string text = report::encode(report);
   CHECK(text.size() < std::size_t{8} << 20);
-  const MachineReport read = decode_machine_report(text);
+  const report::MachineReport read = report::decode_machine_report(text);
   REQUIRE(read.workers.size() == 512);
   CHECK(read.workers[300] == report.workers[300]);
   CHECK(read.workers[299].error_message.size() == 200);
 }
 
 TEST_CASE("an invalid machine's report is rejected with the reason") {
-  const std::string good = encode({2, "node2", {full_worker(7, ProcessEnd{Kind::killed, 11})}});
+  const std::string good =
+      report::encode({2, "node2", {full_worker(7, supervision::ProcessEnd{Kind::killed, 11})}});
   const std::string machine = "the report of another machine";
   const std::string worker = "the report of machine 2, worker 0";
   const std::pair<std::string, std::string> cases[] = {
@@ -137,9 +143,9 @@ TEST_CASE("an invalid machine's report is rejected with the reason") {
 }
 
 TEST_CASE("shortened text is valid UTF-8") {
-  CHECK(clipped("seven b", 7) == "seven b");
-  CHECK(clipped("eight by", 7) == "eigh...");
-  CHECK(clipped("\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac", 8) == "\xe2\x82\xac...");
-  CHECK(clipped("long", 2) == "..");
-  CHECK(clipped("long", 0) == "");
+  CHECK(report::clipped("seven b", 7) == "seven b");
+  CHECK(report::clipped("eight by", 7) == "eigh...");
+  CHECK(report::clipped("\xe2\x82\xac\xe2\x82\xac\xe2\x82\xac", 8) == "\xe2\x82\xac...");
+  CHECK(report::clipped("long", 2) == "..");
+  CHECK(report::clipped("long", 0) == "");
 }

@@ -20,8 +20,10 @@ namespace {
 struct Losses {
   std::vector<std::pair<bool, int>> seen;
 
-  OutputMux::Options options() {
-    return {.on_lost = [this](const Lost& lost) { seen.emplace_back(lost.is_stderr, lost.error); }};
+  output::OutputMux::Options options() {
+    return {.on_lost = [this](const output::Lost& lost) {
+      seen.emplace_back(lost.is_stderr, lost.error);
+    }};
   }
 };
 
@@ -61,10 +63,10 @@ TEST_CASE("console: a closed reader is detected even if no worker writes") {
   for (const bool is_stderr : {false, true}) {
     Losses losses;
     Pipe console;
-    OutputMux::Options options = losses.options();
+    output::OutputMux::Options options = losses.options();
     (is_stderr ? options.err : options.out) = console.write.get();
     Fixture f(options);
-    const OutputMux::WorkerEnds silent = f.mux->add_worker(worker(0));
+    const output::OutputMux::WorkerEnds silent = f.mux->add_worker(worker(0));
     f.io.poll();
     CHECK(losses.seen.empty());
     console.read.reset();
@@ -79,7 +81,7 @@ TEST_CASE("console: a closed reader is detected even if no worker writes") {
 
 TEST_CASE("console: drain() does not wait for a slow reader, flushed() does") {
   Fixture f({}, /*read_out=*/false);
-  OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
+  output::OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
   const std::string text = lines(6'000);  // fits into a pipe
   write_all(ends.out.get(), text);
   f.io.poll();
@@ -98,7 +100,7 @@ TEST_CASE("console: drain() does not wait for a slow reader, flushed() does") {
 TEST_CASE("console: a process that keeps writing does not delay the end") {
   const IgnoredPipeSignal ignored;
   Fixture f;
-  OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
+  output::OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
   std::atomic<bool> begun = false;
   std::jthread stranger([&] {
     while (::write(ends.out.get(), "again\n", 6) > 0) {
@@ -118,13 +120,13 @@ TEST_CASE("console: a full disk is reported on the other stream, and the job con
     CAPTURE(is_stderr);
     const UniqueFd disk = full();
     const std::string path = (folder.path() / (is_stderr ? "err" : "out")).string();
-    const StreamTarget tee{.file = path};
-    const StreamTarget plain;
+    const output::StreamTarget tee{.file = path};
+    const output::StreamTarget plain;
     Losses losses;
-    OutputMux::Options options = losses.options();
+    output::OutputMux::Options options = losses.options();
     (is_stderr ? options.err : options.out) = disk.get();
     Fixture f(options);
-    OutputMux::WorkerEnds ends = f.mux->add_worker(
+    output::OutputMux::WorkerEnds ends = f.mux->add_worker(
         worker(3, {.out = is_stderr ? plain : tee, .err = is_stderr ? tee : plain}));
     UniqueFd& lost = is_stderr ? ends.err : ends.out;
     UniqueFd& other = is_stderr ? ends.out : ends.err;
@@ -145,7 +147,7 @@ TEST_CASE("console: a full disk is reported on the other stream, and the job con
 
 TEST_CASE("console: only the file on the full disk is ended") {
   Fixture f;
-  OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0, {.out = {.file = "/dev/full"}}));
+  output::OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0, {.out = {.file = "/dev/full"}}));
   f.drain_after([&] {
     write_all(ends.out.get(), lines(50'000));
     ends = {};
@@ -162,7 +164,7 @@ TEST_CASE("console: files are still written after the console's reader has gone"
   const std::string path = (folder.path() / "out").string();
   Fixture f({}, /*read_out=*/false);
   f.out.read.reset();
-  OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0, {.out = {.file = path}}));
+  output::OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0, {.out = {.file = path}}));
   f.drain_after([&] {
     write_all(ends.out.get(), lines(50'000));
     ends = {};
@@ -172,7 +174,7 @@ TEST_CASE("console: files are still written after the console's reader has gone"
 
 TEST_CASE("console: a launcher without stdout drops the output for it") {
   Fixture f({.out = -1});
-  OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
+  output::OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
   f.drain_after([&] {
     write_all(ends.out.get(), lines(50'000));
     write_all(ends.err.get(), "here\n");
@@ -184,11 +186,11 @@ TEST_CASE("console: a launcher without stdout drops the output for it") {
 TEST_CASE("console: filtered lines of all ranks go to one file") {
   const acc::test::TemporaryFolder folder;
   const std::string path = (folder.path() / "filtered_stdout.log").string();
-  const WorkerTargets targets{.out = {.filter = {{"loss", "err"}, path}}};
+  const output::WorkerTargets targets{.out = {.filter = {{"loss", "err"}, path}}};
   Fixture f;
-  OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0, targets));
-  OutputMux::WorkerEnds one = f.mux->add_worker(worker(1, targets));
-  OutputMux::WorkerEnds bare = f.mux->add_worker({2, "", targets});
+  output::OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0, targets));
+  output::OutputMux::WorkerEnds one = f.mux->add_worker(worker(1, targets));
+  output::OutputMux::WorkerEnds bare = f.mux->add_worker({2, "", targets});
   write_all(zero.out.get(), "loss 1\nnothing\nan error\nlo");
   write_all(zero.out.get(), "ss 2");
   write_all(zero.err.get(), "loss 3\n");
@@ -205,7 +207,7 @@ TEST_CASE("console: filtered lines of all ranks go to one file") {
 
 TEST_CASE("console: equal lines of several ranks are shown once") {
   Fixture f({.folds_lines = true});
-  std::vector<OutputMux::WorkerEnds> workers;
+  std::vector<output::OutputMux::WorkerEnds> workers;
   for (int rank = 0; rank < 4; ++rank) {
     workers.push_back(f.mux->add_worker(worker(rank)));
   }
@@ -222,8 +224,8 @@ TEST_CASE("console: equal lines of several ranks are shown once") {
 
 TEST_CASE("console: a line of only one rank is shown while the workers still run") {
   Fixture f({.folds_lines = true}, /*read_out=*/false);
-  const OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
-  const OutputMux::WorkerEnds one = f.mux->add_worker(worker(1));
+  const output::OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
+  const output::OutputMux::WorkerEnds one = f.mux->add_worker(worker(1));
   write_all(zero.out.get(), "alone\n");
   for (pollfd out{f.out.read.get(), POLLIN, 0}; ::poll(&out, 1, 0) == 0;) {
     f.io.run_one();
@@ -235,7 +237,7 @@ TEST_CASE("console: a line of only one rank is shown while the workers still run
 TEST_CASE("console: a prompt is shown before its line ends") {
   Pipe console;
   ::fcntl(console.read.get(), F_SETFL, O_NONBLOCK);
-  OutputMux::Options options;
+  output::OutputMux::Options options;
   options.out = console.write.get();
   Fixture f(options);
   std::string seen;
@@ -245,10 +247,10 @@ TEST_CASE("console: a prompt is shown before its line ends") {
       seen += read_all(console.read.get());
     }
   };
-  WorkerOutput asking = worker(0);
+  output::WorkerOutput asking = worker(0);
   asking.prompts = true;
-  const OutputMux::WorkerEnds first = f.mux->add_worker(asking);
-  const OutputMux::WorkerEnds second = f.mux->add_worker(worker(1));
+  const output::OutputMux::WorkerEnds first = f.mux->add_worker(asking);
+  const output::OutputMux::WorkerEnds second = f.mux->add_worker(worker(1));
   write_all(first.out.get(), "line\nname? ");
   run_until("name? ");
   write_all(first.out.get(), "hello\n");

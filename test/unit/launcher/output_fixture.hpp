@@ -48,13 +48,14 @@ inline std::string read_all(int fd) {
   return all;
 }
 
-inline boost::asio::awaitable<void> end_of(launcher::OutputMux& mux) {
+inline boost::asio::awaitable<void> end_of(launcher::output::OutputMux& mux) {
   mux.drain();
   co_await mux.flushed();
 }
 
 /// Parameters of a worker whose lines have its rank as prefix.
-inline launcher::WorkerOutput worker(int rank, const launcher::WorkerTargets& targets = {}) {
+inline launcher::output::WorkerOutput worker(int rank,
+                                             const launcher::output::WorkerTargets& targets = {}) {
   return {rank, "[" + std::to_string(rank) + "] ", targets};
 }
 
@@ -66,9 +67,9 @@ struct Fixture {
   std::future<std::string> seen_out;
   std::future<std::string> seen_err = std::async(std::launch::async, read_all, err.read.get());
   boost::asio::io_context io{1};
-  std::optional<launcher::OutputMux> mux;
+  std::optional<launcher::output::OutputMux> mux;
 
-  explicit Fixture(launcher::OutputMux::Options options = {}, bool read_out = true) {
+  explicit Fixture(launcher::output::OutputMux::Options options = {}, bool read_out = true) {
     if (read_out) {
       seen_out = std::async(std::launch::async, read_all, out.read.get());
     }

@@ -21,8 +21,8 @@ using namespace std::string_literals;
 
 TEST_CASE("output mux: streams stay separate; partial and binary lines are complete") {
   Fixture f;
-  OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
-  OutputMux::WorkerEnds twelve = f.mux->add_worker(worker(12));
+  output::OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
+  output::OutputMux::WorkerEnds twelve = f.mux->add_worker(worker(12));
   write_all(zero.out.get(), "hello\n\0\xff binary\nno newline"s);
   write_all(zero.err.get(), "trouble\nlast words");
   write_all(twelve.out.get(), "from twelve\n");
@@ -38,7 +38,7 @@ TEST_CASE("output mux: streams stay separate; partial and binary lines are compl
 
 TEST_CASE("output mux: output without a prefix is copied unchanged") {
   Fixture f;
-  OutputMux::WorkerEnds ends = f.mux->add_worker({.rank = 0});
+  output::OutputMux::WorkerEnds ends = f.mux->add_worker({.rank = 0});
   write_all(ends.out.get(), "10%\r20%\nend");
   ends = {};
   f.drain();
@@ -84,7 +84,7 @@ TEST_CASE("output mux: 8 writers of 100,000 lines; no line is split, lost or out
 
 TEST_CASE("output mux: a pipe that is still open in a process does not delay the end") {
   Fixture f;
-  const OutputMux::WorkerEnds held = f.mux->add_worker(worker(3));
+  const output::OutputMux::WorkerEnds held = f.mux->add_worker(worker(3));
   write_all(held.err.get(), "before the end");
   f.drain();
   CHECK(f.seen_err.get() == "[3] before the end\n");
@@ -94,7 +94,7 @@ TEST_CASE("output mux: workers get EPIPE after the reader has gone") {
   Fixture f({}, /*read_out=*/false);
   const auto pipe_before = std::signal(SIGPIPE, SIG_IGN);
   f.out.read.reset();
-  OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
+  output::OutputMux::WorkerEnds ends = f.mux->add_worker(worker(0));
   std::jthread writer([&ends] {
     const std::string line(1000, '\n');
     ssize_t count = 0;
@@ -118,15 +118,16 @@ TEST_CASE("output mux: a reader that stops reading blocks the writers, not the l
     {
       asio::io_context io(1);
       bool lost = false;
-      const OutputMux::Options options{.out = out.write.get(),
-                                       .err = err.write.get(),
-                                       .on_lost = [&lost](const Lost&) { lost = true; }};
+      const output::OutputMux::Options options{
+          .out = out.write.get(), .err = err.write.get(), .on_lost = [&lost](const output::Lost&) {
+            lost = true;
+          }};
       // The mux cannot reopen a pipe of another user. A different effective user ID simulates that
       // where the test may set one.
       const bool changed = !is_own && ::seteuid(65534) == 0;
-      OutputMux mux(io.get_executor(), options);
+      output::OutputMux mux(io.get_executor(), options);
       REQUIRE((!changed || ::seteuid(0) == 0));
-      OutputMux::WorkerEnds ends = mux.add_worker(worker(0));
+      output::OutputMux::WorkerEnds ends = mux.add_worker(worker(0));
       const std::string line = std::string(999, 'x') + "\n";
       // Nothing reads `out`: the worker's pipe finally stays full although the loop runs.
       for (pollfd pipe{ends.out.get(), POLLOUT, 0}; ::poll(&pipe, 1, 0) == 1; io.poll()) {
@@ -156,8 +157,8 @@ TEST_CASE("output mux: sockets and files as output") {
   REQUIRE(file != nullptr);
   {
     asio::io_context io(1);
-    OutputMux mux(io.get_executor(), {socket.get(), ::fileno(file)});
-    OutputMux::WorkerEnds ends = mux.add_worker(worker(1));
+    output::OutputMux mux(io.get_executor(), {socket.get(), ::fileno(file)});
+    output::OutputMux::WorkerEnds ends = mux.add_worker(worker(1));
     write_all(ends.out.get(), "to the socket\n");
     write_all(ends.err.get(), "to the file\n");
     ends = {};
@@ -177,9 +178,10 @@ TEST_CASE("output mux: a stream goes to its file, to the console, or to both") {
   const std::string both = (folder.path() / "both").string();
   const std::string alone = (folder.path() / "alone").string();
   Fixture f;
-  OutputMux::WorkerEnds zero =
+  output::OutputMux::WorkerEnds zero =
       f.mux->add_worker(worker(0, {.out = {both, true}, .err = {alone, false}}));
-  OutputMux::WorkerEnds one = f.mux->add_worker(worker(1, {.out = {"", false}, .err = {"", true}}));
+  output::OutputMux::WorkerEnds one =
+      f.mux->add_worker(worker(1, {.out = {"", false}, .err = {"", true}}));
   write_all(zero.out.get(), "half a ");
   write_all(zero.out.get(), "line\n");
   write_all(zero.err.get(), "first\nlast\n");
@@ -197,7 +199,7 @@ TEST_CASE("output mux: a stream goes to its file, to the console, or to both") {
 TEST_CASE("output mux: the last lines of a worker are those of its last attempt") {
   Fixture f;
   for (const char* words : {"first attempt\n", "second attempt\n"}) {
-    OutputMux::WorkerEnds ends = f.mux->add_worker(worker(3));
+    output::OutputMux::WorkerEnds ends = f.mux->add_worker(worker(3));
     write_all(ends.err.get(), words);
     ends = {};
     asio::co_spawn(f.io, end_of(*f.mux), asio::detached);

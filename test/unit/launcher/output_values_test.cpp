@@ -29,12 +29,12 @@ TEST_CASE("streams by local rank") {
            Case{"2-15:2", {0, 0, 2, 2}},
        }) {
     CAPTURE(text);
-    CHECK(read_streams({text, "-t"}, 4) == streams);
+    CHECK(plan::read_streams({text, "-t"}, 4) == streams);
   }
   for (const std::string text :
        {"", "4", "-1", "33", "a", "0:4", "0:", ":3", "1:3,", "2-1:3", "1 :3", "0:1;1:2"}) {
     CAPTURE(text);
-    const std::string message = refusal([&] { return read_streams({text, "-t"}, 4); });
+    const std::string message = refusal([&] { return plan::read_streams({text, "-t"}, 4); });
     CHECK(message.starts_with("-t must be 0 (none)"));
     CHECK(message.ends_with("got \"" + text + "\""));
   }
@@ -42,7 +42,7 @@ TEST_CASE("streams by local rank") {
 
 OutputPlan output_of(const std::string& redirects, const std::string& tee, const std::string& ranks,
                      const std::string& log_dir = "") {
-  return plan_output(
+  return plan::plan_output(
       {{redirects, "-r"}, {tee, "-t"}, {ranks, "--local-ranks-filter"}, {log_dir, "--log-dir"}},
       "job/7", 2, "/work", "/tmp/scratch");
 }

@@ -20,7 +20,7 @@ namespace acc::launcher::test {
 /// destructor removes the directory.
 class PlanFixture {
  public:
-  explicit PlanFixture(const FrontEnd& front_end = accelerate_cli()) : front_end_(front_end) {
+  explicit PlanFixture(const FrontEnd& front_end = accelerate_front_end()) : front_end_(front_end) {
     static std::atomic<int> count = 0;
     folder_ = std::filesystem::temp_directory_path() /
               ("acc_plan_" + std::to_string(getpid()) + "_" + std::to_string(count++));

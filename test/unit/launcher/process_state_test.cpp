@@ -39,13 +39,13 @@ class FakeProc {
 TEST_CASE("process state: name, state letter and parent, for a name with parentheses") {
   const FakeProc proc;
   proc.write(17, 'D', "nfs_wait_bit", 1);
-  const auto state = process_state(17, proc.path());
+  const auto state = supervision::process_state(17, proc.path());
   REQUIRE(state.has_value());
   CHECK(state->name == "a) (b)");
   CHECK(state->letter == 'D');
   CHECK(state->parent == 4);
   CHECK_FALSE(process_state(18, proc.path()).has_value());
-  CHECK(process_state(::getpid())->parent == ::getppid());
+  CHECK(supervision::process_state(::getpid())->parent == ::getppid());
 }
 
 TEST_CASE("process state: description, with the kernel function if it is readable") {
@@ -54,17 +54,17 @@ TEST_CASE("process state: description, with the kernel function if it is readabl
   proc.write(18, 'D', "0", 1);
   proc.write(19, 'S', "", 1);
   proc.write(20, 'X', "", 1);
-  CHECK(describe_state(17, proc.path()) == "in uninterruptible sleep (nfs_wait_bit)");
-  CHECK(describe_state(18, proc.path()) == "in uninterruptible sleep");
-  CHECK(describe_state(19, proc.path()) == "sleeping");
-  CHECK(describe_state(20, proc.path()) == "in state X");
+  CHECK(supervision::describe_state(17, proc.path()) == "in uninterruptible sleep (nfs_wait_bit)");
+  CHECK(supervision::describe_state(18, proc.path()) == "in uninterruptible sleep");
+  CHECK(supervision::describe_state(19, proc.path()) == "sleeping");
+  CHECK(supervision::describe_state(20, proc.path()) == "in state X");
   CHECK(describe_state(21, proc.path()).empty());
 }
 
 TEST_CASE("process state: a process is stuck if every sample finds uninterruptible sleep") {
   const FakeProc proc;
-  const StuckWatch::Clock::time_point start;
-  StuckWatch watch(10s, proc.path());
+  const supervision::StuckWatch::Clock::time_point start;
+  supervision::StuckWatch watch(10s, proc.path());
   const auto look = [&](std::chrono::seconds at) { return watch.is_stuck(17, start + at); };
   proc.write(17, 'D', "", 1);
   CHECK_FALSE(look(0s));
@@ -115,7 +115,7 @@ TEST_CASE("process state: a signal with the default action ends a process") {
     }
     char byte = 0;
     REQUIRE(::read(ready[0], &byte, 1) == 1);
-    CHECK(has_default_action(child, SIGTERM) == each.ends);
+    CHECK(supervision::has_default_action(child, SIGTERM) == each.ends);
     CHECK(has_default_action(child, SIGUSR1));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);

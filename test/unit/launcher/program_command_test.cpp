@@ -13,15 +13,15 @@ using test::PlanFixture;
 using Words = std::vector<std::string>;
 
 struct Fixture : PlanFixture {
-  [[nodiscard]] Words command(const std::string& program, ProgramKind kind = {}) const {
+  [[nodiscard]] Words command(const std::string& program, plan::ProgramKind kind = {}) const {
     Flags flags;
     flags.program = program;
     flags.arguments = {"--lr", "1"};
-    return program_command(flags, kind, environment, facts);
+    return plan::program_command(flags, kind, environment, facts);
   }
 
   /// Returns the exit status of the error, or 0.
-  [[nodiscard]] int status(const std::string& program, ProgramKind kind = {}) const {
+  [[nodiscard]] int status(const std::string& program, plan::ProgramKind kind = {}) const {
     try {
       static_cast<void>(command(program, kind));
       return 0;

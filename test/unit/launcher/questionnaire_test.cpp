@@ -19,35 +19,35 @@ namespace {
 
 struct Conversation {
   std::string asked;  ///< keys, in order
-  Answers answers;
+  commands::Answers answers;
 };
 
 /// Answers all questions: from `given`, or with the default.
 Conversation talk(std::map<std::string, std::string> given) {
   Conversation conversation;
-  while (const auto question = next_question(conversation.answers)) {
+  while (const auto question = commands::next_question(conversation.answers)) {
     conversation.asked += (conversation.asked.empty() ? "" : " ") + question->key;
-    conversation.answers.add(question->key, read_answer(*question, given[question->key]));
+    conversation.answers.add(question->key, commands::read_answer(*question, given[question->key]));
     given.erase(question->key);
   }
   CHECK(given.empty());
   return conversation;
 }
 
-Question question_of(const std::string& key, std::map<std::string, std::string> given) {
-  Answers answers;
-  while (const auto question = next_question(answers)) {
+commands::Question question_of(const std::string& key, std::map<std::string, std::string> given) {
+  commands::Answers answers;
+  while (const auto question = commands::next_question(answers)) {
     if (question->key == key) {
       return *question;
     }
-    answers.add(question->key, read_answer(*question, given[question->key]));
+    answers.add(question->key, commands::read_answer(*question, given[question->key]));
   }
   FAIL("not asked: " << key);
   return {};
 }
 
-std::string refusal(const Question& question, const std::string& input) {
-  return acc::test::refusal([&] { return read_answer(question, input); },
+std::string refusal(const commands::Question& question, const std::string& input) {
+  return acc::test::refusal([&] { return commands::read_answer(question, input); },
                             {acc::Errc::invalid_argument});
 }
 
@@ -73,7 +73,7 @@ TEST_CASE("questionnaire: an answer selects the next questions") {
 }
 
 TEST_CASE("questionnaire: the file that the defaults produce") {
-  CHECK(acc::plugins::to_yaml(config_document(talk({}).answers, "/home/me")) ==
+  CHECK(acc::plugins::to_yaml(commands::config_document(talk({}).answers, "/home/me")) ==
         "compute_environment: LOCAL_MACHINE\n"
         "debug: false\n"
         "distributed_type: 'NO'\n"
@@ -94,55 +94,55 @@ TEST_CASE("questionnaire: the file that the defaults produce") {
 }
 
 TEST_CASE("questionnaire: the strategy of FSDP 1 is written under both of its keys") {
-  const auto config = config_document(talk({{"distributed_type", "4"},
-                                            {"use_fsdp", "yes"},
-                                            {"fsdp_version", "1"},
-                                            {"fsdp_sharding_strategy", "1"}})
-                                          .answers,
-                                      "/home/me");
+  const auto config = commands::config_document(talk({{"distributed_type", "4"},
+                                                      {"use_fsdp", "yes"},
+                                                      {"fsdp_version", "1"},
+                                                      {"fsdp_sharding_strategy", "1"}})
+                                                    .answers,
+                                                "/home/me");
   CHECK(config.find("fsdp_config")->find("fsdp_sharding_strategy")->text == "SHARD_GRAD_OP");
   CHECK(config.find("fsdp_config")->find("fsdp_reshard_after_forward")->text == "SHARD_GRAD_OP");
 }
 
 TEST_CASE("questionnaire: ~ in the path of a hostfile is the home directory") {
-  const auto config =
-      config_document(talk({{"distributed_type", "1"}, {"use_mpirun", "yes"}}).answers, "/home/me");
+  const auto config = commands::config_document(
+      talk({{"distributed_type", "1"}, {"use_mpirun", "yes"}}).answers, "/home/me");
   CHECK(config.find("mpirun_config")->find("mpirun_hostfile")->text == "/home/me/hostfile");
 }
 
 TEST_CASE("questionnaire: menus have Accelerate's numbers; unsupported choices are rejected") {
-  const Question kind = question_of("distributed_type", {});
-  CHECK(read_answer(kind, "4") == "MULTI_GPU");
-  CHECK(read_answer(kind, " multi-GPU\r") == "MULTI_GPU");
+  const commands::Question kind = question_of("distributed_type", {});
+  CHECK(commands::read_answer(kind, "4") == "MULTI_GPU");
+  CHECK(commands::read_answer(kind, " multi-GPU\r") == "MULTI_GPU");
   CHECK(contains(refusal(kind, "5"), "does not support multi-NPU"));
   CHECK(contains(refusal(kind, "10"), "does not support TPU"));
   CHECK(contains(refusal(kind, "12"), "expected 0 (No distributed training), 1 (multi-CPU)"));
 
-  const Question version =
+  const commands::Question version =
       question_of("fsdp_version", {{"distributed_type", "4"}, {"use_fsdp", "yes"}});
-  CHECK(read_answer(version, "") == "2");
-  CHECK(read_answer(version, "1") == "1");
+  CHECK(commands::read_answer(version, "") == "2");
+  CHECK(commands::read_answer(version, "1") == "1");
   CHECK(contains(refusal(version, "0"), "expected 1, 2, got \"0\""));
 }
 
 TEST_CASE("questionnaire: the machine rank is less than the number of machines") {
   std::map<std::string, std::string> given = {{"distributed_type", "4"}, {"num_machines", "3"}};
-  const Question few = question_of("machine_rank", given);
-  CHECK(few.kind == QuestionKind::menu);
+  const commands::Question few = question_of("machine_rank", given);
+  CHECK(few.kind == commands::QuestionKind::menu);
   CHECK(few.choices.size() == 3);
   given["num_machines"] = "1000";
-  const Question many = question_of("machine_rank", given);
-  CHECK(many.kind == QuestionKind::integer);
-  CHECK(read_answer(many, "999") == "999");
+  const commands::Question many = question_of("machine_rank", given);
+  CHECK(many.kind == commands::QuestionKind::integer);
+  CHECK(commands::read_answer(many, "999") == "999");
   CHECK(contains(refusal(many, "1000"), "0 to 999"));
 }
 
 TEST_CASE("questionnaire: a job on several GPUs of one machine has at least two processes") {
-  const Question processes = question_of("num_processes", {{"distributed_type", "4"}});
+  const commands::Question processes = question_of("num_processes", {{"distributed_type", "4"}});
   CHECK(processes.fallback == "2");
-  CHECK(read_answer(processes, "") == "2");
+  CHECK(commands::read_answer(processes, "") == "2");
   CHECK(contains(refusal(processes, "1"), "an integer from 2 to"));
-  CHECK(read_answer(processes, "2") == "2");
+  CHECK(commands::read_answer(processes, "2") == "2");
 }
 
 TEST_CASE("questionnaire: every default is accepted as an answer") {
@@ -159,15 +159,16 @@ TEST_CASE("questionnaire: every default is accepted as an answer") {
          {"num_machines", "2"},
          {"main_process_ip", "10.0.0.1"},
          {"main_process_port", "29500"}}}) {
-    Answers answers;
-    while (const auto question = next_question(answers)) {
+    commands::Answers answers;
+    while (const auto question = commands::next_question(answers)) {
       CAPTURE(question->key);
       const auto answer = given.find(question->key);
       if (answer == given.end() && !question->fallback.empty()) {  // as if the user typed it
-        CHECK(read_answer(*question, question->fallback) == read_answer(*question, ""));
+        CHECK(commands::read_answer(*question, question->fallback) ==
+              commands::read_answer(*question, ""));
       }
       answers.add(question->key,
-                  read_answer(*question, answer == given.end() ? "" : answer->second));
+                  commands::read_answer(*question, answer == given.end() ? "" : answer->second));
     }
   }
 }

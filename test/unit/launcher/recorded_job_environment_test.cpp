@@ -35,7 +35,7 @@ std::vector<Process> recorded(const std::string& name) {
 std::string places(const std::string& name) {
   std::string text;
   for (const auto& [environment, facts] : recorded(name)) {
-    text += (text.empty() ? "" : "\n") + shown(find_job_environment(environment, facts));
+    text += (text.empty() ? "" : "\n") + shown(cluster::find_job_environment(environment, facts));
   }
   return text;
 }

@@ -50,7 +50,7 @@ TEST_CASE("rendezvous configuration") {
     CAPTURE(text);
     RendezvousPlan plan;
     plan.backend = backend;
-    CHECK(read_rendezvous_conf({text, "--rdzv-conf"}, plan) == notices);
+    CHECK(plan::read_rendezvous_conf({text, "--rdzv-conf"}, plan) == notices);
     CHECK(plan.join_timeout.count() == join_timeout);
     CHECK(plan.last_call_timeout.count() == last_call_timeout);
   }
@@ -67,12 +67,12 @@ TEST_CASE("rendezvous configuration") {
        }) {
     CAPTURE(text);
     RendezvousPlan plan;
-    read_rendezvous_conf({text, "--rdzv-conf"}, plan);
+    plan::read_rendezvous_conf({text, "--rdzv-conf"}, plan);
     CHECK(plan.heartbeat_timeout == std::chrono::milliseconds(milliseconds));
   }
   RendezvousPlan hosting;
   hosting.backend = Backend::c10d;
-  read_rendezvous_conf({"is_host=0,close_timeout=7", "--rdzv-conf"}, hosting);
+  plan::read_rendezvous_conf({"is_host=0,close_timeout=7", "--rdzv-conf"}, hosting);
   CHECK(hosting.is_host == false);
   CHECK(hosting.close_timeout == std::chrono::seconds(7));
   for (const std::string text :
@@ -103,7 +103,7 @@ TEST_CASE("endpoints") {
            Case{"fd00::1:29500", "fd00::1", 29500},
        }) {
     CAPTURE(text);
-    const Endpoint endpoint = read_endpoint({text, "--rdzv-endpoint"});
+    const plan::Endpoint endpoint = plan::read_endpoint({text, "--rdzv-endpoint"});
     CHECK(endpoint.host == host);
     CHECK(endpoint.port.has_value() == port.has_value());
     CHECK(endpoint.port.value_or(0) == port.value_or(0));
@@ -125,22 +125,22 @@ TEST_CASE("number of machines") {
   };
   for (const auto& [text, least, most] :
        {Case{"1", 1, 1}, Case{"2:2", 2, 2}, Case{"1:16", 1, 16}}) {
-    const MachineRange range = read_machine_range({text, "--nnodes"});
+    const plan::MachineRange range = plan::read_machine_range({text, "--nnodes"});
     CHECK(range.least == least);
     CHECK(range.most == most);
   }
   for (const std::string text : {"", "0", "0:2", "3:2", ":", "1:", "1:2:3", "two", "-1"}) {
     CAPTURE(text);
     CHECK(refusal([&] {
-            return read_machine_range({text, "--nnodes"});
+            return plan::read_machine_range({text, "--nnodes"});
           }) ==
           "--nnodes must be N or MIN:MAX machines with 1 <= MIN <= MAX, got \"" + text + "\"");
   }
 }
 
 TEST_CASE("a run without an id gets a random one") {
-  CHECK(random_run_id().size() == 36);
-  CHECK(random_run_id() != random_run_id());
+  CHECK(plan::random_run_id().size() == 36);
+  CHECK(plan::random_run_id() != plan::random_run_id());
 }
 
 }  // namespace

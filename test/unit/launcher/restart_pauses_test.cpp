@@ -4,7 +4,7 @@
 
 #include <vector>
 
-using acc::launcher::RestartPauses;
+using acc::launcher::job::RestartPauses;
 using std::chrono::milliseconds;
 using namespace std::chrono_literals;
 
@@ -25,7 +25,7 @@ TEST_CASE("pauses before restarts grow until an attempt was healthy") {
   };
   for (const Case& each : cases) {
     CAPTURE(each.longest.count());
-    RestartPauses pauses(each.longest);
+    job::RestartPauses pauses(each.longest);
     std::vector<milliseconds> found;
     for (const milliseconds ran_for : each.ran_for) {
       found.push_back(pauses.next(ran_for));

@@ -8,21 +8,21 @@ using acc::flight::Failure;
 using acc::flight::Group;
 using acc::flight::Record;
 using acc::flight::State;
-using Kind = ProcessEnd::Kind;
+using Kind = supervision::ProcessEnd::Kind;
 
 namespace {
 
-constexpr ProcessEnd kOk{Kind::exited, 0};
-constexpr ProcessEnd kTwo{Kind::exited, 2};
-constexpr ProcessEnd kThree{Kind::exited, 3};
-constexpr ProcessEnd kTerminated{Kind::killed, 15};
-constexpr ProcessEnd kKilled{Kind::killed, 9};
+constexpr supervision::ProcessEnd kOk{Kind::exited, 0};
+constexpr supervision::ProcessEnd kTwo{Kind::exited, 2};
+constexpr supervision::ProcessEnd kThree{Kind::exited, 3};
+constexpr supervision::ProcessEnd kTerminated{Kind::killed, 15};
+constexpr supervision::ProcessEnd kKilled{Kind::killed, 9};
 
 /// A worker of a test case. The cases list workers in the order of their ends, from which the
 /// report's `moment` is made.
 struct Given {
   int rank;
-  std::optional<ProcessEnd> end;
+  std::optional<supervision::ProcessEnd> end;
   std::optional<Failure> failure = {};
   bool told_to_end = false;
   const char* last_line = "";
@@ -42,10 +42,10 @@ Failure knows_no_rank() {
   return {.at_fault = std::nullopt, .timed_out = false, .reason = "differs"};
 }
 
-std::vector<WorkerReport> reports(const std::vector<Given>& given) {
-  std::vector<WorkerReport> workers;
+std::vector<report::WorkerReport> reports(const std::vector<Given>& given) {
+  std::vector<report::WorkerReport> workers;
   for (const Given& each : given) {
-    WorkerReport worker;
+    report::WorkerReport worker;
     worker.rank = each.rank;
     worker.end = each.end;
     worker.told_to_end = each.told_to_end || !each.end;
@@ -217,18 +217,18 @@ const Case kCases[] = {
 TEST_CASE("root cause: the worker whose failure made the others fail") {
   for (const Case& each : kCases) {
     CAPTURE(each.what);
-    const std::vector<WorkerReport> workers = reports(each.workers);
-    const RootCause cause = root_cause(workers, true);
+    const std::vector<report::WorkerReport> workers = reports(each.workers);
+    const report::RootCause cause = report::root_cause(workers, true);
     CHECK((cause.worker ? workers[*cause.worker].rank : -1) == each.cause);
     CHECK(cause.is_certain == each.is_certain);
     if (cause.worker) {
-      CHECK(exit_status(workers, *cause.worker) == each.status);
+      CHECK(report::exit_status(workers, *cause.worker) == each.status);
     }
   }
 }
 
 TEST_CASE("root cause: a failure elsewhere may explain the loss of a connection") {
-  const std::vector<WorkerReport> workers = reports({{0, kTwo, {}, false, kGlooError}});
+  const std::vector<report::WorkerReport> workers = reports({{0, kTwo, {}, false, kGlooError}});
   CHECK(root_cause(workers, true).is_certain);
   CHECK_FALSE(root_cause(workers, false).is_certain);
 }

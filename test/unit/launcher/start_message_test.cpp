@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLimit{20'000};
 
-const StartMessage kMessage{
+const remote_launch::StartMessage kMessage{
     .working_directory = "/some where",
     .arguments = {"torchrun", "--nnodes", "", "it's \"$HOME\"\n\xff"},
     .environment = {{"EMPTY", ""}, {"BYTES", "\x01\xfe=\n"}},
@@ -39,32 +39,35 @@ Errc code_of(const auto& body) {
 
 TEST_CASE("reading a start message leaves the bytes after it") {
   const Pipe pipe;
-  pipe.write(encode(kMessage) + "beat\n");
-  CHECK(read_start_message(pipe.out.get(), kLimit) == kMessage);
+  pipe.write(remote_launch::encode(kMessage) + "beat\n");
+  CHECK(remote_launch::read_start_message(pipe.out.get(), kLimit) == kMessage);
   std::array<char, 8> rest{};
   CHECK(::read(pipe.out.get(), rest.data(), rest.size()) == 5);
   CHECK(std::string(rest.data()) == "beat\n");
 }
 
 TEST_CASE("every truncated start message is a broken connection") {
-  const std::string whole = encode(kMessage);
+  const std::string whole = remote_launch::encode(kMessage);
   for (std::size_t size = 0; size < whole.size(); ++size) {
     Pipe pipe;
     pipe.write(whole.substr(0, size));
     pipe.in.reset();
     CAPTURE(size);
-    CHECK(code_of([&] { read_start_message(pipe.out.get(), kLimit); }) == Errc::connection);
+    CHECK(code_of([&] { remote_launch::read_start_message(pipe.out.get(), kLimit); }) ==
+          Errc::connection);
   }
 }
 
 TEST_CASE("waiting for a start message has a time limit") {
   const Pipe pipe;
-  CHECK(code_of([&] { read_start_message(pipe.out.get(), std::chrono::milliseconds(1)); }) ==
-        Errc::connection);
+  CHECK(code_of([&] {
+          remote_launch::read_start_message(pipe.out.get(), std::chrono::milliseconds(1));
+        }) == Errc::connection);
 }
 
 TEST_CASE("other data than a start message is rejected") {
-  const std::string body = encode(kMessage).substr(encode(kMessage).find('\n') + 1);
+  const std::string body =
+      remote_launch::encode(kMessage).substr(remote_launch::encode(kMessage).find('\n') + 1);
   const std::string size = std::to_string(body.size());
   for (const std::string& bytes :
        {std::string("\n"), std::string("beat\n"), std::string(500, 'x'),
@@ -76,6 +79,7 @@ TEST_CASE("other data than a start message is rejected") {
     CAPTURE(bytes);
     const Pipe pipe;
     pipe.write(bytes);
-    CHECK(code_of([&] { read_start_message(pipe.out.get(), kLimit); }) == Errc::protocol);
+    CHECK(code_of([&] { remote_launch::read_start_message(pipe.out.get(), kLimit); }) ==
+          Errc::protocol);
   }
 }

@@ -7,7 +7,7 @@ using namespace std::chrono_literals;
 
 TEST_CASE("status line: its text") {
   struct Case {
-    JobStatus status;
+    output::JobStatus status;
     std::chrono::milliseconds up;
     const char* text;
   };
@@ -19,13 +19,13 @@ TEST_CASE("status line: its text") {
       {{64, 64, 0, {}}, 100h + 5s, "acclaunch: 64 of 64 workers, 100:00:05"},
   };
   for (const Case& c : cases) {
-    CHECK(status_text(c.status, c.status.started_at + c.up) == c.text);
+    CHECK(output::status_text(c.status, c.status.started_at + c.up) == c.text);
   }
 }
 
 TEST_CASE("status line: erased before output, drawn after it") {
   const std::string erase = "\r\033[K";
-  StatusLine line;
+  output::StatusLine line;
   CHECK(line.around("before\n") == "before\n");
   line.set("status");
   CHECK(line.around("") == "status");
@@ -39,7 +39,7 @@ TEST_CASE("status line: erased before output, drawn after it") {
 }
 
 TEST_CASE("status line: not drawn after an unfinished line") {
-  StatusLine line;
+  output::StatusLine line;
   line.set("status");
   CHECK(line.around("10%\r") == "10%\r");
   CHECK(line.around("") == "");

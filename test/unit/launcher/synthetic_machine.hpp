@@ -11,7 +11,7 @@ namespace acc::launcher::test {
 /// them may be used.
 inline std::vector<Cpu> synthetic_machine(const std::string& description) {
   setenv("HWLOC_SYNTHETIC", description.c_str(), 1);
-  std::vector<Cpu> cpus = detect_cpus();
+  std::vector<Cpu> cpus = host::detect_cpus();
   unsetenv("HWLOC_SYNTHETIC");
   return cpus;
 }

@@ -54,7 +54,7 @@ struct Variable {
   const char* name;
 };
 
-JobStatus status(int running, int workers) {
+output::JobStatus status(int running, int workers) {
   return {running, workers, 0, std::chrono::steady_clock::now()};
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("terminal: colours only on a terminal, and not if NO_COLOR is set") {
     }
     Terminal terminal;
     Fixture f({.out = terminal.fd()});
-    OutputMux::WorkerEnds ends = f.mux->add_worker(worker(1));
+    output::OutputMux::WorkerEnds ends = f.mux->add_worker(worker(1));
     write_all(ends.out.get(), "hello\n");
     write_all(ends.err.get(), "trouble\n");
     ends = {};
@@ -82,8 +82,8 @@ TEST_CASE("terminal: the status line is below the output, and erased at the end"
   const Variable kind("TERM", "xterm");
   Terminal terminal;
   Fixture f({.out = terminal.fd(), .err = terminal.fd(), .status_line = true});
-  OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
-  OutputMux::WorkerEnds one = f.mux->add_worker(worker(1));
+  output::OutputMux::WorkerEnds zero = f.mux->add_worker(worker(0));
+  output::OutputMux::WorkerEnds one = f.mux->add_worker(worker(1));
   f.mux->set_status(status(2, 2));
   write_all(zero.out.get(), "first\n");
   f.io.poll();

@@ -12,8 +12,8 @@ using test::synthetic_machine;
 /// The CPUs of each group, in the kernel's list format.
 std::vector<std::string> groups(const std::vector<Cpu>& cpus, int Cpu::*key) {
   std::vector<std::string> lists;
-  for (const std::vector<Cpu>& group : grouped(cpus, key)) {
-    lists.push_back(cpu_list(group));
+  for (const std::vector<Cpu>& group : host::grouped(cpus, key)) {
+    lists.push_back(host::cpu_list(group));
   }
   return lists;
 }
@@ -64,13 +64,13 @@ std::vector<int> ids(const std::vector<Cpu>& cpus) {
 TEST_CASE("only CPUs in the affinity mask count on this machine") {
   cpu_set_t before;
   REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);
-  CHECK(ids(detect_cpus()) == affinity());
+  CHECK(ids(host::detect_cpus()) == affinity());
   const int last = affinity().back();
   cpu_set_t one;
   CPU_ZERO(&one);
   CPU_SET(last, &one);
   REQUIRE(::sched_setaffinity(0, sizeof one, &one) == 0);
-  const std::vector<Cpu> cpus = detect_cpus();
+  const std::vector<Cpu> cpus = host::detect_cpus();
   ::sched_setaffinity(0, sizeof before, &before);
   CHECK(ids(cpus) == std::vector<int>{last});
 }

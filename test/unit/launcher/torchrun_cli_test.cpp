@@ -37,8 +37,8 @@ TEST_CASE("flags may be spelled as argparse allows") {
            Case{{"--max-restarts=1", "--max-restarts=2"}, "max_restarts", "2"},
        }) {
     CAPTURE(words);
-    const Flags flags = parse_flags(torchrun_cli(), with_program(words));
-    const plugins::SettingRow& row = *plugins::find_setting(key, torchrun_cli().table);
+    const Flags flags = parse_flags(torchrun_front_end(), with_program(words));
+    const plugins::SettingRow& row = *plugins::find_setting(key, torchrun_front_end().table);
     REQUIRE(flags.find(row) != nullptr);
     CHECK(flags.find(row)->text == text);
     CHECK(flags.program == "train.py");
@@ -236,7 +236,7 @@ TEST_CASE("settings that a C++ program inherits are in the plan") {
 }
 
 TEST_CASE("torchrun's variables count for options without an Accelerate flag") {
-  test::PlanFixture fixture(accelerate_cli());
+  test::PlanFixture fixture(accelerate_front_end());
   fixture.set_gpus(2, 2);
   const Words words = {"--multi_gpu", "--num_processes", "2", "./train"};
   fixture.environment.insert({{"PET_RDZV_ID", "job7"},
@@ -296,8 +296,8 @@ TEST_CASE("every file except a binary is a Python program") {
 }
 
 TEST_CASE("torchrun's help lists every flag") {
-  const std::string help = help_text(torchrun_cli());
-  for (const plugins::SettingRow& row : torchrun_cli().table) {
+  const std::string help = help_text(torchrun_front_end());
+  for (const plugins::SettingRow& row : torchrun_front_end().table) {
     std::string flag = "--" + std::string(row.key);
     std::ranges::replace(flag, '_', '-');
     CAPTURE(flag);

@@ -10,7 +10,7 @@ namespace acc::launcher::test {
 /// A machine for planning tests of the torchrun front end.
 class TorchrunFixture : public PlanFixture {
  public:
-  TorchrunFixture() : PlanFixture(torchrun_cli()) {
+  TorchrunFixture() : PlanFixture(torchrun_front_end()) {
     write("train.py", "");
     environment["PATH"] = folder().string() + "/bin:/usr/bin:/bin";
     environment["OMP_NUM_THREADS"] = "2";

@@ -21,41 +21,44 @@
 namespace asio = boost::asio;
 using namespace acc::launcher;
 using acc::UniqueFd;
-using Kind = ProcessEnd::Kind;
+using Kind = supervision::ProcessEnd::Kind;
 
 namespace {
 
-WorkerSpec program(std::vector<std::string> command) {
-  WorkerSpec spec;
+supervision::WorkerSpec program(std::vector<std::string> command) {
+  supervision::WorkerSpec spec;
   spec.command = std::move(command);
   spec.environment = {{"PATH", "/usr/bin:/bin"}, {"NAME", "va lue=1"}};
   return spec;
 }
 
-WorkerSpec shell(const std::string& script) {
+supervision::WorkerSpec shell(const std::string& script) {
   return program({"/bin/sh", "-c", script});
 }
 
 struct Ran {
-  ProcessEnd end;
+  supervision::ProcessEnd end;
   std::string out;
   std::int64_t peak_memory = 0;
 };
 
 /// Runs one worker until it ends. Its output must fit into a pipe.
-Ran run(const WorkerSpec& spec, const WorkerSurroundings& surroundings = {}) {
+Ran run(const supervision::WorkerSpec& spec,
+        const supervision::WorkerSurroundings& surroundings = {}) {
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
   const UniqueFd read(pipe[0]);
   UniqueFd write(pipe[1]);
   asio::io_context io(1);
-  WorkerProcess worker(io.get_executor(), spec, write.get(), write.get(), surroundings);
+  supervision::WorkerProcess worker(io.get_executor(), spec, write.get(), write.get(),
+                                    surroundings);
   write.reset();
   Ran ran;
-  asio::co_spawn(io, worker.wait(), [&](const std::exception_ptr& error, ProcessEnd end) {
-    REQUIRE_FALSE(error);
-    ran.end = end;
-  });
+  asio::co_spawn(io, worker.wait(),
+                 [&](const std::exception_ptr& error, supervision::ProcessEnd end) {
+                   REQUIRE_FALSE(error);
+                   ran.end = end;
+                 });
   io.run();
   ran.peak_memory = worker.peak_memory();
   std::array<char, 65536> text{};
@@ -69,7 +72,8 @@ Ran run(const WorkerSpec& spec, const WorkerSurroundings& surroundings = {}) {
 TEST_CASE("worker: all 256 exit codes are reported") {
   for (int code = 0; code < 256; ++code) {
     CAPTURE(code);
-    CHECK(run(shell("exit " + std::to_string(code))).end == ProcessEnd{Kind::exited, code});
+    CHECK(run(shell("exit " + std::to_string(code))).end ==
+          supervision::ProcessEnd{Kind::exited, code});
   }
 }
 
@@ -79,14 +83,15 @@ TEST_CASE("worker: each fatal signal is reported as a signal") {
   for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGILL, SIGTRAP, SIGABRT, SIGBUS, SIGFPE,
                            SIGKILL, SIGSEGV, SIGUSR1, SIGUSR2, SIGPIPE, SIGALRM, SIGTERM}) {
     CAPTURE(signal);
-    const ProcessEnd end = run(shell("kill -" + std::to_string(signal) + " $$; exit 1")).end;
+    const supervision::ProcessEnd end =
+        run(shell("kill -" + std::to_string(signal) + " $$; exit 1")).end;
     CHECK(end.kind == Kind::killed);
     CHECK(end.value == signal);
   }
 }
 
 TEST_CASE("worker: programs that cannot be executed") {
-  WorkerSpec spec;
+  supervision::WorkerSpec spec;
   const std::pair<std::vector<std::string>, int> cases[] = {
       {{"/nonexistent/program"}, 127}, {{"/etc/passwd"}, 126}, {{"/"}, 126}};
   for (const auto& [command, status] : cases) {
@@ -102,7 +107,7 @@ TEST_CASE("worker: programs that cannot be executed") {
 }
 
 TEST_CASE("worker: arguments, environment and working directory are those of the spec") {
-  WorkerSpec spec = shell(
+  supervision::WorkerSpec spec = shell(
       R"(printf '%s|' "$0" "$@"; env | grep -v -e ^PWD -e ^_ -e ^SHLVL -e ^OLDPWD | sort; pwd)");
   spec.command.insert(spec.command.end(), {"zero", "", "two words"});
   spec.working_directory = "/usr";
@@ -136,8 +141,8 @@ TEST_CASE("worker: has default signals, no inherited descriptors, and its own pr
 
 TEST_CASE("worker: a tracer that does not reap it delays its end, but not the event loop") {
   asio::io_context io(1);
-  WorkerProcess worker(io.get_executor(), program({"/bin/sleep", "1000"}), STDOUT_FILENO,
-                       STDERR_FILENO);
+  supervision::WorkerProcess worker(io.get_executor(), program({"/bin/sleep", "1000"}),
+                                    STDOUT_FILENO, STDERR_FILENO);
   std::array<int, 2> pipe{};
   REQUIRE(::pipe2(pipe.data(), O_CLOEXEC) == 0);
   const UniqueFd read(pipe[0]);
@@ -153,8 +158,9 @@ TEST_CASE("worker: a tracer that does not reap it delays its end, but not the ev
   char attached = 0;
   CHECK(::read(read.get(), &attached, 1) == 1);
   worker.signal(SIGKILL);
-  std::optional<ProcessEnd> end;
-  asio::co_spawn(io, worker.wait(), [&](const std::exception_ptr&, ProcessEnd how) { end = how; });
+  std::optional<supervision::ProcessEnd> end;
+  asio::co_spawn(io, worker.wait(),
+                 [&](const std::exception_ptr&, supervision::ProcessEnd how) { end = how; });
   if (attached == 'y') {
     while (io.run_for(std::chrono::milliseconds(100)) == 0) {
     }
@@ -163,7 +169,7 @@ TEST_CASE("worker: a tracer that does not reap it delays its end, but not the ev
   ::kill(tracer, SIGKILL);
   ::waitpid(tracer, nullptr, 0);
   io.run();
-  CHECK(end == ProcessEnd{Kind::killed, SIGKILL});
+  CHECK(end == supervision::ProcessEnd{Kind::killed, SIGKILL});
 }
 
 TEST_CASE("worker: the peak memory includes that of its children") {
@@ -184,7 +190,7 @@ TEST_CASE("worker: the peak memory includes that of its children") {
 TEST_CASE("worker: has the given limit on descriptors, or else the launcher's") {
   rlimit own{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &own) == 0);
-  WorkerSurroundings given;
+  supervision::WorkerSurroundings given;
   given.descriptors = rlimit{own.rlim_cur / 2, own.rlim_max};
   CHECK(run(shell("ulimit -Sn")).out == std::to_string(own.rlim_cur) + "\n");
   CHECK(run(shell("ulimit -Sn"), given).out == std::to_string(own.rlim_cur / 2) + "\n");
@@ -197,7 +203,7 @@ TEST_CASE("worker: runs on the cores it is bound to") {
   while (!CPU_ISSET(last, &usable)) {
     --last;
   }
-  WorkerSpec spec = program({"/bin/grep", "Cpus_allowed_list", "/proc/self/status"});
+  supervision::WorkerSpec spec = program({"/bin/grep", "Cpus_allowed_list", "/proc/self/status"});
   spec.cores = {last};
   spec.numa_node = 0;
   CHECK(run(spec).out == "Cpus_allowed_list:\t" + std::to_string(last) + "\n");

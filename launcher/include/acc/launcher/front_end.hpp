@@ -23,12 +23,13 @@ struct FrontEnd : plugins::FlagTable {
 };
 
 const FrontEnd&
-accelerate_cli() noexcept;  ///< `acclaunch [launch]`: the flags of `accelerate launch`
-const FrontEnd& torchrun_cli() noexcept;   ///< `acclaunch torchrun`
-const FrontEnd& deepspeed_cli() noexcept;  ///< `acclaunch deepspeed`
+accelerate_front_end() noexcept;  ///< `acclaunch [launch]`: the flags of `accelerate launch`
+const FrontEnd& torchrun_front_end() noexcept;   ///< `acclaunch torchrun`
+const FrontEnd& deepspeed_front_end() noexcept;  ///< `acclaunch deepspeed`
 const FrontEnd&
-self_test_cli() noexcept;               ///< `acclaunch test`: launches a built-in training program
-const FrontEnd& doctor_cli() noexcept;  ///< `acclaunch doctor`: a check program on each machine
+self_test_front_end() noexcept;  ///< `acclaunch test`: launches a built-in training program
+const FrontEnd&
+doctor_front_end() noexcept;  ///< `acclaunch doctor`: a check program on each machine
 
 /// Returns the front end of that name, or nullptr.
 const FrontEnd* find_front_end(std::string_view name) noexcept;

@@ -4,19 +4,19 @@
 #include "cluster/managers/managers.hpp"
 #include "host/own_variables.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
-std::string name_of(const OwnVariable& variable) {
+std::string name_of(const host::OwnVariable& variable) {
   return std::string(variable.name);
 }
 
 void check(const JobEnvironment& place) {
   if (!place.num_nodes || !place.address || !place.port) {
     throw Error(Errc::config, place.node_rank->where + " needs " +
-                                  name_of(variables::num_machines) + ", " +
-                                  name_of(variables::main_process_ip) + " and " +
-                                  name_of(variables::main_process_port) + " as well");
+                                  name_of(host::variables::num_machines) + ", " +
+                                  name_of(host::variables::main_process_ip) + " and " +
+                                  name_of(host::variables::main_process_port) + " as well");
   }
   check_below(place.node_rank, place.num_nodes);
   if (place.tasks_per_node &&
@@ -32,7 +32,7 @@ void check(const JobEnvironment& place) {
 }  // namespace
 
 std::optional<JobEnvironment> place_of_acclaunch(const JobVariables& job, const HostFacts&) {
-  using namespace variables;
+  using namespace host::variables;
   const auto machine = job.number(name_of(machine_rank));
   if (!machine) {
     return std::nullopt;
@@ -51,4 +51,4 @@ std::optional<JobEnvironment> place_of_acclaunch(const JobVariables& job, const 
   return place;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -1,7 +1,7 @@
 // Flux. It sets no variable with the hosts, so the address of rank 0 is known on one machine only.
 #include "cluster/managers/managers.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 std::optional<JobEnvironment> place_of_flux(const JobVariables& job, const HostFacts&) {
   const auto id = job.text("FLUX_JOB_ID");
@@ -22,4 +22,4 @@ std::optional<JobEnvironment> place_of_flux(const JobVariables& job, const HostF
   return place;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

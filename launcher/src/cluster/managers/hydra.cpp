@@ -9,7 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 using CommandLine = std::vector<std::string>;
@@ -79,4 +79,4 @@ std::optional<JobEnvironment> place_of_hydra(const JobVariables& job, const Host
   return place;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

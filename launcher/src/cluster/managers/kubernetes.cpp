@@ -2,7 +2,7 @@
 // and of an Indexed Job, possibly created by a JobSet.
 #include "cluster/managers/managers.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 bool is_pod(const JobVariables& job) {
@@ -95,4 +95,4 @@ std::optional<JobEnvironment> place_of_indexed_job(const JobVariables& job,
   return place;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -7,7 +7,7 @@
 
 #include <sstream>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 /// Parses LSB_MCPU_HOSTS, `h1 4 h2 4`.
@@ -109,4 +109,4 @@ std::optional<JobEnvironment> place_of_lsf(const JobVariables& job, const HostFa
   return allocation ? std::optional(place_of_script(*allocation, facts.hostname)) : std::nullopt;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

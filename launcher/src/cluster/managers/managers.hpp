@@ -3,7 +3,7 @@
 #include "cluster/allocation.hpp"
 #include "cluster/job_variables.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 /// Returns this process's place if the manager started it, else empty. find_job_environment
 /// describes the errors.
@@ -43,4 +43,4 @@ void expect_rank_0_at(const Sourced<std::string>& manager_host, bool here, JobEn
 /// True for a task of srun; false for a script or shell that has an allocation.
 bool is_slurm_task(const JobVariables& job, const HostFacts& facts);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -3,7 +3,7 @@
 // or in the PMIx namespace (version 5).
 #include "cluster/managers/managers.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 /// Returns the first address in mpirun's URI,
@@ -90,4 +90,4 @@ std::optional<JobEnvironment> place_of_pmix(const JobVariables& job, const HostF
   return place_of_mpirun(job, {"PMIX_RANK", "", "", ""}, "PMIx", "pmix-");
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

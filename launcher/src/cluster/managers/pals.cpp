@@ -1,6 +1,6 @@
 #include "cluster/managers/managers.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 
 std::optional<JobEnvironment> place_of_pals(const JobVariables& job, const HostFacts& facts) {
   // Slurm's plugin for Cray MPI sets these variables too; Slurm's own variables have more facts.
@@ -19,4 +19,4 @@ std::optional<JobEnvironment> place_of_pals(const JobVariables& job, const HostF
   return place;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

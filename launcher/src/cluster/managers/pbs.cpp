@@ -3,7 +3,7 @@
 #include "cluster/host_counts.hpp"
 #include "cluster/managers/managers.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 /// Returns the number at the start of the text, or 0.
@@ -59,4 +59,4 @@ std::optional<JobEnvironment> place_of_pbs(const JobVariables& job, const HostFa
   return place;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

@@ -9,7 +9,7 @@
 #include <numeric>
 #include <set>
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 using plugins::Faults;
@@ -230,4 +230,4 @@ std::optional<JobEnvironment> place_of_slurm(const JobVariables& job, const Host
   return place;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

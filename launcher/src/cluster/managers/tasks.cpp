@@ -1,7 +1,7 @@
 #include "acc/base/error.hpp"
 #include "cluster/managers/managers.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::cluster {
 namespace {
 
 std::optional<Sourced<int>> number(const JobVariables& job, const std::string& name) {
@@ -54,4 +54,4 @@ void expect_rank_0_at(const Sourced<std::string>& manager_host, bool here, JobEn
                           "machine; pass its address with --main_process_ip");
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::cluster

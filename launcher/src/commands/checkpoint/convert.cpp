@@ -9,7 +9,7 @@
 
 #include <map>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 namespace conversion = checkpoint::conversion;
@@ -104,4 +104,4 @@ int reshard_command(std::span<const std::string> arguments) {
   return 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -15,7 +15,7 @@
 #include <map>
 #include <set>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 using checkpoint::Stored;
@@ -212,4 +212,4 @@ int inspect_command(std::span<const std::string> arguments) {
   return 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -106,4 +106,4 @@ int merge_weights_command(std::span<const std::string> arguments) {
   return 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -13,7 +13,7 @@
 #include <cmath>
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 using checkpoint::Dtype;
 using checkpoint::conversion::Options;
@@ -162,4 +162,4 @@ void print_result(std::string_view what, const Result& result, bool quiet) {
   std::fputs(text.c_str(), stdout);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

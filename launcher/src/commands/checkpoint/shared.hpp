@@ -9,7 +9,7 @@
 #include <string_view>
 
 /// Functions shared by the checkpoint commands.
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 /// Parses a size like Accelerate: "1048576", "10GB" (decimal), "10GiB", "5Gb" (bits). Returns
 /// bytes. Throws Error(invalid_argument) with a message that begins with `flag`.
@@ -48,4 +48,4 @@ checkpoint::conversion::Progress progress_line(bool quiet);
 /// Prints the files that were written, and the parts of the checkpoint that were left out.
 void print_result(std::string_view what, const checkpoint::conversion::Result& result, bool quiet);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

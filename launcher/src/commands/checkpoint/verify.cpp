@@ -11,7 +11,7 @@
 
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 namespace conversion = checkpoint::conversion;
@@ -60,4 +60,4 @@ int verify_command(std::span<const std::string> arguments) {
   return found.damaged.empty() ? 0 : 1;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -5,7 +5,7 @@
 
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 /// Returns the end of the prompt, which shows the default: " [yes/NO]: ", " [2]: ".
@@ -70,4 +70,4 @@ Answers ask_all() {
   return answers;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

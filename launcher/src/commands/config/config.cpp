@@ -14,7 +14,7 @@
 
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -104,7 +104,7 @@ int config_command(std::span<const std::string> arguments) {
   } else if (options.updates) {
     config = updated_config(path);
   } else {
-    config = config_document(ask_all(), value_of(environment, variables::home, "/"));
+    config = config_document(ask_all(), host::value_of(environment, host::variables::home, "/"));
   }
   // Like Accelerate, only `default` protects an existing file.
   const bool keeps_other_file = options.makes_default && !options.overwrites;
@@ -114,4 +114,4 @@ int config_command(std::span<const std::string> arguments) {
   return 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

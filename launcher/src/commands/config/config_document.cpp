@@ -7,7 +7,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 using plugins::Node;
@@ -167,4 +167,4 @@ Node updated_config_document(const plugins::Document& document) {
   return config;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

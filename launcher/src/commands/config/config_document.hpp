@@ -3,7 +3,7 @@
 #include "acc/plugins/document.hpp"
 #include "commands/config/questionnaire.hpp"
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 /// Returns the configuration file for complete answers, with every key that Accelerate's own
 /// questionnaire writes. `home`: the home directory, which replaces `~`.
@@ -16,4 +16,4 @@ plugins::Node default_config_document(const std::string& mixed_precision, int nu
 /// Returns an existing file with missing keys set to Accelerate's defaults.
 plugins::Node updated_config_document(const plugins::Document& document);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

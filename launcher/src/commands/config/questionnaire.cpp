@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 /// With more machines, the machine rank is asked for as a number instead of a menu.
@@ -182,4 +182,4 @@ std::string read_answer(const Question& question, std::string_view input) {
   return question.choices.empty() ? std::string(input) : read_choice(question, input);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 enum class QuestionKind { menu, yes_no, integer, real, text };
 
@@ -64,4 +64,4 @@ std::string read_answer(const Question& question, std::string_view input);
 /// FSDP or DEEPSPEED.
 std::string distributed_type(const Answers& answers);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -6,7 +6,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 using enum QuestionKind;
@@ -264,4 +264,4 @@ std::span<const Step> questionnaire_steps() noexcept {
   return kSteps;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

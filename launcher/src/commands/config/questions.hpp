@@ -4,7 +4,7 @@
 
 #include <span>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 /// A row of the table of questions. Rows are asked in order; a row is skipped if `asked` is false.
 struct Step {
@@ -30,4 +30,4 @@ inline constexpr std::string_view kTop = "top";
 /// except those about TPU, SageMaker and Megatron-LM.
 std::span<const Step> questionnaire_steps() noexcept;
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

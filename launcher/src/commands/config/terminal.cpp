@@ -14,7 +14,7 @@
 #include <cstdlib>
 #include <string_view>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 constexpr std::array kEndings = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
@@ -110,7 +110,7 @@ std::optional<std::string> read_line() {
 }
 
 bool on_terminal() {
-  const char* kind = std::getenv(variables::terminal.name.data());
+  const char* kind = std::getenv(host::variables::terminal.name.data());
   return kind != nullptr && std::string_view(kind) != "dumb" && ::isatty(STDIN_FILENO) == 1 &&
          ::isatty(STDOUT_FILENO) == 1;
 }
@@ -169,4 +169,4 @@ std::string choose_with_keys(const Question& question) {
   return choices[position].value;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

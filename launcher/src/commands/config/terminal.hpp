@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 /// Reads one line of standard input, without its line end; empty at the end of input. Reads no byte
 /// after the line, so that keys typed early reach the next menu.
@@ -31,4 +31,4 @@ class KeyMode {
 /// value of the choice. Throws Error(invalid_argument) at the end of input.
 std::string choose_with_keys(const Question& question);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

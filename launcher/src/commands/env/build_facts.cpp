@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 Facts build_facts() {
 #ifdef __clang__
@@ -15,4 +15,4 @@ Facts build_facts() {
           {"Built against", ACC_BUILT_AGAINST}};
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -12,7 +12,7 @@
 #include <array>
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -100,4 +100,4 @@ int env_command(std::span<const std::string> arguments) {
   return 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 /// Names and values, printed as one line each.
 using Facts = std::vector<std::pair<std::string, std::string>>;
@@ -21,4 +21,4 @@ Facts python_facts(const plugins::Environment& environment);
 /// Variables of the environment that affect acclaunch, its workers or NCCL.
 Facts variable_facts(const plugins::Environment& environment);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

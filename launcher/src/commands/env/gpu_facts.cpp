@@ -4,7 +4,7 @@
 
 #include <dlfcn.h>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 std::string indices(const std::vector<int>& numbers) {
@@ -52,4 +52,4 @@ Facts gpu_facts(const HostFacts& host) {
   return facts;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

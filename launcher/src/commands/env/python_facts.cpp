@@ -6,7 +6,7 @@
 #include <array>
 #include <sstream>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 constexpr std::chrono::seconds kPatience{20};
@@ -29,12 +29,12 @@ constexpr std::array kNames = {"Python", "PyTorch", "Accelerate", "NumPy"};
 
 // The script prints one line per name in kNames. If Python cannot be started, all are "Not found".
 Facts python_facts(const plugins::Environment& environment) {
-  std::string python = value_of(environment, variables::python, "python3");
-  if (const auto found = find_in_path(python, environment, ".")) {
+  std::string python = host::value_of(environment, host::variables::python, "python3");
+  if (const auto found = plan::find_in_path(python, environment, ".")) {
     python = found->string();
   }
   std::istringstream lines(
-      command_output({python, "-c", std::string(kQuestions)}, kPatience).value_or(""));
+      host::command_output({python, "-c", std::string(kQuestions)}, kPatience).value_or(""));
   Facts facts;
   for (const char* name : kNames) {
     std::string line;
@@ -43,4 +43,4 @@ Facts python_facts(const plugins::Environment& environment) {
   return facts;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -13,7 +13,7 @@
 #include <cstdio>
 #include <fstream>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 std::string gibibytes(double bytes) {
@@ -50,15 +50,15 @@ std::string memory() {
 }
 
 std::string cores(const HostFacts& host) {
-  return std::to_string(grouped(host.cpus, &Cpu::core).size()) + " usable (CPUs " +
-         cpu_list(host.cpus) + " of " + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) + ")";
+  return std::to_string(host::grouped(host.cpus, &Cpu::core).size()) + " usable (CPUs " +
+         host::cpu_list(host.cpus) + " of " + std::to_string(::sysconf(_SC_NPROCESSORS_ONLN)) + ")";
 }
 
 std::string numa(const HostFacts& host) {
-  const auto nodes = grouped(host.cpus, &Cpu::numa_node);
+  const auto nodes = host::grouped(host.cpus, &Cpu::numa_node);
   std::string text = std::to_string(nodes.size());
   for (const std::vector<Cpu>& node : nodes) {
-    text += "; node " + std::to_string(node.front().numa_node) + ": CPUs " + cpu_list(node);
+    text += "; node " + std::to_string(node.front().numa_node) + ": CPUs " + host::cpu_list(node);
   }
   return text;
 }
@@ -97,4 +97,4 @@ Facts system_facts(const HostFacts& host) {
           {"Locked memory (memlock, bytes)", limit(RLIMIT_MEMLOCK)}};
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

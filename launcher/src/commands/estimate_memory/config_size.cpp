@@ -8,7 +8,7 @@
 
 #include <array>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 using plugins::Node;
@@ -234,4 +234,4 @@ ModelSize size_from_config(const plugins::Document& document) {
   throw unknown_type(document, type);
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

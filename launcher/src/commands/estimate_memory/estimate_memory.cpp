@@ -10,7 +10,7 @@
 #include <array>
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 using plugins::Strategy;
@@ -276,4 +276,4 @@ int estimate_memory_command(std::span<const std::string> arguments) {
   return 0;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 constexpr std::int64_t kFloat = 4;
@@ -230,4 +230,4 @@ DeepSpeedMemory deepspeed_zero3(const DeepSpeedSize& size, Offload offload) {
   return {layer, whole(numel * 18 * share * kBufferFactor)};
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

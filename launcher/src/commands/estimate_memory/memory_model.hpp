@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 /// State that is kept in host memory when training on a GPU: nothing; master weights, gradients and
 /// moments (ZeRO's offload_optimizer); or these and the weights (offload_param too, or FSDP's
@@ -81,4 +81,4 @@ DeepSpeedMemory deepspeed_zero2(const DeepSpeedSize& size, Offload offload);
 /// with zero.Init.
 DeepSpeedMemory deepspeed_zero3(const DeepSpeedSize& size, Offload offload);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 namespace fs = std::filesystem;
 
@@ -87,4 +87,4 @@ ModelSize size_of_source(const std::string& source, int layers) {
                                    "model.safetensors nor config.json");
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

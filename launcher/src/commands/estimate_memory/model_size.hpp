@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 /// A part of a model that occurs `count` times. Repeated layers are units; the other parts
 /// (embeddings, final norm, head) belong to the root unit.
@@ -46,4 +46,4 @@ ModelSize size_from_safetensors(const std::filesystem::path& path);
 /// file.
 ModelSize size_of_source(const std::string& source, int layers);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -13,7 +13,7 @@
 #include <map>
 #include <set>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -129,4 +129,4 @@ ModelSize size_from_safetensors(const fs::path& path) {
   return size;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -6,7 +6,7 @@
 
 #include <cstdio>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 constexpr std::string_view kUsage =
@@ -43,7 +43,7 @@ int explain_command(std::span<const std::string> arguments) {
   arguments = arguments.subspan(as_json ? 1 : 0);
   const FrontEnd* front_end = arguments.empty() ? nullptr : find_front_end(arguments.front());
   arguments = arguments.subspan(front_end == nullptr ? 0 : 1);
-  front_end = front_end == nullptr ? &accelerate_cli() : front_end;
+  front_end = front_end == nullptr ? &accelerate_front_end() : front_end;
   try {
     return explain_plan(*front_end, arguments, as_json);
   } catch (const Error& error) {
@@ -54,4 +54,4 @@ int explain_command(std::span<const std::string> arguments) {
   }
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

@@ -36,7 +36,7 @@ std::string_view name_of(Source::Kind kind) {
 
 Json settings_of(const LaunchPlan& plan) {
   Json settings = Json::array();
-  for (const auto& [name, value, source] : settings_in_force(plan)) {
+  for (const auto& [name, value, source] : commands::settings_in_force(plan)) {
     settings.push_back({{"name", name},
                         {"value", known_if(!value.empty(), value)},
                         {"source", name_of(source->kind)},
@@ -70,14 +70,14 @@ Json start_of(const LaunchPlan& plan) {
   for (const RemoteMachine& machine : plan.start->machines) {
     machines.push_back(known_if(!machine.name.empty(), machine.name));
   }
-  return {{"means", to_string(plan.start->means)},
+  return {{"means", commands::to_string(plan.start->means)},
           {"machines", machines},
           {"arguments", plan.start->arguments},
           {"told", plan.start->environment}};
 }
 
 Json sharding_of(const LaunchPlan& plan) {
-  const auto groups = shard_groups(plan);
+  const auto groups = commands::shard_groups(plan);
   return {{"strategy", plugins::to_string(plan.sharding.strategy)},
           {"shard_size", groups ? Json(groups->shard_size) : Json(nullptr)},
           {"replicas", groups ? Json(groups->replicas) : Json(nullptr)},
@@ -89,11 +89,11 @@ Json machines_of(const LaunchPlan& plan) {
                       ? plan.rendezvous.min_machines
                       : plan.layout.num_machines},
           {"max", plan.layout.num_machines},
-          {"machine_rank", known_if(knows_ranks(plan), plan.layout.machine_rank)}};
+          {"machine_rank", known_if(commands::knows_ranks(plan), plan.layout.machine_rank)}};
 }
 
 Json ranks_of(const LaunchPlan& plan) {
-  const bool known = knows_ranks(plan);
+  const bool known = commands::knows_ranks(plan);
   const Assignment planned = planned_assignment(plan, 0);
   return {{"world_size", known_if(known, planned.world_size)},
           {"local_world_size", plan.layout.local_world_size},
@@ -104,7 +104,7 @@ Json rendezvous_of(const LaunchPlan& plan) {
   const RendezvousPlan& rendezvous = plan.rendezvous;
   const bool meets = rendezvous.backend != RendezvousPlan::Backend::none;
   return {
-      {"backend", to_string(rendezvous.backend)},
+      {"backend", commands::to_string(rendezvous.backend)},
       {"address", known_if(meets, rendezvous.address)},
       {"port", known_if(meets && rendezvous.port != 0, rendezvous.port)},
       {"port_was_given", rendezvous.port_was_given},
@@ -144,27 +144,27 @@ Json workers_of(const LaunchPlan& plan) {
     const auto i = static_cast<std::size_t>(local_rank);
     const Placement placement =
         i < plan.binding.workers.size() ? plan.binding.workers[i] : Placement{};
-    workers.push_back(
-        {{"local_rank", first_local_rank(plan.layout) + local_rank},
-         {"rank", known_if(knows_ranks(plan), planned_assignment(plan, 0).first_rank + local_rank)},
-         {"gpu", known_if(placement.gpu >= 0, placement.gpu)},
-         {"cpus", known_if(!placement.cpus.empty(), number_list(placement.cpus))},
-         {"numa_node", known_if(placement.numa_node >= 0, placement.numa_node)},
-         {"to_console", streams(plan.output.to_console, i, 3)},
-         {"to_file", streams(plan.output.to_file, i, 0)}});
+    workers.push_back({{"local_rank", first_local_rank(plan.layout) + local_rank},
+                       {"rank", known_if(commands::knows_ranks(plan),
+                                         planned_assignment(plan, 0).first_rank + local_rank)},
+                       {"gpu", known_if(placement.gpu >= 0, placement.gpu)},
+                       {"cpus", known_if(!placement.cpus.empty(), number_list(placement.cpus))},
+                       {"numa_node", known_if(placement.numa_node >= 0, placement.numa_node)},
+                       {"to_console", streams(plan.output.to_console, i, 3)},
+                       {"to_file", streams(plan.output.to_file, i, 0)}});
   }
   return workers;
 }
 
-Json value_of(const ChangedVariable::Value& value) {
+Json value_of(const commands::ChangedVariable::Value& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
 Json environment_of(const LaunchPlan& plan, const plugins::Environment& parent) {
-  const EnvironmentChanges changes = environment_changes(plan, parent);
+  const commands::EnvironmentChanges changes = commands::environment_changes(plan, parent);
   Json set = Json::object();
   Json by_local_rank = Json::object();
-  for (const ChangedVariable& variable : changes.set) {
+  for (const commands::ChangedVariable& variable : changes.set) {
     set[variable.name] = value_of(variable.values.front());
     for (std::size_t i = 0; i < variable.values.size() && variable.values.size() > 1; ++i) {
       by_local_rank[variable.name].push_back(value_of(variable.values[i]));
@@ -207,7 +207,7 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"manager", manager_of(plan)},
                   {"start", start_of(plan)},
                   {"seat", seat_of(plan)},
-                  {"mode", to_string(plan.mode)},
+                  {"mode", commands::to_string(plan.mode)},
                   {"device", plugins::to_string(plan.device)},
                   {"sharding", sharding_of(plan)},
                   {"machines", machines_of(plan)},
@@ -220,7 +220,7 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"gpus", gpus_of(plan)},
                   {"numa_binding", to_string(plan.binding.policy)},
                   {"workers", workers_of(plan)},
-                  {"identity", to_string(plan.identity)},
+                  {"identity", commands::to_string(plan.identity)},
                   {"environment", environment_of(plan, parent)},
                   {"working_directory", plan.working_directory},
                   {"command", known_if(!plan.command.empty(), plan.command)}});

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace acc::launcher {
+namespace acc::launcher::commands {
 namespace {
 
 using Backend = RendezvousPlan::Backend;
@@ -164,4 +164,4 @@ EnvironmentChanges environment_changes(const LaunchPlan& plan, const Environment
   return changes;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

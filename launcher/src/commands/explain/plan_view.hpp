@@ -8,7 +8,7 @@
 #include <vector>
 
 // Facts about a plan that both the text and the JSON output of explain contain.
-namespace acc::launcher {
+namespace acc::launcher::commands {
 
 std::string_view to_string(Mode mode) noexcept;
 std::string_view to_string(Identity identity) noexcept;
@@ -54,4 +54,4 @@ struct EnvironmentChanges {
 /// compared to `parent`. Inherited variables are not included.
 EnvironmentChanges environment_changes(const LaunchPlan& plan, const plugins::Environment& parent);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::commands

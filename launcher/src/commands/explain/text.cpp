@@ -41,7 +41,7 @@ std::string aligned(const std::vector<std::array<std::string, 3>>& lines) {
 
 std::string settings_of(const LaunchPlan& plan) {
   std::vector<std::array<std::string, 3>> lines = {{"setting", "value", "source"}};
-  for (const ShownSetting& setting : settings_in_force(plan)) {
+  for (const commands::ShownSetting& setting : commands::settings_in_force(plan)) {
     lines.push_back({std::string(setting.name),
                      setting.value.empty() ? "-" : printable(setting.value),
                      printable(plugins::describe(*setting.source))});
@@ -62,7 +62,7 @@ std::string labelled(const std::string& label, const Lines& lines) {
 
 std::string world_of(const LaunchPlan& plan) {
   const int local = plan.layout.local_world_size;
-  if (!knows_ranks(plan)) {
+  if (!commands::knows_ranks(plan)) {
     const std::string least = std::to_string(plan.rendezvous.min_machines);
     const std::string most = std::to_string(plan.layout.num_machines);
     return std::to_string(local) + " processes on this machine, one of " +
@@ -89,7 +89,7 @@ std::string world_of(const LaunchPlan& plan) {
 std::string sharding_of(const LaunchPlan& plan) {
   const plugins::ShardingSettings& sharding = plan.sharding;
   std::string text(plugins::to_string(sharding.strategy));
-  const auto groups = shard_groups(plan);
+  const auto groups = commands::shard_groups(plan);
   if (sharding.strategy != plugins::Strategy::no_shard && groups) {
     text += ", shard groups of " + std::to_string(groups->shard_size) + ", " +
             std::to_string(groups->replicas) + " replica(s)";
@@ -149,7 +149,7 @@ Lines rendezvous_of(const LaunchPlan& plan) {
     const bool may_move = !rendezvous.port_was_given && plan.layout.num_machines == 1;
     place += may_move ? ", or a free port if it is in use" : "";
   }
-  Lines lines = {std::string(to_string(rendezvous.backend)) + " at " + place};
+  Lines lines = {std::string(commands::to_string(rendezvous.backend)) + " at " + place};
   lines.push_back("run id " + rendezvous.run_id);
   if (plan.layout.num_machines > 1) {
     lines.push_back(
@@ -219,18 +219,18 @@ std::string command_of(const LaunchPlan& plan) {
   return text;
 }
 
-std::string shown(const ChangedVariable::Value& value) {
+std::string shown(const commands::ChangedVariable::Value& value) {
   return value ? printable(shell_quoted(*value)) : "(known when the job starts)";
 }
 
 std::string environment_of(const LaunchPlan& plan, const plugins::Environment& parent) {
-  const EnvironmentChanges changes = environment_changes(plan, parent);
+  const commands::EnvironmentChanges changes = commands::environment_changes(plan, parent);
   std::string text = "environment of local rank 0: variables that acclaunch adds or changes\n";
-  for (const ChangedVariable& variable : changes.set) {
+  for (const commands::ChangedVariable& variable : changes.set) {
     text += "  " + printable(variable.name) + "=" + shown(variable.values.front());
     if (variable.values.size() > 1) {
       text += "    by local rank:";
-      for (const ChangedVariable::Value& value : variable.values) {
+      for (const commands::ChangedVariable::Value& value : variable.values) {
         text += " " + shown(value);
       }
     }
@@ -255,7 +255,7 @@ Lines job_of(const LaunchPlan& plan) {
 std::string explain_start(const LaunchPlan& plan) {
   const RemoteLaunchPlan& start = *plan.start;
   Lines machines = {std::to_string(start.machines.size()) + " by " +
-                    std::string(to_string(start.means))};
+                    std::string(commands::to_string(start.means))};
   for (const RemoteMachine& machine : start.machines) {
     if (!machine.name.empty()) {
       machines.push_back(std::to_string(machines.size() - 1) + "  " + machine.name);
@@ -283,7 +283,7 @@ std::string explain(const LaunchPlan& plan, const plugins::Environment& parent) 
   if (plan.start) {
     return text + explain_start(plan) + labelled("notice", plan.notices);
   }
-  text += labelled("mode", {std::string(to_string(plan.mode)) + " on " +
+  text += labelled("mode", {std::string(commands::to_string(plan.mode)) + " on " +
                             std::string(plugins::to_string(plan.device))});
   text += labelled("world", {world_of(plan)});
   text += labelled("sharding", {sharding_of(plan)});

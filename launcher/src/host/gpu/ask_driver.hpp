@@ -4,7 +4,7 @@
 
 #include <optional>
 
-namespace acc::launcher {
+namespace acc::launcher::host {
 
 /// Queries NVML, which needs no CUDA context and ignores CUDA_VISIBLE_DEVICES. Empty if the library
 /// is missing or finds no driver.
@@ -21,4 +21,4 @@ GpuFacts ask_kernel_module(const std::filesystem::path& proc);
 /// Returns the NUMA node of the PCI device at `pci_id` from sysfs; -1 if it is unknown.
 int numa_node_of(const std::filesystem::path& sys, const std::string& pci_id);
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::host

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <fstream>
 
-namespace acc::launcher {
+namespace acc::launcher::host {
 
 namespace fs = std::filesystem;
 
@@ -58,4 +58,4 @@ int numa_node_of(const fs::path& sys, const std::string& pci_id) {
   return node;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::host

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-namespace acc::launcher {
+namespace acc::launcher::host {
 namespace {
 
 constexpr std::size_t kTextSize = 96;  // NVML_DEVICE_NAME_V2_BUFFER_SIZE, ..._UUID_V2_BUFFER_SIZE
@@ -210,4 +210,4 @@ std::optional<GpuFacts> ask_cuda_driver() {
   return facts;
 }
 
-}  // namespace acc::launcher
+}  // namespace acc::launcher::host

@@ -22,15 +22,15 @@ bool has_uuid(const Gpu& gpu, std::string_view beginning) {
 }  // namespace
 
 GpuFacts detect_gpus(const std::filesystem::path& sys, const std::filesystem::path& proc) {
-  auto facts = ask_nvml();
+  auto facts = host::ask_nvml();
   if (!facts) {
-    facts = ask_cuda_driver();
+    facts = host::ask_cuda_driver();
   }
   if (!facts) {
-    facts = ask_kernel_module(proc);
+    facts = host::ask_kernel_module(proc);
   }
   for (Gpu& gpu : facts->devices) {
-    const int node = numa_node_of(sys, gpu.pci_id);
+    const int node = host::numa_node_of(sys, gpu.pci_id);
     gpu.numa_node = node >= 0 ? node : gpu.numa_node;
   }
   return *std::move(facts);
