@@ -10,6 +10,7 @@
         optimizer.step()
 """
 
+import acclaunch.c10d  # registers the back end acc of torch.distributed
 from acclaunch._library import (AccConnectionError, AccMemoryError, AccTimeoutError, CollectiveError,
                                 ConfigError, DeviceError, Error, InternalError,
                                 InvalidArgumentError, NotFoundError, ProcessError, ProtocolError)
