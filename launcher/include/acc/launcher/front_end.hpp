@@ -22,14 +22,16 @@ struct FrontEnd : plugins::FlagTable {
                      const HostFacts& facts);
 };
 
-const FrontEnd&
-accelerate_front_end() noexcept;  ///< `acclaunch [launch]`: the flags of `accelerate launch`
-const FrontEnd& torchrun_front_end() noexcept;   ///< `acclaunch torchrun`
-const FrontEnd& deepspeed_front_end() noexcept;  ///< `acclaunch deepspeed`
-const FrontEnd&
-self_test_front_end() noexcept;  ///< `acclaunch test`: launches a built-in training program
-const FrontEnd&
-doctor_front_end() noexcept;  ///< `acclaunch doctor`: a check program on each machine
+/// `acclaunch [launch]`: the flags of `accelerate launch`.
+const FrontEnd& accelerate_front_end() noexcept;
+/// `acclaunch torchrun`.
+const FrontEnd& torchrun_front_end() noexcept;
+/// `acclaunch deepspeed`.
+const FrontEnd& deepspeed_front_end() noexcept;
+/// `acclaunch test`: launches a built-in training program.
+const FrontEnd& self_test_front_end() noexcept;
+/// `acclaunch doctor`: a check program on each machine.
+const FrontEnd& doctor_front_end() noexcept;
 
 /// Returns the front end of that name, or nullptr.
 const FrontEnd* find_front_end(std::string_view name) noexcept;
