@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fused AdamW update against torch.optim.AdamW(fused=True) and DeepSpeed's CPUAdam, interleaved.
 
     python bench/adamw.py [--bin build/release/bin/adamw_bench] --peer PEER.py [--python PYTHON]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed of the fused AdamW update: adamw_bench [params] [threads,…] [repetitions]
 //
 // Prints one line of JSON per variant (instruction set) of this CPU and number of threads, in the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collectives of torch.distributed on plain CPU tensors: the back end `acc` against Gloo, in the same
 processes, interleaved call by call.
 

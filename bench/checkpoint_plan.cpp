@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // checkpoint_plan [RANKS [SHARDS [LAYERS]]]
 //
 // Measures the work of a rank before it can write its file of a torch DCP folder (the plan of the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan of a checkpoint of Llama 2 70B, compared with torch's DCP planner, which plans for all ranks on one.
 
     python bench/checkpoint_plan.py [--bin build/release/bin/checkpoint_plan] [--python PYTHON]

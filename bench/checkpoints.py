@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saving, loading and merging sharded checkpoints, compared with torch, Accelerate and plain file I/O.
 
     python bench/checkpoints.py [--bin build/release/bin] [--python PYTHON] [--dir DIR]...

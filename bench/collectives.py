@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """all_gather, reduce_scatter and all_reduce on one machine, compared with torch's Gloo, interleaved in one run.
 
     python bench/collectives.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]

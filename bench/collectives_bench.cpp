@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bandwidth of the process group's collectives, defined as in Gloo's benchmark: `bytes` is the size
 // of the full buffer, algbw = bytes / time. Measures two kinds of memory: "group" is allocated by
 // the group, and peers read it in place (the runtime uses this); "private" is any other memory,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A training run that loses a machine and gains one, on virtual machines, compared with torchrun.
 
     python bench/elastic.py [--bin build/release/bin] [--python PYTHON] [--steps S] [--limit SECONDS]

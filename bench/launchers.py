@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Launchers that the other scripts of this folder compare, and measurement of their cost.
 
 The peers are modules of a Python with torch and accelerate (--python or $ACC_PEERS_PYTHON). Without such a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory per rank of train_gpt on the CPU, by category, compared with the formulas of docs/sharding.md.
 
     python bench/memory.py [--bin build/release/bin] [--dtype fp32|bf16] [--strategies full,zero3,...] [--steps S]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Throughput of the workers' output through the launcher, and check that no line is lost.
 
     bench/output.py [--acclaunch PROGRAM] [--python PYTHON] [--megabytes 512]

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Writes and checks numbered lines for output.py, to find lines that a launcher loses or damages.
 //
 // output_lines produce BYTES LINE_SIZE: rank $RANK writes BYTES bytes of numbered lines to stdout,

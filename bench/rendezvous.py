@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares acc-rendezvous with PyTorch's TCPStore server and with a server that only moves bytes.
 
     bench/rendezvous.py [--python PYTHON] [--rounds 9] [--seconds 0.5] [--only ops,join,memory,rounds]

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """How often the report of a failed job names the rank that made the mistake.
 
     bench/root_cause.py [--build build/release] [--runs 200] [--load 0] [--machines 1 2 4]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many more ranks on one machine than it has cores: train_gpt with FULL_SHARD, compared with FSDP2.
 
     python bench/scale.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]

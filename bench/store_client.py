@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acclaunch's store client compared with torch's, both with acclaunch's server: calls per second of one thread.
 
     bench/store_client.py [--python PYTHON] [--count 50000] [--batch 1000] [--rounds 5]

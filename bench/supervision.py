@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Cost of a launcher and its reaction time to a failure: acclaunch, torchrun, accelerate launch.
 
     bench/supervision.py [--acclaunch PROGRAM] [--python PYTHON] [--rounds 7] [--workers 2,8,64]

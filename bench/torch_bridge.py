@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains one PyTorch module with acclaunch.torch, FSDP2, FSDP1 and DDP over Gloo, and alone (plain torch
 without communication). All variants live in the same processes and make their steps in turn, with the
 same data and kernels and one thread per worker. Prints medians, ratios to FSDP2 and to "alone", and, with

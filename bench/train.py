@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """train_gpt compared with PyTorch's FSDP2, FSDP1 and DDP: each strategy, fp32 and bf16, one thread per worker.
 
     python bench/train.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]

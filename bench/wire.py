@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes that each strategy sends between machines, compared with its formula, and step times.
 
     python bench/wire.py [--bin build/release/bin] [--hosts 2,4,8] [--ranks R] [--mbit M] [--dtype fp32|bf16]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The install component gpu_bundle: files that scripts/gpu_bundle packs in addition to the ordinary
 # installation. This file is included last, when every target is known.
 

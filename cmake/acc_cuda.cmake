@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Enables the CUDA language with the project's flags, and defines acc_cuda_headers, the headers of
 # NCCL and cuBLASLt. Included only with ACC_CUDA. Building needs neither a driver nor a GPU.
 include(find_cuda)

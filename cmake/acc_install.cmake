@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Installs programs, libacc_runtime.so with its public headers, CMake and pkg-config files, and in
 # share/acclaunch the files to which README.md links, in the same folders as in the repository.
 include(CMakePackageConfigHelpers)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The INTERFACE target acc_options carries the language level, warnings and sanitizers of every
 # target of this project.
 add_library(acc_options INTERFACE)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Stand-in for CUDA in test/standin: kernels are compiled as C++ and run on host memory. Used by
 # tests only.
 

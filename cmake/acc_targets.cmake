@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 include(GNUInstallDirs)
 
 # acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Finds the build dependencies of the CUDA back end: nvcc with its runtime, and the headers of NCCL
 # and cuBLASLt (both libraries are opened at run time, so the headers are sufficient). Searches
 # named folders, the system, and Python wheels. Sets ACC_NVCC, ACC_NCCL_INCLUDE, ACC_CUBLAS_INCLUDE

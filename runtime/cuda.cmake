@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # libacc_cuda.so: the CUDA part of the runtime, loaded when a GPU is requested (open_device.cpp).
 # Tests also build acc_cuda_sources against an emulated CUDA that uses host memory.
 set(acc_cuda_sources

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saves and loads a sharded state with several processes, using the same functions as Runtime::save
 // and Runtime::load. The state consists of fp32 tensors with 1024 columns, sharded by rows.
 //

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same work as checkpoint_bench.cpp with torch.distributed.checkpoint; runs as one of several processes.
 
     torchrun --nproc-per-node N dcp_peer.py DIR BYTES REPETITIONS [--no_sync] [--keep]

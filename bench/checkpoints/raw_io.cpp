@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Speed of the machine without any checkpoint format: each process writes its own file, overwrites
 // it in place and reads it. Memory is small and stays in the CPU cache, except in one run that
 // reads into a large array. I/O goes through the page cache and, if the file system supports it,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the loops of a GPU: device_bench [numel] [repetitions] Prints one line of JSON per loop.
 // `of_copy_rate` is the rate of bytes read and written over that of a device-to-device copy in the
 // same run. Exit status 77 if there is no GPU.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the collectives on device memory as the runtime issues them: one after another, ordered
 // by the compute stream, with the host waiting only at the end. Runs under acclaunch. Rank 0 prints
 // one line of JSON per collective; algbw_gbps is the size of the full buffer over the time of a

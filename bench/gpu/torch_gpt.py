@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The peer of train_gpt: the same GPT-2-shaped model, trained by PyTorch.
 
     python torch_gpt.py --mode plain|compile|fsdp2|fsdp2+compile --layers 12 --heads 12 --dim 768 \

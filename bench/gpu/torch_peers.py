@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """PyTorch's measurements for scripts/gpu_check. Each command prints one JSON object.
 
     python torch_peers.py matmul

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures how long the server takes to form a round. Simulates all agents of one job on one
 // thread.
 //

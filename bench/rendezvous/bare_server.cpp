@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Baseline for the store's server: parses only where each request ends and sends prepared replies.
 // It has no key table, so it measures the cost of sockets and framing alone.
 //

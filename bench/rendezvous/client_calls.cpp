@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures the store client: calls the store at 127.0.0.1:PORT from one thread, COUNT times per
 // type of call, one by one and in batches of BATCH requests (Pipeline). Prints calls per second as
 // JSON.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Load generator for store servers, used by rendezvous.py: many clients on one thread.
 //
 // store_load PORT mix CONNECTIONS IN_FLIGHT SECONDS PID

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* mlp: a network with one hidden layer, in plain C, that learns sin(x). Each rank trains on its own
  * points. The launcher's settings define how the parameters are sharded:
  *

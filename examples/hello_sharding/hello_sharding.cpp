@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trains a small network to compute sin(3x), sharded as the configuration file says:
 //   acclaunch --config_file configs/fsdp_full_shard.yaml --cpu --num_processes 2 hello_sharding
 // The same program runs under every file of configs/, with any number of processes, and alone.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trains a GPT-2 with PyTorch's modules and autograd, sharded as the launcher's configuration says:
 
     acclaunch --config_file configs/fsdp_full_shard.yaml --num_processes 2 \

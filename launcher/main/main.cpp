@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program acclaunch. A sub-command runs in this process. A launch is split into guardian,
 // keeper and supervisor (run_guarded); the supervisor process makes the plan and runs the job.
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """libacc_runtime through its C interface (acc/runtime.h, acc/runtime_checkpoint.h): the library, its
 structs, and an exception for each status."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of a sharded module: what stands in their place between uses, and tensors that are views
 of the library's memory."""
 

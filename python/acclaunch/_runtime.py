@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acc.Runtime: this process's membership in the job."""
 
 import ctypes as c

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acc.fully_shard: declares a module's parameters to the library and installs the hooks."""
 
 import collections

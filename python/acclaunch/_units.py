@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Uses of units: hooks of modules and of autograd that open and end the library's scopes.
 
 A unit's module has two forms. Between uses its attributes are ShardedParameters. During a use they

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes Accelerate accept `InitProcessGroupKwargs(backend="acc")` on the CPU, where it (1.15) refuses
 every back end except gloo and mpi. Import this module before the Accelerator is made:
 

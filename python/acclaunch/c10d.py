@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The back end "acc" of torch.distributed (docs/c10d.md): importing this module registers it.
 
     import acclaunch.c10d

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A torch ProcessGroup whose collectives on CPU tensors run in libacc_runtime (acc/collectives.h)."""
 
 import collections

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shards PyTorch modules with the runtime that acclaunch configures (docs/pytorch.md).
 
     import acclaunch.torch as acc

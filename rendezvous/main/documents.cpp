@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "documents.hpp"
 
 #include "acc/plugins/document_writer.hpp"

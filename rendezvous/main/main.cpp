@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acc-rendezvous: the rendezvous server as a daemon (docs/rendezvous.md).
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"

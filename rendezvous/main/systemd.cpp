@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The service manager's protocol as systemd's manual pages sd_notify(3), sd_watchdog_enabled(3) and
 // sd_listen_fds(3) describe it, without a dependency on libsystemd.
 #include "systemd.hpp"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The first process of a virtual host. Mounts the private file systems of the host, then reaps orphans.
 
     host_init.py NAME FOLDER    FOLDER contains "hosts", which becomes /etc/hosts, and "NAME.boot_id"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Virtual hosts on this machine, made of Linux namespaces. They can be disconnected, frozen and crashed.
 
     with Cluster(["head", "node0", "node1"]) as cluster:

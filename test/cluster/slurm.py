@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real Slurm on the virtual hosts of hosts.py: slurmctld on one host, one slurmd on each node.
 
     with Slurm(nodes=2) as slurm:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real sshd on virtual hosts: `ssh NAME` works on each of them, as on a cluster with installed keys.
 
     with hosts.Cluster(["node0", "node1"]) as cluster:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The network between virtual hosts: an Ethernet switch whose links can be broken.
 
 Runs in its own network namespace. Every port is one end of a veth pair, named "v<number>" after

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real Accelerate and torch read the files of our save folder, and we read theirs.
 
   accelerate_checkpoint_test.py PEER_FILES

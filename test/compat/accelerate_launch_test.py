@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs the same command lines with the real `accelerate launch` and with acclaunch, and compares
 what the programs see. Covers cases that test/data/launch_env has not recorded.
 

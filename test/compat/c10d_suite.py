@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """c10d_suite.py BACKEND [--world-size N] [NAME...]: runs torch's own tests of torch.distributed
 (torch.testing._internal.distributed.distributed_test.DistributedTest, in every wheel) on CPU with the
 back end `acc`.

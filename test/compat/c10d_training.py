@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """c10d_training.py ACCLAUNCH: trains over the back end `acc` and over Gloo and compares the losses (DDP,
 FSDP2, DTensor, DCP, Accelerate); the launcher's --cpu_backend; and the errors of a rank that ends or
 makes another call.

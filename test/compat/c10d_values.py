@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """c10d_values.py: every collective, dtype and operation of the back end `acc` against torch's Gloo on the
 same tensors, on each of 2 and 4 ranks; and what the back end refuses."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training that moves between libraries: checkpoint_torch_test.py ACCLAUNCH TRAIN_GPT. train_gpt
 saves, and torch resumes from its folders, on one rank and sharded by FSDP 2; torch's FSDP 2 saves, and
 train_gpt resumes. The losses must equal those of an uninterrupted run. Exits with 77 without torch."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acclaunch config and the real accelerate config: the same answers give the same file.
 
 config_test.py ACCLAUNCH. Exits with 77 if accelerate is not installed.

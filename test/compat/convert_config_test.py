@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real Accelerate reads files that acclaunch convert-config and to-fsdp2 write.
 
 convert_config_test.py ACCLAUNCH CONFIGS. Exits with 77 if accelerate is not installed.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helper program of dcp_test.py.
 //   dcp_folder write DIR SHARDS WORLD   writes a torch DCP folder as WORLD ranks do
 //   dcp_folder read DIR OUT             writes all tensors of the folder, under their names in DIR,

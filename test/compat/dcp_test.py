@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.distributed.checkpoint reads folders that we write, and we read folders that it writes.
 
     python dcp_test.py PATH/TO/dcp_folder

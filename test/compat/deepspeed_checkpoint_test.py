@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's own zero_to_fp32 merges ZeRO checkpoints that we write.
 
   deepspeed_checkpoint_test.py PEER_FILES CHECKPOINTS

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A PyTorch program for DeepSpeed's launcher runs under `acclaunch deepspeed`, on one machine and on two.
 
     deepspeed_cli.py ACCLAUNCH

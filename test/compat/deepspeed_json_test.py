@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acclaunch interprets DeepSpeed JSON files in the same way as Accelerate's own plugin.
 
 deepspeed_json_test.py ACCLAUNCH. Exits with 77 if accelerate is not installed.

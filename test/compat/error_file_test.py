@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The error file that a worker writes with PyTorch's `record` appears in the report, and in the
 launcher's own error file in the same form as with torchrun.
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs random flags and configuration files through the real `accelerate launch` and through
 `acclaunch --compat accelerate`. Both must refuse them, or start the same number of workers with the
 same environment.

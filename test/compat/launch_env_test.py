@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Runs acclaunch with the recorded cases of test/data/launch_env.
 
     launch_env_test.py ACCLAUNCH accelerate|acclaunch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Unchanged Python programs with the real packages run under acclaunch: launch_python_test.py PART
 ACCLAUNCH. The parts are the functions below. Exits with 77 without torch or accelerate."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the output of acclaunch's checkpoint commands with that of torch's and DeepSpeed's own tools.
 
     python merge_weights_test.py PART PATH/TO/acclaunch PATH/TO/checkpoints

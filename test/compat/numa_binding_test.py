@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acclaunch binds workers by the same rules as torchrun (torch/numa/binding.py), on simulated machines
 with many topologies: torch reads them from a generated sysfs, acclaunch from hwloc.
 

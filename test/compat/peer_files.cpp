@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Converts files of other libraries, for the tests with the real libraries.
 //   peer_files accelerate IN OUT              rewrites an unsharded save folder of Accelerate as we
 //                                             save it with FULL_STATE_DICT

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helper program of safetensors_test.py.
 //   safetensors_copy IN OUT [DTYPE]              reads every tensor as fp32 and writes it in its
 //                                                own dtype, or in DTYPE; F64 becomes F32

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The safetensors package writes files, safetensors_copy reads and rewrites them, the package reads them.
 
     python safetensors_test.py PATH/TO/safetensors_copy

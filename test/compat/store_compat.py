@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our store with PyTorch as client and server: store_compat.py PART ACC_RENDEZVOUS STORE_PROBE
 
 PART is a function of the last section. Exits with 77 without torch.

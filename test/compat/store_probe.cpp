@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses every call of TcpStore on the server at HOST PORT, which contains "from_torch" = "hello".
 // Calls that a torch server supports only with libuv are used if "queues" is given. Prints "ok", or
 // the first unexpected result.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Helper program of torch_file_test.py.
 //   torch_file_copy IN OUT       reads a dict of tensors that torch.save wrote, checks the bytes,
 //                                and writes it again

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch.save writes files, torch_file_copy reads and rewrites them, torch.load reads them.
 
     python torch_file_test.py PATH/TO/torch_file_copy

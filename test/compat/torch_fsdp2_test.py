@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch_fsdp2_test.py ACCLAUNCH PACKAGE: trains one module with acclaunch.torch and with torch's FSDP 2, on
 two ranks, and moves the training from each to the other through checkpoints (torch DCP). Losses and
 norms must be equal. Exits with 77 without torch."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch_misuse_test.py ACCLAUNCH PACKAGE: mistakes in programs that use acclaunch.torch. Each raises one
 exception that names the cause. Exits with 77 without torch."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch_modules_test.py ACCLAUNCH PACKAGE: trains modules of many kinds on two ranks with acclaunch.torch,
 and the same modules with plain torch: per rank one copy, whose gradients are averaged. Losses, gradient
 norms and weights must be equal, step by step. Exits with 77 without torch."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch_parity_test.py ACCLAUNCH PACKAGE: examples/python/train_gpt.py on the data of
 test/data/parity_gpt, under every strategy, with 1, 2 and 4 workers, on one and two machines. Losses,
 norms and weights must be those of PyTorch in double precision. Exits with 77 without torch."""

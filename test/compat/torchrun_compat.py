@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The real torchrun and `acclaunch torchrun` give a program the same environment, command line and files.
 
     torchrun_compat.py ACCLAUNCH

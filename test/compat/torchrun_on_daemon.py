@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Agents of the real torchrun use our daemon for their rendezvous: torchrun_on_daemon.py ACC_RENDEZVOUS
 
 Two jobs at the same time on one daemon, with two agents each and is_host=0, so that no agent serves a

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model that differs from the examples: odd sizes, a unit that is used twice in one forward, a
 // unit with frozen and trained parameters, a tied output weight. It learns (3 * id + 1) mod 13.
 //

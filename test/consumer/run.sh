@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # run.sh BUILD_DIR SOURCE_DIR: tests an installation. Installs the build into a new prefix, moves the
 # prefix, and uses only that: builds test/consumer and examples/ against it in each documented way, and
 # trains with every strategy and every file of configs/. All must give the weights of NO_SHARD.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the messages of the agent protocol in both directions. Input: the bytes that one side
 // sends, without the hello.
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the protocol handler of agents: it must decode the same messages from whole and split
 // input.
 #include "server/agent_session.hpp"

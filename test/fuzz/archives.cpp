@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the reader of torch.save archives: an Error, or records within the archive that do not
 // overlap.
 #include "acc/base/error.hpp"

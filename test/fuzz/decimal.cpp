@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes leading_integer, with which ADD reads stored values: it must agree with strtoll, except
 // that a number out of range is none.
 #include "store/decimal.hpp"

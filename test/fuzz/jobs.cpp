@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes rounds::Jobs: agents of several jobs connect, send any message in any order, stop sending
 // and disconnect, while time passes. Input: a list of events, see take_event.
 #include "rounds/jobs.hpp"

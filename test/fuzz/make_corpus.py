@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the seeds of the fuzz targets: make_corpus.py FOLDER (in this folder: corpus).
 
 Sources: the recorded exchanges of PyTorch's TCPStore (test/data/tcpstore), the messages of one agent

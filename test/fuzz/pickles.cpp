@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the pickle reader of checkpoints: an Error, or a tree whose size and depth match the
 // counts.
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs a fuzz target on files, without libFuzzer: replay FILE|FOLDER...
 #include "input.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the sessions of several clients of one store: replies must be the same for whole and split
 // input. Input: eight lengths of pieces; then repeatedly a client, a u16 length and its bytes.
 #include "acc/base/error.hpp"

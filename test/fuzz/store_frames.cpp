@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the decoder of store requests with split input: encoding the decoded requests must give
 // the input.
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fuzzes the store client with arbitrary replies. Input: the number of calls, the calls, and the
 // bytes that the server sends after the handshake before it closes.
 #include "acc/base/error.hpp"

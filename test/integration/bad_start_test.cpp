@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors before a job starts: each gives a clear message and status, starts nothing and leaves
 // nothing behind.
 #include "support/acclaunch.hpp"

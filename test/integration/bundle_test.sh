@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # bundle_test.sh BUILD_TREE SOURCE: packs the tree, moves the bundle to another folder, and uses it
 # with an empty environment.
 set -euo pipefail

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef ACC_TEST_CAPI_EXPECT_H
 #define ACC_TEST_CAPI_EXPECT_H
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Parts of the C ABI that capi_test does not use: groups, schedules, clipping by value, no_sync,
  * buffers, saved activations, recomputation, callers of older headers, misuse. Runs with any number
  * of ranks and any gradient_accumulation_steps. Exits with 0, or prints the failed expectation. */

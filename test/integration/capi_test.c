@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* capi_test FOLDER: trains y = x W through the C ABI, saves to FOLDER/checkpoint and resumes. Runs
  * with any number of ranks. Exits with 0, or prints the failed expectation. */
 

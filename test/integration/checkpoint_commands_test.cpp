@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The commands merge-weights, inspect, verify, reshard and convert, on checkpoints that torch and
 // DeepSpeed wrote. test/compat compares the results with those of torch's and DeepSpeed's tools.
 #include "acc/base/error.hpp"

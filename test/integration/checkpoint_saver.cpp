@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Saves and checks checkpoints.
 //   checkpoint_saver series FOLDER VALUE [TOTAL_LIMIT]   saves the next checkpoint of a series
 //   checkpoint_saver replace FOLDER VALUE                saves a checkpoint to FOLDER itself

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acclaunch doctor on virtual hosts: one slow link, one blocked port, and hosts that cannot connect.
 
     python cluster_doctor_test.py BIN      BIN holds acclaunch and acc_doctor

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acclaunch and acc-rendezvous on virtual hosts with delay, packet loss, partitions, freezes, crashes.
 
     python cluster_faults_test.py BIN      BIN holds acclaunch, acc-rendezvous and train_gpt

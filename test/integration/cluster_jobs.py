@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shared by cluster_slurm_test.py and cluster_mpi_test.py: a training run and its losses."""
 import json
 import pathlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acclaunch started by mpirun of Open MPI and by mpiexec of MPICH, on two virtual hosts with sshd.
 
     python cluster_mpi_test.py BIN    BIN holds acclaunch and train_gpt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acclaunch in jobs of a real Slurm, on virtual hosts.
 
     python cluster_slurm_test.py BIN [SCENARIO...]    BIN holds acclaunch and train_gpt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """acclaunch --hostfile over real sshd, on virtual hosts that refuse, stop responding and crash.
 
     python cluster_ssh_test.py BIN [CASE...]      BIN holds acclaunch

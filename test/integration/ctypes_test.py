@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ctypes_test.py LIBRARY ACCLAUNCH: trains a linear model from Python through the C ABI, on two ranks,
 and compares it with the closed form. Also tests how errors are reported to Python."""
 

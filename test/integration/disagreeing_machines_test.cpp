@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launchers of one job, or of two jobs, that were started with different settings.
 #include "support/machines.hpp"
 #include "support/program.hpp"

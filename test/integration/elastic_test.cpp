@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Elastic jobs: machines join and leave, and a rendezvous daemon forms the rounds.
 #include "support/machines.hpp"
 #include "support/program.hpp"

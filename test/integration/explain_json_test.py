@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Validates the output of `acclaunch explain --json` against docs/explain.schema.json.
 
     explain_json_test.py ACCLAUNCH SOURCE_FOLDER

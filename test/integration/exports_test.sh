@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # exports_test.sh LIBRARY HEADER...: checks that the library exports each function of the C headers,
 # and otherwise only symbols of the namespace acc.
 set -eu

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Failure reports after real failures of workers.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Signals to every process of a job at every stage: how the job ends, and whether processes are
 // left.
 #include "support/acclaunch.hpp"

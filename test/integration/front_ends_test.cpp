@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The torchrun and deepspeed front ends, selected by sub-command or by the name of a link.
 #include "support/machines.hpp"
 #include "support/program.hpp"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs all steps of scripts/gpu_check on stand-in libraries, without recording results.
 
     gpu_check_standin_test.py BIN STANDIN_FOLDER

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank that joins its group and runs a few collectives. The rank at fault misbehaves as its
 // argument says. A rank whose collective fails prints the error and exits with 42.
 //   group_probe RANK [killed|exits|fails|stops|other|size|late]

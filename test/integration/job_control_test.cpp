@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch in an interactive shell on a terminal. Each case runs a program first without acclaunch
 // and then with it, and expects the same output.
 #include "support/temporary_folder.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch on a machine with GPUs. Only the driver's libraries are replaced by stand-ins.
 #include "support/program.hpp"
 #include "support/temporary_folder.hpp"

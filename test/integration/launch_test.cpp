@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch with real processes: their environment, how they end, and that no process is left.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"

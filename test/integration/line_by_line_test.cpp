@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines of a program that uses the runtime appear as soon as they are written.
 #include "support/program.hpp"
 

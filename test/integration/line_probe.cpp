@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writes a line with each output facility of C++ without flushing it, and waits for a signal.
 #include "acc/runtime.hpp"
 

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Addresses on which launchers listen, by their flags, in a network namespace with its own /etc/hosts.
 
     listening_test.py BIN_FOLDER

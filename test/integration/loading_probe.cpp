@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Measures how much data is read, and how much host memory is used, when loading weights:
 //   loading_probe write FILE
 //   loading_probe read FILE_OF_RANK_0 FILE_OF_THE_OTHERS

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Destinations of the workers' output: log folders, redirection, tee and filters.
 #include "support/machines.hpp"
 #include "support/program.hpp"

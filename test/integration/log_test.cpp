@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lines on stderr of the launcher, its workers, the daemon and the sub-commands: their form, their
 // levels, and wrong settings.
 #include "acc/base/log.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs acclaunch like a job manager that merges the output of all machines and that signals every
 // process itself.
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launchers under a job manager, which managed_launcher.cpp simulates.
 #include "support/machines.hpp"
 #include "support/program.hpp"

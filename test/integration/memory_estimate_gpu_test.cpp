@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares estimate-memory with the memory that the runtime uses on a stand-in GPU.
 #include "memory_estimate.hpp"
 

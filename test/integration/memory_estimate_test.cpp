@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares estimate-memory with the memory that the runtime reports for a training on the CPU.
 #include "memory_estimate.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Launcher and runtime on kernels and in sandboxes that lack system calls for which there is a
 // fallback. A seccomp filter makes these calls fail in the programs under test.
 #include "support/program.hpp"

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """External text is escaped: it cannot move the terminal's cursor or begin a new line.
 
     printable_texts_test.py ACCLAUNCH ACC_RENDEZVOUS SOURCE_FOLDER

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The processes of a job: their file descriptors, and cleanup after some are killed or stopped.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "parity_gpt.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"

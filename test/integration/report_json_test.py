@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Validates the report.json of failed attempts against docs/report.schema.json.
 
     report_json_test.py ACCLAUNCH SOURCE_FOLDER GROUP_PROBE

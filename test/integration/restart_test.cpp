@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Restarts after failures of workers, on one machine and on several.
 #include "support/gate.hpp"
 #include "support/machines.hpp"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """A server and clients of the agent protocol that send well-formed messages with invalid values.
 
     rogue_rendezvous_test.py BIN_FOLDER

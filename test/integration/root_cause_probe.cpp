@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small training in which one rank makes a mistake in the third of six steps:
 //   root_cause_probe RANK [skips|returns|leaves|throws|killed]
 // A rank whose collective fails prints the error and exits with 10 + its rank.

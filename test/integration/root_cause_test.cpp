@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One of four ranks makes a mistake and the others fail because of it. The report must name that
 // rank, with its own message and exit code. bench/root_cause.py repeats this many times.
 #include "support/program.hpp"

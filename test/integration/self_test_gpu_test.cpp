@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The self-test of acclaunch on stand-ins for GPUs, their driver and NCCL.
 #include "support/program.hpp"
 #include "support/text.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // No sharding setting changes the results of a training. Each setting is compared with the results
 // of PyTorch, with ranks that share gathered memory, with ranks that copy, and on two machines.
 #include "parity_gpt.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A worker that sets a key in the job's store, prints whether the key was new, and fails unless the
 // job was restarted.
 #include "acc/rendezvous/tcp_store.hpp"

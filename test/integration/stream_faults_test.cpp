@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Unusual streams and signals of the launcher at its start, and workers that close their streams.
 #include "support/acclaunch.hpp"
 #include "support/gate.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch on a terminal: the status line appears, and is removed at the end.
 #include "support/screen.hpp"
 #include "support/text.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "parity_gpt.hpp"
 #include "safetensors/file.hpp"
 #include "support/temporary_folder.hpp"

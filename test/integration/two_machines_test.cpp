@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two acclaunch processes on one host, which act as two machines.
 #include "acc/base/token.hpp"
 #include "support/gate.hpp"

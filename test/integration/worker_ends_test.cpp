@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The job's exit status follows from how its workers end: every exit code, every fatal signal, and
 // every reaction to a stop signal.
 #include "support/acclaunch.hpp"

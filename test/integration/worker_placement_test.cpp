@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CPU placement of workers, which each worker reads from the kernel.
 #include "support/program.hpp"
 #include "support/text.hpp"

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Compares registers, stack and spills of every GPU kernel with a committed table.
 
     kernel_resources.py COMPILE_COMMANDS TABLE [--update]

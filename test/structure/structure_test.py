@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Checks that a folder includes only what its library links, that a folder belongs to one library, that folders
 do not include each other in a circle, and that messages are printed through acc/base/log.hpp.
 
@@ -140,6 +141,18 @@ def direct_messages(top):
                         yield f"{path}:{number}: writes to stderr; use acc/base/log.hpp: {line.strip()}"
 
 
+def without_license(top):
+    """Sources of the products whose first two lines do not name the license."""
+    for product in PRODUCTS:
+        for folder, _, leaves in os.walk(os.path.join(top, product)):
+            for leaf in leaves:
+                path = os.path.join(folder, leaf)
+                if leaf.endswith((".cpp", ".cu", ".py", ".h") + HEADERS):
+                    with open(path, encoding="utf-8") as source:
+                        if "SPDX-License-Identifier" not in source.readline() + source.readline():
+                            yield f"{os.path.relpath(path, top)}: begins without an SPDX-License-Identifier line"
+
+
 def main():
     structure, top = sys.argv[1], os.path.realpath(sys.argv[2])
     libraries = read_structure(structure)
@@ -178,6 +191,7 @@ def main():
     if circle:
         problems.append("folders include each other in a circle: " + " -> ".join(circle))
     problems += direct_messages(top)
+    problems += without_license(top)
     for problem in problems:
         print(problem)
     print(f"{len(libraries)} libraries, {len(folders)} folders, {num_includes} includes, {len(problems)} problems")

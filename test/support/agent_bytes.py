@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encodes messages of the agent protocol (docs/protocol.md)."""
 import struct
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A worker that fails. "touch MIB" uses that much memory. "segfault" writes to address 0.
    "exit MIB PIPE" uses that much memory, writes its process ID to the pipe and exits with 1; the
    kernel needs some time to end it, because it must free the memory. */

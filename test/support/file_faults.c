@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // Preloaded library that injects a fault. It numbers the calls with which a process changes files
 // under a folder, from 1, and makes one of them fail.
 //   ACC_FAULT_UNDER  the folder, an absolute path without symbolic links

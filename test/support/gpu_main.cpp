@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // main of tests that run on a GPU, or on the stand-in that ACC_CUDA_BACKEND names. Without either
 // the tests are skipped (exit status 77) and print the reason.
 #define DOCTEST_CONFIG_IMPLEMENT

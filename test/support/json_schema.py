@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A validator for the subset of JSON Schema (2020-12) that the schemas in docs/ use."""
 import json
 

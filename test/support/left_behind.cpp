@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "support/left_behind.hpp"
 
 #include <sys/prctl.h>

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encodes the TCPStore protocol; a client that checks every reply."""
 import itertools
 import os

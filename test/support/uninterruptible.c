@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* A process that stays in uninterruptible sleep: the parent of a vfork() waits until the child
  * exits or calls exec, and this child does neither. */
 #include <unistd.h>

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 // without_syscalls NAME[,NAME…] PROGRAM [ARGUMENT…]: runs PROGRAM as on a kernel, or in a sandbox,
 // without these system calls: they fail with ENOSYS, also in all its descendants (seccomp).
 #include <errno.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // wrong_program MISTAKE [RANK]: trains two units for two steps. Every rank, or only RANK, makes
 // the mistake. Exits with 0, or with the status of the error.
 //

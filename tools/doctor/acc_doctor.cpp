@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program that `acclaunch doctor` starts on every machine. Examines the machine, the other
 // machines and the network between them.
 //   acc_doctor [--output FILE] [--driver VERSION] [--gpu NAME]...     as a worker of a job

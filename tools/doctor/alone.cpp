@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "doctor/alone.hpp"
 
 #include "acc/rendezvous/main_process.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Findings about single machines, and about differences between machines.
 #include "doctor/findings.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Findings about pairs of machines: connections, names, clocks, speed.
 #include "doctor/findings.hpp"
 

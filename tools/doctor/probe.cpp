@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "doctor/probe.hpp"
 
 #include "acc/base/unique_fd.hpp"

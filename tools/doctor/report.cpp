@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "doctor/report.hpp"
 
 #include "doctor/facts_json.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program that `acclaunch test` starts on every rank. Checks the features that a training
 // program relies on.
 #include "self_test/checks.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "self_test/parameter_memory.hpp"
 
 #include <acc/base/error.hpp>

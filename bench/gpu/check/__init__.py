@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Modules of scripts/gpu_check."""

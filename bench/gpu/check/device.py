@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts about the machine's GPU, from the driver's libraries."""
 import ctypes
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Formulas for work, memory and peak speed, with which measurements are compared."""
 import re
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of losses against PyTorch's recorded run and against the CPU back end."""
 import concurrent.futures
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Paths of programs, libraries and a Python with PyTorch: in a bundle, build tree or system."""
 import glob
 import json

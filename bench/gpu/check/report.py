@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Markdown page of a run, and its verdicts on the goals."""
 import re
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps with time limits, and the programs that they run."""
 import json
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Speed measurements, each next to its peer's in the same run on the same GPU."""
 import array
 import json

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Computes the share of communication hidden behind compute from a timeline (ACC_TRACE)."""
 import json
 

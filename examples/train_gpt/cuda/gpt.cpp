@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/gpt.hpp"
 
 #include "cuda/batch_upload.hpp"

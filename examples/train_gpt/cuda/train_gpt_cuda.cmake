@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The model on GPUs. Developer builds also compile it against the stand-in CUDA (test/standin).
 set(train_gpt_cuda_sources batch_upload.cpp block.cpp cublaslt.cpp device_buffer.cpp gpt.cpp
                            matmul.cpp)

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/gemm.hpp"
 #include "run/options.hpp"
 #include "run/save_request.hpp"

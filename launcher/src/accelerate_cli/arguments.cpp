@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compatibility mode (`--compat accelerate`): reproduces how `accelerate launch` 1.15 computes its
 // arguments (commands/launch.py: launch_command_parser, _validate_launch_command) and the workers'
 // variables (utils/launch.py: prepare_simple_launcher_cmd_env, prepare_multi_gpu_env,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The front end of `acclaunch doctor`. It plans a launch like `acclaunch launch` with the same
 // flags, then replaces the program by acc_doctor and reduces the job to one worker per machine. The
 // workers meet through the same rendezvous, so that the check takes the path of the real job.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/front_end.hpp"
 
 #include "accelerate_cli/front_end.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Planner of `acclaunch launch`. It runs the stages of stages.hpp and builds the plan from their
 // results. A stage that fails adds its fault to the draft; stages that depend on its result are
 // skipped, the others still run, so that one run reports as many faults as possible. Only a plan

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python's view of YAML scalars. plugins::Node keeps a scalar's text; PyYAML (YAML 1.1, SafeLoader)
 // decides by regular expressions whether a bare word is an int, a float or a string, and Accelerate
 // then applies str(), bool() or comparisons to it. These functions repeat those rules.

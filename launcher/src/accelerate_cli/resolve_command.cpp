@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stage `choose_command`: the command line of the workers, or of the tool that starts them (mpirun,
 // deepspeed), with the arguments that Accelerate gives it. Also the checks that need the program's
 // Python.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stages `choose_device` and `choose_cores`: CPU or GPUs, which GPUs the workers see, whether they
 // are enough, and which cores each worker is bound to.
 #include "accelerate_cli/stages.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stage `build_environment`: the variables of the workers. They are those that `accelerate launch`
 // would set, so that an unchanged Accelerate program behaves the same, plus acclaunch's ACC_* for
 // programs on libacc_runtime. A test compares them with recordings of Accelerate

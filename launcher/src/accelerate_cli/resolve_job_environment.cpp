@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stage `take_job_environment`: takes machines, ranks, address and port from the job manager that
 // started this process, or starts the machines of `--hostfile`. Order of precedence: flags, the job
 // manager, the configuration file. By its launcher role (cluster/launcher_role.hpp) this process

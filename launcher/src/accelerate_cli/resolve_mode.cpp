@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stage `choose_mode`: plain, multi-GPU, FSDP or DeepSpeed. A mode flag overrides distributed_type
 // of the configuration file. Flags and blocks of the other modes become notices or faults.
 #include "accelerate_cli/stages.hpp"

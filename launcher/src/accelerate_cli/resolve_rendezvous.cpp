@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stages from `meeting_point` to `read_worker_output`: rendezvous options, restarts, how workers
 // are stopped, and their output. Accelerate starts its workers with torchrun, so options without an
 // Accelerate flag come from torchrun's PET_* variables.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stage `read_sharding`: FSDP and DeepSpeed settings, the DeepSpeed JSON file, and the sharding
 // that follows from them.
 #include "acc/plugins/deepspeed_json.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // OMP_NUM_THREADS of the workers. Accelerate sets it to a share of the physical cores with --cpu
 // and to 1 otherwise; acclaunch gives every worker on the CPU, or bound to cores, its share
 // (docs/compat.md, 10).

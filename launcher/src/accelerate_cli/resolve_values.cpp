@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stage `read_values`: reads the configuration file, ACC_COMPAT and the flags into the settings,
 // and selects the compatibility policy. Each value is checked by its row of the settings table;
 // faults are collected in the draft.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Stages `count_workers` and `split_workers`: the number of workers and machines, this machine's
 // rank and share, and what starts the workers. num_processes is the total over all machines, as in
 // Accelerate; it is divided evenly unless --num_local_processes, a hostfile or the job manager

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parser of hostfiles and of the --include and --exclude filters. Every bad line is reported, with
 // its line number. Host and user names are restricted to a safe set of characters, because they
 // become arguments of ssh.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Recursive-descent parser of Slurm's compressed lists. A hostlist is a comma-separated list of
 // items; an item is text with bracketed number ranges, `rack[0-1]n[08-10]`, which stands for every
 // combination. The number of results is limited before they are generated, because a short list may

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cluster/job_environment.hpp"
 
 #include "acc/base/error.hpp"

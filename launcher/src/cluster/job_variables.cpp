@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cluster/job_variables.hpp"
 
 #include "acc/base/sourced.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/command_line.hpp"
 
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "commands/commands.hpp"
 
 #include "acc/launcher/sub_command.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch convert-config and to-fsdp2: convert configuration files between FSDP 1, FSDP 2 and
 // DeepSpeed. The conversion itself is in plugins; notes about settings that change go to stderr.
 #include "acc/plugins/convert_config.hpp"

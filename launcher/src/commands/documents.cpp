@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Generates docs/environment.md and docs/configuration.md from the settings table, so that these
 // pages are always complete. The commands that print them are not listed in --help.
 #include "acc/launcher/explain.hpp"

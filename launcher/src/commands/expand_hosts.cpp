@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/plugins/environment.hpp"
 #include "cluster/hostlist.hpp"

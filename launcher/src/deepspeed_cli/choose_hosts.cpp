@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selection of hosts and slots for `acclaunch deepspeed`, as in DeepSpeed 0.19.8
 // (launcher/runner.py): the hostfile, filtered by --include or --exclude, or cut to the first
 // --num_nodes and --num_gpus. Without a hostfile the only host is this machine, whose slots are its

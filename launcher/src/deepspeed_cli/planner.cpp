@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Planner of `acclaunch deepspeed`, after DeepSpeed 0.19.8 (launcher/runner.py and launch.py). On
 // the machine where the user typed the command it selects hosts and starts acclaunch on each of
 // them; there, and with --no_ssh, it plans the workers of one machine.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/setting_keys.hpp"
 #include "deepspeed_cli/front_end.hpp"
 #include "plan/common_rows.hpp"

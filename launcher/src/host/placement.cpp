@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Assignment of GPUs and CPUs to workers. The NUMA node of each worker is found first: that of its
 // GPU, or, on the CPU, that of its share of the cores. Then the binding policy selects CPUs of that
 // node. The policies node, socket, exclusive and core-complex give the same result as torchrun's

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Builds this machine's report about an ended attempt: for each worker its exit status, its flight
 // record, the kernel's reason for a kill, and for failed workers the error file and the last lines
 // of stderr. The reports of all machines are merged in report/job_report.

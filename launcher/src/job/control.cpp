@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Receiver of control messages from the acclaunch that started this launcher. They arrive as lines
 // on standard input. The connection counts as broken at the end of the input, after an invalid
 // line, and after kSilenceLimit without a line (the sender sends a heartbeat every second). A

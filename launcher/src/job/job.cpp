@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Life cycle of a job on one machine. `work` is the main coroutine: join a round, run an attempt,
 // exchange reports with the other machines, and, if the round's result says so, join the next
 // round. Events that may interrupt it (signals, ends of attempts, lost connections) are in

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Events during a job: signals, stop requests, failures of workers, ends of attempts on other
 // machines, and the loss of the processes or connections that this launcher depends on. Two rules
 // hold throughout. The first end of an attempt counts: the rendezvous decides which one it is. And

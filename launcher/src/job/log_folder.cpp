@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "job/log_folder.hpp"
 
 #include "acc/base/error.hpp"

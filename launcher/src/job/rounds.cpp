@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "job/rounds.hpp"
 
 #include "job/rounds_alone.hpp"

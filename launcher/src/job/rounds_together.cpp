@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rounds of a job on several machines. rendezvous::Agent speaks the protocol (docs/protocol.md);
 // this class decides which machine serves the rendezvous, at which addresses, and where the
 // workers' store is. It looks names up once at the start, since answers may change during a long

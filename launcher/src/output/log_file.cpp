@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "output/log_file.hpp"
 
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "output/worker_targets.hpp"
 
 #include <set>

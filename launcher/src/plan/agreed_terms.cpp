@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The rendezvous compares these terms between machines and refuses a machine that differs. Without
 // this check, ranks with different strategies or group sizes would wait for each other in
 // collectives that never match.

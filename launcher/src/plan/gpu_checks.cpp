@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plan/gpu_checks.hpp"
 
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Output options in torchrun's notation (-r, -t, --local-ranks-filter, --log-dir): which streams of
 // which local ranks go to files and to the console. Streams are bit masks, as in torchrun's `Std`.
 #include "plan/output_values.hpp"

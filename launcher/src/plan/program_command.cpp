@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds PROGRAM and builds its command line, so that a missing or unusable program is reported
 // before the rendezvous, with the exit statuses of a shell: 127 (not found) and 126 (not
 // executable).

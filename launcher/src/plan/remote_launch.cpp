@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plans of jobs whose machines are started from this process, by ssh, pdsh or srun. Each machine
 // gets the same command line as this process, so that it plans its own workers, and learns its rank
 // and the address of machine 0 from ACC_* variables (host/own_variables.hpp).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rendezvous options in torchrun's notation: --rdzv-conf, --rdzv-endpoint, --nnodes. The keys are
 // those of torch.distributed.elastic.rendezvous in PyTorch 2.13. Keys that have no counterpart
 // here, such as read_timeout, are accepted after a check of their value.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plan/signal_words.hpp"
 
 #include "acc/plugins/settings.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Environment of one worker: the parent's variables, minus those that were for this launcher, plus
 // the plan's, plus the worker's identity in the names that torchrun or DeepSpeed use.
 #include "acc/base/flight_record.hpp"

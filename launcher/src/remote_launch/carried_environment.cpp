@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "remote_launch/carried_environment.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Command lines of the clients that start acclaunch on other machines. Environment and arguments
 // never appear on these command lines, because every user of a machine can read them; they travel
 // in the start message on standard input.

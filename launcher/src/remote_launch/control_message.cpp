@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Text encoding of the control protocol. Messages to launchers are whole lines on their standard
 // input. Answers share standard output with the workers, so they begin with a control character
 // (0x1e, record separator) that is unlikely in other output, and may follow an incomplete line of a

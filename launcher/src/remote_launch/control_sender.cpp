@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "remote_launch/control_sender.hpp"
 
 #include <boost/asio/as_tuple.hpp>

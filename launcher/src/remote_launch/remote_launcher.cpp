@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Starts the clients of a remote launch and waits for them. The events in between (answers,
 // signals, failures, time limits) are in remote_job_events.cpp. The exit status of the job is that
 // of the first machine that ended by itself, because all machines agree on it.

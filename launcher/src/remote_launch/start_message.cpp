@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Encoding of the start message. The body is CBOR (RFC 8949), whose byte strings may hold any
 // environment value. It is read byte by byte up to the newline of the head, then by its length, so
 // that the control messages that follow stay in the pipe.

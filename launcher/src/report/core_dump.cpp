@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "report/core_dump.hpp"
 
 #include "supervision/kernel_file.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Each worker's flight record lists its process groups and, per group, its last collectives. The
 // members of a group number their collectives alike: 1, 2, 3, … Two rules find the faulty ranks:
 //

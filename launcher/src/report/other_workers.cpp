@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "report/other_workers.hpp"
 
 #include "acc/base/text.hpp"

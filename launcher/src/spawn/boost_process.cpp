@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The compiled part of Boost.Process v2, once per program. Boost up to 1.85 has its sources as one
 // header, which lacks the include of throw_error.hpp that is needed if Asio is compiled separately.
 // Later ones have a library, which CMake links. Debian 13 has the headers of 1.88 without that

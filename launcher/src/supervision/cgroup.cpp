@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Linux describes control groups in two files. /proc/PID/cgroup gives the group's name within the
 // hierarchy; /proc/PID/mountinfo says where that hierarchy is mounted, and which part of it. The
 // folder of a group is the mount point followed by the name.

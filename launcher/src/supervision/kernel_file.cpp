@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "supervision/kernel_file.hpp"
 
 #include <cinttypes>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "supervision/process_state.hpp"
 
 #include "supervision/kernel_file.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "supervision/signal_watch.hpp"
 
 #include <boost/asio/as_tuple.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "supervision/supervisor.hpp"
 
 #include "acc/base/log.hpp"

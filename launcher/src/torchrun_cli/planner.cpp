@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Planner of `acclaunch torchrun`. It follows torchrun (PyTorch 2.13, torch/distributed/run.py):
 // values from flags and PET_* variables, then the number of workers and machines, the rendezvous,
 // output, command, device, CPU binding and thread count. Faults of one group of stages are

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/setting_keys.hpp"
 #include "plan/common_rows.hpp"
 #include "torchrun_cli/front_end.hpp"

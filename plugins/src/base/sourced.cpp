@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/sourced.hpp"
 
 #include "acc/base/text.hpp"

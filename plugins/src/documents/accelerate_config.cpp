@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/plugins/accelerate_config.hpp"
 
 #include "acc/plugins/setting_rows.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "documents/config_writer.hpp"
 
 #include "settings/words.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/plugins/setting_rows.hpp"
 #include "documents/conversion.hpp"
 #include "documents/conversion_warnings.hpp"

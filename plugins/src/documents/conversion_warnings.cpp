@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "documents/conversion_warnings.hpp"
 
 #include "acc/plugins/setting_rows.hpp"

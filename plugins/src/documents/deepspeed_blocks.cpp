@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "documents/deepspeed_blocks.hpp"
 
 #include "documents/deepspeed_schema.hpp"

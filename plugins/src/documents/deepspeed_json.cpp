@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/plugins/deepspeed_json.hpp"
 
 #include "acc/plugins/faults.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/plugins/document_writer.hpp"
 
 #include "acc/plugins/settings.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parser of command lines. It reads arguments up to the first one that is no flag, which is
 // PROGRAM; everything after that belongs to the program. Values are stored as text and are checked
 // where the settings are made.

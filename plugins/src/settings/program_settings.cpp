@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merging of a program's plugin with the launcher's settings: the program's values replace the
 // launcher's. Each replaced value is reported in a text that is the same on all ranks, so that
 // ranks can compare their settings at start.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parsing of numbers with a unit: sizes and durations.
 #include "acc/plugins/settings.hpp"
 

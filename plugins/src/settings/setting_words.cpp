@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names and texts derived from rows of the settings table: variables, expected values in messages,
 // and suggestions for misspelled words.
 #include "acc/plugins/setting_rows.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/plugins/sharding_settings.hpp"
 
 namespace acc::plugins {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/token.hpp"
 #include "acc/plugins/settings.hpp"
 #include "settings/variables.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "agent/dial.hpp"
 
 #include "acc/rendezvous/host_addresses.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/rendezvous/host_addresses.hpp"
 
 #include <boost/asio/as_tuple.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "net/socket_name.hpp"
 
 #include "acc/rendezvous/unix_address.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Finds the process that listens on a port, for the message of EADDRINUSE: /proc/net/tcp has the
 // inode of the socket, and /proc/PID/fd the sockets of each process. Other users' processes cannot
 // be read; then the message has the user id.

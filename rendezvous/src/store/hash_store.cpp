@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/rendezvous/hash_store.hpp"
 
 #include "acc/base/error.hpp"

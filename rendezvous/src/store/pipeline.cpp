@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/rendezvous/pipeline.hpp"
 
 #include "store/client_keys.hpp"

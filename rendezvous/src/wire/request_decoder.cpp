@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "wire/request_decoder.hpp"
 
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef ACC_COLLECTIVES_H
 #define ACC_COLLECTIVES_H
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #ifndef ACC_RUNTIME_H
 #define ACC_RUNTIME_H
 

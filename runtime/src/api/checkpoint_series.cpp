@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/runtime/checkpoint_series.hpp"
 
 #include "acc/base/log.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Units, models and optimizers of the C++ interface: thin functions over UnitState, ModelState and
 // OptimizerState. Public objects hold only a pointer to the state, so copies are cheap and the ABI
 // does not depend on the state.

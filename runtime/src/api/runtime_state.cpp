@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "api/runtime_state.hpp"
 
 #include "acc/base/log.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scopes of units. A scope object only knows its unit; the model opens and closes the sharded units
 // behind it. `unit_` is null after `end` and after a move, so each scope ends exactly once. Access
 // to a parameter leads from the handle, checked by the unit, to the sharded unit that stores it.

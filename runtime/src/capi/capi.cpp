@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface: errors, runtime, ranks. Every function of these files has the same form: it
 // checks its output arguments, calls the C++ function inside `guarded`, and writes its outputs
 // last, so that they keep their values on failure. Functions that cannot fail return -1 for a NULL

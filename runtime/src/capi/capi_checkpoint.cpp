@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Weights, checkpoints and series in C. Values of the program are arrays of structs whose size the
 // caller's header determines (`for_each_of`).
 #include "capi/capi.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C interface of collectives on arrays (acc/collectives.h).
 #include "acc/base/token.hpp"
 #include "acc/collectives.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models, units, parameters and buffers in C. Strings and shapes are copied; of an initialiser the
 // function pointer and its context are kept, and called during the first use of the model.
 #include "capi/capi.hpp"

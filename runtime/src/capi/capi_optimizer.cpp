@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Optimizers, parameter groups and schedules in C. A config struct is read with `config_of`, which
 // fills fields that the caller's header does not have with the defaults.
 #include "capi/capi.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Plugins in C are tables of fields that are set by name, so that a new field of a plugin needs no
 // new function.
 #include "capi/capi.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Uses of units (forward, recomputation, backward), no_grad, no_sync and saved activations in C. C
 // has no destructors, so a program can call functions with a handle after its end; `end_use` keeps
 // the last handles for a while to detect that.

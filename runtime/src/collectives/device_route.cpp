@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/device_route.hpp"
 
 #include "acc/base/error.hpp"

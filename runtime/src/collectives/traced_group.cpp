@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/traced_group.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "device/thread_team.hpp"
 
 // The mutex is held except while a part runs. `task_` points to the caller's function, which lives

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "flight/recorder.hpp"
 
 #include "acc/base/log.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/buffers.hpp"
 
 #include "sharding/initial_values.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A model from its declaration to its last scope.
 //
 // Declaration: add_unit and UnitState::add collect records. finalize: every rank compares its

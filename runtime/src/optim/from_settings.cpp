@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "optim/from_settings.hpp"
 
 #include "acc/base/error.hpp"

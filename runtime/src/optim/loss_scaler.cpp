@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "optim/loss_scaler.hpp"
 
 #include "acc/base/error.hpp"

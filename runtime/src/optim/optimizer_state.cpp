@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "optim/optimizer_state.hpp"
 
 #include "flight/recorder.hpp"

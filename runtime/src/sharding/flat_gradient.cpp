@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sharding/flat_gradient.hpp"
 
 #include "sharding/gradient/variants.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sharding/flat_plan.hpp"
 
 #include "acc/plugins/strategy.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sharding/pools.hpp"
 
 #include "sharding/context.hpp"

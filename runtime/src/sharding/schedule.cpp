@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sharding/schedule.hpp"
 
 #include "acc/plugins/strategy.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The scopes of a sharded unit. Scopes of one unit may nest or repeat (a unit that is used twice):
 // the weights are gathered by the first scope and freed when the last open one has ended.
 #include "sharding/shard_unit.hpp"

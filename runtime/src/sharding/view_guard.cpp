@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A SIGSEGV handler that explains accesses to guarded memory. The handler may interrupt any thread
 // at any instruction, so it only uses async-signal-safe calls: it walks a list of atomics that are
 // never freed, formats the line in a fixed buffer, and writes it with write(2). The log would

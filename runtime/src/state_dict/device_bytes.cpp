@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "state_dict/device_bytes.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/output_file.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "acc/checkpoint/safetensors/header.hpp"

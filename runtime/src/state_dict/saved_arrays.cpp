@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "state_dict/saved_arrays.hpp"
 
 namespace acc::checkpoint {

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's script in the style of Accelerate's documentation; independent of the launcher."""
 
 import torch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's script for torch's own FSDP 2."""
 
 import torch

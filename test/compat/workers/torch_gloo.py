@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A user's script for torch.distributed. FAIL_RANK fails in attempt 0 after the ranks are connected,
 and is late in attempt 1, so that the others could find its address of attempt 0 in the store."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A GPT-2 style decoder in torch, with the parameter names of train_gpt. Trains steps FIRST to LAST of
 a file of batches, on one rank unsharded, on several sharded by FSDP 2. Loads and saves folders of
 torch's DCP.

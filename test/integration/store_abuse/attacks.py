@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attacks that the server must withstand. Each takes a Victim and leaves nothing in the store."""
 import contextlib
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Well-behaved agents: two agents that run one job after the other."""
 import socket
 import struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Well-behaved clients: they must get correct answers while other clients misbehave."""
 import threading
 

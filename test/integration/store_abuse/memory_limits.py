@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Agents that make acc-rendezvous use as much memory as possible, to test its memory limits.
 
     memory_limits.py ACC_RENDEZVOUS

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Misbehaving and well-behaved clients of one acc-rendezvous.
 
     store_abuse.py ACC_RENDEZVOUS [--seconds N] [--seed N] [--any-memory]

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stand-in for libcublasLt on host memory, for tests without a GPU: the functions that train_gpt
 // calls, as NVIDIA's documentation describes them, for bf16 and fp32 matrices in column-major
 // order. Work is queued on the stand-in runtime's streams. A description that the documentation

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "standin/cuda/devices.hpp"
 #include "standin/cuda/emulator.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// Included before a .cu file that is compiled as C++ (acc_add_standin_cuda): CUDA's own headers,

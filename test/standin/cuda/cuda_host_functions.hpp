@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// Device functions that concern one thread: arithmetic, memory, atomics. Part of cuda_host.hpp.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// Host versions of the PTX instructions that move and multiply small matrices in a warp. Fragment

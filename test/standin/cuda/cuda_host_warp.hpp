@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// Device functions that the threads of a block or a warp call together. Part of cuda_host.hpp.

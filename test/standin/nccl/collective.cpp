@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "standin/nccl/collective.hpp"
 
 #include "standin/cuda/standin.hpp"

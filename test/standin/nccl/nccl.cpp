@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of NCCL's interface that the runtime uses, on host memory. Misuse that makes the real
 // NCCL hang or return wrong results ends the process with a message here.
 #include "standin/nccl/communicator.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "safetensors/file.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "api/activation_store.hpp"
 
 #include "gpu.hpp"

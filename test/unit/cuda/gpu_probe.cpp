@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // gpu_probe LOCAL_RANK LOCAL_WORLD_SIZE: opens the GPU of that worker and prints its description,
 // or the error.
 #include "acc/base/error.hpp"

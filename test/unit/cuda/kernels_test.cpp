@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares every loop of a GPU with the CPU's: the results are bitwise equal.
 #include "device/cpu_device.hpp"
 #include "gpu.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A rank on a GPU that runs a collective with its peers. Then rank VICTIM kills itself. The others
 // wait for it on the GPU only, without communication between their hosts, and must name the missing
 // rank.

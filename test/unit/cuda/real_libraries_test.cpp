@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "cuda/cublaslt.hpp"
 #include "cuda/nccl/nccl_api.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "data/batch_file.hpp"
 #include "data/token_files.hpp"
 #include "run/training_data.hpp"

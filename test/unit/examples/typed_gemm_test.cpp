@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "model/typed_gemm.hpp"
 
 #include "model/kernels.hpp"

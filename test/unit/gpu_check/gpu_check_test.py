@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The parts of scripts/gpu_check that need no GPU."""
 import importlib.machinery
 import importlib.util

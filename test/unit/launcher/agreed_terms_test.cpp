@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plan/agreed_terms.hpp"
 
 #include "plan_fixture.hpp"

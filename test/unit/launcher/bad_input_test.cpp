@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every invalid input gives one message that names its origin, and exit status 2.
 #include "plan_fixture.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "remote_launch/client_command.hpp"
 
 #include "remote_launch/carried_environment.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Deviations of acclaunch from `accelerate launch`, by the numbers of docs/compat.md: the same
 // command line under both compatibility policies.
 #include "plan_fixture.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Compares sizes of models with the parameter counts that their publishers state, and a rank's
 // memory with values calculated by hand.
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/explain.hpp"
 
 #include "commands/explain/plan_view.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/front_end.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cluster/hostfile.hpp"
 
 #include "support/errors.hpp"

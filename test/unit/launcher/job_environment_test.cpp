@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Variables that job managers set according to their documentation.
 // recorded_job_environment_test.cpp has variables recorded from real ones.
 #include "cluster/job_variables.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "report/kernel_facts.hpp"
 
 #include "report/core_dump.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "report/late_ranks.hpp"
 
 #include "report/job_report.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "output/line_assembler.hpp"
 
 #include <doctest/doctest.h>

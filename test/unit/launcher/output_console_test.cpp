@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Output of the workers if the console has no reader, or a disk is full.
 #include "output_fixture.hpp"
 #include "support/temporary_folder.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Python values of YAML scalars: PyYAML's type, and str() of the value. The expectations were
 // printed by Python 3.11 and PyYAML 6.0.
 #include "accelerate_cli/python_values.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Questions of `config`, their order, and the file that the answers produce.
 // test/compat/config_test.py compares them with those of Accelerate.
 #include "commands/config/questionnaire.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Environment variables recorded under real job managers: test/data/cluster_env/README.md.
 #include "support/errors.hpp"
 #include "unit/launcher/job_environment_fixture.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "plan/rendezvous_values.hpp"
 
 #include "support/errors.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "report/root_cause.hpp"
 
 #include <doctest/doctest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "remote_launch/start_message.hpp"
 
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "supervision/supervisor_table.hpp"
 
 #include <doctest/doctest.h>

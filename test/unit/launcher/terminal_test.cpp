@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Colours and the status line on a pseudo-terminal.
 #include "output_fixture.hpp"
 #include "support/screen.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tools that Accelerate starts (mpirun, deepspeed), and variables for Python programs beyond ranks
 // and FSDP.
 #include "plan_fixture.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/setting_keys.hpp"
 #include "support/text.hpp"
 #include "torchrun_fixture.hpp"

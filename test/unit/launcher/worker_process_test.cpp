@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "supervision/worker_process.hpp"
 
 #include <boost/asio/co_spawn.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Checks docs/settings-effects.md: it lists every setting that is passed to workers, and every test
 // that it names exists.
 #include "acc/plugins/settings_table.hpp"

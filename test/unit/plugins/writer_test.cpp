@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/atomic_file.hpp"
 #include "acc/plugins/document_writer.hpp"
 #include "support/errors.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory and time that jobs cost a server, whatever agents send.
 #include "rounds/rank_set.hpp"
 #include "rounds_fixture.hpp"

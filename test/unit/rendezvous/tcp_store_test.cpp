@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/rendezvous/tcp_store.hpp"
 
 #include "impostor.hpp"

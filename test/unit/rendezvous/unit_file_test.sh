@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # unit_file_test.sh SYSTEMD_ANALYZE PROGRAM UNIT: checks that systemd accepts the unit file.
 set -eu
 analyze=$1 program=$2 unit=$3

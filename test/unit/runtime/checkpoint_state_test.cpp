@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/flight_record.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/open/open.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "unit/runtime/doctor_fixture.hpp"
 
 #include <doctest/doctest.h>

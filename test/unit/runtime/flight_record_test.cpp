@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "collectives/recorded_group.hpp"
 #include "collectives/solo/solo_group.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A foreign process on the machine, a store that it can write, or a faulty rank must not be able to
 // do more to a group than to end it with an error that says what happened.
 #include "acc/base/token.hpp"

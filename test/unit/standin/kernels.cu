@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/kernels/device_code.cuh"
 #include "kernels.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs one action that ends the process or depends on its environment; see probe_test.cpp.
 #include "device_array.hpp"
 #include "kernels.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/kernels.hpp"
 #include "cuda/kernels/attention_tensor.hpp"
 #include "cuda/kernels/launch.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/kernels/attention_head.cuh"
 #include "cuda/kernels/attention_tensor.hpp"
 

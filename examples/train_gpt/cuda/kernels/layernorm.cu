@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/kernels.hpp"
 #include "cuda/kernels/launch.cuh"
 #include "cuda/kernels/parts.cuh"

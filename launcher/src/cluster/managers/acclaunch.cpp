@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A launcher that another acclaunch started on its machine (start/). Its place is in ACC_*
 // variables (host/own_variables.hpp).
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Flux. It sets no variable with the hosts, so the address of rank 0 is known on one machine only.
 #include "cluster/managers/managers.hpp"
 

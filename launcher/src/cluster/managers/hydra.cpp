@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Hydra: mpiexec of MPICH, and of Intel MPI, which is based on it. Variables tell the ranks. The
 // node rank and the host of mpiexec are only in the command line of hydra_pmi_proxy, the process
 // that mpiexec runs on each machine, so it is read from the list of ancestor processes.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Kubernetes pods: of a PyTorchJob (Kubeflow), whose variables some managed cloud services set too,
 // and of an Indexed Job, possibly created by a JobSet.
 #include "cluster/managers/managers.hpp"

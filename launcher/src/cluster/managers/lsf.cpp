@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // LSF: jobs of bsub, and tasks of jsrun in such a job.
 #include "acc/base/error.hpp"
 #include "acc/base/sourced.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // mpirun of Open MPI 4 and 5, and other launchers that use PMIx, the interface between launchers
 // and MPI processes. The host of mpirun, where rank 0 normally runs, is in mpirun's URI (version 4)
 // or in the PMIx namespace (version 5).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // PBS: the job's script on the first machine, and processes that pbsdsh starts on each machine.
 #include "acc/base/error.hpp"
 #include "cluster/host_counts.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Slurm: tasks of srun (a step), and the script or shell of sbatch and salloc. The variables of the
 // job reach every process in it, so they are compared with those of the step: a process that took
 // its ranks from a wrong set of variables would make the whole job wait.

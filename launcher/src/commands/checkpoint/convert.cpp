@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch convert and reshard: write a checkpoint in another format, or for another number of
 // ranks. The work is done by checkpoint::conversion of the runtime.
 #include "acc/checkpoint/convert/convert.hpp"

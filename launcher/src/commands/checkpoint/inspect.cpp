@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch inspect: lists the tensors and other values of a checkpoint from its headers and
 // metadata, as text or as JSON (docs/checkpoints.md). Does not read tensor data.
 #include "acc/base/text.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch merge-weights: merges the weights of a sharded checkpoint into one file. Flags and
 // behaviour follow accelerate merge-weights (accelerate/commands/merge.py).
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch verify: reads all data of a checkpoint and compares it with the stored checksums.
 #include "acc/checkpoint/convert/verify.hpp"
 

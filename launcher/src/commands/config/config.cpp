@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch config: writes Accelerate's configuration file from the user's answers, with defaults
 // (--default), or from an older file (--update).
 #include "acc/base/atomic_file.hpp"

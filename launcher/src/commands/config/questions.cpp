@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The questionnaire as a table. The order of rows is the order of questions, and a row's condition
 // may refer only to answers of earlier rows. Two rows may have the same key if at most one of them
 // is asked (fsdp_state_dict_type). Keys, values and defaults are those of Accelerate's

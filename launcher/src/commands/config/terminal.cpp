@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Menus on a terminal: raw key input by termios, drawing by ECMA-48 escape sequences.
 #include "commands/config/terminal.hpp"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch env: prints the facts that a bug report needs. A fact that cannot be found out is
 // printed as "Not found"; the command does not fail because of it.
 #include "acc/base/error.hpp"

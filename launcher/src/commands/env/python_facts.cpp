@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "commands/env/facts.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"

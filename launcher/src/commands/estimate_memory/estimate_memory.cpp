@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch estimate-memory: prints three tables for a model: Accelerate's estimate, the memory
 // that the acclaunch runtime needs per rank (memory_model.hpp), and DeepSpeed's estimate.
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory of one rank as a sum of buffers, each of which is a number of elements times a number of
 // bytes. The numbers of elements follow the order in which the runtime gathers, uses and frees
 // units (docs/sharding.md); test/integration/memory_estimate_test.cpp compares them with the

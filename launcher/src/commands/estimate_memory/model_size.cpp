@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "commands/estimate_memory/model_size.hpp"
 
 #include "acc/base/error.hpp"

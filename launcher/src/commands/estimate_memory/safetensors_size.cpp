@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the tensor shapes from safetensors headers (docs/formats/safetensors.md), and groups the
 // tensors into parts of a model by their names.
 #include "acc/base/error.hpp"

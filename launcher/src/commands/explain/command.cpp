@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // acclaunch explain: makes the plan of a launch and prints it instead of running it.
 #include "acc/base/error.hpp"
 #include "acc/launcher/explain.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Prints a plan as text for people. Programs should use the JSON output: this text has no stable
 // format. Values from outside are escaped (printable).
 #include "acc/base/text.hpp"

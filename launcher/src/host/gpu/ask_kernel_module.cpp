@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "host/gpu/ask_driver.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Queries NVML and the CUDA driver through dlopen and dlsym. acclaunch must start on machines
 // without a GPU, so it neither links to these libraries nor needs their headers; the few types are
 // declared here. A missing function counts as a fact that the driver does not report.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/gpu_facts.hpp"
 
 #include "acc/plugins/settings.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "catalog/group_values.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "catalog/record_table.hpp"
 
 namespace acc::checkpoint {

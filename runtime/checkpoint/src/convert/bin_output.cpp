@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/atomic_file.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "convert/outputs.hpp"

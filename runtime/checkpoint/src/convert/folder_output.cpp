@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "convert/folder_output.hpp"
 
 #include "acc/base/error.hpp"

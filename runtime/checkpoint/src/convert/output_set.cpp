@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "convert/output_set.hpp"
 
 #include "acc/base/atomic_file.hpp"

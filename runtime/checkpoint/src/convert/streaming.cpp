@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/convert/parallel.hpp"
 #include "acc/checkpoint/convert/verify.hpp"
 #include "convert/outputs.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/dcp/folder_plan.hpp"
 
 #include "dcp/archive_sizes.hpp"

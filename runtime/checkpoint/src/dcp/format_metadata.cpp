@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/dcp/metadata.hpp"
 #include "acc/checkpoint/pickle/writer.hpp"
 

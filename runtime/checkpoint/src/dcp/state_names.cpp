@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "dcp/state_names.hpp"
 
 #include <algorithm>

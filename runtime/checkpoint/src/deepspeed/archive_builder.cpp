@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "deepspeed/archive_builder.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "deepspeed/flat_layout.hpp"
 
 #include "acc/base/error.hpp"

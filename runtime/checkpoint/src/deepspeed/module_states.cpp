@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "deepspeed/module_states.hpp"
 
 #include "pickle/node.hpp"

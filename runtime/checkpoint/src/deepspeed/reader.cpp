@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "catalog/record_table.hpp"
 #include "deepspeed/checkpoint_files.hpp"

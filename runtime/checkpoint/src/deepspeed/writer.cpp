@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "catalog/group_values.hpp"
 #include "deepspeed/archive_builder.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/files/input_file.hpp"
 
 #include "acc/base/atomic_file.hpp"

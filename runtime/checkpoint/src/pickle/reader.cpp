@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "pickle/reader.hpp"
 
 #include "pickle/machine.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/torch/torch_file.hpp"
 
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/hierarchical/hierarchical_group.hpp"
 
 #include <fmt/format.h>

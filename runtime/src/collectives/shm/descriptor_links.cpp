@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/shm/descriptor_links.hpp"
 
 #include "acc/base/error.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "collectives/shm/shm_group.hpp"
 #include "kernels/kernels.hpp"

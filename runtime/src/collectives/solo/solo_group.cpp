@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "collectives/solo/solo_group.hpp"
 
 #include "collectives/device_buffer.hpp"

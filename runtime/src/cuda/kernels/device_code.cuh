@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 /// Definitions for kernel sources that differ between CUDA and the stand-in of the tests, which

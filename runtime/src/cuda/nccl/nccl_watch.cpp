@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "cuda/nccl/nccl_watch.hpp"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sharding/gradient/gradient_watch.hpp"
 
 #include <algorithm>

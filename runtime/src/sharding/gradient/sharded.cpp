@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sharding/gradient/accumulation.hpp"
 #include "sharding/gradient/variants.hpp"
 #include "sharding/gradient_offload.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sharding/gradient/written_gradient.hpp"
 
 #include <algorithm>

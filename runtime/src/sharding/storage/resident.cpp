@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sharding/weight_storage.hpp"
 
 namespace acc::sharding {

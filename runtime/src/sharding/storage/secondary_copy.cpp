@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "sharding/storage/secondary_copy.hpp"
 
 namespace acc::sharding {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Selects the stand-in cuBLASLt for tests on stand-in libraries, unless the environment names
 // another one. Done in code because doctest's test discovery can set only one environment variable.
 #include <cstdlib>
