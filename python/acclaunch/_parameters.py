@@ -54,7 +54,7 @@ class ShardedParameter(Uncopied, torch.Tensor):
         raise InvalidArgumentError(f"{function} of a sharded parameter")
 
 
-# What NumPy's array interface calls integers of the width of a dtype.
+# Names of NumPy's array interface for integers of the width of a dtype.
 _TYPE_STRINGS = {4: "<f4", 2: "<i2"}
 
 

@@ -237,8 +237,8 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   draft.faults.collect([&] { check_contradictions(draft.settings); });
   draft.faults.raise();
 
-  // Of job managers other than acclaunch only the name counts: DeepSpeed's flags alone determine
-  // hosts and ranks.
+  // A job manager other than acclaunch gives its name only: DeepSpeed's flags alone determine hosts
+  // and ranks.
   const auto place = cluster::find_job_environment(environment, facts);
   const JobManager manager = place ? place->manager : JobManager{};
   const cluster::JobEnvironment* starter = manager.name == "acclaunch" ? &*place : nullptr;

@@ -221,7 +221,7 @@ void Job::show_status(int running) {
 }
 
 std::vector<supervision::WorkerSpec> Job::worker_specs() const {
-  const Assignment assignment = launcher::assignment(plan_, *round_);
+  const Assignment assignment = job::assignment(plan_, *round_);
   std::vector<supervision::WorkerSpec> specs;
   for (int index = 0; index < plan_.layout.local_world_size; ++index) {
     const int local_rank = first_local_rank(plan_.layout) + index;
