@@ -22,7 +22,7 @@ struct EstimateCase {
   std::vector<std::string> flags;  ///< launcher flags
   Strategy strategy = Strategy::no_shard;
   bool sixteen_bit = false;
-  commands::Offload offload = commands::Offload::none;
+  Offload offload = Offload::none;
   bool overlaps = true;
   std::vector<std::string> options = {};  ///< train_gpt options
   /// Sets further fields of the training size.

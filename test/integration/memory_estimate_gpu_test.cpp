@@ -12,7 +12,9 @@ TEST_CASE("estimate-memory: the estimate equals the GPU memory that a training u
       {"ACC_CUBLASLT_LIBRARY", standins + "/libcublasLt.so.13"},
       {"ACC_CUDA_BACKEND", standins + "/libacc_cuda.so"},
       {"ACC_NCCL_LIBRARY", standins + "/libnccl.so.2"}};
-  const auto persistent = [](acc::launcher::TrainingSize& size) { size.persistent = size.numel; };
+  const auto persistent = [](acc::launcher::commands::TrainingSize& size) {
+    size.persistent = size.numel;
+  };
   const std::vector<EstimateCase> cases = {
       {{"--multi_gpu"}, Strategy::no_shard},
       {{"--multi_gpu", "--mixed_precision", "bf16"}, Strategy::no_shard, true},
@@ -68,7 +70,7 @@ TEST_CASE("estimate-memory: the estimate equals the GPU memory that a training u
     const nlohmann::json found =
         metrics_of(each, ACC_BIN_DIR "/standin/train_gpt_standin", variables).at("ranks").at(0);
     const auto foretold =
-        acc::launcher::rank_memory(training_size(each), each.strategy, each.offload);
+        acc::launcher::commands::rank_memory(training_size(each), each.strategy, each.offload);
     const std::int64_t activations = found.at("activation_bytes");
     check_near(found.at("device_peak_bytes").get<std::int64_t>() - activations, foretold.device);
     // Its shard is counted in host memory, as well.

@@ -28,7 +28,7 @@ void check(const EstimateCase& each, const std::map<std::string, std::string>& v
   EstimateCase on_cpu = each;
   on_cpu.flags.insert(on_cpu.flags.begin(), "--cpu");
   const nlohmann::json metrics = metrics_of(on_cpu, ACC_BIN_DIR "/train_gpt", variables);
-  commands::TrainingSize size = training_size(each);
+  TrainingSize size = training_size(each);
   size.on_cpu = true;
   // 16-bit weights are not converted if the CPU can multiply them (AVX512-BF16).
   size.widens = metrics.at("compute_dtype") == "float32";
@@ -42,7 +42,7 @@ void check(const EstimateCase& each, const std::map<std::string, std::string>& v
 }
 
 /// DeepSpeed's defaults: the whole model is smaller than the reuse distance, and stays gathered.
-void keep(commands::TrainingSize& size) {
+void keep(TrainingSize& size) {
   size.keeps = 1'000'000'000;
 }
 
@@ -51,8 +51,8 @@ const std::vector<EstimateCase> kStrategies = {
     {zero("0"), Strategy::no_shard},
     {zero("1"), Strategy::shard_optimizer},
     // DeepSpeed's overlap_comm is off except for stage 3.
-    {zero("2"), Strategy::shard_grad_op, false, commands::Offload::none, false},
-    {zero("3"), Strategy::full_shard, false, commands::Offload::none, true, {}, keep},
+    {zero("2"), Strategy::shard_grad_op, false, Offload::none, false},
+    {zero("3"), Strategy::full_shard, false, Offload::none, true, {}, keep},
     {fsdp("NO_SHARD"), Strategy::no_shard},
     {fsdp("SHARD_GRAD_OP"), Strategy::shard_grad_op},
     {fsdp("FULL_SHARD"), Strategy::full_shard},
@@ -74,20 +74,19 @@ TEST_CASE("estimate-memory: shard groups of two ranks") {
        {std::pair{"HYBRID_SHARD", Strategy::hybrid_shard},
         std::pair{"HYBRID_SHARD_ZERO2", Strategy::hybrid_shard_zero2}}) {
     EstimateCase each{fsdp(name, {"--parallelism_config_dp_shard_size", "2"}), strategy};
-    each.adjust = [](commands::TrainingSize& size) { size.num_local = 2; };
+    each.adjust = [](TrainingSize& size) { size.num_local = 2; };
     check(each);
   }
 }
 
 TEST_CASE("estimate-memory: on the CPU an offload changes nothing, since all is in host memory") {
   check({fsdp("FULL_SHARD", {"--fsdp_offload_params", "true"}), Strategy::full_shard, false,
-         commands::Offload::all});
+         Offload::all});
   const Words optimizer = {"--offload_optimizer_device", "cpu"};
-  check({zero("1", optimizer), Strategy::shard_optimizer, false, commands::Offload::optimizer});
-  check(
-      {zero("2", optimizer), Strategy::shard_grad_op, false, commands::Offload::optimizer, false});
+  check({zero("1", optimizer), Strategy::shard_optimizer, false, Offload::optimizer});
+  check({zero("2", optimizer), Strategy::shard_grad_op, false, Offload::optimizer, false});
   check({zero("3", {"--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"}),
-         Strategy::full_shard, false, commands::Offload::all});
+         Strategy::full_shard, false, Offload::all});
 }
 
 TEST_CASE("estimate-memory: weights loaded in 16 bits without mixed precision") {
@@ -95,7 +94,7 @@ TEST_CASE("estimate-memory: weights loaded in 16 bits without mixed precision") 
        {std::pair{"NO_SHARD", Strategy::no_shard}, std::pair{"FULL_SHARD", Strategy::full_shard}}) {
     EstimateCase each{fsdp(name), strategy};
     each.options = {"--dtype", "bf16"};
-    each.adjust = [](commands::TrainingSize& size) { size.low_precision = true; };
+    each.adjust = [](TrainingSize& size) { size.low_precision = true; };
     check(each);
   }
 }
@@ -105,7 +104,7 @@ TEST_CASE("estimate-memory: with no_sync the full gradients stay in the buffers 
                                        std::pair{"SHARD_GRAD_OP", Strategy::shard_grad_op}}) {
     EstimateCase each{fsdp(name, {"--gradient_accumulation_steps", "2"}), strategy};
     each.options = {"--no_sync"};
-    each.adjust = [](commands::TrainingSize& size) { size.no_sync = true; };
+    each.adjust = [](TrainingSize& size) { size.no_sync = true; };
     check(each);
   }
 }
@@ -135,16 +134,16 @@ TEST_CASE("estimate-memory: with ACC_SHM_GATHER set to copy each rank has its ow
                     "stage3_prefetch_bucket_size": 0)"),
        Strategy::full_shard},
   };
-  cases[2].adjust = [](commands::TrainingSize& size) { size.prefetches = true; };
+  cases[2].adjust = [](TrainingSize& size) { size.prefetches = true; };
   cases[4].options = {"--dtype", "bf16"};
-  cases[4].adjust = [](commands::TrainingSize& size) { size.low_precision = true; };
-  cases[5].adjust = cases[6].adjust = [](commands::TrainingSize& size) {
+  cases[4].adjust = [](TrainingSize& size) { size.low_precision = true; };
+  cases[5].adjust = cases[6].adjust = [](TrainingSize& size) {
     size.persistent = size.numel;
     keep(size);
   };
   cases[7].adjust = keep;
   for (EstimateCase& each : cases) {
-    each.adjust = [also = each.adjust](commands::TrainingSize& size) {
+    each.adjust = [also = each.adjust](TrainingSize& size) {
       size.copies = true;
       also(size);
     };

@@ -77,7 +77,9 @@ TEST_CASE("cgroup: the folder is found in every mount layout") {
                                      supervision::cgroup_name(folder.path() / "cgroup")) ==
           expected);
   }
-  CHECK(cgroup_folder(folder.path() / "absent", cgroup_name(folder.path() / "absent")).empty());
+  CHECK(supervision::cgroup_folder(folder.path() / "absent",
+                                   supervision::cgroup_name(folder.path() / "absent"))
+            .empty());
 }
 
 TEST_CASE("cgroup: a process and its children are killed together, in two attempts" *

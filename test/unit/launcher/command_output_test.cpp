@@ -33,11 +33,10 @@ TEST_CASE("command output: what a command wrote, or nothing if it failed") {
   };
   for (const auto& [command, output] : kCases) {
     CAPTURE(command.back());
-    CHECK(host::command_output(command) == output);
+    CHECK(command_output(command) == output);
   }
 }
 
 TEST_CASE("command output: a command that exceeds the limit is killed") {
-  CHECK(host::command_output({"/bin/sleep", "1000"}, std::chrono::milliseconds(50)) ==
-        std::nullopt);
+  CHECK(command_output({"/bin/sleep", "1000"}, std::chrono::milliseconds(50)) == std::nullopt);
 }

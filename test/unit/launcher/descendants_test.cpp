@@ -38,12 +38,12 @@ TEST_CASE("descendants: read from lists of children, or else from each process's
     write_process(proc.path(), 13, "13 (e) S 11 10", list(""));
     write_process(proc.path(), 14, "14 (f) S 1 10", list(""));
     fs::create_directory_symlink("10", proc.path() / "self");
-    std::vector<pid_t> found = supervision::descendants(10, proc.path());
+    std::vector<pid_t> found = descendants(10, proc.path());
     CHECK(found.back() == 13);  // parents precede their children
     std::ranges::sort(found);
     CHECK(found == std::vector<pid_t>{11, 12, 13});
     CHECK(descendants(12, proc.path()).empty());
-    const auto of_init = supervision::descendants(1, proc.path());
+    const auto of_init = descendants(1, proc.path());
     CHECK(std::ranges::count(of_init, 0) == 0);
   }
 }

@@ -52,7 +52,7 @@ TEST_CASE("error files: PyTorch's format") {
 TEST_CASE("error files: other formats, and invalid files") {
   const ErrorFileOnDisk disk;
   CHECK(disk.read().message.empty());  // the file does not exist
-  CHECK(read_error_file("").message.empty());
+  CHECK(report::read_error_file("").message.empty());
   const std::pair<const char*, const char*> good[] = {
       {R"({"message": {"message": "RuntimeError: no", "extraInfo": {"timestamp": "1"}}})",
        "RuntimeError: no"},

@@ -147,7 +147,7 @@ TEST_CASE("estimate-memory: a parameter count as the model, such as 7B") {
   CHECK(commands::size_from_count("100", 12)->root() == 4);
   for (const char* text : {"", "B", "many", "-1B", "0", "nan", "7 B", "1e30"}) {
     CAPTURE(text);
-    CHECK_FALSE(size_from_count(text, 32).has_value());
+    CHECK_FALSE(commands::size_from_count(text, 32).has_value());
   }
 }
 
@@ -194,12 +194,13 @@ TEST_CASE("estimate-memory: invalid files are rejected") {
   CHECK(contains(shaped("[4294967296,4294967296]"), "the shape of t is invalid"));
   CHECK(contains(error("x.index.json", "{}"), "weight_map"));
   CHECK(contains(error("y.index.json", R"({"weight_map": {"t": "gone.safetensors"}})"), "gone"));
-  CHECK(
-      contains(acc::test::refusal([] { size_of_source("no-such-model", 1); }, acc::test::kBadInput),
-               "no-such-model does not exist"));
+  CHECK(contains(acc::test::refusal([] { commands::size_of_source("no-such-model", 1); },
+                                    acc::test::kBadInput),
+                 "no-such-model does not exist"));
   const TemporaryFolder empty;
-  CHECK(contains(acc::test::refusal([&] { size_of_source(empty.path(), 1); }, acc::test::kBadInput),
-                 "config.json"));
+  CHECK(contains(
+      acc::test::refusal([&] { commands::size_of_source(empty.path(), 1); }, acc::test::kBadInput),
+      "config.json"));
 }
 
 TEST_CASE("estimate-memory: memory of a rank in fp32") {

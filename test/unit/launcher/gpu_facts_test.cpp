@@ -69,7 +69,7 @@ TEST_CASE("without the driver's libraries the kernel module is read, ordered by 
   CHECK(facts.devices[0].pci_id == "0000:1b:00.0");
   CHECK(facts.devices[1].name == "NVIDIA H200");
   CHECK(facts.devices[1].uuid == "GPU-8f3a-11");
-  CHECK(ask_kernel_module(proc.path() / "missing").driver_version.empty());
+  CHECK(host::ask_kernel_module(proc.path() / "missing").driver_version.empty());
 }
 
 TEST_CASE("a GPU's NUMA node is that of its PCI device") {

@@ -35,7 +35,9 @@ TEST_CASE("a list that Slurm rejects is rejected") {
   CHECK(lists.size() == 8);
   for (const std::string list : lists) {
     CAPTURE(list);
-    CHECK(refusal([&] { return expand_hosts({list, "list"}); }).starts_with("list \"" + list));
+    CHECK(refusal([&] {
+            return cluster::expand_hosts({list, "list"});
+          }).starts_with("list \"" + list));
   }
 }
 

@@ -131,7 +131,7 @@ TEST_CASE("Slurm's steps, scripts and shells") {
   }
   HostFacts facts = host("n2");
   facts.ancestors = {{"bash", "script"}, {"slurmstepd: [17.batch]"}};
-  CHECK_FALSE(find_job_environment(with(kStep, {{"SLURM_NTASKS", ""}}), facts)->is_task);
+  CHECK_FALSE(cluster::find_job_environment(with(kStep, {{"SLURM_NTASKS", ""}}), facts)->is_task);
   facts.ancestors = {{"bash", "script"}, {"slurmstepd: [17.2]"}};
   CHECK(shown(cluster::find_job_environment(kStep, facts)) == kStepPlace);
 }

@@ -7,28 +7,27 @@
 #include <initializer_list>
 #include <vector>
 
-using namespace acc::launcher;
+using namespace acc::launcher::job;
 using enum JobState;
 using enum JobEvent;
-using Action = job::JobAction;
+using Action = JobAction;
 
 namespace {
 
-constexpr job::JobState kStates[] = {starting,         joining, leaving,     running,
-                                     failing,          ending,  stopping,    settling,
-                                     settling_failure, pausing, withdrawing, over};
-constexpr job::JobEvent kRequests[] = {stop_request, forcing_request, reader_lost};
-constexpr job::JobEvent kEvents[] = {stop_request,  forcing_request, reader_lost, kill_order,
-                                     worker_failed, failure_known,   stop_known,  join,
-                                     workers_start, workers_ended,   pause,       finish,
-                                     fault};
+constexpr JobState kStates[] = {starting, joining,  leaving,          running, failing,     ending,
+                                stopping, settling, settling_failure, pausing, withdrawing, over};
+constexpr JobEvent kRequests[] = {stop_request, forcing_request, reader_lost};
+constexpr JobEvent kEvents[] = {stop_request,  forcing_request, reader_lost, kill_order,
+                                worker_failed, failure_known,   stop_known,  join,
+                                workers_start, workers_ended,   pause,       finish,
+                                fault};
 
 /// A row of the table: all events that change the state or cause an action.
 struct Row {
-  job::JobState state;
+  JobState state;
   struct Entry {
-    job::JobEvent event;
-    job::JobState next;
+    JobEvent event;
+    JobState next;
     Action action = Action::none;
   };
   std::vector<Entry> entries;
@@ -123,17 +122,17 @@ const std::vector<Row> kRows = {
     {over, {{stop_request, leaving, Action::quit}, {forcing_request, leaving, Action::quit}}},
 };
 
-bool has_stop_request(job::JobState state) {
+bool has_stop_request(JobState state) {
   return state == leaving || state == stopping || state == withdrawing;
 }
 
 struct Run {
-  job::JobState state = starting;
+  JobState state = starting;
   std::vector<Action> actions;
 
-  explicit Run(std::initializer_list<job::JobEvent> events) {
-    for (const job::JobEvent event : events) {
-      const job::JobStep step = job::job_step(state, event);
+  explicit Run(std::initializer_list<JobEvent> events) {
+    for (const JobEvent event : events) {
+      const JobStep step = job_step(state, event);
       state = step.next;
       if (step.action != Action::none) {
         actions.push_back(step.action);
@@ -147,36 +146,35 @@ using Actions = std::vector<Action>;
 }  // namespace
 
 TEST_CASE("job table: the transition of each state and event") {
-  REQUIRE(std::size(kStates) == job::kJobStates);
-  REQUIRE(std::size(kEvents) == job::kJobEvents);
-  REQUIRE(kRows.size() == job::kJobStates);
+  REQUIRE(std::size(kStates) == kJobStates);
+  REQUIRE(std::size(kEvents) == kJobEvents);
+  REQUIRE(kRows.size() == kJobStates);
   for (const Row& row : kRows) {
-    for (const job::JobEvent event : kEvents) {
+    for (const JobEvent event : kEvents) {
       CAPTURE(static_cast<int>(row.state));
       CAPTURE(static_cast<int>(event));
       const auto entry = std::ranges::find(row.entries, event, &Row::Entry::event);
-      const job::JobStep expected = entry == row.entries.end()
-                                        ? job::JobStep{row.state, Action::none}
-                                        : job::JobStep{entry->next, entry->action};
-      CHECK(job::job_step(row.state, event) == expected);
+      const JobStep expected = entry == row.entries.end() ? JobStep{row.state, Action::none}
+                                                          : JobStep{entry->next, entry->action};
+      CHECK(job_step(row.state, event) == expected);
     }
   }
 }
 
 TEST_CASE("job table: invariants of all transitions") {
-  for (const job::JobState state : kStates) {
+  for (const JobState state : kStates) {
     CAPTURE(static_cast<int>(state));
-    for (const job::JobEvent event : kEvents) {
+    for (const JobEvent event : kEvents) {
       CAPTURE(static_cast<int>(event));
-      const job::JobStep step = job::job_step(state, event);
+      const JobStep step = job_step(state, event);
       // A stop request is never forgotten, and no other event makes one.
       const bool is_request = std::ranges::count(kRequests, event) > 0;
       const bool is_too_late = state == over && event == reader_lost;
       CHECK(has_stop_request(step.next) ==
             (has_stop_request(state) || (is_request && !is_too_late)));
       // Workers begin with workers_start, and end with workers_ended, finish or fault.
-      if (job::has_workers(step.next) != job::has_workers(state)) {
-        CHECK(job::has_workers(state) == (event != workers_start));
+      if (has_workers(step.next) != has_workers(state)) {
+        CHECK(has_workers(state) == (event != workers_start));
         CHECK((event == workers_start || event == workers_ended || event == finish ||
                event == fault));
       }
@@ -189,16 +187,13 @@ TEST_CASE("job table: invariants of all transitions") {
         CHECK((event == forcing_request || event == kill_order));
       }
     }
-    CHECK(job::job_step(state, finish).next ==
-          job::job_step(job::job_step(state, finish).next, finish).next);
+    CHECK(job_step(state, finish).next == job_step(job_step(state, finish).next, finish).next);
     // After any first request a forcing one does not wait any longer.
-    const job::JobStep second =
-        job::job_step(job::job_step(state, stop_request).next, forcing_request);
+    const JobStep second = job_step(job_step(state, stop_request).next, forcing_request);
     CHECK((second.action == Action::kill || second.action == Action::hurry ||
            second.action == Action::quit));
     // Several requests that do not force count once.
-    CHECK(job::job_step(job::job_step(state, stop_request).next, stop_request).action ==
-          Action::none);
+    CHECK(job_step(job_step(state, stop_request).next, stop_request).action == Action::none);
   }
 }
 

@@ -162,7 +162,7 @@ TEST_CASE("an out-of-memory kill that only kernel counters report") {
   }
   SUBCASE("no counter") {
     const acc::test::TemporaryFolder nothing;
-    CHECK(KernelFacts(nothing.path()).cause(killed_by(SIGKILL), "").empty());
+    CHECK(report::KernelFacts(nothing.path()).cause(killed_by(SIGKILL), "").empty());
   }
 }
 
@@ -180,13 +180,13 @@ TEST_CASE("the folder of a control group") {
   root.add_cgroup1("/job", 0, "1");
   CHECK(supervision::cgroup_name(cgroup) == "/");
   CHECK(supervision::cgroup_name(cgroup, "memory") == "/job");
-  CHECK(cgroup_name(cgroup, "pids").empty());
+  CHECK(supervision::cgroup_name(cgroup, "pids").empty());
   CHECK(supervision::cgroup_folder(mountinfo, "/") == "/sys/fs/cgroup/unified/");
   CHECK(supervision::cgroup_folder(mountinfo, "/job", "memory") == "/sys/fs/cgroup/memory/job");
-  CHECK(cgroup_folder(mountinfo, "/job", "mem").empty());
+  CHECK(supervision::cgroup_folder(mountinfo, "/job", "mem").empty());
   root.add_cgroup2(0, "1");
   CHECK(supervision::cgroup_folder(mountinfo, "/box/job") == "/sys/fs/cgroup/job");
-  CHECK(cgroup_folder(mountinfo, "/boxes/job").empty());
+  CHECK(supervision::cgroup_folder(mountinfo, "/boxes/job").empty());
   CHECK(report::MemoryCgroup(root.path()).limit() == 1);
 }
 

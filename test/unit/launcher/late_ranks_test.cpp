@@ -142,7 +142,7 @@ TEST_CASE("the text report: the late rank first, ranks with the same last collec
         "  last collectives:\n"
         "    rank 2: reduce_scatter 40 of unit h.3, backward, done; then in backward of unit h.2\n"
         "    ranks 0-1,3: reduce_scatter 41 of unit h.3, backward, waiting\n");
-  CHECK(last_collectives({WorkerReport{}}, {}).empty());
+  CHECK(report::last_collectives({report::WorkerReport{}}, {}).empty());
 }
 
 TEST_CASE("the text report: a thousand different last collectives give a limited number of lines") {

@@ -14,7 +14,7 @@ namespace {
 
 /// Returns the prefixed lines of a stream whose `bytes` arrive in pieces of `piece` bytes.
 std::string assembled(std::string_view bytes, std::size_t piece) {
-  output::LineAssembler lines(std::make_shared<std::size_t>(0));
+  LineAssembler lines(std::make_shared<std::size_t>(0));
   std::string out;
   const auto take = [&out](std::string_view line) { out.append("[0] ").append(line); };
   for (std::size_t at = 0; at < bytes.size(); at += piece) {
@@ -49,7 +49,7 @@ TEST_CASE("line assembler: lines get their prefix for any division of the stream
 }
 
 TEST_CASE("line assembler: a line that exceeds the memory limit is broken without losing bytes") {
-  constexpr std::size_t kMax = output::LineAssembler::kMaxHeld;
+  constexpr std::size_t kMax = LineAssembler::kMaxHeld;
   const std::string endless(2 * kMax + 10, 'x');
   const std::string expected = "[0] " + std::string(kMax, 'x') + "\n[0] " + std::string(kMax, 'x') +
                                "\n[0] " + std::string(10, 'x') + "\n";
@@ -60,14 +60,14 @@ TEST_CASE("line assembler: a line that exceeds the memory limit is broken withou
 }
 
 TEST_CASE("line assembler: streams share the memory limit; each may hold an ordinary line") {
-  constexpr std::size_t kMax = output::LineAssembler::kMaxHeld;
-  constexpr std::size_t kMin = output::LineAssembler::kMinBroken;
+  constexpr std::size_t kMax = LineAssembler::kMaxHeld;
+  constexpr std::size_t kMin = LineAssembler::kMinBroken;
   const auto held = std::make_shared<std::size_t>(0);
   std::vector<std::size_t> sizes;
   const auto take = [&sizes](std::string_view line) { sizes.push_back(line.size()); };
   {
-    output::LineAssembler hog(held);
-    output::LineAssembler other(held);
+    LineAssembler hog(held);
+    LineAssembler other(held);
     hog.feed(std::string(kMax, 'x'), take);
     other.feed(std::string(kMin, 'x'), take);
     CHECK(sizes.empty());

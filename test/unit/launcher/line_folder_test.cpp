@@ -25,30 +25,29 @@ struct Folded {
   bool operator==(const Folded&) const = default;
 };
 
-output::LineFolder folder_of(int ranks) {
-  output::LineFolder folder;
+LineFolder folder_of(int ranks) {
+  LineFolder folder;
   for (int rank = 0; rank < ranks; ++rank) {
     folder.join(rank);
   }
   return folder;
 }
 
-void take_ready(output::LineFolder& folder, output::LineFolder::Time now,
-                std::vector<Folded>& out) {
+void take_ready(LineFolder& folder, LineFolder::Time now, std::vector<Folded>& out) {
   while (auto line = folder.take(now)) {
     out.push_back({std::move(line->ranks), std::move(line->text)});
   }
 }
 
 std::vector<Folded> folded(int ranks, const std::vector<Sourced>& lines) {
-  output::LineFolder folder = folder_of(ranks);
+  LineFolder folder = folder_of(ranks);
   std::vector<Folded> out;
   for (const Sourced& line : lines) {
-    take_ready(folder, output::LineFolder::Time(line.at), out);
-    folder.add(line.rank, line.text, output::LineFolder::Time(line.at));
-    take_ready(folder, output::LineFolder::Time(line.at), out);
+    take_ready(folder, LineFolder::Time(line.at), out);
+    folder.add(line.rank, line.text, LineFolder::Time(line.at));
+    take_ready(folder, LineFolder::Time(line.at), out);
   }
-  take_ready(folder, output::LineFolder::Time::max(), out);
+  take_ready(folder, LineFolder::Time::max(), out);
   return out;
 }
 
@@ -89,32 +88,31 @@ TEST_CASE("line folder: equal lines of several ranks are merged") {
 }
 
 TEST_CASE("line folder: lines do not wait for a rank that has left") {
-  output::LineFolder folder = folder_of(3);
+  LineFolder folder = folder_of(3);
   folder.add(0, "a", {});
   folder.add(1, "a", {});
   CHECK_FALSE(folder.take({}).has_value());
-  CHECK(folder.due() == output::LineFolder::Time(output::LineFolder::kWindow));
+  CHECK(folder.due() == LineFolder::Time(LineFolder::kWindow));
   folder.leave(2);
   REQUIRE(folder.take({}).has_value());
   CHECK_FALSE(folder.due().has_value());
 }
 
 TEST_CASE("line folder: a line moved before a shared line does not prolong the wait") {
-  output::LineFolder folder = folder_of(3);
-  folder.add(0, "shared", output::LineFolder::Time(0ms));
-  folder.add(1, "own", output::LineFolder::Time(150ms));
-  folder.add(1, "shared", output::LineFolder::Time(150ms));
-  CHECK(folder.due() == output::LineFolder::Time(output::LineFolder::kWindow));
+  LineFolder folder = folder_of(3);
+  folder.add(0, "shared", LineFolder::Time(0ms));
+  folder.add(1, "own", LineFolder::Time(150ms));
+  folder.add(1, "shared", LineFolder::Time(150ms));
+  CHECK(folder.due() == LineFolder::Time(LineFolder::kWindow));
   std::vector<Folded> out;
-  take_ready(folder, output::LineFolder::Time(output::LineFolder::kWindow), out);
+  take_ready(folder, LineFolder::Time(LineFolder::kWindow), out);
   CHECK(out == std::vector<Folded>{{{1}, "own"}, {{0, 1}, "shared"}});
 }
 
 TEST_CASE("line folder: pending lines are limited in number and bytes") {
-  const std::pair<std::size_t, std::size_t> cases[] = {{output::LineFolder::kMaxLines, 10},
-                                                       {10, 100'000}};
+  const std::pair<std::size_t, std::size_t> cases[] = {{LineFolder::kMaxLines, 10}, {10, 100'000}};
   for (const auto& [room, length] : cases) {
-    output::LineFolder folder = folder_of(2);
+    LineFolder folder = folder_of(2);
     std::size_t taken = 0;
     for (std::size_t number = 0; number < 3 * room; ++number) {
       std::string text = std::to_string(number);

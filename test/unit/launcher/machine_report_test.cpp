@@ -55,7 +55,7 @@ TEST_CASE("a machine's report is decoded as it was encoded, and has one line") {
   const std::string text = report::encode(report);
   CHECK(text.find('\n') == std::string::npos);
   CHECK(report::decode_machine_report(text) == report);
-  CHECK(report::decode_machine_report(encode({})) == report::MachineReport{});
+  CHECK(report::decode_machine_report(report::encode({})) == report::MachineReport{});
 }
 
 TEST_CASE("a machine's report is valid JSON for all bytes that a worker writes") {
@@ -64,7 +64,7 @@ TEST_CASE("a machine's report is valid JSON for all bytes that a worker writes")
     worker.last_stderr_lines.assign(1, std::string(3, static_cast<char>(byte)));
     worker.error_message = worker.host = worker.cause = worker.last_stderr_lines[0];
     const report::WorkerReport read =
-        report::decode_machine_report(encode({0, "", {worker}})).workers.at(0);
+        report::decode_machine_report(report::encode({0, "", {worker}})).workers.at(0);
     CAPTURE(byte);
     CHECK(read.cause == (byte < 0x80 ? worker.cause : "\ufffd\ufffd\ufffd"));
     CHECK(read.last_stderr_lines.at(0) == read.cause);
@@ -78,7 +78,7 @@ TEST_CASE("a machine's report limits the length of its texts") {
   worker.traceback.back() = "ValueError: last";
   worker.last_stderr_lines.assign(500, std::string(5000, '\x01'));
   const report::WorkerReport read =
-      report::decode_machine_report(encode({0, "", {worker}})).workers.at(0);
+      report::decode_machine_report(report::encode({0, "", {worker}})).workers.at(0);
   CHECK(read.error_message.size() == 4000);
   CHECK(read.traceback.size() == 50);
   CHECK(read.traceback.front().size() == 1000);

@@ -7,14 +7,14 @@
 #include <csignal>
 
 using acc::launcher::supervision::ProcessEnd;
-using Kind = supervision::ProcessEnd::Kind;
+using Kind = ProcessEnd::Kind;
 
 // Linux encodes wait statuses as: signal in bits 0-6, core dump flag in bit 7, code in bits 8-15.
 TEST_CASE("process end: every exit code is decoded from the wait status") {
   for (int code = 0; code < 256; ++code) {
     CAPTURE(code);
-    const supervision::ProcessEnd end = supervision::ProcessEnd::from_wait_status(code << 8);
-    CHECK(end == supervision::ProcessEnd{Kind::exited, code});
+    const ProcessEnd end = ProcessEnd::from_wait_status(code << 8);
+    CHECK(end == ProcessEnd{Kind::exited, code});
     CHECK(end.ok() == (code == 0));
     CHECK(end.shell_status() == code);
     CHECK(end.describe() == "exited with code " + std::to_string(code));
@@ -24,17 +24,16 @@ TEST_CASE("process end: every exit code is decoded from the wait status") {
 TEST_CASE("process end: every signal is decoded, with and without a core dump") {
   for (int signal = 1; signal <= 64; ++signal) {
     CAPTURE(signal);
-    const supervision::ProcessEnd end = supervision::ProcessEnd::from_wait_status(signal);
-    CHECK(end == supervision::ProcessEnd{Kind::killed, signal});
+    const ProcessEnd end = ProcessEnd::from_wait_status(signal);
+    CHECK(end == ProcessEnd{Kind::killed, signal});
     CHECK_FALSE(end.ok());
     CHECK(end.shell_status() == 128 + signal);
-    CHECK(supervision::ProcessEnd::from_wait_status(signal | 0x80) ==
-          supervision::ProcessEnd{Kind::killed, signal, true});
+    CHECK(ProcessEnd::from_wait_status(signal | 0x80) == ProcessEnd{Kind::killed, signal, true});
   }
 }
 
 TEST_CASE("process end: description in words") {
-  const std::pair<supervision::ProcessEnd, const char*> cases[] = {
+  const std::pair<ProcessEnd, const char*> cases[] = {
       {{Kind::killed, SIGKILL}, "killed by SIGKILL (signal 9)"},
       {{Kind::killed, SIGSEGV, true}, "killed by SIGSEGV (signal 11), core dumped"},
       {{Kind::killed, 64}, "killed by signal 64"},
@@ -47,7 +46,7 @@ TEST_CASE("process end: description in words") {
 }
 
 TEST_CASE("process end: a program that cannot be executed has a shell's status 126 or 127") {
-  CHECK(supervision::ProcessEnd{Kind::not_executed, ENOENT}.shell_status() == 127);
-  CHECK(supervision::ProcessEnd{Kind::not_executed, EACCES}.shell_status() == 126);
-  CHECK(supervision::ProcessEnd{Kind::not_executed, ENOEXEC}.shell_status() == 126);
+  CHECK(ProcessEnd{Kind::not_executed, ENOENT}.shell_status() == 127);
+  CHECK(ProcessEnd{Kind::not_executed, EACCES}.shell_status() == 126);
+  CHECK(ProcessEnd{Kind::not_executed, ENOEXEC}.shell_status() == 126);
 }

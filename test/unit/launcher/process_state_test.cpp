@@ -45,7 +45,7 @@ TEST_CASE("process state: name, state letter and parent, for a name with parenth
   CHECK(state->name == "a) (b)");
   CHECK(state->letter == 'D');
   CHECK(state->parent == 4);
-  CHECK_FALSE(process_state(18, proc.path()).has_value());
+  CHECK_FALSE(supervision::process_state(18, proc.path()).has_value());
   CHECK(supervision::process_state(::getpid())->parent == ::getppid());
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("process state: description, with the kernel function if it is readabl
   CHECK(supervision::describe_state(18, proc.path()) == "in uninterruptible sleep");
   CHECK(supervision::describe_state(19, proc.path()) == "sleeping");
   CHECK(supervision::describe_state(20, proc.path()) == "in state X");
-  CHECK(describe_state(21, proc.path()).empty());
+  CHECK(supervision::describe_state(21, proc.path()).empty());
 }
 
 TEST_CASE("process state: a process is stuck if every sample finds uninterruptible sleep") {
@@ -117,11 +117,11 @@ TEST_CASE("process state: a signal with the default action ends a process") {
     char byte = 0;
     REQUIRE(::read(ready[0], &byte, 1) == 1);
     CHECK(supervision::has_default_action(child, SIGTERM) == each.ends);
-    CHECK(has_default_action(child, SIGUSR1));
+    CHECK(supervision::has_default_action(child, SIGUSR1));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     ::close(ready[0]);
     ::close(ready[1]);
-    CHECK_FALSE(has_default_action(child, SIGTERM));
+    CHECK_FALSE(supervision::has_default_action(child, SIGTERM));
   }
 }

@@ -45,7 +45,7 @@ TEST_CASE("a recorded heterogeneous job is rejected") {
   const auto processes = recorded("het_job");
   REQUIRE(processes.size() == 1);
   CHECK(acc::test::refusal([&] {
-          return find_job_environment(processes[0].environment, processes[0].facts);
+          return cluster::find_job_environment(processes[0].environment, processes[0].facts);
         }).starts_with("SLURM_HET_SIZE: Slurm job 23 is a heterogeneous job"));
 }
 

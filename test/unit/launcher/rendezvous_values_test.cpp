@@ -83,7 +83,7 @@ TEST_CASE("rendezvous configuration") {
     CAPTURE(text);
     RendezvousPlan plan;
     CHECK(refusal([&] {
-            return read_rendezvous_conf({text, "--rdzv-conf"}, plan);
+            return plan::read_rendezvous_conf({text, "--rdzv-conf"}, plan);
           }).starts_with("--rdzv-conf must be "));
   }
 }
@@ -114,7 +114,7 @@ TEST_CASE("endpoints") {
         "tcp://node0:1", "node0:1:2", "fd00::1", "1:2:3:4:5:6:7:8"}) {
     CAPTURE(text);
     CHECK(refusal([&] {
-            return read_endpoint({text, "--rdzv-endpoint"});
+            return plan::read_endpoint({text, "--rdzv-endpoint"});
           }).starts_with("--rdzv-endpoint must be HOST, HOST:PORT"));
   }
 }

@@ -26,7 +26,7 @@ TEST_CASE("pauses before restarts grow until an attempt was healthy") {
   };
   for (const Case& each : cases) {
     CAPTURE(each.longest.count());
-    job::RestartPauses pauses(each.longest);
+    RestartPauses pauses(each.longest);
     std::vector<milliseconds> found;
     for (const milliseconds ran_for : each.ran_for) {
       found.push_back(pauses.next(ran_for));

@@ -33,7 +33,7 @@ TEST_CASE("speaker: the first machine that has reported prints the report of an 
     for (int rank = 0; rank < 3; ++rank) {
       CAPTURE(rank);
       CHECK(job::prints_report(plan(rank), rank, round_result) == prints[rank]);
-      CHECK(prints_report(plan(rank, false), rank, round_result));
+      CHECK(job::prints_report(plan(rank, false), rank, round_result));
     }
   }
 }
@@ -45,13 +45,13 @@ TEST_CASE("speaker: machine 0 prints lines about the job, each machine prints it
   CHECK(job::line_head(plan(0), "n0") == "acclaunch on n0: ");
   CHECK(job::line_head(plan(0, false), "n0") == "acclaunch: ");
   CHECK(job::job_line_head(plan(0), none, "n0") == "acclaunch: ");
-  CHECK_FALSE(job_line_head(plan(1), none, "n1").has_value());
-  CHECK_FALSE(job_line_head(plan(0), round, "n0").has_value());
+  CHECK_FALSE(job::job_line_head(plan(1), none, "n1").has_value());
+  CHECK_FALSE(job::job_line_head(plan(0), round, "n0").has_value());
   CHECK(job::job_line_head(plan(1, false), round, "n1") == "acclaunch: ");
   LaunchPlan c10d = plan(0);
   c10d.rendezvous.backend = RendezvousPlan::Backend::c10d;
   CHECK(job::job_line_head(c10d, none, "n1") == "acclaunch on n1: ");
-  CHECK_FALSE(job_line_head(c10d, round, "n1").has_value());
+  CHECK_FALSE(job::job_line_head(c10d, round, "n1").has_value());
   LaunchPlan alone = plan(0);
   alone.layout.num_machines = 1;
   CHECK(job::line_head(alone, "n0") == "acclaunch: ");

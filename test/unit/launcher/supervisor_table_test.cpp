@@ -5,28 +5,26 @@
 
 #include <vector>
 
-using namespace acc::launcher;
+using namespace acc::launcher::supervision;
 using enum AttemptAction;
 
 namespace {
 
-constexpr supervision::AttemptState kStates[] = {
-    supervision::AttemptState::running, supervision::AttemptState::failing,
-    supervision::AttemptState::stopping, supervision::AttemptState::killing,
-    supervision::AttemptState::ended};
-constexpr supervision::AttemptEvent kEvents[] = {
-    supervision::AttemptEvent::worker_succeeded, supervision::AttemptEvent::worker_failed,
-    supervision::AttemptEvent::cause_is_known,   supervision::AttemptEvent::all_ended,
-    supervision::AttemptEvent::stop_signal,      supervision::AttemptEvent::peer_failed,
-    supervision::AttemptEvent::time_is_over};
+constexpr AttemptState kStates[] = {AttemptState::running, AttemptState::failing,
+                                    AttemptState::stopping, AttemptState::killing,
+                                    AttemptState::ended};
+constexpr AttemptEvent kEvents[] = {AttemptEvent::worker_succeeded, AttemptEvent::worker_failed,
+                                    AttemptEvent::cause_is_known,   AttemptEvent::all_ended,
+                                    AttemptEvent::stop_signal,      AttemptEvent::peer_failed,
+                                    AttemptEvent::time_is_over};
 
 struct Run {
-  supervision::AttemptState state = supervision::AttemptState::running;
-  std::vector<supervision::AttemptAction> actions;
+  AttemptState state = AttemptState::running;
+  std::vector<AttemptAction> actions;
 
-  explicit Run(std::initializer_list<supervision::AttemptEvent> events) {
-    for (const supervision::AttemptEvent event : events) {
-      const supervision::AttemptStep step = supervision::attempt_step(state, event);
+  explicit Run(std::initializer_list<AttemptEvent> events) {
+    for (const AttemptEvent event : events) {
+      const AttemptStep step = attempt_step(state, event);
       state = step.next;
       if (step.action != none) {
         actions.push_back(step.action);
@@ -35,71 +33,68 @@ struct Run {
   }
 };
 
-using Actions = std::vector<supervision::AttemptAction>;
+using Actions = std::vector<AttemptAction>;
 
 }  // namespace
 
 TEST_CASE("attempt table: the transition of each state and event") {
   using enum AttemptState;
-  const supervision::AttemptStep expected[supervision::kAttemptStates]
-                                         [supervision::kAttemptEvents] = {{{running, none},
-                                                                           {failing, find_cause},
-                                                                           {running, none},
-                                                                           {ended, finish},
-                                                                           {stopping, stop},
-                                                                           {stopping, stop},
-                                                                           {running, none}},
-                                                                          {{failing, none},
-                                                                           {failing, none},
-                                                                           {stopping, stop},
-                                                                           {failing, none},
-                                                                           {stopping, stop},
-                                                                           {stopping, stop},
-                                                                           {stopping, stop}},
-                                                                          {{stopping, none},
-                                                                           {stopping, none},
-                                                                           {stopping, none},
-                                                                           {ended, finish},
-                                                                           {killing, kill},
-                                                                           {stopping, none},
-                                                                           {killing, kill}},
-                                                                          {{killing, none},
-                                                                           {killing, none},
-                                                                           {killing, none},
-                                                                           {ended, finish},
-                                                                           {killing, none},
-                                                                           {killing, none},
-                                                                           {ended, give_up}},
-                                                                          {{ended, none},
-                                                                           {ended, none},
-                                                                           {ended, none},
-                                                                           {ended, none},
-                                                                           {ended, none},
-                                                                           {ended, none},
-                                                                           {ended, none}}};
-  for (const supervision::AttemptState state : kStates) {
-    for (const supervision::AttemptEvent event : kEvents) {
+  const AttemptStep expected[kAttemptStates][kAttemptEvents] = {{{running, none},
+                                                                 {failing, find_cause},
+                                                                 {running, none},
+                                                                 {ended, finish},
+                                                                 {stopping, stop},
+                                                                 {stopping, stop},
+                                                                 {running, none}},
+                                                                {{failing, none},
+                                                                 {failing, none},
+                                                                 {stopping, stop},
+                                                                 {failing, none},
+                                                                 {stopping, stop},
+                                                                 {stopping, stop},
+                                                                 {stopping, stop}},
+                                                                {{stopping, none},
+                                                                 {stopping, none},
+                                                                 {stopping, none},
+                                                                 {ended, finish},
+                                                                 {killing, kill},
+                                                                 {stopping, none},
+                                                                 {killing, kill}},
+                                                                {{killing, none},
+                                                                 {killing, none},
+                                                                 {killing, none},
+                                                                 {ended, finish},
+                                                                 {killing, none},
+                                                                 {killing, none},
+                                                                 {ended, give_up}},
+                                                                {{ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none},
+                                                                 {ended, none}}};
+  for (const AttemptState state : kStates) {
+    for (const AttemptEvent event : kEvents) {
       CAPTURE(static_cast<int>(state));
       CAPTURE(static_cast<int>(event));
-      CHECK(supervision::attempt_step(state, event) ==
+      CHECK(attempt_step(state, event) ==
             expected[static_cast<std::size_t>(state)][static_cast<std::size_t>(event)]);
     }
   }
 }
 
 TEST_CASE("attempt table: invariants of all transitions") {
-  for (const supervision::AttemptState state : kStates) {
-    for (const supervision::AttemptEvent event : kEvents) {
-      const supervision::AttemptStep step = supervision::attempt_step(state, event);
+  for (const AttemptState state : kStates) {
+    for (const AttemptEvent event : kEvents) {
+      const AttemptStep step = attempt_step(state, event);
       CHECK(step.next >= state);  // states only advance
-      CHECK((step.next == supervision::AttemptState::ended &&
-             state != supervision::AttemptState::ended) ==
+      CHECK((step.next == AttemptState::ended && state != AttemptState::ended) ==
             (step.action == finish || step.action == give_up));
-      if (state == supervision::AttemptState::failing) {  // the cause may be on another machine
-        CHECK(supervision::attempt_step(state, supervision::AttemptEvent::all_ended).next == state);
-      } else if (state != supervision::AttemptState::ended) {
-        CHECK(supervision::attempt_step(state, supervision::AttemptEvent::all_ended).next ==
-              supervision::AttemptState::ended);
+      if (state == AttemptState::failing) {  // the cause may be on another machine
+        CHECK(attempt_step(state, AttemptEvent::all_ended).next == state);
+      } else if (state != AttemptState::ended) {
+        CHECK(attempt_step(state, AttemptEvent::all_ended).next == AttemptState::ended);
       }
     }
   }
