@@ -50,10 +50,8 @@ def replace_gloo():
     config.get_device_backend_map = get_device_backend_map
 
 
-def autoload():
-    """The entry point: torch calls it at the end of `import torch`."""
-    if not dist.is_available():
-        return
+def _follow_environment():
+    """Registers the back end, and lets it replace gloo if the launcher was told so (--cpu_backend)."""
     register()
     backend = os.environ.get("ACC_CPU_BACKEND", "")
     if backend == "acc":
@@ -63,4 +61,4 @@ def autoload():
 
 
 if dist.is_available():
-    register()
+    _follow_environment()
