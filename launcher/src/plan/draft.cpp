@@ -160,7 +160,9 @@ void read_log(Draft& draft, WorkerVariables& workers) {
     workers.removed.insert(std::string(host::variables::log.name));
   } else {
     const std::string components = host::value_of(draft.environment, host::variables::log);
-    read_log_settings({.components = {components, std::string(host::variables::log.name)}});
+    read_log_settings({.format = {},
+                       .level = {},
+                       .components = {components, std::string(host::variables::log.name)}});
   }
 }
 
