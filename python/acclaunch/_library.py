@@ -249,21 +249,24 @@ class Library:
     raise an Error instead."""
 
     def __init__(self):
-        path = find()
-        _refuse_second(path)
-        self.path = path
-        library = c.CDLL(path)
-        for name, (result, *arguments) in _OTHERS.items():
-            function = getattr(library, name)
-            function.restype, function.argtypes = result, arguments
-            setattr(self, name[4:], function)
-        for name, arguments in _CALLS.items():
+        self.path = find()
+        _refuse_second(self.path)
+        self._functions = c.CDLL(self.path)
+        self.declare(_CALLS, _OTHERS)
+
+    def declare(self, calls, others):
+        """Adds functions: `calls` return a status, {name: types of the arguments}; `others` cannot
+        fail, {name: (type of the result, types of the arguments…)}. Raises ImportError if the library
+        lacks one."""
+        returning_status = {name: (_INT, *arguments) for name, arguments in calls.items()}
+        for name, (result, *arguments) in {**returning_status, **others}.items():
             try:
-                function = getattr(library, name)
+                function = getattr(self._functions, name)
             except AttributeError:
-                raise ImportError(f"{path} has no {name}: it is older than this package") from None
-            function.restype, function.argtypes = _INT, arguments
-            function.errcheck = self._check
+                raise ImportError(f"{self.path} has no {name}: it is older than this package") from None
+            function.restype, function.argtypes = result, arguments
+            if name in calls:
+                function.errcheck = self._check
             setattr(self, name[4:], function)
 
     def _check(self, status, function, arguments):

@@ -59,28 +59,16 @@ _CALLS = {
 }
 
 
+# Functions that cannot fail, as in _library.
+_OTHERS = {"acc_work_done": (c.c_int, _P), "acc_work_source": (c.c_int, _P), "acc_work_free": (None, _P),
+           "acc_group_free": (None, _P)}
+
+
 @functools.cache
 def _c():
-    """The functions of the library; those that fail raise an Error."""
-    library = c.CDLL(_library.find())
-    library.acc_last_error.restype = c.c_char_p
-
-    def check(status, function, arguments):
-        if status:
-            rank = library.acc_last_error_rank()
-            kind = _library.ERRORS[status - 1]
-            raise kind(library.acc_last_error().decode(errors="replace"), rank if rank >= 0 else None)
-
-    for name, arguments in _CALLS.items():
-        try:
-            function = getattr(library, name)
-        except AttributeError:
-            raise ImportError(f"{_library.find()} has no {name}: it is older than this package") from None
-        function.argtypes, function.restype, function.errcheck = arguments, c.c_int, check
-    for name in ("acc_work_done", "acc_work_source"):
-        getattr(library, name).argtypes = (_P,)
-    for name in ("acc_work_free", "acc_group_free"):
-        getattr(library, name).argtypes, getattr(library, name).restype = (_P,), None
+    """The library with the functions above."""
+    library = _library.library()
+    library.declare(_CALLS, _OTHERS)
     return library
 
 
@@ -128,13 +116,13 @@ class Work(_c10d.Work):
             return
         error = None
         try:
-            _c().acc_work_wait(handle, timeout_ms)
+            _c().work_wait(handle, timeout_ms)
         except _library.Error as caught:
             error = caught
         with self._lock:
             if self._handle is None:
                 return
-            self._source = _c().acc_work_source(handle)
+            self._source = _c().work_source(handle)
             self._error = error
             if error is None:
                 self._finish()
@@ -151,7 +139,7 @@ class Work(_c10d.Work):
         self.wait()
 
     def is_completed(self):
-        if self._handle is not None and _c().acc_work_done(self._handle):
+        if self._handle is not None and _c().work_done(self._handle):
             self._complete(0)
         return self._handle is None
 
@@ -212,7 +200,7 @@ class _Handle:
         self._as_parameter_ = _P()
 
     def __del__(self):
-        _c().acc_work_free(self._as_parameter_)
+        _c().work_free(self._as_parameter_)
 
 
 def _resolve_futures(works):
@@ -350,19 +338,19 @@ class ProcessGroup(dist.ProcessGroup):
         if self._handle and os.getpid() == self._pid:
             handle, self._handle = self._handle, None
             if not all([work.is_completed() for work in self._pending]):
-                _c().acc_group_abort(handle, f"rank {self._rank} destroyed the group".encode())
+                _c().group_abort(handle, f"rank {self._rank} destroyed the group".encode())
             if self._resolver is not None:
                 futures, thread = self._resolver
                 futures.put(None)
                 thread.join()
             self._pending.clear()
-            _c().acc_group_free(handle)
+            _c().group_free(handle)
         if len(self._devices) > 1:
             super().shutdown()
 
     def abort(self):
         if self._handle:
-            _c().acc_group_abort(self._handle, f"rank {self._rank} aborted the group".encode())
+            _c().group_abort(self._handle, f"rank {self._rank} aborted the group".encode())
         if len(self._devices) > 1:
             super().abort()
 
@@ -437,7 +425,7 @@ class ProcessGroup(dist.ProcessGroup):
         tensor = _one(tensors, "all_reduce")
         collected = _Arguments("all_reduce")
         memory, element, op = self._reduced(tensor, opts, "all_reduce", collected)
-        return self._call(_c().acc_group_all_reduce, (memory.data_ptr(), memory.numel(), element, op),
+        return self._call(_c().group_all_reduce, (memory.data_ptr(), memory.numel(), element, op),
                           [tensor], collected, opts)
 
     def allreduce_coalesced(self, tensors, opts=_c10d.AllreduceCoalescedOptions()):
@@ -451,7 +439,7 @@ class ProcessGroup(dist.ProcessGroup):
         tensor = _one(tensors, "reduce")
         collected = _Arguments("reduce")
         memory, element, op = self._reduced(tensor, opts, "reduce", collected)
-        return self._call(_c().acc_group_reduce,
+        return self._call(_c().group_reduce,
                           (memory.data_ptr(), memory.numel(), element, op, opts.rootRank), [tensor],
                           collected, opts)
 
@@ -464,7 +452,7 @@ class ProcessGroup(dist.ProcessGroup):
             memory = collected.read(tensor)
         else:
             memory = collected.written(tensor)
-        return self._call(_c().acc_group_broadcast,
+        return self._call(_c().group_broadcast,
                           (memory.data_ptr(), memory.nbytes, opts.rootRank), [tensor], collected,
                           opts)
 
@@ -472,14 +460,14 @@ class ProcessGroup(dist.ProcessGroup):
         device = getattr(opts, "device", None)
         if device is not None and device.type != "cpu" and len(self._devices) > 1:
             return super().barrier(opts)
-        return self._call(_c().acc_group_barrier, (), [], _Arguments("barrier"), opts)
+        return self._call(_c().group_barrier, (), [], _Arguments("barrier"), opts)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """A barrier whose timeout names the late rank."""
         opts = _c10d.BarrierOptions()
         if timeout is not None:
             opts.timeout = timeout
-        self._call(_c().acc_group_barrier, (), [], _Arguments("barrier"), opts, False)
+        self._call(_c().group_barrier, (), [], _Arguments("barrier"), opts, False)
 
     def _gathered(self, outputs, input_, result, opts, name):
         """All ranks' inputs in separate tensors, which may have different sizes."""
@@ -490,7 +478,7 @@ class ProcessGroup(dist.ProcessGroup):
             raise _library.InvalidArgumentError(
                 f"acc: {name} needs {self._size} outputs of {memory.dtype}, got "
                 f"{[(tuple(part.shape), part.dtype) for part in parts]}")
-        return self._call(_c().acc_group_all_gather,
+        return self._call(_c().group_all_gather,
                           (memory.data_ptr(), _pointers(parts),
                            _sizes([part.nbytes for part in parts])), result, collected, opts)
 
@@ -522,7 +510,7 @@ class ProcessGroup(dist.ProcessGroup):
         memory, all_ = collected.read(input_), collected.written(output)
         nbytes, base = memory.nbytes, all_.data_ptr()
         places = (_P * self._size)(*[base + nbytes * r for r in range(self._size)])
-        return self._call(_c().acc_group_all_gather,
+        return self._call(_c().group_all_gather,
                           (memory.data_ptr(), places, _sizes([nbytes] * self._size)), [output],
                           collected, opts)
 
@@ -544,7 +532,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._check_count(parts, "gather")
             _same(parts, memory, "gather")
             places = _pointers(parts)
-        return self._call(_c().acc_group_gather,
+        return self._call(_c().group_gather,
                           (memory.data_ptr(), places, memory.nbytes, opts.rootRank), output_tensors,
                           collected, opts)
 
@@ -559,7 +547,7 @@ class ProcessGroup(dist.ProcessGroup):
             self._check_count(parts, "scatter")
             _same(parts, memory, "scatter")
             places = _pointers(parts)
-        return self._call(_c().acc_group_scatter,
+        return self._call(_c().group_scatter,
                           (places, memory.data_ptr(), memory.nbytes, opts.rootRank), output_tensors,
                           collected, opts)
 
@@ -578,7 +566,7 @@ class ProcessGroup(dist.ProcessGroup):
         parts = [collected.read(_real(each)) for each in _one(input_tensors, name)]
         self._check_count(parts, name)
         _same(parts, memory, name)
-        return self._call(_c().acc_group_reduce_scatter,
+        return self._call(_c().group_reduce_scatter,
                           (_pointers(parts), memory.data_ptr(), memory.numel(), element, op),
                           output_tensors, collected, opts)
 
@@ -595,7 +583,7 @@ class ProcessGroup(dist.ProcessGroup):
         all_ = collected.read(_real(input_))
         nbytes, base = memory.nbytes, all_.data_ptr()
         places = (_P * self._size)(*[base + nbytes * r for r in range(self._size)])
-        return self._call(_c().acc_group_reduce_scatter,
+        return self._call(_c().group_reduce_scatter,
                           (places, memory.data_ptr(), memory.numel(), element, op), [output],
                           collected, opts)
 
@@ -614,7 +602,7 @@ class ProcessGroup(dist.ProcessGroup):
         outs = [collected.written(each) for each in output_tensors]
         self._check_count(ins, "all_to_all")
         self._check_count(outs, "all_to_all")
-        return self._call(_c().acc_group_all_to_all,
+        return self._call(_c().group_all_to_all,
                           (_pointers(ins), _sizes([each.nbytes for each in ins]), _pointers(outs),
                            _sizes([each.nbytes for each in outs])), output_tensors, collected, opts)
 
@@ -648,7 +636,7 @@ class ProcessGroup(dist.ProcessGroup):
         memory, out = collected.read(input_), collected.written(output)
         ins, in_sizes = self._splits(memory, input_split_sizes, "input")
         outs, out_sizes = self._splits(out, output_split_sizes, "output")
-        return self._call(_c().acc_group_all_to_all, (ins, in_sizes, outs, out_sizes), [output],
+        return self._call(_c().group_all_to_all, (ins, in_sizes, outs, out_sizes), [output],
                           collected, opts)
 
     def send(self, tensors, to, tag):
@@ -656,7 +644,7 @@ class ProcessGroup(dist.ProcessGroup):
             return super().send(tensors, to, tag)
         collected = _Arguments("send")
         memory = collected.read(_one(tensors, "send"))
-        return self._call(_c().acc_group_send, (memory.data_ptr(), memory.nbytes, to, tag), tensors,
+        return self._call(_c().group_send, (memory.data_ptr(), memory.nbytes, to, tag), tensors,
                           collected, None)
 
     def recv(self, tensors, from_, tag):
@@ -672,7 +660,7 @@ class ProcessGroup(dist.ProcessGroup):
 
         def receive(group, *arguments):  # the library has one more argument before the last
             *first, work = arguments
-            _c().acc_group_receive(group, *first, None, work)
+            _c().group_receive(group, *first, None, work)
 
         return self._call(receive, (memory.data_ptr(), memory.nbytes, from_, tag), tensors,
                           collected, None)
@@ -747,7 +735,7 @@ def _create_group(options, prefix):
                      get=_GetFunction(get))
     made = _P()
     try:
-        _c().acc_group_create(c.byref(config), c.byref(made))
+        _c().group_create(c.byref(config), c.byref(made))
     except _library.Error as error:
         raise error from (failures[0] if failures else None)
     return made
