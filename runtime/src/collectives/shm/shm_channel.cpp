@@ -255,14 +255,17 @@ std::string ShmChannel::abort_text() const {
 }
 
 std::optional<std::string> ShmChannel::failure() const {
-  if (head_->abort_state.load(std::memory_order_acquire) == 2) {
+  const auto aborted = [this] { return head_->abort_state.load(std::memory_order_acquire) == 2; };
+  if (aborted()) {
     return abort_text();
   }
   for (int r = 0; r < size(); ++r) {
     const char* end = r == rank() ? nullptr : end_of(r);
     if (end != nullptr) {
-      return fmt::format("rank {} (pid {}) {}", global_rank(r), pids_[static_cast<std::size_t>(r)],
-                         end);
+      // A rank that aborts and leaves writes its reason first, so this second look sees it.
+      return aborted() ? abort_text()
+                       : fmt::format("rank {} (pid {}) {}", global_rank(r),
+                                     pids_[static_cast<std::size_t>(r)], end);
     }
   }
   return std::nullopt;
