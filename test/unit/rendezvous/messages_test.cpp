@@ -2,12 +2,12 @@
 #include "rounds/messages.hpp"
 
 #include "acc/base/error.hpp"
-#include "support.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -17,8 +17,8 @@
 namespace acc::rendezvous::rounds {
 namespace {
 
-using test::contains;
-using test::error_of;
+using acc::test::contains;
+using acc::test::error_of;
 using namespace std::chrono_literals;
 
 const std::string kSecret = "00112233445566778899aabbccddeeff";
