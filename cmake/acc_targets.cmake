@@ -1,6 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 include(GNUInstallDirs)
 
+# acc_unity_by_folder(TARGET sources...)
+# With ACC_UNITY, sources of one folder are compiled together. That is for fresh builds only: after a
+# change of one file, its whole folder is compiled again. Names in anonymous namespaces must differ
+# within a folder.
+function(acc_unity_by_folder target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ACC_UNITY} UNITY_BUILD_MODE GROUP)
+  foreach(source IN LISTS ARGN)
+    cmake_path(GET source PARENT_PATH folder)
+    string(MAKE_C_IDENTIFIER "of_${folder}" group)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
+endfunction()
+
 # acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
 #                 [HEADERS public headers without a source of the same name...])
 # Target acc_NAME, alias acc::NAME; public headers in include/ of the calling folder, internals in src/.
@@ -14,6 +27,7 @@ function(acc_add_library name)
     add_library(${target} STATIC ${ARG_SOURCES})
   endif()
   add_library(acc::${name} ALIAS ${target})
+  acc_unity_by_folder(${target} ${ARG_SOURCES})
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
