@@ -1,17 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 include(GNUInstallDirs)
 
+# acc_unity(TARGET)
+# With ACC_UNITY, compiles the sources of the target together, in the groups that their property
+# UNITY_GROUP names; without groups, eight at a time. That is for fresh builds only: after a change of
+# one file, its whole group is compiled again. Names in anonymous namespaces must differ within it.
+function(acc_unity target)
+  if(ACC_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    # This warning concerns headers; here one file includes all sources.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
 # acc_unity_by_folder(TARGET sources...)
-# With ACC_UNITY, sources of one folder are compiled together. That is for fresh builds only: after a
-# change of one file, its whole folder is compiled again. Names in anonymous namespaces must differ
-# within a folder.
+# acc_unity with one group per folder.
 function(acc_unity_by_folder target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${ACC_UNITY} UNITY_BUILD_MODE GROUP)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
   foreach(source IN LISTS ARGN)
     cmake_path(GET source PARENT_PATH folder)
     string(MAKE_C_IDENTIFIER "of_${folder}" group)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
   endforeach()
+  acc_unity(${target})
 endfunction()
 
 # acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
