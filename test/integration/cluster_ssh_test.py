@@ -3,9 +3,11 @@
 
     python cluster_ssh_test.py BIN [CASE...]      BIN holds acclaunch
 
+Each case has hosts of its own. Four cases run at a time, because they mostly wait for time limits.
 After each case no process of the job is left on any host. Prints how long each case took, without
 checking it. Exits with 77 without virtual hosts.
 """
+import concurrent.futures
 import functools
 import os
 import pathlib
@@ -22,6 +24,7 @@ import sshd  # noqa: E402
 from hosts import check  # noqa: E402
 
 SKIPPED = 77
+PARALLEL_CASES = 4
 NODES = ["node0", "node1", "node2"]
 FILE_NAME = "hosts.txt"
 # Host of the launcher that starts the others. It runs no workers, so that it can be lost alone.
@@ -365,6 +368,8 @@ CASES = {
     "no such folder there": no_such_folder,
     "a port in use there": port_in_use,
 }
+LONG_CASES = {"crash of the starting launcher's host", "crash of a host", "a host freezes",
+              "the starting launcher is cut off", "a launcher is stopped"}
 PDSH_CASES = {"pdsh: one worker fails": by_pdsh, "pdsh: SIGTERM": pdsh_stopped}
 
 
@@ -383,13 +388,18 @@ def main(programs, *wanted):
     if why_not:
         print(f"skipped: {why_not}")
         return SKIPPED
-    failures = 0
     cases = {**CASES, **(PDSH_CASES if shutil.which("pdsh") else {})}
-    for name, act in cases.items():
-        if wanted and name not in wanted:
-            continue
+    # Long cases first, so that none of them runs alone at the end. The threads live until all cases
+    # have ended: processes of a case are killed when the thread that started them ends.
+    names = sorted((name for name in cases if not wanted or name in wanted), key=LONG_CASES.__contains__,
+                   reverse=True)
+    with concurrent.futures.ThreadPoolExecutor(PARALLEL_CASES) as threads:
+        started = [threads.submit(run_case, name, cases[name], pathlib.Path(programs).resolve())
+                   for name in names]
+    failures = 0
+    for name, case in zip(names, started):
         try:
-            run_case(name, act, pathlib.Path(programs).resolve())
+            case.result()
         except AssertionError as error:
             print(f"FAILED: {name}: {error}", flush=True)
             failures += 1
