@@ -247,6 +247,11 @@ class _Source:
                                initializer=INITIALIZER_PURE if is_meta else INITIALIZER_CUSTOM,
                                fill=self.functions[-1])
 
+    def release(self):
+        """Drops the functions, which keep the original tensors alive in reference cycles."""
+        self.functions.clear()
+        self.made = None
+
     def make(self, name, module):
         """Tensors of a module on the meta device, as its reset_parameters() makes them. The random
         numbers depend on the seed and the module's name only."""
@@ -419,6 +424,7 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
         unit.install()  # the first call initialises the parameters
         if source.error is not None:
             raise source.error
+    source.release()
     _move_buffers(model)
     model.read_buffers()
     if runtime.activation_checkpointing:
