@@ -17,6 +17,7 @@ def gpu_check(bin_folder, standins, *arguments):
     environment = dict(os.environ, LD_LIBRARY_PATH=str(standins), PYTHONDONTWRITEBYTECODE="1",
                        ACC_CUDA_BACKEND=str(standins / "libacc_cuda.so"),
                        ACC_CUBLASLT_LIBRARY=str(standins / "libcublasLt.so.13"),
+                       ACC_CUDNN_LIBRARY=str(standins / "libcudnn.so.9"),
                        ACC_NCCL_LIBRARY=str(standins / "libnccl.so.2"))
     return subprocess.run([sys.executable, ROOT / "scripts/gpu_check", "--bin", bin_folder,
                            *arguments], env=environment, capture_output=True, text=True,
