@@ -68,7 +68,18 @@ inline constexpr std::array kPrintingFlags = {
                         .flag = plugins::Flag::toggle,
                         .in_file = false,
                         .type = plugins::Type::boolean,
-                        .help = "print the table of docs/rendezvous.md"}};
+                        .help = "print the table of docs/rendezvous.md"},
+    plugins::SettingRow{.key = "print_completion",
+                        .flag = plugins::Flag::value,
+                        .in_file = false,
+                        .type = plugins::Type::choice,
+                        .allowed = "bash|zsh|fish",
+                        .help = "print the completion script of a shell"},
+    plugins::SettingRow{.key = "print_manual_page",
+                        .flag = plugins::Flag::toggle,
+                        .in_file = false,
+                        .type = plugins::Type::boolean,
+                        .help = "print the manual page"}};
 
 inline constexpr auto kDaemonFlagRows = [] {
   std::array<plugins::SettingRow, kDaemonSettings.size() + kPrintingFlags.size()> rows{};
