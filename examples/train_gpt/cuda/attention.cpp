@@ -5,10 +5,10 @@
 #include "cuda/kernels.hpp"
 
 #include <acc/base/error.hpp>
-#include <acc/base/log.hpp>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -26,7 +26,7 @@ constexpr std::optional<cudnn::DataType> kType = std::is_same_v<T, __nv_bfloat16
                                                      : std::nullopt;
 
 void report(const std::string& line) {
-  acc::notice(acc::Component::runtime, acc::LogLevel::info, "train_gpt: ", line);
+  std::fprintf(stderr, "train_gpt: %s\n", line.c_str());
 }
 
 AttentionChoice read_choice(std::string_view word) {
