@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <mutex>
 
 namespace standin::cudnn {
@@ -81,6 +82,26 @@ std::size_t size_of(Type type) {
     case pointer:
     case descriptor: return 8;
     default: return sizeof(int);  // enumerations
+  }
+}
+
+/// Changes the elements of an attribute as ACC_STANDIN_CUDNN_CHANGE asks: `902:3` adds one to the
+/// last element of attribute 902 when it is set for the third time.
+void change(int attribute, Type type, std::vector<std::byte>& bytes) {
+  static std::mutex mutex;
+  static std::string last;  // the variable's value for which `times` counts
+  static int times = 0;
+  const char* const variable = std::getenv("ACC_STANDIN_CUDNN_CHANGE");
+  const std::lock_guard lock(mutex);
+  if (last != (variable == nullptr ? "" : variable)) {
+    last = variable == nullptr ? "" : variable;
+    times = 0;
+  }
+  const std::string number = std::to_string(attribute) + ":";
+  if (last.starts_with(number) && std::to_string(++times) == last.substr(number.size())) {
+    std::byte& lowest = bytes[bytes.size() - size_of(type)];
+    lowest = type == boolean_value ? lowest ^ std::byte{1}
+                                   : std::byte(std::to_integer<unsigned>(lowest) + 1);
   }
 }
 
@@ -170,7 +191,9 @@ Status set_attribute(void* handle, int attribute, int type, std::int64_t count,
   Value value{.count = count, .bytes = {}, .records = {}};
   value.bytes.resize(static_cast<std::size_t>(count) * size_of(rule->type));
   std::memcpy(value.bytes.data(), elements, value.bytes.size());
-  if (rule->type == descriptor) {
+  if (rule->type != descriptor) {
+    change(attribute, rule->type, value.bytes);
+  } else {
     for (std::int64_t i = 0; i < count; ++i) {
       auto other = find(static_cast<void* const*>(elements)[i]);
       if (other == nullptr || !other->finalized ||

@@ -272,31 +272,38 @@ Status Program::check_attention() const {
   if (signs != kForward && signs != kBackward && signs != kDeterministicBackward) {
     return refuse(not_supported, "no engine for the operations " + signs);
   }
+  const auto first_product =
+      std::find_if(steps_.begin(), steps_.end(), [](const Step& step) { return step.sign == 'M'; });
+  const int inputs = tensors_.at(first_product->x).type;  // type of q
+  if (!is_narrow(inputs)) {
+    return refuse(not_supported, "q has not 16 bits");
+  }
   for (const auto& [id, tensor] : tensors_) {
+    if (tensor.is_by_value && tensor.type != float32) {
+      return refuse(not_supported, "a number is not in fp32");
+    }
     if (tensor.is_virtual || tensor.is_by_value) {
       continue;
     }
+    const bool is_sum = tensor.dims[3] == 1 || (steps_.back().sign == '=' && id == steps_.back().x);
     const auto inner = std::min(tensor.strides[2], tensor.strides[3]);
-    if (inner != 1 || records_.at(id)->one<std::int64_t>(900) != 16) {
-      return refuse(not_supported, "a tensor in memory is not aligned or has no inner stride of 1");
+    if (inner != 1 || records_.at(id)->one<std::int64_t>(900) != 16 ||
+        tensor.type != (is_sum ? float32 : inputs)) {
+      return refuse(not_supported,
+                    "a tensor in memory has another type, alignment or inner stride than needed");
     }
     const std::int64_t head_dim = tensor.strides[3] == 1 ? tensor.dims[3] : tensor.dims[2];
-    if (is_narrow(tensor.type) && head_dim % 8 != 0) {
+    if (!is_sum && head_dim % 8 != 0) {
       return refuse(not_supported, "the channels of a head are not a multiple of 8");
     }
   }
   // Tensor cores read the weights, and the gradient of the scores for k, in the inputs' type.
-  const int inputs = tensors_
-                         .at(std::find_if(steps_.begin(), steps_.end(),
-                                          [](const Step& step) { return step.sign == 'M'; })
-                                 ->x)
-                         .type;
   for (const Step& step : steps_) {
     const Tensor& x = tensors_.at(step.x);
-    const Tensor& y = tensors_.at(step.y);
     const bool weights = step.sign == 'M' && x.is_virtual && signs == kForward;
-    if (!is_narrow(inputs) || ((weights || step.sign == 'T') && (weights ? x : y).type != inputs)) {
-      return refuse(not_supported, "the weights are not in the type of q, or that has not 16 bits");
+    const bool transposed = step.sign == 'T';
+    if ((weights || transposed) && (weights ? x : tensors_.at(step.y)).type != inputs) {
+      return refuse(not_supported, "the weights are not in the type of q");
     }
   }
   return success;

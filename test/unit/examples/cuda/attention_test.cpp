@@ -402,3 +402,64 @@ TEST_CASE("TRAIN_GPT_ATTENTION=cudnn makes a failure of cuDNN an error; other wo
                        "TRAIN_GPT_ATTENTION must be auto, cudnn or kernels, got \"flash\"",
                        acc::Error);
 }
+
+// Attributes without effect are left out: the alignment of numbers and temporaries, the strides of
+// temporaries and the last stride of rows of one number; so are longer rows of k and v in the
+// backward, for which the stand-in ends the process. The tensors of the forward are set first
+// (scale, q, k, v, out, log_sum, then temporaries), those of the backward from the 20th on.
+TEST_CASE("each wrong number in the graphs for cuDNN is refused or changes the results") {
+  if (!on_standin()) {
+    return;
+  }
+  struct Attribute {
+    int number;
+    int first;
+    int last;
+  };
+  constexpr Attribute kAttributes[] = {
+      {900, 2, 6},  {900, 21, 30},                                // tensor: alignment
+      {901, 1, 6},  {901, 20, 30},                                // type
+      {902, 1, 6},  {902, 20, 30},                                // sizes
+      {903, 2, 5},  {903, 21, 21}, {903, 24, 24}, {903, 26, 29},  // strides
+      {906, 1, 6},  {906, 20, 30},                                // id
+      {907, 1, 29},                                               // is virtual
+      {908, 1, 5},                                                // is by value
+      {0, 1, 23},                                                 // element-wise: operation
+      {1, 1, 23},                                                 // type of the computation
+      {9, 1, 4},                                                  // axis
+      {1500, 1, 7},  // matrix product: type of the computation
+      {1600, 1, 3},  // reduction: operation
+      {1601, 1, 3},  // type of the computation
+      {200, 1, 2},   // heuristics: mode
+      {1000, 1, 2},  // memory: last id
+  };
+  const AttentionShape shape{.batch = 2, .time = 9, .heads = 2, .head_dim = 8};
+  const std::int64_t rows = shape.batch * shape.time;
+  using T = __nv_bfloat16;
+  const auto qkv = rounded<T>(random_values(rows * 3 * shape.channels(), 11, 1.5));
+  const auto d_out = rounded<T>(random_values(rows * shape.channels(), 12));
+  const auto results = [&] {
+    const Arrays<T> arrays(shape, qkv, d_out);
+    ByCudnn<T>{.deterministic = false}(arrays);
+    auto all = arrays.out.read();
+    for (const auto& more : {arrays.log_sum.read(), arrays.dqkv.read()}) {
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+  };
+  const auto expected = results();
+  for (const Attribute& attribute : kAttributes) {
+    for (int time = attribute.first; time <= attribute.last; ++time) {
+      const std::string change = std::to_string(attribute.number) + ":" + std::to_string(time);
+      CAPTURE(change);
+      const Variables variables(Settings{{"ACC_STANDIN_CUDNN_CHANGE", change}});
+      bool noticed = false;
+      try {
+        noticed = results() != expected;
+      } catch (const acc::Error&) {
+        noticed = true;
+      }
+      CHECK(noticed);
+    }
+  }
+}
