@@ -35,7 +35,7 @@ void set_early_log_format(const acc::plugins::ParsedFlags& flags,
 }
 
 void serve(const acc::plugins::Settings& settings, const acc::plugins::Environment& environment) {
-  Options options = to_options(settings);
+  Options options = to_options(settings, environment);
   set_log_settings(options.log);
   for (const std::string& name : unknown_variables(environment)) {
     acc::logger(acc::Component::rendezvous)
