@@ -14,6 +14,9 @@
 
 namespace acc::rendezvous {
 
+/// Time limit of one attempt to connect and enter. It bounds the delay by a lost SYN packet.
+inline constexpr Agent::Milliseconds kAttemptTimeout{10'000};
+
 /// State of an Agent. Messages of the server arrive in `hear`, called by the link; they update the
 /// state and open the gate `news_`, at which the awaitables wait and check the state again.
 ///

@@ -19,8 +19,6 @@ using Milliseconds = Agent::Milliseconds;
 
 namespace {
 
-/// Time limit of one attempt to connect and enter. It bounds the delay by a lost SYN packet.
-constexpr Milliseconds kAttemptTimeout{10'000};
 /// Shortest interval of on_progress messages that repeat.
 constexpr Milliseconds kProgressInterval{10'000};
 

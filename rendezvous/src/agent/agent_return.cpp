@@ -13,13 +13,6 @@ namespace acc::rendezvous {
 namespace asio = boost::asio;
 using std::chrono::steady_clock;
 
-namespace {
-
-/// Time limit of one attempt to connect and enter.
-constexpr Agent::Milliseconds kAttemptTimeout{10'000};
-
-}  // namespace
-
 /// Connects until the server has welcomed this agent, for at most JobTimes::join. If the attempt
 /// ends meanwhile on this machine, it waits only for the heartbeat timeout from then on.
 asio::awaitable<void> Agent::Impl::come_back() {
