@@ -331,7 +331,10 @@ void ModelState::before_forward(UnitState& unit) {
   for (const int number : unit.owners) {
     sharded(number).check_forward();
   }
-  unit.uses.forwards += counters_.no_grad_depth == 0 ? 1 : 0;
+  if (counters_.no_grad_depth == 0) {
+    ++unit.uses.forwards;
+    order_.add(UseOrder::Step::begins_forward, unit);
+  }
   for (const int number : unit.owners) {
     sharded(number).before_forward();
     if (counters_.no_grad_depth == 0) {
@@ -372,6 +375,7 @@ void ModelState::before_backward(UnitState& unit) {
     sharded(number).check_backward("backward");
   }
   ++unit.uses.backwards;
+  order_.add(UseOrder::Step::begins_backward, unit);
   for (const int number : unit.owners) {
     sharded(number).before_backward();
     prefetch(schedule_.before_backward(number));
@@ -379,7 +383,13 @@ void ModelState::before_backward(UnitState& unit) {
 }
 
 void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
-  unit.uses.backwards_without_gradient += asked_gradient ? 0 : 1;
+  UnitState::Uses& uses = unit.uses;
+  uses.asked_gradient = uses.asked_gradient || asked_gradient;
+  if (++uses.ended == uses.forwards) {
+    ++uses.micro_steps;
+    uses.micro_steps_without_gradient += std::exchange(uses.asked_gradient, false) ? 0 : 1;
+  }
+  order_.add(UseOrder::Step::ends_backward, unit);
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_backward();
     prefetch(schedule_.after_backward(*number));
@@ -408,11 +418,11 @@ std::vector<std::string> ModelState::mistakes() const {
           "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
           "last step; set the model's option unused_units if its gradient is zero on purpose",
           unit->name, uses.forwards, uses.backwards));
-    } else if (uses.backwards_without_gradient > 0) {
+    } else if (uses.micro_steps_without_gradient > 0) {
       found.push_back(fmt::format(
-          "{} of {} backward scope(s) of unit '{}' asked for no gradient to write; set the model's "
-          "option unused_units if its gradient is zero on purpose",
-          uses.backwards_without_gradient, uses.backwards, unit->name));
+          "the backward scopes of unit '{}' asked for no gradient to write in {} of {} "
+          "micro-step(s); set the model's option unused_units if its gradient is zero on purpose",
+          unit->name, uses.micro_steps_without_gradient, uses.micro_steps));
     }
   }
   return found;
@@ -432,6 +442,18 @@ void ModelState::check_step() const {
       fmt::format("rank {}: Optimizer::step() refused: {}{}", rank, found.front(), more);
   context_.groups.abort(reason);
   throw Error(Errc::invalid_argument, reason, rank);
+}
+
+/// With unused_units, ranks may leave out different uses.
+void ModelState::check_order() const {
+  if (options_.unused_units) {
+    return;
+  }
+  order_.check(context_, [this](const UnitState& unit) {
+    return std::find_if(unit_states_.begin(), unit_states_.end(),
+                        [&](const auto& each) { return each.get() == &unit; }) -
+           unit_states_.begin();
+  });
 }
 
 /// Order: reductions that no micro-step has issued; the buffers of reductions under way;
@@ -473,6 +495,7 @@ void ModelState::after_step() {
   for (const auto& unit : unit_states_) {
     unit->uses = {};
   }
+  order_.clear();
   schedule_.after_step();
 }
 
