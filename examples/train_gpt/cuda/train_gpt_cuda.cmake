@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The model on GPUs. Developer builds also compile it against the stand-in CUDA (test/standin).
-set(train_gpt_cuda_sources batch_upload.cpp block.cpp cublaslt.cpp device_buffer.cpp gpt.cpp
-                           matmul.cpp)
+set(train_gpt_cuda_sources attention.cpp batch_upload.cpp block.cpp cublaslt.cpp cudnn.cpp
+                           cudnn_attention.cpp cudnn_graph.cpp device_buffer.cpp gpt.cpp matmul.cpp)
 set(train_gpt_cuda_kernels
   kernels/attention.cu kernels/attention_tensor_backward.cu kernels/attention_tensor_forward.cu
   kernels/cross_entropy.cu kernels/elementwise.cu kernels/embedding.cu kernels/layernorm.cu)
@@ -25,9 +25,6 @@ if(ACC_DEVELOPER)
   add_library(train_gpt_cuda_standin STATIC)
   acc_add_standin_cuda(train_gpt_cuda_standin
     SOURCES ${train_gpt_cuda_sources} ${train_gpt_cuda_kernels})
-  # Kernels access shared memory through pointers of several types. nvcc allows that; g++ needs
-  # -fno-strict-aliasing.
-  target_compile_options(train_gpt_cuda_standin PRIVATE -fno-strict-aliasing)
   add_executable(train_gpt_standin ${train_gpt_program})
   target_link_libraries(train_gpt_standin PRIVATE acc_options)
   acc_train_gpt_cuda(train_gpt_cuda_standin train_gpt_standin)

@@ -129,8 +129,9 @@ Unit& ModelState::add_unit(std::string name, std::string class_name, bool is_roo
                   fmt::format("unit '{}' declared twice{}", name, is_root ? " as a root" : ""));
     }
   }
-  unit_states_.push_back(
-      std::make_unique<UnitState>(this, std::move(name), std::move(class_name), is_root));
+  unit_states_.push_back(std::make_unique<UnitState>(this, static_cast<int>(unit_states_.size()),
+                                                     std::move(name), std::move(class_name),
+                                                     is_root));
   units_.push_back(std::unique_ptr<Unit>(new Unit(unit_states_.back().get())));
   return *units_.back();
 }
@@ -333,7 +334,7 @@ void ModelState::before_forward(UnitState& unit) {
   }
   if (counters_.no_grad_depth == 0) {
     ++unit.uses.forwards;
-    order_.add(UseOrder::Step::begins_forward, unit);
+    order_.add(unit.index, model::UseOrder::Event::begins_forward);
   }
   for (const int number : unit.owners) {
     sharded(number).before_forward();
@@ -375,7 +376,7 @@ void ModelState::before_backward(UnitState& unit) {
     sharded(number).check_backward("backward");
   }
   ++unit.uses.backwards;
-  order_.add(UseOrder::Step::begins_backward, unit);
+  order_.add(unit.index, model::UseOrder::Event::begins_backward);
   for (const int number : unit.owners) {
     sharded(number).before_backward();
     prefetch(schedule_.before_backward(number));
@@ -389,7 +390,7 @@ void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
     ++uses.micro_steps;
     uses.micro_steps_without_gradient += std::exchange(uses.asked_gradient, false) ? 0 : 1;
   }
-  order_.add(UseOrder::Step::ends_backward, unit);
+  order_.add(unit.index, model::UseOrder::Event::ends_backward);
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_backward();
     prefetch(schedule_.after_backward(*number));
@@ -444,16 +445,14 @@ void ModelState::check_step() const {
   throw Error(Errc::invalid_argument, reason, rank);
 }
 
-/// With unused_units, ranks may leave out different uses.
-void ModelState::check_order() const {
-  if (options_.unused_units) {
-    return;
+void ModelState::check_order() {
+  const auto name_of = [this](int unit) {
+    return unit_states_[static_cast<std::size_t>(unit)]->name;
+  };
+  if (const auto difference = order_.difference(*context_.groups.world, name_of)) {
+    throw Error(Errc::invalid_argument,
+                *difference + "; all ranks must run the same forwards and backwards");
   }
-  order_.check(context_, [this](const UnitState& unit) {
-    return std::find_if(unit_states_.begin(), unit_states_.end(),
-                        [&](const auto& each) { return each.get() == &unit; }) -
-           unit_states_.begin();
-  });
 }
 
 /// Order: reductions that no micro-step has issued; the buffers of reductions under way;

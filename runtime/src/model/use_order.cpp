@@ -1,79 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/use_order.hpp"
 
-#include "acc/base/error.hpp"
-
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
-#include <cstdint>
 
-namespace acc::detail {
-
+namespace acc::model {
 namespace {
 
-/// A hash of 52 bits, which a double holds exactly (FNV-1a).
-double hash_of(const std::vector<double>& values) {
-  std::uint64_t hash = 14695981039346656037U;
-  for (const double each : values) {
-    hash = (hash ^ static_cast<std::uint64_t>(each)) * 1099511628211U;
-  }
-  return static_cast<double>(hash >> 12U);
+using collectives::ProcessGroup;
+
+constexpr std::int64_t kNumEvents = 3;
+
+/// Smallest and largest value of all ranks. Collective.
+struct Extremes {
+  double least;
+  double most;
+};
+Extremes extremes(ProcessGroup& world, double value) {
+  std::array<double, 2> found = {-value, value};
+  world.all_reduce(found, ReduceOp::max)->wait();
+  return {-found[0], found[1]};
 }
 
-const char* text_of(UseOrder::Step step) {
-  switch (step) {
-    case UseOrder::Step::begins_forward: return "begins the forward of";
-    case UseOrder::Step::begins_backward: return "begins the backward of";
-    case UseOrder::Step::ends_backward: break;
+std::string text_of(std::int64_t event, const std::function<std::string(int)>& name_of) {
+  if (event == 0) {
+    return "does nothing more";
   }
-  return "ends the backward of";
+  constexpr std::array<const char*, kNumEvents> kVerbs = {
+      "begins the forward", "begins the backward", "ends the backward"};
+  return fmt::format("{} of unit '{}'", kVerbs[static_cast<std::size_t>((event - 1) % kNumEvents)],
+                     name_of(static_cast<int>((event - 1) / kNumEvents)));
 }
 
 }  // namespace
 
-void UseOrder::check(const sharding::Context& context,
-                     const std::function<std::ptrdiff_t(const UnitState&)>& number_of) const {
-  const auto& groups = context.groups;
-  if (groups.world->size() == 1) {
-    return;
+void UseOrder::add(int unit, Event event) {
+  events_.push_back(unit * kNumEvents + static_cast<std::int64_t>(event) + 1);
+  for (auto rest = static_cast<std::uint64_t>(events_.back()); rest != 0; rest >>= 8) {
+    hash_ = (hash_ ^ static_cast<std::uint32_t>(rest & 0xff)) * 16777619U;  // FNV-1a
   }
-  std::vector<double> here;
-  for (const auto& [step, unit] : uses_) {
-    here.push_back(static_cast<double>(3 * number_of(*unit) + static_cast<int>(step) + 1));
-  }
-  const double hash = hash_of(here);
-  std::array<double, 3> most = {hash, -hash, static_cast<double>(here.size())};
-  groups.world->all_reduce(most, ReduceOp::max)->wait();
-  if (most[0] == -most[1]) {
-    return;
-  }
-  const auto longest = static_cast<std::size_t>(most[2]);
-  here.resize(longest, 0.0);
-  const std::vector<double> all = sharding::all_gather(groups, *context.device, here);
-  std::size_t first = 0;
-  const auto same = [&](std::size_t use) {
-    for (std::size_t at = use; at < all.size(); at += longest) {
-      if (all[at] != here[use]) {
-        return false;
-      }
-    }
-    return true;
-  };
-  while (first + 1 < longest && same(first)) {
-    ++first;
-  }
-  const int rank = context.settings.identity.rank;
-  throw Error(
-      Errc::invalid_argument,
-      fmt::format("the ranks used the units in different orders since the last step: as number {}, "
-                  "rank {} {}, and other ranks do something else. All ranks must run the same "
-                  "forwards and backwards",
-                  first + 1, rank,
-                  first < uses_.size() ? fmt::format("{} unit '{}'", text_of(uses_[first].first),
-                                                     uses_[first].second->name)
-                                       : "does nothing more"));
 }
 
-}  // namespace acc::detail
+void UseOrder::clear() noexcept {
+  events_.clear();
+  hash_ = 0;
+}
+
+std::optional<std::string> UseOrder::difference(
+    ProcessGroup& world, const std::function<std::string(int)>& name_of) const {
+  if (const Extremes hashes = extremes(world, hash_); hashes.least == hashes.most) {
+    return std::nullopt;
+  }
+  const auto longest =
+      static_cast<std::size_t>(extremes(world, static_cast<double>(events_.size())).most);
+  for (std::size_t i = 0; i < longest; ++i) {
+    const auto own = static_cast<double>(at(i));
+    const Extremes events = extremes(world, own);
+    if (events.least != events.most) {
+      // The highest rank of each of the two groups of ranks.
+      std::array<double, 2> ranks = {own == events.least ? world.rank() : -1.0,
+                                     own == events.most ? world.rank() : -1.0};
+      world.all_reduce(ranks, ReduceOp::max)->wait();
+      return fmt::format(
+          "the ranks used the units in different orders since the last step: as number {}, rank {} "
+          "{}, and rank {} {}",
+          i + 1, ranks[0], text_of(static_cast<std::int64_t>(events.least), name_of), ranks[1],
+          text_of(static_cast<std::int64_t>(events.most), name_of));
+    }
+  }
+  return "the ranks used the units in different orders since the last step";
+}
+
+}  // namespace acc::model

@@ -1,31 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "model/unit_state.hpp"
-#include "sharding/context.hpp"
+#include "acc/collectives/process_group.hpp"
 
+#include <cstdint>
 #include <functional>
-#include <utility>
+#include <optional>
+#include <string>
 #include <vector>
 
-namespace acc::detail {
+namespace acc::model {
 
-/// The uses of units since the last step, in their order. Gathers and reductions of the ranks are
-/// matched by their order, so ranks that use units of the same size in different orders would
-/// exchange their values.
+/// The order in which this rank used the units since the last step. Collectives of units are
+/// matched by their order, and those of units of equal size cannot be told apart: ranks with
+/// different orders would add the gradients of different units.
 class UseOrder {
  public:
-  enum class Step { begins_forward, begins_backward, ends_backward };
+  enum class Event : std::uint8_t { begins_forward, begins_backward, ends_backward };
 
-  void add(Step step, const UnitState& unit) { uses_.emplace_back(step, &unit); }
-  void clear() { uses_.clear(); }
-  /// Throws Error(invalid_argument) on every rank if the orders of the ranks differ. number_of: the
-  /// same number for a unit on all ranks. Collective.
-  void check(const sharding::Context& context,
-             const std::function<std::ptrdiff_t(const UnitState&)>& number_of) const;
+  /// unit: index that is the same on all ranks.
+  void add(int unit, Event event);
+  void clear() noexcept;
+  /// A text about the first difference between the ranks, the same on all of them; empty if there
+  /// is none. name_of: returns the name of a unit. Collective over `world`.
+  [[nodiscard]] std::optional<std::string> difference(
+      collectives::ProcessGroup& world, const std::function<std::string(int)>& name_of) const;
 
  private:
-  std::vector<std::pair<Step, const UnitState*>> uses_;
+  /// Numbers of events from 1; 0 stands for "nothing more".
+  [[nodiscard]] std::int64_t at(std::size_t number) const noexcept {
+    return number < events_.size() ? events_[number] : 0;
+  }
+
+  std::vector<std::int64_t> events_;
+  std::uint32_t hash_ = 0;  ///< of `events_`
 };
 
-}  // namespace acc::detail
+}  // namespace acc::model

@@ -202,8 +202,8 @@ std::optional<Error> OptimizerState::reduce_and_update(StepInfo& info) {
   const trace::Scope scope(context.tracer.get(), "compute", "optimizer", "step");
   const flight::Scope recorded(context.groups.recorder.get(), "step", "");
   model_->check_step();
-  model_->check_order();
   model_->finish_reductions();
+  model_->check_order();
   const double unscale = 1.0 / info.loss_scale;
   info.grad_norm = meter_->norm() * unscale;
   const bool finite = std::isfinite(info.grad_norm);

@@ -199,6 +199,19 @@ __global__ void overrun_shared_kernel() {
   bytes[blockDim.x + threadIdx.x] = 0;
 }
 
+template <typename Vector>
+__global__ void copy_vector_kernel(const Vector* from, Vector* to) {
+  *to = *from;
+}
+
+__global__ void read_own_array_kernel(int index, int* to) {
+  int values[4];
+  for (int i = 0; i < 4; ++i) {
+    values[i] = i + index;
+  }
+  *to = values[index];
+}
+
 template <typename... Expected, typename... Actual>
 cudaError_t start(const Launch& launch, void (*kernel)(Expected...), Actual... arguments) {
   cudaLaunchConfig_t config{};
@@ -263,6 +276,23 @@ cudaError_t wait_for_each_other() {
 }
 cudaError_t overrun_shared() {
   return start({.threads = 32, .shared_bytes = 32}, overrun_shared_kernel);
+}
+template <typename Vector>
+cudaError_t copy_vector(const void* from, void* to) {
+  return start({.threads = 1}, copy_vector_kernel<Vector>, static_cast<const Vector*>(from),
+               static_cast<Vector*>(to));
+}
+cudaError_t copy_float4(const void* from, void* to) {
+  return copy_vector<float4>(from, to);
+}
+cudaError_t copy_uint4(const void* from, void* to) {
+  return copy_vector<uint4>(from, to);
+}
+cudaError_t copy_bfloat162(const void* from, void* to) {
+  return copy_vector<__nv_bfloat162>(from, to);
+}
+cudaError_t read_own_array(int index, int* to) {
+  return start({.threads = 1}, read_own_array_kernel, index, to);
 }
 
 }  // namespace standin_test
