@@ -60,9 +60,9 @@ struct GptImpl : nn::Module {
     for (int64_t i = 0; i < layers; ++i) {
       h->push_back(Block(dim, heads));
     }
-    register_module("lm_head", lm_head);
     register_module("transformer", nn::ModuleDict())
         ->update({{"wte", wte.ptr()}, {"wpe", wpe.ptr()}, {"h", h.ptr()}, {"ln_f", ln_f.ptr()}});
+    register_module("lm_head", lm_head);
     nn::init::normal_(wte->weight, 0.0, 0.02);
     nn::init::normal_(wpe->weight, 0.0, 0.02);
     lm_head->weight = wte->weight;  // tied
