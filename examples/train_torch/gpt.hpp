@@ -8,7 +8,6 @@
 
 using torch::Tensor;
 namespace nn = torch::nn;
-
 /// y = x W + b with W of [in, out], the layout of GPT-2's files.
 struct ProductImpl : nn::Module {
   ProductImpl(int64_t inputs, int64_t outputs)
@@ -18,7 +17,6 @@ struct ProductImpl : nn::Module {
   Tensor weight, bias;
 };
 TORCH_MODULE(Product);
-
 /// The two products of an attention or of an MLP.
 struct ProductsImpl : nn::Module {
   ProductsImpl(const char* name, int64_t dim, int64_t outputs, int64_t inputs)
