@@ -16,15 +16,17 @@ function(acc_add_standin_cuda target)
       set(twin ${CMAKE_CURRENT_BINARY_DIR}/${target}.standin/${name}.cpp)
       file(CONFIGURE OUTPUT ${twin}
            CONTENT "#include \"standin/cuda/cuda_host.hpp\"\n#include \"${source}\"\n")
-      # Kernels are checked with the warnings of nvcc instead.
+      # Kernels are checked with the warnings of nvcc instead. Accesses that a GPU refuses
+      # (misaligned) or that leave an array end the process.
       set_source_files_properties(${twin} PROPERTIES COMPILE_OPTIONS
-        "-Wno-unknown-pragmas;-Wno-conversion;-Wno-sign-conversion;-Wno-shadow")
+        "-Wno-unknown-pragmas;-Wno-conversion;-Wno-sign-conversion;-Wno-shadow;-fsanitize=alignment,bounds;-fno-sanitize-recover=all")
       target_sources(${target} PRIVATE ${twin})
     else()
       target_sources(${target} PRIVATE ${source})
     endif()
   endforeach()
   target_link_libraries(${target} PRIVATE acc::standin_cudart)
+  target_link_options(${target} PUBLIC -fsanitize=undefined)
 endfunction()
 
 # acc_standin_output(target NAME): builds the shared library of the target as lib/standin/NAME in

@@ -199,6 +199,10 @@ __global__ void overrun_shared_kernel() {
   bytes[blockDim.x + threadIdx.x] = 0;
 }
 
+__global__ void copy_vector_kernel(const float* from, float* to) {
+  *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
+}
+
 template <typename... Expected, typename... Actual>
 cudaError_t start(const Launch& launch, void (*kernel)(Expected...), Actual... arguments) {
   cudaLaunchConfig_t config{};
@@ -263,6 +267,9 @@ cudaError_t wait_for_each_other() {
 }
 cudaError_t overrun_shared() {
   return start({.threads = 32, .shared_bytes = 32}, overrun_shared_kernel);
+}
+cudaError_t copy_vector(const float* from, float* to) {
+  return start({.threads = 1}, copy_vector_kernel, from, to);
 }
 
 }  // namespace standin_test

@@ -45,5 +45,7 @@ cudaError_t diverge_at_barrier();
 cudaError_t diverge_in_warp();
 cudaError_t wait_for_each_other();
 cudaError_t overrun_shared();
+/// Copies four floats as one vector, which must be aligned to 16 bytes.
+cudaError_t copy_vector(const float* from, float* to);
 
 }  // namespace standin_test

@@ -50,6 +50,12 @@ void kernel_after_free() {
   const DeviceArray<char> large(std::size_t{65} << 20);
 }
 
+void misaligned_vector() {
+  const DeviceArray<float> values(12);
+  check(copy_vector(values.data() + 1, values.data() + 8));
+  check(cudaDeviceSynchronize());
+}
+
 void run(cudaError_t (*launch)()) {
   check(launch());
   check(cudaDeviceSynchronize());
@@ -94,6 +100,7 @@ const std::map<std::string, std::function<void()>> kScenarios = {
     {"diverge_in_warp", [] { run(diverge_in_warp); }},
     {"wait_for_each_other", [] { run(wait_for_each_other); }},
     {"overrun_shared", [] { run(overrun_shared); }},
+    {"misaligned_vector", misaligned_vector},
     {"devices", devices},
     {"failures", failures},
 };

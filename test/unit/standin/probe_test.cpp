@@ -56,6 +56,12 @@ TEST_CASE("an error that would corrupt or hang a GPU ends the process with a mes
   }
 }
 
+TEST_CASE("a kernel's access to a misaligned vector ends the process, as it fails on a GPU") {
+  const Outcome outcome = run_probe("misaligned_vector");
+  CHECK(outcome.status == 1);
+  check_contains(outcome.err, "misaligned address");
+}
+
 TEST_CASE("the environment sets the devices of the machine") {
   const std::vector<std::pair<Variables, std::string>> cases = {
       {{}, "count: cudaSuccess\n2 devices, driver 13000\n0 at 0000:10:00.0\n1 at 0000:11:00.0\n"},
