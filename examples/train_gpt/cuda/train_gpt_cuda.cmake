@@ -25,9 +25,6 @@ if(ACC_DEVELOPER)
   add_library(train_gpt_cuda_standin STATIC)
   acc_add_standin_cuda(train_gpt_cuda_standin
     SOURCES ${train_gpt_cuda_sources} ${train_gpt_cuda_kernels})
-  # Kernels access shared memory through pointers of several types. nvcc allows that; g++ needs
-  # -fno-strict-aliasing.
-  target_compile_options(train_gpt_cuda_standin PRIVATE -fno-strict-aliasing)
   add_executable(train_gpt_standin ${train_gpt_program})
   target_link_libraries(train_gpt_standin PRIVATE acc_options)
   acc_train_gpt_cuda(train_gpt_cuda_standin train_gpt_standin)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "standin/cuda/emulator.hpp"
 
+#include "standin/cuda/address_check.hpp"
 #include "standin/cuda/block.hpp"
 #include "standin/settings.hpp"
 
@@ -26,7 +27,9 @@ class SharedMemory {
  public:
   void start_block(std::size_t nbytes) {
     nbytes_ = nbytes;
+    allow(storage_, sizeof storage_);
     std::memset(storage_, kPoison, nbytes + kRedzoneBytes);
+    forbid(storage_ + nbytes, sizeof storage_ - nbytes);
   }
   void end_block() const {
     for (std::size_t i = nbytes_; i < nbytes_ + kRedzoneBytes; ++i) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "standin/cuda/memory_table.hpp"
 
+#include "standin/cuda/address_check.hpp"
 #include "standin/cuda/devices.hpp"
 #include "standin/cuda/standin.hpp"
 
@@ -71,6 +72,7 @@ cudaError_t MemoryTable::allocate(int device, std::size_t nbytes, void** address
     return cudaErrorMemoryAllocation;
   }
   std::memset(memory, kPoison, with_redzone(nbytes));
+  forbid(static_cast<std::byte*>(memory) + nbytes, with_redzone(nbytes) - nbytes);
   live_[reinterpret_cast<Address>(memory)] = {nbytes, device, ++serial_};
   used_[device] += nbytes;
   *address = memory;
@@ -104,6 +106,7 @@ cudaError_t MemoryTable::release(void* address) {
 
 void MemoryTable::quarantine(Address begin, const Allocation& allocation) {
   std::memset(bytes_at(begin), kPoison, allocation.nbytes);
+  forbid(bytes_at(begin), allocation.nbytes);
   freed_[begin] = allocation;
   freed_order_.push_back(begin);
   freed_bytes_ += allocation.nbytes;

@@ -199,8 +199,17 @@ __global__ void overrun_shared_kernel() {
   bytes[blockDim.x + threadIdx.x] = 0;
 }
 
-__global__ void copy_vector_kernel(const float* from, float* to) {
-  *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(from);
+template <typename Vector>
+__global__ void copy_vector_kernel(const Vector* from, Vector* to) {
+  *to = *from;
+}
+
+__global__ void read_own_array_kernel(int index, int* to) {
+  int values[4];
+  for (int i = 0; i < 4; ++i) {
+    values[i] = i + index;
+  }
+  *to = values[index];
 }
 
 template <typename... Expected, typename... Actual>
@@ -268,8 +277,22 @@ cudaError_t wait_for_each_other() {
 cudaError_t overrun_shared() {
   return start({.threads = 32, .shared_bytes = 32}, overrun_shared_kernel);
 }
-cudaError_t copy_vector(const float* from, float* to) {
-  return start({.threads = 1}, copy_vector_kernel, from, to);
+template <typename Vector>
+cudaError_t copy_vector(const void* from, void* to) {
+  return start({.threads = 1}, copy_vector_kernel<Vector>, static_cast<const Vector*>(from),
+               static_cast<Vector*>(to));
+}
+cudaError_t copy_float4(const void* from, void* to) {
+  return copy_vector<float4>(from, to);
+}
+cudaError_t copy_uint4(const void* from, void* to) {
+  return copy_vector<uint4>(from, to);
+}
+cudaError_t copy_bfloat162(const void* from, void* to) {
+  return copy_vector<__nv_bfloat162>(from, to);
+}
+cudaError_t read_own_array(int index, int* to) {
+  return start({.threads = 1}, read_own_array_kernel, index, to);
 }
 
 }  // namespace standin_test

@@ -45,7 +45,11 @@ cudaError_t diverge_at_barrier();
 cudaError_t diverge_in_warp();
 cudaError_t wait_for_each_other();
 cudaError_t overrun_shared();
-/// Copies four floats as one vector, which must be aligned to 16 bytes.
-cudaError_t copy_vector(const float* from, float* to);
+/// Copy one vector, which must be aligned to its size: 16, 16 and 4 bytes.
+cudaError_t copy_float4(const void* from, void* to);
+cudaError_t copy_uint4(const void* from, void* to);
+cudaError_t copy_bfloat162(const void* from, void* to);
+/// *to = array[index] for an array of 4 elements in a thread's own memory.
+cudaError_t read_own_array(int index, int* to);
 
 }  // namespace standin_test

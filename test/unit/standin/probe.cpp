@@ -50,10 +50,37 @@ void kernel_after_free() {
   const DeviceArray<char> large(std::size_t{65} << 20);
 }
 
-void misaligned_vector() {
-  const DeviceArray<float> values(12);
-  check(copy_vector(values.data() + 1, values.data() + 8));
+/// Only the sanitizer can notice a read.
+void kernel_reads_past_the_end() {
+  const DeviceArray<int> from(15);
+  const DeviceArray<int> to(4);
+  check(copy_uint4(from.data() + 12, to.data()));
   check(cudaDeviceSynchronize());
+}
+
+void kernel_reads_freed() {
+  const DeviceArray<int> to(4);
+  const int* values = nullptr;
+  {
+    const DeviceArray<int> freed(4);
+    values = freed.data();
+  }
+  check(copy_uint4(values, to.data()));
+  check(cudaDeviceSynchronize());
+}
+
+/// Copies a vector that lies `offset` bytes after an aligned address.
+void misaligned(cudaError_t (*copy)(const void*, void*), std::size_t offset) {
+  const DeviceArray<char> from(64);
+  const DeviceArray<char> to(64);
+  check(copy(from.data() + offset, to.data()));
+  check(cudaDeviceSynchronize());
+}
+
+void own_array(int index) {
+  const DeviceArray<int> to(1);
+  check(read_own_array(index, to.data()));
+  std::printf("%d\n", to.read()[0]);
 }
 
 void run(cudaError_t (*launch)()) {
@@ -100,7 +127,14 @@ const std::map<std::string, std::function<void()>> kScenarios = {
     {"diverge_in_warp", [] { run(diverge_in_warp); }},
     {"wait_for_each_other", [] { run(wait_for_each_other); }},
     {"overrun_shared", [] { run(overrun_shared); }},
-    {"misaligned_vector", misaligned_vector},
+    {"kernel_reads_past_the_end", kernel_reads_past_the_end},
+    {"kernel_reads_freed", kernel_reads_freed},
+    {"misaligned_float4", [] { misaligned(copy_float4, 4); }},
+    {"misaligned_uint4", [] { misaligned(copy_uint4, 8); }},
+    {"misaligned_bfloat162", [] { misaligned(copy_bfloat162, 2); }},
+    {"aligned_float4", [] { misaligned(copy_float4, 16); }},
+    {"past_own_array", [] { own_array(4); }},
+    {"own_array", [] { own_array(3); }},
     {"devices", devices},
     {"failures", failures},
 };

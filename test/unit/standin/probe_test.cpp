@@ -20,8 +20,9 @@ struct Outcome {
   std::string err;
 };
 
-Outcome run_probe(const std::string& scenario, const Variables& variables = {}) {
-  Program probe({ACC_BIN_DIR "/standin_probe", scenario}, variables);
+Outcome run_probe(const std::string& scenario, const Variables& variables = {},
+                  const std::string& program = "standin_probe") {
+  Program probe({ACC_BIN_DIR "/" + program, scenario}, variables);
   const int status = probe.wait();
   return {status, probe.out(), probe.err()};
 }
@@ -56,10 +57,43 @@ TEST_CASE("an error that would corrupt or hang a GPU ends the process with a mes
   }
 }
 
-TEST_CASE("a kernel's access to a misaligned vector ends the process, as it fails on a GPU") {
-  const Outcome outcome = run_probe("misaligned_vector");
-  CHECK(outcome.status == 1);
-  check_contains(outcome.err, "misaligned address");
+TEST_CASE("a kernel's misaligned vector or index past an array ends the process, as on a GPU") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"misaligned_float4", "misaligned address"},
+      {"misaligned_uint4", "misaligned address"},
+      {"misaligned_bfloat162", "misaligned address"},
+      {"past_own_array", "index 4 out of bounds for type 'int [4]'"},
+  };
+  for (const auto& [scenario, sentence] : cases) {
+    CAPTURE(scenario);
+    const Outcome outcome = run_probe(scenario);
+    CHECK(outcome.status == 1);
+    check_contains(outcome.err, sentence);
+  }
+  for (const char* scenario : {"aligned_float4", "own_array"}) {
+    CHECK(run_probe(scenario).status == 0);
+  }
+}
+
+TEST_CASE("the address sanitizer stops a kernel at its first access outside of its memory") {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"kernel_past_the_end", "WRITE of size 4"},
+      {"kernel_after_free", "WRITE of size 4"},
+      {"kernel_reads_past_the_end", "READ of size 16"},
+      {"kernel_reads_freed", "READ of size 16"},
+      {"overrun_shared", "WRITE of size 1"},
+  };
+  for (const auto& [scenario, sentence] : cases) {
+    CAPTURE(scenario);
+    const Outcome outcome = run_probe(scenario, {}, "standin_probe_asan");
+    CHECK(outcome.status == 1);
+    check_contains(outcome.err, "AddressSanitizer: use-after-poison");
+    check_contains(outcome.err, sentence);
+    check_contains(outcome.err, "_kernel");  // in the stack
+  }
+  const Outcome correct = run_probe("own_array", {}, "standin_probe_asan");
+  CHECK(correct.status == 0);
+  CHECK(correct.out == "6\n");
 }
 
 TEST_CASE("the environment sets the devices of the machine") {
