@@ -2,14 +2,15 @@
 """The peer of train_gpt: the same GPT-2-shaped model, trained by PyTorch.
 
     python torch_gpt.py --mode plain|compile|fsdp2|fsdp2+compile --layers 12 --heads 12 --dim 768 \
-        --vocab 50304 --seq_len 1024 --micro_batch 32 --steps 20 --warmup 5
+        --vocab 50304 --seq_len 1024 --micro_batch 32,4 --sdpa auto,flash --steps 20 --warmup 5
 
-Prints one JSON object: tokens/s (median of the steps after --warmup), peak memory, FLOP per token
-and the losses. Master weights are fp32 and matrix products bf16, by autocast or by FSDP2's mixed
+Prints one JSON object for each micro-batch with each back end of attention: tokens/s (median of the
+steps after --warmup), peak memory, FLOP per token and the losses, or the error. Master weights are fp32 and matrix products bf16, by autocast or by FSDP2's mixed
 precision. Runs on one device or, under torchrun, on one device per rank.
 """
 import argparse
 import contextlib
+import gc
 import json
 import os
 import statistics
@@ -21,6 +22,8 @@ from torch import nn
 from torch.nn import functional as F
 
 MODES = ("plain", "compile", "fsdp2", "fsdp2+compile")
+BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION",
+            "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}  # auto: torch's choice
 
 
 class Attention(nn.Module):
@@ -84,6 +87,8 @@ def flops_per_token(args):
 
 
 def join_group(device):
+    if dist.is_initialized():
+        return
     if "RANK" in os.environ:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     else:
@@ -145,6 +150,14 @@ class Clock:
         return [begin.elapsed_time(end) / 1e3 for begin, end in zip(self.marks, self.marks[1:])]
 
 
+def attention_by(name):
+    """A context in which attention uses one back end only."""
+    if name == "auto":
+        return contextlib.nullcontext()
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    return sdpa_kernel([getattr(SDPBackend, BACKENDS[name])])
+
+
 def train(args, device):
     model, autocast = prepare(args, device)
     optimizer = adamw(model, args, device)
@@ -165,6 +178,22 @@ def train(args, device):
     return clock.seconds(), [round(float(loss), 5) for loss in losses]
 
 
+def measure(args, device):
+    seconds, losses = train(args, device)
+    counted = seconds[args.warmup:] or seconds[-1:]
+    world = dist.get_world_size() if dist.is_initialized() else 1
+    tokens_per_s = args.micro_batch * args.seq_len * world / statistics.median(counted)
+    cuda = device.type == "cuda"
+    if not dist.is_initialized() or dist.get_rank() == 0:
+        print(json.dumps({
+            "mode": args.mode, "sdpa": args.sdpa, "micro_batch": args.micro_batch,
+            "torch": torch.__version__, "tokens_per_s": tokens_per_s,
+            "flops_per_token": flops_per_token(args),
+            "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
+            "peak_reserved_bytes": torch.cuda.max_memory_reserved() if cuda else None,
+            "losses": losses}), flush=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -173,9 +202,12 @@ def main():
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16",
                         help="of plain and compile; FSDP2 is bf16")
     for name, default in (("layers", 12), ("heads", 12), ("dim", 768), ("vocab", 50304),
-                          ("seq_len", 1024), ("micro_batch", 32), ("steps", 20), ("warmup", 5),
-                          ("seed", 0)):
+                          ("seq_len", 1024), ("steps", 20), ("warmup", 5), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--micro_batch", default="32", dest="micro_batches",
+                        type=lambda text: [int(word) for word in text.split(",")])
+    parser.add_argument("--sdpa", default="auto", dest="backends",
+                        type=lambda text: text.split(","))
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--grad_clip", type=float, default=1.0)
     args = parser.parse_args()
@@ -183,18 +215,19 @@ def main():
     if device.type == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
 
-    seconds, losses = train(args, device)
-    counted = seconds[args.warmup:] or seconds[-1:]
-    world = dist.get_world_size() if dist.is_initialized() else 1
-    tokens_per_s = args.micro_batch * args.seq_len * world / statistics.median(counted)
-    cuda = device.type == "cuda"
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        print(json.dumps({
-            "mode": args.mode, "torch": torch.__version__, "tokens_per_s": tokens_per_s,
-            "flops_per_token": flops_per_token(args),
-            "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
-            "peak_reserved_bytes": torch.cuda.max_memory_reserved() if cuda else None,
-            "losses": losses}))
+    for args.sdpa in args.backends:
+        for args.micro_batch in args.micro_batches:
+            try:
+                with attention_by(args.sdpa):
+                    measure(args, device)
+            except RuntimeError as error:  # no such kernel, or out of memory: the next ones may work
+                print(json.dumps({"mode": args.mode, "sdpa": args.sdpa,
+                                  "micro_batch": args.micro_batch, "error": str(error)[:300]}),
+                      flush=True)
+            gc.collect()
+            if device.type == "cuda":
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -27,6 +27,6 @@ run "$bundle/bin/acclaunch" test --cpu --num_processes 2 --use_fsdp | grep -q 'e
 run "$bundle/scripts/gpu_check" --list | grep -q strategies_staged
 if ! run "$bundle/bin/acclaunch" explain --num_processes 1 /bin/true | grep -q '^gpus '; then
   status=0
-  run "$bundle/scripts/gpu_check" --out "$work/figures" 2>"$work/errors" || status=$?
+  run "$bundle/scripts/gpu_check" --set correctness --out "$work/figures" 2>"$work/errors" || status=$?
   [ "$status" = 2 ] && grep -q 'driver' "$work/errors"
 fi

@@ -1,15 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths of programs, libraries and a Python with PyTorch: in a bundle, build tree or system."""
+"""Paths of programs, libraries, tools and a Python with PyTorch: in a bundle, build tree or system."""
+import dataclasses
 import glob
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-LIBRARIES = {"nccl": ("libnccl.so.2",), "cublas": ("libcublasLt.so.13", "libcublasLt.so.12")}
+LIBRARIES = {"nccl": ("libnccl.so.2",), "cublas": ("libcublasLt.so.13", "libcublasLt.so.12"),
+             "cudnn": ("libcudnn.so.9",)}
+VARIABLES = {"nccl": "ACC_NCCL_LIBRARY", "cublas": "ACC_CUBLASLT_LIBRARY",
+             "cudnn": "ACC_CUDNN_LIBRARY"}  # name the file to use
+
+TOOLS = ("nvcc", "cuobjdump", "compute-sanitizer", "ncu")  # of NVIDIA's toolkit
+NCCL_SHARING = 23000  # the first NCCL that lets ranks share a GPU
+# NCCL's kernels of all ranks must fit on the GPU at the same time.
+NCCL_VARIABLES = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
+STANDINS = {"train_gpt": "standin/train_gpt_standin", "kernel_bench": "standin/kernel_bench_standin"}
 
 # Run by another interpreter. Does not import torch, which takes seconds.
 PROBE = """
@@ -38,9 +49,10 @@ class Places:
         self.nccl_folder = nccl
 
     def program(self, name):
-        if self.standin and name == "train_gpt":
-            return self.bin / "standin/train_gpt_standin"
-        return self.bin / name
+        return self.bin / (STANDINS.get(name, name) if self.standin else name)
+
+    def cuda_backend(self):
+        return self.bin.parent / "lib/libacc_cuda.so"
 
     def gpu_tests(self):
         """Programs of the tests labelled gpu, as listed by the build. Those with their own kernels
@@ -64,8 +76,8 @@ class Places:
         if name == "nccl" and self.nccl_folder:
             matches = sorted(pathlib.Path(self.nccl_folder).rglob(LIBRARIES[name][0]))
             return str(matches[0]) if matches else None
-        if name == "nccl" and os.environ.get("ACC_NCCL_LIBRARY"):
-            return os.environ["ACC_NCCL_LIBRARY"]
+        if os.environ.get(VARIABLES[name]):
+            return os.environ[VARIABLES[name]]
         packed = self.bin.parent / "lib" / LIBRARIES[name][0]
         if packed.exists():  # gpu_bundle --nccl
             return str(packed)
@@ -77,13 +89,22 @@ class Places:
                 return file
         return None
 
+    def all_nccl(self):
+        """Paths of the NCCLs that can be tried: the one that runs use, and that of PyTorch."""
+        paths = [self.library("nccl")]
+        for folder in self.library_folders():
+            path = os.path.join(folder, LIBRARIES["nccl"][0])
+            if os.path.exists(path) and not self.standin:
+                paths.append(path)
+        return list(dict.fromkeys(filter(None, paths)))
+
     def environment(self):
         """Variables with which our programs find CUDA's libraries in a Python's site-packages."""
         variables = {}
-        nccl, cublas = self.library("nccl"), self.library("cublas")
+        nccl, *others = [self.library(name) for name in LIBRARIES]
         if nccl and "/" in nccl:
             variables["ACC_NCCL_LIBRARY"] = nccl
-        folders = [os.path.dirname(path) for path in (nccl, cublas) if path and "/" in path]
+        folders = [os.path.dirname(path) for path in (nccl, *others) if path and "/" in path]
         inherited = os.environ.get("LD_LIBRARY_PATH", "")
         if folders:
             variables["LD_LIBRARY_PATH"] = ":".join([*([inherited] if inherited else []), *folders])
@@ -122,3 +143,41 @@ def find_python(named):
             if answer["torch"]:
                 return python, answer["torch"], list(dict.fromkeys(folders))
     return candidates[0], None, list(dict.fromkeys(folders))
+
+
+def find_tools():
+    """{name: {"path", "version"}} of NVIDIA's tools on this machine."""
+    toolkit = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    folders = [os.path.join(toolkit, "bin"), *sorted(glob.glob("/opt/nvidia/nsight-compute/*"),
+                                                     reverse=True)]
+    found = {}
+    for name in TOOLS:
+        path = shutil.which(name) or shutil.which(name, path=":".join(folders))
+        if path:
+            found[name] = {"path": path, "version": version_of(path)}
+    return found
+
+
+def version_of(program):
+    """The last version number that a program prints with --version, or None."""
+    try:
+        ran = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=20,
+                             check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    numbers = re.findall(r"\d+(?:\.\d+)+", ran.stdout)
+    return numbers[-1] if numbers else None
+
+
+@dataclasses.dataclass
+class Setup:
+    """What the steps run with. nccl: version of the NCCL in use as 10000 * major + 100 * minor +
+    patch, or None; tiny: small models, for a trial without figures; peak_tflops: None until it is
+    measured, if the GPU is not in the table."""
+    places: Places
+    gpu: object
+    tools: dict
+    nccl: int | None
+    standin: bool
+    tiny: bool
+    peak_tflops: float | None

@@ -4,7 +4,20 @@ import re
 
 from . import formulas
 
-MARKS = {"passed": "passed", "failed": "**failed**", "skipped": "skipped", "running": "unfinished"}
+MARKS = {"passed": "passed", "failed": "**failed**", "skipped": "skipped", "running": "unfinished",
+         "not run": "not run"}
+
+
+AIMS = {"tests": "the tests labelled gpu pass",
+        "nccl": "NCCL works with one rank",
+        "parity": "losses of PyTorch and of the CPU back end",
+        "attention": "attention is as exact as PyTorch's",
+        "products": "matrix products of bf16 are exact",
+        "sanitizers": "compute-sanitizer finds nothing",
+        "offload": "offload needs less GPU memory",
+        "resume": "the same losses after a checkpoint",
+        "strategies_staged": "every strategy, ranks sharing a GPU by staging",
+        "strategies_nccl": "every strategy, ranks sharing a GPU by NCCL"}
 
 
 def device_slug(name):
@@ -36,8 +49,8 @@ def speed_verdicts(data):
     for size in ("gpt_124m", "gpt_1.3b"):
         runs = figures_of(data, size)
         ours = runs.get("train_gpt", {}).get("mfu")
-        peers = {name: run["mfu"] for name, run in runs.items()
-                 if name.startswith("torch") and run.get("mfu")}
+        peers = {name: run["mfu"] for name, run in runs.items() if name.startswith("torch") and
+                 "micro-batch" not in name and run.get("mfu")}
         if ours is None:
             verdicts.append(verdict(f"{size}: MFU above PyTorch's", "not measured", None))
             continue
@@ -56,7 +69,7 @@ def speed_verdicts(data):
 
 
 def adamw_verdict(data):
-    figures = figures_of(data, "adamw")
+    figures = figures_of(data, "peak")
     ratio = figures.get("over_torch")
     if ratio is None:
         return verdict("fused AdamW as fast as torch's fused", "not measured", None)
@@ -74,16 +87,13 @@ def overlap_verdict(data, gpus):
 
 
 def verdicts(data):
-    """Every goal with its measurement; `met` is None if this run cannot decide it."""
-    table = [status_verdict(data, "tests", "the tests labelled gpu pass"),
-             status_verdict(data, "parity", "losses of PyTorch and of the CPU back end"),
-             status_verdict(data, "strategies_staged", "every strategy, ranks sharing a GPU by "
-                                                       "staging"),
-             status_verdict(data, "strategies_nccl", "every strategy, ranks sharing a GPU by NCCL"),
-             status_verdict(data, "sanitizer", "compute-sanitizer finds nothing")]
-    if data["has_figures"]:
-        table += speed_verdicts(data)
-        table += [adamw_verdict(data), overlap_verdict(data, data["device"].get("gpus", 1))]
+    """Every goal of the set with its measurement; `met` is None if this run cannot decide it."""
+    listed = {step["name"] for step in data["steps"]}
+    table = [status_verdict(data, name, aim) for name, aim in AIMS.items() if name in listed]
+    if data["has_figures"] and "gpt_124m" in listed:
+        table += [*speed_verdicts(data), adamw_verdict(data)]
+    if data["has_figures"] and "overlap" in listed:
+        table.append(overlap_verdict(data, data["device"].get("gpus", 1)))
     return table
 
 
@@ -114,10 +124,12 @@ def rows_of(figures):
 
 
 def bad_lines(check):
-    """Lines for a failed check. Output of several lines is quoted, because it is not Markdown."""
+    """Lines for a check that failed or timed out. Output of several lines is quoted, because it is
+    not Markdown."""
+    what = ("failed: " if check["good"] is False else "skipped: ") + check["what"]
     if "\n" not in check["detail"]:
-        return [f"- failed: {check['what']}: {check['detail']}"]
-    return [f"- failed: {check['what']}", "", "```", check["detail"], "```", ""]
+        return [f"- {what}: {check['detail']}"]
+    return [f"- {what}", "", "```", check["detail"], "```", ""]
 
 
 def step_lines(step):
@@ -127,12 +139,20 @@ def step_lines(step):
     if "error" in step:
         lines += ["", "```", step["error"].strip(), "```"]
     bad = [check for check in step["checks"] if not check["good"]]
-    good = len(step["checks"]) - len(bad)
+    late = sum(check["good"] is None for check in step["checks"])
     if step["checks"]:
-        lines += ["", f"{good} of {len(step['checks'])} checks passed."]
+        lines += ["", f"{len(step['checks']) - len(bad)} of {len(step['checks'])} checks passed" +
+                  (f", {late} ran out of time." if late else ".")]
         lines += [line for check in bad for line in bad_lines(check)]
     lines += [""] + [f"- {note}" for note in step.get("notes", [])]
     return lines + [""] + rows_of(step["figures"])
+
+
+def machine_lines(data):
+    """The device, and the libraries and tools that the run used."""
+    facts = {**data["device"], **data.get("software", {})}
+    return ["## The machine", "", *rows_of({name: value for name, value in facts.items()
+                                            if value is not None})]
 
 
 def page(data):
@@ -150,6 +170,7 @@ def page(data):
         met = {True: "yes", False: "**no**", None: "open"}[row["met"]]
         lines.append(f"| {row['aim']} | {row['figure']} | {met} |")
     lines += [""]
+    lines += machine_lines(data)
     for step in data["steps"]:
         lines += step_lines(step)
     return "\n".join(lines).rstrip() + "\n"

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed measurements, each next to its peer's in the same run on the same GPU."""
+"""The set `speed`: measurements, each next to its peer's in the same run on the same GPU."""
 import array
+import csv
 import json
 import math
 import os
@@ -9,20 +10,26 @@ import random
 import statistics
 import tempfile
 
-from . import formulas, trace
-from .numbers import NCCL_SHARING, NCCL_VARIABLES
-from .runner import Skipped, StepFailed, last_json, succeed
+from . import formulas
+from .runner import Skipped, StepFailed, TimedOut, json_of, last_json
 
 SIZES = {
     "gpt_124m": {"layers": 12, "heads": 12, "dim": 768, "vocab": 50304, "seq_len": 1024},
     "gpt_1.3b": {"layers": 24, "heads": 16, "dim": 2048, "vocab": 50304, "seq_len": 2048},
 }
+FULL_MICRO_BATCH = {"gpt_124m": 64, "gpt_1.3b": 8}  # if the GPU's memory suffices
+SMALL_MICRO_BATCHES = (4, 1)
 TINY = {"layers": 2, "heads": 2, "dim": 32, "vocab": 256, "seq_len": 64}
-PEER_MODES = ("plain", "fsdp2", "fsdp2+compile", "compile")  # the longest compilation comes last
+SDPA = ("flash", "cudnn", "efficient")
 TUNED = {"TRAIN_GPT_TUNE": "1"}
 WARMUP = 5  # steps that are not measured
 UNITS_ALIVE = 2  # units gathered at the same time: the one in use and the prefetched one
 GRADIENTS_IN_FLIGHT = 2  # units besides the root whose gradients are not reduced yet
+PEAK_SIZE = 8192
+RESUME_TOLERANCE = 1e-3  # of losses in bf16
+PROFILED_LAYERS = 2  # kernels of further layers are the same
+NCU_METRICS = {"gpu__time_duration.sum": "seconds", "dram__bytes_read.sum": "bytes_read",
+               "dram__bytes_write.sum": "bytes_written"}
 
 
 def write_tokens(path, vocab, count=1 << 20):
@@ -36,26 +43,27 @@ def model_flags(model):
             for word in (f"--{key}", model[key])]
 
 
-def gpt_command(places, model, micro_batch, folder, steps, workers=1, flags=()):
-    return [places.program("acclaunch"), "--config_file", places.configs / "fsdp_full_shard.yaml",
+def gpt_command(places, model, micro_batch, folder, steps, workers=1,
+                launch=("fsdp_full_shard.yaml",), program=(), flags=()):
+    """launch: configuration and further flags of acclaunch; program: one that runs train_gpt;
+    flags: of train_gpt."""
+    config, *more = launch
+    return [places.program("acclaunch"), "--config_file", places.configs / config, *more,
             "--mixed_precision", "bf16", "--main_process_port", 0, "--num_processes", workers,
-            *flags, places.program("train_gpt"), "--tokens", os.path.join(folder, "tokens.bin"),
-            *model_flags(model), "--micro_batch", micro_batch, "--grad_clip", 1, "--steps", steps,
-            "--metrics", os.path.join(folder, "metrics.jsonl")]
+            *program, places.program("train_gpt"), "--tokens",
+            os.path.join(folder, "tokens.bin"), *model_flags(model), "--micro_batch", micro_batch,
+            "--grad_clip", 1, "--steps", steps, "--metrics", os.path.join(folder, "metrics.jsonl"),
+            *flags]
 
 
-def read_metrics(folder):
-    lines = pathlib.Path(folder, "metrics.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
-
-
-def run_gpt(places, clock, model, micro_batch, folder, steps, workers=1, variables=None):
-    """Runs train_gpt. Returns (tokens/s of the median step, metrics of the last step)."""
-    succeed(gpt_command(places, model, micro_batch, folder, steps, workers), clock,
-            dict(places.environment(), **(variables or {})))
-    lines = read_metrics(folder)
+def run_gpt(places, step, model, micro_batch, folder, steps, variables=None, **more):
+    """Runs train_gpt. Returns (tokens/s of the median step, metrics of all steps)."""
+    step.succeed(gpt_command(places, model, micro_batch, folder, steps, **more),
+                 dict(places.environment(), **(variables or {})))
+    text = pathlib.Path(folder, "metrics.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
     counted = lines[WARMUP:] or lines[-1:]
-    return statistics.median(line["tokens_per_s"] for line in counted), lines[-1]
+    return statistics.median(line["tokens_per_s"] for line in counted), lines
 
 
 def row(model, tokens_per_s, tflops, peak_bytes):
@@ -82,167 +90,229 @@ def memory_over_formulas(model, last_line):
     return {name: peak / (nbytes + activations) - 1.0 for name, nbytes in states.items()}
 
 
+def of_batch(name, micro_batch, full):
+    return name if micro_batch == full else f"{name}, micro-batch {micro_batch}"
+
+
 class GptRuns:
-    """Runs of one model with the same batch, by us and by PyTorch."""
+    """Runs of one model with the same batches, by us and by PyTorch."""
 
-    def __init__(self, places, clock, model, micro_batch, steps, tflops, folder):
-        self.places, self.clock, self.model, self.folder = places, clock, model, folder
-        self.micro_batch, self.steps, self.tflops = micro_batch, steps, tflops
+    def __init__(self, setup, step, model, steps, folder):
+        self.setup, self.step, self.model = setup, step, model
+        self.steps, self.folder = steps, folder
 
-    def ours(self, variables):
+    def ours(self, micro_batch, variables):
         """Runs train_gpt. Returns (table row, metrics of the last step)."""
-        tokens_per_s, line = run_gpt(self.places, self.clock, self.model, self.micro_batch,
-                                     self.folder, self.steps, variables=variables)
-        peak_bytes = line["ranks"][0].get("device_peak_bytes")
-        return row(self.model, tokens_per_s, self.tflops, peak_bytes), line
+        tokens_per_s, lines = run_gpt(self.setup.places, self.step, self.model, micro_batch,
+                                      self.folder, self.steps, variables=variables)
+        peak_bytes = lines[-1]["ranks"][0].get("device_peak_bytes")
+        return row(self.model, tokens_per_s, self.setup.peak_tflops, peak_bytes), lines[-1]
 
-    def torch(self, mode, limit):
-        ran = succeed([self.places.python, self.places.scripts / "torch_gpt.py", "--mode", mode,
-                       *model_flags(self.model), "--micro_batch", self.micro_batch, "--steps",
-                       self.steps, "--warmup", min(WARMUP, self.steps - 1)], self.clock,
-                      limit=limit)
-        result = last_json(ran.out)
-        return row(self.model, result["tokens_per_s"], self.tflops, result.get("peak_bytes"))
+    def torch(self, mode, micro_batches, full, sdpa="auto"):
+        """Measures PyTorch, one figure per batch and back end as soon as it is there. Failures are
+        notes, because they are the peer's."""
+        def found(line):
+            values = json_of(line)
+            if values is None:
+                return
+            name = of_batch(f"torch {mode}" + ("" if values["sdpa"] == "auto" else
+                                               f", SDPA {values['sdpa']}"),
+                            values["micro_batch"], full)
+            if "error" in values:
+                self.step.note(f"{name} was not measured: {values['error']}")
+                return
+            self.step.figure(name, row(self.model, values["tokens_per_s"],
+                                       self.setup.peak_tflops, values.get("peak_bytes")))
+        try:
+            self.step.succeed([self.setup.places.python, self.setup.places.scripts / "torch_gpt.py",
+                               "--mode", mode, *model_flags(self.model), "--micro_batch",
+                               ",".join(map(str, micro_batches)), "--sdpa", sdpa, "--steps",
+                               self.steps, "--warmup", min(WARMUP, self.steps - 1), "--device",
+                               "cpu" if self.setup.standin else "cuda"], on_line=found)
+        except (StepFailed, TimedOut) as error:
+            self.step.note(f"torch {mode}, SDPA {sdpa}: {error}")
 
 
-def gpt(places, record, clock, name, facts, tiny):
-    """Runs ours, then PyTorch's modes, then ours again, and ours without tuned GEMMs."""
-    model = TINY if tiny else SIZES[name]
-    steps = 2 if tiny else WARMUP + (15 if name == "gpt_124m" else 8)
-    micro_batch = 1 if tiny else formulas.micro_batch(facts["memory_gib"] or 16, model)
-    record.figure("micro_batch", micro_batch)
-    record.figure("gflop_per_token", formulas.flops_per_token(model) / 1e9)
+def gpt(setup, step, name):
+    """Runs ours and PyTorch's modes: the full micro-batch first, then small ones."""
+    model = TINY if setup.tiny else SIZES[name]
+    steps = 2 if setup.tiny else WARMUP + (15 if name == "gpt_124m" else 8)
+    full = 2 if setup.tiny else min(FULL_MICRO_BATCH[name],
+                                    formulas.micro_batch(setup.gpu.memory_gib or 16, model))
+    small = [each for each in SMALL_MICRO_BATCHES if each < full]
+    step.figure("micro_batch", full)
+    step.figure("gflop_per_token", formulas.flops_per_token(model) / 1e9)
     with tempfile.TemporaryDirectory() as folder:
-        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << (14 if tiny else 20))
-        runs = GptRuns(places, clock, model, micro_batch, steps, facts["peak_tflops"], folder)
-        before = clock.left()
-        ours, line = runs.ours(TUNED)
-        seconds = before - clock.left()
-        record.check("train_gpt trains in bf16", math.isfinite(line["loss"]))
+        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"],
+                     1 << (14 if setup.tiny else 20))
+        runs = GptRuns(setup, step, model, steps, folder)
+        ours, line = runs.ours(full, TUNED)
+        step.check("train_gpt trains in bf16", math.isfinite(line["loss"]), f"loss {line['loss']}")
         ours |= memory_over_formulas(model, line)
-        record.figure("train_gpt", ours)
-        if not tiny:
-            torch_runs(runs, record, 2 * seconds + 10)
-        if clock.left() > seconds:
-            again = runs.ours(TUNED)[0]
-            ours["spread"] = 1.0 - min(again["tokens_per_s"] / ours["tokens_per_s"],
-                                       ours["tokens_per_s"] / again["tokens_per_s"])
-            for key in ("tokens_per_s", "mfu"):
-                ours[key] = ours[key] and (ours[key] + again[key]) / 2
-        if clock.left() > seconds:
-            record.figure("train_gpt, not tuned", runs.ours({"TRAIN_GPT_TUNE": "0"})[0])
+        step.figure("train_gpt", ours)
+        if setup.places.torch:
+            for mode in ("plain",) if setup.standin else ("compile", "plain"):
+                runs.torch(mode, [full], full)
+        else:
+            step.note("no Python with torch was found, so there is no peer (give one with "
+                      "--python)")
+        again = runs.ours(full, TUNED)[0]
+        ours["spread"] = 1.0 - min(again["tokens_per_s"] / ours["tokens_per_s"],
+                                   ours["tokens_per_s"] / again["tokens_per_s"])
+        for key in ("tokens_per_s", "mfu"):
+            ours[key] = ours[key] and (ours[key] + again[key]) / 2
+        step.figure("train_gpt", ours)
+        for micro_batch in small:
+            step.figure(of_batch("train_gpt", micro_batch, full), runs.ours(micro_batch, TUNED)[0])
+        if setup.places.torch:
+            runs.torch("fsdp2", [full], full)
+            if not setup.standin:
+                runs.torch("fsdp2+compile", [full], full)
+                runs.torch("plain", [full], full, ",".join(SDPA))
+            if small:
+                runs.torch("plain", small, full)
+        step.figure("train_gpt, not tuned", runs.ours(full, {"TRAIN_GPT_TUNE": "0"})[0])
+        if setup.places.torch and small and not setup.standin:
+            runs.torch("compile", small, full)
 
 
-def torch_runs(runs, record, reserve):
-    """Speed of each PyTorch mode; a failed mode becomes a note. reserve: seconds of the step that
-    are kept for our own runs."""
-    if not runs.places.torch:
-        record.note("no Python with torch was found, so there is no peer (give one with --python)")
-        return
-    for mode in PEER_MODES:
-        try:
-            record.figure(f"torch {mode}", runs.torch(mode, max(1, runs.clock.left() - reserve)))
-        except StepFailed as error:
-            record.note(f"torch {mode} was not measured: {error}")
+def peak(setup, step):
+    """A large product in bf16 by us and by PyTorch, the runtime's loops next to a copy, and
+    AdamW next to torch's fused one."""
+    size = 64 if setup.tiny else PEAK_SIZE
+
+    def found(line):
+        values = json_of(line)
+        if values is not None and "plain" in values["what"]:
+            step.figure("product_tflops", values["tflops"])
+    step.attempt("product of train_gpt", step.succeed,
+                 [setup.places.program("kernel_bench"), "gemm", size, size, size,
+                  1 if setup.tiny else 20], dict(setup.places.environment(), **TUNED), None, found)
+    measured = None
+    if setup.places.torch and not setup.standin:
+        ran = step.attempt("product of torch", step.succeed,
+                           [setup.places.python, setup.places.scripts / "torch_peers.py", "matmul"])
+        measured = last_json(ran.out)["tflops"] if ran else None
+        step.figure("torch_product_tflops", measured)
+    step.figure("peak_from", "data sheet" if setup.peak_tflops else "torch's product")
+    setup.peak_tflops = setup.peak_tflops or measured
+    step.figure("peak_tflops", setup.peak_tflops)
+    if setup.standin:
+        step.note("device_bench measures real GPUs only")
+    else:
+        adamw(setup, step)
 
 
-def peak(places, record, clock, facts, tiny):
-    """Peak rate used for MFU, and the rate that a large matrix product reaches here."""
-    named, measured = facts["peak_tflops"], None
-    if places.torch and not tiny:
-        try:
-            ran = succeed([places.python, places.scripts / "torch_peers.py", "matmul"], clock)
-            measured = last_json(ran.out)["tflops"]
-        except StepFailed as error:
-            record.note(f"torch was not measured: {error}")
-    if named is None and measured is None:
-        raise Skipped("this GPU is not in the table of peak rates, and there is no torch to measure it")
-    facts["peak_tflops"] = named or measured
-    record.figure("peak_tflops", facts["peak_tflops"])
-    record.figure("peak_from", "data sheet" if named else "matrix product")
-    record.figure("matrix_product_tflops", measured)
+def adamw(setup, step):
+    numel = 1 << (16 if setup.tiny else 28)
+    seen = {}
+
+    def found(line):
+        values = json_of(line)
+        if values is not None:
+            seen[values["what"]] = values
+            step.figure(values["what"], {key: values[key] for key in ("gb_per_s", "of_copy_rate")})
+    step.succeed([setup.places.program("device_bench"), numel, 20], setup.places.environment(),
+                 on_line=found)
+    step.check("device_bench ran", "AdamW" in seen)
+    step.figure("of_copy_rate", seen["AdamW with bfloat16 copy"]["of_copy_rate"])
+    if setup.places.torch:
+        ran = step.succeed([setup.places.python, setup.places.scripts / "torch_peers.py", "adamw",
+                            "--numel", numel])
+        step.figure("over_torch", last_json(ran.out)["adamw_s"] / seen["AdamW"]["median_s"])
 
 
-def bench_lines(text):
-    """{what: line} for a benchmark that prints one JSON object per line."""
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    return {line["what"]: line for line in lines}
+def kernels_of(text):
+    """{kernel: {launches, seconds, bytes_read, bytes_written}} from ncu's CSV output, in which a
+    line is a metric of a launch. The largest time first."""
+    lines = text.splitlines()
+    begin = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if begin is None:
+        raise StepFailed("ncu printed no table\n" + text[-1500:])
+    scale = {"nsecond": 1e-9, "ns": 1e-9, "usecond": 1e-6, "us": 1e-6, "msecond": 1e-3,
+             "ms": 1e-3, "second": 1.0, "s": 1.0, "byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6,
+             "Gbyte": 1e9}
+    kernels = {}
+    for line in csv.DictReader(lines[begin:]):
+        name = NCU_METRICS.get(line.get("Metric Name"))
+        if name is None:
+            continue
+        kernel = line["Kernel Name"].split("(")[0].split("<")[0].removeprefix("void ")
+        values = kernels.setdefault(kernel, {"launches": 0, **dict.fromkeys(NCU_METRICS.values(),
+                                                                            0.0)})
+        values[name] += float(line["Metric Value"].replace(",", "")) * scale[line["Metric Unit"]]
+        values["launches"] += name == "seconds"
+    return dict(sorted(kernels.items(), key=lambda item: -item[1]["seconds"]))
 
 
-def adamw(places, record, clock, standin, quick):
-    """The runtime's loops, compared with the GPU's copy rate and torch's fused AdamW."""
-    if standin:
-        raise Skipped("device_bench measures real GPUs only")
-    numel = 1 << (16 if quick else 28)
-    ran = succeed([places.program("device_bench"), numel, 20], clock, places.environment())
-    lines = bench_lines(ran.out)
-    record.check("device_bench ran", "AdamW" in lines)
-    for what, line in lines.items():
-        record.figure(what, {key: line[key] for key in ("gb_per_s", "of_copy_rate")})
-    record.figure("of_copy_rate", lines["AdamW with bfloat16 copy"]["of_copy_rate"])
-    if places.torch and not quick:
-        ran = succeed([places.python, places.scripts / "torch_peers.py", "adamw", "--numel", numel],
-                      clock)
-        record.figure("over_torch", last_json(ran.out)["adamw_s"] / lines["AdamW"]["median_s"])
-
-
-def backends(nccl, gpus):
-    """(name, variables) of the routes by which ranks on these GPUs can communicate."""
-    ways = [("staged", {"ACC_COLLECTIVES": "staged"})]
-    if nccl and (gpus > 1 or nccl >= NCCL_SHARING):
-        shared = NCCL_VARIABLES if gpus < 2 else {}
-        ways.append(("nccl", dict(shared, ACC_COLLECTIVES="nccl")))
-    return ways
-
-
-def overlap(places, record, clock, nccl, gpus, tiny):
-    """FULL_SHARD on several ranks with ACC_TRACE: cost of communication and hidden share."""
-    model = TINY if tiny else SIZES["gpt_124m"]
-    workers = max(2, min(gpus, 8))
-    shares = {}
+def profile(setup, step):
+    """Times and bytes of every kernel of two steps of a short model, by ncu."""
+    if "ncu" not in setup.tools:
+        raise Skipped("ncu was not found")
+    model = dict(TINY if setup.tiny else SIZES["gpt_124m"], layers=PROFILED_LAYERS)
     with tempfile.TemporaryDirectory() as folder:
-        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << 14)
-        for name, variables in backends(nccl, gpus):
-            timeline = os.path.join(folder, name + ".json")
-            speed, _ = run_gpt(places, clock, model, 1 if tiny else 8, folder,
-                               2 if tiny else WARMUP + 5, workers,
-                               dict(variables, ACC_SHARE_GPUS="1", ACC_TRACE=timeline))
-            ranks = trace.overlap(trace.read_events(timeline))
-            record.check(f"{name}: every rank has a timeline", len(ranks) == workers,
-                         f"{len(ranks)} of {workers}")
-            hidden = [rank["share"] for rank in ranks.values() if rank["share"] is not None]
-            shares[name] = min(hidden, default=None)
-            longest = {key: max((rank[f"{key}_us"] for rank in ranks.values()), default=0) / 1e3
-                       for key in ("communication", "wait")}
-            record.figure(name, {"ranks": workers, "tokens_per_s": speed,
-                                 "hidden_share": shares[name],
-                                 "communication_ms": longest["communication"],
-                                 "wait_ms": longest["wait"]})
-    record.figure("hidden_share_least", shares.get("nccl", shares.get("staged")))
+        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << 16)
+        tool = [setup.tools["ncu"]["path"], "--csv", "--clock-control", "none", "--metrics",
+                ",".join(NCU_METRICS)]
+        ran = step.run(gpt_command(setup.places, model, 1 if setup.tiny else 16, folder, 2,
+                                   program=tool), setup.places.environment())
+    if ran.status != 0:
+        raise Skipped("ncu does not work here: " + ran.tail()[-500:])
+    kernels = kernels_of(ran.out)
+    total = sum(values["seconds"] for values in kernels.values())
+    for kernel, values in kernels.items():
+        nbytes = values["bytes_read"] + values["bytes_written"]
+        step.figure(kernel, {"launches": values["launches"], "ms": values["seconds"] * 1e3,
+                             "share": values["seconds"] / total, "gb": nbytes / 1e9,
+                             "gb_per_s": nbytes / values["seconds"] / 1e9})
+    step.check("ncu measured the steps", total > 0, f"{total * 1e3:.1f} ms in all kernels")
 
 
-def group_times(places, clock, variables, workers, nbytes, calls):
-    """{collective: microseconds per call} of our groups."""
-    ran = succeed([places.program("acclaunch"), "--use_fsdp", "--num_processes", workers,
-                   "--main_process_port", 0, places.program("group_bench"), nbytes, nbytes, calls],
-                  clock, dict(places.environment(), ACC_SHARE_GPUS="1", **variables))
-    lines = [json.loads(line[line.index("{"):]) for line in ran.out.splitlines() if "{" in line]
-    return {line["op"]: line["mean_us"] for line in lines}
+def offload(setup, step):
+    """ZeRO 3 with optimizer and parameters in host memory, next to the same without: the small
+    model, then the large one."""
+    offloaded = ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"]
+    for name in ("tiny",) if setup.tiny else SIZES:
+        model = SIZES.get(name, TINY)
+        peaks = {}
+        with tempfile.TemporaryDirectory() as folder:
+            write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << 16)
+            for how, flags in (("on the GPU", []), ("offloaded", offloaded)):
+                tokens_per_s, lines = run_gpt(
+                    setup.places, step, model, 1 if setup.tiny else 4, folder,
+                    2 if setup.tiny else WARMUP + 3, launch=["zero3.yaml", *flags])
+                peaks[how] = lines[-1]["ranks"][0].get("device_peak_bytes") or 0
+                step.figure(f"{name}, {how}",
+                            row(model, tokens_per_s, setup.peak_tflops, peaks[how]))
+        step.check(f"{name}: offload lowers the peak of GPU memory",
+                   peaks["offloaded"] < peaks["on the GPU"],
+                   f"{peaks['offloaded'] / 2**30:.2f} instead of "
+                   f"{peaks['on the GPU'] / 2**30:.2f} GiB")
 
 
-def collectives(places, record, clock, nccl, gpus, tiny):
-    """Our groups on device memory and, on two or more GPUs, NCCL through torch.distributed."""
-    nbytes, calls, workers = (4096, 2, 2) if tiny else (64 << 20, 20, max(2, min(gpus, 8)))
-    record.figure("bytes", nbytes)
-    for name, variables in backends(nccl, gpus):
-        times = group_times(places, clock, variables, workers, nbytes, calls)
-        record.check(f"{name}: all_gather, reduce_scatter and all_reduce", len(times) == 3)
-        record.figure(f"{name}, {workers} ranks", {f"{op}_us": us for op, us in times.items()})
-    if gpus < 2 or not places.torch or tiny:
-        record.note("raw NCCL is measured only on two or more GPUs with torch")
-        return
-    ran = succeed([places.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
-                   workers, places.scripts / "torch_peers.py", "collectives", "--bytes", nbytes,
-                   "--calls", calls], clock)
-    record.figure(f"raw NCCL, {workers} ranks",
-                  {f"{op}_us": us for op, us in last_json(ran.out).items()})
+def resume(setup, step):
+    """Saves a checkpoint after half of the steps and resumes from it: the same losses as a run
+    without interruption."""
+    model = TINY if setup.tiny else SIZES["gpt_124m"]
+    half = 2 if setup.tiny else 4
+    with tempfile.TemporaryDirectory() as folder:
+        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << 16)
+        saved = os.path.join(folder, "saved")
+
+        def run(steps, *flags):
+            _, lines = run_gpt(setup.places, step, model, 2, folder, steps, flags=flags)
+            return [line["loss"] for line in lines]
+        whole = run(2 * half)
+        before = step.left()
+        first = run(half, "--save", saved)
+        step.figure("run_and_save_s", before - step.left())
+        nbytes = sum(path.stat().st_size for path in pathlib.Path(saved).rglob("*")
+                     if path.is_file())
+        step.figure("checkpoint_gib", nbytes / 2**30)
+        before = step.left()
+        second = run(2 * half, "--resume", saved)
+        step.figure("load_and_run_s", before - step.left())
+    parts = first + second[-half:]
+    apart = max(abs(a - b) for a, b in zip(whole, parts)) if len(whole) == len(parts) else math.inf
+    step.check("losses as without interruption", apart <= RESUME_TOLERANCE,
+               f"at most {apart:.1e} apart")

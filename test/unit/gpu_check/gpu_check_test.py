@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of scripts/gpu_check that need no GPU."""
+import copy
 import importlib.machinery
 import importlib.util
 import io
@@ -20,7 +21,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT / "bench/gpu"))
 sys.dont_write_bytecode = True
 
-from check import device, formulas, numbers, places, report, runner, speed, trace  # noqa: E402
+from check import (correctness, device, formulas, places, ranks, report, runner, speed,  # noqa: E402
+                   trace)
 
 
 def load_program(name="gpu_check"):
@@ -136,48 +138,117 @@ class Steps(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def run_step(self, function, keeps_figures=True, limit=30):
-        results = runner.Results(self.folder.name, "x", keeps_figures)
-        step, _, _ = quiet(runner.run_step, results, "name", "Title", limit, function)
-        self.assertEqual(json.loads(results.path.read_text())["steps"], [step])
-        return step
+        results = runner.Results(self.folder.name, "x", keeps_figures, lambda data: "page")
+        data = results.add("name", "Title")
+        quiet(runner.run_step, results, data, limit, function)
+        self.assertEqual(json.loads(results.path.read_text())["steps"], [data])
+        self.log = pathlib.Path(self.folder.name, "x", "name.log")
+        return data
 
     def test_states(self):
-        def check(good):
-            return lambda record, clock: record.check("it", good, "why")
+        def checks(*goods):
+            return lambda step: [step.check("it", good, "why") for good in goods]
 
-        def fails(_, __):
-            raise runner.StepFailed("reason")
+        def then(error, *goods):
+            def function(step):
+                checks(*goods)(step)
+                raise error
+            return function
+        cases = ((checks(True), "passed"), (checks(False), "failed"), (checks(True, False), "failed"),
+                 (checks(None), "skipped"), (checks(True, None), "passed"),
+                 (checks(None, False), "failed"), (lambda _: None, "passed"),
+                 (then(runner.StepFailed("reason")), "failed"),
+                 (then(runner.Skipped("reason")), "skipped"),
+                 (then(runner.TimedOut("reason")), "skipped"),
+                 (then(runner.TimedOut("reason"), True), "skipped"),
+                 (then(runner.TimedOut("reason"), True, False), "failed"),
+                 (then(KeyError("key")), "failed"))
+        for number, (function, status) in enumerate(cases):
+            step = self.run_step(function)
+            self.assertEqual(step["status"], status, number)
+        self.assertIn("KeyError", step["error"])
+        late = self.run_step(checks(True), limit=0)
+        self.assertEqual((late["status"], late["error"]),
+                         ("skipped", "time-out: no time was left for it"))
 
-        def skips(_, __):
-            raise runner.Skipped("reason")
-
-        def breaks(_, __):
-            return {}["key"]
-        for function, status in ((check(True), "passed"), (check(False), "failed"),
-                                 (fails, "failed"), (skips, "skipped"), (breaks, "failed")):
-            self.assertEqual(self.run_step(function)["status"], status)
-        self.assertIn("KeyError", self.run_step(breaks)["error"])
-        late = self.run_step(check(True), limit=0)
-        self.assertEqual((late["status"], late["error"]), ("failed", "no time was left for it"))
+    def test_parts_that_fail_or_time_out_leave_the_others(self):
+        def parts(step):
+            for script in ("exit 3", "exec sleep 1000", "exit 0"):
+                if step.attempt(script, step.succeed, ["/bin/sh", "-c", script], None, 0.3):
+                    step.check(script, True)
+        step = self.run_step(parts)
+        self.assertEqual([check["good"] for check in step["checks"]], [False, None, True])
+        self.assertIn("status 3", step["checks"][0]["detail"])
+        self.assertIn("did not end within", step["checks"][1]["detail"])
+        self.assertEqual(step["status"], "failed")
 
     def test_figures_only_where_they_mean_something(self):
-        def measures(record, _):
-            record.figure("speed", 3.0)
-            record.check("it", True, "3.0 fast")
+        def measures(step):
+            step.figure("speed", 3.0)
+            step.check("it", True, "3.0 fast")
         self.assertEqual(self.run_step(measures)["figures"], {"speed": 3.0})
         step = self.run_step(measures, keeps_figures=False)
         self.assertEqual(step["figures"], {})
         self.assertNotIn("3.0", json.dumps(step))
 
+    def test_findings_are_written_as_they_are_made(self):
+        path = pathlib.Path(self.folder.name, "x.json")
+        seen = []
+
+        def written():
+            seen.append(json.loads(path.read_text())["steps"][0])
+
+        def finds(step):
+            def found(line):
+                step.figure("of line", runner.json_of(line)["a"])
+                written()
+            step.figure("a", 1)
+            written()
+            step.check("it", True)
+            written()
+            # The program ends only when the figure of its first line is in the record.
+            script = ('echo "[0] {\\"a\\": 7}"; until grep -q "of line" ' + str(path) +
+                      "; do sleep 0.01; done; echo done")
+            step.succeed(["/bin/sh", "-c", script], None, 20, lambda line: "{" in line and found(line))
+        step = self.run_step(finds)
+        self.assertEqual(step["status"], "passed", step)
+        self.assertEqual(seen[0]["figures"], {"a": 1})
+        self.assertEqual(seen[0]["status"], "running")
+        self.assertEqual(seen[1]["checks"][0]["what"], "it")
+        self.assertEqual(seen[2]["figures"], {"a": 1, "of line": 7})
+
+    def test_figures_of_a_program_that_is_cut_are_kept(self):
+        def measures(step):
+            step.succeed(["/bin/sh", "-c", "echo '{\"a\": 1}'; exec sleep 1000"], None, None,
+                         lambda line: step.figure("a", runner.json_of(line)["a"]))
+        step = self.run_step(measures, limit=0.5)
+        self.assertEqual((step["status"], step["figures"]), ("skipped", {"a": 1}))
+
+    def test_the_log_has_commands_output_and_outcomes(self):
+        def runs(step):
+            step.run(["/bin/sh", "-c", "echo out; echo err >&2; exit 4"], {"ACC_X": "1", "HOME": "/"})
+            step.run(["/bin/sh", "-c", "echo 'last'; exec sleep 1000"], limit=0.3)
+        for at_once in (False, True):
+            def function(step):
+                step.at_once = at_once
+                runs(step)
+            self.run_step(function)
+            log = self.log.read_text()
+            for part in ("$ ACC_X=1 /bin/sh -c 'echo out", "\nout\nerr\n", "sh: status 4\n",
+                         "\nlast\n", "sh: ended by gpu_check\n"):
+                self.assertIn(part, log)
+            self.assertNotIn("HOME", log)
+
     def test_a_program_that_takes_too_long_is_ended_with_its_children(self):
         pid_file = os.path.join(self.folder.name, "pid")
         script = f"sleep 1000 & echo $! > {pid_file}; echo begun; wait"
-
-        def waits(_, clock):
-            runner.succeed(["/bin/sh", "-c", script], clock)
-        step = self.run_step(waits, limit=0.5)
+        step = self.run_step(lambda step: step.succeed(["/bin/sh", "-c", script]), limit=0.5)
+        self.assertEqual(step["status"], "skipped")
         self.assertIn("did not end within", step["error"])
         self.assertIn("begun", step["error"])
+        self.await_end(pid_file)
+
+    def await_end(self, pid_file):
         child = int(pathlib.Path(pid_file).read_text())
         deadline = time.monotonic() + 20
         while self.is_alive(child) and time.monotonic() < deadline:
@@ -195,25 +266,23 @@ class Steps(unittest.TestCase):
     def test_what_outlives_a_program_that_is_ended_is_killed(self):
         pid_file = os.path.join(self.folder.name, "pid")
         script = f"(trap '' TERM; sleep 1000 & echo $! > {pid_file}; wait) & wait"
+        self.run_step(lambda step: step.succeed(["/bin/sh", "-c", script]), limit=0.5)
+        self.await_end(pid_file)
 
-        def waits(_, clock):
-            runner.succeed(["/bin/sh", "-c", script], clock)
-        self.run_step(waits, limit=0.5)
-        child = int(pathlib.Path(pid_file).read_text())
-        deadline = time.monotonic() + 20
-        while self.is_alive(child) and time.monotonic() < deadline:
-            time.sleep(0.01)
-        self.assertFalse(self.is_alive(child))
+    def test_a_program_ends_even_if_a_child_keeps_its_output_open(self):
+        step = self.run_step(lambda step: step.figure("out", step.succeed(
+            ["/bin/sh", "-c", "sleep 1000 & echo $!"]).out))
+        self.assertEqual(step["status"], "passed")
+        os.kill(int(step["figures"]["out"]), signal.SIGKILL)
 
     def test_status_and_output_of_a_failed_program_are_told(self):
-        def fails(_, clock):
-            runner.succeed(["/bin/sh", "-c", "echo last words >&2; exit 3"], clock)
-        error = self.run_step(fails)["error"]
+        error = self.run_step(lambda step: step.succeed(
+            ["/bin/sh", "-c", "echo last words >&2; exit 3"]))["error"]
         self.assertIn("status 3", error)
         self.assertIn("last words", error)
 
     def test_last_json(self):
-        self.assertEqual(runner.last_json('{"a": 1}\nnoise\n{"a": 2}\n{broken\n'), {"a": 2})
+        self.assertEqual(runner.last_json('{"a": 1}\nnoise\n[0] {"a": 2}\n{broken\n'), {"a": 2})
         with self.assertRaises(runner.StepFailed):
             runner.last_json("nothing")
 
@@ -266,43 +335,158 @@ class ThinLibraries(unittest.TestCase):
                              str(libraries / "libnccl.so.2"))
 
 
-class Numbers(unittest.TestCase):
+class Recorded:
+    """A step that records its calls; programs are functions of their arguments."""
+
+    def __init__(self, program=None):
+        self.figures, self.checks, self.notes, self.program = {}, [], [], program
+        self.figure = self.figures.__setitem__
+        self.note = self.notes.append
+
+    def check(self, what, good, detail=""):
+        self.checks.append((what, good))
+
+    def attempt(self, what, function, *arguments):
+        return function(*arguments)
+
+    def run(self, argv, *_, **__):
+        return self.program([str(word) for word in argv])
+
+    def succeed(self, argv, environment=None, limit=None, on_line=None):
+        ran = self.run(argv)
+        for line in ran.out.splitlines() if on_line else ():
+            on_line(line)
+        return ran
+
+
+PLACES = places.Places()
+
+
+def setup(**changes):
+    gpu = device.Device()
+    gpu.name, gpu.count, gpu.capability = "NVIDIA H200", 1, (9, 0)
+    values = {"places": PLACES, "gpu": gpu, "tools": {}, "nccl": 23007, "standin": False,
+              "tiny": False, "peak_tflops": 989.4, **changes}
+    return places.Setup(**values)
+
+
+class Sets(unittest.TestCase):
     def test_most_apart(self):
-        self.assertEqual(numbers.most_apart([1.0, 2.0], [1.5, 2.0]), 0.5)
-        self.assertEqual(numbers.most_apart([1.0], [1.0, 2.0]), float("inf"))
-        self.assertEqual(numbers.most_apart([], []), float("inf"))
+        self.assertEqual(correctness.most_apart([1.0, 2.0], [1.5, 2.0]), 0.5)
+        self.assertEqual(correctness.most_apart([1.0], [1.0, 2.0]), float("inf"))
+        self.assertEqual(correctness.most_apart([], []), float("inf"))
 
     def test_every_configuration_and_offload_is_run(self):
-        names = [case[0] for case in numbers.cases(places.Places(), 4, True)]
+        names = [case[0] for case in ranks.cases(PLACES, 4, True)]
         for path in (ROOT / "configs").glob("*.yaml"):
             for workers in (2, 4):
                 self.assertIn(f"{path.stem}, {workers} ranks", names)
-        for name in numbers.OFFLOADS:
+        for name in ranks.OFFLOADS:
             self.assertIn(f"{name}, 2 ranks", names)
-        few = numbers.cases(places.Places(), 2, False)
+        few = ranks.cases(PLACES, 2, False)
         self.assertEqual({case[2] for case in few}, {2})
 
     def test_nccl_without_sharing_is_skipped_with_a_reason(self):
         for nccl, part in ((None, "no libnccl"), (22809, "NCCL 2.28")):
             with self.assertRaisesRegex(runner.Skipped, part):
-                numbers.strategies_nccl(places.Places(), None, runner.Clock(1), nccl, 1, False)
+                ranks.strategies_nccl(setup(nccl=nccl), None)
+            self.assertEqual([name for name, _ in ranks.backends(setup(nccl=nccl))], ["staged"])
+        self.assertEqual(ranks.nccl_variables(setup())["NCCL_MULTI_RANK_GPU_ENABLE"], "1")
+
+    def test_every_sanitizer_runs_on_every_target(self):
+        def program(argv):
+            race = argv[2] == "racecheck"
+            return runner.Ran(9 if race else 0, "========= ERROR SUMMARY: 0 errors", 1.0)
+        step = Recorded(program)
+        correctness.sanitizers(setup(tools={"compute-sanitizer": {"path": "sanitizer"}}), step)
+        self.assertEqual(len(step.checks), len(correctness.TOOLS) * len(correctness.SANITIZED))
+        self.assertEqual({what.split()[0] for what, good in step.checks if not good}, {"racecheck"})
+        step.program = lambda argv: runner.Ran(1, "Device not supported", 1.0)
+        with self.assertRaisesRegex(runner.Skipped, "Device not supported"):
+            correctness.sanitizers(setup(tools={"compute-sanitizer": {"path": "x"}}), step)
+        with self.assertRaisesRegex(runner.Skipped, "not found"):
+            correctness.sanitizers(setup(), step)
+
+    def test_attention_must_be_about_as_exact_as_torchs(self):
+        def lines(ours, flash):
+            return "\n".join(json.dumps({"impl": impl, "out_error": value, "grad_error": 0.001})
+                             for impl, value in (("acc", ours), ("flash", flash)))
+        where = copy.copy(PLACES)
+        where.torch = "2.11"
+        for ours, flash, good in ((0.004, 0.003, True), (0.03, 0.02, True), (0.05, 0.02, False),
+                                  (None, 0.002, False)):
+            step = Recorded(lambda _: runner.Ran(0, lines(ours, flash), 1.0))
+            correctness.attention(setup(places=where, tiny=True), step)
+            self.assertEqual({value for what, value in step.checks if "out_error" in what}, {good})
+            self.assertIn("1x70x2x128, flash", step.figures)
+        where.torch = None
+        with self.assertRaisesRegex(runner.Skipped, "no Python with torch"):
+            correctness.attention(setup(places=where), step)
+
+    def test_products_that_differ_from_fp32_fail(self):
+        for error, good in ((0.002, True), (0.2, False), (None, False)):
+            line = json.dumps({"what": "qkv, bias", "error": error, "tflops": 500.0})
+            step = Recorded(lambda _: runner.Ran(0, line, 1.0))
+            correctness.products(setup(), step)
+            self.assertEqual(set(step.checks), {(f"{size}, qkv, bias{how}", good)
+                                                for size in correctness.PRODUCT_SIZES
+                                                for how in ("", ", not fused", ", tuned")})
+            self.assertEqual(step.figures["124M, qkv, bias"]["tflops"], 500.0)
+
+    def test_kernels_of_ncu(self):
+        table = "\n".join((
+            "==PROF== Connected", "step 1/2 loss 5.5",
+            '"ID","Process ID","Kernel Name","Metric Name","Metric Unit","Metric Value"',
+            '"0","9","void gelu<float>(int, float*)","dram__bytes_read.sum","Mbyte","1.5"',
+            '"0","9","void gelu<float>(int, float*)","gpu__time_duration.sum","usecond","1,250.5"',
+            '"1","9","adamw(int)","gpu__time_duration.sum","nsecond","900"',
+            '"2","9","void gelu<half>(int, half*)","gpu__time_duration.sum","usecond","10"'))
+        kernels = speed.kernels_of(table)
+        self.assertEqual(list(kernels), ["gelu", "adamw"])
+        self.assertAlmostEqual(kernels["gelu"]["seconds"], 1.2605e-3)
+        self.assertEqual((kernels["gelu"]["bytes_read"], kernels["gelu"]["launches"]), (1.5e6, 2))
+        with self.assertRaises(runner.StepFailed):
+            speed.kernels_of("no table")
+
+    def test_tools_are_found_with_their_versions(self):
+        with tempfile.TemporaryDirectory() as folder:
+            tool = pathlib.Path(folder, "ncu")
+            tool.write_text("#!/bin/sh\necho 'Copyright 2018'; echo 'Version 2025.3.1.0 (build 1)'\n")
+            tool.chmod(0o755)
+            with mock.patch.dict(os.environ, PATH=folder, CUDA_HOME=folder):
+                found = places.find_tools()
+            self.assertEqual(found["ncu"], {"path": str(tool), "version": "2025.3.1.0"})
+            self.assertNotIn("nvcc", found)
+
+    def test_a_set_leaves_few_files_and_takes_less_than_8_minutes(self):
+        """A machine on loan may return eight files at most."""
+        program = load_program()
+        self.assertLess(program.SECONDS, 480 - 15)
+        for name, steps in program.SETS.items():
+            self.assertLessEqual(len(steps) + 2, 8, name)
+            self.assertEqual(sum(share for _, _, share, _ in steps), program.SECONDS, name)
 
 
 class Report(unittest.TestCase):
     def data(self, has_figures=True):
         runs = {"train_gpt": {"tokens_per_s": 5e5, "mfu": 0.55, "memory_over_formula": 0.02},
                 "torch plain": {"tokens_per_s": 4e5, "mfu": 0.44},
+                "torch plain, micro-batch 1": {"tokens_per_s": 4e5, "mfu": 0.9},
                 "torch compile": {"tokens_per_s": 4.8e5, "mfu": 0.52}, "micro_batch": 32}
         return {"device": {"name": "NVIDIA H200", "gpus": 1}, "capability": (9, 0),
+                "software": {"driver": "580", "ncu": None},
                 "has_figures": has_figures, "standin": not has_figures, "steps": [
                     {"name": "tests", "title": "Tests", "status": "failed", "seconds": 3,
                      "checks": [{"what": "a", "good": True, "detail": ""},
                                 {"what": "b", "good": False, "detail": "broke"},
-                                {"what": "c", "good": False, "detail": "one\n# two"}],
+                                {"what": "c", "good": False, "detail": "one\n# two"},
+                                {"what": "d", "good": None, "detail": "too slow"}],
                      "figures": {}},
                     {"name": "gpt_124m", "title": "GPT", "status": "passed", "seconds": 9,
                      "checks": [], "figures": runs if has_figures else {}},
-                    {"name": "adamw", "title": "AdamW", "status": "passed", "seconds": 1,
+                    {"name": "gpt_1.3b", "title": "GPT", "status": "not run", "checks": [],
+                     "figures": {}},
+                    {"name": "peak", "title": "AdamW", "status": "passed", "seconds": 1,
                      "checks": [], "figures": {"over_torch": 0.9, "of_copy_rate": 0.85}},
                     {"name": "overlap", "title": "Overlap", "status": "passed", "seconds": 1,
                      "checks": [], "figures": {"hidden_share_least": 0.4}}]}
@@ -326,7 +510,8 @@ class Report(unittest.TestCase):
         data["verdicts"] = report.verdicts(data)
         page = report.page(data)
         for part in ("# NVIDIA H200\n", "| gpt_124m: MFU above PyTorch's | 0.550 against 0.520 "
-                     "(torch compile) | yes |", "1 of 3 checks passed.", "- failed: b: broke\n",
+                     "(torch compile) | yes |", "1 of 4 checks passed, 1 ran out of time.", "- failed: b: broke\n",
+                     "- skipped: d: too slow\n", "`gpt_1.3b`: not run.", "| driver | 580 |",
                      "- failed: c\n\n```\none\n# two\n```\n",
                      "| train_gpt | 500000 | 0.55 | 0.02 |", "| torch plain | 400000 | 0.44 |  |"):
             self.assertIn(part, page)
@@ -357,58 +542,128 @@ class Program(unittest.TestCase):
     def test_lists_its_steps_anywhere(self):
         status, out, _ = self.main("--list", count=0)
         self.assertEqual(status, 0)
-        self.assertIn("strategies_staged", out)
+        for part in ("--set correctness", "--set speed", "--set ranks", "strategies_staged"):
+            self.assertIn(part, out)
 
     def test_refusals(self):
+        ranks_of = ("--set", "ranks")
         for arguments, more, part in (
-                ((), {"count": 0, "problem": "there is no NVIDIA driver"}, "no NVIDIA driver"),
-                (("--steps", "facts,nonsense"), {}, "no such step: nonsense"),
-                ((), {"name": "Stand-in GPU"}, "no figures for docs/gpu"),
-                (("--quick",), {}, "no figures for docs/gpu"),
-                (("--quick", "--out", str(ROOT / "docs/gpu/x")), {}, "no figures for docs/gpu"),
-                (("--bin", "/nonexistent"), {}, "no acclaunch in /nonexistent"),
-                (("--nccl", self.folder.name), {}, "there is no libnccl.so.2 in it"),
-                (("--out", "/proc/x"), {}, "--out /proc/x: ")):
+                ((), {}, "name a set with --set: correctness, speed, ranks"),
+                (ranks_of, {"count": 0, "problem": "there is no NVIDIA driver"}, "no NVIDIA driver"),
+                ((*ranks_of, "--steps", "overlap,parity"), {}, "in the set ranks: parity"),
+                (ranks_of, {"name": "Stand-in GPU"}, "no figures for docs/gpu"),
+                ((*ranks_of, "--quick"), {}, "no figures for docs/gpu"),
+                ((*ranks_of, "--quick", "--out", str(ROOT / "docs/gpu/x")), {},
+                 "no figures for docs/gpu"),
+                ((*ranks_of, "--bin", "/nonexistent"), {}, "no acclaunch in /nonexistent"),
+                ((*ranks_of, "--nccl", self.folder.name), {}, "there is no libnccl.so.2 in it"),
+                ((*ranks_of, "--out", "/proc/x"), {}, "--out /proc/x: ")):
             status, _, err = self.main(*arguments, **more)
             self.assertEqual(status, 2, arguments)
             self.assertIn(part, err)
 
-    def test_a_failed_step_is_recorded_and_the_next_one_runs(self):
+    def run_set(self, seconds, *functions):
+        """Runs a set of these steps. Returns (status, record)."""
         out = os.path.join(self.folder.name, "out")
-        status, _, _ = self.main("--out", out, "--steps", "facts,tests,peak")
-        self.assertEqual(status, 1)
-        data = json.loads(pathlib.Path(out, "h200.json").read_text())
-        self.assertEqual([step["status"] for step in data["steps"]][:2], ["passed", "failed"])
-        self.assertEqual(len(data["steps"]), 3)
-        self.assertIn("# NVIDIA H200", pathlib.Path(out, "h200.md").read_text())
+        self.program.SETS = {"ranks": [(function.__name__, "Title", 1, function)
+                                       for function in functions]}
+        status, *_ = self.main("--set", "ranks", "--out", out, "--seconds", str(seconds))
+        self.assertIn("# NVIDIA H200", pathlib.Path(out, "h200-ranks.md").read_text())
+        return status, json.loads(pathlib.Path(out, "h200-ranks.json").read_text())
 
-    def test_ended_from_outside_it_ends_what_runs_and_keeps_what_it_has(self):
-        out, begun = os.path.join(self.folder.name, "out"), os.path.join(self.folder.name, "begun")
-        script = f"""
+    def test_a_failed_step_is_recorded_and_the_next_one_runs(self):
+        def fails(_, step):
+            raise runner.StepFailed("reason")
+
+        def passes(_, step):
+            step.check("it", True)
+        status, data = self.run_set(60, fails, passes)
+        self.assertEqual(status, 1)
+        self.assertEqual([step["status"] for step in data["steps"]], ["failed", "passed"])
+
+    def test_a_step_that_hangs_is_skipped_and_leaves_the_others_their_time(self):
+        left = []
+
+        def hangs(_, step):
+            step.succeed(["/bin/sleep", "1000"])
+
+        def passes(_, step):
+            left.append(step.left())
+            step.check("it", True)
+        status, data = self.run_set(3, hangs, passes)
+        self.assertEqual(status, 0)
+        self.assertEqual([step["status"] for step in data["steps"]], ["skipped", "passed"])
+        self.assertIn("sleep did not end within", data["steps"][0]["error"])
+        self.assertGreater(left[0], 0)
+
+    def test_time_that_a_step_does_not_use_is_left_to_the_next(self):
+        left = []
+
+        def short(_, step):
+            left.append(step.left())
+
+        def late(_, step):
+            left.append(step.left())
+        self.run_set(1000, short, late)
+        self.assertLessEqual(left[0], 500)
+        self.assertGreater(left[1], 900)
+
+    # A set in another process, whose second step says that it has begun, prints a figure, and hangs.
+    SCRIPT = """
 import importlib.machinery, importlib.util, sys
 sys.dont_write_bytecode = True
-loader = importlib.machinery.SourceFileLoader("gpu_check", {str(ROOT / "scripts/gpu_check")!r})
+loader = importlib.machinery.SourceFileLoader("gpu_check", {program!r})
 program = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_check", loader))
 loader.exec_module(program)
 gpu = program.device.Device()
 gpu.name, gpu.count = "NVIDIA H200", 1
 program.device.detect = lambda: gpu
-def waits(*_):
-    program.runner.succeed(["/bin/sh", "-c", "echo $$ > {begun}.new; mv {begun}.new {begun}; "
-                            "sleep 1000"], _[-1])
-program.numbers.tests = waits
-sys.exit(program.main(["--bin", {self.folder.name!r}, "--out", {out!r}]))
+def passes(_, step):
+    step.figure("speed", 3)
+def hangs(_, step):
+    def found(line):
+        step.figure("pid", int(line))
+        open({begun!r}, "w").close()
+    step.succeed(["/bin/sh", "-c", "echo $$; exec sleep 1000"], on_line=found)
+program.SETS = {{"speed": [("first", "First", 1, passes), ("second", "Second", 1, hangs),
+                         ("third", "Third", 1, passes)]}}
+sys.exit(program.main(["--bin", {folder!r}, "--out", {out!r}, "--set", "speed"]))
 """
+
+    def cut(self, number):
+        """Sends a signal in the second step. Returns (status, steps, page, pid, log)."""
+        out, begun = (os.path.join(self.folder.name, name) for name in ("out", "begun"))
+        script = self.SCRIPT.format(program=str(ROOT / "scripts/gpu_check"), begun=begun, out=out,
+                                    folder=self.folder.name)
         process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.DEVNULL)
         while not os.path.exists(begun) and process.poll() is None:
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
-        self.assertEqual(process.wait(30), 1)
-        self.assertFalse(Steps.is_alive(int(pathlib.Path(begun).read_text())))
-        steps = json.loads(pathlib.Path(out, "h200.json").read_text())["steps"]
-        self.assertEqual([step["status"] for step in steps], ["passed", "failed"])
+        process.send_signal(number)
+        status = process.wait(30)
+        steps = json.loads(pathlib.Path(out, "h200-speed.json").read_text())["steps"]
+        self.assertEqual(steps[0]["figures"], {"speed": 3})
+        self.assertEqual(steps[2]["status"], "not run")
+        page = pathlib.Path(out, "h200-speed.md").read_text()
+        self.assertIn("`third`: not run", page)
+        log = pathlib.Path(out, "h200-speed", "second.log").read_text()
+        return status, steps, page, steps[1]["figures"]["pid"], log
+
+    def test_ended_from_outside_it_ends_what_runs_and_keeps_what_it_has(self):
+        status, steps, page, pid, log = self.cut(signal.SIGTERM)
+        self.assertEqual(status, 1)
+        self.assertFalse(Steps.is_alive(pid))
+        self.assertEqual([step["status"] for step in steps], ["passed", "skipped", "not run"])
         self.assertIn("ended from outside", steps[1]["error"])
-        self.assertIn("ended from outside", pathlib.Path(out, "h200.md").read_text())
+        self.assertIn("ended from outside", page)
+        self.assertIn("ended by gpu_check", log)
+
+    def test_killed_it_leaves_a_complete_record(self):
+        status, steps, page, pid, log = self.cut(signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)  # what ran is left, as a machine that is given back ends it
+        self.assertEqual(status, -signal.SIGKILL)
+        self.assertEqual([step["status"] for step in steps], ["passed", "running", "not run"])
+        self.assertIn("`second`: unfinished", page)
+        self.assertIn(f"{pid}\n", log)
 
 
 if __name__ == "__main__":

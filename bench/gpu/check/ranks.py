@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The set `ranks`: every strategy with several ranks that share the GPU."""
+import concurrent.futures
+import os
+import tempfile
+
+from . import trace
+from .correctness import FEW_STEPS, FP32_TOLERANCE, STEPS, expected_losses, losses, most_apart
+from .places import NCCL_SHARING, NCCL_VARIABLES
+from .runner import Skipped, StepFailed, TimedOut, json_of, last_json
+from .speed import SIZES, TINY, WARMUP, run_gpt, write_tokens
+
+OFFLOADS = {
+    "fsdp_full_shard, parameters offloaded": ("fsdp_full_shard", ["--fsdp_offload_params", "true"]),
+    "zero2, optimizer offloaded": ("zero2", ["--offload_optimizer_device", "cpu"]),
+    "zero3, optimizer and parameters offloaded":
+        ("zero3", ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"]),
+}
+RUN_SECONDS = 60  # limit per run, so that one that hangs does not use up the step
+
+
+def cases(places, most_ranks, has_offloads):
+    """Lists the runs as (name, configuration, ranks, flags): two ranks of every configuration
+    first."""
+    found = []
+    for workers in (2, 4) if most_ranks >= 4 else (2,):
+        for path in sorted(places.configs.glob("*.yaml")):
+            found.append((f"{path.stem}, {workers} ranks", path.name, workers, []))
+        if has_offloads and workers == 2:
+            found += [(f"{name}, 2 ranks", config + ".yaml", 2, flags)
+                      for name, (config, flags) in OFFLOADS.items()]
+    return found
+
+
+def strategies(setup, step, variables, most_ranks, has_offloads):
+    """Runs every configuration with ranks that share the GPU, several runs at the same time."""
+    steps = FEW_STEPS if setup.tiny else STEPS
+    reference = expected_losses(setup.places)[:steps]
+
+    def one(case):
+        _, config, workers, flags = case
+        return most_apart(losses(setup, step, config, workers, steps, flags, variables,
+                                 min(RUN_SECONDS, step.left())), reference)
+
+    jobs = max(1, min(4, len(os.sched_getaffinity(0)) // 3))
+    step.at_once = jobs > 1
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        running = {pool.submit(one, case): case[0]
+                   for case in cases(setup.places, most_ranks, has_offloads)}
+        for future in concurrent.futures.as_completed(running):
+            name = running[future]
+            apart = step.attempt(name, future.result)
+            if apart is not None:
+                step.check(name, apart <= FP32_TOLERANCE, f"losses at most {apart:.1e} apart")
+
+
+def strategies_staged(setup, step):
+    strategies(setup, step, {"ACC_COLLECTIVES": "staged"}, 4, True)
+
+
+def nccl_variables(setup):
+    """Variables of a run in which several ranks use NCCL. Raises Skipped if they cannot."""
+    if setup.nccl is None:
+        raise Skipped("no libnccl.so.2 was found; give its folder with --nccl")
+    if setup.gpu.count < 2 and setup.nccl < NCCL_SHARING:
+        raise Skipped(f"NCCL {setup.nccl // 10000}.{setup.nccl // 100 % 100} does not let ranks "
+                      "share a GPU, 2.30 does; give the folder of a newer one with --nccl")
+    shared = NCCL_VARIABLES if setup.nccl >= NCCL_SHARING and setup.gpu.count < 4 else {}
+    return dict(shared, ACC_COLLECTIVES="nccl")
+
+
+def strategies_nccl(setup, step):
+    variables = nccl_variables(setup)
+    strategies(setup, step, variables, 4 if setup.nccl >= NCCL_SHARING else setup.gpu.count, False)
+
+
+def backends(setup):
+    """(name, variables) of the routes by which ranks on these GPUs can communicate."""
+    try:
+        ways = [("nccl", nccl_variables(setup))]
+    except Skipped:
+        ways = []
+    return [*ways, ("staged", {"ACC_COLLECTIVES": "staged"})]
+
+
+def overlap(setup, step):
+    """FULL_SHARD on several ranks with ACC_TRACE: cost of communication and hidden share."""
+    model = TINY if setup.tiny else SIZES["gpt_124m"]
+    workers = max(2, min(setup.gpu.count, 8))
+    shares = {}
+    with tempfile.TemporaryDirectory() as folder:
+        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << 14)
+        for name, variables in backends(setup):
+            shares[name] = step.attempt(f"{name}: timeline", traced, setup, step, name, variables,
+                                        (model, workers, folder))
+    step.figure("hidden_share_least", shares.get("nccl", shares.get("staged")))
+
+
+def traced(setup, step, name, variables, run):
+    """Records the figures of one route. Returns its smallest hidden share."""
+    model, workers, folder = run
+    timeline = os.path.join(folder, name + ".json")
+    speed, _ = run_gpt(setup.places, step, model, 1 if setup.tiny else 8, folder,
+                       2 if setup.tiny else WARMUP + 5,
+                       dict(variables, ACC_SHARE_GPUS="1", ACC_TRACE=timeline), workers=workers)
+    ranks = trace.overlap(trace.read_events(timeline))
+    step.check(f"{name}: every rank has a timeline", len(ranks) == workers,
+               f"{len(ranks)} of {workers}")
+    hidden = [rank["share"] for rank in ranks.values() if rank["share"] is not None]
+    longest = {key: max((rank[f"{key}_us"] for rank in ranks.values()), default=0) / 1e3
+               for key in ("communication", "wait")}
+    step.figure(name, {"ranks": workers, "tokens_per_s": speed,
+                       "hidden_share": min(hidden, default=None),
+                       "communication_ms": longest["communication"], "wait_ms": longest["wait"]})
+    return min(hidden, default=None)
+
+
+def collectives(setup, step):
+    """Our groups on device memory and, on two or more GPUs, NCCL through torch.distributed."""
+    nbytes, calls = (4096, 2) if setup.tiny else (64 << 20, 20)
+    workers = max(2, min(setup.gpu.count, 8))
+    step.figure("bytes", nbytes)
+
+    def measure(name, variables):
+        times = {}
+
+        def found(line):
+            values = json_of(line)
+            if values is not None and "op" in values:
+                times[f"{values['op']}_us"] = values["mean_us"]
+                step.figure(f"{name}, {workers} ranks", dict(times))
+        step.succeed([setup.places.program("acclaunch"), "--use_fsdp", "--num_processes", workers,
+                      "--main_process_port", 0, setup.places.program("group_bench"), nbytes, nbytes,
+                      calls], dict(setup.places.environment(), ACC_SHARE_GPUS="1", **variables),
+                     None, found)
+        step.check(f"{name}: all_gather, reduce_scatter and all_reduce", len(times) == 3)
+    for name, variables in backends(setup):
+        step.attempt(f"{name}: collectives", measure, name, variables)
+    if setup.gpu.count < 2 or not setup.places.torch or setup.tiny:
+        step.note("raw NCCL is measured only on two or more GPUs with torch")
+        return
+    try:
+        ran = step.succeed([setup.places.python, "-m", "torch.distributed.run", "--standalone",
+                            "--nproc-per-node", workers, setup.places.scripts / "torch_peers.py",
+                            "collectives", "--bytes", nbytes, "--calls", calls])
+        step.figure(f"raw NCCL, {workers} ranks",
+                    {f"{op}_us": us for op, us in last_json(ran.out).items()})
+    except (StepFailed, TimedOut) as error:
+        step.note(f"raw NCCL was not measured: {error}")
