@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains one PyTorch module with acclaunch.torch, FSDP2, FSDP1 and DDP over Gloo, and alone (plain torch
-without communication). All variants live in the same processes and make their steps in turn, with the
-same data and kernels and one thread per worker. Prints medians, ratios to FSDP2 and to "alone", and, with
---memory, the memory of all workers (PSS, largest sample during steps, above that after the import of
-torch) of each variant in processes of its own.
+"""Trains one PyTorch module with acclaunch.torch, FSDP2, FSDP1 and DDP over Gloo, FSDP2 and DDP over the
+back end acc, and alone (plain torch without communication). All variants live in the same processes and
+make their steps in turn, with the same data and kernels and one thread per worker. Prints medians, ratios
+to FSDP2 over Gloo, to "alone" and of "… over acc" to the same over Gloo, and, with --memory, the memory of
+all workers (PSS, largest sample during steps, above that after the import of torch) of each variant in
+processes of its own.
 
     python bench/torch_bridge.py [--steps 20] [--memory] [--acclaunch build/release/bin/acclaunch]
 """
@@ -24,7 +25,9 @@ CASES = {
     "large": dict(workers=2, layers=6, dim=512, heads=8, vocab=8192, positions=256, rows=2),
     "small": dict(workers=4, layers=4, dim=256, heads=8, vocab=4096, positions=128, rows=2),
 }
-VARIANTS = ("alone", "fsdp2", "fsdp1", "ddp", "acc FULL_SHARD", "acc SHARD_GRAD_OP")
+OVER_ACC = " over acc"
+VARIANTS = ("alone", "fsdp2", "fsdp1", "ddp", "fsdp2" + OVER_ACC, "ddp" + OVER_ACC, "acc FULL_SHARD",
+            "acc SHARD_GRAD_OP")
 WARMUP = 2
 
 
@@ -34,6 +37,7 @@ def make_variant(name, case):
     import torch.distributed as dist
     from train_gpt import GPT, Block
 
+    group = dist.new_group(backend="acc") if name.endswith(OVER_ACC) else dist.group.WORLD
     torch.manual_seed(0)
     model = GPT(case["vocab"], case["positions"], case["dim"], case["layers"], case["heads"])
     if name.startswith("acc "):
@@ -42,11 +46,11 @@ def make_variant(name, case):
         os.environ["FSDP_SHARDING_STRATEGY"] = name[4:]
         acc.fully_shard(model, acc.Runtime())
         optimizer = acc.AdamW(model, lr=1e-4)
-    elif name == "fsdp2":
-        from torch.distributed.device_mesh import init_device_mesh
+    elif name.startswith("fsdp2"):
+        from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        mesh = DeviceMesh.from_group(group, "cpu")
         for block in model.transformer["h"]:
             fully_shard(block, mesh=mesh)
         fully_shard(model, mesh=mesh)
@@ -59,8 +63,8 @@ def make_variant(name, case):
         policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
         model = FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=True,
                                          device_id=torch.device("cpu"))
-    elif name == "ddp":
-        model = torch.nn.parallel.DistributedDataParallel(model)
+    elif name.startswith("ddp"):
+        model = torch.nn.parallel.DistributedDataParallel(model, process_group=group)
     if not name.startswith("acc "):
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
@@ -168,7 +172,8 @@ def main():
               f"{args.steps} steps of each variant in turn")
         for name, median in medians.items():
             line = f"  {name:18} {1e3 * median:8.1f} ms {tokens / median:8.0f} tokens/s"
-            for peer in ("fsdp2", "alone"):
+            peers = ["fsdp2", "alone", *["ddp"] * name.startswith("ddp ")]
+            for peer in peers:
                 if peer in medians:
                     line += f"  {medians[peer] / median:5.2f} x {peer}"
             if args.memory:

@@ -54,7 +54,7 @@ endforeach()
 # a bundle where there is no GPU.
 add_custom_target(gpu_standins)
 foreach(target acc_standin_cudart acc_standin_driver acc_standin_nvml acc_standin_nccl
-               acc_standin_cublaslt acc_cuda_standin train_gpt_standin kernel_bench_standin)
+               acc_standin_cublaslt acc_standin_cudnn acc_cuda_standin train_gpt_standin kernel_bench_standin)
   if(TARGET ${target})
     add_dependencies(gpu_standins ${target})
     target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)

@@ -9,6 +9,12 @@ install(TARGETS acc_runtime EXPORT accTargets LIBRARY DESTINATION ${CMAKE_INSTAL
 if(ACC_CUDA)  # the runtime searches it in its own folder
   install(TARGETS acc_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
+if(TARGET acc_torch)
+  set_target_properties(acc_torch PROPERTIES EXPORT_NAME torch VERSION ${PROJECT_VERSION} SOVERSION 0
+    INSTALL_RPATH "$ORIGIN;${ACC_LIBTORCH}/lib")
+  install(TARGETS acc_torch EXPORT accTorchTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(FILES runtime/torch/include/acc/torch.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
+endif()
 foreach(header acc/runtime.hpp acc/runtime.h acc/runtime_checkpoint.h
         acc/collectives.h)
   install(FILES runtime/include/${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
@@ -29,7 +35,8 @@ install(FILES CONTRIBUTING.md LICENSE README.md DESTINATION ${share})
 install(FILES bench/README.md DESTINATION ${share}/bench)
 install(FILES examples/CMakeLists.txt DESTINATION ${share}/examples)
 install(DIRECTORY configs docs DESTINATION ${share})
-install(DIRECTORY examples/c_api examples/hello_sharding examples/train_gpt DESTINATION ${share}/examples)
+install(DIRECTORY examples/c_api examples/hello_sharding examples/train_gpt examples/train_torch
+        DESTINATION ${share}/examples)
 install(DIRECTORY examples/python DESTINATION ${share}/examples PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY python/acclaunch python/acclaunch.dist-info DESTINATION ${share}/python
         PATTERN __pycache__ EXCLUDE)
@@ -37,6 +44,10 @@ install(DIRECTORY scripts/slurm DESTINATION ${share}/scripts)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/acc)
 install(EXPORT accTargets NAMESPACE acc:: DESTINATION ${package_dir})
+if(TARGET acc_torch)
+  install(EXPORT accTorchTargets NAMESPACE acc:: DESTINATION ${package_dir})
+  install(FILES cmake/find_libtorch.cmake DESTINATION ${package_dir})
+endif()
 configure_package_config_file(cmake/accConfig.cmake.in ${CMAKE_BINARY_DIR}/accConfig.cmake
                               INSTALL_DESTINATION ${package_dir})
 write_basic_package_version_file(${CMAKE_BINARY_DIR}/accConfigVersion.cmake

@@ -1,6 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 include(GNUInstallDirs)
 
+# acc_unity(TARGET)
+# With ACC_UNITY, compiles the sources of the target together, in the groups that their property
+# UNITY_GROUP names; without groups, eight at a time. That is for fresh builds only: after a change of
+# one file, its whole group is compiled again. Names in anonymous namespaces must differ within it.
+function(acc_unity target)
+  if(ACC_UNITY)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    # This warning concerns headers; here one file includes all sources.
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
+  endif()
+endfunction()
+
+# acc_unity_by_folder(TARGET sources...)
+# acc_unity with one group per folder.
+function(acc_unity_by_folder target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
+  foreach(source IN LISTS ARGN)
+    cmake_path(GET source PARENT_PATH folder)
+    string(MAKE_C_IDENTIFIER "of_${folder}" group)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
+  acc_unity(${target})
+endfunction()
+
 # acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
 #                 [HEADERS public headers without a source of the same name...])
 # Target acc_NAME, alias acc::NAME; public headers in include/ of the calling folder, internals in src/.
@@ -14,6 +38,7 @@ function(acc_add_library name)
     add_library(${target} STATIC ${ARG_SOURCES})
   endif()
   add_library(acc::${name} ALIAS ${target})
+  acc_unity_by_folder(${target} ${ARG_SOURCES})
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>

@@ -222,13 +222,13 @@ def find():
         return named
     here = pathlib.Path(__file__).absolute()
     folders = [here.parents[2] / "lib"]  # build/release/python/acclaunch
-    if len(here.parents) > 4:  # PREFIX/share/acclaunch/python/acclaunch
+    if len(here.parents) > 4:  # PREFIX/share/acclaunch/python/acclaunch, PREFIX/lib/python3.N/site-packages/acclaunch
         folders += [here.parents[4] / name for name in ("lib", "lib64")]
         folders += sorted(here.parents[4].glob("lib/*-linux-gnu"))
     for folder in folders:
-        if (folder / "libacc_runtime.so").exists():
-            return str(folder / "libacc_runtime.so")
-    raise ImportError("libacc_runtime.so was not found in " + ", ".join(map(str, folders)) +
+        if (folder / "libacc_runtime.so.0").exists():
+            return str(folder / "libacc_runtime.so.0")
+    raise ImportError("libacc_runtime.so.0 was not found in " + ", ".join(map(str, folders)) +
                       ": set ACC_RUNTIME_LIBRARY to its path")
 
 

@@ -27,7 +27,6 @@ class Model(Uncopied):
         self.unused_units = unused_units
         self.units = []
         self.buffers = []  # (module, attribute, name, unit, handle) of those that are saved
-        self.order = []  # what this rank did with which unit since the last step
         self.memory = GatheredMemory()
         self.backwards = None  # Uses of the running backward, in the order of their begin
         self.handle = self.library.make("model_create_with", runtime.handle, ModelConfig(
@@ -100,29 +99,7 @@ class Model(Uncopied):
                 self.runtime.abort(reason)
                 raise InvalidArgumentError(reason, self.runtime.rank)
 
-        self.check_order()
-
-    def check_order(self):
-        """Compares the uses of units on all ranks: reductions are matched by their order, and units of
-        the same size would be added to each other. Collective."""
-        order = [zlib.crc32(repr(self.order).encode()), len(self.order)]
-        every = self.runtime.all_gather(order)
-        if all(other == every[0] for other in every):
-            return
-        # Numbers by position, so that all ranks find the first difference.
-        longest = max(int(count) for _, count in every)
-        steps = [zlib.crc32(repr(each).encode()) for each in self.order]
-        every = self.runtime.all_gather(steps + [0] * (longest - len(steps)))
-        first = next(at for at in range(longest) if len({other[at] for other in every}) > 1)
-        here = (f"{self.order[first][0]} unit '{self.order[first][1]}'" if first < len(self.order)
-                else "does nothing more")
-        raise InvalidArgumentError(
-            f"the ranks used the units in different orders since the last step: as number "
-            f"{first + 1}, rank {self.runtime.rank} {here}, and other ranks do something else. All "
-            "ranks must run the same forwards and backwards")
-
     def after_step(self):
-        self.order.clear()
         for unit in self.units:
             unit.used = unit.wrote = False
             unit.awaiting.clear()
@@ -246,6 +223,11 @@ class _Source:
         return ParameterConfig(trainable=trainable, weight_decay=1,
                                initializer=INITIALIZER_PURE if is_meta else INITIALIZER_CUSTOM,
                                fill=self.functions[-1])
+
+    def release(self):
+        """Drops the functions, which keep the original tensors alive in reference cycles."""
+        self.functions.clear()
+        self.made = None
 
     def make(self, name, module):
         """Tensors of a module on the meta device, as its reset_parameters() makes them. The random
@@ -419,6 +401,7 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
         unit.install()  # the first call initialises the parameters
         if source.error is not None:
             raise source.error
+    source.release()
     _move_buffers(model)
     model.read_buffers()
     if runtime.activation_checkpointing:

@@ -98,7 +98,6 @@ class Use:
         if self.handle is not None:
             return
         unit.model.enter_backward(self)
-        unit.model.order.append(("begins the backward of", unit.name))
         self.handle = unit.library.make("backward_begin", unit.handle)
         unit.awaiting.remove(self)
         unit.backwards.append(self)
@@ -112,7 +111,6 @@ class Use:
         self.unit.backwards.remove(self)
         self.unit.remove()
         self.unit.forget_addresses()
-        self.unit.model.order.append(("ends the backward of", self.unit.name))
         self.unit.library.backward_end(self.handle)
 
 
@@ -220,7 +218,6 @@ class Unit(Uncopied):
         self.place()
         if forward.use is not None:
             self.used = True
-            model.order.append(("begins the forward of", self.name))
             self.awaiting.append(forward.use)
             if not self.keeps_addresses:
                 forward.saves = True

@@ -13,6 +13,7 @@ import sys
 
 import torch.distributed as dist
 
+from acclaunch import _accelerate
 
 def _create(options, backend_options):
     from acclaunch.process_group import create
@@ -26,9 +27,10 @@ def _create(options, backend_options):
 
 
 def register():
-    """Registers the back end; a second call does nothing."""
+    """Registers the back end, also with Accelerate; a second call does nothing."""
     if "ACC" not in dist.Backend._plugins:
         dist.Backend.register_backend("acc", _create, extended_api=True, devices=["cpu"])
+        _accelerate.accept_acc()
 
 
 def replace_gloo():

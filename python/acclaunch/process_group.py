@@ -329,6 +329,10 @@ class ProcessGroup(dist.ProcessGroup):
         self._register_backend(torch.device(device), kind, backend)
         self._devices.append(torch.device(device))
 
+    def split_group(self, *_, **__):
+        raise _library.InvalidArgumentError("acc: split_group is not supported; dist.new_group makes "
+                                            "a group of some of the ranks")
+
     def __repr__(self):
         return f"<acclaunch ProcessGroup {self._name}, rank {self._rank} of {self._size}>"
 

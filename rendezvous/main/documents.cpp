@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "documents.hpp"
 
+#include "acc/plugins/command_pages.hpp"
 #include "acc/plugins/document_writer.hpp"
 #include "settings.hpp"
 
 #include <algorithm>
+#include <array>
 
 namespace acc::rendezvous {
 namespace {
@@ -23,6 +25,24 @@ Node value_of(const SettingRow& row, const std::string& text) {
 /// Formats a cell of a Markdown table as code.
 std::string code(std::string_view text) {
   return text.empty() ? "" : "`" + std::string(text) + "`";
+}
+
+constexpr std::string_view kDescription =
+    "Rendezvous server for distributed training: serves PyTorch's TCPStore protocol and forms\n"
+    "the rounds of elastic jobs. A setting is taken from its flag, else from the environment\n"
+    "variable ACC_RENDEZVOUS_<NAME>, else from the file, else it is the default.\n";
+
+plugins::CommandPage daemon_page() {
+  plugins::CommandPage page{"acc-rendezvous",
+                            "rendezvous server for distributed training",
+                            std::string(kDescription),
+                            {{"Options", {}}}};
+  for (const SettingRow& row : kDaemonFlags.table) {
+    page.groups.front().options.push_back(plugins::describe_flag(kDaemonFlags, row));
+  }
+  page.groups.front().options.push_back({{"--help", "-h"}, "", {}, false, "print all flags"});
+  page.groups.front().options.push_back({{"--version"}, "", {}, false, "print the version"});
+  return page;
 }
 
 }  // namespace
@@ -44,11 +64,7 @@ std::string config_text(const plugins::Settings& settings) {
 }
 
 std::string help_text() {
-  std::string text =
-      "usage: acc-rendezvous [FLAGS]\n\n"
-      "Rendezvous server for distributed training: serves PyTorch's TCPStore protocol and forms\n"
-      "the rounds of elastic jobs. A setting is taken from its flag, else from the environment\n"
-      "variable ACC_RENDEZVOUS_<NAME>, else from the file, else it is the default in brackets.\n\n";
+  std::string text = "usage: acc-rendezvous [FLAGS]\n\n" + std::string(kDescription) + "\n";
   for (const SettingRow& row : kDaemonFlags.table) {
     text += plugins::help_entry(kDaemonFlags, row);
   }
@@ -62,6 +78,22 @@ std::string settings_table_text() {
             code(row.fallback) + " | " + std::string(row.help) + " |\n";
   }
   return text;
+}
+
+std::string candidates_text(std::span<const std::string> words) {
+  return plugins::candidate_lines(plugins::complete_options(daemon_page(), words));
+}
+
+std::string manual_page_text() {
+  const std::array sections = {
+      plugins::ManualSection{
+          "FILES",
+          "/etc/default/acc-rendezvous: variables ACC_RENDEZVOUS_<NAME> of the system service\n"},
+      plugins::ManualSection{"EXIT STATUS",
+                             "0 ended by SIGTERM or SIGINT; 1 it cannot listen; 2 bad input\n"},
+      plugins::ManualSection{"SEE ALSO", "acclaunch(1), systemd.socket(5)\n"}};
+  return plugins::manual_page(daemon_page(), 8, "acclaunch " ACC_VERSION, ACC_RELEASE_DATE,
+                              sections);
 }
 
 }  // namespace acc::rendezvous

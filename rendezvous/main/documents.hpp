@@ -3,6 +3,7 @@
 
 #include "acc/plugins/settings.hpp"
 
+#include <span>
 #include <string>
 
 namespace acc::rendezvous {
@@ -15,5 +16,12 @@ std::string help_text();
 
 /// Returns the table of settings in docs/rendezvous.md, as Markdown.
 std::string settings_table_text();
+
+/// Returns what the completion script reads; `words` follow the program's name, the last one is
+/// completed.
+std::string candidates_text(std::span<const std::string> words);
+
+/// Returns the manual page acc-rendezvous(8).
+std::string manual_page_text();
 
 }  // namespace acc::rendezvous

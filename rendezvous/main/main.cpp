@@ -3,6 +3,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
+#include "acc/plugins/command_pages.hpp"
 #include "documents.hpp"
 #include "options.hpp"
 #include "service.hpp"
@@ -10,6 +11,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,7 +35,7 @@ void set_early_log_format(const acc::plugins::ParsedFlags& flags,
 }
 
 void serve(const acc::plugins::Settings& settings, const acc::plugins::Environment& environment) {
-  Options options = to_options(settings);
+  Options options = to_options(settings, environment);
   set_log_settings(options.log);
   for (const std::string& name : unknown_variables(environment)) {
     acc::logger(acc::Component::rendezvous)
@@ -55,6 +57,10 @@ void run(const acc::plugins::ParsedFlags& flags) {
     print("acc-rendezvous " ACC_VERSION "\n");
   } else if (flags.find("print_settings_table"_key) != nullptr) {
     print(settings_table_text());
+  } else if (flags.find("print_manual_page"_key) != nullptr) {
+    print(manual_page_text());
+  } else if (const auto* shell = flags.find("print_completion"_key)) {
+    print(acc::plugins::completion_script("acc-rendezvous", shell->text));
   } else if (flags.find("print_config"_key) != nullptr) {
     print(acc::printable_lines(config_text(read_settings(flags, environment))));
   } else {
@@ -71,7 +77,12 @@ void complain(const std::string& reason) {
 
 int main(int argc, char** argv) {
   try {
-    run(acc::plugins::parse_flags(kDaemonFlags, std::vector<std::string>(argv + 1, argv + argc)));
+    const std::vector<std::string> arguments(argv + 1, argv + argc);
+    if (arguments.size() > 1 && arguments.front() == "complete-words") {  // the completion script
+      print(candidates_text(std::span(arguments).subspan(1)));
+      return 0;
+    }
+    run(acc::plugins::parse_flags(kDaemonFlags, arguments));
     return 0;
   } catch (const acc::Error& error) {
     complain(error.what());

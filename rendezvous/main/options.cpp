@@ -126,6 +126,33 @@ void check_hosts(const Settings& settings, Faults& faults) {
   }
 }
 
+/// Returns the folder of the log; empty: none.
+std::filesystem::path state_dir(const Settings& settings, const Environment& environment) {
+  const std::string given = settings.text("state_dir"_key);
+  if (!given.empty() && given != "auto") {
+    return given == "none" ? "" : given;
+  }
+  // systemd.exec(5): absolute paths, separated by colons.
+  const std::string managed = plugins::variable(environment, "STATE_DIRECTORY");
+  if (!managed.empty() || given.empty()) {
+    return managed.substr(0, managed.find(':'));
+  }
+  // XDG Base Directory Specification: a relative path counts as not set.
+  constexpr const char* kFolder = "acc-rendezvous";
+  const std::filesystem::path state = plugins::variable(environment, "XDG_STATE_HOME");
+  if (state.is_absolute()) {
+    return state / kFolder;
+  }
+  const std::filesystem::path home = plugins::variable(environment, "HOME");
+  if (!home.is_absolute()) {
+    throw Error(Errc::config,
+                settings.source("state_dir"_key).where +
+                    ": state_dir \"auto\" needs one of the variables STATE_DIRECTORY, "
+                    "XDG_STATE_HOME and HOME; give a folder");
+  }
+  return home / ".local" / "state" / kFolder;
+}
+
 /// Flags, variables and the file of the daemon override ACC_LOG_FORMAT, ACC_LOG_LEVEL and ACC_LOG.
 LogSettings log_settings(const Settings& settings) {
   LogWords words = log_words_from_environment();
@@ -168,7 +195,7 @@ std::vector<std::string> unknown_variables(const Environment& environment) {
   return names;
 }
 
-Options to_options(const Settings& settings) {
+Options to_options(const Settings& settings, const Environment& environment) {
   const auto size = [&](plugins::SettingKey key) {
     return static_cast<std::size_t>(settings.size(key));
   };
@@ -191,6 +218,8 @@ Options to_options(const Settings& settings) {
   server.handshake_timeout = settings.duration("handshake_timeout"_key);
   server.idle_timeout = settings.duration("idle_timeout"_key);
   server.stop_timeout = settings.duration("stop_timeout"_key);
+  server.state_dir = state_dir(settings, environment);
+  server.syncs = settings.text("durability"_key) == "disk";
   return options;
 }
 

@@ -36,7 +36,7 @@ struct Options {
 };
 
 /// Throws Error(config) for a wrong value of ACC_LOG_FORMAT, ACC_LOG_LEVEL or ACC_LOG, which apply
-/// if the settings do not name format and level.
-Options to_options(const plugins::Settings& settings);
+/// if the settings do not name format and level, and if there is no default for `state_dir`.
+Options to_options(const plugins::Settings& settings, const plugins::Environment& environment);
 
 }  // namespace acc::rendezvous

@@ -27,6 +27,10 @@ std::array rows = {
                .help = "TCP port, the same on every host; 0: a free port, which is printed"},
     SettingRow{.key = "port_file",
                .help = "file with one line HOST:PORT per host; it exists while the daemon serves"},
+    SettingRow{.key = "state_dir",
+               .help = "folder of the log from which a restarted daemon recovers keys, queues and jobs; none; auto: $STATE_DIRECTORY (systemd), else $XDG_STATE_HOME/acc-rendezvous, else ~/.local/state/acc-rendezvous. Not given: $STATE_DIRECTORY, else none"},
+    SettingRow{.key = "durability", .type = Type::choice, .fallback = "disk", .allowed = "disk|memory",
+               .help = "what a reply waits for, with a state_dir. disk: its changes are on the disk; memory: the kernel has them, so that they survive the daemon but not the machine"},
     SettingRow{.key = "max_connections", .type = Type::integer, .fallback = "65536", .allowed = "1..10000000",
                .help = "limit of concurrent connections; further ones are closed at once"},
     SettingRow{.key = "max_keys", .type = Type::integer, .fallback = "10000000", .allowed = "1..",
@@ -68,7 +72,18 @@ inline constexpr std::array kPrintingFlags = {
                         .flag = plugins::Flag::toggle,
                         .in_file = false,
                         .type = plugins::Type::boolean,
-                        .help = "print the table of docs/rendezvous.md"}};
+                        .help = "print the table of docs/rendezvous.md"},
+    plugins::SettingRow{.key = "print_completion",
+                        .flag = plugins::Flag::value,
+                        .in_file = false,
+                        .type = plugins::Type::choice,
+                        .allowed = "bash|zsh|fish",
+                        .help = "print the completion script of a shell"},
+    plugins::SettingRow{.key = "print_manual_page",
+                        .flag = plugins::Flag::toggle,
+                        .in_file = false,
+                        .type = plugins::Type::boolean,
+                        .help = "print the manual page"}};
 
 inline constexpr auto kDaemonFlagRows = [] {
   std::array<plugins::SettingRow, kDaemonSettings.size() + kPrintingFlags.size()> rows{};

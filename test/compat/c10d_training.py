@@ -94,7 +94,6 @@ def train():
 
 
 def train_with_accelerate(kind):
-    import acclaunch.accelerate  # noqa: F401
     from accelerate import Accelerator
     from accelerate.utils import FullyShardedDataParallelPlugin, InitProcessGroupKwargs
 

@@ -6,6 +6,7 @@ import copy
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -176,8 +177,8 @@ MISTAKES = {
 
 def worker(part):
     """Two ranks. `differ`: they shard different modules. `class`: the launcher's class of units does not
-    exist. `order`: rank 1 uses the units in
-    another order. `dies`: rank 1 fails in its forward."""
+    exist. `order`: rank 1 uses the units in another order. `dies`: rank 1 fails in its forward. `hangs`:
+    rank 1 does not continue in its forward."""
     import acclaunch.torch as acc
 
     torch.set_num_threads(1)
@@ -193,6 +194,10 @@ def worker(part):
         first, second = model if runtime.rank == 0 else reversed(model)
         second(first(torch.ones(2, 4))).sum().backward()
         optimizer.step()
+    if part == "hangs":
+        if runtime.rank == 1:
+            model[1].register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+        loss(model).backward()  # the line that waits
     forward = model[1].forward
     model[1].forward = lambda x: forward(x if runtime.rank == 0 else x[:, :2])  # the user's line
     try:
@@ -223,7 +228,15 @@ def test_two_ranks(acclaunch, package):
     done = run("order")
     assert done.returncode == 1, done.stderr
     assert re.search("InvalidArgumentError: the ranks used the units in different orders .* as "
-                     r"number 1, rank \d begins the forward of unit '\d'", done.stderr), done.stderr
+                     "number 1, rank 0 begins the forward of unit '0', and rank 1 begins the forward of "
+                     "unit '1'", done.stderr), done.stderr
+    # 10 s: far above the time that a busy machine needs for a correct step.
+    environment["ACC_COLLECTIVE_TIMEOUT"] = "10"
+    done = run("hangs", "--shutdown_timeout", "1")
+    assert done.returncode == 1, done.stderr
+    assert "# the line that waits" in done.stderr, done.stderr
+    assert re.search("AccTimeoutError: .*rank 1 did not", done.stderr), done.stderr
+    del environment["ACC_COLLECTIVE_TIMEOUT"]
     done = run("class", "--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP",
                "--fsdp_transformer_layer_cls_to_wrap", "Block")
     assert re.search("ConfigError: .*to_wrap names Block, .* the model has Linear", done.stderr), \

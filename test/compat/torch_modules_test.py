@@ -9,6 +9,7 @@ import gc
 import os
 import subprocess
 import sys
+import weakref
 
 try:
     import torch
@@ -423,12 +424,23 @@ def expect_policies(acc):
     os.environ.update(before)
 
 
+def expect_freed(acc):
+    """fully_shard frees the original parameters at once, not in the next collection of cycles."""
+    gc.disable()
+    module = Blocks(mlp)
+    originals = [weakref.ref(each) for each in module.parameters()]
+    acc.fully_shard(module, acc.Runtime())
+    assert not any(each() is not None for each in originals)
+    gc.enable()
+
+
 def main():
     acclaunch, package, *wanted = sys.argv[1:]
     sys.path.insert(0, package)
     import acclaunch.torch as acc
 
     expect_policies(acc)
+    expect_freed(acc)
     run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", sys.executable,
                           os.path.abspath(__file__), *wanted],
                          env=os.environ | {"PYTHONPATH": package}, capture_output=True, text=True,

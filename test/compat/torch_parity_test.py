@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch_parity_test.py ACCLAUNCH PACKAGE: examples/python/train_gpt.py on the data of
-test/data/parity_gpt, under every strategy, with 1, 2 and 4 workers, on one and two machines. Losses,
-norms and weights must be those of PyTorch in double precision. Exits with 77 without torch."""
+"""torch_parity_test.py ACCLAUNCH PACKAGE [TRAIN_TORCH]: examples/python/train_gpt.py, or the C++ program
+train_torch, on the data of test/data/parity_gpt, under every strategy, with 1, 2 and 4 workers, on one and two
+machines. Losses, norms and weights must be those of PyTorch in double precision. Exits with 77 without
+torch."""
 
 import contextlib
 import gc
@@ -15,6 +16,7 @@ import sys
 import tempfile
 
 try:
+    import numpy
     import torch
     from safetensors.torch import load_file
 except ImportError as error:
@@ -28,47 +30,59 @@ LIMITS = {"no": (2e-5, 1e-4, 5e-4), "bf16": (3e-3, 2e-2, 2e-2), "fp16": (1e-3, 5
 STRATEGIES = ("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 
 
-def train(folder, precision, what):
-    """One run of the example in this process; rank 0 compares."""
-    import train_gpt
-
-    metrics, weights = folder / "metrics.jsonl", folder / "weights.safetensors"
-    sys.argv = ["train_gpt.py", "--tokens", str(DATA / "tokens.npy"), "--init_from",
-                str(DATA / "init.safetensors"), "--steps", "20", "--metrics", str(metrics), "--export",
-                str(weights)]
-    with contextlib.redirect_stdout(io.StringIO()):
-        train_gpt.main()
-    gc.collect()
-    if int(os.environ.get("RANK", 0)) > 0:
-        return
+def expect_equal(folder, precision, what):
+    """Compares the losses, norms and weights of a run."""
     expected = json.loads((DATA / "losses.json").read_text())["single_fp64"]
-    found = [json.loads(line) for line in metrics.read_text().splitlines()]
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert len(found) == 20
     of_loss, of_norm, of_weight = LIMITS[precision]
     for step, each in enumerate(found):
         loss, norm = expected["loss"][step], expected["grad_norm"][step]
         assert abs(each["loss"] - loss) <= of_loss, (what, each, loss)
         assert abs(each["grad_norm"] - norm) <= of_norm * norm, (what, each, norm)
-    final = load_file(weights)
+    final = load_file(folder / "weights.safetensors")
     for name, value in load_file(DATA / "final.safetensors").items():
         difference = (final[name] - value).abs().max().item()
         assert difference <= of_weight, (what, name, difference)
 
 
+def arguments(folder, tokens):
+    return ["--tokens", str(tokens), "--init_from", str(DATA / "init.safetensors"), "--steps", "20",
+            "--metrics", str(folder / "metrics.jsonl"), "--export", str(folder / "weights.safetensors")]
+
+
+def train(folder, precision, what):
+    """One run of the example in this process; rank 0 compares."""
+    import train_gpt
+
+    sys.argv = ["train_gpt.py", *arguments(folder, DATA / "tokens.npy")]
+    with contextlib.redirect_stdout(io.StringIO()):
+        train_gpt.main()
+    gc.collect()
+    if int(os.environ.get("RANK", 0)) == 0:
+        expect_equal(folder, precision, what)
+
+
+def runs_of(kind):
+    """Pairs of strategy and precision. kind: "strategies": all of FSDP; "machines": those that differ on
+    several machines."""
+    for strategy in STRATEGIES if kind == "strategies" else STRATEGIES[1:4]:
+        for precision in LIMITS if strategy == "FULL_SHARD" else ("no", "bf16"):
+            yield strategy, precision
+
+
 def worker(kind, folder):
-    """kind: "strategies": all of FSDP; "machines": those that differ on several machines; "config": as
-    the launcher configures it."""
+    """kind: of `runs_of`, or "config": as the launcher configures it."""
     sys.path.append(str(ROOT / "examples" / "python"))
     torch.set_num_threads(1)
     folder = pathlib.Path(folder)
     if kind == "config":
         train(folder, "no", kind)
     else:
-        for strategy in STRATEGIES if kind == "strategies" else STRATEGIES[1:4]:
-            for precision in LIMITS if strategy == "FULL_SHARD" else ("no", "bf16"):
-                os.environ |= {"FSDP_SHARDING_STRATEGY": strategy,
-                               "ACCELERATE_MIXED_PRECISION": precision}
-                train(folder, precision, (strategy, precision))
+        for strategy, precision in runs_of(kind):
+            os.environ |= {"FSDP_SHARDING_STRATEGY": strategy,
+                           "ACCELERATE_MIXED_PRECISION": precision}
+            train(folder, precision, (strategy, precision))
     print("equal", flush=True)
 
 
@@ -79,7 +93,7 @@ def free_port():
 
 
 def main():
-    acclaunch, package = sys.argv[1:]
+    acclaunch, package, *program = sys.argv[1:]
     config = ["--config_file"]
     port = ["--main_process_port", str(free_port())]
     fsdp = ["--use_fsdp", "--fsdp_sync_module_states", "true"]
@@ -93,13 +107,35 @@ def main():
                               for rank in range(2)])]
     for kind, workers, launchers in jobs:
         with tempfile.TemporaryDirectory() as folder:
-            started = [subprocess.Popen(
-                [acclaunch, "--cpu", *flags, sys.executable, os.path.abspath(__file__), kind, folder],
-                env=os.environ | {"PYTHONPATH": package}, stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT, text=True) for flags in launchers]
-            outputs = [each.communicate(timeout=550)[0] for each in started]
-            assert all(each.returncode == 0 for each in started), "\n".join(outputs)
-            assert "\n".join(outputs).count("equal") == workers, outputs
+            if program:
+                run_program(acclaunch, program[0], kind, launchers, pathlib.Path(folder))
+            else:
+                outputs = run([[acclaunch, "--cpu", *flags, sys.executable, os.path.abspath(__file__),
+                                kind, folder] for flags in launchers], {"PYTHONPATH": package})
+                assert outputs.count("equal") == workers, outputs
+
+
+def run(commands, environment):
+    """Runs launchers that form one job. Returns their output."""
+    started = [subprocess.Popen(each, env=os.environ | environment, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True) for each in commands]
+    outputs = "\n".join(each.communicate(timeout=550)[0] for each in started)
+    assert all(each.returncode == 0 for each in started), outputs
+    return outputs
+
+
+def run_program(acclaunch, program, kind, launchers, folder):
+    """One job for each strategy."""
+    torch.save(torch.from_numpy(numpy.load(DATA / "tokens.npy")), folder / "tokens.pt")
+    for strategy, precision in runs_of(kind) if kind != "config" else [(None, "no")]:
+        own = [] if strategy is None else ["--fsdp_sharding_strategy", strategy, "--mixed_precision",
+                                           precision]
+        what = strategy, precision, launchers
+        output = run([[acclaunch, "--cpu", *flags, *own, program,
+                       *arguments(folder, folder / "tokens.pt")] for flags in launchers],
+                     {"OMP_NUM_THREADS": "1"})
+        assert "step 20, loss" in output, output
+        expect_equal(folder, precision, what)
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def store_seeds():
 
 def agent_frames():
     return [enter(None), enter(1), enter(only_asks=True), enter(agreed=()), frame(1, struct.pack("<H", 29501)), frame(2), end(3), frame(4),
-            frame(5, b"\1", text("a report")), frame(6)]
+            frame(5, b"\1", text("a report")), frame(6), frame(7), enter(agent="01" * 16, in_round=3)]
 
 
 def meaningless_frames():
@@ -50,7 +50,8 @@ def meaningless_frames():
     one_machine = struct.pack("<3I", 1, 1, 2) + text("host") + struct.pack("<H", 29500) + text("")
     return [enter(local_world_size=2**31 - 1), enter(local_world_size=0), enter(-1), enter(heartbeat=4),
             enter(machines=(1, 65_537)), enter(close=-1), frame(1, b"\0\0"),
-            frame(0, struct.pack("<2q", 0, 5000)), frame(0, struct.pack("<2q", 5000, 5000)),
+            frame(0, struct.pack("<2q", 0, 5000), b"\0"), frame(0, struct.pack("<2q", 5000, 5000), b"\0"),
+            enter(agent="x" * 32), enter(in_round=-1),
             frame(3, i32(0, 0, -1) + one_machine), frame(3, i32(0, 0, 77) + one_machine),
             frame(3, i32(0, 0, 0) + struct.pack("<I", 0) + text("host") + struct.pack("<H", 29500) + text("")),
             enter(secret="x" * 32), frame(3, i32(0, 0, 0) + one_machine[:-4] + text("0" * 31))]
@@ -61,7 +62,7 @@ def server_frames():
     formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500) + text("0" * 32)
     settled = (b"\1" + i32(1) + text("host") + i32(1) + b"\1\0" + text("rank 1 failed")
                + struct.pack("<I", 1) + i32(0) + text("host") + text("a report") + b"\1")
-    return [frame(0, struct.pack("<2q", 1000, 5000)), frame(1), frame(2, text("waiting")),
+    return [frame(0, struct.pack("<2q", 1000, 5000), b"\1"), frame(1), frame(2, text("waiting")),
             frame(3, formed), end(4), frame(5), frame(6, settled), frame(7, b"\3", text("silent"))]
 
 

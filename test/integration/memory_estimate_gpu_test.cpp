@@ -10,6 +10,7 @@ TEST_CASE("estimate-memory: the estimate equals the GPU memory that a training u
       {"LD_LIBRARY_PATH", standins},
       {"ACC_STANDIN_DEVICES", "4"},
       {"ACC_CUBLASLT_LIBRARY", standins + "/libcublasLt.so.13"},
+      {"ACC_CUDNN_LIBRARY", standins + "/libcudnn.so.9"},
       {"ACC_CUDA_BACKEND", standins + "/libacc_cuda.so"},
       {"ACC_NCCL_LIBRARY", standins + "/libnccl.so.2"}};
   const auto persistent = [](acc::launcher::commands::TrainingSize& size) {

@@ -127,7 +127,8 @@ TEST_CASE("machines with different numbers of ranks give the same results") {
   const auto machine1 = launch(1);
   CHECK(machine0->wait() == 2);
   CHECK(machine1->wait() == 2);
-  CHECK((machine0->err() + machine1->err()).find("the machines have different") != std::string::npos);
+  CHECK((machine0->err() + machine1->err()).find("the machines have different") !=
+        std::string::npos);
 }
 
 TEST_CASE("accumulation over micro-steps gives the losses of the whole batch") {

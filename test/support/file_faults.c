@@ -48,9 +48,8 @@ static int number_of(const char* name) {
   static const struct {
     const char* name;
     int number;
-  } kErrors[] = {{"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT}, {"EXDEV", EXDEV},
-                 {"EPERM", EPERM},   {"EBUSY", EBUSY},   {"ENOTEMPTY", ENOTEMPTY},
-                 {"EINVAL", EINVAL}};
+  } kErrors[] = {{"ENOSPC", ENOSPC}, {"EDQUOT", EDQUOT},       {"EXDEV", EXDEV},  {"EPERM", EPERM},
+                 {"EBUSY", EBUSY},   {"ENOTEMPTY", ENOTEMPTY}, {"EINVAL", EINVAL}};
   for (size_t i = 0; i < sizeof kErrors / sizeof kErrors[0]; ++i) {
     if (strcmp(name, kErrors[i].name) == 0) {
       return kErrors[i].number;
@@ -236,7 +235,8 @@ DEFINE_ON_PATH(mkdir, kTakesRoom, AT_FDCWD, path, (const char* path, mode_t mode
 DEFINE_ON_PATH(mkdirat, kTakesRoom, at, path, (int at, const char* path, mode_t mode),
                (at, path, mode))
 DEFINE_ON_PATH(unlink, kRemoves, AT_FDCWD, path, (const char* path), (path))
-DEFINE_ON_PATH(unlinkat, kRemoves, at, path, (int at, const char* path, int flags), (at, path, flags))
+DEFINE_ON_PATH(unlinkat, kRemoves, at, path, (int at, const char* path, int flags),
+               (at, path, flags))
 DEFINE_ON_PATH(rmdir, kRemoves, AT_FDCWD, path, (const char* path), (path))
 
 static int no_exchange_error(void) {

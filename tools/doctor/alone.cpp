@@ -11,8 +11,8 @@
 namespace acc::doctor {
 namespace {
 
-constexpr std::chrono::seconds kResolveLimit{5};
-constexpr std::chrono::seconds kConnectLimit{5};
+constexpr std::chrono::seconds kLoneResolveLimit{5};
+constexpr std::chrono::seconds kLoneConnectLimit{5};
 
 bool is_own(const std::string& address, const MachineFacts& own) {
   return is_loopback(address) || std::ranges::any_of(own.interfaces, [&](const Interface& each) {
@@ -61,13 +61,13 @@ Finding finding_of(const MeetingPlace& place, const Attempt& attempt) {
 
 MeetingPlace look_at(const std::string& host, std::uint16_t port, bool serves) {
   MeetingPlace place{.host = host, .port = port, .serves = serves, .name = {}, .attempts = {}};
-  place.name = resolve({host}, kResolveLimit)[host];
+  place.name = resolve({host}, kLoneResolveLimit)[host];
   std::vector<Target> targets;
   for (const std::string& address : place.name.addresses) {
     targets.push_back({address, port});
   }
   if (!serves) {
-    place.attempts = connect_to(targets, kConnectLimit);
+    place.attempts = connect_to(targets, kLoneConnectLimit);
   }
   return place;
 }

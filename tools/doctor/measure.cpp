@@ -30,8 +30,8 @@ double seconds_of(const std::function<void()>& call) {
 }
 
 /// The larger of both machines' times. With it both choose the same number of repetitions.
-double slower(ProcessGroup& group, double seconds) {
-  std::vector<double> figure = {seconds};
+double slower(ProcessGroup& group, double own_seconds) {
+  std::vector<double> figure = {own_seconds};
   group.all_reduce(figure, ReduceOp::max)->wait();
   return std::max(figure[0], 1e-6);
 }

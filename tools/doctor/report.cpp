@@ -33,7 +33,7 @@ std::string aligned(const std::vector<Row>& rows) {
   return text;
 }
 
-std::string gib(std::int64_t nbytes) {
+std::string gib_text(std::int64_t nbytes) {
   return fmt::format("{:.1f}", static_cast<double>(nbytes) / (1024.0 * 1024.0 * 1024.0));
 }
 
@@ -59,7 +59,7 @@ std::string machines_table(const Examination& examination) {
     rows.push_back({std::to_string(i), each->host, or_dash(each->address), each->acclaunch_version,
                     each->kernel, std::to_string(each->cpus), std::to_string(each->gpus.size()),
                     or_dash(each->driver_version), or_dash(each->nccl_version),
-                    gib(each->memory_available), gib(each->shm_free), limit(each->nofile),
+                    gib_text(each->memory_available), gib_text(each->shm_free), limit(each->nofile),
                     limit(each->memlock), offsets[i] ? fmt::format("{:+.1f}", *offsets[i]) : "-"});
   }
   return aligned(rows);

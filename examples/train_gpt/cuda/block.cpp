@@ -4,14 +4,22 @@
 #include <cuda_bf16.h>
 
 namespace train_gpt::cuda {
+namespace {
+
+AttentionShape attention_shape(const ModelConfig& config, BatchShape shape) {
+  return {shape.batch, shape.time, config.heads, config.head_dim()};
+}
+
+}  // namespace
 
 template <class T>
 Context<T>::Context(cudaStream_t compute_stream, const ModelConfig& config, BatchShape largest)
     : stream(compute_stream),
       matmul(compute_stream, 4 * config.dim, MatmulOptions::from_environment()),
+      attention(compute_stream, attention_shape(config, largest),
+                AttentionOptions::from_environment()),
       wide(largest.rows() * 4 * config.dim, "gradients between layers"),
       d_channels(largest.rows() * config.dim, "gradients between layers"),
-      delta(largest.rows() * config.heads, "attention's backward"),
       layernorm(layernorm_scratch(config.dim), "the layer norms' backward") {}
 
 template <class T>
@@ -45,8 +53,8 @@ const T* Block<T>::forward(const acc::ForwardUse& use, const T* x, BatchShape sh
                     config_.layer_norm_epsilon, a_->z_1.data(), stats(0), N, C);
   context.matmul.linear({a_->qkv.data(), N, 3 * C}, {a_->z_1.data(), N, C},
                         {p(p_.c_attn.weight), C, 3 * C}, p(p_.c_attn.bias));
-  attention_forward(context.stream, attention_shape(shape), a_->qkv.data(), a_->attended.data(),
-                    a_->log_sum.data());
+  context.attention.forward(attention_shape(config_, shape), a_->qkv.data(), a_->attended.data(),
+                            a_->log_sum.data());
   context.matmul.linear_add({a_->middle.data(), N, C}, {a_->attended.data(), N, C},
                             {p(p_.attn_c_proj.weight), C, C}, p(p_.attn_c_proj.bias), x);
 
@@ -101,8 +109,8 @@ void Block<T>::backward_attention(acc::BackwardUse& use, T* dx, BatchShape shape
                                  gradient<T>(use, p_.attn_c_proj.bias), {a_->attended.data(), N, C},
                                  {dx, N, C});
   context.matmul.multiply({d_channels, N, C}, {dx, N, C}, c_proj.t());
-  attention_backward(context.stream, attention_shape(shape), a_->qkv.data(), a_->attended.data(),
-                     a_->log_sum.data(), d_channels, context.delta.data(), dqkv);
+  context.attention.backward(attention_shape(config_, shape), a_->qkv.data(), a_->attended.data(),
+                             a_->log_sum.data(), d_channels, dqkv);
   context.matmul.weight_gradient(gradient<T>(use, p_.c_attn.weight),
                                  gradient<T>(use, p_.c_attn.bias), {a_->z_1.data(), N, C},
                                  {dqkv, N, 3 * C});
@@ -110,11 +118,6 @@ void Block<T>::backward_attention(acc::BackwardUse& use, T* dx, BatchShape shape
   layernorm_backward(context.stream, x_, parameter<T>(use, p_.ln_1.weight), stats(0), d_channels,
                      dx, true, gradient_to_add<T>(use, p_.ln_1.weight),
                      gradient_to_add<T>(use, p_.ln_1.bias), context.layernorm.data(), N, C);
-}
-
-template <class T>
-AttentionShape Block<T>::attention_shape(BatchShape shape) const {
-  return {shape.batch, shape.time, config_.heads, config_.head_dim()};
 }
 
 template <class T>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "cuda/attention.hpp"
 #include "cuda/device_buffer.hpp"
 #include "cuda/kernels.hpp"
 #include "cuda/matmul.hpp"
@@ -22,9 +23,9 @@ struct Context {
 
   cudaStream_t stream;
   Matmul<T> matmul;
+  Attention<T> attention;
   DeviceBuffer<T> wide;           ///< (N, 4C)
   DeviceBuffer<T> d_channels;     ///< (N, C)
-  DeviceBuffer<float> delta;      ///< (B, H, T)
   DeviceBuffer<float> layernorm;  ///< working memory of the layer norms' backward
 };
 
@@ -83,7 +84,6 @@ class Block {
  private:
   void backward_attention(acc::BackwardUse& use, T* dx, BatchShape shape, Context<T>& context);
   void backward_mlp(acc::BackwardUse& use, T* dx, BatchShape shape, Context<T>& context);
-  [[nodiscard]] AttentionShape attention_shape(BatchShape shape) const;
   [[nodiscard]] RowStats stats(int norm) const;
 
   ModelConfig config_;

@@ -15,7 +15,7 @@
 namespace train_gpt {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// Returns the bytes of `key` in a file of /proc with lines such as "Key:   123 kB"; 0 if the key
 /// is missing.
@@ -81,10 +81,10 @@ RankRow rank_row(const acc::Model& model, const LanguageModel& gpt) {
 }
 
 /// Converts the gathered rows to one JSON object per rank.
-Json rank_objects(std::span<const double> rows) {
-  Json ranks = Json::array();
+OrderedJson rank_objects(std::span<const double> rows) {
+  OrderedJson ranks = OrderedJson::array();
   for (std::size_t first = 0; first < rows.size(); first += kRankColumns.size()) {
-    Json& rank = ranks.emplace_back();
+    OrderedJson& rank = ranks.emplace_back();
     for (std::size_t column = 0; column < kRankColumns.size(); ++column) {
       rank[kRankColumns[column]] = static_cast<std::int64_t>(rows[first + column]);
     }
@@ -114,7 +114,7 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   if (runtime_.rank() != 0) {
     return;
   }
-  Json line;
+  OrderedJson line;
   line["step"] = result.step;
   line["loss"] = result.loss;
   line["grad_norm"] = result.grad_norm;

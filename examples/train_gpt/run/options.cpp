@@ -19,7 +19,7 @@ constexpr std::int64_t kDefaultSeqLen = 128;
 constexpr std::int64_t kDefaultSteps = 100;
 constexpr std::int64_t kByteVocabulary = 256;
 
-[[noreturn]] void fail(const std::string& message) {
+[[noreturn]] void refuse(const std::string& message) {
   throw acc::Error(acc::Errc::config, message);
 }
 
@@ -133,12 +133,12 @@ void complete_from_batches(Raw& raw) {
   raw.steps = raw.steps.value_or(shape.steps);
   raw.seq_len = raw.seq_len.value_or(shape.columns - 1);
   if (*raw.steps > shape.steps) {
-    fail("--steps is " + std::to_string(*raw.steps) + " but " + raw.options.batches + " holds " +
-         std::to_string(shape.steps) + " steps");
+    refuse("--steps is " + std::to_string(*raw.steps) + " but " + raw.options.batches + " holds " +
+           std::to_string(shape.steps) + " steps");
   }
   if (*raw.seq_len != shape.columns - 1) {
-    fail("--seq_len is " + std::to_string(*raw.seq_len) + " but " + raw.options.batches +
-         " holds sequences of " + std::to_string(shape.columns - 1) + " and one last target");
+    refuse("--seq_len is " + std::to_string(*raw.seq_len) + " but " + raw.options.batches +
+           " holds sequences of " + std::to_string(shape.columns - 1) + " and one last target");
   }
 }
 
@@ -153,7 +153,7 @@ void complete_model(Raw& raw) {
     options.seq_len = raw.seq_len.value_or(options.model.max_positions);
   } else {
     if (!raw.vocab && !options.byte_tokens()) {
-      fail("--vocab is needed with --tokens and --batches (or --model_config)");
+      refuse("--vocab is needed with --tokens and --batches (or --model_config)");
     }
     options.model.vocab = raw.vocab.value_or(kByteVocabulary);
     options.seq_len = raw.seq_len.value_or(kDefaultSeqLen);
@@ -161,8 +161,8 @@ void complete_model(Raw& raw) {
   }
   check_model_config(options.model);
   if (options.seq_len < 1 || options.seq_len > options.model.max_positions) {
-    fail("seq_len must be 1 to " + std::to_string(options.model.max_positions) +
-         " (n_positions), got " + std::to_string(options.seq_len));
+    refuse("seq_len must be 1 to " + std::to_string(options.model.max_positions) +
+           " (n_positions), got " + std::to_string(options.seq_len));
   }
 }
 
@@ -175,7 +175,7 @@ void check_range(const char* flag, double value,
         std::isinf(limit) ? "a finite number of at least 0" : "at least 0 and below 1";
     std::ostringstream found;
     found << value;
-    fail(std::string(flag) + " must be " + expected + ", got " + found.str());
+    refuse(std::string(flag) + " must be " + expected + ", got " + found.str());
   }
 }
 
@@ -196,7 +196,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
     std::cout << app.help();
     return std::nullopt;
   } catch (const CLI::ParseError& error) {
-    fail(std::string(error.what()) + " (train_gpt --help lists the flags)");
+    refuse(std::string(error.what()) + " (train_gpt --help lists the flags)");
   }
   for (const char* flag :
        {"--lr", "--betas", "--eps", "--weight_decay", "--lr_schedule", "--warmup"}) {
@@ -216,7 +216,7 @@ std::optional<Options> parse_options(int argc, const char* const* argv) {
   check_range("--betas", options.betas[1], 1.0);
   options.steps = raw.steps.value_or(kDefaultSteps);
   if (options.steps > 0 && options.byte_tokens() && options.data.empty()) {
-    fail("nothing to train on: give --data FILE|DIR..., --tokens FILE.bin or --batches FILE.npy");
+    refuse("nothing to train on: give --data FILE|DIR..., --tokens FILE.bin or --batches FILE.npy");
   }
   return options;
 }

@@ -13,14 +13,14 @@
 namespace acc::launcher {
 namespace {
 
-constexpr std::string_view kUsage =
+constexpr std::string_view kDoctorUsage =
     "acclaunch doctor checks the machines of a job and the network between them. Run it on each\n"
     "machine with the flags that would start your job. It checks host names, ports, latency and\n"
     "bandwidth of each pair of machines, clocks, versions, memory and limits. Machine 0 prints\n"
     "the findings and what to do.\n\n"
     "  acclaunch doctor [flags]\n";
 
-constexpr std::string_view kProgram = "acc_doctor";
+constexpr std::string_view kDoctorProgram = "acc_doctor";
 constexpr plugins::SettingKey kFileKey = "doctor_file"_key;
 /// Shorter than a launch's default, since a user waits: machines that are missing then are a
 /// finding.
@@ -79,8 +79,8 @@ void start_one_a_machine(LaunchPlan& plan) {
   plan.output.to_console.resize(std::min<std::size_t>(plan.output.to_console.size(), 1));
 }
 
-LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
-                const HostFacts& facts) {
+LaunchPlan plan_doctor(const Flags& flags, const plugins::Environment& environment,
+                       const HostFacts& facts) {
   if (!flags.program.empty()) {
     throw Error(Errc::invalid_argument, "acclaunch doctor starts its own program; remove " +
                                             flags.program + ", or use acclaunch launch");
@@ -88,7 +88,7 @@ LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
   Flags with_program = flags;
   std::erase_if(with_program.values, [](const auto& each) { return each.key == kFileKey.name(); });
   with_program.one_process_a_machine = true;
-  with_program.program = (facts.executable_directory / kProgram).string();
+  with_program.program = (facts.executable_directory / kDoctorProgram).string();
   with_program.arguments = program_arguments(flags, facts);
   LaunchPlan launch = accelerate_front_end().plan(with_program, environment, facts);
   start_one_a_machine(launch);
@@ -112,9 +112,9 @@ const FrontEnd& doctor_front_end() noexcept {
   static const FrontEnd kFrontEnd = [] {
     FrontEnd front_end = accelerate_front_end();
     front_end.name = "doctor";
-    front_end.usage = kUsage;
+    front_end.usage = kDoctorUsage;
     front_end.table = doctor_table();
-    front_end.plan = plan;
+    front_end.plan = plan_doctor;
     return front_end;
   }();
   return kFrontEnd;

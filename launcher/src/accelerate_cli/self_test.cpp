@@ -5,21 +5,21 @@
 namespace acc::launcher {
 namespace {
 
-constexpr std::string_view kUsage =
+constexpr std::string_view kSelfTestUsage =
     "acclaunch test starts a small built-in training program, as `acclaunch launch` with the same\n"
     "flags would start yours, and reports what works.\n\n"
     "  acclaunch test [flags]\n";
 
-constexpr std::string_view kProgram = "acc_self_test";
+constexpr std::string_view kSelfTestProgram = "acc_self_test";
 
-LaunchPlan plan(const Flags& flags, const plugins::Environment& environment,
-                const HostFacts& facts) {
+LaunchPlan plan_self_test(const Flags& flags, const plugins::Environment& environment,
+                          const HostFacts& facts) {
   if (!flags.program.empty()) {
     throw Error(Errc::invalid_argument, "acclaunch test starts its own program; remove " +
                                             flags.program + ", or use acclaunch launch");
   }
   Flags with_program = flags;
-  with_program.program = (facts.executable_directory / kProgram).string();
+  with_program.program = (facts.executable_directory / kSelfTestProgram).string();
   LaunchPlan launch = accelerate_front_end().plan(with_program, environment, facts);
   launch.success = "acclaunch test: everything works";
   return launch;
@@ -31,8 +31,8 @@ const FrontEnd& self_test_front_end() noexcept {
   static const FrontEnd kFrontEnd = [] {
     FrontEnd front_end = accelerate_front_end();
     front_end.name = "test";
-    front_end.usage = kUsage;
-    front_end.plan = plan;
+    front_end.usage = kSelfTestUsage;
+    front_end.plan = plan_self_test;
     return front_end;
   }();
   return kFrontEnd;

@@ -7,7 +7,8 @@
 
 namespace acc::launcher {
 
-// The order is that of --help. The commands without a help text generate pages of docs/.
+// The order is that of --help. The commands without a help text generate pages of docs/ and
+// manual pages, or are called by completion scripts.
 std::span<const SubCommand> sub_commands() noexcept {
   static constexpr std::array kCommands = {
       SubCommand{"explain", "shows what a launch would do, and why (--json: as JSON)",
@@ -34,6 +35,10 @@ std::span<const SubCommand> sub_commands() noexcept {
       SubCommand{"reshard", "rewrites a checkpoint for another number of ranks",
                  commands::reshard_command},
       SubCommand{"convert", "converts a checkpoint to another format", commands::convert_command},
+      SubCommand{"completion", "prints the completion script of bash, zsh or fish",
+                 commands::completion_command},
+      SubCommand{"complete-words", "", commands::complete_words_command},
+      SubCommand{"manual-page", "", commands::manual_page_command},
       SubCommand{"environment-table", "", commands::environment_table_command},
       SubCommand{"configuration-table", "", commands::configuration_table_command},
   };

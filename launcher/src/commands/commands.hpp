@@ -8,6 +8,8 @@
 /// status; see SubCommand.
 namespace acc::launcher::commands {
 
+int complete_words_command(std::span<const std::string> arguments);
+int completion_command(std::span<const std::string> arguments);
 int config_command(std::span<const std::string> arguments);
 int convert_command(std::span<const std::string> arguments);
 int convert_config_command(std::span<const std::string> arguments);
@@ -16,6 +18,7 @@ int estimate_memory_command(std::span<const std::string> arguments);
 int expand_hosts_command(std::span<const std::string> arguments);
 int explain_command(std::span<const std::string> arguments);
 int inspect_command(std::span<const std::string> arguments);
+int manual_page_command(std::span<const std::string> arguments);
 int merge_weights_command(std::span<const std::string> arguments);
 int reshard_command(std::span<const std::string> arguments);
 int to_fsdp2_command(std::span<const std::string> arguments);

@@ -24,9 +24,22 @@ std::vector<std::string> canonical(std::span<const std::string> arguments) {
   return words;
 }
 
+/// Set while visit_options runs a command, which then ends in read_options.
+const std::function<void(const CLI::App&)>* visitor = nullptr;
+
 }  // namespace
 
+void visit_options(const SubCommand& command, const std::function<void(const CLI::App&)>& visit) {
+  visitor = &visit;
+  command.run({});
+  visitor = nullptr;
+}
+
 bool read_options(CLI::App& app, std::span<const std::string> arguments) {
+  if (visitor != nullptr) {
+    (*visitor)(app);
+    return false;
+  }
   try {
     app.parse(canonical(arguments));
   } catch (const CLI::CallForHelp&) {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace acc::launcher {
@@ -75,22 +74,29 @@ Flags parse_flags(const FrontEnd& front_end, std::span<const std::string> argume
   return flags;
 }
 
-std::string help_text(const FrontEnd& front_end) {
-  std::vector<std::pair<std::string, std::string>> groups;  // title and entries
+std::vector<FlagGroup> flag_groups(const FrontEnd& front_end) {
+  std::vector<FlagGroup> groups;
   for (const SettingRow& row : front_end.table) {
     if (row.flag == plugins::Flag::none) {
       continue;
     }
     const std::string title = heading(row);
-    auto group = std::ranges::find(groups, title, &std::pair<std::string, std::string>::first);
+    auto group = std::ranges::find(groups, title, &FlagGroup::title);
     if (group == groups.end()) {
-      group = groups.insert(groups.end(), {title, ""});
+      group = groups.insert(groups.end(), {title, {}});
     }
-    group->second += plugins::help_entry(front_end, row);
+    group->rows.push_back(&row);
   }
+  return groups;
+}
+
+std::string help_text(const FrontEnd& front_end) {
   std::string text(front_end.usage);
-  for (const auto& [title, entries] : groups) {
-    text += "\n" + title + "\n" + entries;
+  for (const auto& [title, rows] : flag_groups(front_end)) {
+    text += "\n" + title + "\n";
+    for (const SettingRow* row : rows) {
+      text += plugins::help_entry(front_end, *row);
+    }
   }
   return text + "\n  --help, -h    --version\n";
 }

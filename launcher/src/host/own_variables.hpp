@@ -72,7 +72,10 @@ inline constexpr OwnVariable error_file{
     "file in which a failed job records its first failure, like torchrun"};
 inline constexpr OwnVariable deepspeed_environment_file{
     "DS_ENV_FILE", "name of the file with variables for all machines; default: .deepspeed_env"};
-inline constexpr OwnVariable python{"PYTHON_EXEC", "Python interpreter; default: python3"};
+inline constexpr OwnVariable python{
+    "PYTHON_EXEC",
+    "Python interpreter; default: that of the virtual environment in which acclaunch is installed, "
+    "else python3"};
 inline constexpr OwnVariable python_path{"PYTHONPATH",
                                          "in DeepSpeed mode the working directory is added, with "
                                          "`--cpu_backend acc` the folder of the package acclaunch"};

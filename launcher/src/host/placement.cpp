@@ -70,7 +70,7 @@ Cpus with(const Cpus& cpus, int Cpu::*key, int value) {
 }
 
 /// Binds a worker to CPUs. Its memory node is set only if all of them are on one node.
-void bind(Placement& worker, const Cpus& cpus) {
+void bind_worker(Placement& worker, const Cpus& cpus) {
   for (const Cpu& cpu : cpus) {
     worker.cpus.push_back(cpu.id);
   }
@@ -137,7 +137,7 @@ class Placer {
       return;
     }
     for (std::size_t i = 0; i < count; ++i) {
-      bind(result_.workers[i], joined(part(units, i, count)));
+      bind_worker(result_.workers[i], joined(part(units, i, count)));
     }
   }
 
@@ -145,7 +145,7 @@ class Placer {
     find_nodes();
     for (std::size_t slot = 0; slot < result_.workers.size(); ++slot) {
       if (nodes_[slot] != kUnbound) {
-        bind(result_.workers[slot], cpus_of(slot));
+        bind_worker(result_.workers[slot], cpus_of(slot));
       }
     }
   }

@@ -187,10 +187,14 @@ std::uint16_t RoundsTogether::serve_store_at(const std::string& address) {
     return plan_.rendezvous.port;
   }
   const bool is_given = address == plan_.rendezvous.local_address;
-  store_hosts_ = is_given              ? local_hosts_
-                 : address == address_ ? server_hosts_
-                                       : std::vector<std::string>{address};
-  renew_store();
+  const auto hosts = is_given              ? local_hosts_
+                     : address == address_ ? server_hosts_
+                                           : std::vector<std::string>{address};
+  // On a further connection the store stays: a round with its port may have been formed.
+  if (!store_ || hosts != store_hosts_) {
+    store_hosts_ = hosts;
+    renew_store();
+  }
   return store_->port();
 }
 

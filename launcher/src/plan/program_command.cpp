@@ -127,8 +127,17 @@ void check_program(const Flags& flags, ProgramKind kind) {
   }
 }
 
+std::string python_named(const plugins::Environment& environment,
+                         const fs::path& executable_directory) {
+  const fs::path own = executable_directory / "python3";
+  const bool in_virtual_environment =
+      is_file(executable_directory.parent_path() / "pyvenv.cfg") && is_executable(own);
+  return host::value_of(environment, host::variables::python,
+                        in_virtual_environment ? own.string() : "python3");
+}
+
 std::string find_python(const plugins::Environment& environment, const HostFacts& facts) {
-  const std::string name = host::value_of(environment, host::variables::python, "python3");
+  const std::string name = python_named(environment, facts.executable_directory);
   try {
     return find_executable(name, environment, facts);
   } catch (const Error& error) {

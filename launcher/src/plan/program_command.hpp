@@ -32,12 +32,17 @@ std::optional<std::filesystem::path> find_in_path(const std::string& name,
                                                   const plugins::Environment& environment,
                                                   const std::filesystem::path& working_directory);
 
-/// Returns `$PYTHON_EXEC` or python3, found in PATH or next to acclaunch. Throws like
+/// Returns the name or path of the Python interpreter: `$PYTHON_EXEC`, else that of the virtual
+/// environment in whose folder of programs acclaunch is installed, else python3.
+std::string python_named(const plugins::Environment& environment,
+                         const std::filesystem::path& executable_directory);
+
+/// Returns the interpreter of `python_named`, found in PATH or next to acclaunch. Throws like
 /// `program_command`.
 std::string find_python(const plugins::Environment& environment, const HostFacts& facts);
 
-/// Returns the command line of the workers: `*.py` and modules run under `$PYTHON_EXEC` or python3,
-/// other programs directly. A bare name is looked up in PATH, then in acclaunch's folder. Throws
+/// Returns the command line of the workers: `*.py` and modules run under `find_python`, other
+/// programs directly. A bare name is looked up in PATH, then in acclaunch's folder. Throws
 /// Error(no_program) or Error(not_executable) if the program cannot be started.
 std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,

@@ -12,7 +12,7 @@ using flight::Collective;
 using flight::Group;
 using flight::State;
 
-constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kAnyCount = std::numeric_limits<std::int64_t>::max();
 constexpr std::int64_t kMostCalls = std::numeric_limits<std::uint32_t>::max();
 constexpr State kStates[] = {State::called, State::waiting, State::done, State::failed};
 
@@ -62,13 +62,13 @@ Collective collective(const ReportFields& fields, std::size_t num_groups) {
     fields.refuse("state", "called, waiting, done or failed");
   }
   const auto time = [&](const char* name) {
-    return fields.is_null(name) ? 0 : fields.integer(name, 0, kAny);
+    return fields.is_null(name) ? 0 : fields.integer(name, 0, kAnyCount);
   };
   return {.group = static_cast<std::size_t>(
               fields.integer("group", 0, static_cast<std::int64_t>(num_groups) - 1)),
           .number = calls(fields, "number"),
           .kind = fields.text("kind"),
-          .nbytes = static_cast<std::uint64_t>(fields.integer("bytes", 0, kAny)),
+          .nbytes = static_cast<std::uint64_t>(fields.integer("bytes", 0, kAnyCount)),
           .state = *state,
           .place = {fields.text("phase"), fields.text("unit")},
           .called_us = time("called_at_us"),

@@ -263,7 +263,7 @@ std::string name_of(const Collective& collective, const Group& group) {
 
 namespace {
 
-constexpr std::size_t kMaxLines = 8;
+constexpr std::size_t kMaxLateLines = 8;
 
 std::string late_line(const LateRanks& late) {
   const std::string what = name_of(late.what, late.group);
@@ -316,7 +316,7 @@ std::string last_collectives(const std::vector<WorkerReport>& workers,
     }
   }
   std::string out;
-  for (std::size_t i = 0; i < std::min(late.size(), kMaxLines); ++i) {
+  for (std::size_t i = 0; i < std::min(late.size(), kMaxLateLines); ++i) {
     out += late_line(late[i]);
   }
   if (ranks_by_place.empty()) {
@@ -332,11 +332,11 @@ std::string last_collectives(const std::vector<WorkerReport>& workers,
     return std::pair(!is_late(line.second.front()), line.second.front());
   });
   out += "  last collectives:\n";
-  for (std::size_t i = 0; i < std::min(lines.size(), kMaxLines); ++i) {
+  for (std::size_t i = 0; i < std::min(lines.size(), kMaxLateLines); ++i) {
     out += "    " + numbered("rank", lines[i].second) + ": " + lines[i].first + "\n";
   }
-  if (lines.size() > kMaxLines) {
-    out += fmt::format("    and {} more places\n", lines.size() - kMaxLines);
+  if (lines.size() > kMaxLateLines) {
+    out += fmt::format("    and {} more places\n", lines.size() - kMaxLateLines);
   }
   return out;
 }

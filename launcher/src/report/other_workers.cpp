@@ -17,8 +17,8 @@
 namespace acc::launcher::report {
 namespace {
 
-constexpr std::size_t kMaxLines = 16;    // per list: a job may have thousands of workers
-constexpr std::size_t kMaxReason = 160;  // bytes: two lines of a terminal
+constexpr std::size_t kMaxWorkerLines = 16;  // per list: a job may have thousands of workers
+constexpr std::size_t kMaxReason = 160;      // bytes: two lines of a terminal
 
 using Workers = std::vector<const WorkerReport*>;
 
@@ -42,14 +42,16 @@ std::string one_worker(const WorkerReport& worker) {
   return worker_line(worker.rank, worker.pid, worker.host, end) + "\n";
 }
 
-/// Appends a heading and one line per worker. Workers beyond kMaxLines are only listed by rank.
+/// Appends a heading and one line per worker. Workers beyond kMaxWorkerLines are only listed by
+/// rank.
 void add_list(std::string& out, std::string_view heading, const Workers& workers,
               const std::function<std::string(const WorkerReport&)>& line) {
   if (workers.empty()) {
     return;
   }
   fmt::format_to(std::back_inserter(out), "  {}:\n", heading);
-  const auto shown = static_cast<Workers::difference_type>(std::min(workers.size(), kMaxLines));
+  const auto shown =
+      static_cast<Workers::difference_type>(std::min(workers.size(), kMaxWorkerLines));
   for (const WorkerReport* worker : Workers(workers.begin(), workers.begin() + shown)) {
     out += "    " + line(*worker);
   }

@@ -20,7 +20,7 @@ using Kind = supervision::ProcessEnd::Kind;
 
 constexpr std::array<std::pair<Kind, const char*>, 3> kKinds = {
     {{Kind::exited, "exited"}, {Kind::killed, "killed"}, {Kind::not_executed, "not_executed"}}};
-constexpr std::int64_t kAny = std::numeric_limits<std::int64_t>::max();
+constexpr std::int64_t kMaxInteger = std::numeric_limits<std::int64_t>::max();
 // Limit of times in seconds. In nanoseconds it still fits into 64 bits, so that no clock overflows.
 constexpr std::int64_t kHundredYears = 100LL * 366 * 24 * 3600;
 
@@ -70,8 +70,9 @@ const Json& ReportFields::field(const char* name) const {
 
 std::int64_t ReportFields::integer(const char* name, std::int64_t min, std::int64_t max) const {
   const Json& value = field(name);
-  const bool fits = value.is_number_unsigned() ? value.get<std::uint64_t>() <= std::uint64_t{kAny}
-                                               : value.is_number_integer();
+  const bool fits = value.is_number_unsigned()
+                        ? value.get<std::uint64_t>() <= std::uint64_t{kMaxInteger}
+                        : value.is_number_integer();
   if (!fits || value.get<std::int64_t>() < min || value.get<std::int64_t>() > max) {
     refuse(name, "an integer from " + std::to_string(min) + " to " + std::to_string(max));
   }

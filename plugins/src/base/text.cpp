@@ -57,7 +57,7 @@ bool moves_text(char32_t point) {
 
 /// Escapes dangerous characters and invalid bytes as "\x1b", one escape per byte.
 std::string escaped(std::string_view text, bool keeps_newlines) {
-  constexpr std::string_view kDigits = "0123456789abcdef";
+  constexpr std::string_view kHexDigits = "0123456789abcdef";
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
@@ -68,7 +68,7 @@ std::string escaped(std::string_view text, bool keeps_newlines) {
     } else {
       for (const char c : text.substr(0, size)) {
         const auto byte = static_cast<unsigned char>(c);
-        out.append("\\x").append(1, kDigits[byte >> 4]).append(1, kDigits[byte & 15]);
+        out.append("\\x").append(1, kHexDigits[byte >> 4]).append(1, kHexDigits[byte & 15]);
       }
     }
     text.remove_prefix(size);

@@ -22,8 +22,9 @@ constexpr std::array kOtherModes = {"MULTI_NPU"sv, "MULTI_MLU"sv,  "MULTI_SDAA"s
                                     "TPU"sv,       "MEGATRON_LM"sv};
 // Keys that Accelerate 1.15 writes but does not read: it takes the defaults of their flags instead.
 constexpr std::array kHidden = {"rdzv_backend"sv, "same_network"sv, "enable_cpu_affinity"sv};
-constexpr std::array kBlocks = {"fsdp_config"sv,        "deepspeed_config"sv, "dynamo_config"sv,
-                                "parallelism_config"sv, "mpirun_config"sv,    "fp8_config"sv};
+constexpr std::array kConfigBlocks = {"fsdp_config"sv,   "deepspeed_config"sv,
+                                      "dynamo_config"sv, "parallelism_config"sv,
+                                      "mpirun_config"sv, "fp8_config"sv};
 
 /// A key of Accelerate for a feature that acclaunch does not have. Accepted with an empty value
 /// (null, false, empty text), because `accelerate config` writes some of these keys into every
@@ -63,7 +64,7 @@ struct Renamed {
   std::string_view old_key;
   SettingKey key;
 };
-constexpr std::array kRenamed = {
+constexpr std::array kRenamedKeys = {
     Renamed{"fsdp_backward_prefetch_policy", "fsdp_backward_prefetch"_key},
     Renamed{"fsdp_transformer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"_key},
     // `accelerate config` writes these names, but `accelerate launch` does not read them.
@@ -105,9 +106,9 @@ std::string value_text(const Node& node, const SettingRow& row) {
 }
 
 /// Reads one file into settings. Used once.
-class Importer {
+class AccelerateConfigImporter {
  public:
-  Importer(Settings& settings, const AccelerateConfigRules& rules, Faults& faults)
+  AccelerateConfigImporter(Settings& settings, const AccelerateConfigRules& rules, Faults& faults)
       : settings_(settings), rules_(rules), faults_(faults) {}
 
   AccelerateConfig read(const Document& document) {
@@ -135,7 +136,7 @@ class Importer {
     } else if (const NotOurs* other = find_not_ours(key);
                other != nullptr && (rules_.checks_values || other->is_accelerates)) {
       refuse_unless_empty(key, node, *other);
-    } else if (contains(kBlocks, key)) {
+    } else if (contains(kConfigBlocks, key)) {
       read_block(key, node);
     } else if (const SettingRow* row = find_setting(key);
                row != nullptr && row->section == Section::launch && row->in_file) {
@@ -210,7 +211,7 @@ class Importer {
   /// Adds a fault for an unknown top-level key. Says where the key belongs if it is a setting of a
   /// block or only a flag; else suggests a similar key.
   void unknown_top(const std::string& key, const Node& node) {
-    std::vector<std::string_view> known(kBlocks.begin(), kBlocks.end());
+    std::vector<std::string_view> known(kConfigBlocks.begin(), kConfigBlocks.end());
     for (const SettingRow& row : settings_table()) {
       if (row.section == Section::launch && row.in_file) {
         known.push_back(row.key);
@@ -289,12 +290,12 @@ class Importer {
   }
 
   /// Returns the row of a key inside a block, or nullptr. The key may lack the block's prefix.
-  /// old_names: accept names of kRenamed.
+  /// old_names: accept names of kRenamedKeys.
   static const SettingRow* inner_row(const std::string& block, const std::string& key,
                                      bool old_names) {
     for (const std::string& candidate : {key, prefix_of(block) + key}) {
-      const auto* renaming = std::ranges::find(kRenamed, candidate, &Renamed::old_key);
-      const bool is_old = old_names && renaming != kRenamed.end();
+      const auto* renaming = std::ranges::find(kRenamedKeys, candidate, &Renamed::old_key);
+      const bool is_old = old_names && renaming != kRenamedKeys.end();
       const SettingRow* row =
           find_setting(is_old ? renaming->key.name() : std::string_view(candidate));
       if (row != nullptr && belongs(*row, block)) {
@@ -365,7 +366,7 @@ class Importer {
 
 AccelerateConfig read_accelerate_config(const Document& document, Settings& settings,
                                         const AccelerateConfigRules& rules, Faults& faults) {
-  return Importer(settings, rules, faults).read(document);
+  return AccelerateConfigImporter(settings, rules, faults).read(document);
 }
 
 AccelerateConfig apply_accelerate_config(const Document& document, Settings& settings) {

@@ -46,9 +46,9 @@ std::string joined(const std::vector<Key>& keys) {
 }
 
 /// Reads one file into settings. Used once.
-class Importer {
+class DeepSpeedJsonImporter {
  public:
-  Importer(const Document& document, int world_size, Settings& settings)
+  DeepSpeedJsonImporter(const Document& document, int world_size, Settings& settings)
       : document_(document), world_size_(world_size), settings_(settings) {}
 
   DeepSpeedFile read() {
@@ -385,7 +385,7 @@ class Importer {
 DeepSpeedFile apply_deepspeed_json(const Document& document, int world_size, Settings& settings) {
   // Work on a copy, so that the caller's settings stay unchanged if the file has faults.
   Settings result = settings;
-  DeepSpeedFile file = Importer(document, world_size, result).read();
+  DeepSpeedFile file = DeepSpeedJsonImporter(document, world_size, result).read();
   settings = std::move(result);
   return file;
 }

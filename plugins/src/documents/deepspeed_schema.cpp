@@ -178,7 +178,7 @@ constexpr std::array kRemoved = {"zero_optimization.mics_shard_size"sv,
                                  "zero_optimization.mics_hierarchical_params_gather"sv,
                                  "zero_optimization.zeropp_loco_param"sv};
 
-constexpr std::array kRenamed = {
+constexpr std::array kRenamedPaths = {
     Renamed{"zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", true},
     Renamed{"zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", true},
     Renamed{"zero_optimization.cpu_offload_use_pin_memory",
@@ -210,7 +210,7 @@ constexpr std::array kFillings = {
     Filling{"zero_optimization.stage3_param_persistence_threshold", Auto::model},
 };
 
-bool contains(const auto& paths, std::string_view path) {
+bool has_path(const auto& paths, std::string_view path) {
   return std::ranges::find(paths, path) != paths.end();
 }
 
@@ -261,7 +261,7 @@ bool is_refused_by_runtime(std::string_view path) {
 }
 
 bool is_block(std::string_view path) {
-  return contains(kBlocks, path);
+  return has_path(kBlocks, path);
 }
 
 bool is_opaque(std::string_view path) {
@@ -295,12 +295,12 @@ Auto filled_by(std::string_view path) {
 }
 
 bool is_removed(std::string_view path) {
-  return contains(kRemoved, path);
+  return has_path(kRemoved, path);
 }
 
 const Renamed* find_renamed(std::string_view path) {
-  const auto* found = std::ranges::find(kRenamed, path, &Renamed::old_path);
-  return found == kRenamed.end() ? nullptr : found;
+  const auto* found = std::ranges::find(kRenamedPaths, path, &Renamed::old_path);
+  return found == kRenamedPaths.end() ? nullptr : found;
 }
 
 }  // namespace acc::plugins::deepspeed

@@ -14,7 +14,7 @@
 namespace acc::plugins {
 namespace {
 
-bool matches(const std::string& text, const std::regex& pattern) {
+bool matches_regex(const std::string& text, const std::regex& pattern) {
   return std::regex_match(text, pattern);
 }
 
@@ -26,7 +26,7 @@ bool is_yaml_number(const std::string& text) {
   static const std::regex kReal(
       "[-+]?([0-9][0-9_]*\\.[0-9_]*([eE][-+][0-9]+)?|\\.[0-9][0-9_]*([eE][-+][0-9]+)?|"
       "[0-9][0-9_]*(:[0-5]?[0-9])+\\.[0-9_]*|\\.(inf|Inf|INF))|\\.(nan|NaN|NAN)");
-  return matches(text, kInteger) || matches(text, kReal);
+  return matches_regex(text, kInteger) || matches_regex(text, kReal);
 }
 
 /// True if a text must be quoted because a YAML reader would take it for another type.
@@ -36,7 +36,8 @@ bool needs_quotes(const std::string& text) {
       "~|null|Null|NULL|=|<<|");
   static const std::regex kDate("[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}.*");
   // parse_real: numbers of acclaunch's own reader and of YAML 1.2, such as 5e8.
-  return matches(text, kWord) || matches(text, kDate) || is_yaml_number(text) || parse_real(text);
+  return matches_regex(text, kWord) || matches_regex(text, kDate) || is_yaml_number(text) ||
+         parse_real(text);
 }
 
 /// Returns a number in a spelling that PyYAML reads as a number: 5e8, a text to PyYAML, becomes

@@ -10,49 +10,53 @@ namespace {
 // Translation of DeepSpeed's settings to ShardingSettings. The ZeRO stage gives the strategy; the
 // other settings bound by numbers of elements what FSDP bounds by units.
 
-using Plugin = DeepSpeedPlugin;
+constexpr std::string_view kDeepSpeedName = "DeepSpeedPlugin";
 
-constexpr std::string_view kName = "DeepSpeedPlugin";
-
-constexpr auto kFields = std::tuple_cat(
+constexpr auto kDeepSpeedFields = std::tuple_cat(
     kTrainingFields,
     std::tuple{
-        Field{"zero_stage", "zero_stage"_key, &Plugin::zero_stage},
+        Field{"zero_stage", "zero_stage"_key, &DeepSpeedPlugin::zero_stage},
         Field{"offload_optimizer_device", "offload_optimizer_device"_key,
-              &Plugin::offload_optimizer_device},
-        Field{"offload_param_device", "offload_param_device"_key, &Plugin::offload_param_device},
+              &DeepSpeedPlugin::offload_optimizer_device},
+        Field{"offload_param_device", "offload_param_device"_key,
+              &DeepSpeedPlugin::offload_param_device},
         Field{"offload_optimizer_nvme_path", "offload_optimizer_nvme_path"_key,
-              &Plugin::offload_optimizer_nvme_path},
+              &DeepSpeedPlugin::offload_optimizer_nvme_path},
         Field{"offload_param_nvme_path", "offload_param_nvme_path"_key,
-              &Plugin::offload_param_nvme_path},
-        Field{"zero3_init_flag", "zero3_init_flag"_key, &Plugin::zero3_init_flag},
+              &DeepSpeedPlugin::offload_param_nvme_path},
+        Field{"zero3_init_flag", "zero3_init_flag"_key, &DeepSpeedPlugin::zero3_init_flag},
         Field{"zero3_save_16bit_model", "zero3_save_16bit_model"_key,
-              &Plugin::zero3_save_16bit_model},
+              &DeepSpeedPlugin::zero3_save_16bit_model},
         Field{"zero_hpz_partition_size", "zero_hpz_partition_size"_key,
-              &Plugin::zero_hpz_partition_size},
-        Field{"reduce_bucket_size", "reduce_bucket_size"_key, &Plugin::reduce_bucket_size},
-        Field{"allgather_bucket_size", "allgather_bucket_size"_key, &Plugin::allgather_bucket_size},
+              &DeepSpeedPlugin::zero_hpz_partition_size},
+        Field{"reduce_bucket_size", "reduce_bucket_size"_key, &DeepSpeedPlugin::reduce_bucket_size},
+        Field{"allgather_bucket_size", "allgather_bucket_size"_key,
+              &DeepSpeedPlugin::allgather_bucket_size},
         Field{"stage3_prefetch_bucket_size", "stage3_prefetch_bucket_size"_key,
-              &Plugin::stage3_prefetch_bucket_size},
+              &DeepSpeedPlugin::stage3_prefetch_bucket_size},
         Field{"stage3_param_persistence_threshold", "stage3_param_persistence_threshold"_key,
-              &Plugin::stage3_param_persistence_threshold},
+              &DeepSpeedPlugin::stage3_param_persistence_threshold},
         Field{"stage3_model_persistence_threshold", "stage3_model_persistence_threshold"_key,
-              &Plugin::stage3_model_persistence_threshold},
+              &DeepSpeedPlugin::stage3_model_persistence_threshold},
         Field{"stage3_max_live_parameters", "stage3_max_live_parameters"_key,
-              &Plugin::stage3_max_live_parameters},
+              &DeepSpeedPlugin::stage3_max_live_parameters},
         Field{"stage3_max_reuse_distance", "stage3_max_reuse_distance"_key,
-              &Plugin::stage3_max_reuse_distance},
-        Field{"sub_group_size", "sub_group_size"_key, &Plugin::sub_group_size},
-        Field{"overlap_comm", "overlap_comm"_key, &Plugin::overlap_comm},
-        Field{"contiguous_gradients", "contiguous_gradients"_key, &Plugin::contiguous_gradients},
-        Field{"round_robin_gradients", "round_robin_gradients"_key, &Plugin::round_robin_gradients},
-        Field{"loss_scale", "fp16_loss_scale"_key, &Plugin::loss_scale},
-        Field{"initial_scale_power", "fp16_initial_scale_power"_key, &Plugin::initial_scale_power},
-        Field{"loss_scale_window", "fp16_loss_scale_window"_key, &Plugin::loss_scale_window},
-        Field{"hysteresis", "fp16_hysteresis"_key, &Plugin::hysteresis},
+              &DeepSpeedPlugin::stage3_max_reuse_distance},
+        Field{"sub_group_size", "sub_group_size"_key, &DeepSpeedPlugin::sub_group_size},
+        Field{"overlap_comm", "overlap_comm"_key, &DeepSpeedPlugin::overlap_comm},
+        Field{"contiguous_gradients", "contiguous_gradients"_key,
+              &DeepSpeedPlugin::contiguous_gradients},
+        Field{"round_robin_gradients", "round_robin_gradients"_key,
+              &DeepSpeedPlugin::round_robin_gradients},
+        Field{"loss_scale", "fp16_loss_scale"_key, &DeepSpeedPlugin::loss_scale},
+        Field{"initial_scale_power", "fp16_initial_scale_power"_key,
+              &DeepSpeedPlugin::initial_scale_power},
+        Field{"loss_scale_window", "fp16_loss_scale_window"_key,
+              &DeepSpeedPlugin::loss_scale_window},
+        Field{"hysteresis", "fp16_hysteresis"_key, &DeepSpeedPlugin::hysteresis},
         Field{"consecutive_hysteresis", "fp16_consecutive_hysteresis"_key,
-              &Plugin::consecutive_hysteresis},
-        Field{"min_loss_scale", "fp16_min_loss_scale"_key, &Plugin::min_loss_scale}});
+              &DeepSpeedPlugin::consecutive_hysteresis},
+        Field{"min_loss_scale", "fp16_min_loss_scale"_key, &DeepSpeedPlugin::min_loss_scale}});
 
 Strategy strategy_of_stage(int stage) {
   switch (stage) {
@@ -74,7 +78,7 @@ void check_nvme(const Settings& settings, SettingKey device, SettingKey path) {
 /// Sets the bounds of gathering. DeepSpeed's stage 3 records the order in which parameters are used
 /// and prefetches and frees along it by numbers of elements; FSDP's bound by units
 /// (limit_all_gathers) is off.
-void add_gathering(const Plugin& plugin, ShardingSettings& result) {
+void add_gathering(const DeepSpeedPlugin& plugin, ShardingSettings& result) {
   result.limit_all_gathers = false;
   if (plugin.zero_stage != 3) {
     return;
@@ -91,7 +95,7 @@ void add_gathering(const Plugin& plugin, ShardingSettings& result) {
   result.max_reuse_distance = plugin.stage3_max_reuse_distance.value();
 }
 
-void add_offload(const Plugin& plugin, ShardingSettings& result) {
+void add_offload(const DeepSpeedPlugin& plugin, ShardingSettings& result) {
   result.offload_param = plugin.offload_param_device.value();
   result.offload_optimizer = plugin.offload_optimizer_device.value();
   result.offload_param_nvme_path = plugin.offload_param_nvme_path.value_or("");
@@ -99,7 +103,7 @@ void add_offload(const Plugin& plugin, ShardingSettings& result) {
 }
 
 /// Returns loss scaling by DeepSpeed's rule. It has an effect with fp16 only.
-LossScaling loss_scaling_of(const Plugin& plugin) {
+LossScaling loss_scaling_of(const DeepSpeedPlugin& plugin) {
   return {.rule = LossScaleRule::deepspeed,
           .static_scale = plugin.loss_scale.value(),
           .initial_scale_power = plugin.initial_scale_power.value(),
@@ -154,17 +158,17 @@ ScheduleChoice schedule_of(const Settings& settings) {
 
 }  // namespace
 
-void Plugin::set(std::string_view field, std::string_view value) {
-  set_field(*this, kFields, kName, field, value);
+void DeepSpeedPlugin::set(std::string_view field, std::string_view value) {
+  set_field(*this, kDeepSpeedFields, kDeepSpeedName, field, value);
 }
 
-ProgramSettings Plugin::program_settings() const {
-  return {std::string(kName), "deepspeed", set_fields(*this, kFields)};
+ProgramSettings DeepSpeedPlugin::program_settings() const {
+  return {std::string(kDeepSpeedName), "deepspeed", set_fields(*this, kDeepSpeedFields)};
 }
 
-Plugin Plugin::from_settings(const Settings& settings) {
-  Plugin plugin;
-  read_fields(settings, kFields, plugin);
+DeepSpeedPlugin DeepSpeedPlugin::from_settings(const Settings& settings) {
+  DeepSpeedPlugin plugin;
+  read_fields(settings, kDeepSpeedFields, plugin);
   plugin.zero3_init_flag = plugin.zero3_init_flag.value_or(plugin.zero_stage == 3);
   plugin.overlap_comm = plugin.overlap_comm.value_or(plugin.zero_stage == 3);
   check_nvme(settings, "offload_optimizer_device"_key, "offload_optimizer_nvme_path"_key);
@@ -173,7 +177,7 @@ Plugin Plugin::from_settings(const Settings& settings) {
 }
 
 ShardingSettings deepspeed_sharding_settings(const Settings& settings, int world_size) {
-  const Plugin plugin = Plugin::from_settings(settings);
+  const DeepSpeedPlugin plugin = DeepSpeedPlugin::from_settings(settings);
   ShardingSettings result;
   result.strategy = strategy_of_stage(plugin.zero_stage.value());
   if (plugin.zero_stage == 3 && world_size > 1) {  // other stages keep the weights complete

@@ -14,42 +14,42 @@ namespace {
 // group size to reshard to. In both, a shard group that is smaller than the world (dp_shard_size or
 // dp_replicate_size of the parallelism config) makes the strategy hybrid.
 
-using Plugin = FullyShardedDataParallelPlugin;
+using FsdpPlugin = FullyShardedDataParallelPlugin;
 
-constexpr std::string_view kName = "FullyShardedDataParallelPlugin";
+constexpr std::string_view kFsdpName = "FullyShardedDataParallelPlugin";
 constexpr SettingKey kReshard = "fsdp_reshard_after_forward"_key;
 constexpr SettingKey kShardSize = "parallelism_config_dp_shard_size"_key;
 constexpr SettingKey kReplicateSize = "parallelism_config_dp_replicate_size"_key;
 
-constexpr auto kFields = std::tuple_cat(
+constexpr auto kFsdpFields = std::tuple_cat(
     kTrainingFields,
     std::tuple{
-        Field{"fsdp_version", "fsdp_version"_key, &Plugin::fsdp_version},
-        Field{"sharding_strategy", "fsdp_sharding_strategy"_key, &Plugin::sharding_strategy},
-        Field{"reshard_after_forward", kReshard, &Plugin::reshard_after_forward},
-        Field{"backward_prefetch", "fsdp_backward_prefetch"_key, &Plugin::backward_prefetch},
-        Field{"cpu_offload", "fsdp_offload_params"_key, &Plugin::cpu_offload},
-        Field{"state_dict_type", "fsdp_state_dict_type"_key, &Plugin::state_dict_type},
-        Field{"auto_wrap_policy", "fsdp_auto_wrap_policy"_key, &Plugin::auto_wrap_policy},
+        Field{"fsdp_version", "fsdp_version"_key, &FsdpPlugin::fsdp_version},
+        Field{"sharding_strategy", "fsdp_sharding_strategy"_key, &FsdpPlugin::sharding_strategy},
+        Field{"reshard_after_forward", kReshard, &FsdpPlugin::reshard_after_forward},
+        Field{"backward_prefetch", "fsdp_backward_prefetch"_key, &FsdpPlugin::backward_prefetch},
+        Field{"cpu_offload", "fsdp_offload_params"_key, &FsdpPlugin::cpu_offload},
+        Field{"state_dict_type", "fsdp_state_dict_type"_key, &FsdpPlugin::state_dict_type},
+        Field{"auto_wrap_policy", "fsdp_auto_wrap_policy"_key, &FsdpPlugin::auto_wrap_policy},
         Field{"transformer_cls_names_to_wrap", "fsdp_transformer_layer_cls_to_wrap"_key,
-              &Plugin::transformer_cls_names_to_wrap},
-        Field{"min_num_params", "fsdp_min_num_params"_key, &Plugin::min_num_params},
-        Field{"use_orig_params", "fsdp_use_orig_params"_key, &Plugin::use_orig_params},
-        Field{"sync_module_states", "fsdp_sync_module_states"_key, &Plugin::sync_module_states},
-        Field{"forward_prefetch", "fsdp_forward_prefetch"_key, &Plugin::forward_prefetch},
-        Field{"limit_all_gathers", "fsdp_limit_all_gathers"_key, &Plugin::limit_all_gathers},
+              &FsdpPlugin::transformer_cls_names_to_wrap},
+        Field{"min_num_params", "fsdp_min_num_params"_key, &FsdpPlugin::min_num_params},
+        Field{"use_orig_params", "fsdp_use_orig_params"_key, &FsdpPlugin::use_orig_params},
+        Field{"sync_module_states", "fsdp_sync_module_states"_key, &FsdpPlugin::sync_module_states},
+        Field{"forward_prefetch", "fsdp_forward_prefetch"_key, &FsdpPlugin::forward_prefetch},
+        Field{"limit_all_gathers", "fsdp_limit_all_gathers"_key, &FsdpPlugin::limit_all_gathers},
         Field{"cpu_ram_efficient_loading", "fsdp_cpu_ram_efficient_loading"_key,
-              &Plugin::cpu_ram_efficient_loading},
+              &FsdpPlugin::cpu_ram_efficient_loading},
         Field{"activation_checkpointing", "fsdp_activation_checkpointing"_key,
-              &Plugin::activation_checkpointing},
+              &FsdpPlugin::activation_checkpointing},
         Field{"activation_checkpointing_offload", "fsdp_activation_checkpointing_offload"_key,
-              &Plugin::activation_checkpointing_offload},
-        Field{"ignored_modules", "fsdp_ignored_modules"_key, &Plugin::ignored_modules},
-        Field{"dp_replicate_size", kReplicateSize, &Plugin::dp_replicate_size},
-        Field{"dp_shard_size", kShardSize, &Plugin::dp_shard_size}});
+              &FsdpPlugin::activation_checkpointing_offload},
+        Field{"ignored_modules", "fsdp_ignored_modules"_key, &FsdpPlugin::ignored_modules},
+        Field{"dp_replicate_size", kReplicateSize, &FsdpPlugin::dp_replicate_size},
+        Field{"dp_shard_size", kShardSize, &FsdpPlugin::dp_shard_size}});
 
 /// Refuses values that one of the two versions of FSDP does not have.
-void check(const Settings& settings, const Plugin& plugin) {
+void check(const Settings& settings, const FsdpPlugin& plugin) {
   const bool version_1 = plugin.fsdp_version == 1;
   if (!version_1 && plugin.state_dict_type == StateDictType::local) {
     throw Error(Errc::config, place_of(settings, "fsdp_state_dict_type"_key) +
@@ -67,7 +67,7 @@ void check(const Settings& settings, const Plugin& plugin) {
 }
 
 /// Returns the number of ranks per shard group that the parallelism config asks for; 0: none given.
-int shard_size_asked(const Settings& settings, const Plugin& plugin, int world_size) {
+int shard_size_asked(const Settings& settings, const FsdpPlugin& plugin, int world_size) {
   const int shard = plugin.dp_shard_size.value_or(1);
   const int replicate = plugin.dp_replicate_size.value_or(1);
   const std::string processes = " the " + std::to_string(world_size) + " processes";
@@ -84,7 +84,7 @@ int shard_size_asked(const Settings& settings, const Plugin& plugin, int world_s
   return shard > 1 ? shard : replicate > 1 ? world_size / replicate : 0;
 }
 
-Strategy base_strategy(const Plugin& plugin) {
+Strategy base_strategy(const FsdpPlugin& plugin) {
   if (plugin.fsdp_version == 1) {
     return plugin.sharding_strategy.value_or(Strategy::full_shard);
   }
@@ -93,7 +93,7 @@ Strategy base_strategy(const Plugin& plugin) {
 }
 
 /// Replaces a strategy by its hybrid form if the shard group is smaller than the world.
-void apply_groups(const Settings& settings, const Plugin& plugin, int world_size,
+void apply_groups(const Settings& settings, const FsdpPlugin& plugin, int world_size,
                   ShardingSettings& result) {
   const int asked = shard_size_asked(settings, plugin, world_size);
   const bool hybrid =
@@ -118,7 +118,7 @@ void apply_groups(const Settings& settings, const Plugin& plugin, int world_size
 }
 
 /// Sets reshard_size from an integer reshard_after_forward of FSDP 2.
-void apply_reshard_size(const Settings& settings, const Plugin& plugin, int world_size,
+void apply_reshard_size(const Settings& settings, const FsdpPlugin& plugin, int world_size,
                         ShardingSettings& result) {
   const auto& asked = plugin.reshard_after_forward;
   const int* size = plugin.fsdp_version == 2 && asked ? std::get_if<int>(&*asked) : nullptr;
@@ -164,24 +164,24 @@ void read(const Settings& settings, SettingKey key, std::variant<bool, int>& val
   }
 }
 
-void Plugin::set(std::string_view field, std::string_view value) {
-  set_field(*this, kFields, kName, field, value);
+void FsdpPlugin::set(std::string_view field, std::string_view value) {
+  set_field(*this, kFsdpFields, kFsdpName, field, value);
 }
 
-ProgramSettings Plugin::program_settings() const {
-  return {std::string(kName), "fsdp", set_fields(*this, kFields)};
+ProgramSettings FsdpPlugin::program_settings() const {
+  return {std::string(kFsdpName), "fsdp", set_fields(*this, kFsdpFields)};
 }
 
-Plugin Plugin::from_settings(const Settings& settings) {
-  Plugin plugin;
+FsdpPlugin FsdpPlugin::from_settings(const Settings& settings) {
+  FsdpPlugin plugin;
   if (settings.integer("fsdp_version"_key) == 1) {
     Settings words = settings;
     // With FSDP 1 the key may hold a strategy name, which is no boolean and no size. The launcher
     // has already moved the name to fsdp_sharding_strategy (settle_questionnaire_strategy).
     words.reset(kReshard);
-    read_fields(words, kFields, plugin);
+    read_fields(words, kFsdpFields, plugin);
   } else {
-    read_fields(settings, kFields, plugin);
+    read_fields(settings, kFsdpFields, plugin);
   }
   // Weights that only rank 0 loads must be sent to the other ranks. Accelerate switches
   // sync_module_states on in the same case.
@@ -194,7 +194,7 @@ Plugin Plugin::from_settings(const Settings& settings) {
 }
 
 ShardingSettings fsdp_sharding_settings(const Settings& settings, int world_size) {
-  const Plugin plugin = Plugin::from_settings(settings);
+  const FsdpPlugin plugin = FsdpPlugin::from_settings(settings);
   const int ranks = data_parallel_size(settings, world_size);
   ShardingSettings result;
   result.strategy = base_strategy(plugin);

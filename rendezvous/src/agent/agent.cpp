@@ -5,6 +5,9 @@
 #include "acc/base/log.hpp"
 #include "agent/agent_impl.hpp"
 
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+
 #include <algorithm>
 
 // The agent in a round: messages of the server, the end of the attempt, the round result, and the
@@ -24,7 +27,9 @@ constexpr Agent::Milliseconds kLastWords{1'000};
 void Agent::Impl::hear(rounds::ServerMessage message) {
   if (auto* welcome = std::get_if<rounds::Welcome>(&message)) {
     welcome_ = true;
-    link_->keep_alive(welcome->beat_interval, welcome->silence_limit);
+    recovers_ = welcome->recovers;
+    link_->keep_alive(welcome->beat_interval, welcome->silence_limit, recovers_);
+    entered_.open();
   } else if (auto* waiting = std::get_if<rounds::Waiting>(&message)) {
     said_at_.reset();
     say_what_is_waited_for(waiting->text);  // only the server knows whether a time limit runs
@@ -94,6 +99,7 @@ void Agent::Impl::hear_settled(RoundResult round_result) {
 void Agent::Impl::hear_dropped(Dropped dropped) {
   if (dropped.why == Dropped::Why::lost) {
     why_lost_ = std::move(dropped.reason);  // the server closes the connection next: see `lose`
+    recovers_ = false;                      // it does not know this machine any more
   } else if (dropped.why == Dropped::Why::over && (welcome_ || enter_.rounds_before > 0)) {
     over_ = true;
     if (events_.on_progress) {
@@ -105,6 +111,9 @@ void Agent::Impl::hear_dropped(Dropped dropped) {
 }
 
 void Agent::Impl::hear_ends(AttemptEnd end) {
+  if (end_ == end) {
+    return;  // repeated by a server that has recovered
+  }
   logger(Component::rendezvous)
       .debug("the attempt ends by machine {} ({}), {}: {}", end.machine_rank, end.host,
              end.restarts ? "another follows" : "it was the last one", end.reason);
@@ -123,38 +132,91 @@ bool Agent::Impl::may_come_back() const {
          (terms.is_elastic() || round_->restart_count < terms.max_restarts);
 }
 
-/// Handles the loss of the connection. In a running round it ends the attempt on this machine: the
-/// server has lost this machine, too, so the others end theirs.
+/// Handles the loss of the connection. In a round of a server that recovers, the workers go on
+/// while this agent connects again.
 void Agent::Impl::lose(const std::string& why) {
+  const bool is_in_round = round_ && !round_result_;
+  if (is_in_round && !recovers_) {
+    return give_up(why);
+  }
   if (link_) {
     std::exchange(link_, nullptr)->close();
   }
   why_lost_ = why_lost_.empty() ? why : why_lost_;
   logger(Component::rendezvous).debug("connection to {} lost: {}", where(), why_lost_);
+  entered_.open();
+  if (!is_in_round) {
+    end_known_.open();
+    news_.open();
+    return;
+  }
+  if (!std::exchange(is_coming_back_, true)) {
+    asio::co_spawn(
+        executor_, [self = shared_from_this()] { return self->come_back(); }, asio::detached);
+  }
+}
+
+/// Handles the loss of a server that does not come back. In a running round it ends the attempt on
+/// this machine: the server has lost this machine, too, so the others end theirs.
+void Agent::Impl::give_up(const std::string& why) {
+  stop_coming_back();
+  recovers_ = false;
+  if (link_) {
+    std::exchange(link_, nullptr)->close();
+  }
+  why_lost_ = why_lost_.empty() ? why : why_lost_;
+  logger(Component::rendezvous).debug("the server at {} is lost: {}", where(), why_lost_);
   if (round_ && !round_result_ && !end_) {
-    const char* server = enter_.terms.ranks_are_given ? "machine 0" : "the rendezvous";
-    hear_ends({.host = enter_.machine.host,
-               .exit_status = 1,
-               .restarts = may_come_back(),
-               .cause = AttemptEnd::Cause::membership,
-               .reason = fmt::format("the connection to {} at {} is lost: {}", server, where(),
-                                     why_lost_)});
+    hear_ends(end_alone());
   }
   end_known_.open();
   news_.open();
 }
 
+/// Returns the end of the attempt on this machine if the server cannot decide about it.
+AttemptEnd Agent::Impl::end_alone() const {
+  if (own_end_) {
+    AttemptEnd end = *own_end_;
+    end.machine_rank = round_->machine_rank;
+    end.host = enter_.machine.host;
+    end.restarts = end.restarts && may_come_back();
+    return end;
+  }
+  const char* server = enter_.terms.ranks_are_given ? "machine 0" : "the rendezvous";
+  return {
+      .host = enter_.machine.host,
+      .exit_status = 1,
+      .restarts = may_come_back(),
+      .cause = AttemptEnd::Cause::membership,
+      .reason = fmt::format("the connection to {} at {} is lost: {}", server, where(), why_lost_)};
+}
+
 void Agent::Impl::end(AttemptEnd end) {
-  if (!end_ && link_) {
+  if (!end_ && (link_ || is_coming_back_)) {
     end_known_.close();
   }
   end.reason.resize(std::min(end.reason.size(), rounds::kMaxReasonBytes));
+  if (is_coming_back_) {
+    // The workers of this machine have failed or must end: the server is not awaited for long.
+    give_up_at_ = std::min<std::chrono::steady_clock::time_point>(
+        give_up_at_, std::chrono::steady_clock::now() + enter_.times.heartbeat);
+    return_pause_.cancel();
+  }
+  if (round_) {
+    own_end_ = end;
+  }
   send(rounds::End{std::move(end)});
 }
 
+void Agent::Impl::force_stop() {
+  has_forced_stop_ = round_.has_value();
+  send(rounds::ForceStop{});
+}
+
 asio::awaitable<RoundResult> Agent::Impl::settle(bool failed, std::string report) {
-  send(rounds::Report{failed, report});
-  while (link_ && !round_result_) {
+  report_ = rounds::Report{failed, report};
+  send(*report_);
+  while ((link_ || is_coming_back_) && !round_result_) {
     news_.close();
     co_await news_.passed();
   }
@@ -175,7 +237,11 @@ void Agent::Impl::remember_round() {
   enter_.rounds_before = std::min(round_->round + 1, rounds::kMaxRoundsBefore);
   enter_.restarts_before =
       static_cast<int>(std::min<std::int64_t>(restarts, enter_.terms.max_restarts));
+  stop_coming_back();
   round_.reset();
+  own_end_.reset();
+  report_.reset();
+  has_forced_stop_ = false;
 }
 
 /// Returns the round result without the server, from what this machine knows.
@@ -200,6 +266,7 @@ asio::awaitable<void> Agent::Impl::leave() {
 
 void Agent::Impl::close() noexcept {
   closed_ = true;
+  stop_coming_back();
   if (link_) {
     std::exchange(link_, nullptr)->close();
   }

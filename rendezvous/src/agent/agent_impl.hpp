@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/token.hpp"
 #include "acc/rendezvous/agent.hpp"
 #include "acc/rendezvous/gate.hpp"
 #include "agent/agent_link.hpp"
@@ -16,7 +17,8 @@ namespace acc::rendezvous {
 /// State of an Agent. Messages of the server arrive in `hear`, called by the link; they update the
 /// state and open the gate `news_`, at which the awaitables wait and check the state again.
 ///
-/// agent_joining.cpp has the steps until a round is formed, agent.cpp those from there on. Held by
+/// agent_joining.cpp has the steps until a round is formed, agent.cpp those from there on,
+/// agent_return.cpp the way back to a server that was gone during a round. Held by
 /// a shared_ptr, so that a pending coroutine keeps it alive when the Agent is destroyed.
 class Agent::Impl : public std::enable_shared_from_this<Impl> {
  public:
@@ -27,8 +29,11 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
         enter_{
             .run_id = std::move(run_id), .terms = std::move(terms), .times = times, .machine = {}},
         news_(executor),
+        entered_(executor),
         end_known_(executor),
-        pause_(executor) {
+        pause_(executor),
+        return_pause_(executor) {
+    enter_.agent = random_token();
     end_known_.open();
   }
 
@@ -40,9 +45,9 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   Awaitable<void> leave();
 
   void end(AttemptEnd end);
-  void force_stop() { send(rounds::ForceStop{}); }
+  void force_stop();
   [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
-  void hurry() { lose("the user does not wait any longer"); }
+  void hurry() { give_up("the user does not wait any longer"); }
 
   /// Closes the connection; no callback runs after it.
   void close() noexcept;
@@ -60,6 +65,11 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   void hear_dropped(rounds::Dropped dropped);
   [[nodiscard]] bool may_come_back() const;
   void lose(const std::string& why);
+  void give_up(const std::string& why);
+  [[nodiscard]] AttemptEnd end_alone() const;
+  Awaitable<void> come_back();
+  void enter_again(boost::asio::ip::tcp::socket socket);
+  void stop_coming_back();
   void wait_from_now();
   void say_what_is_waited_for(const std::string& what, const std::string& limit = "");
   [[noreturn]] void refuse(const rounds::Dropped& dropped) const;
@@ -83,14 +93,27 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   rounds::Enter enter_;  ///< first message of each new connection
   std::string host_;
   std::uint16_t port_ = 0;
-  std::shared_ptr<AgentLink> link_;  ///< null: there is no connection
-  std::string why_lost_;             ///< reason of the last loss of the connection
-  bool closed_ = false;              ///< by `leave` or `close`
-  Gate news_;                        ///< opened by every message and by the end of the link
-  Gate end_known_;                   ///< closed only between `end` and the server's reply
-  boost::asio::steady_timer pause_;  ///< back-off between attempts to connect
+  std::shared_ptr<AgentLink> link_;         ///< null: there is no connection
+  std::string why_lost_;                    ///< reason of the last loss of the connection
+  bool closed_ = false;                     ///< by `leave` or `close`
+  Gate news_;                               ///< opened by every message and by the end of the link
+  Gate entered_;                            ///< opened by Welcome and by the end of the link
+  Gate end_known_;                          ///< closed only between `end` and the server's reply
+  boost::asio::steady_timer pause_;         ///< back-off between attempts to connect
+  boost::asio::steady_timer return_pause_;  ///< the same, while the workers go on
   std::chrono::steady_clock::time_point waiting_since_;           ///< start of the join timeout
   std::optional<std::chrono::steady_clock::time_point> said_at_;  ///< last on_progress
+
+  // A server that recovers (Welcome::recovers): the workers go on while it is gone.
+  bool recovers_ = false;
+  bool is_coming_back_ = false;                       ///< `come_back` runs
+  int return_turn_ = 0;                               ///< number of the `come_back` that counts
+  std::chrono::steady_clock::time_point give_up_at_;  ///< limit of `come_back`
+  Machine introduced_;                                ///< as in the last Enter
+  // Sent in this round; sent again on a new connection, because the server may not have them.
+  std::optional<AttemptEnd> own_end_;
+  std::optional<rounds::Report> report_;
+  bool has_forced_stop_ = false;
 
   // Results, since the last join or rejoin.
   bool welcome_ = false;  ///< the server has admitted this connection

@@ -74,7 +74,7 @@ asio::awaitable<void> Agent::Impl::ask(std::string host, std::uint16_t port, Mac
 }
 
 asio::awaitable<std::optional<Round>> Agent::Impl::rejoin(std::uint16_t store_port) {
-  enter_.machine.store_port = store_port;
+  enter_.machine.store_port = introduced_.store_port = store_port;
   wait_from_now();
   send(rounds::Rejoin{store_port});
   co_return co_await await_round();
@@ -127,7 +127,8 @@ asio::awaitable<void> Agent::Impl::pause_after(const std::string& failure, Backo
 /// Makes one attempt to connect and enter. Returns the reason of a failure, or "" if the server has
 /// sent Welcome or Dropped.
 asio::awaitable<std::string> Agent::Impl::try_to_enter() {
-  if (events_.before_connecting) {
+  // The place of a server that recovers is not taken.
+  if (events_.before_connecting && !recovers_) {
     enter_.machine.serves = events_.before_connecting();
   }
   const auto limit =
@@ -147,8 +148,9 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
     enter.machine.store_port = events_.before_entering(enter.machine.address);
   }
   check_own(enter);
+  introduced_ = enter.machine;
   welcome_ = false;
-  link_ = std::make_shared<AgentLink>(std::move(socket), limit, link_events());
+  link_ = std::make_shared<AgentLink>(std::move(socket), limit, recovers_, link_events());
   why_lost_.clear();
   link_->start();
   link_->send(std::move(enter));

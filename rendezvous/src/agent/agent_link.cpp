@@ -21,12 +21,14 @@ constexpr std::size_t kReadSize = 16 * 1024;
 
 }  // namespace
 
-AgentLink::AgentLink(asio::ip::tcp::socket socket, Milliseconds silence_limit, Events events)
+AgentLink::AgentLink(asio::ip::tcp::socket socket, Milliseconds silence_limit, bool comes_back,
+                     Events events)
     : socket_(std::move(socket)),
       beat_(socket_.get_executor()),
       flush_(socket_.get_executor()),
       beat_interval_(silence_limit),
       silence_limit_(silence_limit),
+      comes_back_(comes_back),
       events_(std::move(events)),
       unsent_(rounds::kHello) {}  // goes out with the first message
 
@@ -36,9 +38,11 @@ void AgentLink::start() {
   beat();
 }
 
-void AgentLink::keep_alive(Milliseconds beat_interval, Milliseconds silence_limit) {
+void AgentLink::keep_alive(Milliseconds beat_interval, Milliseconds silence_limit,
+                           bool comes_back) {
   beat_interval_ = beat_interval;
   silence_limit_ = silence_limit;
+  comes_back_ = comes_back;
   beat();
 }
 
@@ -107,16 +111,29 @@ void AgentLink::write() {
 void AgentLink::beat() {
   const auto silent_for = std::chrono::steady_clock::now() - heard_at_;
   if (silent_for >= silence_limit_) {
+    if (comes_back_ && sending_.empty()) {
+      say_away();
+    }
     return end(fmt::format("no heartbeat for {:.1f} s",
                            std::chrono::duration<double>(silent_for).count()));
   }
   beat_.expires_after(beat_interval_);
   beat_.async_wait([self = shared_from_this()](const error_code& error) {
     if (!error && self->socket_.is_open()) {
+      self->beat();  // first: Away cannot be sent while a write is in progress
       self->send(rounds::Beat{});
-      self->beat();
     }
   });
+}
+
+/// A server that was suspended reads this before the end of the connection. It is written at once,
+/// because the link ends; if the socket's buffer is full, it is lost.
+void AgentLink::say_away() {
+  std::string frame;
+  rounds::encode(rounds::AgentMessage(rounds::Away{}), frame);
+  error_code ignored;
+  socket_.non_blocking(true, ignored);
+  socket_.write_some(asio::buffer(frame), ignored);
 }
 
 asio::awaitable<void> AgentLink::flushed(Milliseconds limit) {

@@ -27,13 +27,15 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
 
   /// `silence_limit` is the heartbeat timeout until `keep_alive` sets the one that the server
   /// chose.
-  AgentLink(boost::asio::ip::tcp::socket socket, Milliseconds silence_limit, Events events);
+  /// `comes_back`: if it ends the link because of silence, it tells the server with Away.
+  AgentLink(boost::asio::ip::tcp::socket socket, Milliseconds silence_limit, bool comes_back,
+            Events events);
 
   /// Starts to read.
   void start();
   /// Sends a heartbeat every `beat_interval`, and ends the link if nothing arrives for
   /// `silence_limit`.
-  void keep_alive(Milliseconds beat_interval, Milliseconds silence_limit);
+  void keep_alive(Milliseconds beat_interval, Milliseconds silence_limit, bool comes_back);
   /// Queues a message. The first one is preceded by the protocol's hello.
   void send(const rounds::AgentMessage& message);
   /// Completes when all messages are in the kernel's send buffer, after `limit`, or when the link
@@ -46,6 +48,7 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
   void take_messages();
   void write();
   void beat();
+  void say_away();
   void end(const std::string& why);
 
   boost::asio::ip::tcp::socket socket_;
@@ -53,6 +56,7 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
   boost::asio::steady_timer flush_;
   Milliseconds beat_interval_;
   Milliseconds silence_limit_;
+  bool comes_back_;
   std::chrono::steady_clock::time_point heard_at_;  // last time bytes arrived
   Events events_;
   std::string incoming_;  // received, not decoded: the beginning of a message

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rounds/agents.hpp"
 
+#include "acc/base/error.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -21,10 +23,14 @@ std::size_t Agents::bytes_of(const Agent& agent) {
   return bytes_of(agent.machine) + (agent.own_end ? agent.own_end->reason.size() : 0);
 }
 
-Agent& Agents::add(AgentId id, Machine machine) {
+Agent& Agents::add(AgentId id, std::string key, Machine machine) {
   Agent& agent = by_id_[id];
   agent.id = id;
+  agent.key = std::move(key);
   agent.machine = std::move(machine);
+  if (!agent.key.empty()) {
+    by_key_[agent.key] = id;
+  }
   bytes_ += bytes_of(agent);
   agent.arrival = arrivals_++;
   ++counter(agent.state);
@@ -37,7 +43,52 @@ Agent* Agents::find(AgentId id) {
   return found == by_id_.end() ? nullptr : &found->second;
 }
 
+Agent* Agents::find(const std::string& key) {
+  const auto found = by_key_.find(key);
+  return found == by_key_.end() ? nullptr : find(found->second);
+}
+
+/// Adds an agent that was saved.
+void Agents::restore(Agent saved) {
+  const auto [at, is_new] = by_id_.try_emplace(saved.id, std::move(saved));
+  if (!is_new) {
+    throw Error(Errc::protocol, "a saved job has one agent twice");
+  }
+  Agent& agent = at->second;
+  if (!agent.key.empty()) {
+    by_key_[agent.key] = agent.id;
+  }
+  arrivals_ = std::max(arrivals_, agent.arrival + 1);
+  bytes_ += bytes_of(agent);
+  ++counter(agent.state);
+  by_due_.emplace(agent.due, agent.id);
+  set_away(agent, true);
+}
+
+void Agents::reconnect(Agent& agent, AgentId id) {
+  set_away(agent, false);
+  by_due_.erase({agent.due, agent.id});
+  by_due_.emplace(agent.due, id);
+  by_key_[agent.key] = id;
+  auto node = by_id_.extract(agent.id);
+  node.key() = id;
+  agent.id = id;
+  by_id_.insert(std::move(node));
+}
+
+void Agents::set_away(Agent& agent, bool is_away) {
+  num_away_ += static_cast<int>(is_away) - static_cast<int>(agent.is_away);
+  agent.is_away = is_away;
+}
+
+std::vector<Agent*> Agents::all() {
+  return in({Agent::State::waiting, Agent::State::running, Agent::State::leaving,
+             Agent::State::reported, Agent::State::settled, Agent::State::done});
+}
+
 void Agents::erase(const Agent& agent) {
+  by_key_.erase(agent.key);
+  num_away_ -= agent.is_away ? 1 : 0;
   bytes_ -= bytes_of(agent);
   --counter(agent.state);
   by_due_.erase({agent.due, agent.id});

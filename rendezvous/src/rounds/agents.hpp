@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <optional>
 #include <set>
+#include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -36,27 +38,37 @@ struct Agent {
   };
 
   AgentId id = 0;
+  std::string key{};  ///< Enter::agent
   Machine machine;
   JobTimes::Milliseconds join{};  ///< its own JobTimes::join
   std::uint64_t arrival = 0;      ///< order in which agents of the job connected
   State state = State::waiting;
   std::optional<int> rank{};  ///< machine rank in its last round
-  /// leaving: reason why it leaves without the others.
+  /// leaving, or dismissed: reason why it leaves without the others.
   std::optional<AttemptEnd> own_end{};
+  /// It has no connection, and is lost only if it has none at the heartbeat timeout.
+  bool is_away = false;
 
   Time last_heard{};              ///< arrival of its last message
   Time waits_since{};             ///< waiting, settled: start of its join timeout
   std::optional<Time> told_at{};  ///< waiting: time of the last Waiting message to it
-  Time due{};                     ///< latest time for the next Membership::look_at
+  Time due{};                     ///< latest time for the next Membership::what_is_due
 };
 
 /// The agents of a job, with a queue of the times at which each must be checked.
 class Agents {
  public:
   /// Adds an agent in state waiting. References stay valid until the agent is erased.
-  Agent& add(AgentId id, Machine machine);
+  Agent& add(AgentId id, std::string key, Machine machine);
   [[nodiscard]] Agent* find(AgentId id);
+  /// Returns the agent with this key, or null. No agent has an empty key.
+  [[nodiscard]] Agent* find(const std::string& key);
   void erase(const Agent& agent);
+  /// The agent has a new connection.
+  void reconnect(Agent& agent, AgentId id);
+  void set_away(Agent& agent, bool is_away);
+  /// Number of agents that are away.
+  [[nodiscard]] int num_away() const noexcept { return num_away_; }
 
   /// Changes the state. The only way to do so, because it keeps the counts up to date.
   void move_to(Agent& agent, Agent::State state);
@@ -78,6 +90,23 @@ class Agents {
   }
 
   [[nodiscard]] bool empty() const noexcept { return by_id_.empty(); }
+  /// Returns all agents in order of arrival.
+  [[nodiscard]] std::vector<Agent*> all();
+
+  /// Encodes or decodes the agents (codec.hpp). Decoded ones are away.
+  template <typename Coder, typename Self>
+  static void code(Coder& coder, Self& self) {
+    std::vector<Agent> list;
+    for (const auto& [id, agent] : self.by_id_) {
+      list.push_back(agent);
+    }
+    coder(list);
+    if constexpr (!std::is_const_v<Self>) {
+      for (Agent& agent : list) {
+        self.restore(std::move(agent));
+      }
+    }
+  }
 
   /// Estimated memory of one agent, in bytes.
   static std::size_t bytes_of(const Machine& machine);
@@ -86,12 +115,15 @@ class Agents {
 
  private:
   static std::size_t bytes_of(const Agent& agent);
+  void restore(Agent saved);
   int& counter(Agent::State state) { return counts_[static_cast<std::size_t>(state)]; }
 
   std::unordered_map<AgentId, Agent> by_id_;
+  std::unordered_map<std::string, AgentId> by_key_;
   std::set<std::pair<Time, AgentId>> by_due_;  // one entry per agent, with its Agent::due
   std::array<int, 6> counts_{};                // by state
   std::uint64_t arrivals_ = 0;                 // next Agent::arrival
+  int num_away_ = 0;
   std::size_t bytes_ = 0;
 };
 

@@ -16,6 +16,7 @@ namespace acc::rendezvous::rounds {
 /// at least 64 KiB. Reports of failed machines have priority.
 class Attempt {
  public:
+  Attempt() = default;
   /// `members` are in order of machine rank.
   explicit Attempt(const std::vector<Agent*>& members);
 
@@ -36,6 +37,13 @@ class Attempt {
   /// fit, those of failed machines are chosen first.
   [[nodiscard]] std::vector<ReportedMachine> words() const;
 
+  /// Encodes or decodes it (codec.hpp).
+  template <typename Coder, typename Self>
+  static void code(Coder& coder, Self& self) {
+    coder(self.members_, self.num_awaited_, self.has_report_, self.member_bytes_, self.max_bytes_,
+          self.failed_bytes_, self.other_bytes_);
+  }
+
   /// Estimated memory, in bytes.
   [[nodiscard]] std::size_t bytes() const noexcept {
     return member_bytes_ + failed_bytes_ + other_bytes_;
@@ -47,6 +55,11 @@ class Attempt {
     bool is_awaited = true;
     bool failed = false;
     std::string report;  ///< empty: none, or it did not fit
+
+    template <typename Coder, typename Self>
+    static void code(Coder& coder, Self& self) {
+      coder(self.host, self.is_awaited, self.failed, self.report);
+    }
   };
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
   void stop_waiting(Member& member);

@@ -2,6 +2,7 @@
 #include "rounds/jobs.hpp"
 
 #include "acc/base/error.hpp"
+#include "rounds/codec.hpp"
 
 #include <fmt/format.h>
 
@@ -13,6 +14,12 @@ namespace {
 
 // Limit of finished jobs that are remembered: any client can create jobs and let them end.
 constexpr std::size_t kMaxRemembered = 1024;
+
+std::string encoded(const Occurrence& what) {
+  std::string bytes;
+  Writer(bytes).put(what);
+  return bytes;
+}
 
 }  // namespace
 
@@ -31,9 +38,19 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
   fit(message);
   const std::size_t first_letter = out.size();
   const bool leaves = std::holds_alternative<Leave>(message);
+  const auto* enter = std::get_if<Enter>(&message);
+  const auto replaced = enter != nullptr ? job->membership.id_of(enter->agent) : std::nullopt;
+  const std::string what =
+      record_ && !std::holds_alternative<Beat>(message) ? encoded(message) : "";
   job->membership.receive(agent, std::move(message), beside(job), now, out);
+  if (!what.empty()) {
+    record(*job, agent, what);
+  }
   if (leaves) {
     by_agent_.erase(agent);
+  }
+  if (replaced && *replaced != agent) {
+    by_agent_.erase(*replaced);
   }
   attended(job, now, out, first_letter);
 }
@@ -47,6 +64,9 @@ void Jobs::lose(AgentId agent, const std::string& why, Time now, Outbox& out) {
   by_agent_.erase(found);
   const std::size_t first_letter = out.size();
   job->membership.lose(agent, why, beside(job), now, out);
+  if (record_) {
+    record(*job, agent, encoded(Lost{why}));
+  }
   attended(job, now, out, first_letter);
 }
 
@@ -55,7 +75,11 @@ void Jobs::pass(Time now, Outbox& out) {
   while (next_deadline() <= now) {
     const JobRef job = *by_due_.begin();
     const std::size_t first_letter = out.size();
-    job->membership.pass(beside(job), now, out);
+    for (const auto& [agent, what] : job->membership.pass(beside(job), now, out)) {
+      if (record_) {
+        record(*job, agent, encoded(what));
+      }
+    }
     attended(job, now, out, first_letter);
   }
 }
@@ -75,11 +99,103 @@ Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
     throw Error(Errc::protocol, "the rendezvous server is shutting down: it accepts no new job");
   }
   make_room(Agents::bytes_of(enter.machine) + Membership::bytes_to_found(enter));
-  jobs_.push_back({num_created_++, enter.run_id, Membership(enter)});
+  return create(num_created_, enter.run_id, Membership(enter, recovers_));
+}
+
+Jobs::JobRef Jobs::create(std::uint64_t number, std::string run_id, Membership membership) {
+  num_created_ = std::max(num_created_, number + 1);
+  jobs_.push_back({number, run_id, std::move(membership)});
   const JobRef job = std::prev(jobs_.end());
   by_due_.insert(job);
-  by_run_id_.insert_or_assign(enter.run_id, job);
+  by_number_.emplace(number, job);
+  by_run_id_.insert_or_assign(std::move(run_id), job);
   return job;
+}
+
+void Jobs::record(const Job& job, AgentId agent, std::string_view what) {
+  std::string moment;
+  const auto [at, stalled] = job.membership.moment();
+  Writer writer(moment);
+  writer(job.number, at, stalled, agent);
+  record_(moment, what);
+}
+
+void Jobs::repeat(std::string_view moment, std::string_view what) {
+  JobEvent event;
+  Reader first(moment);
+  first(event.job, event.at, event.stalled, event.agent);
+  first.expect_end();
+  Reader second(what);
+  second.take(event.what);
+  second.expect_end();
+  const auto* message = std::get_if<AgentMessage>(&event.what);
+  const auto* enter = message != nullptr ? std::get_if<Enter>(message) : nullptr;
+  auto found = by_number_.find(event.job);
+  if (message != nullptr) {
+    check(*message);
+  }
+  if (found == by_number_.end()) {
+    if (enter == nullptr) {
+      throw Error(Errc::protocol, fmt::format("an event belongs to job number {}, which does not "
+                                              "exist",
+                                              event.job));
+    }
+    create(event.job, enter->run_id, Membership(*enter, recovers_));
+    found = by_number_.find(event.job);
+  }
+  const JobRef job = found->second;
+  last_event_ = std::max(last_event_, event.at + event.stalled);
+  first_free_agent_ = std::max(first_free_agent_, event.agent + 1);
+  if (std::holds_alternative<Forgotten>(event.what)) {
+    return forget(job);
+  }
+  if (enter != nullptr) {
+    if (const auto replaced = job->membership.id_of(enter->agent)) {
+      by_agent_.erase(*replaced);
+    }
+    by_agent_.emplace(event.agent, job);
+  } else if (message == nullptr ? std::holds_alternative<Lost>(event.what)
+                                : std::holds_alternative<Leave>(*message)) {
+    by_agent_.erase(event.agent);
+  }
+  Outbox out;
+  job->membership.repeat(std::move(event), out);
+  refresh(job, out, 0);
+}
+
+void Jobs::save(const std::function<void(std::string_view job)>& save) const {
+  for (const Job& job : jobs_) {
+    std::string bytes;
+    Writer writer(bytes);
+    writer(job.number, job.run_id, job.membership.save());
+    save(bytes);
+  }
+}
+
+void Jobs::restore(std::string_view saved) {
+  std::uint64_t number = 0;
+  std::string run_id;
+  std::string membership;
+  Reader reader(saved);
+  reader(number, run_id, membership);
+  reader.expect_end();
+  const JobRef job = create(number, std::move(run_id), Membership(membership, recovers_));
+  const auto [at, stalled] = job->membership.moment();
+  last_event_ = std::max(last_event_, at + stalled);
+  for (const AgentId agent : job->membership.agents()) {
+    by_agent_.emplace(agent, job);
+    first_free_agent_ = std::max(first_free_agent_, agent + 1);
+  }
+  refresh(job, {}, 0);
+}
+
+void Jobs::recover(Time now) {
+  for (JobRef job = jobs_.begin(); job != jobs_.end();) {
+    const JobRef next = std::next(job);
+    job->membership.recover(now);
+    attended(job, now, {}, 0);
+    job = next;
+  }
 }
 
 void Jobs::make_room(std::size_t more_bytes) const {
@@ -116,10 +232,20 @@ const Membership* Jobs::beside(JobRef job) const {
   return &(&last != &*job ? last : *std::prev(jobs_.end(), 2)).membership;
 }
 
-/// Updates all tables after an event of `job`: forgets agents that were sent their last message
-/// (`out` from `first_letter` on), and refreshes memory, deadline and flags of the job. May forget
-/// the job.
+/// Updates all tables after an event of `job`. May forget the job.
 void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter) {
+  refresh(job, out, first_letter);
+  if (job->membership.is_forgotten(now)) {
+    return forget(job);
+  }
+  if (job->membership.is_remembered() && !std::exchange(job->is_remembered, true)) {
+    remember(job);
+  }
+}
+
+/// Forgets agents that were sent their last message (`out` from `first_letter` on), and refreshes
+/// memory, deadline and flags of the job.
+void Jobs::refresh(JobRef job, const Outbox& out, std::size_t first_letter) {
   for (std::size_t i = first_letter; i < out.size(); ++i) {
     if (out[i].is_last) {
       by_agent_.erase(out[i].to);
@@ -137,14 +263,8 @@ void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_l
     job->is_refusing = !job->is_refusing;
     num_refusing_ += job->is_refusing ? 1 : 0;
   }
-  if (job->membership.is_forgotten(now)) {
-    return forget(job);
-  }
   job->due = job->membership.next_deadline();
   by_due_.insert(job);
-  if (job->membership.is_remembered() && !std::exchange(job->is_remembered, true)) {
-    remember(job);
-  }
 }
 
 /// Remembers a finished job, and forgets the oldest one beyond kMaxRemembered, whatever its
@@ -157,6 +277,10 @@ void Jobs::remember(JobRef job) {
 }
 
 void Jobs::forget(JobRef job) {
+  if (record_) {
+    record(*job, 0, encoded(Forgotten{}));
+  }
+  by_number_.erase(job->number);
   bytes_ -= job->bytes;
   by_due_.erase(job);
   if (job->is_remembered) {

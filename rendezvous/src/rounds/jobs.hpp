@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 namespace acc::rendezvous::rounds {
@@ -21,8 +23,34 @@ namespace acc::rendezvous::rounds {
 /// connected, and afterwards while it is remembered so that late machines can be refused. Two jobs
 /// with the same run id may exist for a while: a finished one whose agents are still connected, and
 /// its successor, which new agents join.
+///
+/// A recoverable server records every event. The events, or the encoded jobs and the events after
+/// that, lead to the same jobs in another process: `repeat` and `restore`, then `recover`.
 class Jobs {
  public:
+  /// `recovers`: agents may continue on new connections (Welcome::recovers).
+  explicit Jobs(bool recovers = false) : recovers_(recovers) {}
+
+  /// Receives an event in two parts.
+  using Record = std::function<void(std::string_view moment, std::string_view what)>;
+
+  /// Records every event from now on.
+  void record_with(Record record) { record_ = std::move(record); }
+  /// Makes the changes of a recorded event. Throws Error(protocol) if it does not fit the jobs.
+  void repeat(std::string_view moment, std::string_view what);
+  /// Calls `save` with each job, encoded.
+  void save(const std::function<void(std::string_view job)>& save) const;
+  /// Adds a job that `save` has encoded; jobs are added in the order of `save`. Throws
+  /// Error(protocol).
+  void restore(std::string_view job);
+  /// Ends the recovery: agents have the heartbeat timeout from `now` on to connect again. Call
+  /// before any event.
+  void recover(Time now);
+  /// Time of the last event that was repeated or is part of a restored job.
+  [[nodiscard]] Time last_event() const noexcept { return last_event_; }
+  /// One more than the largest id of an agent that was repeated or restored.
+  [[nodiscard]] AgentId first_free_agent() const noexcept { return first_free_agent_; }
+
   /// Passes a message to the agent's job. The first message of an agent is Enter, which names the
   /// job and creates it if necessary. `message` has passed `check`. Throws Error(protocol), with
   /// nothing changed.
@@ -64,6 +92,8 @@ class Jobs {
   };
 
   JobRef job_of(const Enter& enter, Time now);
+  JobRef create(std::uint64_t number, std::string run_id, Membership membership);
+  void record(const Job& job, AgentId agent, std::string_view what);
   [[nodiscard]] bool has_room(std::size_t more_bytes) const noexcept {
     return bytes_ <= max_bytes_ && more_bytes <= max_bytes_ - bytes_;
   }
@@ -71,10 +101,12 @@ class Jobs {
   void fit(AgentMessage& message) const;
   [[nodiscard]] const Membership* beside(JobRef job) const;
   void attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter);
+  void refresh(JobRef job, const Outbox& out, std::size_t first_letter);
   void remember(JobRef job);
   void forget(JobRef job);
 
-  std::list<Job> jobs_;                           // a list, so that a JobRef stays valid
+  std::list<Job> jobs_;  // a list, so that a JobRef stays valid
+  std::unordered_map<std::uint64_t, JobRef> by_number_;
   std::map<std::string, JobRef> by_run_id_;       // the job that a new agent joins
   std::unordered_map<AgentId, JobRef> by_agent_;  // until the agent's last message or its loss
   std::set<JobRef, ByDue> by_due_;                // every job; the earliest deadline first
@@ -83,6 +115,10 @@ class Jobs {
   std::uint64_t num_created_ = 0;
   std::size_t num_refusing_ = 0;
   bool is_closed_ = false;
+  bool recovers_;
+  Record record_;
+  Time last_event_{};
+  AgentId first_free_agent_ = 0;
   std::size_t bytes_ = 0;
   std::size_t max_bytes_ = SIZE_MAX;
 };

@@ -79,12 +79,13 @@ bool Refused::has_told_another_process(const Machine& newcomer) const {
   return found != told.end() && is_its_place(*found);
 }
 
-Membership::Membership(const Enter& founder)
+Membership::Membership(const Enter& founder, bool recovers)
     : run_id_(founder.run_id),
       terms_(founder.terms),
       times_(founder.times),
       founder_(founder.machine),
-      founding_bytes_(bytes_to_found(founder)) {
+      founding_bytes_(bytes_to_found(founder)),
+      recovers_(recovers) {
   times_.close = std::min(times_.close, kLongestClose);
   if (terms_.ranks_are_given) {
     missing_ = RankSet(terms_.num_machines);
@@ -102,9 +103,14 @@ std::size_t Membership::bytes() const {
   std::size_t bytes =
       founding_bytes_ + agents_.bytes() + kNodeBytes * (claims_.size() + missing_.num_runs());
   if (const auto* round = std::get_if<InRound>(&phase_)) {
-    bytes += round->attempt.bytes() + (round->ending ? round->ending->end.reason.size() : 0);
+    bytes += round->attempt.bytes() + (round->ending ? round->ending->end.reason.size() : 0) +
+             round->round.local_world_sizes.size() * sizeof(int);
   } else if (const auto* refused = std::get_if<Refused>(&phase_)) {
     bytes += refused->told_bytes + refused->reason.size() + kNodeBytes * refused->ranks_told.size();
+  }
+  for (std::size_t i = 0; result_ && i < result_->machines.size(); ++i) {
+    bytes += sizeof(ReportedMachine) + result_->machines[i].host.size() +
+             result_->machines[i].report.size();
   }
   return bytes;
 }
@@ -115,13 +121,12 @@ void Membership::receive(AgentId id, AgentMessage message, const Membership* bes
                          Outbox& out) {
   begin(beside, now, out);
   Agent* agent = agents_.find(id);
-  if (agent == nullptr) {
-    enter(id, std::get<Enter>(std::move(message)));
-  } else {
+  if (agent != nullptr && std::holds_alternative<Beat>(message)) {
+    // No event: it must not make changes that time has made possible.
     agent->last_heard = now_;
-    std::visit([&](auto& said) { hear(*agent, std::move(said)); }, message);
+    return send(id, Beat{});
   }
-  go_on();
+  handle(id, std::move(message));
   // A newcomer that did not get into a round at once is told what it waits for. The agent may have
   // been removed meanwhile.
   agent = agents_.find(id);
@@ -133,39 +138,102 @@ void Membership::receive(AgentId id, AgentMessage message, const Membership* bes
 void Membership::lose(AgentId id, const std::string& why, const Membership* beside, Time now,
                       Outbox& out) {
   begin(beside, now, out);
-  if (Agent* agent = agents_.find(id)) {
-    remove(*agent, why);
-  }
-  go_on();
+  handle(id, Lost{why});
 }
 
-void Membership::pass(const Membership* beside, Time now, Outbox& out) {
+std::vector<Membership::Due> Membership::pass(const Membership* beside, Time now, Outbox& out) {
   begin(beside, now, out);
+  std::vector<Due> happened;
   while (Agent* agent = agents_.due(now_)) {
-    look_at(*agent);
-    go_on();  // the round may have waited for a machine that is now lost
+    if (const auto what = what_is_due(*agent)) {
+      happened.emplace_back(agent->id, *what);
+      handle(agent->id, *what);
+    }
   }
-  const auto* round = std::get_if<InRound>(&phase_);
-  if (round != nullptr && round->ending && now_ >= round->ending->settle_by) {
+  if (now_ >= own_deadline()) {
+    happened.emplace_back(0, LimitPassed{});
+    handle(0, LimitPassed{});
+  }
+  return happened;
+}
+
+/// Makes the changes of an event. What it does depends only on the event, its time and the state
+/// that `save` encodes, so that `repeat` does the same.
+void Membership::handle(AgentId id, Occurrence what) {
+  Agent* agent = agents_.find(id);
+  if (auto* message = std::get_if<AgentMessage>(&what)) {
+    if (agent == nullptr) {
+      enter(id, std::get<Enter>(std::move(*message)));
+    } else {
+      agent->last_heard = now_;
+      std::visit([&](auto& said) { hear(*agent, std::move(said)); }, *message);
+    }
+  } else if (const auto* lost = std::get_if<Lost>(&what)) {
+    if (agent != nullptr && !agent->is_away) {
+      remove(*agent, lost->why);
+    }
+  } else if (agent != nullptr && std::holds_alternative<Silent>(what)) {
+    const std::string limit = seconds(times_.heartbeat);
+    send(id, Dropped{Dropped::Why::lost, "the server received no heartbeat from it for " + limit});
+    remove(*agent, "no heartbeat from it for " + limit);
+  } else if (agent != nullptr && std::holds_alternative<TimedOut>(what)) {
+    time_out(*agent);
+  } else if (const auto* round = std::get_if<InRound>(&phase_);
+             round != nullptr && round->ending && now_ >= round->ending->settle_by) {
     settle_without_the_slow(round->attempt, round->ending->end);
   }
   go_on();
 }
 
-Time Membership::next_deadline() const {
-  Time next = agents_.next_due();
-  if (const auto* gathering = std::get_if<Gathering>(&phase_)) {
-    if (const auto* last_call = std::get_if<Gathering::LastCall>(&gathering->wait)) {
-      next = std::min(next, last_call->until);
-    }
-  } else if (const auto* round = std::get_if<InRound>(&phase_)) {
-    next = round->ending ? std::min(next, round->ending->settle_by) : next;
-  } else if (const auto* refused = std::get_if<Refused>(&phase_)) {
-    next = std::min(next, end_of(*refused));
-  } else if (const auto& over = std::get<Over>(phase_); agents_.empty() && over.refuses_until) {
-    next = std::min(next, *over.refuses_until);
+void Membership::repeat(JobEvent event, Outbox& out) {
+  out_ = &out;
+  beside_ = nullptr;
+  now_ = event.at;
+  stalled_ = event.stalled;
+  handle(event.agent, std::move(event.what));
+}
+
+void Membership::recover(Time now) {
+  now_ = std::max(now_, now - stalled_);
+  alive_since_ = now_;
+  for (Agent* agent : agents_.all()) {
+    agents_.set_away(*agent, true);
+    agent->told_at.reset();
+    look_later(*agent);
   }
-  return next == Time::max() ? next : next + stalled_;  // all times above are less stalled_
+}
+
+std::optional<AgentId> Membership::id_of(const std::string& key) {
+  const Agent* agent = agents_.find(key);
+  return agent == nullptr ? std::nullopt : std::optional(agent->id);
+}
+
+std::vector<AgentId> Membership::agents() {
+  std::vector<AgentId> ids;
+  for (const Agent* agent : agents_.all()) {
+    ids.push_back(agent->id);
+  }
+  return ids;
+}
+
+Time Membership::next_deadline() const {
+  const Time next = std::min(agents_.next_due(), own_deadline());
+  return next == Time::max() ? next : next + stalled_;  // own times are less stalled_
+}
+
+/// Returns the next time limit of the job itself, less stalled_.
+Time Membership::own_deadline() const {
+  if (const auto* gathering = std::get_if<Gathering>(&phase_)) {
+    const auto* last_call = std::get_if<Gathering::LastCall>(&gathering->wait);
+    return last_call != nullptr && agents_.num_away() == 0 ? last_call->until : Time::max();
+  }
+  if (const auto* round = std::get_if<InRound>(&phase_)) {
+    return round->ending ? round->ending->settle_by : Time::max();
+  }
+  if (const auto* refused = std::get_if<Refused>(&phase_)) {
+    return end_of(*refused);
+  }
+  return agents_.empty() ? std::get<Over>(phase_).refuses_until.value_or(Time::max()) : Time::max();
 }
 
 bool Membership::gives_way(Time now) const {
@@ -215,6 +283,9 @@ void Membership::go_on() {
   if (refused != nullptr && now_ >= end_of(*refused)) {
     phase_ = Over{now_};
   }
+  if (agents_.count(State::settled) == 0 && agents_.count(State::done) == 0) {
+    result_.reset();
+  }
 }
 
 // Admission.
@@ -225,6 +296,16 @@ void Membership::go_on() {
 // refused.
 
 void Membership::enter(AgentId id, Enter enter) {
+  if (Agent* known = agents_.find(enter.agent)) {
+    if (!has_given_up(*known, enter)) {
+      return resume(*known, id, enter);
+    }
+    remove(*known, "its launcher has given up the round");
+  }
+  if (enter.round) {
+    return send(id, Dropped{Dropped::Why::lost,
+                            fmt::format("the server does not know it in round {}", *enter.round)});
+  }
   if (!admit(id, enter)) {
     return;
   }
@@ -234,7 +315,7 @@ void Membership::enter(AgentId id, Enter enter) {
   // After a restart of the server, the agents' counts continue those of the lost server.
   next_round_ = std::max(next_round_, enter.rounds_before);
   restart_count_ = std::max(restart_count_, enter.restarts_before);
-  Agent& agent = agents_.add(id, std::move(enter.machine));
+  Agent& agent = agents_.add(id, recovers_ ? std::move(enter.agent) : "", std::move(enter.machine));
   decisions().debug("job '{}': {} has joined, {} workers", run_id_,
                     name_of(agent.machine.machine_rank, agent.machine.host),
                     agent.machine.local_world_size);
@@ -243,8 +324,60 @@ void Membership::enter(AgentId id, Enter enter) {
   }
   agent.join = enter.times.join;
   agent.last_heard = agent.waits_since = now_;
-  send(id, Welcome{times_.heartbeat / kBeatsPerHeartbeat, times_.heartbeat});
+  send(id, welcome());
   make_room_for(agent);
+}
+
+/// True if an agent that enters again does not continue what the server knows of it: it has ended
+/// the round by itself, or this server has lost events of the job.
+bool Membership::has_given_up(const Agent& agent, const Enter& enter) const {
+  const int last_round = next_round_ - 1;
+  switch (agent.state) {
+    case State::waiting: return enter.round.has_value();
+    case State::running:
+    case State::leaving:
+    case State::reported:
+      return enter.round ? *enter.round != last_round : enter.rounds_before > last_round;
+    case State::settled: return enter.round && *enter.round != last_round;
+    case State::done: break;
+  }
+  return false;
+}
+
+/// Continues with an agent on a new connection: sends again what it may have missed.
+void Membership::resume(Agent& agent, AgentId id, const Enter& enter) {
+  decisions().debug("job '{}': {} has connected again", run_id_,
+                    name_of(agent.machine.machine_rank, agent.machine.host));
+  if (const auto claim = claims_.find(agent.machine.machine_rank.value_or(-1));
+      claim != claims_.end() && claim->second == agent.id) {
+    claim->second = id;
+  }
+  agents_.reconnect(agent, id);
+  agent.last_heard = now_;
+  look_later(agent);
+  send(id, welcome());
+  if (agent.state == State::waiting) {
+    agent.machine = enter.machine;  // its store may be new
+    agent.told_at.reset();
+  } else if (agent.state == State::settled && !enter.round) {
+    hear(agent, Rejoin{enter.machine.store_port});
+  } else if (agent.state == State::settled || agent.state == State::done) {
+    send(id, Settled{agent.own_end ? RoundResult{*agent.own_end, {}, RoundResult::Next::finished}
+                                   : result_.value_or(RoundResult{})});
+  } else {
+    const auto& round = std::get<InRound>(phase_);
+    if (!enter.round) {
+      Formed formed{round.round};
+      formed.round.machine_rank = *agent.rank;
+      send(id, formed);
+    }
+    if (round.ending || agent.own_end) {
+      send(id, Ends{agent.own_end ? *agent.own_end : round.ending->end});
+    }
+    if (round.is_force_stopped) {
+      send(id, Insisted{});
+    }
+  }
 }
 
 /// Replies to an agent that only asks (Enter::only_asks) and has no conflict within this job.
@@ -403,11 +536,8 @@ void Membership::hear(Agent& agent, Rejoin&& message) {
   agent.told_at.reset();  // `receive` tells it at once what it waits for
 }
 
-/// Echoes the heartbeat, so that the agent knows that the server is alive. `receive` has already
-/// noted that the agent is.
-void Membership::hear(Agent& agent, Beat&& message) {
-  send(agent.id, std::move(message));
-}
+/// `receive` answers heartbeats.
+void Membership::hear(Agent& /*agent*/, Beat&& /*message*/) {}
 
 /// Force stop: passes it to the other machines of the round, once per round.
 void Membership::hear(Agent& agent, ForceStop&& /*message*/) {
@@ -422,6 +552,10 @@ void Membership::hear(Agent& agent, ForceStop&& /*message*/) {
 
 void Membership::hear(Agent& agent, Leave&& /*message*/) {
   remove(agent, "its launcher has ended");
+}
+
+void Membership::hear(Agent& agent, Away&& /*message*/) {
+  agents_.set_away(agent, true);
 }
 
 /// A machine ends the attempt. The first end of a round wins. A later one has an effect only if a
@@ -468,6 +602,9 @@ void Membership::hear(Agent& agent, End&& message) {
 void Membership::hear(Agent& agent, Report&& message) {
   if (agent.state == State::done) {
     return;  // the round was closed without this report (settle_without_the_slow)
+  }
+  if (recovers_ && (agent.state == State::reported || agent.state == State::settled)) {
+    return;  // sent again on a new connection
   }
   if (agent.state != State::running && agent.state != State::leaving) {
     throw Error(Errc::protocol, "an agent sent Report while it has no running workers");
@@ -541,8 +678,8 @@ void Membership::gather(Gathering& gathering) {
   if (std::holds_alternative<Shortage>(gathering.wait)) {
     gathering.wait = {};
   }
-  if (!all_rejoined) {
-    return;  // machines of the last round keep their places until they rejoin or time out
+  if (!all_rejoined || agents_.num_away() > 0) {
+    return;  // such machines keep their places until they rejoin or connect again, or time out
   }
   if (gathering.needs_last_call && waiting < terms_.num_machines) {
     if (!std::holds_alternative<LastCall>(gathering.wait)) {
@@ -568,7 +705,6 @@ void Membership::form() {
   }
   decisions().debug("job '{}': round {} of {} machines, restart {}", run_id_, next_round_,
                     members.size(), restart_count_);
-  phase_ = InRound{Attempt(members)};
   // Machine 0 serves the workers' store: its address, port and secret are those of the round.
   const Machine& first = members.front()->machine;
   Formed formed{
@@ -576,6 +712,7 @@ void Membership::form() {
   for (const Agent* agent : members) {
     formed.round.local_world_sizes.push_back(agent->machine.local_world_size);
   }
+  phase_ = InRound{Attempt(members), formed.round};
   for (int rank = 0; Agent * agent : members) {
     agent->rank = formed.round.machine_rank = rank++;
     agents_.move_to(*agent, State::running);
@@ -624,6 +761,9 @@ void Membership::dismiss(Agent& agent, AttemptEnd end) {
   give_rank_back(agent);
   agents_.move_to(agent, State::done);
   look_later(agent);
+  if (recovers_) {
+    agents_.keep_own_end(agent, end);
+  }
   send(agent.id, Settled{{std::move(end), {}, RoundResult::Next::finished}});
 }
 
@@ -642,6 +782,9 @@ void Membership::settle(const InRound& round) {
   restart_count_ += round.ending->uses_restart ? 1 : 0;
   phase_ = Gathering{.is_first = false, .needs_last_call = false};
   const auto members = agents_.in({State::reported});
+  if (recovers_) {
+    result_ = result;
+  }
   send_all(members, Settled{std::move(result)});
   for (Agent* agent : members) {
     agents_.move_to(*agent, State::settled);
@@ -687,6 +830,9 @@ void Membership::finish(RoundResult round_result) {
   }
   const auto members =
       agents_.in({State::waiting, State::settled, State::running, State::reported});
+  if (recovers_) {
+    result_ = round_result;
+  }
   send_all(members, Settled{std::move(round_result)});
   for (Agent* agent : members) {
     agents_.move_to(*agent, State::done);
@@ -755,25 +901,25 @@ void Membership::lose_from_round(InRound& round, int rank, bool had_reported,
   round.ending->uses_restart = !is_replaced;
 }
 
-/// Checks the time limits of one agent: heartbeat, join timeout, next Waiting message.
-void Membership::look_at(Agent& agent) {
+/// Checks the time limits of one agent: heartbeat, join timeout, next Waiting message. Returns the
+/// event if one of the first two has passed.
+std::optional<Occurrence> Membership::what_is_due(Agent& agent) {
   if (now_ - std::max(agent.last_heard, alive_since_) >= times_.heartbeat) {
-    const std::string limit = seconds(times_.heartbeat);
-    send(agent.id,
-         Dropped{Dropped::Why::lost, "the server received no heartbeat from it for " + limit});
-    return remove(agent, "no heartbeat from it for " + limit);
+    return Silent{};
   }
   if (now_ >= limit_of(agent)) {
-    return time_out(agent);
+    return TimedOut{};
   }
   if (agent.state == State::waiting && now_ >= next_telling(agent)) {
-    return tell_what_it_waits_for(agent);
+    tell_what_it_waits_for(agent);
+  } else {
+    look_later(agent);
   }
-  look_later(agent);
+  return std::nullopt;
 }
 
-/// Schedules the next look_at. It may come too early, never too late: a message of the agent moves
-/// last_heard but not this time, which saves a change of the queue per message.
+/// Schedules the next what_is_due. It may come too early, never too late: a message of the agent
+/// moves last_heard but not this time, which saves a change of the queue per message.
 void Membership::look_later(Agent& agent) {
   Time next = std::max(agent.last_heard, alive_since_) + times_.heartbeat;
   if (agent.state == State::waiting) {
@@ -817,6 +963,10 @@ void Membership::time_out(Agent& agent) {
 }
 
 // Messages to agents.
+
+Welcome Membership::welcome() const {
+  return {times_.heartbeat / kBeatsPerHeartbeat, times_.heartbeat, recovers_};
+}
 
 void Membership::send(AgentId id, const ServerMessage& message) {
   auto frame = std::make_shared<std::string>();

@@ -3,6 +3,7 @@
 
 #include "rounds/agents.hpp"
 #include "rounds/attempt.hpp"
+#include "rounds/job_event.hpp"
 #include "rounds/messages.hpp"
 #include "rounds/rank_set.hpp"
 
@@ -12,7 +13,9 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <tuple>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -61,6 +64,7 @@ struct InRound {
   };
 
   Attempt attempt;
+  Round round{};  ///< as machine 0 sees it
   std::optional<Ending> ending{};
   bool is_force_stopped = false;  ///< the force stop was sent to all machines
 
@@ -112,10 +116,18 @@ struct Over {
 ///
 /// Time during which the process was suspended does not count: see `begin`. A server that was
 /// stopped for an hour does not drop its agents as silent.
+///
+/// An agent with a key (Enter::agent) that enters again continues where its last connection ended:
+/// it is sent what it may have missed, and sends again what the server may have missed, which has
+/// no effect the second time. In a server that recovers, the job is determined by its events
+/// (job_event.hpp): `repeat` makes the same changes again, in another process.
 class Membership {
  public:
   /// A job with the terms and time limits of its first agent, which enters with `receive`.
-  explicit Membership(const Enter& founder);
+  /// `recovers`: see Welcome::recovers.
+  Membership(const Enter& founder, bool recovers);
+  /// A job that `save` has encoded. All its agents are away. Throws Error(protocol).
+  Membership(std::string_view saved, bool recovers);
 
   // `beside`: another job of this server, or null. A machine that waits in vain may belong to that
   // job: messages mention it, and see is_misled.
@@ -126,10 +138,26 @@ class Membership {
   void receive(AgentId id, AgentMessage message, const Membership* beside, Time now, Outbox& out);
   /// The agent's connection has ended. `why` appears in messages on the other machines.
   void lose(AgentId id, const std::string& why, const Membership* beside, Time now, Outbox& out);
-  /// Does everything that is due at `now`.
-  void pass(const Membership* beside, Time now, Outbox& out);
+  /// An event of an agent (0: none) that `pass` has found to be due.
+  using Due = std::pair<AgentId, Occurrence>;
+  /// Does everything that is due at `now`, and returns the events.
+  std::vector<Due> pass(const Membership* beside, Time now, Outbox& out);
   /// Time at which `pass` must be called; Time::max(): never.
   [[nodiscard]] Time next_deadline() const;
+
+  /// Makes the changes of an event that another Membership with the same state has processed.
+  void repeat(JobEvent event, Outbox& out);
+  /// The server serves again from `now` on: no agent has a connection, and the heartbeat timeouts
+  /// start.
+  void recover(Time now);
+  /// Encodes the job.
+  [[nodiscard]] std::string save() const;
+  /// Time of the last event, less the time of suspensions, and these.
+  [[nodiscard]] std::pair<Time, Time::duration> moment() const { return {now_, stalled_}; }
+  /// Returns the agent that has this key, if there is one.
+  [[nodiscard]] std::optional<AgentId> id_of(const std::string& key);
+  /// Returns the ids of all agents.
+  [[nodiscard]] std::vector<AgentId> agents();
 
   /// True if the job is over and a new agent with its run id starts a new job, even though agents
   /// of this job may still be connected.
@@ -155,10 +183,16 @@ class Membership {
 
   // Every public event is begin(), the event's effect, go_on().
   void begin(const Membership* beside, Time now, Outbox& out);
+  void handle(AgentId id, Occurrence what);
   void go_on();
+  [[nodiscard]] Time own_deadline() const;
+  template <typename Coder, typename Self>
+  static void code(Coder& coder, Self& self);
 
   // Admission.
   void enter(AgentId id, Enter enter);
+  [[nodiscard]] bool has_given_up(const Agent& agent, const Enter& enter) const;
+  void resume(Agent& agent, AgentId id, const Enter& enter);
   /// True if the agent may join. Otherwise drops it or, if machines disagree, all agents of the
   /// job.
   bool admit(AgentId id, const Enter& enter);
@@ -178,6 +212,7 @@ class Membership {
   void hear(Agent& agent, ForceStop&& message);
   void hear(Agent& agent, Report&& message);
   void hear(Agent& agent, Leave&& message);
+  void hear(Agent& agent, Away&& message);
 
   // Rounds. A function that enters another phase destroys the struct of the last one.
   void gather(phase::Gathering& gathering);
@@ -193,7 +228,7 @@ class Membership {
   // Loss of agents and time limits.
   void remove(Agent& agent, const std::string& why);
   void lose_from_round(phase::InRound& round, int rank, bool had_reported, const std::string& why);
-  void look_at(Agent& agent);
+  [[nodiscard]] std::optional<Occurrence> what_is_due(Agent& agent);
   void look_later(Agent& agent);
   [[nodiscard]] Time limit_of(const Agent& agent) const;
   void time_out(Agent& agent);
@@ -213,6 +248,7 @@ class Membership {
   [[nodiscard]] bool can_spare(const Agent& agent) const;
   [[nodiscard]] bool may_restart() const { return restart_count_ < terms_.max_restarts; }
 
+  [[nodiscard]] Welcome welcome() const;
   void send(AgentId id, const ServerMessage& message);
   void send_all(const std::vector<Agent*>& agents, const ServerMessage& message);
   void drop(Agent& agent, Dropped::Why why, const std::string& reason);
@@ -231,6 +267,7 @@ class Membership {
   Machine founder_;                // first machine of the job: terms_ and times_ are its
   std::size_t founding_bytes_;     // memory of the terms and the founder
   std::optional<Machine> server_;  // machine whose launcher runs this server
+  bool recovers_ = false;
 
   Agents agents_;
   int next_round_ = 0;
@@ -238,6 +275,8 @@ class Membership {
   std::map<int, AgentId> claims_;  // ranks_are_given: rank -> connected agent
   RankSet missing_;                // ranks_are_given: ranks whose machines have never connected
   std::variant<phase::Gathering, phase::InRound, phase::Refused, phase::Over> phase_;
+  // If it recovers: result of the last round, until its agents have rejoined or left.
+  std::optional<RoundResult> result_;
 
   // The event that is being processed.
   Time now_{};             // its time, less stalled_

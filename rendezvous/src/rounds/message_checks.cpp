@@ -112,6 +112,8 @@ void check_fields(const Enter& enter) {
   check_machine(enter.machine);
   expect_number("rounds_before", enter.rounds_before, 0, kMaxRoundsBefore);
   expect_number("restarts_before", enter.restarts_before, 0, enter.terms.max_restarts);
+  expect_secret("agent", enter.agent);
+  expect_number("round of an Enter", enter.round.value_or(0), 0, kMaxInt - 1);
 }
 
 void check_fields(const Rejoin& rejoin) {

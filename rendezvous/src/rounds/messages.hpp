@@ -25,7 +25,7 @@ namespace acc::rendezvous::rounds {
 /// an HTTP client (a letter); the last byte is the protocol version.
 inline constexpr std::string_view kHello{
     "\xac"
-    "acc\x03",
+    "acc\x04",
     5};
 
 /// Limit of the machines of a job. Without it a message could make the receiver allocate any
@@ -77,6 +77,11 @@ struct Enter {
   /// Takes no place: only checks whether another agent has this machine's place or disagrees with
   /// it.
   bool only_asks = false;
+  /// Identity of the agent, the same on all its connections (acc/base/token.hpp): on a further one
+  /// it continues where the last one ended. Empty: each connection is another agent.
+  std::string agent{};
+  /// Round whose result the agent has not received; empty: it wants a place.
+  std::optional<int> round{};
   bool operator==(const Enter&) const = default;
 };
 /// After Settled with next_round: asks for a place in the next round.
@@ -109,7 +114,12 @@ struct Report {
 struct Leave {
   bool operator==(const Leave&) const = default;
 };
-using AgentMessage = std::variant<Enter, Rejoin, Beat, End, ForceStop, Report, Leave>;
+/// The agent ends this connection and will come back on another one (Welcome::recovers): it is lost
+/// only if it has not by the heartbeat timeout.
+struct Away {
+  bool operator==(const Away&) const = default;
+};
+using AgentMessage = std::variant<Enter, Rejoin, Beat, End, ForceStop, Report, Leave, Away>;
 
 // Messages from the server. The order in ServerMessage defines the type numbers.
 
@@ -117,6 +127,9 @@ using AgentMessage = std::variant<Enter, Rejoin, Beat, End, ForceStop, Report, L
 struct Welcome {
   JobTimes::Milliseconds beat_interval{1'000};
   JobTimes::Milliseconds silence_limit{5'000};  ///< a side that is silent this long is lost
+  /// The server remembers the job even if it is killed: an agent whose connection ends keeps its
+  /// workers and connects again.
+  bool recovers = false;
   bool operator==(const Welcome&) const = default;
 };
 /// Reason for the wait, for the user: "waiting for machine rank 1; …". Sent at once, then every ten

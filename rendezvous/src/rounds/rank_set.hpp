@@ -23,6 +23,12 @@ class RankSet {
   /// Number of intervals: a measure of the memory.
   [[nodiscard]] std::size_t num_runs() const noexcept { return runs_.size(); }
 
+  /// Encodes or decodes it (codec.hpp).
+  template <typename Coder, typename Self>
+  static void code(Coder& coder, Self& self) {
+    coder(self.runs_);
+  }
+
  private:
   using Runs = std::map<int, int>;  // first rank of each interval -> last rank; never adjacent
   [[nodiscard]] Runs::const_iterator run_of(int rank) const;

@@ -162,13 +162,17 @@ void Connection::keep(std::string_view rest) {
   }
 }
 
-void Connection::send(std::string_view bytes) {
-  unsent_.append(bytes);
+void Connection::touch() {
   if (!std::exchange(is_touched_, true)) {
     owner_.touched(*this);
   }
+}
+
+void Connection::send(std::string_view bytes) {
+  unsent_.append(bytes);
+  touch();
   // Not while replies are collected: the buffer would be changed under step_through.
-  if (!is_serving_ && num_unsent() > kSentAtOnce) {
+  if (!is_serving_ && !shared_.is_held && num_unsent() > kSentAtOnce) {
     write();
   }
 }
@@ -180,12 +184,14 @@ void Connection::finish(ShutdownMode mode) {
   shutdown_mode_ = mode;
   is_paused_ = false;
   owner_.leaving(id_);
-  if (!std::exchange(is_touched_, true)) {
-    owner_.touched(*this);
-  }
+  touch();
 }
 
 void Connection::flush() {
+  if (shared_.is_held && socket_) {
+    is_lent_ = false;  // the bytes keep the buffer, as below
+    return touch();
+  }
   is_touched_ = false;
   if (!socket_) {
     return;

@@ -82,6 +82,7 @@ class Connection final : public ReadySet::Watcher {
     std::string replies;                     // reply buffer, lent to the connection being served
     std::size_t buffered = 0;  // bytes counted against ServerOptions::max_buffered_bytes
     RateLimiter refusals;      // limits the rate of log lines about closed connections
+    bool is_held = false;      // changes are not in the log yet: nothing may be sent
   };
 
   /// Shutdown mode: how a connection ends after its last byte has been sent.
@@ -124,6 +125,7 @@ class Connection final : public ReadySet::Watcher {
   void give_back();
   void write();
   void depart();
+  void touch();
   void watch();
   void refuse(const std::string& why, bool is_limit);
   void tell(const std::string& why, bool is_limit);

@@ -22,7 +22,7 @@ constexpr int kListen = 0x0A;  // TCP_LISTEN in the kernel's tcp_states.h
 // so the search continues after systemd.
 constexpr std::string_view kServiceManager = "systemd";
 
-struct Listener {
+struct ListeningSocket {
   std::string inode;
   std::string uid;
 };
@@ -30,14 +30,14 @@ struct Listener {
 /// Finds the listening socket of a port. Columns of /proc/net/tcp (proc_pid_net(5)): slot, local
 /// address:port, remote address:port, state, queues, timer, retransmits, uid, timeout, inode.
 /// Addresses, ports and states are hexadecimal.
-std::optional<Listener> find_listener(const char* table, std::uint16_t port) {
+std::optional<ListeningSocket> find_listener(const char* table, std::uint16_t port) {
   std::ifstream file(table);
   std::string line;
   std::getline(file, line);
   while (std::getline(file, line)) {
     std::istringstream row(line);
     std::string slot, local, remote, state, queues, timer, retransmits, timeout;
-    Listener listener;
+    ListeningSocket listener;
     row >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> listener.uid >>
         timeout >> listener.inode;
     const auto colon = local.rfind(':');

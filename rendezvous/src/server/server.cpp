@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "journal/journal.hpp"
 #include "rounds/jobs.hpp"
 #include "server/acceptor.hpp"
 #include "server/agent_session.hpp"
@@ -10,6 +11,7 @@
 #include "server/session.hpp"
 
 #include <boost/asio/steady_timer.hpp>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
@@ -31,6 +33,8 @@
 // - A connection that is closed in a turn moves to gone_ and is destroyed at the end of the turn,
 //   because later events of the same batch may still point to it.
 // - Every entry point from outside (handler, timer, public function) ends with `end_turn`.
+// - With a log, changes are collected while a batch of clients is served, and written as one group
+//   before the next byte is sent to any client: until then SharedBuffers::is_held.
 namespace acc::rendezvous {
 
 namespace asio = boost::asio;
@@ -72,6 +76,10 @@ class Deadlines {
   std::deque<Limit> limits_;
 };
 
+// Kinds of the entries in the log besides the values of KeyTable::Change.
+constexpr std::uint8_t kJobEvent = 16;
+constexpr std::uint8_t kJob = 17;
+
 // Longest time for which a turn serves clients without returning to the event loop, which other
 // users share (timers, signals, the launcher's work).
 constexpr std::chrono::milliseconds kLongestTurn{5};
@@ -93,10 +101,14 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         decoder_(options.max_frame_bytes),
         handshakes_(options.handshake_timeout),
         farewells_(options.stop_timeout),
+        jobs_(!options.state_dir.empty()),
         limit_timer_(io, Clock::time_point::max()),
         accept_timer_(io),
         idle_timer_(io),
         round_timer_(io, Clock::time_point::max()) {
+    if (!options.state_dir.empty()) {
+      recover();
+    }
     for (Listener& listener : listeners) {
       port_ = port_ == 0 ? listener.port : port_;
       acceptors_.emplace_back(
@@ -109,6 +121,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   void start() {
     await_ready();
     watch_idleness();
+    await_round();
   }
 
   /// Shutdown with time for queued replies. Agents get the patient mode, because their last message
@@ -182,8 +195,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const auto batch = shared_.ready.take();
     for (const epoll_event& event : batch) {
       ReadySet::watcher(event).ready(event.events);
-      flush_touched();
+      if (!shared_.is_held) {
+        flush_touched();
+      }
     }
+    flush_touched();
     return batch.size();
   }
 
@@ -200,11 +216,77 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   void flush_touched() {
+    commit();
     for (std::size_t i = 0; i < touched_.size(); ++i) {  // flush may touch further connections
       touched_[i]->flush();
+      commit();  // flush may close a connection, which changes its job
     }
     touched_.clear();
   }
+
+  // The log.
+
+  /// Restores the state from the log. Time goes on from the last event: time during which no server
+  /// ran counts for no limit.
+  void recover() {
+    journal_.emplace(shared_.options.state_dir, shared_.options.syncs,
+                     [this](const Journal::Entry& entry) { repeat(entry); });
+    shift_ = jobs_.last_event() - Clock::now();
+    next_id_ = jobs_.first_free_agent();
+    table_.record_with(
+        [this](KeyTable::Change change, std::string_view key, std::string_view value) {
+          add({static_cast<std::uint8_t>(change), key, value});
+        });
+    jobs_.record_with([this](std::string_view moment, std::string_view what) {
+      add({kJobEvent, moment, what});
+    });
+    jobs_.recover(now());
+    table_.limit_bytes(bytes_besides(jobs_.bytes()));
+    commit();
+  }
+
+  void repeat(const Journal::Entry& entry) {
+    try {
+      if (entry.kind == kJobEvent) {
+        jobs_.repeat(entry.first, entry.second);
+      } else if (entry.kind == kJob) {
+        jobs_.restore(entry.first);
+      } else if (entry.kind <= static_cast<std::uint8_t>(KeyTable::Change::clear)) {
+        table_.repeat(static_cast<KeyTable::Change>(entry.kind), entry.first, entry.second);
+      } else {
+        throw Error(Errc::protocol, fmt::format("an entry has kind {}", entry.kind));
+      }
+    } catch (const Error& error) {
+      throw Error(Errc::config, fmt::format("cannot recover from the log in {}: {}",
+                                            shared_.options.state_dir.string(), error.what()));
+    }
+  }
+
+  void add(const Journal::Entry& entry) {
+    journal_->add(entry);
+    shared_.is_held = true;
+  }
+
+  /// Writes the changes of this turn to the log. Throws if that fails; is_held then stays.
+  void commit() {
+    if (!shared_.is_held) {
+      return;
+    }
+    if (journal_->is_long()) {
+      journal_->rewrite([this](const Journal::Receive& add) {
+        table_.save([&](KeyTable::Change change, std::string_view key, std::string_view value) {
+          add({static_cast<std::uint8_t>(change), key, value});
+        });
+        jobs_.save([&](std::string_view job) { add({kJob, job}); });
+      });
+    } else {
+      journal_->commit();
+    }
+    shared_.is_held = journal_->has_pending();
+  }
+
+  /// Returns the time of the jobs.
+  [[nodiscard]] Clock::time_point now() const { return Clock::now() + shift_; }
 
   /// End of every turn: sends what is queued, destroys closed connections, and completes `stop` and
   /// `retire` when their conditions hold.
@@ -289,9 +371,10 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const auto found = connections_.find(id);
     gone_.push_back(std::move(found->second));
     connections_.erase(found);
-    if (agents_.erase(id) > 0) {
+    // A server that recovers expects its agents again: their connections end with this process.
+    if (agents_.erase(id) > 0 && !(stops_ && journal_)) {
       rounds::Outbox out;
-      jobs_.lose(id, "its connection has ended", Clock::now(), out);
+      jobs_.lose(id, "its connection has ended", now(), out);
       deliver(out);
     }
     if (connections_.empty()) {
@@ -366,7 +449,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     rounds::Outbox out;
     jobs_.limit_bytes(bytes_besides(table_.bytes()));
     try {
-      jobs_.receive(id, std::move(message), Clock::now(), out);
+      jobs_.receive(id, std::move(message), now(), out);
     } catch (const Error& error) {
       if (error.code() == Errc::out_of_memory) {
         std::string frame;
@@ -403,7 +486,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   void await_round() {
-    const auto next = jobs_.next_deadline();
+    const auto deadline = jobs_.next_deadline();
+    const auto next =
+        deadline == rounds::Time::max() ? deadline : deadline - shift_;  // on this machine's clock
     if (next == round_timer_.expiry() || stops_) {
       return;
     }
@@ -415,7 +500,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         // process was delayed, they wait in the sockets' receive buffers.
         self->hear_all();
         rounds::Outbox due;
-        self->jobs_.pass(Clock::now(), due);
+        self->jobs_.pass(self->now(), due);
         self->deliver(due);
         self->end_turn();
       }
@@ -447,6 +532,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   rounds::Jobs jobs_;
   std::function<void()> retired_;  // `done` of a pending `retire`
   bool stops_ = false;
+  std::optional<Journal> journal_;   // none: the server does not recover
+  Clock::duration shift_{};          // time of the jobs less this machine's clock
   asio::steady_timer limit_timer_;   // handshakes_ and farewells_
   asio::steady_timer accept_timer_;  // kAcceptPause
   asio::steady_timer idle_timer_;    // ServerOptions::idle_timeout

@@ -58,7 +58,7 @@ void KeyTable::store(Values::iterator found, std::string_view key, std::string_v
     make_room(size, 1);
     values_.emplace(key, value);
     stored_bytes_ += size;
-    return;
+    return note(Change::set, key, value);
   }
   std::string& stored = found->second;
   resize(stored.size(), value.size());
@@ -66,6 +66,29 @@ void KeyTable::store(Values::iterator found, std::string_view key, std::string_v
     std::string(value).swap(stored);
   } else {
     stored.assign(value);
+  }
+  note(Change::set, key, value);
+}
+
+void KeyTable::repeat(Change change, std::string_view key, std::string_view value) {
+  switch (change) {
+    case Change::set: store(values_.find(key), key, value); break;
+    case Change::append: append(key, value); break;
+    case Change::erase: erase(key); break;
+    case Change::push: queue_push(key, value); break;
+    case Change::pop: queue_pop(key); break;
+    case Change::clear: clear(); break;
+  }
+}
+
+void KeyTable::save(const Record& record) const {
+  for (const auto& [key, value] : values_) {
+    record(Change::set, key, value);
+  }
+  for (const auto& [queue, entries] : queues_) {
+    for (const std::string& entry : entries) {
+      record(Change::push, queue, entry);
+    }
   }
 }
 
@@ -88,6 +111,7 @@ void KeyTable::append(std::string_view key, std::string_view value) {
   if (const auto found = values_.find(key); found != values_.end()) {
     resize(0, value.size());
     found->second.append(value);
+    note(Change::append, key, value);
   } else {
     store(found, key, value);
   }
@@ -134,6 +158,7 @@ bool KeyTable::erase(std::string_view key) {
   }
   stored_bytes_ -= size_of(key, found->second);
   values_.erase(found);
+  note(Change::erase, key, "");
   return true;
 }
 
@@ -146,6 +171,7 @@ void KeyTable::clear() {
   values_ = {};
   queues_ = {};
   stored_bytes_ = 0;
+  note(Change::clear, "", "");
 }
 
 void KeyTable::queue_push(std::string_view queue, std::string_view value) {
@@ -156,6 +182,7 @@ void KeyTable::queue_push(std::string_view queue, std::string_view value) {
   auto& entries = found == queues_.end() ? queues_[std::string(queue)] : found->second;
   entries.emplace_back(value);
   stored_bytes_ += size;
+  note(Change::push, queue, value);
   // One value, one waiter: the oldest. Releasing all would make the others find an empty queue.
   if (const auto waiting = waiting_for_.find(queue); waiting != waiting_for_.end()) {
     satisfy(waiting->second.begin()->second, queue);
@@ -174,6 +201,7 @@ std::optional<std::string> KeyTable::queue_pop(std::string_view queue) {
     stored_bytes_ -= kQueueBytes + queue.size();
     queues_.erase(found);
   }
+  note(Change::pop, queue, "");
   return value;
 }
 

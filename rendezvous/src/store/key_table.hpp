@@ -49,6 +49,18 @@ class KeyTable {
   explicit KeyTable(Release release) : KeyTable(std::move(release), Limits{}) {}
   KeyTable(Release release, Limits limits) : release_(std::move(release)), limits_(limits) {}
 
+  /// A change of the keys and queues. Waiters are no part of it.
+  enum class Change : std::uint8_t { set, append, erase, push, pop, clear };
+  /// Receives a change. `key` is a key or the name of a queue; both texts are valid during the
+  /// call.
+  using Record = std::function<void(Change, std::string_view key, std::string_view value)>;
+  /// Passes every change to `record` from now on, in the call that makes it.
+  void record_with(Record record) { record_ = std::move(record); }
+  /// Makes a recorded change.
+  void repeat(Change change, std::string_view key, std::string_view value);
+  /// Passes changes to `record` that make these keys and queues from an empty table.
+  void save(const Record& record) const;
+
   /// Changes Limits::max_bytes, because jobs use the same memory. Existing entries stay, even if
   /// they exceed it.
   void limit_bytes(std::size_t max_bytes) noexcept { limits_.max_bytes = max_bytes; }
@@ -106,7 +118,14 @@ class KeyTable {
   void appeared(std::string_view key);
   void satisfy(WaiterId waiter, std::string_view key);
 
+  void note(Change change, std::string_view key, std::string_view value) const {
+    if (record_) {
+      record_(change, key, value);
+    }
+  }
+
   Release release_;
+  Record record_;
   Limits limits_;
   Values values_;
   TextMap<std::deque<std::string>> queues_;  // never contains an empty queue

@@ -7,8 +7,10 @@
 #include "device/thread_team.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -18,6 +20,9 @@ namespace {
 
 /// Memory consists of whole pages, so that each piece can be protected by mprotect on its own.
 constexpr std::size_t kAlignment = 4096;
+/// From this size on memory comes directly from the system and returns there when it is freed. It
+/// consists of huge pages where the system has them: first accesses then cost a tenth.
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
 Error no_memory(std::size_t nbytes, std::string_view what) {
   return {Errc::out_of_memory,
@@ -28,23 +33,48 @@ class HostMemory final : public Memory {
  public:
   HostMemory(std::size_t nbytes, std::string what, std::shared_ptr<MemoryLedger> ledger)
       : what_(std::move(what)), ledger_(std::move(ledger)) {
-    const std::size_t rounded = (nbytes + kAlignment - 1) / kAlignment * kAlignment;
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, std::max(rounded, kAlignment)));
-    if (data_ == nullptr) {
-      throw no_memory(nbytes, what_);
+    const std::size_t rounded =
+        std::max((nbytes + kAlignment - 1) / kAlignment * kAlignment, kAlignment);
+    if (rounded >= kHugePage) {
+      map(rounded);
+    } else {
+      data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+      if (data_ == nullptr) {
+        throw no_memory(nbytes, what_);
+      }
+      std::memset(data_, 0, rounded);
     }
-    std::memset(data_, 0, rounded);
     nbytes_ = nbytes;
     ledger_->add(static_cast<std::int64_t>(nbytes_), what_);
   }
   ~HostMemory() override {
     ledger_->add(-static_cast<std::int64_t>(nbytes_), what_);
-    std::free(data_);
+    if (mapping_ != nullptr) {
+      ::munmap(mapping_, mapped_nbytes_);
+    } else {
+      std::free(data_);
+    }
   }
 
  private:
+  /// Maps zero-filled memory that begins at a huge page.
+  void map(std::size_t nbytes) {
+    mapped_nbytes_ = nbytes + kHugePage;
+    void* const mapped =
+        ::mmap(nullptr, mapped_nbytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == MAP_FAILED) {
+      throw no_memory(nbytes, what_);
+    }
+    mapping_ = mapped;
+    const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
+    data_ = reinterpret_cast<std::byte*>((begin + kHugePage - 1) / kHugePage * kHugePage);
+    ::madvise(data_, nbytes, MADV_HUGEPAGE);  // only a hint
+  }
+
   std::string what_;
   std::shared_ptr<MemoryLedger> ledger_;
+  void* mapping_ = nullptr;  ///< null: `data_` comes from the heap
+  std::size_t mapped_nbytes_ = 0;
 };
 
 // All work runs on the calling thread before the call returns. So streams need no queue, waits for

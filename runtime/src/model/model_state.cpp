@@ -129,8 +129,9 @@ Unit& ModelState::add_unit(std::string name, std::string class_name, bool is_roo
                   fmt::format("unit '{}' declared twice{}", name, is_root ? " as a root" : ""));
     }
   }
-  unit_states_.push_back(
-      std::make_unique<UnitState>(this, std::move(name), std::move(class_name), is_root));
+  unit_states_.push_back(std::make_unique<UnitState>(this, static_cast<int>(unit_states_.size()),
+                                                     std::move(name), std::move(class_name),
+                                                     is_root));
   units_.push_back(std::unique_ptr<Unit>(new Unit(unit_states_.back().get())));
   return *units_.back();
 }
@@ -331,7 +332,10 @@ void ModelState::before_forward(UnitState& unit) {
   for (const int number : unit.owners) {
     sharded(number).check_forward();
   }
-  unit.uses.forwards += counters_.no_grad_depth == 0 ? 1 : 0;
+  if (counters_.no_grad_depth == 0) {
+    ++unit.uses.forwards;
+    order_.add(unit.index, model::UseOrder::Event::begins_forward);
+  }
   for (const int number : unit.owners) {
     sharded(number).before_forward();
     if (counters_.no_grad_depth == 0) {
@@ -372,6 +376,7 @@ void ModelState::before_backward(UnitState& unit) {
     sharded(number).check_backward("backward");
   }
   ++unit.uses.backwards;
+  order_.add(unit.index, model::UseOrder::Event::begins_backward);
   for (const int number : unit.owners) {
     sharded(number).before_backward();
     prefetch(schedule_.before_backward(number));
@@ -380,6 +385,7 @@ void ModelState::before_backward(UnitState& unit) {
 
 void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
   unit.uses.backwards_without_gradient += asked_gradient ? 0 : 1;
+  order_.add(unit.index, model::UseOrder::Event::ends_backward);
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_backward();
     prefetch(schedule_.after_backward(*number));
@@ -434,6 +440,16 @@ void ModelState::check_step() const {
   throw Error(Errc::invalid_argument, reason, rank);
 }
 
+void ModelState::check_order() {
+  const auto name_of = [this](int unit) {
+    return unit_states_[static_cast<std::size_t>(unit)]->name;
+  };
+  if (const auto difference = order_.difference(*context_.groups.world, name_of)) {
+    throw Error(Errc::invalid_argument,
+                *difference + "; all ranks must run the same forwards and backwards");
+  }
+}
+
 /// Order: reductions that no micro-step has issued; the buffers of reductions under way;
 /// all_reduces between replicas, issued for all flat parameters before the first is waited for;
 /// copies to host memory of an offloaded optimizer.
@@ -473,6 +489,7 @@ void ModelState::after_step() {
   for (const auto& unit : unit_states_) {
     unit->uses = {};
   }
+  order_.clear();
   schedule_.after_step();
 }
 

@@ -5,6 +5,7 @@
 #include "model/assembly.hpp"
 #include "model/declaration.hpp"
 #include "model/unit_state.hpp"
+#include "model/use_order.hpp"
 #include "sharding/shard_unit.hpp"
 
 #include <memory>
@@ -48,6 +49,9 @@ class ModelState {
   /// gradients, it aborts the groups with the reason, so that no rank makes the step, and throws
   /// Error(invalid_argument).
   void check_step() const;
+  /// Throws Error(invalid_argument) on all ranks if they have used the units in different orders
+  /// since the last step. Collective.
+  void check_order();
   /// Brings every reduced gradient to the updater: reduces what no micro-step has reduced and waits
   /// for all reductions. Collective.
   void finish_reductions();
@@ -100,6 +104,7 @@ class ModelState {
   sharding::Pools pools_{context_};
   sharding::Counters counters_;
   sharding::Schedule schedule_;  ///< of all units
+  model::UseOrder order_;
   std::uint64_t seed_;
   ModelOptions options_;
   bool finalized_ = false;  ///< the declaration phase has ended

@@ -65,8 +65,10 @@ std::int64_t numel_of(const char* kind, const std::string& name, const Shape& sh
 
 }  // namespace
 
-UnitState::UnitState(ModelState* in_model, std::string unit_name, std::string unit_class, bool root)
+UnitState::UnitState(ModelState* in_model, int unit_index, std::string unit_name,
+                     std::string unit_class, bool root)
     : model(in_model),
+      index(unit_index),
       name(std::move(unit_name)),
       class_name(std::move(unit_class)),
       is_root(root) {

@@ -14,7 +14,9 @@ namespace acc::detail {
 /// sharded units, not necessarily in one.
 class UnitState {
  public:
-  UnitState(ModelState* in_model, std::string unit_name, std::string unit_class, bool root);
+  /// unit_index: number of the unit in its model, the same on every rank.
+  UnitState(ModelState* in_model, int unit_index, std::string unit_name, std::string unit_class,
+            bool root);
   ~UnitState();
   UnitState(const UnitState&) = delete;
   UnitState& operator=(const UnitState&) = delete;
@@ -37,6 +39,7 @@ class UnitState {
   [[nodiscard]] bool trains() const;
 
   ModelState* model;
+  int index;
   std::string name;
   std::string class_name;
   bool is_root;

@@ -203,6 +203,7 @@ std::optional<Error> OptimizerState::reduce_and_update(StepInfo& info) {
   const flight::Scope recorded(context.groups.recorder.get(), "step", "");
   model_->check_step();
   model_->finish_reductions();
+  model_->check_order();
   const double unscale = 1.0 / info.loss_scale;
   info.grad_norm = meter_->norm() * unscale;
   const bool finite = std::isfinite(info.grad_norm);

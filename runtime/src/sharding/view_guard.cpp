@@ -2,9 +2,9 @@
 // A SIGSEGV handler that explains accesses to guarded memory. The handler may interrupt any thread
 // at any instruction, so it only uses async-signal-safe calls: it walks a list of atomics that are
 // never freed, formats the line in a fixed buffer, and writes it with write(2). The log would
-// allocate and lock. The handler then restores the previous action and returns; the same instruction
-// faults again and the process ends as it would have ended without the guard (core dump, other
-// handlers).
+// allocate and lock. The handler then restores the previous action and returns; the same
+// instruction faults again and the process ends as it would have ended without the guard (core
+// dump, other handlers).
 #include "sharding/view_guard.hpp"
 
 #include "acc/base/error.hpp"

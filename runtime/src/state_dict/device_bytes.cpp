@@ -7,7 +7,7 @@ namespace acc::checkpoint {
 namespace {
 
 // Copies are done in tiles of 16 MiB through page-locked memory, one at a time.
-constexpr std::size_t kTile = 16 << 20;
+constexpr std::size_t kTileBytes = 16 << 20;
 
 }  // namespace
 
@@ -18,9 +18,9 @@ void read_bytes(device::Device& device, const void* values, std::size_t nbytes,
     visit({from, nbytes});
     return;
   }
-  const auto tile = device.allocate_host(std::min(nbytes, kTile), "checkpoint");
-  for (std::size_t at = 0; at < nbytes; at += kTile) {
-    const std::size_t size = std::min(kTile, nbytes - at);
+  const auto tile = device.allocate_host(std::min(nbytes, kTileBytes), "checkpoint");
+  for (std::size_t at = 0; at < nbytes; at += kTileBytes) {
+    const std::size_t size = std::min(kTileBytes, nbytes - at);
     device.copy(tile->data(), from + at, size, device.compute());
     device.record(device.compute())->synchronize();
     visit({tile->data(), size});
@@ -35,9 +35,9 @@ void write_bytes(device::Device& device, void* values, std::size_t nbytes,
     fill(0, {to, nbytes});
     return;
   }
-  const auto tile = device.allocate_host(std::min(nbytes, kTile), "checkpoint");
-  for (std::size_t at = 0; at < nbytes; at += kTile) {
-    const std::size_t size = std::min(kTile, nbytes - at);
+  const auto tile = device.allocate_host(std::min(nbytes, kTileBytes), "checkpoint");
+  for (std::size_t at = 0; at < nbytes; at += kTileBytes) {
+    const std::size_t size = std::min(kTileBytes, nbytes - at);
     fill(at, {tile->data(), size});
     device.copy(to + at, tile->data(), size, device.compute());
     device.record(device.compute())->synchronize();

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "collectives/shm/futex.hpp"
+#include "kernels/stream_copy.hpp"
 
 #include <fmt/format.h>
 
@@ -19,8 +20,9 @@ using Clock = std::chrono::steady_clock;
 using collectives::RankControl;
 using collectives::SharedMapping;
 
-// Bytes of a ring. Pages of a ring that is never used take no memory.
-constexpr std::size_t kRingNbytes = std::size_t{1} << 20;
+// Bytes of a ring; a message of 1 MiB fits as a whole. Pages of a ring that is never used take no
+// memory.
+constexpr std::size_t kRingNbytes = std::size_t{2} << 20;
 // A long message is handed over in parts of this size, so that both sides copy at the same time.
 constexpr std::size_t kPart = std::size_t{128} << 10;
 // The thread of the mailbox leaves a message to the caller for this long, because most callers wait
@@ -71,8 +73,8 @@ struct Mailbox::Ring {
   void put(const std::byte* from, std::size_t nbytes, std::uint64_t at) noexcept {
     const std::size_t begin = at % kRingNbytes;
     const std::size_t first = std::min(nbytes, kRingNbytes - begin);
-    std::memcpy(data.data() + begin, from, first);
-    std::memcpy(data.data(), from + first, nbytes - first);
+    kernels::stream_copy(data.data() + begin, from, first);
+    kernels::stream_copy(data.data(), from + first, nbytes - first);
   }
   void get(std::byte* to, std::size_t nbytes, std::uint64_t at) const noexcept {
     const std::size_t begin = at % kRingNbytes;

@@ -2,6 +2,7 @@
 #include "tensors/tensor_group.hpp"
 
 #include "acc/base/error.hpp"
+#include "kernels/stream_copy.hpp"
 
 #include <fmt/format.h>
 
@@ -28,8 +29,17 @@ constexpr std::size_t num_pieces(std::size_t nbytes, std::size_t piece) {
   return std::max<std::size_t>(1, (nbytes + piece - 1) / piece);
 }
 
-void copy_bytes(void* to, const void* from, std::size_t nbytes) {
-  if (nbytes != 0 && to != from) {
+// Results of at least this many bytes are written past the caches, which could not hold them.
+constexpr std::size_t kStreamedNbytes = std::size_t{8} << 20;
+
+/// Copies a part of a result of `whole` bytes.
+void copy_result(void* to, const void* from, std::size_t nbytes, std::size_t whole) {
+  if (nbytes == 0 || to == from) {
+    return;
+  }
+  if (whole >= kStreamedNbytes) {
+    kernels::stream_copy(to, from, nbytes);
+  } else {
     std::memcpy(to, from, nbytes);
   }
 }
@@ -109,7 +119,7 @@ void TensorGroup::write_piece(const std::vector<Input>& stream, std::size_t begi
       continue;
     }
     const std::size_t length = std::min(room, part.nbytes - begin);
-    copy_bytes(to, part.data + begin, length);
+    kernels::stream_copy(to, part.data + begin, length);
     to += length;
     room -= length;
     begin = 0;
@@ -128,8 +138,8 @@ void TensorGroup::read_parts(const std::vector<Part>& parts, std::size_t begin) 
     const std::size_t first = std::max(part.offset, begin);
     const std::size_t last = std::min(part.offset + part.nbytes, begin + Staging::kPiece);
     if (first < last) {
-      copy_bytes(part.to + (first - part.offset), staging_.piece_of(r) + (first - begin),
-                 last - first);
+      copy_result(part.to + (first - part.offset), staging_.piece_of(r) + (first - begin),
+                  last - first, part.nbytes);
     }
   }
 }
@@ -191,7 +201,7 @@ void TensorGroup::move_all_gather(Input in, const std::vector<Output>& outs) {
     }
   }
   read_parts(parts, 0);
-  copy_bytes(outs[index(rank())].data, in.data, in.nbytes);
+  copy_result(outs[index(rank())].data, in.data, in.nbytes, in.nbytes);
   staging_.finish();
   for (std::size_t begin = Staging::kPiece; begin < longest; begin += Staging::kPiece) {
     write_piece(stream, begin);
@@ -222,7 +232,7 @@ WorkPtr TensorGroup::gather(Issue how, Input in, std::vector<Output> outs, int r
                  for (const Output& out : outs) {
                    movement.parts.push_back({out.data, 0, in.nbytes});
                  }
-                 copy_bytes(outs[index(root)].data, in.data, in.nbytes);
+                 copy_result(outs[index(root)].data, in.data, in.nbytes, in.nbytes);
                  move(movement);
                });
 }
@@ -234,7 +244,7 @@ WorkPtr TensorGroup::scatter(Issue how, std::vector<Input> ins, Output out, int 
                  Movement movement{.longest = out.nbytes * index(size()), .compared = {root}};
                  if (rank() == root) {
                    movement.stream = ins;
-                   copy_bytes(out.data, ins[index(root)].data, out.nbytes);
+                   copy_result(out.data, ins[index(root)].data, out.nbytes, out.nbytes);
                  } else {
                    movement.parts.resize(index(size()));
                    movement.parts[index(root)] = {out.data, out.nbytes * index(rank()), out.nbytes};
@@ -272,7 +282,8 @@ void TensorGroup::move_all_to_all(const std::vector<Input>& ins, const std::vect
     longest = std::max(longest, std::accumulate(table.begin(), table.end(), std::uint64_t{0}));
   }
   read_parts(parts, 0);
-  copy_bytes(outs[index(rank())].data, ins[index(rank())].data, ins[index(rank())].nbytes);
+  const Input kept = ins[index(rank())];
+  copy_result(outs[index(rank())].data, kept.data, kept.nbytes, kept.nbytes);
   staging_.finish();
   for (std::size_t begin = Staging::kPiece; begin < table_nbytes + longest;
        begin += Staging::kPiece) {
@@ -328,9 +339,9 @@ void TensorGroup::sum_in_slices(std::byte* data, std::size_t numel, Element elem
     const std::size_t own = first(rank());
     const std::size_t own_nbytes = first(rank() + 1) - own;
     std::byte* const piece = staging_.next_piece();
-    copy_bytes(piece, data + begin, own);
-    copy_bytes(piece + own + own_nbytes, data + begin + own + own_nbytes,
-               length - own - own_nbytes);
+    kernels::stream_copy(piece, data + begin, own);
+    kernels::stream_copy(piece + own + own_nbytes, data + begin + own + own_nbytes,
+                         length - own - own_nbytes);
     staging_.post();
     for (int r = 0; r < size(); ++r) {
       sources[index(r)] = r == rank() ? data + begin + own : staging_.piece_of(r) + own;
@@ -340,12 +351,13 @@ void TensorGroup::sum_in_slices(std::byte* data, std::size_t numel, Element elem
                                         .numel = own_nbytes / nbytes_of(element),
                                         .element = element,
                                         .op = op});
-    copy_bytes(piece + own, data + begin + own, own_nbytes);
+    kernels::stream_copy(piece + own, data + begin + own, own_nbytes);
     staging_.post_sum();
     for (int i = 1; i < size(); ++i) {
       const int r = (rank() + i) % size();
       staging_.await_sum(r);
-      copy_bytes(data + begin + first(r), staging_.piece_of(r) + first(r), first(r + 1) - first(r));
+      copy_result(data + begin + first(r), staging_.piece_of(r) + first(r), first(r + 1) - first(r),
+                  nbytes);
     }
     staging_.finish();
   }
@@ -394,7 +406,7 @@ WorkPtr TensorGroup::reduce_scatter(Issue how, std::vector<const void*> ins, voi
           std::byte* const piece = staging_.next_piece();
           for (int r = 0; r < size(); ++r) {
             if (r != rank()) {
-              copy_bytes(piece + index(r) * length, input(r) + begin, length);
+              kernels::stream_copy(piece + index(r) * length, input(r) + begin, length);
             }
           }
           staging_.post();

@@ -68,4 +68,15 @@ TEST_CASE_FIXTURE(Fixture, "a Python program needs an existing Python") {
       "set PYTHON_EXEC"));
 }
 
+TEST_CASE_FIXTURE(Fixture, "in a virtual environment its Python runs the program") {
+  write("train.py", "");
+  write("bin/python3", "#!/bin/sh\n", true);
+  facts.executable_directory = folder() / "bin";
+  CHECK(command("train.py").front() != (folder() / "bin/python3").string());
+  write("pyvenv.cfg", "");
+  CHECK(command("train.py").front() == (folder() / "bin/python3").string());
+  environment["PYTHON_EXEC"] = "./train";
+  CHECK(command("train.py").front() == "./train");
+}
+
 }  // namespace acc::launcher

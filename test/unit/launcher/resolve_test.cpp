@@ -182,10 +182,10 @@ TEST_CASE("shard groups: the machine by default, else what the parallelism confi
   };
   CHECK(contains(notices({"--fsdp_version", "2", "--parallelism_config_dp_shard_size", "2"}),
                  "shard groups of 2 of 4 processes"));
-  CHECK(contains(notices({"--fsdp_version", "2", "--parallelism_config_dp_shard_size", "2",
-                          "--num_machines", "2", "--min_machines", "1", "--rdzv_backend", "c10d",
-                          "--main_process_ip", "host"}),
-                 "shard groups of 2 processes"));
+  CHECK(contains(
+      notices({"--fsdp_version", "2", "--parallelism_config_dp_shard_size", "2", "--num_machines",
+               "2", "--min_machines", "1", "--rdzv_backend", "c10d", "--main_process_ip", "host"}),
+      "shard groups of 2 processes"));
   const auto full = fixture.runtime({"--use_fsdp", "--num_processes", "4", "--fsdp_version", "2",
                                      "--parallelism_config_dp_replicate_size", "2", "./train"});
   CHECK(full.sharding.strategy == Strategy::hybrid_shard);

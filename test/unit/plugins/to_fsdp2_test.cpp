@@ -32,7 +32,8 @@ TEST_CASE("to-fsdp2: keys are renamed, dropped or copied as Accelerate does") {
                           "fsdp_sync_module_states", "fsdp_use_orig_params"}) {
     CHECK(contains(remarks, std::string(key) + " is left out"));
   }
-  CHECK(contains(remarks, "c.yaml:3: fsdp_sharding_strategy HYBRID_SHARD_ZERO2 shards within groups"));
+  CHECK(contains(remarks,
+                 "c.yaml:3: fsdp_sharding_strategy HYBRID_SHARD_ZERO2 shards within groups"));
   CHECK_THROWS_AS(to_fsdp2(parse_yaml("", "c.yaml")), Error);
   CHECK_THROWS_AS(to_fsdp2(parse_yaml("fsdp_config:\n  fsdp_sharding_strategy: FULL\n", "c.yaml")),
                   Error);

@@ -11,8 +11,8 @@ namespace acc::rendezvous::rounds {
 namespace {
 
 using namespace test;
-using rendezvous::test::contains;
-using rendezvous::test::error_of;
+using acc::test::contains;
+using acc::test::error_of;
 
 using Ranks = std::vector<int>;
 

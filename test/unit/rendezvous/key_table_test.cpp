@@ -1,9 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "store/key_table.hpp"
 
-#include "support.hpp"
+#include "support/errors.hpp"
+
+#include <doctest/doctest.h>
 
 #include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace acc::rendezvous {
 namespace {
@@ -171,7 +178,7 @@ TEST_CASE_FIXTURE(Fixture, "a cancelled arrival stays counted") {
 TEST_CASE("a call that would exceed a limit changes nothing, and later calls that fit succeed") {
   KeyTable table([](KeyTable::WaiterId) {}, {.max_keys = 2});
   const auto refused = [&](auto&& call) {
-    return test::error_of(call) == "out_of_memory: the store is full: it may hold 2 keys";
+    return acc::test::error_of(call) == "out_of_memory: the store is full: it may hold 2 keys";
   };
   table.set("a", "1");
   CHECK(refused([&] { table.set_all(Keys{"b", "c"}, Keys{"2", "3"}); }));
@@ -194,7 +201,7 @@ TEST_CASE("memory is counted for everything that is stored, and released with it
   KeyTable table([](KeyTable::WaiterId) {}, {.max_bytes = kMost});
   const auto fill = [&](auto&& call) {
     int calls = 0;
-    const std::string error = test::error_of([&] {
+    const std::string error = acc::test::error_of([&] {
       for (; calls < 10'000; ++calls) {
         call("name" + std::to_string(calls));
       }

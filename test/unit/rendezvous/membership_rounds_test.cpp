@@ -7,7 +7,7 @@
 namespace acc::rendezvous::rounds {
 namespace {
 
-using rendezvous::test::contains;
+using acc::test::contains;
 using test::Elastic;
 using test::Fixture;
 using test::Ids;

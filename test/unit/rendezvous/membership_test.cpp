@@ -4,8 +4,8 @@
 namespace acc::rendezvous::rounds {
 namespace {
 
-using rendezvous::test::contains;
-using rendezvous::test::error_of;
+using acc::test::contains;
+using acc::test::error_of;
 using test::Fixture;
 using test::Static;
 using Cause = AttemptEnd::Cause;

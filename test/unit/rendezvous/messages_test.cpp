@@ -2,12 +2,12 @@
 #include "rounds/messages.hpp"
 
 #include "acc/base/error.hpp"
-#include "support.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
+#include <cstring>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -17,8 +17,8 @@
 namespace acc::rendezvous::rounds {
 namespace {
 
-using test::contains;
-using test::error_of;
+using acc::test::contains;
+using acc::test::error_of;
 using namespace std::chrono_literals;
 
 const std::string kSecret = "00112233445566778899aabbccddeeff";
@@ -32,7 +32,9 @@ const std::vector<AgentMessage> kAgentMessages{
           kMachine,
           5,
           3,
-          true},
+          true,
+          kSecret,
+          4},
     Enter{"", {}, {}, {.machine_rank = {}, .address = "a", .store_port = 1}},
     Rejoin{65535},
     Beat{},
@@ -40,10 +42,12 @@ const std::vector<AgentMessage> kAgentMessages{
     ForceStop{},
     Report{true, std::string("a\0b", 3)},
     Leave{},
+    Away{},
 };
 
 const std::vector<ServerMessage> kServerMessages{
     Welcome{1s, 5s},
+    Welcome{1s, 5s, true},
     Beat{},
     Waiting{"waiting for machines 1,2 of 3"},
     Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234, kSecret}},
@@ -156,7 +160,7 @@ TEST_CASE("invalid bytes are refused as soon as they arrive") {
   check_refused(std::string(4, '\0'), "a message of 0 bytes", take_agent);
   check_refused("\xff\xff\xff\x7f", "a message of 2147483647 bytes, expected 1 to 9437184",
                 take_agent);
-  check_refused(std::string("\x05\0\0\0\x07", 5), "a byte is 7 where 0 to 6", take_agent);
+  check_refused(std::string("\x05\0\0\0\x08", 5), "a byte is 8 where 0 to 7", take_agent);
   check_refused(std::string("\x05\0\0\0\x08", 5), "a byte is 8 where 0 to 7", take_server_message);
   check_refused(frame("\x02x"), "a message is 1 bytes longer", take_agent);
   check_refused(frame("\x01x"), "a field needs 2 bytes, its message has 1 left", take_agent);

@@ -2,11 +2,16 @@
 #pragma once
 
 #include "rounds/jobs.hpp"
-#include "support.hpp"
+#include "support/errors.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>

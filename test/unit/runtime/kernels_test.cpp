@@ -2,6 +2,7 @@
 #include "kernels/kernels.hpp"
 
 #include "acc/base/error.hpp"
+#include "kernels/stream_copy.hpp"
 
 #include <doctest/doctest.h>
 
@@ -222,6 +223,27 @@ TEST_CASE("bf16 rounds to nearest even and keeps NaN") {
       table->f32_to_bf16(from.data(), to.data(), from.size());
       CAPTURE(row.from);
       CHECK(std::all_of(to.begin(), to.end(), [&](auto value) { return value == row.to; }));
+    }
+  }
+}
+
+TEST_CASE("stream_copy copies every length from and to every alignment") {
+  std::vector<std::byte> from(20000);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    from[i] = static_cast<std::byte>(i * 7 + i / 256);
+  }
+  for (const std::size_t length : {0, 1, 63, 4095, 4096, 4097, 4159, 8192, 12345}) {
+    for (std::size_t offset = 0; offset < 64; offset += 5) {
+      std::vector<std::byte> to(from.size());
+      acc::kernels::stream_copy(to.data() + offset, from.data() + 3, length);
+      CAPTURE(length);
+      CAPTURE(offset);
+      const auto begin = to.begin() + static_cast<std::ptrdiff_t>(offset);
+      const auto end = begin + static_cast<std::ptrdiff_t>(length);
+      CHECK(std::equal(begin, end, from.begin() + 3));
+      const auto untouched = [](std::byte value) { return value == std::byte{0}; };
+      CHECK(std::all_of(to.begin(), begin, untouched));
+      CHECK(std::all_of(end, to.end(), untouched));
     }
   }
 }

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace acc::launcher {
 
@@ -39,6 +40,15 @@ const FrontEnd* find_front_end(std::string_view name) noexcept;
 
 /// Parses a command line as `plugins::parse_flags` does.
 Flags parse_flags(const FrontEnd& front_end, std::span<const std::string> arguments);
+
+/// Flags of a front end that --help lists below one heading.
+struct FlagGroup {
+  std::string title;
+  std::vector<const plugins::SettingRow*> rows;
+};
+
+/// Returns all flags of a front end by subject, in the order of --help.
+std::vector<FlagGroup> flag_groups(const FrontEnd& front_end);
 
 /// Returns the text of --help, generated from the front end's table.
 std::string help_text(const FrontEnd& front_end);

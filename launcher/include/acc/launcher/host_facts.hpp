@@ -35,7 +35,7 @@ struct HostFacts {
   std::filesystem::path executable_directory;  ///< folder of the acclaunch executable
   /// Folder that has the Python package acclaunch of this build or installation; empty if none has.
   std::filesystem::path python_packages;
-  std::filesystem::path scratch_directory;     ///< unique to this run; not created yet
+  std::filesystem::path scratch_directory;  ///< unique to this run; not created yet
 };
 
 /// Returns the host name that the kernel reports (gethostname).

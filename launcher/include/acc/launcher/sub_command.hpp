@@ -10,7 +10,7 @@ namespace acc::launcher {
 /// A subcommand that starts no workers, such as `config` or `estimate-memory`.
 struct SubCommand {
   std::string_view name;
-  std::string_view help;  ///< one line; empty: not listed, used to generate the documentation
+  std::string_view help;  ///< one line; empty: not listed, not meant for users
   /// Runs the command with the arguments after its name, prints to stdout, and returns the exit
   /// status. Throws Error for faults that the user can correct.
   int (*run)(std::span<const std::string> arguments);

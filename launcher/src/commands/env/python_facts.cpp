@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/env/facts.hpp"
 #include "host/command_output.hpp"
-#include "host/own_variables.hpp"
 #include "plan/program_command.hpp"
 
 #include <array>
@@ -30,7 +29,9 @@ constexpr std::array kNames = {"Python", "PyTorch", "Accelerate", "NumPy"};
 
 // The script prints one line per name in kNames. If Python cannot be started, all are "Not found".
 Facts python_facts(const plugins::Environment& environment) {
-  std::string python = host::value_of(environment, host::variables::python, "python3");
+  std::error_code error;
+  const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
+  std::string python = plan::python_named(environment, program.parent_path());
   if (const auto found = plan::find_in_path(python, environment, ".")) {
     python = found->string();
   }

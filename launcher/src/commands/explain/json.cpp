@@ -35,7 +35,7 @@ std::string_view name_of(Source::Kind kind) {
   return {};
 }
 
-Json settings_of(const LaunchPlan& plan) {
+Json settings_json(const LaunchPlan& plan) {
   Json settings = Json::array();
   for (const auto& [name, value, source] : commands::settings_in_force(plan)) {
     settings.push_back({{"name", name},
@@ -77,7 +77,7 @@ Json start_of(const LaunchPlan& plan) {
           {"told", plan.start->environment}};
 }
 
-Json sharding_of(const LaunchPlan& plan) {
+Json sharding_json(const LaunchPlan& plan) {
   const auto groups = commands::shard_groups(plan);
   return {{"strategy", plugins::to_string(plan.sharding.strategy)},
           {"shard_size", groups ? Json(groups->shard_size) : Json(nullptr)},
@@ -101,7 +101,7 @@ Json ranks_of(const LaunchPlan& plan) {
           {"first", known_if(known, planned.first_rank)}};
 }
 
-Json rendezvous_of(const LaunchPlan& plan) {
+Json rendezvous_json(const LaunchPlan& plan) {
   const RendezvousPlan& rendezvous = plan.rendezvous;
   const bool meets = rendezvous.backend != RendezvousPlan::Backend::none;
   return {
@@ -116,7 +116,7 @@ Json rendezvous_of(const LaunchPlan& plan) {
       {"is_host", rendezvous.is_host ? Json(*rendezvous.is_host) : Json(nullptr)}};
 }
 
-Json gpus_of(const LaunchPlan& plan) {
+Json gpus_json(const LaunchPlan& plan) {
   Json gpus = Json::array();
   for (const Gpu& gpu : plan.gpus.devices) {
     gpus.push_back({{"name", gpu.name},
@@ -139,7 +139,7 @@ Json streams(const std::vector<OutputPlan::Streams>& all, std::size_t local_rank
   return names;
 }
 
-Json workers_of(const LaunchPlan& plan) {
+Json workers_json(const LaunchPlan& plan) {
   Json workers = Json::array();
   for (int local_rank = 0; local_rank < plan.layout.local_world_size; ++local_rank) {
     const auto i = static_cast<std::size_t>(local_rank);
@@ -161,7 +161,7 @@ Json value_of(const commands::ChangedVariable::Value& value) {
   return value ? Json(*value) : Json(nullptr);
 }
 
-Json environment_of(const LaunchPlan& plan, const plugins::Environment& parent) {
+Json environment_json(const LaunchPlan& plan, const plugins::Environment& parent) {
   const commands::EnvironmentChanges changes = commands::environment_changes(plan, parent);
   Json set = Json::object();
   Json by_local_rank = Json::object();
@@ -204,25 +204,25 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"face", front_end},
                   {"faults", Json::array()},
                   {"notices", plan.notices},
-                  {"settings", settings_of(plan)},
+                  {"settings", settings_json(plan)},
                   {"manager", manager_of(plan)},
                   {"start", start_of(plan)},
                   {"seat", seat_of(plan)},
                   {"mode", commands::to_string(plan.mode)},
                   {"device", plugins::to_string(plan.device)},
-                  {"sharding", sharding_of(plan)},
+                  {"sharding", sharding_json(plan)},
                   {"machines", machines_of(plan)},
                   {"ranks", ranks_of(plan)},
-                  {"rendezvous", rendezvous_of(plan)},
+                  {"rendezvous", rendezvous_json(plan)},
                   {"max_restarts", plan.supervision.max_restarts},
                   {"shutdown_timeout_s", plan.supervision.shutdown_timeout.count()},
                   {"log_directory", known_if(plan.output.keeps_directory, plan.output.directory)},
                   {"appended_file", plan.appended_file ? Json(plan.appended_file->path) : Json()},
-                  {"gpus", gpus_of(plan)},
+                  {"gpus", gpus_json(plan)},
                   {"numa_binding", to_string(plan.binding.policy)},
-                  {"workers", workers_of(plan)},
+                  {"workers", workers_json(plan)},
                   {"identity", commands::to_string(plan.identity)},
-                  {"environment", environment_of(plan, parent)},
+                  {"environment", environment_json(plan, parent)},
                   {"working_directory", plan.working_directory},
                   {"command", known_if(!plan.command.empty(), plan.command)}});
 }

@@ -40,7 +40,7 @@ std::string aligned(const std::vector<std::array<std::string, 3>>& lines) {
   return text;
 }
 
-std::string settings_of(const LaunchPlan& plan) {
+std::string settings_text(const LaunchPlan& plan) {
   std::vector<std::array<std::string, 3>> lines = {{"setting", "value", "source"}};
   for (const commands::ShownSetting& setting : commands::settings_in_force(plan)) {
     lines.push_back({std::string(setting.name),
@@ -87,7 +87,7 @@ std::string world_of(const LaunchPlan& plan) {
          " on this one, machine " + std::to_string(plan.layout.machine_rank);
 }
 
-std::string sharding_of(const LaunchPlan& plan) {
+std::string sharding_text(const LaunchPlan& plan) {
   const plugins::ShardingSettings& sharding = plan.sharding;
   std::string text(plugins::to_string(sharding.strategy));
   const auto groups = commands::shard_groups(plan);
@@ -104,7 +104,7 @@ std::string sharding_of(const LaunchPlan& plan) {
   return text;
 }
 
-Lines gpus_of(const LaunchPlan& plan) {
+Lines gpus_text(const LaunchPlan& plan) {
   Lines lines;
   for (const Gpu& gpu : plan.gpus.devices) {
     std::string line = std::to_string(lines.size());
@@ -121,7 +121,7 @@ Lines gpus_of(const LaunchPlan& plan) {
 }
 
 /// Returns one line per worker that has a GPU or is bound to CPUs.
-Lines workers_of(const LaunchPlan& plan) {
+Lines workers_text(const LaunchPlan& plan) {
   Lines lines;
   for (const Placement& worker : plan.binding.workers) {
     if (worker.gpu < 0 && plan.binding.policy == NumaBinding::none) {
@@ -137,7 +137,7 @@ Lines workers_of(const LaunchPlan& plan) {
   return lines;
 }
 
-Lines rendezvous_of(const LaunchPlan& plan) {
+Lines rendezvous_text(const LaunchPlan& plan) {
   const RendezvousPlan& rendezvous = plan.rendezvous;
   if (rendezvous.backend == Backend::none) {
     return {"none"};
@@ -224,7 +224,7 @@ std::string shown(const commands::ChangedVariable::Value& value) {
   return value ? printable(shell_quoted(*value)) : "(known when the job starts)";
 }
 
-std::string environment_of(const LaunchPlan& plan, const plugins::Environment& parent) {
+std::string environment_text(const LaunchPlan& plan, const plugins::Environment& parent) {
   const commands::EnvironmentChanges changes = commands::environment_changes(plan, parent);
   std::string text = "environment of local rank 0: variables that acclaunch adds or changes\n";
   for (const commands::ChangedVariable& variable : changes.set) {
@@ -279,7 +279,7 @@ std::string explain_start(const LaunchPlan& plan) {
 }  // namespace
 
 std::string explain(const LaunchPlan& plan, const plugins::Environment& parent) {
-  std::string text = settings_of(plan) + "\n";
+  std::string text = settings_text(plan) + "\n";
   text += labelled("job", job_of(plan));
   if (plan.start) {
     return text + explain_start(plan) + labelled("notice", plan.notices);
@@ -287,16 +287,16 @@ std::string explain(const LaunchPlan& plan, const plugins::Environment& parent) 
   text += labelled("mode", {std::string(commands::to_string(plan.mode)) + " on " +
                             std::string(plugins::to_string(plan.device))});
   text += labelled("world", {world_of(plan)});
-  text += labelled("sharding", {sharding_of(plan)});
-  text += labelled("gpus", gpus_of(plan));
+  text += labelled("sharding", {sharding_text(plan)});
+  text += labelled("gpus", gpus_text(plan));
   text += labelled("binding", {std::string(to_string(plan.binding.policy))});
-  text += labelled("workers", workers_of(plan));
-  text += labelled("rendezvous", rendezvous_of(plan));
+  text += labelled("workers", workers_text(plan));
+  text += labelled("rendezvous", rendezvous_text(plan));
   text += labelled("restarts", {restarts_of(plan)});
   text += labelled("output", output_of(plan));
   text += labelled("directory", {plan.working_directory});
   text += labelled("command", {command_of(plan)});
-  text += "\n" + environment_of(plan, parent);
+  text += "\n" + environment_text(plan, parent);
   text += plan.notices.empty() ? "" : "\n";
   for (const std::string& line : plan.notices) {
     text += labelled("notice", {line});

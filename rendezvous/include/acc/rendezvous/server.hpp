@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <filesystem>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,6 +29,11 @@ struct ServerOptions {
   std::chrono::milliseconds idle_timeout{0};
   /// True: also serves agents (agent.hpp) and forms rounds. False: store only.
   bool forms_rounds = true;
+  /// Folder of a log from which a server recovers keys, queues and jobs after this process was
+  /// killed. Empty: none. One server at a time can use it.
+  std::filesystem::path state_dir{};
+  /// False: replies wait until the kernel has the log. True: until the disk has it.
+  bool syncs = true;
 
   /// Further connections are closed as soon as they are accepted.
   std::size_t max_connections = 65'536;
@@ -56,11 +62,15 @@ struct ServerOptions {
 /// `retire` (serve the agents of running jobs to their end); the destructor closes everything at
 /// once.
 ///
+/// With ServerOptions::state_dir, no client sees the effect of a change before the change is in the
+/// log. If the log cannot be written, the event loop's `run` throws, and no reply is sent any more.
+///
 /// Runs on the one thread that runs `io`; all calls must come from that thread, and the server must
 /// not outlive `io`. A client that violates the protocol loses only its own connection.
 class Server {
  public:
-  /// Accepts clients from `listeners`, at least one.
+  /// Accepts clients from `listeners`, at least one. Recovers the state first; throws Error if the
+  /// log cannot be used.
   Server(boost::asio::io_context& io, std::vector<Listener> listeners, ServerOptions options = {});
   /// Listens on one host with listen_on, which may block on a name look-up.
   Server(boost::asio::io_context& io, const std::string& host, std::uint16_t port,

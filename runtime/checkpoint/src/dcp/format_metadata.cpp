@@ -42,16 +42,16 @@ struct Spelling {
   const char* name;
 };
 
-constexpr const char* kClasses = "torch.distributed.checkpoint.metadata";
+constexpr const char* kModuleOfClasses = "torch.distributed.checkpoint.metadata";
 
 constexpr std::array<Spelling, static_cast<std::size_t>(Word::count)> kSpellings = {{
-    {kClasses, "ChunkStorageMetadata"},
-    {kClasses, "MetadataIndex"},
+    {kModuleOfClasses, "ChunkStorageMetadata"},
+    {kModuleOfClasses, "MetadataIndex"},
     {"torch.distributed.checkpoint.filesystem", "_StorageInfo"},
     {"torch", "Size"},
-    {kClasses, "TensorStorageMetadata"},
-    {kClasses, "BytesStorageMetadata"},
-    {kClasses, "TensorProperties"},
+    {kModuleOfClasses, "TensorStorageMetadata"},
+    {kModuleOfClasses, "BytesStorageMetadata"},
+    {kModuleOfClasses, "TensorProperties"},
     {nullptr, "offsets"},
     {nullptr, "sizes"},
     {nullptr, "fqn"},
@@ -143,7 +143,11 @@ void Formatter::properties(Dtype dtype) {
   out_.begin_tuple().global("torch", torch_name(dtype));
   out_.global("torch.serialization", "_get_layout").begin_tuple().text("torch.strided").end_tuple();
   out_.reduce().boolean(false);
-  out_.global(kClasses, "_MEM_FORMAT_ENCODING").begin_tuple().integer(0).end_tuple().reduce();
+  out_.global(kModuleOfClasses, "_MEM_FORMAT_ENCODING")
+      .begin_tuple()
+      .integer(0)
+      .end_tuple()
+      .reduce();
   out_.boolean(false).end_tuple().build();
 }
 
@@ -244,7 +248,7 @@ void Formatter::places_of(std::size_t entry) {
 }
 
 void Formatter::storage_meta(const std::string& save_id) {
-  out_.global(kClasses, "StorageMeta").begin_tuple().end_tuple().new_object().begin_dict();
+  out_.global(kModuleOfClasses, "StorageMeta").begin_tuple().end_tuple().new_object().begin_dict();
   out_.text("checkpoint_id").none().text("save_id");
   if (save_id.empty()) {
     out_.none();
@@ -255,7 +259,7 @@ void Formatter::storage_meta(const std::string& save_id) {
 }
 
 void Formatter::format(const std::string& save_id) {
-  out_.global(kClasses, "Metadata").begin_tuple().end_tuple().new_object().begin_dict();
+  out_.global(kModuleOfClasses, "Metadata").begin_tuple().end_tuple().new_object().begin_dict();
   // Stores all words in the memo first, so that they get ids below 256, which take two bytes
   // instead of five. The words need a place in the pickle: a first value of "version", which the
   // second one at the end replaces.

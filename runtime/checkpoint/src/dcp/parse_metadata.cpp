@@ -21,7 +21,7 @@ namespace {
 using pickle::Value;
 using Kind = Value::Kind;
 
-constexpr std::string_view kClasses = "torch.distributed.checkpoint.metadata";
+constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr std::string_view kFileSystem = "torch.distributed.checkpoint.filesystem";
 
 bool is_path_class(std::string_view module, std::string_view name) {
@@ -41,7 +41,7 @@ bool is_metadata_global(std::string_view module, std::string_view name) {
       "Metadata",         "TensorStorageMetadata", "BytesStorageMetadata",
       "TensorProperties", "ChunkStorageMetadata",  "MetadataIndex",
       "StorageMeta",      "_MEM_FORMAT_ENCODING"};
-  if (module == kClasses) {
+  if (module == kMetadataModule) {
     return std::ranges::find(kOfClasses, name) != std::end(kOfClasses);
   }
   return (module == kFileSystem && name == "_StorageInfo") || module == "torch" ||
@@ -146,7 +146,7 @@ Shape Parser::shape_of(const Value& value, const std::string& what) const {
 // pin_memory).
 Dtype Parser::dtype_of(const Value& tensor, const std::string& what) const {
   const Value* properties = tensor.find("properties");
-  if (properties == nullptr || !properties->is_object_of(kClasses, "TensorProperties") ||
+  if (properties == nullptr || !properties->is_object_of(kMetadataModule, "TensorProperties") ||
       state_of(*properties) == nullptr || !state_of(*properties)->is(Kind::tuple) ||
       state_of(*properties)->items.size() != 5) {
     fail(what, "expected its properties to be TensorProperties of 5 values");
@@ -280,7 +280,7 @@ void Parser::read_places(const Value& storage, const Metadata& metadata) {
   stored_.resize(metadata.entries.size());
   const auto pairs = storage.pairs();
   for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
-    if (!pairs[i]->is_object_of(kClasses, "MetadataIndex")) {
+    if (!pairs[i]->is_object_of(kMetadataModule, "MetadataIndex")) {
       fail("storage_data", "expected MetadataIndex as keys, found " + pairs[i]->describe());
     }
     const Value& name = field(*pairs[i], "fqn", Kind::text, "text", "storage_data");
@@ -313,7 +313,7 @@ void Parser::read_tensor(const Value& value, const Stored& stored, Entry& entry)
   for (const Value* item : field(value, "chunks", Kind::list, "a list", what).items) {
     const Value* offsets = item->find("offsets");
     const Value* sizes = item->find("sizes");
-    if (!item->is_object_of(kClasses, "ChunkStorageMetadata") || offsets == nullptr ||
+    if (!item->is_object_of(kMetadataModule, "ChunkStorageMetadata") || offsets == nullptr ||
         sizes == nullptr) {
       fail(what, "expected chunks with offsets and sizes, found " + item->describe());
     }
@@ -336,7 +336,7 @@ void Parser::read_tensor(const Value& value, const Stored& stored, Entry& entry)
 
 // Each entry's chunks are released after use, because the whole structure may take gigabytes.
 Metadata Parser::parse(const Value& root) {
-  if (!root.is_object_of(kClasses, "Metadata")) {
+  if (!root.is_object_of(kMetadataModule, "Metadata")) {
     fail("", "expected torch.distributed.checkpoint's Metadata, found " + root.describe());
   }
   Metadata metadata;
@@ -346,10 +346,10 @@ Metadata Parser::parse(const Value& root) {
   for (std::size_t i = 0; i < metadata.entries.size(); ++i) {
     Entry& entry = metadata.entries[i];
     const Value& described = *described_[i];
-    entry.is_tensor = described.is_object_of(kClasses, "TensorStorageMetadata");
+    entry.is_tensor = described.is_object_of(kMetadataModule, "TensorStorageMetadata");
     if (entry.is_tensor) {
       read_tensor(described, stored_[i], entry);
-    } else if (!described.is_object_of(kClasses, "BytesStorageMetadata")) {
+    } else if (!described.is_object_of(kMetadataModule, "BytesStorageMetadata")) {
       fail(in_quotes(entry.name), "expected a tensor or a value, found " + described.describe());
     } else if (stored_[i].value == nullptr) {
       fail(in_quotes(entry.name), "storage_data has no place for it");

@@ -67,7 +67,7 @@ void ArchiveBuilder::write(const std::filesystem::path& path) {
   for (const Storage& storage : storages_) {
     const std::uint64_t nbytes =
         storage.bytes.empty()
-            ? static_cast<std::uint64_t>(numel_of(storage.parts)) * size_of(storage.dtype)
+            ? static_cast<std::uint64_t>(total_numel(storage.parts)) * size_of(storage.dtype)
             : storage.bytes.size();
     file.storage(nbytes, [&](const torch::Sink& sink) { fill(storage, sink); });
   }

@@ -60,7 +60,7 @@ void add_group(ExportPlan& plan, const StoredGroup& stored, const Catalog& catal
       continue;
     }
     group.parameters.push_back(&tensor);
-    group.numel += checkpoint::numel_of(tensor.shape);
+    group.numel += numel_of(tensor.shape);
   }
   group.stored.parameters.clear();
   plan.groups.push_back(std::move(group));
@@ -131,7 +131,7 @@ FlatParts group_part(const ExportGroup& group, const Catalog& catalog, const std
   FlatParts parts;
   std::int64_t at = 0;
   for (const StoredTensor* parameter : group.parameters) {
-    const std::int64_t numel = checkpoint::numel_of(parameter->shape);
+    const std::int64_t numel = numel_of(parameter->shape);
     const std::int64_t from = std::max(begin, at);
     const std::int64_t to = std::min(end, at + numel);
     if (from < to) {
@@ -140,7 +140,7 @@ FlatParts group_part(const ExportGroup& group, const Catalog& catalog, const std
     at += numel;
   }
   // DeepSpeed removes the padding at the end from the saved weights, but not from their moments.
-  if (const std::int64_t gap = size - numel_of(parts); kind != "param" && gap > 0) {
+  if (const std::int64_t gap = size - total_numel(parts); kind != "param" && gap > 0) {
     parts.push_back({nullptr, 0, gap});
   }
   return parts;
@@ -165,14 +165,14 @@ FlatParts partitioned_part(const ExportGroup& group, const Catalog& catalog,
                            const std::string& kind, int rank, int ranks) {
   FlatParts parts;
   for (const StoredTensor* parameter : group.parameters) {
-    const FlatParts of_tensor = tensor_part(of_kind(*parameter, catalog, kind),
-                                            checkpoint::numel_of(parameter->shape), rank, ranks);
+    const FlatParts of_tensor =
+        tensor_part(of_kind(*parameter, catalog, kind), numel_of(parameter->shape), rank, ranks);
     parts.insert(parts.end(), of_tensor.begin(), of_tensor.end());
   }
   return parts;
 }
 
-std::int64_t numel_of(const FlatParts& parts) noexcept {
+std::int64_t total_numel(const FlatParts& parts) noexcept {
   std::int64_t numel = 0;
   for (const FlatPart& part : parts) {
     numel += part.numel;

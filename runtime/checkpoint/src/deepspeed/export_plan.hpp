@@ -53,6 +53,6 @@ FlatParts partitioned_part(const ExportGroup& group, const Catalog& catalog,
 /// The part of one tensor in stage 3.
 FlatParts tensor_part(const StoredTensor* tensor, std::int64_t numel, int rank, int ranks);
 
-std::int64_t numel_of(const FlatParts& parts) noexcept;
+std::int64_t total_numel(const FlatParts& parts) noexcept;
 
 }  // namespace acc::checkpoint::deepspeed

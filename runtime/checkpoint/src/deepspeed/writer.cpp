@@ -74,7 +74,7 @@ class TagWriter {
 };
 
 void push_flat(ArchiveBuilder& out, const FlatParts& parts) {
-  out.push(parts, Dtype::f32, {numel_of(parts)});
+  out.push(parts, Dtype::f32, {total_numel(parts)});
 }
 
 void push_shape(pickle::Writer& pickle, const Shape& shape) {
@@ -96,7 +96,7 @@ void push_shapes(pickle::Writer& pickle, const std::vector<const StoredTensor*>&
 }
 
 FlatParts whole_tensor(const StoredTensor& tensor) {
-  return {{&tensor, 0, checkpoint::numel_of(tensor.shape)}};
+  return {{&tensor, 0, numel_of(tensor.shape)}};
 }
 
 /// Pushes the loss scaler: for torch.load an object of DeepSpeed's class, for our reader an object
@@ -186,7 +186,7 @@ void TagWriter::push_masters(ArchiveBuilder& out, int rank) const {
 void TagWriter::push_layout(pickle::Writer& pickle, int rank) const {
   pickle.text("group_paddings").begin_list();
   for (const ExportGroup& group : plan_.groups) {
-    pickle.integer(group_partition(group.numel, ranks_) - numel_of(part(group, "param", rank)));
+    pickle.integer(group_partition(group.numel, ranks_) - total_numel(part(group, "param", rank)));
   }
   pickle.end_list().text("param_alignment_paddings").begin_list();
   for (const ExportGroup& group : plan_.groups) {
@@ -294,10 +294,10 @@ void TagWriter::push_fragments(ArchiveBuilder& out, int rank) const {
   out.pickle().begin_ordered_dict();
   for (const StoredTensor* tensor : plan_.frozen) {
     out.pickle().text(tensor->name);
-    const std::int64_t numel = checkpoint::numel_of(tensor->shape);
+    const std::int64_t numel = numel_of(tensor->shape);
     if (is_stage_3_) {
       const FlatParts parts = tensor_part(tensor, numel, rank, ranks_);
-      out.push(parts, tensor->dtype, {numel_of(parts)});
+      out.push(parts, tensor->dtype, {total_numel(parts)});
     } else {
       out.push(whole_tensor(*tensor), tensor->dtype, tensor->shape);
     }

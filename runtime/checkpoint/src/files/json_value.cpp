@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/json_value.hpp"
 
-#include "acc/base/error.hpp"
+#include "files/file_error.hpp"
 
 #include <charconv>
 
@@ -10,10 +10,6 @@ namespace acc::checkpoint {
 using nlohmann::json;
 
 namespace {
-
-[[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
-  throw Error(Errc::config, path.string() + ": " + what);
-}
 
 // JSON has no numbers for these. The names are those that Manifest writes.
 const std::map<std::string, double> kNotFinite = {

@@ -4,6 +4,7 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
 #include "files/crc32.hpp"
+#include "files/file_error.hpp"
 #include "files/json_value.hpp"
 
 #include <nlohmann/json.hpp>
@@ -35,10 +36,6 @@ constexpr std::string_view kCrcBegin = "{\"crc32\": \"";
 constexpr std::string_view kCrcEnd = "\",\n";
 constexpr std::size_t kCrcDigits = 8;
 constexpr std::size_t kFirstLine = kCrcBegin.size() + kCrcDigits + kCrcEnd.size();
-
-[[noreturn]] void fail(const fs::path& path, const std::string& what) {
-  throw Error(Errc::config, path.string() + ": " + what);
-}
 
 std::string hex(std::uint32_t value) {
   std::string digits(kCrcDigits, '0');

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/local/local_layout.hpp"
 
-#include "acc/base/error.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/torch/torch_file.hpp"
+#include "files/file_error.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -15,10 +15,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
-
-[[noreturn]] void fail(const fs::path& path, const std::string& what) {
-  throw Error(Errc::config, path.string() + ": " + what);
-}
 
 // The form of this JSON is described in docs/formats/acclaunch.md.
 json encode(const LocalFlat& flat) {

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::set<std::string> names_in(const fs::path& folder) {
+std::set<std::string> name_set(const fs::path& folder) {
   std::set<std::string> names;
   std::error_code error;
   for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
@@ -122,7 +122,7 @@ fs::path find_checkpoint(const fs::path& path) {
   if (const fs::path current = folder.current(); current != folder.target()) {
     return current;
   }
-  if (fs::is_directory(path) && !format_of_folder(path, names_in(path))) {
+  if (fs::is_directory(path) && !format_of_folder(path, name_set(path))) {
     return SeriesFolder(path).newest().value_or(path);
   }
   return path;
@@ -135,7 +135,7 @@ Format format_of(const fs::path& path) {
   if (!fs::is_directory(path)) {
     return format_of_file(path);
   }
-  const std::set<std::string> names = names_in(path);
+  const std::set<std::string> names = name_set(path);
   if (const auto format = format_of_folder(path, names)) {
     return *format;
   }

@@ -2,6 +2,7 @@
 #include "acc/checkpoint/safetensors/header.hpp"
 
 #include "acc/base/error.hpp"
+#include "files/file_error.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -20,10 +21,6 @@ namespace {
 constexpr std::uint64_t kLengthWord = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // limit of the reference implementation
 constexpr int kMaxDepth = 3;                       // object, tensor, list of numbers
-
-[[noreturn]] void fail(const std::filesystem::path& path, const std::string& what) {
-  throw Error(Errc::config, path.string() + ": " + what);
-}
 
 [[noreturn]] void fail_tensor(const std::filesystem::path& path, const std::string& name,
                               const std::string& what) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 
-#include "acc/base/error.hpp"
+#include "files/file_error.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -22,10 +22,6 @@ namespace {
 using WeightMap = std::map<std::string, std::string>;  ///< tensor -> file
 
 constexpr std::uint64_t kMaxIndex = 100'000'000;  // the same limit as for a header
-
-[[noreturn]] void fail(const fs::path& path, const std::string& what) {
-  throw Error(Errc::config, path.string() + ": " + what);
-}
 
 std::vector<fs::path> files_ending(const fs::path& folder, std::string_view ending) {
   std::vector<fs::path> found;

@@ -21,8 +21,11 @@ using namespace std::chrono_literals;
 
 // Waits shorter than this do not use the store; longer ones use it once per this interval.
 constexpr auto kLongWait = 250ms;
-// Interval at which the store is read for aborts between waits, once `failure` has been called.
-constexpr auto kAbortInterval = 1s;
+// Interval at which the store is read for aborts between waits, once `failure` has been called:
+// doubled from the first to the longest one, so that most aborts are seen early and few reads are
+// made in a long job.
+constexpr std::chrono::milliseconds kFirstAbortInterval = 15ms;
+constexpr std::chrono::milliseconds kLongestAbortInterval = 1s;
 // Number of times that a rank which found a difference looks again while some ranks have not
 // published their call yet; about 5 s.
 constexpr int kMostLooks = 20;
@@ -108,12 +111,14 @@ std::optional<StallWatch::Verdict> StallWatch::give_up() {
 }
 
 /// Returns when a wait has begun. Meanwhile, once `failure` has been called, reads aborts from the
-/// store.
-void StallWatch::await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop) {
+/// store at this interval, which grows with each read.
+void StallWatch::await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop,
+                            std::chrono::milliseconds& interval) {
   const auto waiting = [this] { return wait_.has_value(); };
   while (!stop.stop_requested() && !wait_.has_value()) {
     changed_.wait(lock, stop, [&] { return waiting() || asked_; });
-    if (!changed_.wait_for(lock, stop, kAbortInterval, waiting) && !stop.stop_requested()) {
+    if (!changed_.wait_for(lock, stop, interval, waiting) && !stop.stop_requested()) {
+      interval = std::min(2 * interval, kLongestAbortInterval);
       lock.unlock();
       abort_reason();
       lock.lock();
@@ -125,9 +130,10 @@ void StallWatch::await_wait(std::unique_lock<std::mutex>& lock, const std::stop_
 // and compares them with the others', until the wait ends or there is a verdict. The store is never
 // used with mutex_ held, because `begin` and `end` run on the path of every collective.
 void StallWatch::run(const std::stop_token& stop) {
+  auto abort_interval = kFirstAbortInterval;
   std::unique_lock lock(mutex_);
   while (!stop.stop_requested()) {
-    await_wait(lock, stop);
+    await_wait(lock, stop, abort_interval);
     // The store is read without the lock, so the wait may end meanwhile. The generation tells
     // whether the verdict is still about the current wait.
     const std::uint64_t generation = generation_;

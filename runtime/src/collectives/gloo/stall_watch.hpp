@@ -5,6 +5,7 @@
 #include "collectives/group_spec.hpp"
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -56,7 +57,7 @@ class StallWatch {
   /// Reads the store for an abort of any rank. Blocks on the store.
   std::optional<Verdict> abort_reason() noexcept;
   /// The abort reason known so far, without reading the store. From the first call on, the watch's
-  /// thread reads the store once per second. Any thread.
+  /// thread reads the store, at first often, later once per second. Any thread.
   std::optional<std::string> failure() noexcept;
 
  private:
@@ -69,7 +70,8 @@ class StallWatch {
   std::optional<Verdict> compare(const Calls& mine);
   std::optional<Verdict> difference(const std::map<int, Calls>& calls, const Calls& mine);
   std::optional<Verdict> read_abort();
-  void await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop);
+  void await_wait(std::unique_lock<std::mutex>& lock, const std::stop_token& stop,
+                  std::chrono::milliseconds& interval);
   [[nodiscard]] std::string call_key(int rank) const;
 
   GroupSpec spec_;

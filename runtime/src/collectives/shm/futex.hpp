@@ -28,7 +28,8 @@ inline void futex_wake_all(const std::atomic<std::uint32_t>& word) noexcept {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-/// Tells the CPU that this is a spin loop (PAUSE), which leaves more of the core to its hyperthread.
+/// Tells the CPU that this is a spin loop (PAUSE), which leaves more of the core to its
+/// hyperthread.
 inline void pause_cpu() noexcept {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

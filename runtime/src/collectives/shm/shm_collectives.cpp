@@ -2,6 +2,7 @@
 #include "acc/base/error.hpp"
 #include "collectives/shm/shm_group.hpp"
 #include "kernels/kernels.hpp"
+#include "kernels/stream_copy.hpp"
 
 #include <fmt/format.h>
 
@@ -58,7 +59,7 @@ WorkPtr ShmGroup::all_gather(const void* shard, void* out, std::size_t shard_nby
         run_staged(
             shard_nbytes, kStagingChunk,
             [&](std::byte* stage, std::size_t begin, std::size_t length) {
-              std::memcpy(stage, slice(rank()) + begin, length);
+              kernels::stream_copy(stage, slice(rank()) + begin, length);
             },
             [&](std::size_t begin, std::size_t length) {
               for (int r = 0; r < size(); ++r) {
@@ -124,7 +125,8 @@ WorkPtr ShmGroup::reduce_scatter(const void* in, float* out, std::size_t shard_n
             shard_numel * width, kStagingChunk / ranks / 64 * 64,
             [&](std::byte* stage, std::size_t begin, std::size_t length) {
               for (std::size_t r = 0; r < ranks; ++r) {
-                std::memcpy(stage + r * length, from + r * shard_numel * width + begin, length);
+                kernels::stream_copy(stage + r * length, from + r * shard_numel * width + begin,
+                                     length);
               }
             },
             [&](std::size_t begin, std::size_t length) {
@@ -181,7 +183,7 @@ WorkPtr ShmGroup::all_reduce(float* data, std::size_t numel, DType /*dtype*/, fl
         run_staged(
             numel * sizeof(float), kStagingChunk,
             [&](std::byte* stage, std::size_t begin, std::size_t length) {
-              std::memcpy(stage, reinterpret_cast<std::byte*>(data) + begin, length);
+              kernels::stream_copy(stage, reinterpret_cast<std::byte*>(data) + begin, length);
             },
             [&](std::size_t begin, std::size_t length) {
               for (int r = 0; r < size(); ++r) {
@@ -236,7 +238,7 @@ WorkPtr ShmGroup::broadcast(void* data, std::size_t nbytes, int root) {
             // All ranks take part in the chunk protocol, but only the root writes its stage.
             [&](std::byte* stage, std::size_t begin, std::size_t length) {
               if (rank() == root) {
-                std::memcpy(stage, to + begin, length);
+                kernels::stream_copy(stage, to + begin, length);
               }
             },
             [&](std::size_t begin, std::size_t length) {

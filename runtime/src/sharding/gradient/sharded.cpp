@@ -42,21 +42,28 @@ class ShardedGradient final : public FlatGradient {
     }
   }
 
-  float* reduced() const override { return host_ ? host_->as<float>() : shard_->as<float>(); }
+  float* reduced() const override {
+    return host_ ? host_->as<float>() : own_ ? own_->as<float>() : shard_->as<float>();
+  }
 
   void forget() override {
     FlatGradient::forget();
     reduced_before_ = false;
     replicas_summed_ = false;
+    own_.reset();
   }
 
   std::int64_t held_nbytes() const override {
     const std::int64_t whole =
         awaits_reduction_ ? layout_.padded_numel * static_cast<std::int64_t>(sizeof(float)) : 0;
-    return whole + static_cast<std::int64_t>(host_ ? host_->nbytes() : shard_->nbytes());
+    return whole + static_cast<std::int64_t>(host_ ? host_->nbytes() : shard_nbytes());
   }
 
  private:
+  [[nodiscard]] std::size_t shard_nbytes() const {
+    return static_cast<std::size_t>(layout_.shard_numel) * sizeof(float);
+  }
+
   void choose_memory() override {
     const DType viewed = context_.precision.viewed;
     if (writes_contribution(context_.precision, unreduced_ || counters_.no_sync_depth > 0)) {
@@ -110,11 +117,14 @@ class ShardedGradient final : public FlatGradient {
     if (host_) {
       offloaded = pools_.gradient_offload->acquire(layout_.shard_numel);
     }
+    if (is_private_ && !own_) {
+      own_ = context_.device->allocate(shard_nbytes(), "gradients");
+    }
     const bool adds = reduced_before_;
     reduced_before_ = true;
     auto& group = *context_.groups.shard;
     reduction_ = group.reduce_scatter(
-        buffer_->data(), offloaded ? offloaded->as<float>() : shard_->as<float>(),
+        buffer_->data(), offloaded ? offloaded->as<float>() : reduced(),
         static_cast<std::size_t>(layout_.shard_numel), context_.precision.reduced,
         {.scale = context_.gradient_scaling.after, .accumulate = adds && !offloaded});
     std::function<void()> reduced;
@@ -183,7 +193,9 @@ class ShardedGradient final : public FlatGradient {
 
   collectives::BufferPtr buffer_;  ///< pooled memory that peers read; null if not needed yet
   device::MemoryPtr unreduced_;    ///< sum of no_sync, if the program does not add; else null
-  collectives::BufferPtr shard_;   ///< the reduced gradient; null if the optimizer is offloaded
+  bool is_private_ = false;        ///< the reduced gradient lies in `own_`
+  device::MemoryPtr own_;          ///< from the first reduction of a step to its end; else null
+  collectives::BufferPtr shard_;   ///< the reduced gradient; null if private or offloaded
   bool awaits_reduction_ = false;  ///< micro-steps of no_sync are not in the reduced gradient yet
   bool replicas_summed_ = false;   ///< the all_reduce over replicas has been issued
   bool reduced_before_ = false;    ///< the reduced gradient contains micro-steps of this step

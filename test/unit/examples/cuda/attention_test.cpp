@@ -2,12 +2,21 @@
 #include "model/attention.hpp"
 
 #include "../random_values.hpp"
+#include "cuda/attention.hpp"
 #include "cuda/kernels.hpp"
 #include "device_array.hpp"
 
+#include <acc/base/error.hpp>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
 
 using namespace train_gpt;
 using namespace train_gpt::cuda;
@@ -104,25 +113,44 @@ std::vector<float> part_of(const HeadIndex& head, std::int64_t parts,
   return part;
 }
 
+/// Arrays of one attention on the GPU. Those that are computed are filled with NaN.
+template <class T>
+struct Arrays {
+  Arrays(const AttentionShape& its_shape, const std::vector<float>& its_qkv,
+         const std::vector<float>& its_d_out)
+      : shape(its_shape), qkv(its_qkv), d_out(its_d_out) {}
+
+  AttentionShape shape;
+  TestStream stream;
+  DeviceArray<T> qkv, d_out;
+  std::size_t statistics = static_cast<std::size_t>(shape.batch * shape.time * shape.heads);
+  DeviceArray<T> out{d_out.size()}, dqkv{qkv.size()};
+  DeviceArray<float> log_sum{statistics}, delta{statistics};
+};
+
+template <class T>
+void by_kernels(const Arrays<T>& a) {
+  cuda::attention_forward(a.stream, a.shape, a.qkv.data(), a.out.data(), a.log_sum.data());
+  cuda::attention_backward(a.stream, a.shape, a.qkv.data(), a.out.data(), a.log_sum.data(),
+                           a.d_out.data(), a.delta.data(), a.dqkv.data());
+}
+
 /// Runs attention over the whole shape, and compares at most `heads` heads, among them the first
 /// and the last one, with their definition.
-template <class T>
-void check_attention(const AttentionShape& shape, double tolerance, std::int64_t heads = 4) {
+template <class T, class Compute = void (*)(const Arrays<T>&)>
+void check_attention(const AttentionShape& shape, double tolerance, std::int64_t heads = 4,
+                     const Compute& compute = by_kernels<T>) {
+  CAPTURE(shape.batch);
   CAPTURE(shape.time);
   CAPTURE(shape.head_dim);
-  const TestStream stream;
   const std::int64_t rows = shape.batch * shape.time;
   const auto qkv = rounded<T>(random_values(rows * 3 * shape.channels(), 11, 1.5));
   const auto d_out = rounded<T>(random_values(rows * shape.channels(), 12));
-  const DeviceArray<T> device_qkv(qkv), device_d_out(d_out), out(d_out.size()), dqkv(qkv.size());
-  const auto statistics = static_cast<std::size_t>(rows * shape.heads);
-  const DeviceArray<float> log_sum(statistics), delta(statistics);
-  cuda::attention_forward(stream, shape, device_qkv.data(), out.data(), log_sum.data());
-  cuda::attention_backward(stream, shape, device_qkv.data(), out.data(), log_sum.data(),
-                           device_d_out.data(), delta.data(), dqkv.data());
-  const auto seen_out = out.read();
-  const auto seen_dqkv = dqkv.read();
-  const auto seen_log_sum = log_sum.read();
+  const Arrays<T> arrays(shape, qkv, d_out);
+  compute(arrays);
+  const auto seen_out = arrays.out.read();
+  const auto seen_dqkv = arrays.dqkv.read();
+  const auto seen_log_sum = arrays.log_sum.read();
   const std::int64_t all = shape.batch * shape.heads;
   const std::int64_t compared = std::min(all, heads);
   for (std::int64_t i = 0; i < compared; ++i) {
@@ -168,6 +196,270 @@ TEST_CASE("attention with other dtypes and head sizes") {
     if (head_dim != 64) {
       check_attention<__nv_bfloat16>({.batch = 1, .time = 19, .heads = 2, .head_dim = head_dim},
                                      0.01);
+    }
+  }
+}
+
+namespace {
+
+/// Attention by cuDNN, as compiled for batches of the arrays' size or of a larger one.
+template <class T>
+struct ByCudnn {
+  bool deterministic;
+  std::int64_t spare_batch = 0;
+
+  void operator()(const Arrays<T>& a) const {
+    AttentionShape largest = a.shape;
+    largest.batch += spare_batch;
+    constexpr auto kType =
+        std::is_same_v<T, __half> ? cudnn::DataType::float16 : cudnn::DataType::bfloat16;
+    cudnn::Attention attention(a.stream, {largest, kType, deterministic});
+    attention.forward(a.shape, a.qkv.data(), a.out.data(), a.log_sum.data());
+    attention.backward(a.shape, a.qkv.data(), a.out.data(), a.log_sum.data(), a.d_out.data(),
+                       a.delta.data(), a.dqkv.data());
+    check(cudaStreamSynchronize(a.stream), "attention");
+  }
+};
+
+bool on_standin() {
+  return std::getenv("ACC_CUDA_BACKEND") != nullptr;
+}
+
+/// True if cuDNN can be tested here. A GPU without cuDNN is no failure.
+bool cudnn_is_here() {
+  try {
+    const cudnn::Library library;
+    return true;
+  } catch (const acc::Error& error) {
+    CHECK_FALSE(on_standin());
+    MESSAGE(error.what());
+    return false;
+  }
+}
+
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+/// Sets environment variables for the lifetime of the object.
+class Variables {
+ public:
+  explicit Variables(const Settings& values) {
+    for (const auto& [name, value] : values) {
+      const char* const before = std::getenv(name.c_str());
+      before_.emplace_back(name,
+                           before == nullptr ? std::nullopt : std::optional<std::string>(before));
+      ::setenv(name.c_str(), value.c_str(), 1);
+    }
+  }
+  Variables(const Variables&) = delete;
+  Variables& operator=(const Variables&) = delete;
+  ~Variables() {
+    for (const auto& [name, value] : before_) {
+      value ? ::setenv(name.c_str(), value->c_str(), 1) : ::unsetenv(name.c_str());
+    }
+  }
+
+ private:
+  std::vector<std::pair<std::string, std::optional<std::string>>> before_;
+};
+
+/// Returns what `function` prints to stderr.
+template <class Function>
+std::string printed(const Function& function) {
+  std::FILE* const file = std::tmpfile();
+  const int before = ::dup(STDERR_FILENO);
+  ::dup2(::fileno(file), STDERR_FILENO);
+  function();
+  ::dup2(before, STDERR_FILENO);
+  ::close(before);
+  std::string text(static_cast<std::size_t>(std::ftell(file)), '\0');
+  std::rewind(file);
+  text.resize(std::fread(text.data(), 1, text.size(), file));
+  std::fclose(file);
+  return text;
+}
+
+/// Runs attention by the class that chooses, twice, and says whether it still uses cuDNN then.
+template <class T>
+struct ByChoice {
+  AttentionShape largest;
+  bool& uses_cudnn;
+
+  void operator()(const Arrays<T>& a) const {
+    Attention<T> attention(a.stream, largest, AttentionOptions::from_environment());
+    for (int run = 0; run < 2; ++run) {
+      attention.forward(a.shape, a.qkv.data(), a.out.data(), a.log_sum.data());
+      attention.backward(a.shape, a.qkv.data(), a.out.data(), a.log_sum.data(), a.d_out.data(),
+                         a.dqkv.data());
+    }
+    check(cudaStreamSynchronize(a.stream), "attention");
+    uses_cudnn = attention.uses_cudnn();
+  }
+};
+
+struct Choice {
+  Settings variables;
+  bool cudnn;
+  std::string line;  ///< part of what is printed
+  AttentionShape shape = {.batch = 2, .time = 24, .heads = 2, .head_dim = 16};
+};
+
+}  // namespace
+
+TEST_CASE_TEMPLATE("attention by cuDNN equals its definition", T, __nv_bfloat16, __half) {
+  if (!cudnn_is_here()) {
+    return;
+  }
+  for (const bool deterministic : {false, true}) {
+    CAPTURE(deterministic);
+    for (const AttentionShape& shape :
+         {AttentionShape{.batch = 2, .time = 64, .heads = 3, .head_dim = 64},
+          AttentionShape{.batch = 1, .time = 130, .heads = 2, .head_dim = 128},
+          AttentionShape{.batch = 3, .time = 17, .heads = 2, .head_dim = 80}}) {
+      check_attention<T>(shape, 0.02, 6, ByCudnn<T>{deterministic});
+    }
+    check_attention<T>({.batch = 2, .time = 64, .heads = 2, .head_dim = 64}, 0.02, 4,
+                       ByCudnn<T>{deterministic, 3});
+  }
+}
+
+TEST_CASE("attention by cuDNN at the lengths and batch sizes of real models") {
+  if (on_standin() || !cudnn_is_here()) {
+    return;  // too slow on the stand-in, whose graphs do not depend on the length
+  }
+  for (const bool deterministic : {false, true}) {
+    for (const AttentionShape& shape :
+         {AttentionShape{.batch = 8, .time = 1024, .heads = 12, .head_dim = 64},
+          AttentionShape{.batch = 4, .time = 2048, .heads = 16, .head_dim = 128}}) {
+      check_attention<__nv_bfloat16>(shape, 0.02, 2, ByCudnn<__nv_bfloat16>{deterministic});
+    }
+  }
+}
+
+TEST_CASE("cuDNN is used where it can be; else the kernels are, and one line tells why") {
+  if (!on_standin()) {
+    return;  // the stand-in fails on request
+  }
+  const std::vector<Choice> choices = {
+      {{}, true, "attention by cuDNN 9.10.0 (/"},
+      {{{"TRAIN_GPT_DETERMINISTIC", "1"}}, true, "libcudnn.so.9), deterministic"},
+      {{{"TRAIN_GPT_ATTENTION", "auto"}}, true, "attention by cuDNN"},
+      {{{"TRAIN_GPT_ATTENTION", "cudnn"}}, true, "attention by cuDNN"},
+      {{{"TRAIN_GPT_ATTENTION", "kernels"}}, false, "own kernels: TRAIN_GPT_ATTENTION=kernels"},
+      {{{"ACC_CUDNN_LIBRARY", "/nowhere/libcudnn.so.9"}},
+       false,
+       "own kernels: cuDNN 9 is not found: ACC_CUDNN_LIBRARY=/nowhere/libcudnn.so.9"},
+      {{{"ACC_CUDNN_LIBRARY", std::getenv("ACC_CUBLASLT_LIBRARY")}},
+       false,
+       "lacks the function cudnnGetVersion; it must be cuDNN 9"},
+      {{{"ACC_STANDIN_CUDNN_VERSION", "90501"}},
+       false,
+       "cuDNN 9.6.0 or newer is needed, " + std::string(std::getenv("ACC_CUDNN_LIBRARY")) +
+           " is 9.5.1"},
+      {{{"ACC_STANDIN_CUDNN_FAIL", "heuristics"}}, false, "own kernels: cuDNN proposes no engine"},
+      {{{"ACC_STANDIN_CUDNN_FAIL", "plan"}}, false, "this engine cannot run the graph"},
+      {{{"ACC_STANDIN_CUDNN_FAIL", "execute"}}, false, "a failure that the environment asked for"},
+      {{},
+       false,
+       "cuDNN proposes no engine",
+       {.batch = 1, .time = 24, .heads = 2, .head_dim = 12}}};
+  for (const Choice& choice : choices) {
+    CAPTURE(choice.line);
+    const Variables variables(choice.variables);
+    bool uses_cudnn = false;
+    const std::string text = printed([&] {
+      check_attention<__nv_bfloat16>(choice.shape, 0.02, 4,
+                                     ByChoice<__nv_bfloat16>{choice.shape, uses_cudnn});
+    });
+    CAPTURE(text);
+    CHECK(uses_cudnn == choice.cudnn);
+    CHECK(text.find(choice.line) != std::string::npos);
+    const bool started = !choice.cudnn && text.find("attention by cuDNN 9") != std::string::npos;
+    CHECK(std::count(text.begin(), text.end(), '\n') == (started ? 2 : 1));
+  }
+}
+
+TEST_CASE("fp32 and sequences of another length are left to the kernels") {
+  bool uses_cudnn = false;
+  const AttentionShape shape{.batch = 2, .time = 24, .heads = 2, .head_dim = 16};
+  check_attention<float>(shape, 1e-5, 4, ByChoice<float>{shape, uses_cudnn});
+  CHECK_FALSE(uses_cudnn);
+  AttentionShape longer = shape;
+  longer.time = 40;
+  check_attention<__nv_bfloat16>(shape, 0.02, 4, ByChoice<__nv_bfloat16>{longer, uses_cudnn});
+  CHECK(uses_cudnn == cudnn_is_here());
+}
+
+TEST_CASE("TRAIN_GPT_ATTENTION=cudnn makes a failure of cuDNN an error; other words are refused") {
+  const TestStream stream;
+  const AttentionShape shape{.batch = 2, .time = 24, .heads = 2, .head_dim = 16};
+  const AttentionOptions options{.choice = AttentionChoice::cudnn};
+  CHECK_THROWS_WITH_AS(Attention<float>(stream, shape, options),
+                       "TRAIN_GPT_ATTENTION=cudnn cannot be fulfilled: cuDNN computes attention in "
+                       "bf16 or fp16, not in fp32",
+                       acc::Error);
+  const Variables variables(Settings{{"TRAIN_GPT_ATTENTION", "flash"}});
+  CHECK_THROWS_WITH_AS(AttentionOptions::from_environment(),
+                       "TRAIN_GPT_ATTENTION must be auto, cudnn or kernels, got \"flash\"",
+                       acc::Error);
+}
+
+// Attributes without effect are left out: the alignment of numbers and temporaries, the strides of
+// temporaries and the last stride of rows of one number; so are longer rows of k and v in the
+// backward, for which the stand-in ends the process. The tensors of the forward are set first
+// (scale, q, k, v, out, log_sum, then temporaries), those of the backward from the 20th on.
+TEST_CASE("each wrong number in the graphs for cuDNN is refused or changes the results") {
+  if (!on_standin()) {
+    return;
+  }
+  struct Attribute {
+    int number;
+    int first;
+    int last;
+  };
+  constexpr Attribute kAttributes[] = {
+      {900, 2, 6},  {900, 21, 30},                                // tensor: alignment
+      {901, 1, 6},  {901, 20, 30},                                // type
+      {902, 1, 6},  {902, 20, 30},                                // sizes
+      {903, 2, 5},  {903, 21, 21}, {903, 24, 24}, {903, 26, 29},  // strides
+      {906, 1, 6},  {906, 20, 30},                                // id
+      {907, 1, 29},                                               // is virtual
+      {908, 1, 5},                                                // is by value
+      {0, 1, 23},                                                 // element-wise: operation
+      {1, 1, 23},                                                 // type of the computation
+      {9, 1, 4},                                                  // axis
+      {1500, 1, 7},  // matrix product: type of the computation
+      {1600, 1, 3},  // reduction: operation
+      {1601, 1, 3},  // type of the computation
+      {200, 1, 2},   // heuristics: mode
+      {1000, 1, 2},  // memory: last id
+  };
+  const AttentionShape shape{.batch = 2, .time = 9, .heads = 2, .head_dim = 8};
+  const std::int64_t rows = shape.batch * shape.time;
+  using T = __nv_bfloat16;
+  const auto qkv = rounded<T>(random_values(rows * 3 * shape.channels(), 11, 1.5));
+  const auto d_out = rounded<T>(random_values(rows * shape.channels(), 12));
+  const auto results = [&] {
+    const Arrays<T> arrays(shape, qkv, d_out);
+    ByCudnn<T>{.deterministic = false}(arrays);
+    auto all = arrays.out.read();
+    for (const auto& more : {arrays.log_sum.read(), arrays.dqkv.read()}) {
+      all.insert(all.end(), more.begin(), more.end());
+    }
+    return all;
+  };
+  const auto expected = results();
+  for (const Attribute& attribute : kAttributes) {
+    for (int time = attribute.first; time <= attribute.last; ++time) {
+      const std::string change = std::to_string(attribute.number) + ":" + std::to_string(time);
+      CAPTURE(change);
+      const Variables variables(Settings{{"ACC_STANDIN_CUDNN_CHANGE", change}});
+      bool noticed = false;
+      try {
+        noticed = results() != expected;
+      } catch (const acc::Error&) {
+        noticed = true;
+      }
+      CHECK(noticed);
     }
   }
 }

@@ -5,6 +5,7 @@
 #include "cuda/device_buffer.hpp"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 #include <doctest/doctest.h>
 
@@ -21,6 +22,9 @@ inline float widened(float value) {
 inline float widened(__nv_bfloat16 value) {
   return __bfloat162float(value);
 }
+inline float widened(__half value) {
+  return __half2float(value);
+}
 inline float widened(double value) {
   return static_cast<float>(value);
 }
@@ -32,6 +36,9 @@ inline void assign(double& to, float value) {
 }
 inline void assign(__nv_bfloat16& to, float value) {
   to = __float2bfloat16_rn(value);
+}
+inline void assign(__half& to, float value) {
+  to = __float2half_rn(value);
 }
 
 /// Returns numbers rounded to T and back to fp32.
@@ -73,6 +80,7 @@ class DeviceArray {
   }
 
   [[nodiscard]] T* data() const { return buffer_.data(); }
+  [[nodiscard]] std::size_t size() const { return count_; }
   [[nodiscard]] std::vector<float> read() const {
     check(cudaDeviceSynchronize(), "a test");
     std::vector<T> typed(count_);

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/base/error.hpp"
+
+#include <filesystem>
+#include <string>
+
+namespace acc::checkpoint {
+
+/// Throws Error(config) with the message "path: what".
+[[noreturn]] inline void fail(const std::filesystem::path& path, const std::string& what) {
+  throw Error(Errc::config, path.string() + ": " + what);
+}
+
+}  // namespace acc::checkpoint

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/collectives/process_group.hpp"
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace acc::model {
+
+/// The order in which this rank used the units since the last step. Collectives of units are
+/// matched by their order, and those of units of equal size cannot be told apart: ranks with
+/// different orders would add the gradients of different units.
+class UseOrder {
+ public:
+  enum class Event : std::uint8_t { begins_forward, begins_backward, ends_backward };
+
+  /// unit: index that is the same on all ranks.
+  void add(int unit, Event event);
+  void clear() noexcept;
+  /// A text about the first difference between the ranks, the same on all of them; empty if there
+  /// is none. name_of: returns the name of a unit. Collective over `world`.
+  [[nodiscard]] std::optional<std::string> difference(
+      collectives::ProcessGroup& world, const std::function<std::string(int)>& name_of) const;
+
+ private:
+  /// Numbers of events from 1; 0 stands for "nothing more".
+  [[nodiscard]] std::int64_t at(std::size_t number) const noexcept {
+    return number < events_.size() ? events_[number] : 0;
+  }
+
+  std::vector<std::int64_t> events_;
+  std::uint32_t hash_ = 0;  ///< of `events_`
+};
+
+}  // namespace acc::model

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/torch.hpp"
+
+#include <c10/core/Storage.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+/// Uses of units: calls of modules and hooks of autograd that open and end the runtime's scopes.
+///
+/// The tensors of a unit's parameters have two storages. Between uses it is one without memory,
+/// which throws when it is read. During a use it is `working`, whose pointer is the gathered
+/// memory. Views that autograd saves for the backward share `working`; if the runtime moves the
+/// memory, only the pointer in `working` changes.
+///
+/// A use of a unit in a forward that needs a backward goes through this cycle:
+///
+///     begin of call   end of call   begin_backward  (gradients)  end_backward
+///                                    |                            |
+///           hook on the outputs -----'      hook on the inputs ---' or the end of the whole
+///           backward
+///
+/// autograd runs nodes in the reverse order of their creation, and accumulates a gradient as soon
+/// as it is complete. So when the hook on an input runs, every gradient of the unit has been
+/// accumulated.
+namespace acc::torch::detail {
+
+using at::Tensor;
+
+/// A tensor, [sizes], whose elements are the runtime's memory at `address`.
+Tensor view(const void* address, at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
+at::ScalarType scalar_type(DType dtype);
+
+/// A place that holds a parameter.
+struct Slot {
+  ::torch::nn::Module* module;
+  std::string attribute;
+};
+
+/// A distinct parameter of a unit, in each of its places.
+struct Member {
+  std::vector<std::string> names;
+  std::vector<Slot> slots;
+  Tensor tensor;  ///< the module's own
+  acc::Parameter handle = {};
+  bool trains = false;
+  c10::Storage working = {}, sharded = {};
+  const void* address = nullptr;
+  std::map<void*, Tensor> gradients = {};  ///< views of the memory for the gradient, by address
+};
+
+class Use;
+
+/// A unit of the runtime and its module.
+class Unit {
+ public:
+  Unit(Sharding& in_model, ::torch::nn::Module& in_module, std::string in_name, acc::Unit& in_unit)
+      : model(in_model), module(in_module), name(std::move(in_name)), unit(in_unit) {}
+  Unit(const Unit&) = delete;
+  Unit& operator=(const Unit&) = delete;
+  ~Unit();
+
+  /// Adds the hooks and takes the values from the parameters. Called when the runtime has
+  /// initialised its own.
+  void install();
+  void run(const std::shared_ptr<Forward>& forward);
+
+  Sharding& model;
+  ::torch::nn::Module& module;
+  const std::string name;
+  acc::Unit& unit;
+  std::vector<std::unique_ptr<Member>> members;
+
+ private:
+  friend class Use;
+  class Placed;
+
+  std::shared_ptr<Use> begin(const Tensors& inputs, std::optional<ForwardUse>& scope,
+                             std::shared_ptr<void>& no_grad);
+  void prepare(const Tensors& inputs, const std::shared_ptr<Use>& use) const;
+  void finish(const Tensors& outputs, const std::shared_ptr<Use>& use) const;
+  void take_gradient(Member& member);
+  Use& require_backward(const Member& member) const;
+  /// Points the parameters at the gathered memory. Scope: ForwardUse or BackwardUse.
+  template <typename Scope>
+  void locate(const Scope& scope);
+  void place();
+  void remove();
+
+  bool keeps_addresses_ = false;
+  bool needs_backward_ = false;  ///< a parameter of the module or of a unit in it is trained
+  int open_ = 0;                 ///< calls and backwards in which the parameters have values
+  int calls_ = 0;
+  std::vector<Use*> awaiting_;   ///< uses whose backward has not begun
+  std::vector<Use*> backwards_;  ///< uses whose backward has begun and not ended
+};
+
+/// A call of a unit that awaits its backward. Owned by the hooks of the graph that it made.
+class Use : public std::enable_shared_from_this<Use> {
+ public:
+  explicit Use(Unit& unit);
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use();
+  void begin_backward();
+  void end_backward();
+  [[nodiscard]] const Unit& unit() const { return unit_; }
+  [[nodiscard]] BackwardUse& scope() { return *scope_; }
+
+ private:
+  Unit& unit_;
+  std::shared_ptr<Sharding> model_;  ///< lives as long as the graph
+  std::optional<BackwardUse> scope_;
+  bool ended_ = false;
+};
+
+/// A sharded module: the runtime's model, its units, and the state of the running backward.
+class Sharding : public std::enable_shared_from_this<Sharding> {
+ public:
+  struct SavedBuffer {
+    Tensor tensor;  ///< the module's own
+    std::string name;
+    acc::Unit* unit;
+    acc::Buffer handle;
+  };
+
+  Sharding(std::shared_ptr<::torch::nn::Module> module, Runtime runtime, DType dtype,
+           const ShardOptions& options);
+  Sharding(const Sharding&) = delete;
+  Sharding& operator=(const Sharding&) = delete;
+  ~Sharding();
+
+  /// Keeps what `check_module` compares. Called when all parameters have been declared.
+  void remember_module();
+  /// Throws Error(invalid_argument) if the module was changed after `fully_shard`.
+  void check_module() const;
+  void enter_backward(std::shared_ptr<Use> use);
+  void write_buffers();
+  void read_buffers();
+
+  const std::shared_ptr<::torch::nn::Module> module;
+  Runtime runtime;
+  Model model;
+  const at::Device device = at::kCPU;
+  const at::ScalarType compute_dtype;
+  const bool casts_inputs;
+  std::vector<std::unique_ptr<Unit>> units;
+  std::vector<SavedBuffer> buffers;
+
+ private:
+  struct Size {
+    std::string name;
+    const ::torch::nn::Module* module;
+    std::size_t parameters, children;
+  };
+  void leave_backward();
+
+  std::vector<Size> sizes_;
+  /// Uses of the running backward, in the order of their begin.
+  std::optional<std::vector<std::shared_ptr<Use>>> backwards_;
+};
+
+}  // namespace acc::torch::detail

@@ -1,0 +1,658 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch_modules: trains modules of many kinds with acc::torch on all ranks, and the same modules
+// with plain LibTorch: per rank one copy, whose gradients are averaged. Losses, gradient norms and
+// weights must be equal, step by step. Prints "trained".
+//   torch_modules CASE…     only these
+//   torch_modules mistakes  mistakes of programs, each with its message; one rank
+//   torch_modules differ | order | dies  mistakes of one of two ranks
+#include <acc/torch.hpp>
+#include <torch/torch.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <regex>
+
+namespace nn = torch::nn;
+using acc::torch::call;
+using torch::Tensor;
+
+namespace {
+
+constexpr int kSteps = 2;
+constexpr int64_t kRows = 4, kSize = 8;
+
+/// A module with one input, whose output is a loss or is made one.
+struct Net : nn::Module {
+  virtual Tensor forward(const Tensor& x) = 0;
+  bool is_reference = false;
+};
+using NetPtr = std::shared_ptr<Net>;
+
+nn::Sequential mlp() {
+  return nn::Sequential(nn::LayerNorm(nn::LayerNormOptions({kSize})), nn::Linear(kSize, 2 * kSize),
+                        nn::GELU(), nn::Linear(2 * kSize, kSize));
+}
+
+struct Chain : Net {
+  Tensor forward(const Tensor& x) override { return call(layers, x); }
+  nn::Sequential layers = register_module("layers", mlp());
+};
+
+/// Residual blocks in a ModuleList, as the default choice of units expects.
+struct Blocks : Net {
+  explicit Blocks(int count = 3) {
+    for (int i = 0; i < count; ++i) {
+      blocks->push_back(mlp());
+    }
+  }
+  virtual Tensor run(size_t i, const Tensor& x) { return call(blocks[i]->as<nn::Sequential>(), x); }
+  Tensor forward(const Tensor& input) override {
+    Tensor x = first(input);
+    for (size_t i = 0; i < blocks->size(); ++i) {
+      x = x + run(i, x);
+    }
+    return x;
+  }
+  nn::Linear first = register_module("first", nn::Linear(kSize, kSize));
+  nn::ModuleList blocks = register_module("blocks", nn::ModuleList());
+};
+
+struct Checkpointed : Blocks {
+  Checkpointed() { dropout = register_module("dropout", nn::Dropout(0.5)); }
+  Tensor run(size_t i, const Tensor& x) override {
+    const auto block = [this, i](const Tensor& y) { return dropout(Blocks::run(i, y)); };
+    return is_reference ? block(x) : acc::torch::checkpoint(block, x);
+  }
+  nn::Dropout dropout = nullptr;
+};
+
+struct CheckpointedPairs : Blocks {
+  Tensor forward(const Tensor& input) override {
+    const auto both = [this](const Tensor& y) { return run(1, run(0, y)); };
+    return run(2, is_reference ? both(first(input)) : acc::torch::checkpoint(both, first(input)));
+  }
+};
+
+struct Tied : Net {
+  Tied() { head->weight = embedding->weight; }
+  Tensor forward(const Tensor& ids) override {
+    Tensor x = embedding(ids);
+    for (size_t i = 0; i < blocks->size(); ++i) {
+      x = x + call(blocks[i]->as<nn::Sequential>(), x);
+    }
+    return nn::functional::cross_entropy(head(x).flatten(0, 1), ids.flatten());
+  }
+  nn::Embedding embedding = register_module("embedding", nn::Embedding(11, kSize));
+  nn::ModuleList blocks = register_module("blocks", nn::ModuleList(mlp(), mlp()));
+  nn::Linear head = register_module("head", nn::Linear(nn::LinearOptions(kSize, 11).bias(false)));
+};
+
+struct Twice : Blocks {
+  Tensor forward(const Tensor& x) override { return Blocks::forward(Blocks::forward(x)); }
+};
+
+/// Two units share a weight, which belongs to the root.
+struct SharedByUnits : Blocks {
+  SharedByUnits() {
+    const auto linear = [this](size_t i) {
+      return blocks[i]->as<nn::Sequential>()->at<nn::LinearImpl>(1).shared_from_this();
+    };
+    linear(1)->as<nn::Linear>()->weight = linear(0)->as<nn::Linear>()->weight;
+  }
+};
+
+struct Unused : Blocks {
+  Tensor forward(const Tensor& x) override {
+    run(1, x);  // has no part in the loss
+    return run(0, first(x));
+  }
+};
+
+struct Frozen : Blocks {
+  Frozen() {
+    for (auto& each : blocks[1]->parameters()) {
+      each.set_requires_grad(false);
+    }
+    first->bias.set_requires_grad(false);
+    blocks[2]->as<nn::Sequential>()->at<nn::LinearImpl>(1).bias.set_requires_grad(false);
+  }
+};
+
+struct Convolutions : Net {
+  Tensor forward(const Tensor& x) override {
+    return call(layers[1]->as<nn::Sequential>(), call(layers[0]->as<nn::Sequential>(), x));
+  }
+  nn::ModuleList layers = register_module(
+      "layers",
+      nn::ModuleList(
+          nn::Sequential(nn::Conv2d(nn::Conv2dOptions(3, 4, 3).padding(1)), nn::BatchNorm2d(4),
+                         nn::ReLU(nn::ReLUOptions().inplace(true))),
+          nn::Sequential(nn::Conv2d(nn::Conv2dOptions(4, 4, 3).stride(2).groups(2).bias(false)))));
+};
+
+struct Attention : Net {  // of [time, rows, size]
+  Tensor forward(const Tensor& x) override {
+    const Tensor found = std::get<0>(call(attention, x, x, x, Tensor(), false));
+    return call(layer, norm(x + found), Tensor(), Tensor());
+  }
+  nn::MultiheadAttention attention = register_module("attention", nn::MultiheadAttention(kSize, 2));
+  nn::LayerNorm norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({kSize})));
+  nn::TransformerEncoderLayer layer = register_module(
+      "layer", nn::TransformerEncoderLayer(
+                   nn::TransformerEncoderLayerOptions(kSize, 2).dim_feedforward(16).dropout(0)));
+};
+
+struct Recurrent : Net {
+  Tensor forward(const Tensor& x) override { return out(std::get<0>(call(lstm, x))); }
+  nn::LSTM lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(kSize, 6).batch_first(true)));
+  nn::Linear out = register_module("out", nn::Linear(6, 2));
+};
+
+struct InnerImpl : nn::Module {
+  std::tuple<std::map<std::string, Tensor>, std::vector<Tensor>> forward(
+      const Tensor& x, const std::optional<Tensor>& bias, int times) {
+    return {{{"y", times * linear(x) * factor}}, {bias.value() + offset, offset}};
+  }
+  nn::Linear linear = register_module("linear", nn::Linear(kSize, kSize));
+  Tensor factor = register_parameter("factor", torch::tensor(0.5F));
+  Tensor offset = register_parameter("offset", torch::ones(kSize));
+};
+TORCH_MODULE(Inner);
+
+/// Units with several arguments and nested outputs, a scalar parameter, a unit that returns its
+/// parameter, and changes of outputs in place.
+struct ManyOutputs : Net {
+  Tensor forward(const Tensor& input) override {
+    Tensor x = input;
+    for (size_t i = 0; i < parts->size(); ++i) {
+      auto [found, more] = call(parts[i]->as<Inner>(), x, std::optional(torch::ones(kSize)), 2);
+      found["y"].mul_(2.0);
+      x = x.mul(1.0).relu_() + found["y"] + more[0] * more[1];
+    }
+    return x;
+  }
+  nn::ModuleList parts = register_module("parts", nn::ModuleList(Inner(), Inner()));
+};
+
+/// Units in units.
+struct Nested : Net {
+  Tensor forward(const Tensor& x) override {
+    return call(outer[1]->as<Blocks>(), call(outer[0]->as<Blocks>(), x));
+  }
+  nn::ModuleList outer = register_module(
+      "outer", nn::ModuleList(std::make_shared<Blocks>(2), std::make_shared<Blocks>(2)));
+};
+
+Tensor loss_of(const Tensor& output) {
+  return output.dim() == 0 ? output : output.to(torch::kFloat).square().mean();
+}
+
+Tensor plain(Net& net, const Tensor& x) {
+  return loss_of(call(net, x));
+}
+
+struct Case {
+  std::string name;
+  std::function<NetPtr()> make;
+  std::function<Tensor()> input = [] { return torch::randn({kRows, kSize}); };
+  std::optional<std::vector<std::string>> units = {};
+  std::function<Tensor(Net&, const Tensor&)> train = plain;
+  double tolerance = 2e-6;
+  int micro_steps = 1;
+  bool unused_units = false, no_sync = false, adamw = false, meta = false;
+  std::string checkpointing = "false";
+};
+
+Tensor sequences() {
+  return torch::randn({5, kRows, kSize});
+}
+
+template <typename Made>
+NetPtr make() {
+  return std::make_shared<Made>();
+}
+
+const std::vector<Case>& cases() {
+  static const std::vector<Case> all = {
+      {.name = "a module without units", .make = make<Chain>},
+      {.name = "units by class", .make = make<Chain>, .units = {{"Linear"}}},
+      {.name = "units by name", .make = make<Chain>, .units = {{"layers.1", "layers.3"}}},
+      {.name = "a Sequential and its children",
+       .make = make<Chain>,
+       .units = {{"Sequential", "Linear"}}},
+      {.name = "blocks of a ModuleList", .make = make<Blocks>},
+      {.name = "blocks with AdamW", .make = make<Blocks>, .tolerance = 2e-5, .adamw = true},
+      {.name = "convolutions and BatchNorm",
+       .make = make<Convolutions>,
+       .input =
+           [] {
+             return torch::randn({kRows, 3, 6, 6});
+           },
+       .tolerance = 2e-5},
+      {.name = "embedding with a tied head",
+       .make = make<Tied>,
+       .input =
+           [] {
+             return torch::randint(11, {kRows, 5}, torch::kLong);
+           }},
+      {.name = "attention",
+       .make = make<Attention>,
+       .input = sequences,
+       .units = {{"MultiheadAttention", "TransformerEncoderLayer"}}},
+      {.name = "LSTM", .make = make<Recurrent>, .input = sequences, .units = {{"lstm"}}},
+      {.name = "frozen parameters", .make = make<Frozen>},
+      {.name = "a block used twice", .make = make<Twice>},
+      {.name = "a weight of two units", .make = make<SharedByUnits>},
+      {.name = "an unused unit", .make = make<Unused>, .unused_units = true},
+      {.name = "many outputs", .make = make<ManyOutputs>},
+      {.name = "units in units", .make = make<Nested>, .units = {{"Blocks", "Sequential"}}},
+      {.name = "two forwards before the backward",
+       .make = make<Blocks>,
+       .train = [](Net& net, const Tensor& x) { return plain(net, x) + plain(net, 2 * x); }},
+      {.name = "evaluation between steps",
+       .make = make<Blocks>,
+       .train =
+           [](Net& net, const Tensor& x) {
+             net.eval();
+             {
+               const c10::InferenceMode inference;
+               call(net, x);
+             }
+             {
+               const torch::NoGradGuard no_grad;
+               call(net, x);
+             }
+             net.train();
+             return plain(net, x);
+           }},
+      {.name = "gradient accumulation", .make = make<Blocks>, .micro_steps = 2},
+      {.name = "no_sync", .make = make<Blocks>, .micro_steps = 2, .no_sync = true},
+      {.name = "checkpoint", .make = make<Checkpointed>},
+      {.name = "checkpoint in a unit",
+       .make = make<Checkpointed>,
+       .units = {std::vector<std::string>()}},
+      {.name = "checkpoint around two units", .make = make<CheckpointedPairs>},
+      {.name = "activation checkpointing of the launcher",
+       .make = make<Blocks>,
+       .checkpointing = "true"},
+      {.name = "activation checkpointing of units in units",
+       .make = make<Nested>,
+       .units = {{"Blocks", "Sequential"}},
+       .checkpointing = "true"},
+      {.name = "the meta device",
+       .make = make<Convolutions>,
+       .input =
+           [] {
+             return torch::randn({kRows, 3, 6, 6});
+           },
+       .tolerance = 2e-5,
+       .meta = true},
+  };
+  return all;
+}
+
+void expect(bool holds, const std::string& what) {
+  if (!holds) {
+    throw std::runtime_error(what);
+  }
+}
+
+void expect_near(double found, double expected, double tolerance, const std::string& what) {
+  expect(std::abs(found - expected) <= tolerance * std::max(1.0, std::abs(expected)),
+         what + ": " + std::to_string(found) + ", expected " + std::to_string(expected));
+}
+
+NetPtr make_seeded(const Case& each, uint64_t seed) {
+  torch::manual_seed(seed);
+  return each.make();
+}
+
+/// Data parallel training in plain LibTorch: one copy of the module for each rank.
+class Reference {
+ public:
+  Reference(const Case& in_case, int world) : case_(in_case) {
+    for (int rank = 0; rank < world; ++rank) {
+      copies.push_back(make_seeded(in_case, 3));
+      copies.back()->is_reference = true;
+      std::vector<Tensor> distinct;
+      for (const Tensor& each : copies.back()->parameters()) {
+        if (std::none_of(distinct.begin(), distinct.end(),
+                         [&](const Tensor& other) { return each.is_same(other); })) {
+          distinct.push_back(each);
+        }
+      }
+      parameters_.push_back(distinct);
+      if (case_.adamw) {
+        optimizers_.push_back(
+            std::make_unique<torch::optim::AdamW>(distinct, torch::optim::AdamWOptions(1e-2)));
+      } else {
+        optimizers_.push_back(std::make_unique<torch::optim::SGD>(
+            distinct, torch::optim::SGDOptions(0.05).momentum(0.9)));
+      }
+    }
+  }
+
+  /// batches: for each rank those of its micro-steps. Returns the mean loss and the norm.
+  std::pair<double, double> step(const std::vector<std::vector<Tensor>>& batches) {
+    double loss = 0.0;
+    const auto count = static_cast<double>(copies.size() * batches[0].size());
+    for (size_t rank = 0; rank < copies.size(); ++rank) {
+      torch::manual_seed(50 + rank);
+      for (const Tensor& input : batches[rank]) {
+        const Tensor found = case_.train(*copies[rank], input);
+        loss += found.item<double>() / count;
+        found.backward();
+      }
+    }
+    std::vector<Tensor> means;
+    for (size_t i = 0; i < parameters_[0].size(); ++i) {
+      if (parameters_[0][i].requires_grad()) {
+        Tensor mean = torch::zeros_like(parameters_[0][i]);
+        for (const auto& each : parameters_) {
+          mean += each[i].grad().defined() ? each[i].grad() / count : torch::zeros_like(mean);
+        }
+        for (const auto& each : parameters_) {
+          each[i].mutable_grad() = mean.clone();
+        }
+        means.push_back(mean.flatten());
+      }
+    }
+    for (const auto& each : optimizers_) {
+      each->step();
+      each->zero_grad();
+    }
+    return {loss, torch::cat(means).norm().item<double>()};
+  }
+
+  std::vector<NetPtr> copies;
+
+ private:
+  const Case& case_;
+  std::vector<std::vector<Tensor>> parameters_;
+  std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;
+};
+
+void train(const Case& each, acc::Runtime& runtime) {
+  const auto rank = static_cast<size_t>(runtime.rank());
+  Reference reference(each, runtime.world_size());
+  const NetPtr net = make_seeded(each, 3 + rank);  // rank 0's values are used
+  acc::torch::ShardOptions options{.units = each.units, .unused_units = each.unused_units};
+  if (each.meta) {
+    net->to(torch::kMeta);
+    const auto values = reference.copies[0]->named_parameters();
+    const auto buffers = reference.copies[0]->named_buffers();
+    options.initialize = [=](const std::string& name, Tensor& value) {
+      value.copy_(values.contains(name) ? values[name] : buffers[name]);
+    };
+  }
+  const acc::torch::Sharded sharded = acc::torch::fully_shard(net, runtime, options);
+  acc::Model& model = sharded.model();
+  acc::Optimizer optimizer = each.adamw ? model.optimizer(acc::AdamW{.lr = 1e-2})
+                                        : model.optimizer(acc::Sgd{.lr = 0.05, .momentum = 0.9});
+  for (int step = 0; step < kSteps; ++step) {
+    torch::manual_seed(7 + static_cast<uint64_t>(step));
+    std::vector<std::vector<Tensor>> batches(reference.copies.size());
+    for (auto& of_rank : batches) {
+      for (int i = 0; i < each.micro_steps; ++i) {
+        of_rank.push_back(each.input());
+      }
+    }
+    torch::manual_seed(50 + rank);
+    double loss = 0.0;
+    for (int i = 0; i < each.micro_steps; ++i) {
+      const auto no_sync = each.no_sync && i + 1 < each.micro_steps ? model.no_sync() : nullptr;
+      const Tensor found = each.train(*net, batches[rank][static_cast<size_t>(i)]);
+      loss += found.item<double>() / each.micro_steps;
+      found.backward();
+    }
+    loss = runtime.mean(loss);
+    const double norm = optimizer.step().grad_norm;
+    const auto [expected_loss, expected_norm] = reference.step(batches);
+    expect_near(loss, expected_loss, each.tolerance, "loss of step " + std::to_string(step));
+    expect_near(norm, expected_norm, each.tolerance, "norm of step " + std::to_string(step));
+  }
+  auto found = sharded.state_dict(/*rank0_only=*/false);
+  const auto difference = [](const Tensor& a, const Tensor& b) {
+    return (a.to(torch::kDouble) - b.to(torch::kDouble)).abs().max().item<double>();
+  };
+  // The reference's names of tied weights remain apart in its dictionaries.
+  for (const auto& item : reference.copies[rank]->named_parameters()) {
+    expect(found.contains(item.key()), "no " + item.key() + " in the state dict");
+    if (item.key() != "head.weight" && item.key() != "blocks.1.1.weight") {
+      expect_near(difference(found[item.key()], item.value()), 0, 10 * each.tolerance, item.key());
+    }
+  }
+  const auto buffers = net->named_buffers();
+  for (const auto& item : reference.copies[rank]->named_buffers()) {
+    expect(found[item.key()].scalar_type() == item.value().scalar_type(), item.key() + ": dtype");
+    expect_near(difference(buffers[item.key()], item.value()), 0, 10 * each.tolerance, item.key());
+  }
+}
+
+void set(const char* name, const std::string& value) {
+  ::setenv(name, value.c_str(), 1);
+}
+
+void train_all(const std::vector<std::string>& wanted) {
+  // Strategy, and how the ranks of a machine gather: "copy" behaves as several machines do.
+  const std::vector<std::pair<std::string, std::string>> modes = {{"FULL_SHARD", "share"},
+                                                                  {"FULL_SHARD", "copy"},
+                                                                  {"SHARD_GRAD_OP", "copy"},
+                                                                  {"NO_SHARD", "share"}};
+  for (const auto& [strategy, gather] : modes) {
+    set("FSDP_SHARDING_STRATEGY", strategy);
+    set("ACC_SHM_GATHER", gather);
+    for (const Case& each : cases()) {
+      if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), each.name) == wanted.end()) {
+        continue;
+      }
+      set("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", std::to_string(each.micro_steps));
+      set("FSDP_ACTIVATION_CHECKPOINTING", each.checkpointing);
+      try {
+        acc::Runtime runtime = acc::Runtime::from_environment();
+        train(each, runtime);
+      } catch (...) {
+        std::cout << "failed: " << each.name << ", " << strategy << ' ' << gather << std::endl;
+        throw;
+      }
+    }
+  }
+  std::cout << "trained" << std::endl;
+}
+
+// ---- mistakes
+
+using acc::torch::fully_shard;
+using acc::torch::Sharded;
+
+const acc::torch::ShardOptions kLinears = {.units = {{"Linear"}}};
+
+struct Pair : Net {
+  Tensor forward(const Tensor& x) override { return call(second, torch::relu(call(first, x))); }
+  nn::Linear first = register_module("first", nn::Linear(4, 4));
+  nn::Linear second = register_module("second", nn::Linear(4, 4));
+};
+
+acc::Runtime runtime_of() {
+  return acc::Runtime::from_environment();
+}
+
+/// A sharded pair, with one backward if `trained`.
+struct Trial {
+  explicit Trial(const acc::torch::ShardOptions& options = kLinears)
+      : sharded(fully_shard(net, runtime_of(), options)) {}
+  Tensor loss(const Tensor& x = torch::ones({2, 4})) const { return call(net, x).sum(); }
+  std::shared_ptr<Pair> net = std::make_shared<Pair>();
+  Sharded sharded;
+};
+
+struct Mistake {
+  std::string name;
+  std::function<void()> make;
+  std::string message;
+};
+
+template <typename Change>
+auto changed(Change change) {
+  return [change] {
+    const Trial trial;
+    change(*trial.net);
+    trial.loss();
+  };
+}
+
+const std::vector<Mistake>& mistakes() {
+  static const std::vector<Mistake> all = {
+      {"a parameter outside of its unit", [] { std::cout << Trial().net->first->weight.sum(); },
+       "parameter 'first.weight' is sharded and has values only while a call of its unit 'first'"},
+      {"forward instead of call",
+       [] {
+         Trial().net->first->forward(torch::ones({2, 4}));
+       },
+       "call the unit through acc::torch::call"},
+      {"a gradient outside of its unit",
+       [] {
+         const Trial trial;
+         Tensor kept = trial.net->first->weight.t();
+         trial.loss().backward();
+         kept.sum().backward();
+       },
+       "is sharded and has values only"},
+      {"a new parameter",
+       changed([](Pair& net) { net.first->register_parameter("more", torch::ones(4)); }),
+       "module 'first' has got or lost a parameter"},
+      {"a new module", changed([](Pair& net) { net.register_module("more", nn::ReLU()); }),
+       "has got or lost a parameter or a submodule"},
+      {"frozen later", changed([](Pair& net) { net.second->bias.set_requires_grad(false); }),
+       "requires_grad of parameter 'second.bias' was true"},
+      {"another dtype", changed([](Pair& net) { net.to(torch::kHalf); }),
+       "dtype and device cannot be changed"},
+      {"torch::save",
+       [] {
+         std::ostringstream out;
+         torch::save(Trial().net, out);
+       },
+       "Sharded::state_dict"},
+      {"create_graph", [] { Trial().loss().backward({}, true, true); }, "create_graph"},
+      {"after a failed backward",
+       [] {
+         const Trial trial;
+         try {
+           Tensor x = call(trial.net->first, torch::ones({2, 4}));
+           x.register_hook([](const at::TensorBase&) -> void { throw std::runtime_error("hook"); });
+           call(trial.net->second, x).sum().backward();
+         } catch (const std::runtime_error&) {
+           trial.loss();
+         }
+       },
+       "a backward of this module has failed"},
+      {"an unused unit",
+       [] {
+         const Trial trial;
+         acc::Optimizer optimizer = trial.sharded.model().optimizer(acc::Sgd{});
+         call(trial.net->second, torch::ones({2, 4}));
+         call(trial.net->first, torch::ones({2, 4})).sum().backward();
+         optimizer.step();
+       },
+       "unit 'second'"},
+      {"too many micro-steps",
+       [] {
+         const Trial trial;
+         trial.loss().backward();
+         trial.loss().backward();
+       },
+       "gradient_accumulation_steps is 1"},
+      {"sharded twice",
+       [] {
+         const Trial trial;
+         std::ignore = fully_shard(trial.net, runtime_of());
+       },
+       "sharded already"},
+      {"no such unit", [] { Trial trial({.units = {{"Block"}}}); },
+       "'Block' is no name or class of a submodule; its classes are Linear, Pair"},
+      {"two dtypes",
+       [] {
+         nn::Sequential net(nn::Linear(4, 4), nn::Linear(4, 4));
+         net[1]->to(torch::kBFloat16);
+         std::ignore = fully_shard(net, runtime_of());
+       },
+       R"(Float \('0.weight'\), BFloat16 \('1.weight'\))"},
+      {"a dtype",
+       [] {
+         nn::Linear net(4, 4);
+         net->to(torch::kDouble);
+         std::ignore = fully_shard(net, runtime_of());
+       },
+       "'weight' is Double"},
+      {"no parameters", [] { std::ignore = fully_shard(nn::Sequential(nn::ReLU()), runtime_of()); },
+       "no parameters"},
+      {"meta without initialize",
+       [] {
+         nn::Linear net(4, 4);
+         net->to(torch::kMeta);
+         std::ignore = fully_shard(net, runtime_of());
+       },
+       "'weight' is on the meta device: set ShardOptions::initialize"},
+      {"a tensor of another device",
+       [] {
+         Trial().loss(torch::ones({2, 4}, torch::kMeta));
+       },
+       "tensor on meta, but the runtime computes on cpu"},
+      {"checkpoint without a gradient",
+       [] { acc::torch::checkpoint([](const Tensor& x) { return x; }, torch::ones(1)); },
+       "none of the tensors"},
+      {"no such checkpoint", [] { Trial().sharded.load_weights("/no/such"); }, "/no/such"},
+  };
+  return all;
+}
+
+void make_mistakes() {
+  for (const Mistake& each : mistakes()) {
+    std::string found = "no exception";
+    try {
+      each.make();
+    } catch (const std::exception& error) {
+      found = error.what();
+    }
+    expect(std::regex_search(found, std::regex(each.message)), each.name + ": " + found);
+  }
+  std::cout << "refused" << std::endl;
+}
+
+/// Mistakes of rank 1: it shards another module, uses units in another order, or fails in its
+/// forward.
+void differ(const std::string& part) {
+  acc::Runtime runtime = runtime_of();
+  const bool is_first = runtime.rank() == 0;
+  if (part == "differ") {
+    std::ignore = fully_shard(nn::Linear(4, is_first ? 4 : 5), runtime);
+  }
+  const auto net = std::make_shared<Pair>();
+  const Sharded sharded = fully_shard(net, runtime, kLinears);
+  acc::Optimizer optimizer = sharded.model().optimizer(acc::Sgd{});
+  if (part == "order") {
+    const Tensor x = call(is_first ? net->first : net->second, torch::ones({2, 4}));
+    call(is_first ? net->second : net->first, x).sum().backward();
+  } else {
+    call(net, torch::ones({2, is_first ? 4 : 2})).sum().backward();
+  }
+  optimizer.step();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  at::set_num_threads(1);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::string part = arguments.empty() ? "" : arguments[0];
+  if (part == "mistakes") {
+    make_mistakes();
+  } else if (part == "differ" || part == "order" || part == "dies") {
+    differ(part);
+  } else {
+    train_all(arguments);
+  }
+} catch (const std::exception& error) {
+  std::cerr << "torch_modules: " << error.what() << '\n';
+  return 1;
+}
