@@ -283,9 +283,10 @@ template <class T>
 struct ByChoice {
   AttentionShape largest;
   bool& uses_cudnn;
+  bool deterministic = false;
 
   void operator()(const Arrays<T>& a) const {
-    Attention<T> attention(a.stream, largest, AttentionOptions::from_environment());
+    Attention<T> attention(a.stream, largest, {attention_choice_from_environment(), deterministic});
     for (int run = 0; run < 2; ++run) {
       attention.forward(a.shape, a.qkv.data(), a.out.data(), a.log_sum.data());
       attention.backward(a.shape, a.qkv.data(), a.out.data(), a.log_sum.data(), a.d_out.data(),
@@ -341,7 +342,6 @@ TEST_CASE("cuDNN is used where it can be; else the kernels are, and one line tel
   }
   const std::vector<Choice> choices = {
       {{}, true, "attention by cuDNN 9.10.0 (/"},
-      {{{"TRAIN_GPT_DETERMINISTIC", "1"}}, true, "libcudnn.so.9), deterministic"},
       {{{"TRAIN_GPT_ATTENTION", "auto"}}, true, "attention by cuDNN"},
       {{{"TRAIN_GPT_ATTENTION", "cudnn"}}, true, "attention by cuDNN"},
       {{{"TRAIN_GPT_ATTENTION", "kernels"}}, false, "own kernels: TRAIN_GPT_ATTENTION=kernels"},
@@ -378,6 +378,17 @@ TEST_CASE("cuDNN is used where it can be; else the kernels are, and one line tel
   }
 }
 
+TEST_CASE("a deterministic run asks cuDNN for a deterministic backward, and says so") {
+  const AttentionShape shape{.batch = 2, .time = 24, .heads = 2, .head_dim = 16};
+  bool uses_cudnn = false;
+  const std::string text = printed([&] {
+    check_attention<__nv_bfloat16>(shape, 0.02, 4,
+                                   ByChoice<__nv_bfloat16>{shape, uses_cudnn, true});
+  });
+  CHECK((text.find("), deterministic\n") != std::string::npos) == uses_cudnn);
+  CHECK((uses_cudnn || !on_standin()));
+}
+
 TEST_CASE("fp32 and sequences of another length are left to the kernels") {
   bool uses_cudnn = false;
   const AttentionShape shape{.batch = 2, .time = 24, .heads = 2, .head_dim = 16};
@@ -398,7 +409,7 @@ TEST_CASE("TRAIN_GPT_ATTENTION=cudnn makes a failure of cuDNN an error; other wo
                        "bf16 or fp16, not in fp32",
                        acc::Error);
   const Variables variables(Settings{{"TRAIN_GPT_ATTENTION", "flash"}});
-  CHECK_THROWS_WITH_AS(AttentionOptions::from_environment(),
+  CHECK_THROWS_WITH_AS(attention_choice_from_environment(),
                        "TRAIN_GPT_ATTENTION must be auto, cudnn or kernels, got \"flash\"",
                        acc::Error);
 }
