@@ -336,7 +336,7 @@ TEST_CASE("attention by cuDNN at the lengths and batch sizes of real models") {
   }
 }
 
-TEST_CASE("cuDNN is used where it can be; else the kernels are, and one line tells why") {
+TEST_CASE("cuDNN is used where possible and the kernels elsewhere, and one line tells why") {
   if (!on_standin()) {
     return;  // the stand-in fails on request
   }
@@ -400,7 +400,8 @@ TEST_CASE("fp32 and sequences of another length are left to the kernels") {
   CHECK(uses_cudnn == cudnn_is_here());
 }
 
-TEST_CASE("TRAIN_GPT_ATTENTION=cudnn makes a failure of cuDNN an error; other words are refused") {
+TEST_CASE(
+    "TRAIN_GPT_ATTENTION=cudnn makes a failure of cuDNN an error, and other words are refused") {
   const TestStream stream;
   const AttentionShape shape{.batch = 2, .time = 24, .heads = 2, .head_dim = 16};
   const AttentionOptions options{.choice = AttentionChoice::cudnn};
