@@ -563,7 +563,8 @@ MemoryReport ModelState::memory() const {
     report.device_peak_bytes = figures.peak_allocated;
     report.pinned_bytes = figures.host_allocated;
   }
-  report.gathered_bytes += pools_.gathers.held_nbytes() + pools_.scratch.held_nbytes();
+  report.gathered_bytes +=
+      pools_.gathers.held_nbytes() + pools_.fetches.held_nbytes() + pools_.scratch.held_nbytes();
   report.gathered_bytes += pools_.secondary_gathers ? pools_.secondary_gathers->held_nbytes() : 0;
   report.gradient_buffer_bytes = pools_.gradients.held_nbytes() + pools_.sums.held_nbytes();
   return report;
