@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains one PyTorch module with acclaunch.torch, FSDP2, FSDP1 and DDP over Gloo, FSDP2 and DDP over the
-back end acc, and alone (plain torch without communication). All variants live in the same processes and
-make their steps in turn, with the same data and kernels and one thread per worker. Prints medians, ratios
-to FSDP2 over Gloo, to "alone" and of "… over acc" to the same over Gloo, and, with --memory, the memory of
-all workers (PSS, largest sample during steps, above that after the import of torch) of each variant in
-processes of its own.
+"""Trains one PyTorch module with acclaunch.torch, acc::torch (variants "c++", which need a build with
+LibTorch), FSDP2, FSDP1 and DDP over Gloo, FSDP2 and DDP over the back end acc, and alone (plain torch
+without communication). All variants live in the same processes and make their steps in turn, with the same
+data and kernels and one thread per worker. Prints medians, ratios to FSDP2 over Gloo, to "alone" and of
+"… over acc" to the same over Gloo, and, with --memory, the memory of all workers (PSS, largest sample
+during steps, above that after the import of torch) of each variant in processes of its own.
 
     python bench/torch_bridge.py [--steps 20] [--memory] [--acclaunch build/release/bin/acclaunch]
 """
 
 import argparse
+import ctypes
 import json
 import os
 import pathlib
@@ -27,12 +28,26 @@ CASES = {
 }
 OVER_ACC = " over acc"
 VARIANTS = ("alone", "fsdp2", "fsdp1", "ddp", "fsdp2" + OVER_ACC, "ddp" + OVER_ACC, "acc FULL_SHARD",
-            "acc SHARD_GRAD_OP")
+            "acc SHARD_GRAD_OP", "c++ FULL_SHARD", "c++ SHARD_GRAD_OP")
 WARMUP = 2
+
+
+def make_cpp_variant(strategy, case):
+    """The module of examples/train_torch, in this process."""
+    library = ctypes.CDLL(os.environ["BENCH_LIBRARY"])
+    library.bench_make.restype = ctypes.c_void_p
+    library.bench_step.restype = ctypes.c_double
+    os.environ["FSDP_SHARDING_STRATEGY"] = strategy
+    made = ctypes.c_void_p(library.bench_make(*(ctypes.c_int64(case[key]) for key in (
+        "vocab", "positions", "dim", "layers", "heads"))))
+    return lambda tokens: library.bench_step(made, ctypes.c_void_p(tokens.data_ptr()),
+                                             *map(ctypes.c_int64, tokens.shape))
 
 
 def make_variant(name, case):
     """Returns a function that makes a step with tokens, [rows, positions + 1]."""
+    if name.startswith("c++ "):
+        return make_cpp_variant(name[4:], case)
     import torch
     import torch.distributed as dist
     from train_gpt import GPT, Block
@@ -135,6 +150,10 @@ def worker(case_name, variants, steps, samples):
     os._exit(0)  # torch's threads of Gloo may abort the process at its regular exit
 
 
+def library_of(args):
+    return pathlib.Path(args.acclaunch).absolute().parents[1] / "lib" / "libtorch_bridge_cpp.so"
+
+
 def run(args, case_name, variants, steps, samples=False):
     """samples: measures memory. Freed blocks then go back to the system at once: glibc would keep blocks
     up to 32 MiB, of all variants alike."""
@@ -144,7 +163,7 @@ def run(args, case_name, variants, steps, samples=False):
                str(steps), "--variants", ",".join(variants), *["--memory"] * samples]
     done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {
         "PYTHONPATH": str(pathlib.Path(args.acclaunch).absolute().parents[1] / "python"),
-        "OMP_NUM_THREADS": "1"} | ({"MALLOC_MMAP_THRESHOLD_": "131072"} if samples else {}))
+        "BENCH_LIBRARY": str(library_of(args)), "OMP_NUM_THREADS": "1"} | ({"MALLOC_MMAP_THRESHOLD_": "131072"} if samples else {}))
     lines = [line[line.index("{"):] for line in done.stdout.splitlines() if "{" in line]
     if done.returncode or not lines:
         sys.exit(done.stdout + done.stderr)
@@ -156,11 +175,12 @@ def main():
     parser.add_argument("--acclaunch", default=str(ROOT / "build/release/bin/acclaunch"))
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--variants", default=",".join(VARIANTS))
+    parser.add_argument("--variants", help="default: all that were built")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    variants = args.variants.split(",")
+    built = [name for name in VARIANTS if library_of(args).exists() or not name.startswith("c++")]
+    variants = args.variants.split(",") if args.variants else built
     if args.worker:
         worker(args.worker, variants, args.steps, args.memory)
     for case_name in args.cases.split(","):

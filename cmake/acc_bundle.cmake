@@ -50,8 +50,22 @@ foreach(target IN LISTS installed bundled gpu_tests)
     set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
   endif()
 endforeach()
+# The component gpu_standins: stand-ins for NVIDIA's libraries and programs that run on them, to try
+# a bundle where there is no GPU.
+add_custom_target(gpu_standins)
+foreach(target acc_standin_cudart acc_standin_driver acc_standin_nvml acc_standin_nccl
+               acc_standin_cublaslt acc_standin_cudnn acc_cuda_standin train_gpt_standin kernel_bench_standin)
+  if(TARGET ${target})
+    add_dependencies(gpu_standins ${target})
+    target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
+    set_target_properties(${target} PROPERTIES
+      INSTALL_RPATH "$ORIGIN:$ORIGIN/..:$ORIGIN/../../lib/standin:$ORIGIN/../../lib")
+    install(TARGETS ${target} RUNTIME DESTINATION bin/standin COMPONENT gpu_standins EXCLUDE_FROM_ALL
+                              LIBRARY DESTINATION lib/standin COMPONENT gpu_standins EXCLUDE_FROM_ALL)
+  endif()
+endforeach()
 if(TARGET acc_cuda_tests)  # includes the programs of tests with the label gpu
-  add_dependencies(acc_cuda_tests gpu_bundle_programs)
+  add_dependencies(acc_cuda_tests gpu_bundle_programs gpu_standins)
 endif()
 foreach(target IN LISTS bundled gpu_tests)
   if(TARGET ${target})

@@ -11,7 +11,7 @@ set(acc_cuda_sources
   src/cuda/nccl/nccl_api.cpp
   src/cuda/nccl/nccl_group.cpp
   src/cuda/nccl/nccl_watch.cpp
-  src/cuda/nccl/registered_buffer.cpp
+  src/cuda/nccl/registered_arena.cpp
   src/collectives/device_route.cpp
   src/device/caching_allocator.cpp)
 set(acc_cuda_kernels

@@ -169,9 +169,9 @@ class Layer {
         w_(shape.in * shape.out, 2),
         bias_(shape.out, 3),
         dy_(shape.rows * shape.out, 4),
-        residual_(shape.rows * shape.out, 5),
+        residual_(shape.forward == Forward::linear_add ? shape.rows * shape.out : 1, 5),
         y_(shape.rows * shape.out),
-        u_(shape.rows * shape.out),
+        u_(shape.forward == Forward::linear_gelu ? shape.rows * shape.out : 1),
         dx_(shape.rows * shape.in),
         dw_(shape.in * shape.out),
         db_(shape.out) {}

@@ -8,7 +8,6 @@
 
 using torch::Tensor;
 namespace nn = torch::nn;
-
 /// y = x W + b with W of [in, out], the layout of GPT-2's files.
 struct ProductImpl : nn::Module {
   ProductImpl(int64_t inputs, int64_t outputs)
@@ -18,49 +17,34 @@ struct ProductImpl : nn::Module {
   Tensor weight, bias;
 };
 TORCH_MODULE(Product);
-
-struct AttentionImpl : nn::Module {
-  AttentionImpl(int64_t dim, int64_t in_heads)
-      : heads(in_heads), c_attn(dim, 3 * dim), c_proj(dim, dim) {
-    register_module("c_attn", c_attn);
-    register_module("c_proj", c_proj);
-  }
-  Tensor forward(const Tensor& x) {
-    const Tensor parts = c_attn(x).unflatten(2, {3, heads, -1}).permute({2, 0, 3, 1, 4});
-    const Tensor y = torch::scaled_dot_product_attention(parts[0], parts[1], parts[2], {}, 0, true);
-    return c_proj(y.transpose(1, 2).flatten(2));
-  }
-  int64_t heads;
-  Product c_attn, c_proj;
+/// The two products of an attention or of an MLP.
+struct ProductsImpl : nn::Module {
+  ProductsImpl(const char* name, int64_t dim, int64_t outputs, int64_t inputs)
+      : in(register_module(name, Product(dim, outputs))),
+        out(register_module("c_proj", Product(inputs, dim))) {}
+  Product in, out;
 };
-TORCH_MODULE(Attention);
-
-struct MlpImpl : nn::Module {
-  explicit MlpImpl(int64_t dim) : c_fc(dim, 4 * dim), c_proj(4 * dim, dim) {
-    register_module("c_fc", c_fc);
-    register_module("c_proj", c_proj);
-  }
-  Tensor forward(const Tensor& x) { return c_proj(torch::gelu(c_fc(x), "tanh")); }
-  Product c_fc, c_proj;
-};
-TORCH_MODULE(Mlp);
+TORCH_MODULE(Products);
 
 struct BlockImpl : nn::Module {
-  BlockImpl(int64_t dim, int64_t heads)
-      : ln_1(nn::LayerNormOptions({dim})), attn(dim, heads), ln_2(ln_1->options), mlp(dim) {
+  BlockImpl(int64_t dim, int64_t in_heads)
+      : heads(in_heads),
+        ln_1(nn::LayerNormOptions({dim})),
+        ln_2(ln_1->options),
+        attn(register_module("attn", Products("c_attn", dim, 3 * dim, dim))),
+        mlp(register_module("mlp", Products("c_fc", dim, 4 * dim, 4 * dim))) {
     register_module("ln_1", ln_1);
-    register_module("attn", attn);
     register_module("ln_2", ln_2);
-    register_module("mlp", mlp);
   }
   Tensor forward(Tensor x) {
-    x = x + attn(ln_1(x));
-    return x + mlp(ln_2(x));
+    const Tensor qkv = attn->in(ln_1(x)).unflatten(2, {3, heads, -1}).permute({2, 0, 3, 1, 4});
+    const Tensor y = torch::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], {}, 0.0, true);
+    x = x + attn->out(y.transpose(1, 2).flatten(2));
+    return x + mlp->out(torch::gelu(mlp->in(ln_2(x)), "tanh"));
   }
-  nn::LayerNorm ln_1;
-  Attention attn;
-  nn::LayerNorm ln_2;
-  Mlp mlp;
+  int64_t heads;
+  nn::LayerNorm ln_1, ln_2;
+  Products attn, mlp;
 };
 TORCH_MODULE(Block);
 
@@ -74,9 +58,9 @@ struct GptImpl : nn::Module {
     for (int64_t i = 0; i < layers; ++i) {
       h->push_back(Block(dim, heads));
     }
-    register_module("lm_head", lm_head);
     register_module("transformer", nn::ModuleDict())
         ->update({{"wte", wte.ptr()}, {"wpe", wpe.ptr()}, {"h", h.ptr()}, {"ln_f", ln_f.ptr()}});
+    register_module("lm_head", lm_head);
     nn::init::normal_(wte->weight, 0.0, 0.02);
     nn::init::normal_(wpe->weight, 0.0, 0.02);
     lm_head->weight = wte->weight;  // tied

@@ -25,8 +25,8 @@ from acclaunch._library import InvalidArgumentError, library
 from acclaunch._parameters import Uncopied, view
 
 in_backward = torch._C._current_graph_task_id  # -1 outside
-# The innermost saved_tensors_hooks. torch 2.6 has no such function; there a checkpoint around a whole
-# sharded module saves the tensors of the module.
+# The innermost saved_tensors_hooks. torch before 2.8 has no such function; there a checkpoint around a
+# whole sharded module saves the tensors of the module.
 top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 
 

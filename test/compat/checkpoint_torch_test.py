@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training that moves between libraries: checkpoint_torch_test.py ACCLAUNCH TRAIN_GPT. train_gpt
-saves, and torch resumes from its folders, on one rank and sharded by FSDP 2; torch's FSDP 2 saves, and
+"""Training that moves between libraries: checkpoint_torch_test.py ACCLAUNCH PROGRAM. PROGRAM is train_gpt, or
+train_torch, which has the same model; it is called train_gpt here. train_gpt saves, and torch resumes from its folders, on one rank and sharded by FSDP 2; torch's FSDP 2 saves, and
 train_gpt resumes. The losses must equal those of an uninterrupted run. Exits with 77 without torch."""
 
 import json
@@ -48,8 +48,11 @@ def fsdp(strategy, form="SHARDED_STATE_DICT"):
 def train(folder, ranks, flags, last, *more):
     """Returns the losses of train_gpt."""
     metrics = folder / f"metrics_{len(list(folder.iterdir()))}.jsonl"
-    run([TRAIN_GPT, "--batches", str(folder / "batches.npy"), "--layers", str(LAYERS), "--heads",
-         str(HEADS), "--dim", str(DIM), "--vocab", str(VOCAB), "--steps", str(last), "--metrics",
+    data = ["--batches", str(folder / "batches.npy")]
+    if pathlib.Path(TRAIN_GPT).name == "train_torch":
+        torch.save(torch.from_numpy(numpy.load(data[1])), folder / "tokens.pt")
+        data = ["--tokens", str(folder / "tokens.pt"), "--lr", "3e-4", "--clip", "0"]
+    run([TRAIN_GPT, *data, "--layers", str(LAYERS), "--heads", str(HEADS), "--dim", str(DIM), "--vocab", str(VOCAB), "--steps", str(last), "--metrics",
          str(metrics), *map(str, more)], ranks, *flags)
     return [json.loads(line)["loss"] for line in metrics.read_text().splitlines()]
 

@@ -174,6 +174,28 @@ struct ManyOutputs : Net {
   nn::ModuleList parts = register_module("parts", nn::ModuleList(Inner(), Inner()));
 };
 
+/// Parameters and a buffer that have no memory before the module is sharded.
+struct ScaleImpl : nn::Module {
+  explicit ScaleImpl(const Tensor& like)
+      : factor(register_parameter("factor", torch::empty({kSize}, like.options()))),
+        offset(register_buffer("offset", torch::empty({kSize}, like.options()))) {}
+  Tensor forward(const Tensor& x) { return x * factor + offset; }
+  Tensor factor, offset;
+};
+TORCH_MODULE(Scale);
+
+struct Meta : Blocks {
+  Tensor forward(const Tensor& x) override { return call(scale, Blocks::forward(x)); }
+  Scale scale = register_module("scale", Scale(torch::empty(1, torch::kMeta)));
+};
+struct NoMeta : Meta {  // the same with memory
+  NoMeta() {
+    scale = replace_module("scale", Scale(torch::empty(1)));
+    torch::nn::init::constant_(scale->factor, 0.5);
+    scale->offset.fill_(2.0);
+  }
+};
+
 /// Units in units.
 struct Nested : Net {
   Tensor forward(const Tensor& x) override {
@@ -199,7 +221,8 @@ struct Case {
   std::function<Tensor(Net&, const Tensor&)> train = plain;
   double tolerance = 2e-6;
   int micro_steps = 1;
-  bool unused_units = false, no_sync = false, adamw = false, meta = false;
+  bool unused_units = false, no_sync = false, adamw = false;
+  std::function<NetPtr()> make_reference = {};  ///< absent: make
   std::string checkpointing = "false";
 };
 
@@ -238,7 +261,7 @@ const std::vector<Case>& cases() {
       {.name = "attention",
        .make = make<Attention>,
        .input = sequences,
-       .units = {{"MultiheadAttention", "TransformerEncoderLayer"}}},
+       .units = {{"attention", "layer"}}},
       {.name = "LSTM", .make = make<Recurrent>, .input = sequences, .units = {{"lstm"}}},
       {.name = "frozen parameters", .make = make<Frozen>},
       {.name = "a block used twice", .make = make<Twice>},
@@ -280,13 +303,9 @@ const std::vector<Case>& cases() {
        .units = {{"Blocks", "Sequential"}},
        .checkpointing = "true"},
       {.name = "the meta device",
-       .make = make<Convolutions>,
-       .input =
-           [] {
-             return torch::randn({kRows, 3, 6, 6});
-           },
-       .tolerance = 2e-5,
-       .meta = true},
+       .make = make<Meta>,
+       .units = {{"Sequential", "scale"}},
+       .make_reference = make<NoMeta>},
   };
   return all;
 }
@@ -302,9 +321,9 @@ void expect_near(double found, double expected, double tolerance, const std::str
          what + ": " + std::to_string(found) + ", expected " + std::to_string(expected));
 }
 
-NetPtr make_seeded(const Case& each, uint64_t seed) {
+NetPtr make_seeded(const std::function<NetPtr()>& make, uint64_t seed) {
   torch::manual_seed(seed);
-  return each.make();
+  return make();
 }
 
 /// Data parallel training in plain LibTorch: one copy of the module for each rank.
@@ -312,7 +331,8 @@ class Reference {
  public:
   Reference(const Case& in_case, int world) : case_(in_case) {
     for (int rank = 0; rank < world; ++rank) {
-      copies.push_back(make_seeded(in_case, 3));
+      copies.push_back(
+          make_seeded(in_case.make_reference ? in_case.make_reference : in_case.make, 3));
       copies.back()->is_reference = true;
       std::vector<Tensor> distinct;
       for (const Tensor& each : copies.back()->parameters()) {
@@ -375,16 +395,12 @@ class Reference {
 void train(const Case& each, acc::Runtime& runtime) {
   const auto rank = static_cast<size_t>(runtime.rank());
   Reference reference(each, runtime.world_size());
-  const NetPtr net = make_seeded(each, 3 + rank);  // rank 0's values are used
-  acc::torch::ShardOptions options{.units = each.units, .unused_units = each.unused_units};
-  if (each.meta) {
-    net->to(torch::kMeta);
-    const auto values = reference.copies[0]->named_parameters();
-    const auto buffers = reference.copies[0]->named_buffers();
-    options.initialize = [=](const std::string& name, Tensor& value) {
-      value.copy_(values.contains(name) ? values[name] : buffers[name]);
-    };
-  }
+  const NetPtr net = make_seeded(each.make, 3 + rank);  // rank 0's values are used
+  const acc::torch::ShardOptions options{.units = each.units,
+                                         .unused_units = each.unused_units,
+                                         .initialize = [](const std::string& name, Tensor& values) {
+                                           values.fill_(name == "scale.factor" ? 0.5 : 2.0);
+                                         }};
   const acc::torch::Sharded sharded = acc::torch::fully_shard(net, runtime, options);
   acc::Model& model = sharded.model();
   acc::Optimizer optimizer = each.adamw ? model.optimizer(acc::AdamW{.lr = 1e-2})
@@ -587,12 +603,8 @@ const std::vector<Mistake>& mistakes() {
       {"no parameters", [] { std::ignore = fully_shard(nn::Sequential(nn::ReLU()), runtime_of()); },
        "no parameters"},
       {"meta without initialize",
-       [] {
-         nn::Linear net(4, 4);
-         net->to(torch::kMeta);
-         std::ignore = fully_shard(net, runtime_of());
-       },
-       "'weight' is on the meta device: set ShardOptions::initialize"},
+       [] { std::ignore = fully_shard(Scale(torch::empty(1, torch::kMeta)), runtime_of()); },
+       "'factor' is on the meta device: set ShardOptions::initialize"},
       {"a tensor of another device",
        [] {
          Trial().loss(torch::ones({2, 4}, torch::kMeta));

@@ -113,6 +113,16 @@ def main():
                 outputs = run([[acclaunch, "--cpu", *flags, sys.executable, os.path.abspath(__file__),
                                 kind, folder] for flags in launchers], {"PYTHONPATH": package})
                 assert outputs.count("equal") == workers, outputs
+    if program:
+        expect_configs(acclaunch, program[0])
+
+
+def expect_configs(acclaunch, program):
+    """The program trains under every file of configs/."""
+    for config in sorted((ROOT / "configs").glob("*.yaml")):
+        output = run([[acclaunch, "--config_file", str(config), "--cpu", "--num_processes", "2", program,
+                       "--data", str(ROOT / "README.md"), "--steps", "10"]], {"OMP_NUM_THREADS": "1"})
+        assert "step 10, loss" in output, (config, output)
 
 
 def run(commands, environment):

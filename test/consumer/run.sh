@@ -21,6 +21,14 @@ cmake --build "$work/build" >"$work/build.log"
 net=$work/build/odd_net
 "$net"
 
+# LibTorch, if acc::torch was built.
+if [ -x "$work/build/torch_net" ]; then
+  "$launch" --cpu --num_processes 2 --use_fsdp "$work/build/torch_net" >"$work/torch_net.log" 2>&1 ||
+    fail "torch_net: $(cat "$work/torch_net.log")"
+elif [ -e "$prefix/include/acc/torch.hpp" ]; then
+  fail "find_package(acc COMPONENTS torch) did not find the component: $(cat "$work/configure.log")"
+fi
+
 # The commands of README.md and examples/c_api/README.md must give no warning, and the program must
 # find the library.
 PKG_CONFIG_PATH=$prefix/lib/pkgconfig

@@ -460,7 +460,7 @@ static void expect_misuse(acc_runtime* runtime) {
       EXPECT_OK(acc_optimizer_step(p.optimizer, NULL));
     } else {
       EXPECT(acc_optimizer_step(p.optimizer, NULL) == ACC_INVALID_ARGUMENT);
-      EXPECT(strstr(acc_last_error(), "backward scope(s) of unit 'linear' asked for no gradient"));
+      EXPECT(strstr(acc_last_error(), "backward scopes of unit 'linear' asked for no gradient"));
       EXPECT(acc_last_error_rank() == acc_runtime_rank(runtime));
     }
     destroy(&p);

@@ -48,11 +48,11 @@ acclaunch --version >/dev/null
 
 # shellcheck disable=SC2086
 apt remove $ours
-! command -v acclaunch >/dev/null || fail "acclaunch is still there"
+[ ! -e /usr/bin/acclaunch ] || fail "acclaunch is still there"
 [ "$(state acc-rendezvous)" = config-files ] || fail "remove: acc-rendezvous is $(state acc-rendezvous)"
 [ -e /etc/default/acc-rendezvous ] || fail "remove deleted a configuration file"
 # shellcheck disable=SC2086
-apt purge $ours
+dpkg --purge $ours >/tmp/purge.log 2>&1 || fail "purge: $(cat /tmp/purge.log)"
 for package in $ours; do
   case $(state "$package") in none | not-installed) ;; *) fail "purge: $package is $(state "$package")" ;; esac
 done

@@ -21,6 +21,7 @@ struct Job {
   bool copy_gathers = false;
   plugins::Device device = plugins::Device::cpu;
   plugins::DeviceCollectives device_collectives = plugins::DeviceCollectives::automatic;
+  plugins::NcclOptions nccl = {};
   std::chrono::seconds timeout{60};
 };
 
@@ -45,6 +46,7 @@ inline plugins::RuntimeSettings settings_of(const Job& job, int rank) {
   settings.copy_gathers = job.copy_gathers;
   settings.device = job.device;
   settings.device_collectives = job.device_collectives;
+  settings.nccl = job.nccl;
   settings.share_gpus = true;
   settings.collective_timeout = job.timeout;
   return settings;

@@ -63,11 +63,11 @@ def losses(setup, step, config, workers, steps, flags=(), variables=None, limit=
     return [json.loads(line)["loss"] for line in lines]
 
 
-def run_test(step, program, environment, arguments=()):
-    ran = step.run([program, *arguments], environment, TEST_SECONDS)
+def run_test(step, name, command, environment):
+    ran = step.run(command, environment, TEST_SECONDS)
     detail = f"{ran.seconds:.1f} s" if ran.status in (0, 77) else ran.tail()
-    step.check(program.name + (" (skipped itself)" if ran.status == 77 else ""),
-               ran.status in (0, 77), detail)
+    step.check(name + (" (skipped itself)" if ran.status == 77 else ""), ran.status in (0, 77),
+               detail)
 
 
 def native_code(setup, step):
@@ -89,7 +89,7 @@ def tests(setup, step):
     environment = dict(setup.places.environment(), ACC_TEST_DATA=str(setup.places.data.parent))
     step.attempt("native code", native_code, setup, step)
     for program in found:
-        step.attempt(program.name, run_test, step, program, environment)
+        step.attempt(program.name, run_test, step, program.name, [program], environment)
 
 
 def nccl(setup, step):
@@ -103,8 +103,10 @@ def nccl(setup, step):
         if version and version >= NCCL_SHARING:
             variables |= NCCL_VARIABLES
         step.note(f"NCCL {version}: {path}")
-        step.attempt(f"cuda_nccl_test, NCCL {version}", run_test, step,
-                     setup.places.program("cuda_nccl_test"), variables)
+        program = setup.places.program("cuda_nccl_test")
+        for what, arguments in (("one rank", ["--test-case=*on one rank*"]), ("all groups", [])):
+            name = f"NCCL {version}, {what}"
+            step.attempt(name, run_test, step, name, [program, *arguments], variables)
 
 
 def parity(setup, step):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paths of programs, libraries, tools and a Python with PyTorch: in a bundle, build tree or system."""
+from __future__ import annotations
+
 import dataclasses
 import glob
 import json

@@ -30,17 +30,16 @@ def figures_of(data, step):
     return next((each["figures"] for each in data["steps"] if each["name"] == step), {})
 
 
-def step_status(data, name):
-    return next((each["status"] for each in data["steps"] if each["name"] == name), "not run")
-
-
 def verdict(aim, figure, met):
     return {"aim": aim, "figure": figure, "met": met}
 
 
 def status_verdict(data, name, aim):
-    status = step_status(data, name)
-    return verdict(aim, status, {"passed": True, "failed": False}.get(status))
+    step = next(each for each in data["steps"] if each["name"] == name)
+    late = sum(check["good"] is None for check in step["checks"])
+    if late and step["status"] == "passed":
+        return verdict(aim, f"{late} of {len(step['checks'])} checks ran out of time", None)
+    return verdict(aim, step["status"], {"passed": True, "failed": False}.get(step["status"]))
 
 
 def speed_verdicts(data):

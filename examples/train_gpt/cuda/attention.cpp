@@ -29,21 +29,6 @@ void report(const std::string& line) {
   std::fprintf(stderr, "train_gpt: %s\n", line.c_str());
 }
 
-AttentionChoice read_choice(std::string_view word) {
-  if (word == "cudnn") {
-    return AttentionChoice::cudnn;
-  }
-  if (word == "kernels") {
-    return AttentionChoice::kernels;
-  }
-  if (word != "auto") {
-    throw acc::Error(
-        acc::Errc::config,
-        "TRAIN_GPT_ATTENTION must be auto, cudnn or kernels, got \"" + std::string(word) + "\"");
-  }
-  return AttentionChoice::automatic;
-}
-
 /// Returns why cuDNN's attention is not even tried, or "".
 template <class T>
 std::string obstacle(const AttentionOptions& options) {
@@ -62,21 +47,28 @@ std::string obstacle(const AttentionOptions& options) {
   // CompositeSDPABackwardNode::override_heuristics_query).
   constexpr int kLastDeterministic = 9;
   if (options.deterministic && major > kLastDeterministic) {
-    return "TRAIN_GPT_DETERMINISTIC=1 and compute capability " + std::to_string(major) + ".x";
+    return "the run is deterministic and the GPU has compute capability " + std::to_string(major) +
+           ".x";
   }
   return "";
 }
 
 }  // namespace
 
-AttentionOptions AttentionOptions::from_environment() {
-  AttentionOptions options;
-  if (const char* choice = std::getenv("TRAIN_GPT_ATTENTION")) {
-    options.choice = read_choice(choice);
+AttentionChoice attention_choice_from_environment() {
+  const char* const variable = std::getenv("TRAIN_GPT_ATTENTION");
+  const std::string_view word = variable == nullptr ? "auto" : variable;
+  if (word == "auto") {
+    return AttentionChoice::automatic;
   }
-  const char* deterministic = std::getenv("TRAIN_GPT_DETERMINISTIC");
-  options.deterministic = deterministic != nullptr && std::string_view(deterministic) == "1";
-  return options;
+  if (word == "cudnn") {
+    return AttentionChoice::cudnn;
+  }
+  if (word == "kernels") {
+    return AttentionChoice::kernels;
+  }
+  throw acc::Error(acc::Errc::config, "TRAIN_GPT_ATTENTION must be auto, cudnn or kernels, got \"" +
+                                          std::string(word) + "\"");
 }
 
 template <class T>

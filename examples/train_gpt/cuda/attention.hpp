@@ -19,15 +19,14 @@ enum class AttentionChoice {
   kernels,    ///< the kernels of kernels.hpp
 };
 
+/// Reads TRAIN_GPT_ATTENTION (auto, cudnn or kernels). Throws Error(config).
+AttentionChoice attention_choice_from_environment();
+
 struct AttentionOptions {
   AttentionChoice choice = AttentionChoice::automatic;
   /// Results must not depend on timing. The kernels' never do; cuDNN needs 2 * B * H * T * T bytes
   /// for it, and is not used for it on GPUs newer than compute capability 9.x.
   bool deterministic = false;
-
-  /// Reads TRAIN_GPT_ATTENTION (auto, cudnn or kernels) and TRAIN_GPT_DETERMINISTIC (1). Throws
-  /// Error(config).
-  static AttentionOptions from_environment();
 };
 
 /// Causal attention of all layers, queued on one stream. If cuDNN fails, now or later, prints the

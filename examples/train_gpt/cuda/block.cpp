@@ -13,11 +13,12 @@ AttentionShape attention_shape(const ModelConfig& config, BatchShape shape) {
 }  // namespace
 
 template <class T>
-Context<T>::Context(cudaStream_t compute_stream, const ModelConfig& config, BatchShape largest)
+Context<T>::Context(cudaStream_t compute_stream, const ModelConfig& config, BatchShape largest,
+                    bool deterministic)
     : stream(compute_stream),
       matmul(compute_stream, 4 * config.dim, MatmulOptions::from_environment()),
       attention(compute_stream, attention_shape(config, largest),
-                AttentionOptions::from_environment()),
+                {attention_choice_from_environment(), deterministic}),
       wide(largest.rows() * 4 * config.dim, "gradients between layers"),
       d_channels(largest.rows() * config.dim, "gradients between layers"),
       layernorm(layernorm_scratch(config.dim), "the layer norms' backward") {}

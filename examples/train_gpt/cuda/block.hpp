@@ -19,11 +19,13 @@ namespace train_gpt::cuda {
 /// largest number of rows of a batch.
 template <class T>
 struct Context {
-  Context(cudaStream_t compute_stream, const ModelConfig& config, BatchShape largest);
+  /// deterministic: results must not depend on timing.
+  Context(cudaStream_t compute_stream, const ModelConfig& config, BatchShape largest,
+          bool deterministic);
 
   cudaStream_t stream;
   Matmul<T> matmul;
-  Attention<T> attention;
+  Attention<T> attention;         ///< after matmul, so that cuDNN finds cuBLASLt already loaded
   DeviceBuffer<T> wide;           ///< (N, 4C)
   DeviceBuffer<T> d_channels;     ///< (N, C)
   DeviceBuffer<float> layernorm;  ///< working memory of the layer norms' backward

@@ -196,8 +196,7 @@ Attention::Attention(cudaStream_t stream, const AttentionGraph& largest) : large
   api_.check(api_.Create(&handle_), "its start");
   try {
     api_.check(api_.SetStream(handle_, stream), "setting the stream");
-    const Plans& plans = plans_of(largest.shape);
-    workspace_nbytes_ = std::max(plans.forward.workspace_nbytes, plans.backward.workspace_nbytes);
+    workspace_nbytes_ = workspace_of(plans_of(largest.shape));
     workspace_ = {static_cast<std::size_t>(workspace_nbytes_), "attention's workspace"};
     if (!largest.deterministic) {
       dq_sums_ = {largest.shape.batch * largest.shape.time * largest.shape.channels(),
@@ -215,6 +214,11 @@ Attention::~Attention() {
   api_.Destroy(handle_);
 }
 
+std::int64_t Attention::workspace_of(const Plans& plans) {
+  return std::max({std::int64_t{1}, plans.forward.workspace_nbytes,
+                   plans.backward.workspace_nbytes});  // some plans need none
+}
+
 bool Attention::supports(const AttentionShape& shape) const {
   return shape.batch <= largest_.shape.batch && shape.time == largest_.shape.time &&
          shape.heads == largest_.shape.heads && shape.head_dim == largest_.shape.head_dim;
@@ -228,9 +232,8 @@ const Attention::Plans& Attention::plans_of(const AttentionShape& shape) {
   const AttentionGraph graph{shape, largest_.type, largest_.deterministic};
   const Target target{.handle = handle_};
   Plans plans{forward_plan(api_, graph, target), backward_plan(api_, graph, target)};
-  const std::int64_t nbytes =
-      std::max(plans.forward.workspace_nbytes, plans.backward.workspace_nbytes);
-  if (workspace_.data() != nullptr && nbytes > workspace_nbytes_) {
+  const std::int64_t nbytes = workspace_of(plans);
+  if (!plans_.empty() && nbytes > workspace_nbytes_) {
     throw acc::Error(acc::Errc::device, "cuDNN needs a workspace of " + std::to_string(nbytes) +
                                             " bytes for a batch of " + std::to_string(shape.batch) +
                                             ", but only " + std::to_string(workspace_nbytes_) +

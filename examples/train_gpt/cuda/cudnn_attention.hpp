@@ -54,6 +54,7 @@ class Attention {
     Plan backward;
   };
   const Plans& plans_of(const AttentionShape& shape);
+  static std::int64_t workspace_of(const Plans& plans);
 
   Library api_;
   AttentionGraph largest_;

@@ -116,7 +116,8 @@ Matmul<T>::Matmul(cudaStream_t stream, std::int64_t widest, MatmulOptions option
     : stream_(stream),
       options_(options),
       workspace_(kWorkspace, "cuBLASLt's workspace"),
-      column_sums_(column_sums_scratch(widest), "column sums") {
+      column_sums_(column_sums_scratch(widest), "column sums"),
+      bias_gradient_(widest, "column sums") {
   api_.check(api_.Create(&handle_), "its start");
 }
 
@@ -344,12 +345,14 @@ bool Matmul<T>::is_faster(const Product& fused, const std::function<void()>& par
 }
 
 template <class T>
-void Matmul<T>::run_fused_or(bool fuse, const Product& fused, const std::function<void()>& parts) {
-  const bool repeatable = fused.beta == 0.0f;  // timing runs do not change the result
+bool Matmul<T>::run_fused_or(bool fuse, const Product& fused, bool repeatable,
+                             const std::function<void()>& parts) {
   const bool wanted = options_.tune && repeatable ? is_faster(fused, parts) : fuse;
-  if (!wanted || run(fused) != CUBLAS_STATUS_SUCCESS) {
-    parts();
+  if (wanted && run(fused) == CUBLAS_STATUS_SUCCESS) {
+    return true;
   }
+  parts();
+  return false;
 }
 
 // In fp32, GELU is always computed by kernels.hpp, because the accuracy of cuBLASLt's GELU is not
@@ -371,7 +374,7 @@ void Matmul<T>::linear_gelu(Matrix<T> h, T* u, ConstMatrix<T> x, ConstMatrix<T> 
                   .epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS,
                   .bias = bias,
                   .gelu_input = u},
-                 parts);
+                 true, parts);
   } else {
     parts();
   }
@@ -387,7 +390,7 @@ void Matmul<T>::multiply_gelu_backward(Matrix<T> du, ConstMatrix<T> dy, ConstMat
   if constexpr (kMayFuseGelu<T>) {
     run_fused_or(options_.fuse_gelu,
                  {.out = du, .a = dy, .b = w, .epilogue = CUBLASLT_EPILOGUE_DGELU, .gelu_input = u},
-                 parts);
+                 true, parts);
   } else {
     parts();
   }
@@ -397,18 +400,22 @@ template <class T>
 void Matmul<T>::weight_gradient(GradientOf<T> dw, GradientOf<T> db, ConstMatrix<T> x,
                                 ConstMatrix<T> dy) {
   const Matrix<T> out(dw.data, x.cols, dy.cols);
-  if (db.beta != 0.0f || dw.beta != 0.0f) {
-    // BGRADA would overwrite the bias gradient instead of adding to it.
+  // BGRADA overwrites the bias gradient, so one that is added to is computed elsewhere.
+  const bool adds = db.beta != 0.0f;
+  const Product fused{.out = out,
+                      .a = x.t(),
+                      .b = dy,
+                      .beta = dw.beta,
+                      .epilogue = CUBLASLT_EPILOGUE_BGRADA,
+                      .bias = adds ? bias_gradient_.data() : db.data};
+  const bool repeatable = dw.beta == 0.0f && !adds;
+  const bool is_fused = run_fused_or(options_.fuse_bias_gradient, fused, repeatable, [&] {
     multiply(out, x.t(), dy, dw.beta);
     column_sums(stream_, dy.data, db.data, db.beta, column_sums_.data(), dy.rows, dy.cols);
-    return;
-  }
-  const Product fused{
-      .out = out, .a = x.t(), .b = dy, .epilogue = CUBLASLT_EPILOGUE_BGRADA, .bias = db.data};
-  run_fused_or(options_.fuse_bias_gradient, fused, [&] {
-    multiply(out, x.t(), dy);
-    column_sums(stream_, dy.data, db.data, 0.0f, column_sums_.data(), dy.rows, dy.cols);
   });
+  if (is_fused && adds) {
+    column_sums(stream_, bias_gradient_.data(), db.data, db.beta, column_sums_.data(), 1, dy.cols);
+  }
 }
 
 template class Matmul<float>;

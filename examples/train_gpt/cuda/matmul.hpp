@@ -30,8 +30,8 @@ struct GradientOf {
 
 /// Choices for computing matrix products. Results differ only by rounding.
 struct MatmulOptions {
-  bool fuse_gelu = true;            ///< compute GELU and its gradient in cuBLASLt's epilogue
-  bool fuse_bias_gradient = false;  ///< compute bias gradients in cuBLASLt's epilogue
+  bool fuse_gelu = true;           ///< compute GELU and its gradient in cuBLASLt's epilogue
+  bool fuse_bias_gradient = true;  ///< compute bias gradients in cuBLASLt's epilogue
   /// true: measure, once per shape, the algorithms that cuBLASLt proposes, and fused against
   /// separate kernels. false: take its first proposal and the two choices above.
   bool tune = false;
@@ -79,8 +79,10 @@ class Matmul {
   cublasStatus_t run(const Product& product);
   /// out = a @ b + beta * addend; addend: shape and stride of out
   void add_product(Matrix<T> out, ConstMatrix<T> a, ConstMatrix<T> b, float beta, const T* addend);
-  /// Runs `fused` or `parts`, as the options or, with `tune`, a measurement decide.
-  void run_fused_or(bool fuse, const Product& fused, const std::function<void()>& parts);
+  /// Runs `fused` or `parts`, as the options or, with `tune`, a measurement decide. Returns true if
+  /// it ran `fused`. repeatable: timing runs do not change the result.
+  bool run_fused_or(bool fuse, const Product& fused, bool repeatable,
+                    const std::function<void()>& parts);
   bool is_faster(const Product& fused, const std::function<void()>& parts);
   static Key key_of(const Product& product);
   Plan& plan_of(const Product& product);
@@ -98,6 +100,7 @@ class Matmul {
   cublasLtHandle_t handle_ = nullptr;
   DeviceMemory workspace_;
   DeviceBuffer<float> column_sums_;  // working memory of column_sums
+  DeviceBuffer<T> bias_gradient_;    // one that is then added to another
   std::map<Key, std::unique_ptr<Plan>> plans_;
   std::map<Key, bool> fused_is_faster_;
 };

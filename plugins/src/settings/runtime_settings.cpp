@@ -14,6 +14,8 @@ namespace {
 constexpr std::string_view kTimeoutVariable = "ACC_COLLECTIVE_TIMEOUT";
 constexpr std::string_view kShmGatherVariable = "ACC_SHM_GATHER";
 constexpr std::string_view kCollectivesVariable = "ACC_COLLECTIVES";
+constexpr std::string_view kZeroSmVariable = "ACC_NCCL_ZERO_SM";
+constexpr std::string_view kSplitShareVariable = "ACC_NCCL_SPLIT_SHARE";
 constexpr std::string_view kShareGpusVariable = "ACC_SHARE_GPUS";
 constexpr std::string_view kCheckVariable = "ACC_CHECK";
 constexpr std::string_view kTraceVariable = "ACC_TRACE";
@@ -225,6 +227,9 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   faults.collect([&] { result.collective_timeout = read_collective_timeout(environment); });
   faults.collect([&] { result.copy_gathers = read_copy_gathers(environment); });
   faults.collect([&] { result.device_collectives = read_device_collectives(environment); });
+  faults.collect([&] { result.nccl.zero_sm = read_boolean(environment, kZeroSmVariable, false); });
+  faults.collect(
+      [&] { result.nccl.split_share = read_boolean(environment, kSplitShareVariable, false); });
   faults.collect([&] { result.share_gpus = read_boolean(environment, kShareGpusVariable, false); });
   result.trace = variable(environment, std::string(kTraceVariable), "");
   result.flight_record = variable(environment, flight::kRecordVariable, "");

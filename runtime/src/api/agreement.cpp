@@ -65,8 +65,8 @@ Terms agreed_terms(const plugins::RuntimeSettings& settings) {
   // here and has either a term below or a place among those that may differ: they change neither
   // the collectives of a rank nor its results.
   const auto& [identity, sharding, device, origin, program_plugin, program_values, sources,
-               collective_timeout, copy_gathers, device_collectives, share_gpus, deterministic,
-               check, trace, flight_record] = settings;
+               collective_timeout, copy_gathers, device_collectives, nccl, share_gpus,
+               deterministic, check, trace, flight_record] = settings;
   // May differ: identity, texts for messages (origin, sources), collective_timeout, share_gpus,
   // check, trace, flight_record. choose_route makes one choice from all ranks' device_collectives.
   const auto& [strategy, shard_size, hpz_partition_size, reshard_size, mixed_precision,
@@ -127,6 +127,8 @@ Terms agreed_terms(const plugins::RuntimeSettings& settings) {
           {"backward prefetch", std::string(to_string(backward_prefetch))},
           {"forward prefetch", number(forward_prefetch)},
           {"gathers by copy", number(copy_gathers)},
+          {"gathers of NCCL without multiprocessors", number(nccl.zero_sm)},
+          {"shared resources of NCCL", number(nccl.split_share)},
           {"deterministic", number(deterministic)}};
 }
 

@@ -185,7 +185,8 @@ std::shared_ptr<ProcessGroup> GroupFactory::make(const std::vector<int>& ranks,
   if (!route_.nccl) {
     return std::make_shared<StagedGroup>(std::move(host), device_);
   }
-  return backend_->make_nccl_group(spec, std::move(host), device_, parent, ranks.front());
+  return backend_->make_nccl_group(spec, std::move(host), device_, parent, ranks.front(),
+                                   settings_.nccl);
 }
 
 std::shared_ptr<ProcessGroup> GroupFactory::make_host_group(GroupSpec spec) const {

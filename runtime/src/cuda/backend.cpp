@@ -71,8 +71,9 @@ class CudaBackend final : public device::Backend {
   std::string nccl_problem() override { return cuda::nccl_problem(); }
   std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
       const collectives::GroupSpec& spec, std::shared_ptr<collectives::ProcessGroup> host,
-      device::DevicePtr device, collectives::ProcessGroup* parent, int color) override {
-    return cuda::make_nccl_group(spec, std::move(host), std::move(device), parent, color);
+      device::DevicePtr device, collectives::ProcessGroup* parent, int color,
+      const plugins::NcclOptions& options) override {
+    return cuda::make_nccl_group(spec, std::move(host), std::move(device), parent, color, options);
   }
 };
 

@@ -32,14 +32,16 @@ class Backend {
   /// `parent`: null, or a group made here whose communicator is split: all of its ranks call at the
   /// same time, each for the part that it belongs to. `color`: equal on the ranks of one part,
   /// different between parts. Collective over `parent` if there is one, else over `spec.ranks`.
+  /// Throws Error(config) if NCCL is too old for `options`.
   virtual std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
       const collectives::GroupSpec& spec, std::shared_ptr<collectives::ProcessGroup> host,
-      DevicePtr device, collectives::ProcessGroup* parent, int color) = 0;
+      DevicePtr device, collectives::ProcessGroup* parent, int color,
+      const plugins::NcclOptions& options) = 0;
 };
 
 /// Version of the binary interface. Increase it at every incompatible change of this header,
 /// device.hpp or process_group.hpp.
-inline constexpr int kBackendVersion = 4;
+inline constexpr int kBackendVersion = 5;
 inline constexpr const char* kBackendEntry = "acc_cuda_backend";
 /// Type of the entry function. It returns null if it does not implement `version`.
 using BackendEntry = Backend* (*)(int version);

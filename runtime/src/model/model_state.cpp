@@ -384,7 +384,12 @@ void ModelState::before_backward(UnitState& unit) {
 }
 
 void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
-  unit.uses.backwards_without_gradient += asked_gradient ? 0 : 1;
+  UnitState::Uses& uses = unit.uses;
+  uses.asked_gradient = uses.asked_gradient || asked_gradient;
+  if (++uses.ended == uses.forwards) {
+    ++uses.micro_steps;
+    uses.micro_steps_without_gradient += std::exchange(uses.asked_gradient, false) ? 0 : 1;
+  }
   order_.add(unit.index, model::UseOrder::Event::ends_backward);
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_backward();
@@ -414,11 +419,11 @@ std::vector<std::string> ModelState::mistakes() const {
           "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
           "last step; set the model's option unused_units if its gradient is zero on purpose",
           unit->name, uses.forwards, uses.backwards));
-    } else if (uses.backwards_without_gradient > 0) {
+    } else if (uses.micro_steps_without_gradient > 0) {
       found.push_back(fmt::format(
-          "{} of {} backward scope(s) of unit '{}' asked for no gradient to write; set the model's "
-          "option unused_units if its gradient is zero on purpose",
-          uses.backwards_without_gradient, uses.backwards, unit->name));
+          "the backward scopes of unit '{}' asked for no gradient to write in {} of {} "
+          "micro-step(s); set the model's option unused_units if its gradient is zero on purpose",
+          unit->name, uses.micro_steps_without_gradient, uses.micro_steps));
     }
   }
   return found;
@@ -558,7 +563,8 @@ MemoryReport ModelState::memory() const {
     report.device_peak_bytes = figures.peak_allocated;
     report.pinned_bytes = figures.host_allocated;
   }
-  report.gathered_bytes += pools_.gathers.held_nbytes() + pools_.scratch.held_nbytes();
+  report.gathered_bytes +=
+      pools_.gathers.held_nbytes() + pools_.fetches.held_nbytes() + pools_.scratch.held_nbytes();
   report.gathered_bytes += pools_.secondary_gathers ? pools_.secondary_gathers->held_nbytes() : 0;
   report.gradient_buffer_bytes = pools_.gradients.held_nbytes() + pools_.sums.held_nbytes();
   return report;

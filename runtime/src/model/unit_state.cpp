@@ -133,19 +133,19 @@ acc::model::BufferRecord& UnitState::buffer(Buffer handle) {
 
 /// Compares the unit's number, not only the index: a handle of another unit may have a valid index.
 std::size_t UnitState::checked(Parameter parameter) const {
-  const auto index = static_cast<std::size_t>(parameter.index_);
-  if (parameter.unit_ != number_ || index >= parameters.size()) {
-    throw foreign_handle(*this, "parameter", parameter.unit_, index, &UnitState::parameters);
+  const auto position = static_cast<std::size_t>(parameter.index_);
+  if (parameter.unit_ != number_ || position >= parameters.size()) {
+    throw foreign_handle(*this, "parameter", parameter.unit_, position, &UnitState::parameters);
   }
-  return index;
+  return position;
 }
 
 std::size_t UnitState::checked(Buffer buffer) const {
-  const auto index = static_cast<std::size_t>(buffer.index_);
-  if (buffer.unit_ != number_ || index >= buffers.size()) {
-    throw foreign_handle(*this, "buffer", buffer.unit_, index, &UnitState::buffers);
+  const auto position = static_cast<std::size_t>(buffer.index_);
+  if (buffer.unit_ != number_ || position >= buffers.size()) {
+    throw foreign_handle(*this, "buffer", buffer.unit_, position, &UnitState::buffers);
   }
-  return index;
+  return position;
 }
 
 bool UnitState::trains() const {

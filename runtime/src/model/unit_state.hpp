@@ -52,7 +52,10 @@ class UnitState {
   struct Uses {
     int forwards = 0;
     int backwards = 0;
-    int backwards_without_gradient = 0;  ///< backwards that asked for no gradient
+    int ended = 0;                ///< backwards that have ended
+    bool asked_gradient = false;  ///< a backward of the running micro-step asked for a gradient
+    int micro_steps = 0;          ///< ended when as many backwards as forwards have ended
+    int micro_steps_without_gradient = 0;
   };
   Uses uses;
 

@@ -117,6 +117,14 @@ void GradientPool::drain() {
   }
 }
 
+collectives::BufferPtr FetchPool::acquire(std::size_t nbytes) {
+  if (auto fetched = take(free_, nbytes)) {
+    return fetched;
+  }
+  held_nbytes_ += static_cast<std::int64_t>(nbytes);
+  return group_.allocate_contribution(nbytes);
+}
+
 device::MemoryPtr ScratchPool::acquire(std::size_t nbytes) {
   if (auto scratch = take(free_, nbytes)) {
     guard_.open(scratch->data());
@@ -135,6 +143,7 @@ Pools::Pools(const Context& context)
       publications(context.settings.sharding.allgather_bucket_size),
       gradients(*context.groups.shard, context.tracer.get(),
                 context.settings.sharding.overlap_comm),
+      fetches(*context.groups.shard),
       scratch(*context.device, *context.guard),
       sums(*context.device, *context.guard) {
   if (context.groups.secondary) {

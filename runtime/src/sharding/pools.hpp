@@ -134,11 +134,27 @@ class ScratchPool {
   std::int64_t held_nbytes_ = 0;
 };
 
+/// Copies of offloaded shards in memory of the device, from which peers gather. All ranks must
+/// acquire and release in the same order. As with ScratchPool no waiting is needed.
+class FetchPool {
+ public:
+  explicit FetchPool(collectives::ProcessGroup& group) : group_(group) {}
+  /// Returns memory of at least `nbytes`; its content is undefined. May allocate collectively.
+  collectives::BufferPtr acquire(std::size_t nbytes);
+  void release(collectives::BufferPtr fetched) { free_.push_back(std::move(fetched)); }
+  [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
+
+ private:
+  collectives::ProcessGroup& group_;
+  std::deque<collectives::BufferPtr> free_;
+  std::int64_t held_nbytes_ = 0;
+};
+
 /// All pools of one model. Two kinds: buffers that peers read or write (`gathers`,
-/// `secondary_gathers`, `gradients`) are allocated collectively, so all ranks must acquire and
-/// release them in the same order; scratch memory (`scratch`, `sums`) is local to this rank. A pool
-/// grows to the largest number of buffers that were in use at once and keeps them until the model
-/// ends.
+/// `secondary_gathers`, `gradients`, `fetches`) are allocated collectively, so all ranks must
+/// acquire and release them in the same order; scratch memory (`scratch`, `sums`) is local to this
+/// rank. A pool grows to the largest number of buffers that were in use at once and keeps them
+/// until the model ends.
 struct Pools {
   /// Allocates nothing. context: outlives the pools.
   explicit Pools(const Context& context);
@@ -151,6 +167,7 @@ struct Pools {
   std::optional<GatherPool> secondary_gathers;  ///< the same from secondary copies, if any
   GatherWindow publications;                    ///< gathers of updated weights after a step
   GradientPool gradients;                       ///< whole gradients until they are reduced
+  FetchPool fetches;                            ///< offloaded shards that are being gathered
   ScratchPool scratch;                          ///< widened weights, gradients in the view dtype
   ScratchPool sums;                             ///< float32 sums of gradients not reduced (no_sync)
   std::unique_ptr<GradientOffload> gradient_offload;  ///< null if the optimizer is not offloaded

@@ -329,15 +329,14 @@ void declare_buffers(Sharding& model, const std::map<std::string, Unit*>& units,
   }
 }
 
-/// Brings buffers to the device; those of the meta device get memory, and `read_buffers` values.
-void move_buffers(Sharding& model) {
+/// Gives buffers of the meta device memory, and `read_buffers` values.
+void allocate_buffers(Sharding& model) {
   for (const auto& [_, module] : distinct_modules(*model.module)) {
-    for (Tensor buffer : module->buffers(/*recurse=*/false)) {
-      if (buffer.defined() && buffer.is_meta()) {
-        // In place: the module has members that are the same tensor.
-        buffer.set_data(at::empty_like(buffer, at::TensorOptions(model.device)));
-      } else if (buffer.defined() && buffer.device() != model.device) {
-        buffer.set_data(buffer.to(model.device));
+    for (const Tensor& buffer : module->buffers(/*recurse=*/false)) {
+      if (buffer.is_meta()) {
+        set_memory(buffer,
+                   at::empty(buffer.sizes(), buffer.options().device(model.device)).storage(),
+                   buffer.scalar_type());
       }
     }
   }
@@ -455,7 +454,7 @@ Sharded fully_shard(std::shared_ptr<::torch::nn::Module> module, Runtime runtime
   for (const auto& unit : model->units) {
     unit->install();  // the first call initialises the runtime's parameters
   }
-  move_buffers(*model);
+  allocate_buffers(*model);
   model->read_buffers();
   model->remember_module();
   return Sharded(model);

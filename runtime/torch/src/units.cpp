@@ -85,6 +85,15 @@ Tensor view(const void* address, at::IntArrayRef sizes, at::ScalarType dtype, at
   return at::from_blob(const_cast<void*>(address), sizes, at::TensorOptions(dtype).device(device));
 }
 
+void set_memory(const Tensor& tensor, const c10::Storage& storage, at::ScalarType dtype) {
+  at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+  impl.set_allow_tensor_metadata_change(true);
+  impl._change_backend_component_keys(storage.device());
+  impl.set_storage_and_dtype(storage, c10::scalarTypeToTypeMeta(dtype));
+  impl.set_storage_offset(0);
+  impl.set_sizes_contiguous(tensor.sizes().vec());
+}
+
 // ---- units
 
 Unit::~Unit() {
@@ -118,11 +127,7 @@ void Unit::install() {
         "' runs: call the unit through acc::torch::call(unit, x), not unit->forward(x). "
         "Sharded::state_dict() returns the values of all parameters, Sharded::load_weights sets "
         "them, and the module's dtype and device cannot be changed");
-    at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
-    impl.set_allow_tensor_metadata_change(true);
-    impl.set_storage_and_dtype(member->sharded, c10::scalarTypeToTypeMeta(model.compute_dtype));
-    impl.set_storage_offset(0);
-    impl.set_sizes_contiguous(tensor.sizes().vec());
+    set_memory(tensor, member->sharded, model.compute_dtype);
     if (member->trains) {
       autograd::impl::set_post_acc_grad_hooks(
           tensor,
@@ -464,7 +469,7 @@ autograd::variable_list backward_of(const Recomputed& saved,
 struct Recompute final : autograd::Function<Recompute> {
   static autograd::variable_list forward(autograd::AutogradContext* context,
                                          const c10::intrusive_ptr<Recomputed>& saved,
-                                         const std::vector<Tensor>&) {
+                                         const at::TensorList&) {
     context->set_materialize_grads(false);
     context->saved_data["forward"] = c10::IValue::make_capsule(saved);
     saved->forward->run();
@@ -494,8 +499,10 @@ void run_checkpointed(const std::shared_ptr<Forward>& forward) {
                 "acc::torch::checkpoint: none of the tensors in the arguments requires a gradient, "
                 "so that no backward would run the function again");
   }
+  // Function::apply sees tensors in a TensorList, but not in a vector.
+  const std::vector<Tensor> values = values_of(inputs);
   const autograd::variable_list found =
-      Recompute::apply(c10::make_intrusive<Recomputed>(forward), values_of(inputs));
+      Recompute::apply(c10::make_intrusive<Recomputed>(forward), at::TensorList(values));
   const Tensors places = forward->outputs();
   for (std::size_t i = 0; i < places.size(); ++i) {
     *places[i] = found[i];

@@ -35,6 +35,9 @@ using at::Tensor;
 /// A tensor, [sizes], whose elements are the runtime's memory at `address`.
 Tensor view(const void* address, at::IntArrayRef sizes, at::ScalarType dtype, at::Device device);
 at::ScalarType scalar_type(DType dtype);
+/// Makes the tensor a row-major one of this storage and dtype, in place: the module's members are
+/// the same tensor. It may have been on another device.
+void set_memory(const Tensor& tensor, const c10::Storage& storage, at::ScalarType dtype);
 
 /// A place that holds a parameter.
 struct Slot {

@@ -11,12 +11,27 @@
 
 namespace standin::nccl {
 
-std::string to_string(const Call& call) {
+namespace {
+
+std::string to_string(const WindowPlace& place) {
+  return place.window == 0 ? "no window"
+                           : "window " + std::to_string(place.window) + " at byte " +
+                                 std::to_string(place.offset);
+}
+
+}  // namespace
+
+std::string to_string(Kind kind) {
   constexpr std::array<const char*, 5> kNames = {"nothing", "all_gather", "reduce_scatter",
                                                  "all_reduce", "broadcast"};
-  return std::string(kNames[static_cast<std::size_t>(call.kind)]) + " of " +
-         std::to_string(call.count) + " x type " + std::to_string(call.dtype) + ", operation " +
-         std::to_string(call.op) + ", root " + std::to_string(call.root);
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
+std::string to_string(const Call& call) {
+  return to_string(call.kind) + " of " + std::to_string(call.count) + " x type " +
+         std::to_string(call.dtype) + ", operation " + std::to_string(call.op) + ", root " +
+         std::to_string(call.root) + ", from " + to_string(call.send) + " to " +
+         to_string(call.receive);
 }
 
 SharedBoard::SharedBoard(std::string name, int size) : name_(std::move(name)) {

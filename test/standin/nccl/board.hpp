@@ -17,6 +17,13 @@ inline constexpr std::size_t kMaxSplits = 32;
 
 enum class Kind : std::uint8_t { none, all_gather, reduce_scatter, all_reduce, broadcast };
 
+/// Place of a buffer in the windows of its communicator.
+struct WindowPlace {
+  std::uint64_t window = 0;  ///< number of the registration in the communicator, from 1; 0: none
+  std::uint64_t offset = 0;
+  bool operator==(const WindowPlace&) const = default;
+};
+
 /// Parameters of a collective in which all ranks must agree.
 struct Call {
   Kind kind = Kind::none;
@@ -24,8 +31,12 @@ struct Call {
   int op = 0;
   int root = 0;
   std::uint64_t count = 0;
+  /// Symmetric windows of both buffers. Offsets are 0 for a buffer that peers do not access.
+  WindowPlace send = {};
+  WindowPlace receive = {};
   bool operator==(const Call&) const = default;
 };
+std::string to_string(Kind kind);
 std::string to_string(const Call& call);
 
 struct SplitChoice {

@@ -9,6 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <iterator>
+#include <mutex>
 #include <string_view>
 #include <vector>
 
@@ -22,6 +25,14 @@ int version() {
 #endif
   const char* asked = std::getenv("ACC_STANDIN_NCCL_VERSION");
   return asked == nullptr ? built : std::atoi(asked);
+}
+
+void log(const std::string& line) {
+  static std::mutex mutex;
+  if (const char* path = std::getenv("ACC_STANDIN_NCCL_LOG")) {
+    const std::lock_guard lock(mutex);
+    std::ofstream(path, std::ios::app) << line + "\n" << std::flush;
+  }
 }
 
 std::string& last_error() {
@@ -63,8 +74,8 @@ bool sharing_is_on() {
 
 using namespace standin::nccl;
 
-ncclComm::ncclComm(std::string name, int rank, int size, int gpu, bool blocks)
-    : shared(std::make_shared<Shared>(std::move(name), rank, size)), device(gpu), blocking(blocks) {
+ncclComm::ncclComm(std::string name, int rank, int size, int gpu, const Options& chosen)
+    : shared(std::make_shared<Shared>(std::move(name), rank, size)), device(gpu), options(chosen) {
   RankPlace& own = shared->place(rank);
   own.gpu = gpu_uuid(device);
   own.came = 1;
@@ -116,7 +127,7 @@ ncclResult_t ncclComm::poll_split() {
     const std::string name =
         shared->board.name() + "-" + std::to_string(splits) + "-" + std::to_string(color);
     child = new ncclComm(name, static_cast<int>(me - members.begin()),
-                         static_cast<int>(members.size()), device, split->child_blocks);
+                         static_cast<int>(members.size()), device, split->child_options);
   }
   __atomic_store_n(split->child, child, __ATOMIC_RELEASE);
   split.reset();
@@ -129,7 +140,8 @@ ncclResult_t ncclComm::poll_registration() {
       return ncclInProgress;
     }
   }
-  registered.insert(registration->memory);
+  add(registration->memory,
+      {registration->nbytes, registration->symmetric ? windows : std::uint64_t{0}});
   *registration->window = registration->memory;
   registration.reset();
   return ncclSuccess;
@@ -154,19 +166,65 @@ ncclResult_t ncclComm::poll() {
   return state;
 }
 
-ncclResult_t ncclComm::enqueue(const Call& call, const void* send, void* receive,
-                               cudaStream_t stream) {
+void ncclComm::add(std::byte* memory, const Registered& entry) {
+  const bool overlaps = std::ranges::any_of(registered, [&](const auto& each) {
+    return entry.window != 0 && each.second.window != 0 && each.first < memory + entry.nbytes &&
+           memory < each.first + each.second.nbytes;
+  });
+  if (overlaps) {
+    die("two symmetric windows of one communicator overlap");
+  }
+  registered.emplace(memory, entry);
+}
+
+std::multimap<std::byte*, ncclComm::Registered>::const_iterator ncclComm::find(
+    const void* address, std::size_t nbytes) const {
+  const auto* const begin = static_cast<const std::byte*>(address);
+  const auto next = std::ranges::find_if(registered, [&](const auto& each) {
+    return begin >= each.first && begin + nbytes <= each.first + each.second.nbytes;
+  });
+  return next;
+}
+
+WindowPlace ncclComm::place_of(const void* address, std::size_t nbytes) const {
+  const auto found = find(address, nbytes);
+  if (found == registered.end() || found->second.window == 0) {
+    return {};
+  }
+  const auto offset = static_cast<const std::byte*>(address) - found->first;
+  return {found->second.window, static_cast<std::uint64_t>(offset)};
+}
+
+const char* ncclComm::path_of(const Call& call, const void* send, const void* receive) const {
+  if (call.send.window != 0 && call.receive.window != 0) {
+    const bool by_engine = options.zero_ctas && call.kind == Kind::all_gather;
+    return by_engine ? "copy engine" : "symmetric kernel";
+  }
+  const bool registers = find(send, 1) != registered.end() && find(receive, 1) != registered.end();
+  return registers ? "registered" : "plain";
+}
+
+ncclResult_t ncclComm::enqueue(Call call, const void* send, void* receive, cudaStream_t stream) {
   int stream_device = -1;
   if (standin::stream_device(stream, &stream_device) != cudaSuccess || stream_device != device) {
     last_error() = "the stream is of another device";
     return ncclInvalidArgument;
   }
+  // Peers read the input of a reduction and write the output of a gather, at this rank's offset.
+  const bool scatters = call.kind == Kind::reduce_scatter;
+  const bool gathers = call.kind == Kind::all_gather;
+  const auto ranks = static_cast<std::size_t>(shared->size);
+  const std::size_t nbytes = call.count * nbytes_of(call.dtype);
+  call.send = place_of(send, scatters ? nbytes * ranks : nbytes);
+  call.receive = place_of(receive, gathers ? nbytes * ranks : nbytes);
+  (gathers ? call.send : call.receive).offset = 0;
+  log(to_string(call.kind) + " " + std::to_string(nbytes) + " " + path_of(call, send, receive));
   const std::uint64_t number = ++issued;
   if (fails_here(shared->rank, number)) {
     shared->failed = true;
     state = ncclRemoteError;
     last_error() = "connection closed by the stand-in";
-  } else if (number == 1 && !blocking) {
+  } else if (number == 1 && !options.blocking) {
     state = ncclInProgress;  // like the real NCCL, which connects at the first collective
     polls_left = 2;
   }

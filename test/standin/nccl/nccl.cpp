@@ -7,6 +7,7 @@
 #include <nccl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -50,7 +51,7 @@ ncclResult_t accepted(const ncclComm& comm) {
 }
 
 void finish_if_blocking(ncclComm& comm) {
-  while (comm.blocking && comm.poll() == ncclInProgress) {
+  while (comm.options.blocking && comm.poll() == ncclInProgress) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -63,8 +64,20 @@ ncclResult_t collective(ncclComm_t handle, const char* function, const Call& cal
   return state == ncclSuccess ? comm.enqueue(call, send, receive, stream) : state;
 }
 
-bool blocks(const ncclConfig_t* config) {
-  return config == nullptr || config->blocking != 0;
+/// First version with NCCL_CTA_POLICY_ZERO.
+constexpr int kZeroCtaVersion = 22800;
+
+ncclComm::Options options_of(const ncclConfig_t* config) {
+  return config == nullptr
+             ? ncclComm::Options{}
+             : ncclComm::Options{.blocking = config->blocking != 0,
+                                 .split_share = config->splitShare == 1,
+                                 .zero_ctas = config->CTAPolicy == NCCL_CTA_POLICY_ZERO};
+}
+
+/// Older versions refuse the policy.
+bool is_known(const ncclComm::Options& options) {
+  return !options.zero_ctas || version() >= kZeroCtaVersion;
 }
 
 }  // namespace
@@ -95,12 +108,13 @@ STANDIN_API ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 
 STANDIN_API ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int size, ncclUniqueId id,
                                                 int rank, ncclConfig_t* config) {
-  if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size) {
+  const ncclComm::Options options = options_of(config);
+  if (size < 1 || size > kMaxRanks || rank < 0 || rank >= size || !is_known(options)) {
     return ncclInvalidArgument;
   }
   int gpu = 0;
   cudaGetDevice(&gpu);
-  *result = new ncclComm(id.internal, rank, size, gpu, blocks(config));
+  *result = new ncclComm(id.internal, rank, size, gpu, options);
   finish_if_blocking(**result);
   return (*result)->state;
 }
@@ -116,7 +130,8 @@ STANDIN_API ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, nc
   RankPlace& own = comm.shared->place(comm.shared->rank);
   own.choices[comm.splits % kMaxSplits] = {color, key};
   own.splits = ++comm.splits;
-  comm.split = {child, config == nullptr ? comm.blocking : blocks(config)};
+  comm.split = {child, config == nullptr ? comm.options : options_of(config)};
+  log(std::string("split ") + (comm.options.split_share ? "shared" : "own"));
   start(comm, 3);
   finish_if_blocking(comm);
   return accepted(comm);
@@ -205,7 +220,11 @@ constexpr int kQuietRegistrationVersion = 22800;
 
 struct Allocations {
   std::mutex mutex;
-  std::map<void*, void*> whole;
+  struct Allocation {
+    void* whole;
+    std::size_t nbytes;
+  };
+  std::map<std::byte*, Allocation> made;
 };
 
 Allocations& allocations() {
@@ -213,43 +232,58 @@ Allocations& allocations() {
   return all;
 }
 
+bool is_of_mem_alloc(const std::byte* memory, std::size_t nbytes) {
+  const std::lock_guard lock(allocations().mutex);
+  return std::ranges::any_of(allocations().made, [&](const auto& each) {
+    return memory >= each.first && memory + nbytes <= each.first + each.second.nbytes;
+  });
+}
+
 ncclResult_t forget(ncclComm_t handle, const char* function, void* memory) {
   ncclComm& comm = living(handle, function);
   const std::lock_guard lock(comm.mutex);
-  return comm.registered.erase(memory) == 1 ? ncclSuccess : ncclInvalidArgument;
+  const auto found = comm.registered.find(static_cast<std::byte*>(memory));
+  if (found == comm.registered.end()) {
+    return ncclInvalidArgument;
+  }
+  comm.registered.erase(found);
+  return ncclSuccess;
 }
 
 }  // namespace
 
-// Alignment that windows require and cudaMalloc does not guarantee.
+// Multiples of the granularity of cuMemCreate, with the alignment that windows require and
+// cudaMalloc does not guarantee.
 STANDIN_API ncclResult_t ncclMemAlloc(void** memory, size_t nbytes) {
+  constexpr std::size_t kGranularity = std::size_t{2} << 20;
+  const std::size_t taken = (nbytes + kGranularity - 1) / kGranularity * kGranularity;
   void* whole = nullptr;
-  if (cudaMalloc(&whole, nbytes + NCCL_WIN_REQUIRED_ALIGNMENT) != cudaSuccess) {
+  if (cudaMalloc(&whole, taken + NCCL_WIN_REQUIRED_ALIGNMENT) != cudaSuccess) {
     return ncclUnhandledCudaError;
   }
   const auto address = reinterpret_cast<std::uintptr_t>(whole) + NCCL_WIN_REQUIRED_ALIGNMENT - 1;
   *memory =
       reinterpret_cast<void*>(address / NCCL_WIN_REQUIRED_ALIGNMENT * NCCL_WIN_REQUIRED_ALIGNMENT);
   const std::lock_guard lock(allocations().mutex);
-  allocations().whole[*memory] = whole;
+  allocations().made[static_cast<std::byte*>(*memory)] = {whole, taken};
   return ncclSuccess;
 }
 
 STANDIN_API ncclResult_t ncclMemFree(void* memory) {
   const std::lock_guard lock(allocations().mutex);
-  const auto found = allocations().whole.extract(memory);
+  const auto found = allocations().made.extract(static_cast<std::byte*>(memory));
   if (found.empty()) {
     die("ncclMemFree of what ncclMemAlloc did not give");
   }
-  return cudaFree(found.mapped()) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+  return cudaFree(found.mapped().whole) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 STANDIN_API ncclResult_t ncclCommRegister(const ncclComm_t communicator, void* memory,
-                                          size_t /*nbytes*/, void** handle) {
+                                          size_t nbytes, void** handle) {
   // Like the real one, it does not look at the communicator's state.
   ncclComm& comm = living(communicator, __func__);
   const std::lock_guard lock(comm.mutex);
-  comm.registered.insert(memory);
+  comm.add(static_cast<std::byte*>(memory), {nbytes, 0});
   *handle = memory;
   return ncclSuccess;
 }
@@ -260,10 +294,14 @@ STANDIN_API ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle)
 
 // Collective. Until NCCL 2.27 it returned ncclInProgress.
 STANDIN_API ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* memory, size_t nbytes,
-                                                ncclWindow_t* window, int /*flags*/) {
+                                                ncclWindow_t* window, int flags) {
   if (nbytes % NCCL_WIN_REQUIRED_ALIGNMENT != 0 ||
       reinterpret_cast<std::uintptr_t>(memory) % NCCL_WIN_REQUIRED_ALIGNMENT != 0) {
     die("a window that is not aligned to 4096 bytes");
+  }
+  if (!is_of_mem_alloc(static_cast<std::byte*>(memory), nbytes)) {
+    last_error() = "the memory of a window is not of ncclMemAlloc";
+    return ncclUnhandledCudaError;
   }
   ncclComm& comm = living(handle, __func__);
   const std::lock_guard lock(comm.mutex);
@@ -271,7 +309,10 @@ STANDIN_API ncclResult_t ncclCommWindowRegister(ncclComm_t handle, void* memory,
     return state;
   }
   comm.shared->place(comm.shared->rank).windows = ++comm.windows;
-  comm.registration = {reinterpret_cast<void**>(window), memory};
+  comm.registration = {.window = reinterpret_cast<void**>(window),
+                       .memory = static_cast<std::byte*>(memory),
+                       .nbytes = nbytes,
+                       .symmetric = (flags & NCCL_WIN_COLL_SYMMETRIC) != 0};
   start(comm, 3);
   finish_if_blocking(comm);
   return version() >= kQuietRegistrationVersion ? accepted(comm) : comm.state;

@@ -103,6 +103,10 @@ TEST_CASE("the route of GPU memory follows from GPUs and NCCL, and rank 0 logs t
       {{{"ACC_STANDIN_DEVICES", "1"}, {"ACC_SHARE_GPUS", "1"}, {"ACC_COLLECTIVES", "nccl"}},
        "ACC_COLLECTIVES=nccl is not possible: ranks 0,1 share GPU-",
        42},
+      {{{"ACC_NCCL_ZERO_SM", "1"}}, "collectives between GPUs: nccl (NCCL 2.28.9)"},
+      {{{"ACC_NCCL_ZERO_SM", "1"}, {"ACC_STANDIN_NCCL_VERSION", "22707"}},
+       "ACC_NCCL_ZERO_SM=1 needs NCCL 2.28.0 or newer",
+       42},
   };
   for (const Case& each : kCases) {
     CAPTURE(each.said);

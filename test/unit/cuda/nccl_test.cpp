@@ -114,7 +114,7 @@ std::shared_ptr<ProcessGroup> nccl_of_one(const Opened& opened, acc::rendezvous:
   const acc::collectives::GroupSpec spec{
       .name = name, .ranks = {0}, .store = store, .timeout = std::chrono::seconds(60)};
   auto host = std::make_shared<SoloGroup>(spec, acc::device::open_cpu_device());
-  return opened.backend->make_nccl_group(spec, std::move(host), opened.device, parent, 0);
+  return opened.backend->make_nccl_group(spec, std::move(host), opened.device, parent, 0, {});
 }
 
 void with_ranks(const Topology& topology, const std::function<void(Rank&)>& body,
@@ -335,21 +335,58 @@ TEST_CASE("NCCL on one rank: a part of the group, and an abort") {
   });
 }
 
-TEST_CASE("gathered memory is counted in the device's statistics until it is freed") {
+TEST_CASE("memory of a group is counted at the granularity of NCCL until it is freed") {
   const Topology topology{"nccl of 2", 2, DeviceCollectives::nccl};
   if (!fits(topology)) {
     return;
   }
   with_ranks(topology, [](Rank& rank) {
-    const auto before = rank.device().memory().allocated;
-    auto buffer = rank.group->allocate_gathered(100'000);
-    expect(rank.device().memory().allocated == before + 100'000, "not accounted for");
-    for (const float value : rank.read(buffer->as<float>(), 25'000)) {
-      expect(value == 0.0F, "not zero-filled");
+    constexpr std::int64_t kGranularity = 2 << 20;
+    const auto held = [&, before = rank.device().memory().allocated] {
+      return rank.device().memory().allocated - before;
+    };
+    // Large memory is freed at once; small pieces share one segment, which the group keeps.
+    auto large = rank.group->allocate_gathered(kGranularity + 4);
+    expect(held() == 2 * kGranularity, "not accounted for");
+    auto first = rank.group->allocate_contribution(100'000);
+    auto second = rank.group->allocate_gathered(100'000);
+    expect(held() == 3 * kGranularity, "small pieces do not share a segment");
+    for (const auto& piece : {large, first, second}) {
+      for (const float value : rank.read(piece->as<float>(), 25'000)) {
+        expect(value == 0.0F, "not zero-filled");
+      }
+      rank.fill(piece->as<float>(), 25'000, 1.0F);
     }
-    buffer.reset();
-    expect(rank.device().memory().allocated == before, "still accounted for");
+    large.reset();
+    first.reset();
+    second.reset();
+    expect(held() == kGranularity, "still accounted for");
   });
+}
+
+// NCCL reads and writes memory of the peers at the offsets of its own.
+TEST_CASE("memory of a group has the same place on all ranks, whenever each of them frees it") {
+  const Topology topology{"nccl of 2", 2, DeviceCollectives::nccl};
+  if (!fits(topology)) {
+    return;
+  }
+  CHECK_NOTHROW(with_ranks(topology, [](Rank& rank) {
+    constexpr std::size_t kNumel = 30'011;
+    const auto me = static_cast<std::size_t>(rank.group->rank());
+    std::vector<acc::collectives::BufferPtr> kept;
+    for (std::size_t round = 0; round < 40; ++round) {
+      const auto shard = rank.group->allocate_contribution(kNumel * sizeof(float));
+      const auto all = rank.group->allocate_gathered(2 * kNumel * sizeof(float));
+      const auto values = elements(rank.group->rank(), kNumel);
+      rank.write(shard->data(), values.data(), kNumel * sizeof(float));
+      rank.group->all_gather(shard->data(), all->data(), kNumel * sizeof(float))->wait();
+      expect(rank.read(all->as<float>(), 2 * kNumel)[kNumel + 1] == element(1, 1), "wrong element");
+      rank.group->barrier()->wait_released();
+      if (round % 3 == me) {  // rank 0 keeps others than rank 1
+        kept.insert(kept.end(), {shard, all});
+      }
+    }
+  }));
 }
 
 TEST_CASE("a rank that never joins is named at the timeout") {
@@ -370,7 +407,8 @@ TEST_CASE("a rank that never joins is named at the timeout") {
                                                .timeout = std::chrono::seconds(1)};
         if (me != 1) {
           try {
-            rank.opened.backend->make_nccl_group(spec, rank.group, rank.opened.device, nullptr, 0);
+            rank.opened.backend->make_nccl_group(spec, rank.group, rank.opened.device, nullptr, 0,
+                                                 {});
           } catch (const Error& error) {
             named += std::string(error.what()).find("rank 1 did not join") != std::string::npos;
           }

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -317,6 +318,70 @@ TEST_CASE("a GPU gives the CPU's weights in every strategy: NCCL") {
   }
   check_all(2, MixedPrecision::no, 1, 2e-6, DeviceCollectives::nccl);
   check_all(2, MixedPrecision::bf16, 3, 0.02, DeviceCollectives::nccl);
+}
+
+// NCCL's symmetric kernels and its gathers on copy engines need both buffers in windows.
+TEST_CASE("gathers and reductions of a training read and write windows of NCCL only") {
+  if (!nccl_joins(4) || std::getenv("ACC_CUDA_BACKEND") == nullptr) {
+    MESSAGE("left out: needs the stand-in, which logs the path of each collective");
+    return;
+  }
+  const acc::test::TemporaryFolder folder;
+  int number = 0;
+  const auto check = [&](Job job) {
+    CAPTURE(to_string(job.sharding.strategy));
+    CAPTURE(to_string(job.sharding.mixed_precision));
+    CAPTURE(job.sharding.hpz_partition_size);
+    CAPTURE(job.nccl.zero_sm);
+    CAPTURE(job.nccl.split_share);
+    const auto log = folder.path() / std::to_string(number++);
+    ::setenv("ACC_STANDIN_NCCL_LOG", log.c_str(), 1);
+    job.device = Device::cuda;
+    job.device_collectives = DeviceCollectives::nccl;
+    train(job);
+    ::unsetenv("ACC_STANDIN_NCCL_LOG");
+    int gathers = 0;
+    int reductions = 0;
+    std::ifstream lines(log);
+    for (std::string line; std::getline(lines, line);) {
+      CAPTURE(line);
+      if (line == "all_gather 24 plain") {
+        continue;  // what each rank has declared, compared once
+      }
+      if (line.starts_with("split")) {
+        CHECK(line == (job.nccl.split_share ? "split shared" : "split own"));
+      } else if (line.starts_with("all_gather")) {
+        ++gathers;
+        CHECK(line.ends_with(job.nccl.zero_sm ? " copy engine" : " symmetric kernel"));
+      } else if (line.starts_with("reduce_scatter")) {
+        ++reductions;
+        CHECK(line.ends_with(" symmetric kernel"));
+      }
+    }
+    CHECK(gathers > 0);
+    CHECK(reductions > 0);
+  };
+  for (const auto precision : {MixedPrecision::no, MixedPrecision::bf16}) {
+    for (const Plan& plan : plans(4)) {
+      if (plan.strategy == Strategy::no_shard) {
+        continue;  // all_reduce only
+      }
+      for (const Offload& offload : kOffloads) {
+        if (offload.param != OffloadDevice::none &&
+            !acc::plugins::switches(plan.strategy).shard_parameters) {
+          continue;
+        }
+        CAPTURE(offload.name);
+        Job job = job_of(4, plan, precision, 2);
+        job.sharding.offload_optimizer = offload.optimizer;
+        job.sharding.offload_param = offload.param;
+        check(job);
+      }
+    }
+  }
+  Job job = job_of(4, {Strategy::hybrid_shard, 2}, MixedPrecision::bf16, 1);
+  job.nccl = {.zero_sm = true, .split_share = true};
+  check(job);
 }
 
 TEST_CASE("hybrid strategies by NCCL sum the replicas behind each reduction of the last backward") {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <nccl.h>
 
+#include <cstdint>
 #include <cstdlib>
 
 // The stand-in of NCCL keeps to the real one's order of calls (NCCL 2.28.9: dev_runtime.cc,
@@ -107,4 +108,25 @@ TEST_CASE("a blocking communicator has done its work when a call returns") {
   CHECK(part != nullptr);
   CHECK(rank.gather() == ncclSuccess);
   CHECK(ncclCommAbort(part) == ncclSuccess);
+}
+
+TEST_CASE(
+    "a window is memory of ncclMemAlloc, and older versions refuse the policy of no threads") {
+  OneRank rank(1);
+  void* other = nullptr;
+  REQUIRE(cudaMalloc(&other, 2 * OneRank::kNbytes) == cudaSuccess);
+  const auto address = reinterpret_cast<std::uintptr_t>(other) + OneRank::kNbytes - 1;
+  void* const aligned = reinterpret_cast<void*>(address / OneRank::kNbytes * OneRank::kNbytes);
+  ncclWindow_t window = nullptr;
+  CHECK(ncclCommWindowRegister(rank.comm, aligned, OneRank::kNbytes, &window,
+                               NCCL_WIN_COLL_SYMMETRIC) == ncclUnhandledCudaError);
+  CHECK(cudaFree(other) == cudaSuccess);
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  ncclUniqueId id{};
+  REQUIRE(ncclGetUniqueId(&id) == ncclSuccess);
+  ncclComm_t comm = nullptr;
+  ::setenv("ACC_STANDIN_NCCL_VERSION", "22707", 1);
+  CHECK(ncclCommInitRankConfig(&comm, 1, id, 0, &config) == ncclInvalidArgument);
+  ::unsetenv("ACC_STANDIN_NCCL_VERSION");
 }

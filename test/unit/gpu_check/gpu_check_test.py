@@ -501,6 +501,13 @@ class Report(unittest.TestCase):
         self.assertIs(met["fused AdamW as fast as torch's fused"], False)
         self.assertIs(met["95 % of communication behind compute, on two GPUs or more"], None)
 
+    def test_an_aim_of_which_a_part_ran_out_of_time_is_open(self):
+        data = self.data()
+        for goods, met in (((True,), True), ((True, None), None), ((False, None), False)):
+            checks = [{"what": "a", "good": good, "detail": ""} for good in goods]
+            data["steps"][0].update(status=runner.outcome(checks), checks=checks)
+            self.assertIs(report.verdicts(data)[0]["met"], met)
+
     def test_without_figures_no_aim_of_speed_is_judged(self):
         aims = [row["aim"] for row in report.verdicts(self.data(False))]
         self.assertFalse([aim for aim in aims if "MFU" in aim or "AdamW" in aim])

@@ -332,6 +332,8 @@ TEST_CASE("variables that only the runtime reads") {
       settings_from_environment(with_identity({{"ACC_COLLECTIVE_TIMEOUT", "90"},
                                                {"ACC_SHM_GATHER", "copy"},
                                                {"ACC_COLLECTIVES", "staged"},
+                                               {"ACC_NCCL_ZERO_SM", "1"},
+                                               {"ACC_NCCL_SPLIT_SHARE", "1"},
                                                {"ACC_SHARE_GPUS", "1"},
                                                {"ACC_CHECK", "1"},
                                                {"ACC_TRACE", "trace.json"},
@@ -339,6 +341,7 @@ TEST_CASE("variables that only the runtime reads") {
   CHECK(settings.collective_timeout == std::chrono::seconds(90));
   CHECK(settings.copy_gathers);
   CHECK(settings.device_collectives == DeviceCollectives::staged);
+  CHECK(settings.nccl == NcclOptions{.zero_sm = true, .split_share = true});
   CHECK(settings.share_gpus);
   CHECK(settings.check);
   CHECK(settings.trace == "trace.json");
@@ -397,6 +400,8 @@ TEST_CASE("all faults of an environment are reported at once, with variable and 
                                       {"ACC_COLLECTIVE_TIMEOUT", "soon"},
                                       {"ACC_SHM_GATHER", "move"},
                                       {"ACC_COLLECTIVES", "mpi"},
+                                      {"ACC_NCCL_ZERO_SM", "few"},
+                                      {"ACC_NCCL_SPLIT_SHARE", "part"},
                                       {"ACC_SHARE_GPUS", "some"},
                                       {"ACC_CHECK", "maybe"},
                                       {"ACCELERATE_USE_FSDP", "true"},
@@ -407,6 +412,8 @@ TEST_CASE("all faults of an environment are reported at once, with variable and 
         "ACC_DEVICE must be cpu or cuda, got \"tpu\"", "ACC_COLLECTIVE_TIMEOUT must be", "\"soon\"",
         "ACC_SHM_GATHER must be share or copy, got \"move\"",
         "ACC_COLLECTIVES must be auto, nccl or staged, got \"mpi\"",
+        "ACC_NCCL_ZERO_SM must be true or false, got \"few\"",
+        "ACC_NCCL_SPLIT_SHARE must be true or false, got \"part\"",
         "ACC_SHARE_GPUS must be true or false, got \"some\"",
         "ACC_CHECK must be true or false, got \"maybe\"", "FSDP_SHARDING_STRATEGY must be",
         "\"SOME\""}) {

@@ -168,7 +168,7 @@ const Program kPrograms[] = {
        net.fc1.forward().end();
        net.fc1.backward().end();
      },
-     "1 of 1 backward scope(s) of unit 'fc1' asked for no gradient"},
+     "the backward scopes of unit 'fc1' asked for no gradient"},
     {"… of several units",
      [](Net& net) {
        net.fc1.forward().end();

@@ -12,6 +12,12 @@ namespace {
 
 constexpr unsigned kMostThreads = 1024;
 
+/// exp(value - maximum), by the instruction for powers of two.
+__device__ float exponential(float value, float maximum) {
+  constexpr float kLog2E = 1.44269504f;
+  return exp2f((value - maximum) * kLog2E);
+}
+
 /// The maximum of some numbers and the sum of exp(number - maximum).
 struct ExponentialSum {
   float maximum;
@@ -22,7 +28,7 @@ struct ExponentialSum {
     if (highest == -INFINITY) {
       return;  // both sides are empty
     }
-    sum = sum * expf(maximum - highest) + other.sum * expf(other.maximum - highest);
+    sum = sum * exponential(maximum, highest) + other.sum * exponential(other.maximum, highest);
     maximum = highest;
   }
 };
@@ -48,11 +54,11 @@ __device__ ExponentialSum thread_part(const T* logits, std::int64_t vocab) {
       values[i] = column + i < vocab ? values[i] : -INFINITY;
       highest = fmaxf(highest, values[i]);
     }
-    part.sum *= expf(part.maximum - highest);  // the factor is 0 in the first iteration
+    part.sum *= exponential(part.maximum, highest);  // the factor is 0 in the first iteration
     part.maximum = highest;
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
-      part.sum += expf(values[i] - highest);
+      part.sum += exponential(values[i], highest);
     }
   }
   return part;
@@ -93,7 +99,7 @@ __global__ void __launch_bounds__(kMostThreads)
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {
       const float gradient =
-          expf(values[i] - total.maximum) * factor - (column + i == target ? scale : 0.0f);
+          exponential(values[i], total.maximum) * factor - (column + i == target ? scale : 0.0f);
       values[i] = column + i < vocab ? gradient : 0.0f;
     }
     store8(logits + column, values);

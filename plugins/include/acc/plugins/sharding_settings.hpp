@@ -143,6 +143,19 @@ struct WorkerIdentity {
   bool operator==(const WorkerIdentity&) const = default;
 };
 
+/// Options of NCCL communicators. No effect without NCCL.
+struct NcclOptions {
+  /// ACC_NCCL_ZERO_SM=1: gathers run on copy engines and need no multiprocessor, where NCCL (2.28
+  /// or newer) can do that (NCCL_CTA_POLICY_ZERO).
+  bool zero_sm = false;
+  /// ACC_NCCL_SPLIT_SHARE=1: groups of a part of the ranks use the world's buffers and connections
+  /// (ncclConfig_t::splitShare). Saves memory, but NCCL then runs the collectives of all of them
+  /// one after the other.
+  bool split_share = false;
+
+  bool operator==(const NcclOptions&) const = default;
+};
+
 /// All that a worker reads from its environment. Read once, at start.
 struct RuntimeSettings {
   WorkerIdentity identity;
@@ -165,6 +178,7 @@ struct RuntimeSettings {
   bool copy_gathers = false;
   /// ACC_COLLECTIVES: auto, nccl or staged. No effect on the CPU.
   DeviceCollectives device_collectives = DeviceCollectives::automatic;
+  NcclOptions nccl;
   /// ACC_SHARE_GPUS=1: ranks may share GPUs if a machine has more ranks than GPUs; without it that
   /// is an error.
   bool share_gpus = false;

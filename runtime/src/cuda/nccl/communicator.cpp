@@ -33,9 +33,27 @@ constexpr int kBlocking = 0;
 constexpr int kBriskPolls = 256;        // polls without a sleep
 constexpr int kPollsBetweenPeers = 32;  // polls between two checks of the peers
 
-ncclConfig_t configuration() {
+/// Headers of NCCL before 2.27 do not have the field.
+template <typename Config>
+void use_zero_sm(Config& config) {
+  if constexpr (requires { config.CTAPolicy; }) {
+    config.CTAPolicy = 2;  // NCCL_CTA_POLICY_ZERO
+  } else {
+    throw Error(Errc::config,
+                "ACC_NCCL_ZERO_SM=1, but libacc_cuda.so was built with headers of an "
+                "NCCL before 2.28");
+  }
+}
+
+ncclConfig_t configuration(const plugins::NcclOptions& options) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = kBlocking;
+  if (options.zero_sm) {
+    use_zero_sm(config);
+  }
+  if (options.split_share) {
+    config.splitShare = 1;  // NCCL looks at the parent's
+  }
   const char* sharing = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   if (sharing != nullptr && std::string_view(sharing) == "1") {
     config.maxCTAs = kSharedGpuCtas;
@@ -56,11 +74,12 @@ void pause(int polls) {
 }  // namespace
 
 Communicator::Communicator(const NcclApi& api, const collectives::GroupSpec& spec,
-                           std::shared_ptr<collectives::ProcessGroup> host)
+                           std::shared_ptr<collectives::ProcessGroup> host,
+                           const plugins::NcclOptions& options)
     : api_(api), spec_(spec), host_(std::move(host)) {
   announce();
   const ncclUniqueId id = exchange_id();
-  ncclConfig_t config = configuration();
+  ncclConfig_t config = configuration(options);
   const ncclResult_t result = api_.comm_init_rank_config(
       &made_, static_cast<int>(spec_.ranks.size()), id, spec_.rank, &config);
   comm_ = made_;
@@ -68,10 +87,11 @@ Communicator::Communicator(const NcclApi& api, const collectives::GroupSpec& spe
 }
 
 Communicator::Communicator(Communicator& parent, const collectives::GroupSpec& spec,
-                           std::shared_ptr<collectives::ProcessGroup> host, int color)
+                           std::shared_ptr<collectives::ProcessGroup> host, int color,
+                           const plugins::NcclOptions& options)
     : api_(parent.api_), spec_(spec), host_(std::move(host)) {
   announce();
-  ncclConfig_t config = configuration();
+  ncclConfig_t config = configuration(options);
   comm_ = static_cast<ncclComm_t>(parent.make("splitting", [&](ncclComm_t comm, void** child) {
     return api_.comm_split(comm, color, spec_.rank, reinterpret_cast<ncclComm_t*>(child), &config);
   }));

@@ -12,6 +12,7 @@ namespace acc::cuda {
 /// See `device::Backend::make_nccl_group`.
 std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
     const collectives::GroupSpec& spec, std::shared_ptr<collectives::ProcessGroup> host,
-    device::DevicePtr device, collectives::ProcessGroup* parent, int color);
+    device::DevicePtr device, collectives::ProcessGroup* parent, int color,
+    const plugins::NcclOptions& options);
 
 }  // namespace acc::cuda

@@ -3,10 +3,9 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
-#include "collectives/device_buffer.hpp"
+#include "collectives/device_route.hpp"
 #include "cuda/cuda_error.hpp"
 #include "cuda/nccl/make_nccl_group.hpp"
-#include "cuda/nccl/registered_buffer.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -24,6 +23,12 @@ using collectives::ReduceOptions;
 using collectives::Work;
 using collectives::WorkPtr;
 using Clock = std::chrono::steady_clock;
+
+namespace {
+
+constexpr int kZeroSmVersion = 22800;  // first with NCCL_CTA_POLICY_ZERO
+
+}  // namespace
 
 class NcclGroup::Issued final : public Work {
  public:
@@ -48,6 +53,7 @@ NcclGroup::NcclGroup(collectives::GroupSpec spec, std::shared_ptr<ProcessGroup> 
       host_(std::move(host)),
       device_(std::move(device)),
       communicator_(std::move(communicator)),
+      arena_(communicator_, device_),
       stream_(device_->make_stream("nccl " + spec_.name)),
       store_(spec_.store->clone()) {
   NcclWatch::instance().add(this);
@@ -69,31 +75,26 @@ std::string NcclGroup::describe() const {
 
 // --- memory ---
 
-BufferPtr NcclGroup::allocate_gathered(std::size_t nbytes) {
+BufferPtr NcclGroup::allocate(std::size_t nbytes, const char* what) {
   try {
-    if (auto buffer = RegisteredBuffer::make(communicator_, device_, nbytes)) {
+    if (auto buffer = arena_.allocate(nbytes, what)) {
       return buffer;
     }
   } catch (const Error& error) {
     end(error.what());  // registration is collective: the other ranks wait for this one
     throw;
   }
-  return std::make_shared<DeviceBuffer>(device_->allocate(nbytes, collectives::kGatheredMemory));
+  return std::make_shared<DeviceBuffer>(device_->allocate(nbytes, what));
 }
 
-BufferPtr NcclGroup::allocate_contribution(std::size_t nbytes) {
-  return std::make_shared<DeviceBuffer>(
-      device_->allocate(nbytes, collectives::kContributionMemory));
-}
-
-float* NcclGroup::scratch(std::size_t nbytes) {
+void* NcclGroup::scratch(std::size_t nbytes) {
   if (!scratch_ || scratch_->nbytes() < nbytes) {
     // The old memory's next owner is ordered behind the compute stream only (see device.hpp,
     // Memory).
     device_->wait(device_->compute(), *device_->record(*stream_));
-    scratch_ = device_->allocate(nbytes, "reduction buffers of collectives");
+    scratch_ = allocate(nbytes, "reduction buffers of collectives");
   }
-  return scratch_->as<float>();
+  return scratch_->data();
 }
 
 // --- collectives ---
@@ -151,13 +152,17 @@ ncclDataType_t nccl_dtype(DType dtype) {
 
 }  // namespace
 
+// NCCL writes to `out` or, if it is not registered or a sum must be added to it, to `scratch`.
+//
 // Uses ncclSum and scales afterwards. ncclAvg multiplies each input by 1 / size, rounded to the
 // dtype, before it adds (an error of 0.2 % for three ranks in bfloat16), and is not supported by
 // NVLink multicast and symmetric kernels.
 WorkPtr NcclGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                                   ReduceOptions options) {
-  const bool straight = dtype == DType::float32 && !options.accumulate;
-  float* const sums = straight ? out : scratch(shard_numel * sizeof(float));
+  // NCCL's fast paths need both buffers in registered memory.
+  const bool registered = arena_.contains(out) || !arena_.contains(in);
+  const bool straight = dtype == DType::float32 && !options.accumulate && registered;
+  void* const sums = straight ? out : scratch(shard_numel * nbytes_of(dtype));
   return issue(
       fmt::format("reduce_scatter of {} x {}", shard_numel, to_string(dtype)),
       [&](ncclComm_t comm) {
@@ -321,17 +326,22 @@ std::string NcclGroup::late_ranks(std::uint64_t number) const {
 std::shared_ptr<ProcessGroup> make_nccl_group(const collectives::GroupSpec& spec,
                                               std::shared_ptr<ProcessGroup> host,
                                               device::DevicePtr device, ProcessGroup* parent,
-                                              int color) {
+                                              int color, const plugins::NcclOptions& options) {
   const NcclApi* api = nccl_api();
   if (api == nullptr) {
     throw Error(Errc::device, "no NCCL: " + nccl_problem());
   }
+  if (options.zero_sm && api->version < kZeroSmVersion) {
+    throw Error(Errc::config, fmt::format("ACC_NCCL_ZERO_SM=1 needs NCCL {} or newer, {} is {}",
+                                          collectives::nccl_version_text(kZeroSmVersion), api->path,
+                                          collectives::nccl_version_text(api->version)));
+  }
   // NCCL uses the thread's current device.
   check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());
-  auto communicator =
-      parent == nullptr ? std::make_shared<Communicator>(*api, spec, host)
-                        : std::make_shared<Communicator>(
-                              dynamic_cast<NcclGroup&>(*parent).communicator(), spec, host, color);
+  auto communicator = parent == nullptr ? std::make_shared<Communicator>(*api, spec, host, options)
+                                        : std::make_shared<Communicator>(
+                                              dynamic_cast<NcclGroup&>(*parent).communicator(),
+                                              spec, host, color, options);
   return std::make_shared<NcclGroup>(spec, std::move(host), std::move(device),
                                      std::move(communicator));
 }

@@ -2,9 +2,11 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
+#include "collectives/device_buffer.hpp"
 #include "collectives/first_failure.hpp"
 #include "cuda/nccl/communicator.hpp"
 #include "cuda/nccl/nccl_watch.hpp"
+#include "cuda/nccl/registered_arena.hpp"
 #include "device/device.hpp"
 
 #include <cuda_runtime_api.h>
@@ -42,10 +44,14 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   std::string describe() const override;
 
   bool shares_gathered_memory() const noexcept override { return false; }
-  /// Memory of NCCL's allocator, registered with the communicator, if this NCCL version supports
-  /// that.
-  collectives::BufferPtr allocate_gathered(std::size_t nbytes) override;
-  collectives::BufferPtr allocate_contribution(std::size_t nbytes) override;
+  /// Both kinds of memory are registered with the communicator, so that both buffers of a gather
+  /// and of a reduction are, if this NCCL version supports that.
+  collectives::BufferPtr allocate_gathered(std::size_t nbytes) override {
+    return allocate(nbytes, collectives::kGatheredMemory);
+  }
+  collectives::BufferPtr allocate_contribution(std::size_t nbytes) override {
+    return allocate(nbytes, collectives::kContributionMemory);
+  }
   void release_gathered(const collectives::BufferPtr&) override {}
 
   collectives::WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) override;
@@ -93,17 +99,20 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   /// the stream.
   collectives::WorkPtr issue(std::string what, const Communicator::Call& call,
                              const std::function<void()>& after = {});
-  /// Device memory for sums before they are scaled. Used only on the communication stream, so
-  /// successive collectives can share it.
-  float* scratch(std::size_t nbytes);
+  /// Registered memory or, if this NCCL version does not register, plain device memory. Collective.
+  collectives::BufferPtr allocate(std::size_t nbytes, const char* what);
+  /// Memory for sums before they are scaled or rounded, registered. Used only on the communication
+  /// stream, so successive collectives can share it. Collective.
+  void* scratch(std::size_t nbytes);
   [[nodiscard]] cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_->native()); }
 
   collectives::GroupSpec spec_;
   std::shared_ptr<collectives::ProcessGroup> host_;
   device::DevicePtr device_;
   std::shared_ptr<Communicator> communicator_;
+  RegisteredArena arena_;
   device::StreamPtr stream_;
-  device::MemoryPtr scratch_;
+  collectives::BufferPtr scratch_;
   std::unique_ptr<rendezvous::Store> store_;  ///< used by the watch's thread only
   collectives::FirstFailure failure_;
   std::atomic<bool> ended_ = false;

@@ -19,11 +19,13 @@ class ShardedGradient final : public FlatGradient {
   ShardedGradient(const Context& context, Pools& pools, Counters& counters,
                   const FlatLayout& layout, Shard owned)
       : FlatGradient(context, pools, counters, layout, owned) {
-    if (!host_) {
-      // The shard is an input of the all_reduce over replicas, so its readers are the replicas.
+    // The shard is an input of the all_reduce over replicas, so its readers are the replicas. A
+    // group that shares memory writes a sum anywhere; others may need memory of the group.
+    is_private_ =
+        !host_ && !context.groups.replicate && context.groups.shard->shares_gathered_memory();
+    if (!host_ && !is_private_) {
       auto& group = context.groups.replicate ? *context.groups.replicate : *context.groups.shard;
-      shard_ =
-          group.allocate_contribution(static_cast<std::size_t>(layout.shard_numel) * sizeof(float));
+      shard_ = group.allocate_contribution(shard_nbytes());
     }
   }
 

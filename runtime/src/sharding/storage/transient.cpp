@@ -84,16 +84,16 @@ class Transient final : public WeightStorage {
   }
 
  private:
-  /// Returns the shard in memory of the device. An offloaded shard is copied to scratch memory on
-  /// the fetch stream; the scratch memory is kept until peers have read it.
+  /// Returns the shard in memory that peers can read. An offloaded shard is copied to such memory
+  /// on the fetch stream; the copy is kept until they have read it.
   const std::byte* shard_on_device() {
     if (!host_shard_) {
       return own();
     }
-    // The fetch waits for the compute stream, which may still use the scratch memory, then overlaps
-    // with work that is issued later. The gather runs after the fetch.
+    // The fetch waits for the compute stream, behind which the last gather from this memory is,
+    // then overlaps with work that is issued later. The gather runs after the fetch.
     device::Device& device = *context_.device;
-    fetched_ = pools_.scratch.acquire(shard_nbytes_);
+    fetched_ = pools_.fetches.acquire(shard_nbytes_);
     device.wait(*context_.fetches, *device.record(device.compute()));
     device.copy(fetched_->data(), own(), shard_nbytes_, *context_.fetches);
     group_.after(device.record(*context_.fetches));
@@ -106,7 +106,7 @@ class Transient final : public WeightStorage {
       gather_.reset();
     }
     if (fetched_) {
-      pools_.scratch.release(std::move(fetched_));
+      pools_.fetches.release(std::move(fetched_));
     }
   }
 
@@ -118,7 +118,7 @@ class Transient final : public WeightStorage {
   std::size_t full_nbytes_;
   BufferPtr shard_memory_;        ///< the shard; null if parameters are offloaded
   device::MemoryPtr host_shard_;  ///< the offloaded shard; else null
-  device::MemoryPtr fetched_;     ///< copy of an offloaded shard on the device during a gather
+  BufferPtr fetched_;             ///< copy of an offloaded shard on the device during a gather
   BufferPtr full_;
   WorkPtr gather_;
   std::unique_ptr<SecondaryCopy> secondary_;

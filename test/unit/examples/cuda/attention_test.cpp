@@ -283,9 +283,10 @@ template <class T>
 struct ByChoice {
   AttentionShape largest;
   bool& uses_cudnn;
+  bool deterministic = false;
 
   void operator()(const Arrays<T>& a) const {
-    Attention<T> attention(a.stream, largest, AttentionOptions::from_environment());
+    Attention<T> attention(a.stream, largest, {attention_choice_from_environment(), deterministic});
     for (int run = 0; run < 2; ++run) {
       attention.forward(a.shape, a.qkv.data(), a.out.data(), a.log_sum.data());
       attention.backward(a.shape, a.qkv.data(), a.out.data(), a.log_sum.data(), a.d_out.data(),
@@ -335,13 +336,12 @@ TEST_CASE("attention by cuDNN at the lengths and batch sizes of real models") {
   }
 }
 
-TEST_CASE("cuDNN is used where it can be; else the kernels are, and one line tells why") {
+TEST_CASE("cuDNN is used where possible and the kernels elsewhere, and one line tells why") {
   if (!on_standin()) {
     return;  // the stand-in fails on request
   }
   const std::vector<Choice> choices = {
       {{}, true, "attention by cuDNN 9.10.0 (/"},
-      {{{"TRAIN_GPT_DETERMINISTIC", "1"}}, true, "libcudnn.so.9), deterministic"},
       {{{"TRAIN_GPT_ATTENTION", "auto"}}, true, "attention by cuDNN"},
       {{{"TRAIN_GPT_ATTENTION", "cudnn"}}, true, "attention by cuDNN"},
       {{{"TRAIN_GPT_ATTENTION", "kernels"}}, false, "own kernels: TRAIN_GPT_ATTENTION=kernels"},
@@ -378,6 +378,17 @@ TEST_CASE("cuDNN is used where it can be; else the kernels are, and one line tel
   }
 }
 
+TEST_CASE("a deterministic run asks cuDNN for a deterministic backward, and says so") {
+  const AttentionShape shape{.batch = 2, .time = 24, .heads = 2, .head_dim = 16};
+  bool uses_cudnn = false;
+  const std::string text = printed([&] {
+    check_attention<__nv_bfloat16>(shape, 0.02, 4,
+                                   ByChoice<__nv_bfloat16>{shape, uses_cudnn, true});
+  });
+  CHECK((text.find("), deterministic\n") != std::string::npos) == uses_cudnn);
+  CHECK((uses_cudnn || !on_standin()));
+}
+
 TEST_CASE("fp32 and sequences of another length are left to the kernels") {
   bool uses_cudnn = false;
   const AttentionShape shape{.batch = 2, .time = 24, .heads = 2, .head_dim = 16};
@@ -389,7 +400,8 @@ TEST_CASE("fp32 and sequences of another length are left to the kernels") {
   CHECK(uses_cudnn == cudnn_is_here());
 }
 
-TEST_CASE("TRAIN_GPT_ATTENTION=cudnn makes a failure of cuDNN an error; other words are refused") {
+TEST_CASE(
+    "TRAIN_GPT_ATTENTION=cudnn makes a failure of cuDNN an error, and other words are refused") {
   const TestStream stream;
   const AttentionShape shape{.batch = 2, .time = 24, .heads = 2, .head_dim = 16};
   const AttentionOptions options{.choice = AttentionChoice::cudnn};
@@ -398,7 +410,7 @@ TEST_CASE("TRAIN_GPT_ATTENTION=cudnn makes a failure of cuDNN an error; other wo
                        "bf16 or fp16, not in fp32",
                        acc::Error);
   const Variables variables(Settings{{"TRAIN_GPT_ATTENTION", "flash"}});
-  CHECK_THROWS_WITH_AS(AttentionOptions::from_environment(),
+  CHECK_THROWS_WITH_AS(attention_choice_from_environment(),
                        "TRAIN_GPT_ATTENTION must be auto, cudnn or kernels, got \"flash\"",
                        acc::Error);
 }

@@ -107,10 +107,10 @@ TEST_CASE("fp32 on a GPU: losses and gradient norms equal PyTorch's in double pr
 }
 
 TEST_CASE("activation checkpointing, with and without offload, does not change the results") {
-  const Variable deterministic("TRAIN_GPT_DETERMINISTIC", "1");
   for (const auto precision :
        {acc::plugins::MixedPrecision::no, acc::plugins::MixedPrecision::bf16}) {
     auto settings = on_gpu(precision, 2);
+    settings.deterministic = true;
     const auto plain = parity_run(settings, 3);
     settings.sharding.activation_checkpointing = true;
     for (const bool offload : {false, true}) {

@@ -205,6 +205,7 @@ TEST_CASE("environment variables choose how matrix products are computed") {
     return options;
   };
   CHECK(MatmulOptions::from_environment().fuse_gelu);
+  CHECK(MatmulOptions::from_environment().fuse_bias_gradient);
   CHECK_FALSE(MatmulOptions::from_environment().tune);
   CHECK(read("gelu", "1").tune);
   CHECK_FALSE(read("gelu", "0").tune);

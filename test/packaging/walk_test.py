@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the commands of a page of docs/start in the order of the page, with an installed acclaunch, and
+compares what they print.
+
+    walk_test.py PAGE PREFIX [--show]     --show: print what each command printed, without comparing
+
+A block ```LANGUAGE title="FILE"``` is written to FILE. In a block ```console``` each line that begins with
+`$ ` is a command (with its continuation lines), and the lines up to the next one are its standard output and
+error. In the page `…` stands for any text, and a line `…` for any lines. All commands of a page run in one
+shell, in an empty folder.
+"""
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+END = "status of the command:"
+SKIPPED = 77
+
+
+def commands_in(block):
+    """Yields each command of a console block with the output that the page shows."""
+    command, shown = None, []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            if command is not None:
+                yield command, shown
+            command, shown = line[2:], []
+        elif command is not None and command.endswith("\\") and not shown:
+            command += "\n" + line
+        else:
+            shown.append(line)
+    if command is not None:
+        yield command, shown
+
+
+def matches(shown, printed):
+    pattern = ""
+    for line in shown:
+        if line.strip() == "…":
+            pattern += r"(?:.*\n)*?"
+        else:
+            pattern += ".*".join(re.escape(part) for part in line.rstrip().split("…")) + r" *\n"
+    return re.fullmatch(pattern, "".join(line + "\n" for line in printed)) is not None
+
+
+class Shell:
+    def __init__(self, folder, variables):
+        self.process = subprocess.Popen(["bash", "--norc", "--noprofile"], cwd=folder, env=variables, text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+    def run(self, command):
+        """Runs a command that does not read the terminal. Returns the lines that a command prints. A status other than 0 is printed as `status N`."""
+        self.process.stdin.write(f"{{ {command}\n}} </dev/null\nstatus=$?; echo; echo '{END}' $status\n")
+        self.process.stdin.flush()
+        lines = []
+        for line in self.process.stdout:
+            if line.startswith(END):
+                status = line.removeprefix(END).strip()
+                if lines and not lines[-1]:
+                    lines.pop()
+                return lines + ([] if status == "0" else [f"status {status}"])
+            lines.append(line.rstrip("\n"))
+        sys.exit(f"the shell has ended in: {command}")
+
+
+def main():
+    page, prefix, shows = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]).absolute(), "--show" in sys.argv
+    text = page.read_text()
+    python = pathlib.Path(os.environ.get("ACC_TEST_PYTHON", sys.executable))
+    if "import torch" in text and subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
+        sys.exit(SKIPPED)
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"PATH": f"{prefix}/bin:{python.parent}:/usr/bin:/bin", "HOME": folder, "LC_ALL": "C.UTF-8",
+                     "PYTHONPATH": f"{prefix}/share/acclaunch/python", "PREFIX": str(prefix), "OMP_NUM_THREADS": "1",
+                     "PKG_CONFIG_PATH": f"{prefix}/lib/pkgconfig", "TMPDIR": folder}
+        work = pathlib.Path(folder) / "work"
+        work.mkdir()
+        shell = Shell(work, variables)
+        wrong = count = 0
+        for language, title, block in FENCE.findall(text):
+            if title:
+                (work / title).write_text(block)
+            if language != "console":
+                continue
+            for command, shown in commands_in(block):
+                count += 1
+                printed = [line.replace(str(prefix), "PREFIX") for line in shell.run(command)]
+                if shows:
+                    print(f"$ {command}", *printed, sep="\n")
+                elif not matches(shown, printed):
+                    wrong += 1
+                    print(f"{page}: $ {command}\n--- the page shows", *shown, "--- it prints", *printed, sep="\n")
+                else:
+                    print(f"ok: {command}")
+        assert count > 0, "no commands"
+        print(f"{page.name}: {count} commands")
+        shell.process.stdin.close()
+        shell.process.wait()
+        sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
