@@ -4,14 +4,15 @@
 //   kernel_bench gemm ROWS DIM VOCAB REPETITIONS
 //     every product of a block and of the head in bf16, next to the same product in fp32
 //   kernel_bench attention BATCH TIME HEADS HEAD_DIM FOLDER REPETITIONS
-//     reads qkv.bin (B, T, 3, H, D) and d_out.bin (B, T, H, D), bf16; writes out.bin and dqkv.bin
+//     reads qkv.bin (B, T, 3, H, D) and d_out.bin (B, T, H, D), bf16; writes out.bin and dqkv.bin.
+//     By cuDNN or by the kernels, as TRAIN_GPT_ATTENTION says
 //
 // Prints one line of JSON per measurement, as soon as it is made: median seconds, TFLOP/s, and for
 // products the relative error ||bf16 - fp32|| / ||fp32|| over the first and last elements.
 
+#include "cuda/attention.hpp"
 #include "cuda/cuda_check.hpp"
 #include "cuda/device_buffer.hpp"
-#include "cuda/kernels.hpp"
 #include "cuda/matmul.hpp"
 
 #include <acc/base/error.hpp>
@@ -284,15 +285,15 @@ void measure_attention(const AttentionShape& shape, const std::filesystem::path&
   const std::int64_t rows = shape.batch * shape.time;
   const Array<Half> qkv(rows * 3 * shape.channels()), d_out(rows * shape.channels());
   const Array<Half> out(d_out.numel()), dqkv(qkv.numel());
-  const Array<float> log_sum(rows * shape.heads), delta(rows * shape.heads);
+  const Array<float> log_sum(rows * shape.heads);
+  Attention<Half> attention(stream, shape, AttentionOptions::from_environment());
   read_file(folder / "qkv.bin", qkv);
   read_file(folder / "d_out.bin", d_out);
   const double forward = median_seconds(stream, repetitions, [&] {
-    attention_forward(stream, shape, qkv.data(), out.data(), log_sum.data());
+    attention.forward(shape, qkv.data(), out.data(), log_sum.data());
   });
   const double backward = median_seconds(stream, repetitions, [&] {
-    attention_backward(stream, shape, qkv.data(), out.data(), log_sum.data(), d_out.data(),
-                       delta.data(), dqkv.data());
+    attention.backward(shape, qkv.data(), out.data(), log_sum.data(), d_out.data(), dqkv.data());
   });
   write_file(folder / "out.bin", out);
   write_file(folder / "dqkv.bin", dqkv);
@@ -300,9 +301,10 @@ void measure_attention(const AttentionShape& shape, const std::filesystem::path&
   const double product = static_cast<double>(shape.batch * shape.channels()) *
                          static_cast<double>(shape.time) * static_cast<double>(shape.time);
   std::printf(
-      "{\"what\": \"attention\", \"forward_s\": %.7f, \"backward_s\": %.7f, "
-      "\"forward_tflops\": %.1f, \"backward_tflops\": %.1f}\n",
-      forward, backward, rate(2.0 * product, forward), rate(5.0 * product, backward));
+      "{\"by\": \"%s\", \"forward_s\": %.7f, \"backward_s\": %.7f, \"forward_tflops\": %.1f, "
+      "\"backward_tflops\": %.1f}\n",
+      attention.uses_cudnn() ? "cudnn" : "kernels", forward, backward, rate(2.0 * product, forward),
+      rate(5.0 * product, backward));
 }
 
 int usage() {

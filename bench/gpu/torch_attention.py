@@ -4,13 +4,14 @@
     python torch_attention.py --shape BATCH,TIME,HEADS,CHANNELS --program kernel_bench
                               [--device cuda|cpu] [--repetitions N]
 
-Prints one JSON object for each implementation: acc (ours) and PyTorch's back ends flash, cudnn and
-efficient, or math on a CPU. *_error: ||result - expected|| / ||expected||, of the output and of the
-gradients of q, k and v together, where the expected values are those of PyTorch's definition in
-fp32. *_s: median seconds of a call, 0 on a CPU.
+Prints one JSON object for each implementation: train_gpt's kernels and its cuDNN (acc kernels, acc
+cudnn), and PyTorch's back ends flash, cudnn and efficient, or math on a CPU. *_error: ||result -
+expected|| / ||expected||, of the output and of the gradients of q, k and v together, where the
+expected values are those of PyTorch's definition in fp32. *_s: median seconds of a call on a GPU.
 """
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -93,8 +94,9 @@ def read(path, like):
     return flat.view(like.shape).to(like.device)
 
 
-def run_ours(program, qkv, d_out, repetitions):
-    """((output, gradient), times) of train_gpt's kernels."""
+def run_ours(program, choice, qkv, d_out, repetitions):
+    """((output, gradient), times) of train_gpt. choice: cudnn or kernels. Raises RuntimeError if
+    the program fails or used the other one."""
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         write(folder / "qkv.bin", qkv)
@@ -102,11 +104,12 @@ def run_ours(program, qkv, d_out, repetitions):
         batch, time, _, heads, channels = qkv.shape
         ran = subprocess.run([program, "attention", *map(str, (batch, time, heads, channels)),
                               folder, str(repetitions)], stdout=subprocess.PIPE, text=True,
-                             check=False)
+                             env={**os.environ, "TRAIN_GPT_ATTENTION": choice}, check=False)
         if ran.returncode != 0:
-            sys.exit(f"{program} ended with status {ran.returncode}")
+            raise RuntimeError(f"{program} ended with status {ran.returncode}")
         times = json.loads(ran.stdout.splitlines()[-1])
-        times.pop("what")
+        if times.pop("by") != choice:
+            raise RuntimeError("train_gpt did not use it")
         return (read(folder / "out.bin", d_out), read(folder / "dqkv.bin", qkv)), times
 
 
@@ -124,8 +127,12 @@ def main():
     qkv = torch.randn(batch, time, 3, heads, channels).to(args.device, torch.bfloat16)
     d_out = torch.randn(batch, time, heads, channels).to(args.device, torch.bfloat16)
     expected = expected_of(qkv, d_out)
-    ours, times = run_ours(args.program, qkv, d_out, args.repetitions)
-    report("acc", ours, expected, times)
+    for choice in ("kernels", "cudnn"):
+        try:
+            ours, times = run_ours(args.program, choice, qkv, d_out, args.repetitions)
+            report("acc " + choice, ours, expected, times)
+        except RuntimeError as reason:
+            print(f"acc {choice}: {reason}", file=sys.stderr, flush=True)
     cuda = args.device == "cuda"
     for backend in ("flash", "cudnn", "efficient") if cuda else ("math",):
         try:

@@ -5,8 +5,8 @@
         --vocab 50304 --seq_len 1024 --micro_batch 32,4 --sdpa auto,flash --steps 20 --warmup 5
 
 Prints one JSON object for each micro-batch with each back end of attention: tokens/s (median of the
-steps after --warmup), peak memory, FLOP per token and the losses, or the error. Master weights are fp32 and matrix products bf16, by autocast or by FSDP2's mixed
-precision. Runs on one device or, under torchrun, on one device per rank.
+steps after --warmup), peak memory, FLOP per token and the losses, or the error. Master weights are
+fp32 and matrix products bf16, by autocast or by FSDP2's mixed precision. Runs on one device or, under torchrun, on one device per rank.
 """
 import argparse
 import contextlib
@@ -220,7 +220,7 @@ def main():
             try:
                 with attention_by(args.sdpa):
                     measure(args, device)
-            except RuntimeError as error:  # no such kernel, or out of memory: the next ones may work
+            except RuntimeError as error:  # no such kernel, or out of memory: others may work
                 print(json.dumps({"mode": args.mode, "sdpa": args.sdpa,
                                   "micro_batch": args.micro_batch, "error": str(error)[:300]}),
                       flush=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs all sets of scripts/gpu_check in a bundle with stand-in libraries, without recording results.
+"""Runs all sets of scripts/gpu_check in a bundle with stand-in libraries; records no results.
 
     gpu_check_standin_test.py BUILD_TREE
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths of programs, libraries, tools and a Python with PyTorch: in a bundle, build tree or system."""
+"""Paths of programs, libraries, tools and a Python with PyTorch, in a bundle, build tree or system."""
 from __future__ import annotations
 
 import dataclasses
@@ -22,7 +22,8 @@ TOOLS = ("nvcc", "cuobjdump", "compute-sanitizer", "ncu")  # of NVIDIA's toolkit
 NCCL_SHARING = 23000  # the first NCCL that lets ranks share a GPU
 # NCCL's kernels of all ranks must fit on the GPU at the same time.
 NCCL_VARIABLES = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
-STANDINS = {"train_gpt": "standin/train_gpt_standin", "kernel_bench": "standin/kernel_bench_standin"}
+STANDINS = {"train_gpt": "standin/train_gpt_standin",
+            "kernel_bench": "standin/kernel_bench_standin"}
 
 # Run by another interpreter. Does not import torch, which takes seconds.
 PROBE = """

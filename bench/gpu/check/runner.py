@@ -200,16 +200,19 @@ class Step:
                                    start_new_session=True, env={**os.environ, **variables})
         out = rest = b""
         with process.stdout:
-            for piece in output_of(process, begin + seconds):
-                if not self.at_once:
-                    self.log(piece)
-                out += piece
-                *lines, rest = (rest + piece).split(b"\n")
-                for line in lines if on_line else ():
-                    on_line(line.decode(errors="replace"))
-            in_time = process.poll() is not None
+            try:
+                for piece in output_of(process, begin + seconds):
+                    if not self.at_once:
+                        self.log(piece)
+                    out += piece
+                    *lines, rest = (rest + piece).split(b"\n")
+                    for line in lines if on_line else ():
+                        on_line(line.decode(errors="replace"))
+            finally:
+                in_time = process.poll() is not None
+                if not in_time:  # or on_line has failed
+                    stop(process)
             if not in_time:
-                stop(process)
                 out += (last_words := read(process, 0) or b"")
                 self.log(b"" if self.at_once else last_words)
         ran = Ran(process.returncode, out.decode(errors="replace"), time.monotonic() - begin)
