@@ -19,10 +19,12 @@ class ShardedGradient final : public FlatGradient {
   ShardedGradient(const Context& context, Pools& pools, Counters& counters,
                   const FlatLayout& layout, Shard owned)
       : FlatGradient(context, pools, counters, layout, owned) {
-    // The shard is an input of the all_reduce over replicas, so its readers are the replicas. A
-    // group that shares memory writes a sum anywhere; others may need memory of the group.
+    // The shard is an input of the all_reduce over replicas, so its readers are the replicas. Ranks
+    // that share memory (only on the CPU) write a sum anywhere; others may need memory of the
+    // group.
+    const auto& ranks = *context.groups.shard;
     is_private_ =
-        !host_ && !context.groups.replicate && context.groups.shard->shares_gathered_memory();
+        !host_ && !context.groups.replicate && ranks.shares_gathered_memory() && ranks.size() > 1;
     if (!host_ && !is_private_) {
       auto& group = context.groups.replicate ? *context.groups.replicate : *context.groups.shard;
       shard_ = group.allocate_contribution(shard_nbytes());
