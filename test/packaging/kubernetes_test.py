@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The manifests of kubernetes/: they have the schemas of Kubernetes and of their controllers, and acclaunch, started
+with the command of a pod and what its controller gives the pod, finds the machines.
+
+    kubernetes_test.py schemas FOLDER                 needs kubernetes-validate, kubeflow-training, kubeflow-trainer-api
+    kubernetes_test.py pods FOLDER ACCLAUNCH CONFIGS  needs root, for host names of the pods
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+import yaml
+
+FOLDER = pathlib.Path(sys.argv[2])
+POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+
+
+def load(name):
+    return yaml.safe_load((FOLDER / name).read_text())
+
+
+def pods_of(node):
+    """Yields the pod specifications in a manifest."""
+    if isinstance(node, dict):
+        if isinstance(node.get("containers"), list):
+            yield node
+        for value in node.values():
+            yield from pods_of(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from pods_of(value)
+
+
+def check_kept(given, kept, where):
+    """A model drops the keys that its schema does not have."""
+    if isinstance(given, dict):
+        for key, value in given.items():
+            assert isinstance(kept, dict) and key in kept, f"{where}: the schema has no {key}"
+            check_kept(value, kept[key], f"{where}.{key}")
+    elif isinstance(given, list):
+        for i, value in enumerate(given):
+            check_kept(value, kept[i], f"{where}[{i}]")
+
+
+def check_keys(given, name, models):
+    """Checks the keys of an object against a model of kubeflow-training, and of the objects in it."""
+    model = getattr(models, name)
+    known = {model.attribute_map[attribute]: kind for attribute, kind in model.openapi_types.items()}
+    for key, value in given.items():
+        assert key in known, f"{name} has no {key}"
+        kind = known[key]
+        if kind.startswith("dict("):
+            for entry in value.values():
+                check_keys(entry, kind.removesuffix(")").split(", ")[1], models)
+        elif hasattr(models, kind):
+            check_keys(value, kind, models)
+
+
+def schemas():
+    import kubernetes_validate
+    from kubeflow.training import models
+    from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+    from kubeflow_trainer_api.models.trainer_v1alpha1_train_job import TrainerV1alpha1TrainJob
+
+    version = kubernetes_validate.latest_version()
+    for name in ("base/service.yaml", "base/job.yaml"):
+        kubernetes_validate.validate(load(name), version, strict=True)
+    for name in ("base/job.yaml", "jobset.yaml", "pytorchjob.yaml", "mpijob.yaml"):
+        pods = list(pods_of(load(name)))
+        assert pods, name
+        for spec in pods:
+            pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "train"}, "spec": spec}
+            kubernetes_validate.validate(pod, version, strict=True)
+    for name, model in (("jobset.yaml", JobsetV1alpha2JobSet), ("trainjob.yaml", TrainerV1alpha1TrainJob)):
+        check_kept(load(name), model.from_dict(load(name)).to_dict(), name)
+    check_keys(load("pytorchjob.yaml"), "KubeflowOrgV1PyTorchJob", models)
+    check_keys(load("mpijob.yaml"), "KubeflowOrgV1MPIJob", models)
+    for folder in ("base", "example"):
+        for resource in load(f"{folder}/kustomization.yaml")["resources"]:
+            assert (FOLDER / folder / resource).exists(), resource
+    print("schemas of Kubernetes", version, "and of the controllers")
+
+
+def explained(acclaunch, configs, manifest, host_name, domain, variables):
+    """What acclaunch would do in a pod with this host name, domain and environment."""
+    spec = next(pods_of(manifest), None)
+    container = spec["containers"][0] if spec else manifest["spec"]["trainer"]
+    words = container["command"]
+    words = words[words.index("acclaunch") + 1:] + ["true"]
+    words = [word.replace("/opt/acclaunch/share/acclaunch/configs", configs) for word in words]
+    with tempfile.NamedTemporaryFile("w") as hosts:
+        long = f"{host_name}.{domain} " if domain else ""
+        hosts.write(f"127.0.0.1 localhost\n10.244.0.7 {long}{host_name}\n")
+        hosts.flush()
+        script = f'hostname {host_name} && mount --bind {hosts.name} /etc/hosts && exec "$@"'
+        done = subprocess.run(["unshare", "--uts", "--mount", "sh", "-c", script, "sh", acclaunch, "explain", "--json",
+                               *words], env={"PATH": os.environ["PATH"], **variables}, capture_output=True, text=True)
+    assert done.returncode == 0, (host_name, done.stdout, done.stderr)
+    return json.loads(done.stdout)
+
+
+# Manifest; for each pod its host name, domain and variables as its controller sets them; then the name of the job
+# manager and the address of machine 0.
+SERVICE = "default.svc.cluster.local"
+PODS = (
+    ("base/job.yaml",
+     [(f"train-{i}", f"train.{SERVICE}", {**POD, "JOB_COMPLETION_INDEX": str(i)}) for i in range(2)],
+     "Kubernetes", f"train-0.train.{SERVICE}"),
+    ("jobset.yaml",
+     [(f"train-machine-0-{i}", f"train.{SERVICE}",
+       {**POD, "JOB_COMPLETION_INDEX": str(i), "JOBSET_NAME": "train", "REPLICATED_JOB_NAME": "machine",
+        "JOB_INDEX": "0", "JOBSET_RESTART_ATTEMPT": "0"}) for i in range(2)],
+     "Kubernetes", f"train-machine-0-0.train.{SERVICE}"),
+    ("pytorchjob.yaml",
+     [(name, "", {**POD, "MASTER_ADDR": "train-master-0", "MASTER_PORT": "23456", "WORLD_SIZE": "2", "RANK": str(i),
+                  "PYTHONUNBUFFERED": "1", "PET_NPROC_PER_NODE": "auto", "PET_NNODES": "2", "PET_NODE_RANK": str(i),
+                  "PET_MASTER_ADDR": "train-master-0", "PET_MASTER_PORT": "23456"})
+      for i, name in enumerate(("train-master-0", "train-worker-0"))],
+     "Kubernetes", "train-master-0"),
+    ("trainjob.yaml",
+     [(f"train-node-0-{i}", f"train.{SERVICE}",
+       {**POD, "JOB_COMPLETION_INDEX": str(i), "JOBSET_NAME": "train", "JOBSET_RESTART_ATTEMPT": "0",
+        "PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto", "PET_NODE_RANK": str(i),
+        "PET_MASTER_ADDR": "train-node-0-0.train", "PET_MASTER_PORT": "29500"}) for i in range(2)],
+     "Kubernetes", "train-node-0-0.train"),
+)
+
+
+def pods():
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--uts", "--mount", "true"], capture_output=True).returncode:
+        sys.exit(77)
+    acclaunch, configs = (str(pathlib.Path(name).absolute()) for name in sys.argv[3:5])
+    for name, machines, manager, address in PODS:
+        ports = set()
+        for rank, (host_name, domain, variables) in enumerate(machines):
+            plan = explained(acclaunch, configs, load(name), host_name, domain, variables)
+            found = (plan["manager"]["name"], plan["machines"]["max"], plan["machines"]["machine_rank"],
+                     plan["rendezvous"]["address"], plan["ranks"]["world_size"], plan["ranks"]["first"])
+            assert found == (manager, len(machines), rank, address, 4, 2 * rank), (name, found)
+            ports.add(plan["rendezvous"]["port"])
+        assert len(ports) == 1, (name, ports)
+        print(f"{name}: {manager}, {len(machines)} machines, machine 0 at {address}:{ports.pop()}")
+
+
+if __name__ == "__main__":
+    {"schemas": schemas, "pods": pods}[sys.argv[1]]()
