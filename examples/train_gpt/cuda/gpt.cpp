@@ -67,7 +67,7 @@ class Gpt final : public LanguageModel {
   }
 
   void train(const Batch& batch) override;
-  double take_loss() override;
+  acc::IssuedMean take_loss(acc::Runtime& runtime, double micro_steps) override;
   std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) override;
   [[nodiscard]] std::int64_t activation_bytes() const override { return device_bytes(); }
   [[nodiscard]] std::int64_t kept_bytes() const override {
@@ -106,7 +106,6 @@ class Gpt final : public LanguageModel {
   DeviceBuffer<float> losses_;       // (N)
   DeviceBuffer<double> total_;       // (1): sum of mean losses since the last take_loss
   DeviceBuffer<float> last_logits_;  // (padded vocab)
-  PinnedMemory host_total_;
   std::vector<float> host_logits_;
   std::int64_t accounted_;  // bytes that the runtime's reports have
 };
@@ -130,7 +129,6 @@ Gpt<T>::Gpt(acc::Runtime& runtime, cudaStream_t stream, acc::Model& model,
       losses_(largest.rows(), "losses"),
       total_(1, "losses"),
       last_logits_(padded_vocab_, "logits"),
-      host_total_(sizeof(double), "the loss"),
       host_logits_(static_cast<std::size_t>(padded_vocab_)) {
   if (runtime.activation_checkpointing()) {
     inputs_.emplace(runtime);
@@ -174,15 +172,11 @@ void Gpt<T>::train(const Batch& batch) {
   use.end();
 }
 
-// Waits for the GPU. Called once per step, after all work of the step is queued.
 template <class T>
-double Gpt<T>::take_loss() {
-  check(cudaMemcpyAsync(host_total_.data(), total_.data(), sizeof(double), cudaMemcpyDeviceToHost,
-                        stream_),
-        "reading the loss");
+acc::IssuedMean Gpt<T>::take_loss(acc::Runtime& runtime, double micro_steps) {
+  const acc::IssuedMean mean = runtime.issue_mean(total_.data(), micro_steps);
   check(cudaMemsetAsync(total_.data(), 0, sizeof(double), stream_), "clearing");
-  check(cudaStreamSynchronize(stream_), "a training step");
-  return *static_cast<const double*>(host_total_.data());
+  return mean;
 }
 
 template <class T>

@@ -68,8 +68,9 @@ void Gpt::train(const Batch& batch) {
   use.end();
 }
 
-double Gpt::take_loss() {
-  return std::exchange(loss_, 0.0);
+acc::IssuedMean Gpt::take_loss(acc::Runtime& runtime, double micro_steps) {
+  const double loss = std::exchange(loss_, 0.0) / micro_steps;
+  return runtime.issue_mean(&loss);
 }
 
 std::int64_t Gpt::activation_bytes() const {

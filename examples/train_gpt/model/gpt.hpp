@@ -26,7 +26,7 @@ class Gpt final : public LanguageModel {
       acc::Runtime* keeper = nullptr);
 
   void train(const Batch& batch) override;
-  double take_loss() override;
+  acc::IssuedMean take_loss(acc::Runtime& runtime, double micro_steps) override;
   std::span<const float> next_token_logits(std::span<const std::int32_t> tokens) override;
   [[nodiscard]] std::int64_t activation_bytes() const override;
   [[nodiscard]] std::int64_t kept_bytes() const override;

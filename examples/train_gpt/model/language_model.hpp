@@ -25,8 +25,9 @@ class LanguageModel {
   virtual void train(const Batch& batch) = 0;
 
   /// Returns the sum of the weighted mean losses (nats per token) of the micro-batches since the
-  /// last call. Waits for queued work.
-  virtual double take_loss() = 0;
+  /// last call, divided by `micro_steps`, as the mean over all ranks. Does not wait for queued
+  /// work. Collective.
+  virtual acc::IssuedMean take_loss(acc::Runtime& runtime, double micro_steps) = 0;
 
   /// Returns the logits of the token that follows `tokens`, on every rank: [vocab], valid until the
   /// next call. tokens: at most `largest.time`. Must be called under Model::no_grad().

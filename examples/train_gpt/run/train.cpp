@@ -18,6 +18,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <variant>
 
 namespace train_gpt {
@@ -176,20 +177,42 @@ class Trainer {
   int train_steps(std::int64_t first, SaveRequest* request) {
     MetricsFile metrics(runtime_, options_.metrics, first > 0);
     Progress progress(runtime_.rank() == 0, options_.steps);
+    const auto report = [&](const IssuedResult& issued) {
+      const StepResult result = result_of(issued);
+      progress.show(result);
+      metrics.write(result, model_, *gpt_);
+    };
+    // On a GPU a step's results are read when the next one is issued, so that the GPU never waits
+    // for the host. Metrics are gathered over all ranks, for which the host waits anyway.
+    const bool reports_late =
+        runtime_.device().kind != acc::plugins::Device::cpu && options_.metrics.empty();
+    std::optional<IssuedResult> previous;
     for (std::int64_t step = first; step < options_.steps; ++step) {
       if (request != nullptr) {
         request->step_begins();
       }
-      const StepResult result = train_step(step);
-      progress.show(result);
-      metrics.write(result, model_, *gpt_);
+      if (!previous) {
+        ended_ = std::chrono::steady_clock::now();
+      }
+      IssuedResult issued = train_step(step);
+      if (previous) {
+        report(*previous);
+        previous.reset();
+      }
       const int signal = request != nullptr ? request->agreed(runtime_) : 0;
-      const bool last = result.step == options_.steps;
-      if (series_ && (last || signal != 0 || result.step % options_.checkpoint_every == 0)) {
-        series_->save(model_, optimizer_, saved_state(result.step));
+      const std::int64_t done = step + 1;
+      const bool last = done == options_.steps;
+      const bool saves = series_ && (last || signal != 0 || done % options_.checkpoint_every == 0);
+      if (!reports_late || last || saves || signal != 0) {
+        report(issued);
+      } else {
+        previous = std::move(issued);
+      }
+      if (saves) {
+        series_->save(model_, optimizer_, saved_state(done));
       }
       if (signal != 0 && !last) {
-        announce_end(signal, result.step);
+        announce_end(signal, done);
         return signal;
       }
     }
@@ -204,10 +227,16 @@ class Trainer {
     }
   }
 
-  /// Makes one optimizer step of all micro-steps. The loss is the mean over all ranks, so that
-  /// every rank reports the same number.
-  StepResult train_step(std::int64_t step) {
-    const auto begin = std::chrono::steady_clock::now();
+  /// A step whose work has been issued. The loss is the mean over all ranks, so that every rank
+  /// reports the same number.
+  struct IssuedResult {
+    std::int64_t step;
+    acc::IssuedStep optimizer;
+    acc::IssuedMean loss;
+  };
+
+  /// Issues one optimizer step of all micro-steps.
+  IssuedResult train_step(std::int64_t step) {
     model_.reset_traffic();
     for (std::int64_t micro_step = 0; micro_step < parallel_.micro_steps; ++micro_step) {
       // Under no_sync gradients stay on their rank until the last micro-step reduces their sum.
@@ -219,12 +248,20 @@ class Trainer {
       data_->read({.step = step, .sequence = share.first}, batch_);
       gpt_->train(batch_);
     }
-    const acc::StepInfo info = optimizer_.step();
-    const double loss =
-        runtime_.mean(gpt_->take_loss() / static_cast<double>(parallel_.micro_steps));
-    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-    const auto tokens = static_cast<double>(global_batch_.sequences() * options_.seq_len);
     return {.step = step + 1,
+            .optimizer = optimizer_.issue_step(),
+            .loss = gpt_->take_loss(runtime_, static_cast<double>(parallel_.micro_steps))};
+  }
+
+  /// Waits for the results of a step. Its time counts from the end of the step before it, or from
+  /// its own begin if that has been reported already.
+  StepResult result_of(const IssuedResult& issued) {
+    const acc::StepInfo info = issued.optimizer.result();
+    const double loss = issued.loss.value();
+    const auto now = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> elapsed = now - std::exchange(ended_, now);
+    const auto tokens = static_cast<double>(global_batch_.sequences() * options_.seq_len);
+    return {.step = issued.step,
             .loss = loss,
             .grad_norm = info.grad_norm,
             .lr = info.lr,
@@ -269,6 +306,7 @@ class Trainer {
   acc::Optimizer optimizer_;
   Batch batch_;
   std::optional<acc::CheckpointSeries> series_;
+  std::chrono::steady_clock::time_point ended_;  ///< from when the current step's time counts
 };
 
 }  // namespace

@@ -468,7 +468,8 @@ typedef struct acc_step_info {
 #define ACC_STEP_INFO_INITIALIZER \
   { sizeof(acc_step_info), 0, 0.0, 1.0, 0.0, 1.0, 0, 0, 0 }
 /* Makes one optimizer step: waits for the reductions, takes the mean over ranks and micro-steps,
- * clips, updates, and drops the gradients. info: may be NULL. Collective. ACC_INVALID_ARGUMENT,
+ * clips, updates, and drops the gradients. info: NULL, or receives the result, for which the call
+ * may have to wait for the GPU. Collective. ACC_INVALID_ARGUMENT,
  * with unit and rank, if this rank left out a backward or its gradients
  * (acc_model_config.unused_units); the other ranks then return ACC_COLLECTIVE with the same text.
  * ACC_COLLECTIVE also if a gradient is not finite and the NaN policy is "raise". */

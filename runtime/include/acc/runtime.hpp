@@ -371,6 +371,34 @@ class ACC_API Model {
   std::shared_ptr<detail::ModelState> state_;
 };
 
+/// A step of an optimizer whose work has been issued. Copies share the result.
+class ACC_API IssuedStep {
+ public:
+  /// Returns the result of the step. On a GPU it may block until the norm is computed: a program
+  /// that reads it one step late does not wait. Throws Error(collective | timeout | device).
+  [[nodiscard]] StepInfo result() const;
+
+ private:
+  friend class Optimizer;
+  struct State;
+  explicit IssuedStep(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  std::shared_ptr<const State> state_;
+};
+
+/// A mean over all ranks whose work has been issued. Copies share the result.
+class ACC_API IssuedMean {
+ public:
+  /// Returns the mean. On a GPU it may block until it is computed. Throws Error(collective |
+  /// timeout | device).
+  [[nodiscard]] double value() const;
+
+ private:
+  friend class Runtime;
+  struct State;
+  explicit IssuedMean(std::shared_ptr<const State> state) : state_(std::move(state)) {}
+  std::shared_ptr<const State> state_;
+};
+
 /// Updates this rank's shards of one model (ZeRO: arXiv 1910.02054, section 5.1). Copies are
 /// handles of the same optimizer.
 class ACC_API Optimizer {
@@ -383,6 +411,10 @@ class ACC_API Optimizer {
   /// and rank if this rank left out a backward or its gradients (`ModelOptions::unused_units`); the
   /// other ranks throw Error(collective) with the same text.
   StepInfo step();
+  /// The same without waiting for the GPU, where the settings allow that: `IssuedStep::result`
+  /// waits for the norm. They do not with fp16, with a NaN policy, with clipping by value and with
+  /// an offloaded optimizer, because the norm then decides about the update on the host.
+  IssuedStep issue_step();
   /// Factor by which the program multiplies the gradient of its loss before the backward, so that
   /// small gradients do not vanish in float16; `step` divides by it. 1 without fp16. May change in
   /// every step.
@@ -502,6 +534,10 @@ class ACC_API Runtime {
 
   /// Returns the mean of all ranks' values, on every rank. Collective.
   [[nodiscard]] double mean(double value);
+  /// The same for a value in memory of the device, of work that has been issued to its stream,
+  /// without waiting for it. The result is divided by `divisor`. The value may change once the call
+  /// has returned, in the order of the stream.
+  [[nodiscard]] IssuedMean issue_mean(const double* value, double divisor = 1.0);
   /// Returns the values of all ranks, [world_size * values.size()] in rank order, on every rank.
   /// values: the same number on all ranks. Collective.
   [[nodiscard]] std::vector<double> all_gather(std::span<const double> values);

@@ -124,7 +124,20 @@ void Model::reset_traffic() {
 }
 
 StepInfo Optimizer::step() {
-  return state_->step();
+  return state_->result(state_->step());
+}
+
+struct IssuedStep::State {
+  std::shared_ptr<detail::OptimizerState> optimizer;
+  detail::OptimizerState::Issued step;
+};
+
+IssuedStep Optimizer::issue_step() {
+  return IssuedStep(std::make_shared<IssuedStep::State>(IssuedStep::State{state_, state_->step()}));
+}
+
+StepInfo IssuedStep::result() const {
+  return state_->optimizer->result(state_->step);
 }
 double Optimizer::loss_scale() const {
   return state_->loss_scale();

@@ -174,6 +174,32 @@ double Runtime::mean(double value) {
   return sum[0] / world_size();
 }
 
+struct IssuedMean::State {
+  std::shared_ptr<detail::RuntimeState> runtime;
+  sharding::LateDoubles sum;
+  double divisor;
+};
+
+IssuedMean Runtime::issue_mean(const double* value, double divisor) {
+  device::Device& device = *state_->compute.device;
+  return guarded(state_->groups, [&] {
+    if (!state_->sum) {
+      state_->sum = device.allocate(sizeof(double), "figures");
+      state_->reader.emplace(device);
+    }
+    auto* const sum = state_->sum->as<double>();
+    device.copy(sum, value, sizeof(double), device.compute());
+    auto work = state_->groups.world->sum(sum, 1);
+    work->wait();
+    return IssuedMean(std::make_shared<IssuedMean::State>(IssuedMean::State{
+        state_, state_->reader->read(sum, 1, {std::move(work)}), divisor * world_size()}));
+  });
+}
+
+double IssuedMean::value() const {
+  return guarded(state_->runtime->groups, [&] { return state_->sum.wait()[0] / state_->divisor; });
+}
+
 std::vector<double> Runtime::all_gather(std::span<const double> values) {
   return guarded(state_->groups, [&] {
     return sharding::all_gather(state_->groups, *state_->compute.device, values);

@@ -6,6 +6,7 @@
 #include "api/activation_store.hpp"
 #include "device/open_device.hpp"
 #include "sharding/groups.hpp"
+#include "sharding/late_doubles.hpp"
 #include "trace/tracer.hpp"
 
 #include <map>
@@ -38,7 +39,10 @@ class RuntimeState {
   device::Opened compute;
   std::unique_ptr<rendezvous::Store> store;
   sharding::Groups groups;
-  std::shared_ptr<trace::Tracer> tracer;         ///< null: no trace
+  std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
+  // For `Runtime::issue_mean`; empty until it is used:
+  device::MemoryPtr sum;
+  std::optional<sharding::LateReader> reader;
   std::shared_ptr<ActivationStore> activations;  ///< null until something is kept
   /// Number of the next save, part of its temporary names: the same on all ranks, and different
   /// from those of earlier saves and, being random at first, of other jobs.

@@ -133,8 +133,9 @@ acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) noe
     if (info != nullptr) {  // before the step, which cannot be undone
       check_struct_size(info->size, sizeof(acc_step_info), "info");
     }
-    const acc::StepInfo found = required(optimizer, "optimizer").value.step();
+    const acc::IssuedStep step = required(optimizer, "optimizer").value.issue_step();
     if (info != nullptr) {
+      const acc::StepInfo found = step.result();
       give(info,
            {sizeof(acc_step_info), found.step, found.grad_norm, found.clip_coefficient, found.lr,
             found.loss_scale, found.skipped ? 1 : 0, found.skipped_steps, found.tiles},

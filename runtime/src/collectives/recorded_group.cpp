@@ -113,6 +113,9 @@ class RecordedGroup final : public ProcessGroup {
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override {
     return issue("all_reduce", data.size_bytes(), [&] { return inner_->all_reduce(data, op); });
   }
+  WorkPtr sum(double* data, std::size_t numel) override {
+    return issue("all_reduce", numel * sizeof(double), [&] { return inner_->sum(data, numel); });
+  }
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override {
     return issue("broadcast", nbytes, [&] { return inner_->broadcast(data, nbytes, root); });
   }

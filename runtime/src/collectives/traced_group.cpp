@@ -80,6 +80,7 @@ class TracedGroup final : public ProcessGroup {
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override {
     return inner_->all_reduce(data, op);
   }
+  WorkPtr sum(double* data, std::size_t numel) override { return inner_->sum(data, numel); }
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override {
     return traced(inner_->broadcast(data, nbytes, root), "broadcast", nbytes);
   }

@@ -158,6 +158,11 @@ class CudaDevice final : public device::Device {
   }
   void add_squared_norm(const float* values, std::size_t numel, double* sum,
                         device::Stream& stream) override;
+  void clip_to_norm(const double* squares, int ranks, double max_norm,
+                    kernels::ClipFigures* figures, device::Stream& stream) override {
+    check(cuda::clip_to_norm(squares, ranks, max_norm, figures, launch(stream)), "clip_to_norm",
+          index_);
+  }
   void scale_clamped(float* values, std::size_t numel, float scale, float limit,
                      device::Stream& stream) override {
     check(cuda::scale_clamped(values, numel, scale, limit, launch(stream)), "scale_clamped",

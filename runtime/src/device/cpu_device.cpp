@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -172,6 +173,12 @@ class CpuDevice final : public Device {
     });
     *sum = std::accumulate(sums.begin(), sums.end(), *sum);
   }
+  void clip_to_norm(const double* squares, int ranks, double max_norm,
+                    kernels::ClipFigures* figures, Stream&) override {
+    const double norm = std::sqrt(squares[0] + squares[1] / ranks);
+    const double coefficient = kernels::clip_coefficient(norm, max_norm);
+    *figures = {norm, coefficient, static_cast<float>(coefficient)};
+  }
   void scale_clamped(float* values, std::size_t numel, float scale, float limit, Stream&) override {
     const UpdateRange all{0, static_cast<std::int64_t>(numel)};
     for_each_tile({&all, 1}, [&](const UpdateRange& range) {
@@ -183,6 +190,7 @@ class CpuDevice final : public Device {
              std::span<const UpdateRange> ranges, Stream&) override {
     for_each_tile(ranges, [&](const UpdateRange& range) {
       kernels::AdamWCoefficients own = coefficients;
+      own.grad_scale *= arrays.clip != nullptr ? *arrays.clip : 1.0F;
       own.decay = range.decays ? coefficients.decay : 1.0F;
       kernels::kernels().adamw(own, arrays, static_cast<std::size_t>(range.begin),
                                static_cast<std::size_t>(range.numel));
@@ -192,6 +200,7 @@ class CpuDevice final : public Device {
            std::span<const UpdateRange> ranges, Stream&) override {
     for_each_tile(ranges, [&](const UpdateRange& range) {
       kernels::SgdCoefficients own = coefficients;
+      own.grad_scale *= arrays.clip != nullptr ? *arrays.clip : 1.0F;
       own.weight_decay = range.decays ? coefficients.weight_decay : 0.0F;
       kernels::kernels().sgd(own, arrays, static_cast<std::size_t>(range.begin),
                              static_cast<std::size_t>(range.numel));

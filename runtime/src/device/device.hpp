@@ -186,6 +186,10 @@ class Device {
   /// memory of this device.
   virtual void add_squared_norm(const float* values, std::size_t numel, double* sum,
                                 Stream& stream) = 0;
+  /// Computes the norm sqrt(squares[0] + squares[1] / ranks) and the factor that clips to
+  /// `max_norm` (`kernels::clip_coefficient`). squares: [2]; both in memory of this device.
+  virtual void clip_to_norm(const double* squares, int ranks, double max_norm,
+                            kernels::ClipFigures* figures, Stream& stream) = 0;
   /// values = scale * values, clamped to [-limit, limit]; NaN stays NaN.
   virtual void scale_clamped(float* values, std::size_t numel, float scale, float limit,
                              Stream& stream) = 0;

@@ -101,6 +101,20 @@ struct SgdCoefficients {
   bool nesterov, first;
 };
 
+/// Returns the factor of torch's clip_grad_norm_: min(1, max_norm / (norm + 1e-6)); 1 if max_norm
+/// is 0 (no clipping). A NaN norm gives NaN.
+inline double clip_coefficient(double norm, double max_norm) noexcept {
+  const double coefficient = max_norm > 0.0 ? max_norm / (norm + 1e-6) : 1.0;
+  return coefficient > 1.0 ? 1.0 : coefficient;
+}
+
+/// Result of measuring a gradient, for the host and for the update.
+struct ClipFigures {
+  double norm;
+  double coefficient;  ///< of `clip_coefficient`
+  float factor;        ///< the coefficient in float32
+};
+
 /// Arrays of one shard for an optimizer step; each [shard numel]. Either weights and moments are
 /// both float32, or weights have 16 bits and moments are bfloat16. The rules are computed in
 /// float32.
@@ -120,6 +134,8 @@ struct UpdateArrays {
   bool stochastic = false;
   std::uint64_t noise_key = 0;
   std::uint32_t noise_first = 0;
+  /// One more factor on each gradient, in memory of the device; null: none.
+  const float* clip = nullptr;
 };
 
 /// The functions of one variant, compiled from kernels_body.inc.

@@ -567,6 +567,8 @@ MemoryReport ModelState::memory() const {
       pools_.gathers.held_nbytes() + pools_.fetches.held_nbytes() + pools_.scratch.held_nbytes();
   report.gathered_bytes += pools_.secondary_gathers ? pools_.secondary_gathers->held_nbytes() : 0;
   report.gradient_buffer_bytes = pools_.gradients.held_nbytes() + pools_.sums.held_nbytes();
+  report.gradient_buffer_bytes +=
+      pools_.gradient_offload ? pools_.gradient_offload->held_nbytes() : 0;
   return report;
 }
 

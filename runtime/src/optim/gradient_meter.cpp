@@ -16,6 +16,8 @@ GradientMeter::GradientMeter(const sharding::Context& context, std::vector<FlatP
     : context_(context),
       flats_(std::move(flats)),
       squares_(context.updater->allocate(2 * sizeof(double), "gradient norm")),
+      figures_(context.updater->allocate(sizeof(kernels::ClipFigures), "gradient norm")),
+      reader_(*context.updater),
       squares_here_(context.updater->allocate_host(2 * sizeof(double), "gradient norm")) {
   any_ignored_ = std::any_of(flats_.begin(), flats_.end(),
                              [](const FlatParameter* flat) { return flat->ignored(); });
@@ -24,7 +26,7 @@ GradientMeter::GradientMeter(const sharding::Context& context, std::vector<FlatP
 // The sum of squares is taken in an order that depends only on the layout: within a flat parameter
 // by the kernel, over flat parameters in their order, over ranks in rank order. So two runs of the
 // same layout clip by exactly the same factor.
-double GradientMeter::norm() {
+void GradientMeter::measure() {
   device::Device& updater = *context_.updater;
   updater.zero(squares_->data(), squares_->nbytes(), updater.compute());
   for (FlatParameter* flat : flats_) {
@@ -32,23 +34,47 @@ double GradientMeter::norm() {
                              static_cast<std::size_t>(flat->owned().numel),
                              squares_->as<double>() + (flat->ignored() ? 1 : 0), updater.compute());
   }
-  updater.copy(squares_here_->data(), squares_->data(), squares_->nbytes(), updater.compute());
-  updater.record(updater.compute())->synchronize();
   // Summed over the shard group only: replicas hold the same shards. With NO_SHARD that group is
   // this rank alone, whose gradients are whole.
   const trace::Scope scope(context_.tracer.get(), "wait", "for", "the norm of all ranks");
-  const auto* here = squares_here_->as<double>();
-  std::array<double, 1> total = {here[0]};
-  context_.groups.shard->all_reduce(total, ReduceOp::sum)->wait();
-  double squares = total[0];
+  sums_.clear();
+  sum(*context_.groups.shard, squares_->as<double>());
   // Gradients of ignored modules differ between ranks. The mean of their squares gives all ranks
   // the same norm, so that they clip and skip alike.
   if (any_ignored_) {
-    total = {here[1]};
-    context_.groups.world->all_reduce(total, ReduceOp::sum)->wait();
-    squares += total[0] / context_.groups.world->size();
+    sum(*context_.groups.world, squares_->as<double>() + 1);
   }
-  return std::sqrt(squares);
+}
+
+/// With an offloaded optimizer the squares are in host memory, and the group's own is a GPU's.
+void GradientMeter::sum(collectives::ProcessGroup& group, double* squares) {
+  sums_.push_back(context_.offload_optimizer()
+                      ? group.all_reduce(std::span(squares, 1), ReduceOp::sum)
+                      : group.sum(squares, 1));
+  sums_.back()->wait();
+}
+
+double GradientMeter::norm() {
+  device::Device& updater = *context_.updater;
+  updater.copy(squares_here_->data(), squares_->data(), squares_->nbytes(), updater.compute());
+  updater.record(updater.compute())->synchronize();
+  for (const collectives::WorkPtr& each : sums_) {
+    each->wait();  // throws if the sum was aborted
+  }
+  const auto* here = squares_here_->as<double>();
+  return std::sqrt(here[0] + here[1] / context_.groups.world->size());
+}
+
+sharding::LateDoubles GradientMeter::clip_to_norm(double max_norm) {
+  device::Device& updater = *context_.updater;
+  auto* const figures = figures_->as<kernels::ClipFigures>();
+  updater.clip_to_norm(squares_->as<double>(), context_.groups.world->size(), max_norm, figures,
+                       updater.compute());
+  return reader_.read(&figures->norm, 2, sums_);
+}
+
+const float* GradientMeter::clip_factor() const noexcept {
+  return &figures_->as<kernels::ClipFigures>()->factor;
 }
 
 void GradientMeter::clamp(double scale, double limit) {

@@ -182,42 +182,74 @@ void OptimizerState::add_members(std::size_t group, bool decays,
 
 // If a collective fails, all groups are aborted. The errors of the NaN policy and of the loss scale
 // abort nothing: every rank throws them in the same step, so the groups stay usable.
-StepInfo OptimizerState::step() {
-  StepInfo info{.step = steps, .lr = lr(0), .loss_scale = loss_scale()};
-  const auto raised = sharding::guarded(groups(), [&] { return reduce_and_update(info); });
+OptimizerState::Issued OptimizerState::step() {
+  Issued issued{{.step = steps, .lr = lr(0), .loss_scale = loss_scale()}, {}};
+  const auto raised = sharding::guarded(groups(), [&] { return reduce_and_update(issued); });
   if (raised) {
     throw Error(*raised);
   }
   if (scaler_) {
-    scaler_->update(info.skipped);
+    scaler_->update(issued.info.skipped);
   }
   if (const auto& tracer = model_->context().tracer) {
     tracer->flush();
   }
+  return issued;
+}
+
+StepInfo OptimizerState::result(const Issued& issued) const {
+  StepInfo info = issued.info;
+  if (issued.late) {
+    const auto figures = sharding::guarded(groups(), [&] { return issued.late->wait(); });
+    info.grad_norm = figures[0];
+    info.clip_coefficient = figures[1];
+  }
   return info;
 }
 
-std::optional<Error> OptimizerState::reduce_and_update(StepInfo& info) {
+/// The host decides about the step if it may be skipped or raise an error, if values are clipped
+/// before the norm, and if the host itself updates.
+bool OptimizerState::needs_norm() const {
+  const auto& context = model_->context();
+  return scaler_ || context.settings.sharding.nan_policy != plugins::NanPolicy::ignore ||
+         clip_value > 0.0 || context.offload_optimizer();
+}
+
+std::optional<Error> OptimizerState::reduce_and_update(Issued& issued) {
+  StepInfo& info = issued.info;
   const auto& context = model_->context();
   const trace::Scope scope(context.tracer.get(), "compute", "optimizer", "step");
   const flight::Scope recorded(context.groups.recorder.get(), "step", "");
   model_->check_step();
   model_->finish_reductions();
   model_->check_order();
-  const double unscale = 1.0 / info.loss_scale;
-  info.grad_norm = meter_->norm() * unscale;
-  const bool finite = std::isfinite(info.grad_norm);
-  info.skipped = skips(finite);
+  meter_->measure();
   std::optional<Error> raised;
-  if (!finite && context.watches_gradients()) {
-    raised = meter_->non_finite(steps + 1);
-  } else if (!info.skipped) {
-    apply(clip(unscale, info), info);
+  if (!needs_norm()) {
+    issued.late = meter_->clip_to_norm(clip_norm);
+    apply({.clip = meter_->clip_factor()}, info);
+  } else {
+    raised = decide_and_update(info);
   }
   model_->after_step();
   skipped_steps += info.skipped ? 1 : 0;
   info.skipped_steps = skipped_steps;
   return raised;
+}
+
+std::optional<Error> OptimizerState::decide_and_update(StepInfo& info) {
+  const auto& context = model_->context();
+  const double unscale = 1.0 / info.loss_scale;
+  info.grad_norm = meter_->norm() * unscale;
+  const bool finite = std::isfinite(info.grad_norm);
+  info.skipped = skips(finite);
+  if (!finite && context.watches_gradients()) {
+    return meter_->non_finite(steps + 1);
+  }
+  if (!info.skipped) {
+    apply({.known = clip(unscale, info)}, info);
+  }
+  return std::nullopt;
 }
 
 /// The norm is the same on all ranks, so all ranks skip or none does. With fp16 an overflow is part
@@ -235,23 +267,26 @@ double OptimizerState::clip(double unscale, StepInfo& info) {
   if (clip_value > 0.0) {
     meter_->clamp(unscale, clip_value);
     unscale = 1.0;
-    norm = clip_norm > 0.0 ? meter_->norm() : norm;
+    if (clip_norm > 0.0) {
+      meter_->measure();
+      norm = meter_->norm();
+    }
   }
-  info.clip_coefficient = optim::clip_coefficient(norm, clip_norm);
+  info.clip_coefficient = kernels::clip_coefficient(norm, clip_norm);
   return unscale * info.clip_coefficient;
 }
 
 /// Publishes each flat parameter as soon as it is updated, so that its gather (ZeRO 1) overlaps
 /// with the update of the next one.
-void OptimizerState::apply(double scale, StepInfo& info) {
+void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
   for (FlatState& state : flats_) {
-    update(state, scale, info);
+    update(state, factor, info);
     state.flat->publish();
   }
   info.step = ++steps;
 }
 
-void OptimizerState::update(FlatState& state, double scale, StepInfo& info) {
+void OptimizerState::update(FlatState& state, const GradientFactor& factor, StepInfo& info) {
   const auto& context = model_->context();
   FlatParameter& flat = *state.flat;
   device::UpdateArrays arrays = flat.update_arrays(steps + 1);
@@ -260,12 +295,13 @@ void OptimizerState::update(FlatState& state, double scale, StepInfo& info) {
   };
   arrays.first = moment(0);
   arrays.second = moment(1);
+  arrays.clip = factor.clip;
   const bool in_tiles = context.settings.sharding.sub_group_size > 0;
   for (const optim::Tile& tile : state.tiles) {
     const trace::Scope scope(in_tiles ? context.tracer.get() : nullptr, "compute", "update",
                              "tile");
     for (const optim::GroupRanges& part : tile) {
-      update_ranges(part, scale, arrays);
+      update_ranges(part, factor.known, arrays);
     }
     ++info.tiles;
   }

@@ -27,7 +27,15 @@ class OptimizerState {
   OptimizerState(const OptimizerState&) = delete;
   OptimizerState& operator=(const OptimizerState&) = delete;
 
-  StepInfo step();
+  /// A step whose work has been issued.
+  struct Issued {
+    StepInfo info;
+    /// Norm and clip coefficient, which `info` lacks then.
+    std::optional<sharding::LateDoubles> late;
+  };
+  Issued step();
+  /// Returns the whole result. Blocks until the norm is computed.
+  [[nodiscard]] StepInfo result(const Issued& issued) const;
   [[nodiscard]] double loss_scale() const noexcept { return scaler_ ? scaler_->scale() : 1.0; }
 
   /// Learning rates of the next step.
@@ -79,13 +87,22 @@ class OptimizerState {
   void add_members(std::size_t group, bool decays, std::vector<std::string>& names) const;
   void allocate_moments();
   /// Makes the step, except for the loss scale. Returns the error of the NaN policy "raise".
-  std::optional<Error> reduce_and_update(StepInfo& info);
+  std::optional<Error> reduce_and_update(Issued& issued);
+  /// The part of it that the norm decides.
+  std::optional<Error> decide_and_update(StepInfo& info);
+  /// True if the host has to know the norm before it issues the update.
+  [[nodiscard]] bool needs_norm() const;
+  /// Factor on the gradients of a step.
+  struct GradientFactor {
+    double known = 1.0;
+    const float* clip = nullptr;  ///< UpdateArrays::clip
+  };
   [[nodiscard]] bool skips(bool finite) const;
   /// Clips, and returns the factor by which the update multiplies the gradients. unscale: factor
   /// that removes the loss scale.
   double clip(double unscale, StepInfo& info);
-  void apply(double scale, StepInfo& info);
-  void update(FlatState& state, double scale, StepInfo& info);
+  void apply(const GradientFactor& factor, StepInfo& info);
+  void update(FlatState& state, const GradientFactor& factor, StepInfo& info);
   void update_ranges(const optim::GroupRanges& part, double scale,
                      const device::UpdateArrays& arrays);
 

@@ -38,11 +38,6 @@ kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step
   };
 }
 
-double clip_coefficient(double norm, double max_norm) noexcept {
-  const double coefficient = max_norm > 0.0 ? max_norm / (norm + 1e-6) : 1.0;
-  return coefficient > 1.0 ? 1.0 : coefficient;
-}
-
 namespace {
 
 GroupRanges& ranges_of(Tile& tile, std::size_t group) {

@@ -23,10 +23,6 @@ kernels::AdamWCoefficients adamw_coefficients(const AdamW& settings, std::int64_
 kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step,
                                           double grad_scale) noexcept;
 
-/// Returns the factor of torch's clip_grad_norm_: min(1, max_norm / (norm + 1e-6)); 1 if max_norm
-/// is 0 (no clipping). A NaN norm gives NaN.
-double clip_coefficient(double norm, double max_norm) noexcept;
-
 /// Ranges of a shard that are updated with the rates of one group.
 struct GroupRanges {
   std::size_t group;

@@ -5,22 +5,32 @@
 
 namespace acc::sharding {
 
-GradientOffload::GradientOffload(device::Device& device, device::Device& updater,
-                                 ScratchPool& scratch)
-    : device_(device),
+GradientOffload::GradientOffload(collectives::ProcessGroup& group, device::Device& device,
+                                 device::Device& updater)
+    : group_(group),
+      device_(device),
       updater_(updater),
-      scratch_(scratch),
       copies_(device.make_stream("copy to host")) {}
 
 device::MemoryPtr GradientOffload::acquire(std::int64_t numel) {
   while (flights_.size() >= kInFlight) {
     retire_oldest();
   }
-  return scratch_.acquire(static_cast<std::size_t>(numel) * sizeof(float));
+  const std::size_t nbytes = static_cast<std::size_t>(numel) * sizeof(float);
+  const auto found = std::ranges::find_if(
+      free_, [&](const Free& each) { return each.memory->nbytes() >= nbytes; });
+  if (found == free_.end()) {
+    held_nbytes_ += static_cast<std::int64_t>(nbytes);
+    return device_.allocate(nbytes, "gradients on the way to the host");
+  }
+  const Free chosen = std::move(*found);
+  free_.erase(found);
+  group_.after(chosen.copied);
+  return chosen.memory;
 }
 
-void GradientOffload::bring(device::MemoryPtr reduced, float* host, std::int64_t numel,
-                            bool accumulate) {
+void GradientOffload::bring(device::MemoryPtr reduced, const device::EventPtr& ready, float* host,
+                            std::int64_t numel, bool accumulate) {
   const std::size_t nbytes = static_cast<std::size_t>(numel) * sizeof(float);
   device::MemoryPtr staging;
   if (accumulate) {
@@ -33,8 +43,7 @@ void GradientOffload::bring(device::MemoryPtr reduced, float* host, std::int64_t
       staging = device_.allocate_host(nbytes, "offloaded gradients");
     }
   }
-  // Work issued to the compute stream from now on follows the reduction; so must the copy.
-  device_.wait(*copies_, *device_.record(device_.compute()));
+  device_.wait(*copies_, ready ? *ready : *device_.record(device_.compute()));
   device_.copy(accumulate ? staging->as<float>() : host, reduced->data(), nbytes, *copies_);
   auto copied = device_.record(*copies_);
   flights_.push_back({std::move(reduced), std::move(staging), host, numel, std::move(copied)});
@@ -46,9 +55,7 @@ void GradientOffload::bring(device::MemoryPtr reduced, float* host, std::int64_t
 void GradientOffload::retire_oldest() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
-  // Scratch memory is reused in the order of the compute stream.
-  device_.wait(device_.compute(), *flight.copied);
-  scratch_.release(std::move(flight.reduced));
+  free_.push_back({std::move(flight.reduced), flight.copied});
   if (flight.staging) {
     flight.copied->synchronize();
     updater_.add_scaled(flight.staging->data(), DType::float32, flight.host,

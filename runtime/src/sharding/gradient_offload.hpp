@@ -1,27 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/collectives/process_group.hpp"
 #include "device/device.hpp"
-#include "sharding/pools.hpp"
 
+#include <cstdint>
 #include <deque>
 
 namespace acc::sharding {
 
 /// Copies reduced gradient shards from the GPU to host memory for an offloaded optimizer, on a
-/// separate stream, so that the copies overlap with computation. At most `kInFlight` shards are in
-/// GPU memory at once; `acquire` waits for the oldest copy before there are more.
+/// separate stream: each copy follows its reduction and overlaps with computation. At most
+/// `kInFlight` shards are in GPU memory at once; a further reduction waits for the oldest copy.
 class GradientOffload {
  public:
-  /// device: the GPU; updater: the CPU device that adds. All arguments outlive this object.
-  GradientOffload(device::Device& device, device::Device& updater, ScratchPool& scratch);
-  /// Returns GPU memory for a shard's reduced gradient: [numel] float32.
+  /// group: of the reductions; device: the GPU; updater: the CPU device that adds. All arguments
+  /// outlive this object.
+  GradientOffload(collectives::ProcessGroup& group, device::Device& device,
+                  device::Device& updater);
+  /// Returns GPU memory for a shard's reduced gradient, [numel] float32, which the group may use
+  /// next.
   device::MemoryPtr acquire(std::int64_t numel);
-  /// Copies `reduced` to `host`, or adds it to `host` if `accumulate`. host: [numel]. The work that
-  /// computes `reduced` must have been issued to the compute stream.
-  void bring(device::MemoryPtr reduced, float* host, std::int64_t numel, bool accumulate);
+  /// Copies `reduced` to `host`, or adds it to `host` if `accumulate`. host: [numel]. ready: point
+  /// at which `reduced` is there; null: after the work that was issued to the compute stream.
+  void bring(device::MemoryPtr reduced, const device::EventPtr& ready, float* host,
+             std::int64_t numel, bool accumulate);
   /// Blocks until all copies and additions are done.
   void drain();
+  [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
 
  private:
   static constexpr std::size_t kInFlight = 2;
@@ -34,12 +40,18 @@ class GradientOffload {
   };
   void retire_oldest();
 
+  struct Free {
+    device::MemoryPtr memory;
+    device::EventPtr copied;  ///< end of the copy that reads it
+  };
+  collectives::ProcessGroup& group_;
   device::Device& device_;
   device::Device& updater_;
-  ScratchPool& scratch_;
   device::StreamPtr copies_;
   std::deque<Flight> flights_;
+  std::deque<Free> free_;
   std::deque<device::MemoryPtr> free_staging_;
+  std::int64_t held_nbytes_ = 0;
 };
 
 }  // namespace acc::sharding

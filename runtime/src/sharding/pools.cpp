@@ -29,19 +29,7 @@ Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
 
 }  // namespace
 
-void GatherLimiter::before_gather() {
-  // On the CPU the events are complete when they are recorded, so this never blocks.
-  while (freed_.size() >= kMostFreed) {
-    const trace::Scope scope(tracer_, "wait", "for", "a freed buffer");
-    freed_.front()->synchronize();
-    freed_.pop_front();
-  }
-}
-
 collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
-  if (limiter_ != nullptr) {
-    limiter_->before_gather();
-  }
   if (auto buffer = take(free_, nbytes)) {
     guard_.open(buffer->data());
     return buffer;
@@ -51,15 +39,9 @@ collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
   return made;
 }
 
-/// The buffer is free for the next gather at once, although queued work may still read it: the
-/// group orders a gather after the compute stream. Only the limiter needs to know when that work is
-/// done.
 void GatherPool::release(const collectives::BufferPtr& buffer) {
   group_.release_gathered(buffer);
   free_.push_back(buffer);
-  if (limiter_ != nullptr) {
-    limiter_->freed(device_.record(device_.compute()));
-  }
 }
 
 collectives::WorkPtr GatherWindow::start(std::int64_t numel,
@@ -135,11 +117,7 @@ device::MemoryPtr ScratchPool::acquire(std::size_t nbytes) {
 }
 
 Pools::Pools(const Context& context)
-    : gather_limiter(context.settings.sharding.limit_all_gathers
-                         ? std::optional<GatherLimiter>(context.tracer.get())
-                         : std::nullopt),
-      gathers(*context.groups.shard, *context.device, gather_limiter ? &*gather_limiter : nullptr,
-              *context.guard),
+    : gathers(*context.groups.shard, *context.guard),
       publications(context.settings.sharding.allgather_bucket_size),
       gradients(*context.groups.shard, context.tracer.get(),
                 context.settings.sharding.overlap_comm),
@@ -147,12 +125,11 @@ Pools::Pools(const Context& context)
       scratch(*context.device, *context.guard),
       sums(*context.device, *context.guard) {
   if (context.groups.secondary) {
-    secondary_gathers.emplace(*context.groups.secondary, *context.device,
-                              gather_limiter ? &*gather_limiter : nullptr, *context.guard);
+    secondary_gathers.emplace(*context.groups.secondary, *context.guard);
   }
   if (context.offload_optimizer()) {
     gradient_offload =
-        std::make_unique<GradientOffload>(*context.device, *context.updater, scratch);
+        std::make_unique<GradientOffload>(*context.groups.shard, *context.device, *context.updater);
   }
 }
 

@@ -18,35 +18,19 @@ namespace acc::sharding {
 struct Context;
 class GradientOffload;
 
-/// FSDP's limit_all_gathers (rate limiter: arXiv 2304.11277, section 3.4.2). Without it the host
-/// could issue gathers far ahead of a GPU, each into a new buffer, because the freed buffers are
-/// still in use by queued work. Before a gather the host waits until the device has released all
-/// but one of the freed buffers. On the CPU a freed buffer is not in use, so nothing ever waits.
-class GatherLimiter {
- public:
-  explicit GatherLimiter(trace::Tracer* tracer) : tracer_(tracer) {}
-  /// Registers a freed buffer. released: event after the last work that reads it.
-  void freed(device::EventPtr released) { freed_.push_back(std::move(released)); }
-  void before_gather();
-
- private:
-  static constexpr std::size_t kMostFreed = 2;  ///< freed buffers still in use, as in FSDP 1
-  trace::Tracer* tracer_;
-  std::deque<device::EventPtr> freed_;
-};
-
 /// Buffers for gathered weights, reused by one unit after the other. All ranks must acquire and
-/// release in the same order, so that a buffer is the same one on all ranks.
+/// release in the same order, so that a buffer is the same one on all ranks. A freed buffer is free
+/// for the next gather at once, which the group orders behind the work that reads it. So a host
+/// that runs ahead of the GPU needs no more buffers and never waits for one: this is what FSDP's
+/// limit_all_gathers (rate limiter: arXiv 2304.11277, section 3.4.2) is for.
 class GatherPool {
  public:
-  /// limiter: may be null. All arguments outlive the pool.
-  GatherPool(collectives::ProcessGroup& group, device::Device& device, GatherLimiter* limiter,
-             ViewGuard& guard)
-      : group_(group), device_(device), limiter_(limiter), guard_(guard) {}
+  /// All arguments outlive the pool.
+  GatherPool(collectives::ProcessGroup& group, ViewGuard& guard) : group_(group), guard_(guard) {}
   /// Makes every new buffer large enough for `nbytes`, so that units of this size and below can use
   /// any buffer.
   void expect(std::size_t nbytes) { usual_nbytes_ = std::max(usual_nbytes_, nbytes); }
-  /// Returns a buffer of at least `nbytes`, which may wait (`limiter`) or allocate collectively.
+  /// Returns a buffer of at least `nbytes`, which may allocate collectively.
   collectives::BufferPtr acquire(std::size_t nbytes);
   /// Takes the buffer back. Work issued before may still read it: a later gather comes after that
   /// work.
@@ -56,9 +40,7 @@ class GatherPool {
 
  private:
   collectives::ProcessGroup& group_;
-  device::Device& device_;
   std::size_t usual_nbytes_ = 0;
-  GatherLimiter* limiter_;
   ViewGuard& guard_;
   std::deque<collectives::BufferPtr> free_;
   std::int64_t held_nbytes_ = 0;
@@ -162,7 +144,6 @@ struct Pools {
   Pools(const Pools&) = delete;
   Pools& operator=(const Pools&) = delete;
 
-  std::optional<GatherLimiter> gather_limiter;  ///< limit_all_gathers; absent: no limit
   GatherPool gathers;                           ///< full weights of transient flat parameters
   std::optional<GatherPool> secondary_gathers;  ///< the same from secondary copies, if any
   GatherWindow publications;                    ///< gathers of updated weights after a step

@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
@@ -104,6 +105,12 @@ StreamPtr standin::stream_of(cudaStream_t handle) {
   return streams().contains(handle) ? handle->stream : nullptr;
 }
 
+namespace {
+
+std::atomic<long> host_waits = 0;
+
+}  // namespace
+
 extern "C" {
 
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
@@ -130,6 +137,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
+  ++host_waits;
   return stream_call("cudaStreamSynchronize", handle, [](const StreamPtr& stream) {
     wait(now(stream));
     return outcome(stream->device);
@@ -211,6 +219,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  ++host_waits;
   return event_call("cudaEventSynchronize", event, [&] {
     wait(event->ticket);
     return outcome(event->device);
@@ -225,10 +234,15 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 }
 
 cudaError_t cudaDeviceSynchronize() {
+  ++host_waits;
   return api_call("cudaDeviceSynchronize", [] {
     wait_for_device(current_device());
     return outcome(current_device());
   });
+}
+
+__attribute__((visibility("default"))) long acc_standin_host_waits() {
+  return host_waits;
 }
 
 }  // extern "C"

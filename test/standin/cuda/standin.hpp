@@ -29,3 +29,8 @@ void check_range(const void* address, std::size_t nbytes, const char* what);
 void fail_device(int device, cudaError_t error);
 
 }  // namespace standin
+
+/// Number of calls so far that made a thread wait for a device: cudaStreamSynchronize,
+/// cudaEventSynchronize and cudaDeviceSynchronize. Tests look it up by dlsym, because it does not
+/// exist on a GPU.
+extern "C" long acc_standin_host_waits();

@@ -49,6 +49,7 @@ std::size_t nbytes_of(int dtype) {
     case ncclFloat16:
     case ncclBfloat16: return 2;
     case ncclFloat32: return 4;
+    case ncclFloat64: return 8;
     default: die("data type " + std::to_string(dtype) + " is not emulated");
   }
 }
@@ -175,10 +176,22 @@ void Collective::drain(std::size_t begin, std::size_t length) const {
   }
 }
 
-/// Sums in float32 in rank order, and rounds once at the end.
+/// Sums in rank order, float64 as such and others in float32, rounded once at the end.
 void Collective::reduce(const std::byte* const* sources, std::byte* to, std::size_t length) const {
   if (call_.op != ncclSum) {
     die("reduction " + std::to_string(call_.op) + " is not emulated");
+  }
+  if (call_.dtype == ncclFloat64) {
+    for (std::size_t i = 0; i < length; ++i) {
+      double sum = 0.0;
+      for (int r = 0; r < shared_->size; ++r) {
+        double value = 0.0;
+        std::memcpy(&value, sources[r] + i * width(), sizeof(value));
+        sum += value;
+      }
+      std::memcpy(to + i * width(), &sum, sizeof(sum));
+    }
+    return;
   }
   for (std::size_t i = 0; i < length; ++i) {
     float sum = 0.0F;

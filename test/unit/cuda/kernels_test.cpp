@@ -309,6 +309,56 @@ TEST_CASE("the scratch memory of a norm is not used by its last owner any more")
   CHECK(sum.values()[0] == expected);
 }
 
+TEST_CASE("the factor of clipping is computed on the GPU with the CPU's bits") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double squares : {0.0, 1e-30, 2.0, 1e12, infinity, std::nan("")}) {
+    for (const double ignored : {0.0, 5.0}) {
+      for (const double max_norm : {0.0, 0.5, 1e9}) {
+        CAPTURE(squares);
+        CAPTURE(max_norm);
+        const auto clipped_on = [&](Device& device) {
+          const OnDevice<double> both(device, {squares, ignored});
+          const OnDevice<kernels::ClipFigures> figures(device, {{}});
+          device.clip_to_norm(both.data(), 3, max_norm, figures.data(), device.compute());
+          const kernels::ClipFigures found = figures.values()[0];
+          return std::vector<double>{found.norm, found.coefficient, found.factor};
+        };
+        const auto found = clipped_on(gpu());
+        const auto expected = clipped_on(cpu());
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          CHECK((found[i] == expected[i] || (std::isnan(found[i]) && std::isnan(expected[i]))));
+        }
+        if (std::isfinite(squares)) {
+          CHECK(found[0] == std::sqrt(squares + ignored / 3));
+          CHECK(found[1] == kernels::clip_coefficient(found[0], max_norm));
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("updates multiply gradients by the factor in memory of the device") {
+  std::int64_t numel = 0;
+  const auto ranges = odd_ranges(numel);
+  const Shard before(static_cast<std::size_t>(numel), 5);
+  const auto with_factor = [&](Device& device, float known, const std::vector<float>& clip) {
+    const OnDevice<float> factor(device, clip.empty() ? std::vector<float>{1.0F} : clip);
+    return updated_on(device, before, {}, [&](Device& own, const UpdateArrays& arrays) {
+      UpdateArrays clipped = arrays;
+      clipped.clip = clip.empty() ? nullptr : factor.data();
+      kernels::AdamWCoefficients coefficients = kAdamW;
+      coefficients.grad_scale = known;
+      own.adamw(coefficients, clipped, ranges, own.compute());
+    });
+  };
+  for (Device* device : {&gpu(), &cpu()}) {
+    const Shard expected = with_factor(*device, 0.25F, {});
+    CHECK((with_factor(*device, 1.0F, {0.25F}) == expected));
+    CHECK((with_factor(*device, 0.5F, {0.5F}) == expected));
+    CHECK_FALSE((with_factor(*device, 1.0F, {}) == expected));
+  }
+}
+
 TEST_CASE("AdamW gives the CPU's bits over any ranges and does not change the gaps") {
   std::int64_t numel = 0;
   const auto ranges = odd_ranges(numel);

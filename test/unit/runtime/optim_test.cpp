@@ -95,7 +95,7 @@ TEST_CASE("SGD follows torch.optim.SGD step by step") {
 }
 
 TEST_CASE("the clip coefficient equals torch's") {
-  using acc::optim::clip_coefficient;
+  using acc::kernels::clip_coefficient;
   CHECK(clip_coefficient(0.5, 1.0) == 1.0);
   CHECK(clip_coefficient(4.0, 1.0) == doctest::Approx(1.0 / 4.000001).epsilon(1e-15));
   CHECK(clip_coefficient(4.0, 0.0) == 1.0);

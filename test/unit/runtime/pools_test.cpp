@@ -11,20 +11,8 @@
 
 namespace {
 
-/// The events and reductions that were waited for, in order.
+/// The gathers and reductions that were waited for, in order.
 using Log = std::string;
-
-class NotedEvent final : public acc::device::Event {
- public:
-  NotedEvent(Log& log, char name) : log_(log), name_(name) {}
-  bool done() const override { return false; }
-  void synchronize() const override { log_ += name_; }
-  double microseconds() const override { return 0.0; }
-
- private:
-  Log& log_;
-  char name_;
-};
 
 class NotedWork final : public acc::collectives::Work {
  public:
@@ -38,23 +26,6 @@ class NotedWork final : public acc::collectives::Work {
 };
 
 }  // namespace
-
-TEST_CASE("a gather waits while the device still reads two buffers that were freed") {
-  Log log;
-  acc::sharding::GatherLimiter limiter(nullptr);
-  const auto freed = [&](char name) { limiter.freed(std::make_shared<NotedEvent>(log, name)); };
-  limiter.before_gather();
-  freed('a');
-  limiter.before_gather();
-  CHECK(log.empty());
-  freed('b');
-  limiter.before_gather();
-  CHECK(log == "a");
-  freed('c');
-  freed('d');
-  limiter.before_gather();
-  CHECK(log == "abc");
-}
 
 TEST_CASE("gathers after a step are limited by the bucket size") {
   struct Case {

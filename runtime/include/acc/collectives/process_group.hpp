@@ -109,6 +109,11 @@ class ProcessGroup {
   virtual WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) = 0;
   /// Combines up to 8 doubles in place, in host memory; the result is the same on all ranks.
   virtual WorkPtr all_reduce(std::span<double> data, ReduceOp op) = 0;
+  /// Sums up to 8 doubles over ranks in place, in memory of the group's device, and so without
+  /// making the host wait for a GPU.
+  virtual WorkPtr sum(double* data, std::size_t numel) {
+    return all_reduce(std::span(data, numel), ReduceOp::sum);
+  }
   /// Copies rank `root`'s data to all ranks. data: [nbytes].
   virtual WorkPtr broadcast(void* data, std::size_t nbytes, int root) = 0;
   /// Makes collectives that are issued from now on run after `event`, a point of another stream of

@@ -300,6 +300,21 @@ WorkPtr StagedGroup::all_reduce(std::span<double> data, ReduceOp op) {
   return issue_on_host([=, this] { return host_->all_reduce(data, op); });
 }
 
+WorkPtr StagedGroup::sum(double* data, std::size_t numel) {
+  const std::size_t nbytes = numel * sizeof(double);
+  return issue(
+      {.total = numel,
+       .piece = numel,
+       .down = [=, this](Slot& slot,
+                         Range) { device_->copy(slot.result->data(), data, nbytes, *down_); },
+       .meet =
+           [=, this](Slot& slot, Range) {
+             return host_->all_reduce(std::span(slot.result->as<double>(), numel), ReduceOp::sum);
+           },
+       .up = [=, this](Slot& slot,
+                       Range) { device_->copy(data, slot.result->data(), nbytes, *up_); }});
+}
+
 WorkPtr StagedGroup::broadcast(void* data, std::size_t nbytes, int root) {
   auto* const at = static_cast<std::byte*>(data);
   Plan plan{.total = nbytes,

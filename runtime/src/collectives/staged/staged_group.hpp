@@ -48,6 +48,7 @@ class StagedGroup final : public ProcessGroup {
                          ReduceOptions options) override;
   WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override;
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
+  WorkPtr sum(double* data, std::size_t numel) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
   void after(const device::EventPtr& event) override { device_->wait(*down_, *event); }

@@ -39,6 +39,10 @@ inline constexpr std::size_t kNormPartials = 2048;
 cudaError_t add_squared_norm(const float* values, std::size_t numel, double* sum, double* partials,
                              const Launch& launch);
 
+/// Norm and clipping of `Device::clip_to_norm`, by the CPU's operations.
+cudaError_t clip_to_norm(const double* squares, int ranks, double max_norm,
+                         kernels::ClipFigures* figures, const Launch& launch);
+
 /// Optimizer steps over ranges of a shard. Each array must be aligned to 4 of its elements, and
 /// each range must begin at a multiple of 4 elements; otherwise returns cudaErrorMisalignedAddress.
 /// Returns cudaErrorInvalidValue for dtypes that UpdateArrays does not allow.

@@ -72,7 +72,26 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One thread.
+__global__ void compute_clip(const double* squares, int ranks, double max_norm,
+                             kernels::ClipFigures* figures) {
+  const double norm = sqrt(squares[0] + squares[1] / ranks);
+  const double coefficient = max_norm > 0.0 ? max_norm / (norm + 1e-6) : 1.0;
+  figures->norm = norm;
+  figures->coefficient = coefficient > 1.0 ? 1.0 : coefficient;
+  figures->factor = static_cast<float>(figures->coefficient);
+}
+
 }  // namespace
+
+cudaError_t clip_to_norm(const double* squares, int ranks, double max_norm,
+                         kernels::ClipFigures* figures, const Launch& launch) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(1);
+  config.stream = launch.stream;
+  return cudaLaunchKernelEx(&config, compute_clip, squares, ranks, max_norm, figures);
+}
 
 cudaError_t add_squared_norm(const float* values, std::size_t numel, double* sum, double* partials,
                              const Launch& launch) {

@@ -45,6 +45,7 @@ struct Arrays {
   Rounded* __restrict__ rounded;
   bool stochastic;
   Chance chance;
+  const float* clip;  // UpdateArrays::clip
 };
 
 // noise_of, bits_of and narrow_by_chance compute the same bits as the CPU's functions (noise_of,
@@ -227,6 +228,10 @@ __global__ void __launch_bounds__(kThreads)
     update_ranges(const __grid_constant__ Step step, const __grid_constant__ All arrays,
                   const __grid_constant__ RangeTable ranges) {
   const std::uint32_t tiles = ranges.first_tile[ranges.count];
+  Step own = step;
+  if (arrays.clip != nullptr) {
+    own.c.grad_scale *= *arrays.clip;
+  }
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int range = range_of(ranges, tile);
     const std::int64_t offset = (tile - ranges.first_tile[range]) * kUpdateTile;
@@ -234,10 +239,10 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t left = ranges.numel[range] - offset;
     const bool decays = (ranges.decays >> range & 1U) != 0;
     if (left >= kUpdateTile) {
-      update_tile(step, arrays, begin, decays);
+      update_tile(own, arrays, begin, decays);
     } else {
       for (std::int64_t i = threadIdx.x; i < left; i += kThreads) {
-        update_one(step, arrays, begin + i, decays);
+        update_one(own, arrays, begin + i, decays);
       }
     }
   }
@@ -265,7 +270,8 @@ cudaError_t launch_updates(const Step& step, const device::UpdateArrays& arrays,
   const All typed{static_cast<Weight*>(arrays.weights),  arrays.grads,
                   static_cast<Moment*>(arrays.first),    static_cast<Moment*>(arrays.second),
                   static_cast<Rounded*>(arrays.rounded), arrays.stochastic,
-                  {arrays.noise_key, arrays.noise_first}};
+                  {arrays.noise_key, arrays.noise_first},
+                  arrays.clip};
   if (!quads_aligned(typed.weights) || !quads_aligned(typed.grads) || !quads_aligned(typed.first) ||
       !quads_aligned(typed.second) || !quads_aligned(typed.rounded)) {
     return cudaErrorMisalignedAddress;

@@ -201,6 +201,12 @@ WorkPtr NcclGroup::all_reduce(std::span<double> data, ReduceOp op) {
   return host_->all_reduce(data, op);
 }
 
+WorkPtr NcclGroup::sum(double* data, std::size_t numel) {
+  return issue(fmt::format("all_reduce of {} x float64", numel), [&](ncclComm_t comm) {
+    return communicator_->api().all_reduce(data, data, numel, ncclFloat64, ncclSum, comm, stream());
+  });
+}
+
 WorkPtr NcclGroup::broadcast(void* data, std::size_t nbytes, int root) {
   return issue(fmt::format("broadcast of {} bytes", nbytes), [&](ncclComm_t comm) {
     return communicator_->api().broadcast(data, data, nbytes, ncclUint8, root, comm, stream());

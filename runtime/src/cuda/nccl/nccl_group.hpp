@@ -61,6 +61,7 @@ class NcclGroup final : public collectives::ProcessGroup, private Watched {
   collectives::WorkPtr all_reduce(float* data, std::size_t numel, DType dtype,
                                   float scale) override;
   collectives::WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
+  collectives::WorkPtr sum(double* data, std::size_t numel) override;
   collectives::WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   collectives::WorkPtr barrier() override;
   void after(const device::EventPtr& event) override { device_->wait(*stream_, *event); }

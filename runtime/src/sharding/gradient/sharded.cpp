@@ -132,8 +132,10 @@ class ShardedGradient final : public FlatGradient {
         static_cast<std::size_t>(layout_.shard_numel), context_.precision.reduced,
         {.scale = context_.gradient_scaling.after, .accumulate = adds && !offloaded});
     std::function<void()> reduced;
-    if (offloaded) {
-      reduced = [this, offloaded, adds] { offload(offloaded, adds); };
+    if (offloaded && reduction_->done()) {
+      offload(offloaded, reduction_->done(), adds);
+    } else if (offloaded) {
+      reduced = [this, offloaded, adds] { offload(offloaded, nullptr, adds); };
     }
     pools_.gradients.in_flight(std::move(buffer_), reduction_, std::move(reduced));
     counters_.traffic.reduced_elements += layout_.numel;
@@ -171,13 +173,20 @@ class ShardedGradient final : public FlatGradient {
     }
   }
 
-  /// Runs when the reduction has ended: replicas are summed on the GPU, in every micro-step,
-  /// because the sum over micro-steps is in host memory.
-  void offload(const device::MemoryPtr& reduced, bool adds) {
+  /// Replicas are summed on the GPU, in every micro-step, because the sum over micro-steps is in
+  /// host memory. ready: end of the reduction; null: the compute stream is behind it.
+  void offload(const device::MemoryPtr& reduced, device::EventPtr ready, bool adds) {
     if (context_.groups.replicate) {
-      all_reduce_replicas(reduced->as<float>())->wait_released();
+      if (ready) {
+        context_.groups.replicate->after(ready);
+      }
+      const auto summed = all_reduce_replicas(reduced->as<float>());
+      ready = ready ? summed->done() : nullptr;
+      if (!ready) {
+        summed->wait_released();
+      }
     }
-    pools_.gradient_offload->bring(reduced, host_->as<float>(), layout_.shard_numel, adds);
+    pools_.gradient_offload->bring(reduced, ready, host_->as<float>(), layout_.shard_numel, adds);
   }
 
   void all_reduce_behind_reduction() {

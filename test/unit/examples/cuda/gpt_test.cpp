@@ -84,7 +84,7 @@ std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int 
       gpt->train(batch);
     }
     const double norm = optimizer.step().grad_norm;
-    result.push_back({gpt->take_loss() / micro_steps, norm});
+    result.push_back({gpt->take_loss(runtime, micro_steps).value(), norm});
   }
   return result;
 }
@@ -167,7 +167,7 @@ TEST_CASE("an odd vocabulary, a separate head and tensor core attention equal th
     for (int step = 0; step < 4; ++step) {
       gpt->train(batch);
       figures.push_back(optimizer.step().grad_norm);
-      figures.push_back(gpt->take_loss());
+      figures.push_back(gpt->take_loss(runtime, 1.0).value());
     }
     const auto no_grad = model.no_grad();
     const auto logits = gpt->next_token_logits(std::vector<std::int32_t>{0, 1, 4});
