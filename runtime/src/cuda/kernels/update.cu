@@ -267,11 +267,10 @@ template <typename Weight, typename Moment, typename Rounded, typename Step>
 cudaError_t launch_updates(const Step& step, const device::UpdateArrays& arrays,
                            std::span<const device::UpdateRange> ranges, const Launch& launch) {
   using All = Arrays<Weight, Moment, Rounded>;
-  const All typed{static_cast<Weight*>(arrays.weights),  arrays.grads,
-                  static_cast<Moment*>(arrays.first),    static_cast<Moment*>(arrays.second),
-                  static_cast<Rounded*>(arrays.rounded), arrays.stochastic,
-                  {arrays.noise_key, arrays.noise_first},
-                  arrays.clip};
+  const All typed{static_cast<Weight*>(arrays.weights),   arrays.grads,
+                  static_cast<Moment*>(arrays.first),     static_cast<Moment*>(arrays.second),
+                  static_cast<Rounded*>(arrays.rounded),  arrays.stochastic,
+                  {arrays.noise_key, arrays.noise_first}, arrays.clip};
   if (!quads_aligned(typed.weights) || !quads_aligned(typed.grads) || !quads_aligned(typed.first) ||
       !quads_aligned(typed.second) || !quads_aligned(typed.rounded)) {
     return cudaErrorMisalignedAddress;
