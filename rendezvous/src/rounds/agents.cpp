@@ -62,7 +62,7 @@ void Agents::restore(Agent saved) {
   bytes_ += bytes_of(agent);
   ++counter(agent.state);
   by_due_.emplace(agent.due, agent.id);
-  set_away(agent, true);
+  num_away_ += agent.is_away ? 1 : 0;
 }
 
 void Agents::reconnect(Agent& agent, AgentId id) {

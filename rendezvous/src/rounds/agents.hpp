@@ -3,6 +3,7 @@
 
 #include "acc/rendezvous/job.hpp"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -93,13 +94,14 @@ class Agents {
   /// Returns all agents in order of arrival.
   [[nodiscard]] std::vector<Agent*> all();
 
-  /// Encodes or decodes the agents (codec.hpp). Decoded ones are away.
+  /// Encodes or decodes the agents (codec.hpp).
   template <typename Coder, typename Self>
   static void code(Coder& coder, Self& self) {
     std::vector<Agent> list;
     for (const auto& [id, agent] : self.by_id_) {
       list.push_back(agent);
     }
+    std::ranges::sort(list, {}, &Agent::arrival);  // equal jobs have equal bytes
     coder(list);
     if constexpr (!std::is_const_v<Self>) {
       for (Agent& agent : list) {

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "rounds/agents.hpp"
+#include "rounds/job_event.hpp"
 #include "rounds/messages.hpp"
 
 #include <fmt/format.h>
@@ -82,6 +83,8 @@ template <>
 constexpr auto kFields<Settled> = std::tuple{&Settled::round_result};
 template <>
 constexpr auto kFields<Dropped> = std::tuple{&Dropped::why, &Dropped::reason};
+template <>
+constexpr auto kFields<Lost> = std::tuple{&Lost::why};
 
 /// Largest valid enumerator: a received byte beyond it is refused.
 template <typename Enum>
@@ -190,6 +193,7 @@ class Writer {
     if constexpr (CodesItself<const T, Writer&>) {
       T::code(*this, value);
     } else {
+      static_assert(std::is_empty_v<T> || std::tuple_size_v<decltype(kFields<T>)> > 0);
       std::apply([&](auto... field) { (put(value.*field), ...); }, kFields<T>);
     }
   }
@@ -315,6 +319,7 @@ class Reader {
     if constexpr (CodesItself<T, Reader&>) {
       T::code(*this, value);
     } else {
+      static_assert(std::is_empty_v<T> || std::tuple_size_v<decltype(kFields<T>)> > 0);
       std::apply([&](auto... field) { (take(value.*field), ...); }, kFields<T>);
     }
   }

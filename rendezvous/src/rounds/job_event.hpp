@@ -20,11 +20,14 @@ struct Silent {};
 struct TimedOut {};
 /// A time limit of the job has passed: last call, settling, or refusing.
 struct LimitPassed {};
+/// The server has been started again: no agent has a connection.
+struct Recovered {};
 /// The job is deleted.
 struct Forgotten {};
 /// Everything that changes a job. Heartbeats do not: which agents are silent is decided once, and
 /// the decision is an event.
-using Occurrence = std::variant<AgentMessage, Lost, Silent, TimedOut, LimitPassed, Forgotten>;
+using Occurrence =
+    std::variant<AgentMessage, Lost, Silent, TimedOut, LimitPassed, Recovered, Forgotten>;
 
 /// An event of one job. A job is determined by its events: `Jobs::repeat` makes the same changes.
 struct JobEvent {

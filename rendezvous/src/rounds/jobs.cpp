@@ -91,6 +91,12 @@ Time Jobs::next_deadline() const {
 /// Returns the job that an agent joins; creates it if there is none or if the existing one is over.
 Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
   auto found = by_run_id_.find(enter.run_id);
+  // An agent that comes back belongs to its job, also if that is over and another has its run id.
+  for (JobRef job = jobs_.begin(); enter.round && job != jobs_.end(); ++job) {
+    if (job->run_id == enter.run_id && job->membership.id_of(enter.agent)) {
+      return job;
+    }
+  }
   if (found != by_run_id_.end() && !found->second->membership.gives_way_to(enter, now)) {
     make_room(Agents::bytes_of(enter.machine));
     return found->second;
@@ -193,6 +199,7 @@ void Jobs::recover(Time now) {
   for (JobRef job = jobs_.begin(); job != jobs_.end();) {
     const JobRef next = std::next(job);
     job->membership.recover(now);
+    record(*job, 0, encoded(Recovered{}));
     attended(job, now, {}, 0);
     job = next;
   }

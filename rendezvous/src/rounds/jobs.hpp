@@ -44,7 +44,7 @@ class Jobs {
   /// Error(protocol).
   void restore(std::string_view job);
   /// Ends the recovery: agents have the heartbeat timeout from `now` on to connect again. Call
-  /// before any event.
+  /// after `record_with`, and before any event.
   void recover(Time now);
   /// Time of the last event that was repeated or is part of a restored job.
   [[nodiscard]] Time last_event() const noexcept { return last_event_; }

@@ -178,6 +178,10 @@ void Membership::handle(AgentId id, Occurrence what) {
     remove(*agent, "no heartbeat from it for " + limit);
   } else if (agent != nullptr && std::holds_alternative<TimedOut>(what)) {
     time_out(*agent);
+  } else if (std::holds_alternative<Recovered>(what)) {
+    for (Agent* each : agents_.all()) {
+      agents_.set_away(*each, true);
+    }
   } else if (const auto* round = std::get_if<InRound>(&phase_);
              round != nullptr && round->ending && now_ >= round->ending->settle_by) {
     settle_without_the_slow(round->attempt, round->ending->end);
@@ -194,10 +198,10 @@ void Membership::repeat(JobEvent event, Outbox& out) {
 }
 
 void Membership::recover(Time now) {
-  now_ = std::max(now_, now - stalled_);
+  Outbox unused;  // nobody is connected
+  repeat({.at = std::max(now_, now - stalled_), .stalled = stalled_, .what = Recovered{}}, unused);
   alive_since_ = now_;
   for (Agent* agent : agents_.all()) {
-    agents_.set_away(*agent, true);
     agent->told_at.reset();
     look_later(*agent);
   }

@@ -126,7 +126,7 @@ class Membership {
   /// A job with the terms and time limits of its first agent, which enters with `receive`.
   /// `recovers`: see Welcome::recovers.
   Membership(const Enter& founder, bool recovers);
-  /// A job that `save` has encoded. All its agents are away. Throws Error(protocol).
+  /// A job that `save` has encoded. Throws Error(protocol).
   Membership(std::string_view saved, bool recovers);
 
   // `beside`: another job of this server, or null. A machine that waits in vain may belong to that

@@ -7,8 +7,8 @@ namespace acc::rendezvous::rounds {
 
 template <>
 constexpr auto kFields<Agent> =
-    std::tuple{&Agent::id,    &Agent::key,  &Agent::machine, &Agent::join,       &Agent::arrival,
-               &Agent::state, &Agent::rank, &Agent::own_end, &Agent::waits_since};
+    std::tuple{&Agent::id,    &Agent::key,  &Agent::machine, &Agent::join,        &Agent::arrival,
+               &Agent::state, &Agent::rank, &Agent::own_end, &Agent::waits_since, &Agent::is_away};
 template <>
 constexpr auto kFields<phase::Gathering::Shortage> =
     std::tuple{&phase::Gathering::Shortage::since, &phase::Gathering::Shortage::most_waiting};

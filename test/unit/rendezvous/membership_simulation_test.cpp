@@ -22,12 +22,13 @@ std::uint64_t setting(const char* name, std::uint64_t otherwise) {
 struct Outcome {
   std::uint64_t events = 0;
   std::uint64_t rounds = 0;
+  std::uint64_t crashes = 0;
   std::optional<std::string> violation;
   std::vector<std::string> log;
 };
 
-Outcome simulate(std::uint64_t seed, int num_machines, bool keep_log) {
-  Simulation simulation(seed, num_machines);
+Outcome simulate(std::uint64_t seed, int num_machines, bool recovers, bool keep_log) {
+  Simulation simulation(seed, num_machines, recovers);
   if (keep_log) {
     simulation.keep_log();
   }
@@ -39,6 +40,7 @@ Outcome simulate(std::uint64_t seed, int num_machines, bool keep_log) {
   }
   outcome.events = simulation.num_events();
   outcome.rounds = simulation.num_rounds();
+  outcome.crashes = simulation.num_crashes();
   outcome.log = simulation.log();
   return outcome;
 }
@@ -52,18 +54,18 @@ int machines_of(std::uint64_t seed) {
 }
 
 /// Looks for a shorter simulation with a violation, and fails with its log.
-void tell(std::uint64_t seed) {
+void tell(std::uint64_t seed, bool recovers) {
   std::uint64_t shortest = seed;
-  std::uint64_t fewest = simulate(seed, machines_of(seed), false).events;
+  std::uint64_t fewest = simulate(seed, machines_of(seed), recovers, false).events;
   const std::uint64_t end = machines_of(seed) > 100 ? seed : seed + 2000;
   for (std::uint64_t other = seed + 1; other < end; ++other) {
-    const Outcome outcome = simulate(other, machines_of(other), false);
+    const Outcome outcome = simulate(other, machines_of(other), recovers, false);
     if (outcome.violation && outcome.events < fewest) {
       shortest = other;
       fewest = outcome.events;
     }
   }
-  const Outcome outcome = simulate(shortest, machines_of(shortest), true);
+  const Outcome outcome = simulate(shortest, machines_of(shortest), recovers, true);
   std::string story;
   for (const std::string& line : outcome.log) {
     story += line + "\n";
@@ -73,23 +75,36 @@ void tell(std::uint64_t seed) {
 
 // ACC_SIMULATION_EVENTS, ACC_SIMULATION_SEED and ACC_SIMULATION_MACHINES set the number of events,
 // the first seed and the number of machines.
-TEST_CASE("simulation: rounds are complete and no machine is forgotten") {
+void check_all(bool recovers) {
   const std::uint64_t first = setting("ACC_SIMULATION_SEED", 1);
   const std::uint64_t wanted = setting("ACC_SIMULATION_EVENTS", 1'000'000);
   std::uint64_t events = 0;
   std::uint64_t rounds = 0;
+  std::uint64_t crashes = 0;
   std::uint64_t seed = first;
   for (; events < wanted; ++seed) {
-    const Outcome outcome = simulate(seed, machines_of(seed), false);
+    const Outcome outcome = simulate(seed, machines_of(seed), recovers, false);
     events += outcome.events;
     rounds += outcome.rounds;
+    crashes += outcome.crashes;
     if (outcome.violation) {
-      tell(seed);
+      tell(seed, recovers);
     }
   }
-  MESSAGE(fmt::format("{} events and {} rounds in {} worlds, seeds {} to {}", events, rounds,
-                      seed - first, first, seed - 1));
+  MESSAGE(
+      fmt::format("{} events, {} rounds and {} crashes of the server in {} worlds, seeds {} to "
+                  "{}",
+                  events, rounds, crashes, seed - first, first, seed - 1));
   CHECK(rounds > 0);
+  CHECK((crashes > 0) == recovers);
+}
+
+TEST_CASE("simulation: rounds are complete and no machine is forgotten") {
+  check_all(false);
+}
+
+TEST_CASE("simulation: a server that is killed at any event recovers its rounds from its log") {
+  check_all(true);
 }
 
 }  // namespace

@@ -12,14 +12,23 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::array kAgentWords{"Enter", "Rejoin", "Beat", "End", "Insist", "Report", "Leave"};
+constexpr std::array kAgentWords{"Enter",  "Rejoin", "Beat",  "End",
+                                 "Insist", "Report", "Leave", "Away"};
 constexpr std::array kServerWords{"Welcome", "Beat",     "Waiting", "Formed",
                                   "Ends",    "Insisted", "Settled", "Dropped"};
 
 }  // namespace
 
-Simulation::Simulation(std::uint64_t seed, int num_machines)
-    : chance_(seed), machines_(static_cast<std::size_t>(num_machines)) {
+Simulation::Simulation(std::uint64_t seed, int num_machines, bool recovers)
+    : chance_(seed),
+      recovers_(recovers),
+      jobs_(std::make_unique<Jobs>(recovers)),
+      machines_(static_cast<std::size_t>(num_machines)) {
+  if (recovers_) {
+    jobs_->record_with([this](std::string_view moment, std::string_view what) {
+      unflushed_.emplace_back(moment, what);
+    });
+  }
   slowest_ = std::array{5ms, 500ms, 5000ms}[draw(3)];
   pause_between_faults_ = std::array{2s, 20s, 60s}[draw(3)];
   found_jobs();
@@ -130,6 +139,9 @@ void Simulation::violated(const std::string& law) const {
 /// Calls Jobs. The simulated agents are correct, so an Error(protocol) is a violation.
 template <typename Call>
 void Simulation::on_server(Call call) {
+  if (is_down_) {
+    return;
+  }
   Outbox out;
   ++num_events_;
   try {
@@ -141,23 +153,124 @@ void Simulation::on_server(Call call) {
   set_timer();
 }
 
+void Simulation::post(const Outbox& out) {
+  check(out);
+  if (!recovers_) {
+    return deliver(out);
+  }
+  held_.push_back(out);
+  if (!std::exchange(is_flush_planned_, true)) {
+    after(happens(4) ? up_to(20ms) : 0ms, [this, life = life_] { flush(life); });
+  }
+}
+
+void Simulation::flush(std::uint64_t life) {
+  if (life != life_) {
+    return;
+  }
+  is_flush_planned_ = false;
+  newly_gone_.clear();
+  flushed_.insert(flushed_.end(), unflushed_.begin(), unflushed_.end());
+  unflushed_.clear();
+  for (const Outbox& out : std::exchange(held_, {})) {
+    deliver(out);
+  }
+}
+
+/// The server is killed. What it has sent arrives, or is lost with its machine.
+void Simulation::crash() {
+  const std::size_t kept = happens(3) ? unflushed_.size() : draw(unflushed_.size() + 1);
+  note(fmt::format("the server is killed; {} of {} unflushed events are on the disk", kept,
+                   unflushed_.size()));
+  ++num_crashes_;
+  ++life_;
+  is_down_ = true;
+  is_flush_planned_ = false;
+  timer_at_ = Time::max();
+  const bool is_whole = kept == unflushed_.size();
+  flushed_.insert(flushed_.end(), unflushed_.begin(),
+                  unflushed_.begin() + static_cast<std::ptrdiff_t>(kept));
+  unflushed_.clear();
+  held_.clear();
+  for (auto& [id, link] : links_) {
+    link.to_server.clear();
+    link.server_has_closed = true;
+    link.to_agent.push_back(nullptr);
+    after(latency(), [this, id = id] { arrive_at_agent(id); });
+  }
+  for (const auto& [id, owner] : owners_) {
+    const Machine& machine = machines_[static_cast<std::size_t>(owner.first)];
+    Seat& seat = seats_[owner.second];
+    if (seat.connection == id) {
+      seat.is_taken =
+          machine.link == id && (machine.state == State::running || machine.state == State::ending);
+    }
+  }
+  for (const std::uint64_t number : std::exchange(newly_gone_, {})) {
+    seats_[number] = {.connection = seats_[number].connection};  // the log may not have its loss
+  }
+  // The jobs that result from the log are those of the killed server.
+  auto again = jobs_of_log();
+  const auto bytes_of = [](const Jobs& jobs) {
+    std::vector<std::string> all;
+    jobs.save([&](std::string_view job) {
+      all.emplace_back(job.substr(0, job.size() - 16));  // without the time of the last event
+    });
+    return all;
+  };
+  if (is_whole && bytes_of(*again) != bytes_of(*jobs_)) {
+    violated("the jobs of the log differ from those of the server");
+  }
+  jobs_ = std::move(again);
+  after(happens(2) ? up_to(30s) : up_to(300ms), [this] { restart(); });
+}
+
+std::unique_ptr<Jobs> Simulation::jobs_of_log() const {
+  auto jobs = std::make_unique<Jobs>(true);
+  try {
+    for (const auto& [first, second] : flushed_) {
+      second.empty() ? jobs->restore(first) : jobs->repeat(first, second);
+    }
+  } catch (const std::exception& error) {
+    violated(std::string("an event of the log does not fit: ") + error.what());
+  }
+  return jobs;
+}
+
+void Simulation::restart() {
+  note("the server is started again");
+  if (happens(3)) {  // the log is rewritten
+    flushed_.clear();
+    jobs_->save([&](std::string_view job) { flushed_.emplace_back(job, ""); });
+  }
+  jobs_ = jobs_of_log();
+  jobs_->record_with([this](std::string_view moment, std::string_view what) {
+    unflushed_.emplace_back(moment, what);
+  });
+  shift_ = jobs_->last_event() - now_;
+  is_down_ = false;
+  jobs_->recover(server_time());
+  set_timer();
+}
+
 void Simulation::set_timer() {
-  const Time due = jobs_.next_deadline();
+  Time due = jobs_->next_deadline();
+  due = due == Time::max() ? due : due - shift_;
   if (due == timer_at_ || due == Time::max()) {
     return;
   }
   timer_at_ = due;
   const auto delay = std::chrono::ceil<Milliseconds>(std::max(due, now_) - now_);
-  after(delay, [this, due] {
-    if (timer_at_ != due) {
+  after(delay, [this, due, life = life_] {
+    if (timer_at_ != due || life != life_) {
       return;  // the timer was set again
     }
     timer_at_ = Time::max();
     if (now_ < server_stalled_until_) {
       return after(std::chrono::ceil<Milliseconds>(server_stalled_until_ - now_),
-                   [this] { on_server([this](Outbox& out) { jobs_.pass(now_, out); }); });
+                   [this] { on_server([this](Outbox& out) { jobs_->pass(server_time(), out); }); });
     }
-    on_server([this](Outbox& out) { jobs_.pass(now_, out); });
+    on_server([this](Outbox& out) { jobs_->pass(server_time(), out); });
   });
 }
 
@@ -171,33 +284,63 @@ void Simulation::arrive_at_server(AgentId id) {
                  [this, id] { arrive_at_server(id); });
   }
   Link& link = found->second;
+  if (link.to_server.empty()) {
+    return;  // the server was killed
+  }
   const auto message = std::move(link.to_server.front());
   link.to_server.pop_front();
   if (link.is_cut || (link.server_has_closed && message)) {
     return;
   }
   if (!message) {
-    note(fmt::format("server: agent {} has disconnected", id));
-    seats_[id].is_gone = true;
+    const bool is_known = link.life == life_ && !link.is_away && !link.server_has_closed;
     links_.erase(found);
-    return on_server([&](Outbox& out) { jobs_.lose(id, "its connection has ended", now_, out); });
+    if (recovers_ && !is_known) {
+      return;
+    }
+    note(fmt::format("server: agent {} has disconnected", id));
+    if (!recovers_ || seat_of(id).connection == id) {
+      mark_gone(id);
+    }
+    return on_server(
+        [&](Outbox& out) { jobs_->lose(id, "its connection has ended", server_time(), out); });
   }
   if (!std::holds_alternative<Beat>(*message)) {
     note(fmt::format("server: agent {} sends {}", id, kAgentWords.at(message->index())));
   }
-  Seat& seat = seats_[id];
+  link.is_away = link.is_away || std::holds_alternative<Away>(*message);
+  Seat& seat = seat_of(id);
+  if (const auto* enter = std::get_if<Enter>(&*message); recovers_ && enter != nullptr) {
+    seat.is_gone = false;
+    seat.is_taken = seat.is_taken && enter->round;
+    seat.connection = id;
+  } else if (recovers_ && seat.connection != id) {
+    return;  // the server closes a connection that another one has replaced
+  }
   if (seat.is_taken && std::holds_alternative<Report>(*message)) {
     seat.is_taken = false;
     rounds_[machines_[static_cast<std::size_t>(link.machine)].enter.run_id].has_report = true;
   }
-  seat.is_gone = seat.is_gone || std::holds_alternative<Leave>(*message);
-  on_server([&](Outbox& out) { jobs_.receive(id, *message, now_, out); });
+  if (std::holds_alternative<Leave>(*message)) {
+    mark_gone(id);
+  }
+  on_server([&](Outbox& out) { jobs_->receive(id, *message, server_time(), out); });
 }
 
-void Simulation::post(const Outbox& out) {
+void Simulation::check(const Outbox& out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
-    const OutgoingMessage& outgoing = out[i];
     check_round(out, i);
+    if (out[i].is_last) {
+      mark_gone(out[i].to);
+      if (const auto found = links_.find(out[i].to); found != links_.end()) {
+        found->second.server_has_closed = true;
+      }
+    }
+  }
+}
+
+void Simulation::deliver(const Outbox& out) {
+  for (const OutgoingMessage& outgoing : out) {
     const auto found = links_.find(outgoing.to);
     if (found == links_.end()) {
       continue;
@@ -205,8 +348,6 @@ void Simulation::post(const Outbox& out) {
     found->second.to_agent.push_back(outgoing.frame);
     after(latency(), [this, id = outgoing.to] { arrive_at_agent(id); });
     if (outgoing.is_last) {
-      seats_[outgoing.to].is_gone = true;
-      found->second.server_has_closed = true;
       found->second.to_agent.push_back(nullptr);
       after(latency(), [this, id = outgoing.to] { arrive_at_agent(id); });
     }
@@ -228,9 +369,14 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
   if (formed == nullptr || formed->round.machine_rank != 0) {
     return;
   }
-  ++num_rounds_;
   const Round& round = formed->round;
-  const Machine& head = machines_[static_cast<std::size_t>(links_.at(out[first].to).machine)];
+  const Machine& head = machine_of(out[first].to);
+  if (first + 1 == out.size() || !std::holds_alternative<Formed>(message_at(first + 1))) {
+    if (recovers_ && round.num_machines() > 1) {
+      return;  // sent again; the agent checks it
+    }
+  }
+  ++num_rounds_;
   const Terms& terms = head.enter.terms;
   const int least = terms.ranks_are_given ? terms.num_machines : terms.min_machines;
   if (round.num_machines() < least || round.num_machines() > terms.num_machines) {
@@ -238,11 +384,11 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
   }
   Gathered& last = rounds_[head.enter.run_id];
   for (const AgentId id : last.agents) {
-    if (seats_[id].is_taken && !seats_[id].is_gone) {
+    if (seat_of(id).is_taken && !seat_of(id).is_gone) {
       violated(fmt::format("a round is formed before agent {} has reported", id));
     }
   }
-  if (round.round != 0 && round.round != last.round + 1) {
+  if (!recovers_ && round.round != 0 && round.round != last.round + 1) {
     violated(fmt::format("round {} follows round {}", round.round, last.round));
   }
   if (round.restart_count > terms.max_restarts) {
@@ -262,8 +408,7 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
       violated("machines of a round received different rounds, or ranks are no permutation");
     }
     const AgentId id = out[at].to;
-    const Link& link = links_.at(id);
-    const Machine& machine = machines_[static_cast<std::size_t>(link.machine)];
+    const Machine& machine = machine_of(id);
     if (machine.enter.run_id != head.enter.run_id ||
         machine.enter.machine.local_world_size !=
             round.local_world_sizes[static_cast<std::size_t>(rank)]) {
@@ -272,7 +417,7 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
     if (terms.ranks_are_given && machine.enter.machine.machine_rank != rank) {
       violated("a machine did not get the rank that it brought");
     }
-    Seat& seat = seats_[id];
+    Seat& seat = seat_of(id);
     if (seat.is_taken || seat.is_gone) {
       violated(fmt::format("agent {} is in two rounds, or has disconnected", id));
     }
@@ -282,7 +427,7 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
 }
 
 void Simulation::check_seat(AgentId id, const ServerMessage& message) {
-  Seat& seat = seats_[id];
+  Seat& seat = seat_of(id);
   if (seat.is_gone) {
     violated(fmt::format("agent {} has disconnected and is sent {}", id,
                          kServerWords.at(message.index())));
@@ -353,8 +498,8 @@ void Simulation::check_over() {
                            name_of(machine.state)));
     }
   }
-  if (jobs_.size() != 0 || jobs_.next_deadline() != Time::max()) {
-    violated(fmt::format("{} jobs are not deleted", jobs_.size()));
+  if (jobs_->size() != 0 || jobs_->next_deadline() != Time::max()) {
+    violated(fmt::format("{} jobs are not deleted", jobs_->size()));
   }
 }
 

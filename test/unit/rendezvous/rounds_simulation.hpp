@@ -27,11 +27,14 @@ struct Violation : std::runtime_error {
 /// Simulates `Jobs`, the object that the daemon runs, with machines that start, crash, hang, lose
 /// their network, fail, succeed and are stopped. Every message has a random latency. The seed
 /// determines everything that happens. Throws Violation.
+///
+/// With `recovers`, the server is also killed at any event, and restarted with its log and any part
+/// of what it had not flushed. Messages leave the server when their events are flushed.
 class Simulation {
  public:
   using Milliseconds = JobTimes::Milliseconds;
 
-  Simulation(std::uint64_t seed, int num_machines);
+  Simulation(std::uint64_t seed, int num_machines, bool recovers = false);
   /// Runs with faults for a while, then without until nothing happens any more; then all workers
   /// succeed.
   void run();
@@ -41,6 +44,7 @@ class Simulation {
   /// Number of events of the server: messages, ends of connections, deadlines.
   [[nodiscard]] std::uint64_t num_events() const { return num_events_; }
   [[nodiscard]] std::uint64_t num_rounds() const { return num_rounds_; }
+  [[nodiscard]] std::uint64_t num_crashes() const { return num_crashes_; }
 
  private:
   enum class State {
@@ -65,11 +69,16 @@ class Simulation {
     Time frozen_until{};
     bool succeeded = false;
     bool last_end = false;  ///< was told that no round follows
+    std::optional<Round> round{};
+    std::optional<AttemptEnd> own_end{};    ///< it has ended the attempt
+    std::optional<AttemptEnd> known_end{};  ///< the server has
   };
   /// A connection. Messages in transit arrive in order; the empty message is the end.
   struct Link {
     int machine = 0;
-    bool is_cut = false;  ///< nothing arrives any more, and neither side knows
+    std::uint64_t life = 0;  ///< number of the server process
+    bool is_away = false;    ///< the server has received Away
+    bool is_cut = false;     ///< nothing arrives any more, and neither side knows
     bool server_has_closed = false;
     std::deque<std::optional<AgentMessage>> to_server{};
     std::deque<std::shared_ptr<const std::string>> to_agent{};
@@ -78,6 +87,7 @@ class Simulation {
   struct Seat {
     bool is_taken = false;  ///< in a round for which it has not reported
     bool is_gone = false;
+    AgentId connection = 0;  ///< the one that entered last
   };
   struct Gathered {
     int round = -1;
@@ -115,6 +125,21 @@ class Simulation {
   void arrive_at_server(AgentId id);
   void arrive_at_agent(AgentId id);
   void post(const Outbox& out);
+  void check(const Outbox& out);
+  void deliver(const Outbox& out);
+  Seat& seat_of(AgentId id) { return seats_[owners_.at(id).second]; }
+  [[nodiscard]] Machine& machine_of(AgentId id) {
+    return machines_[static_cast<std::size_t>(owners_.at(id).first)];
+  }
+  [[nodiscard]] Time server_time() const { return now_ + shift_; }
+  void mark_gone(AgentId id) {
+    seat_of(id).is_gone = true;
+    newly_gone_.push_back(owners_.at(id).second);
+  }
+  void flush(std::uint64_t life);
+  void crash();
+  void restart();
+  [[nodiscard]] std::unique_ptr<Jobs> jobs_of_log() const;
   void set_timer();
   void check_round(const Outbox& out, std::size_t first);
   void check_seat(AgentId id, const ServerMessage& message);
@@ -126,6 +151,12 @@ class Simulation {
   void change(Machine& machine, State state);
   void plan(Machine& machine, Milliseconds delay, void (Simulation::*step)(Machine&));
   void start(Machine& machine);
+  AgentId connect(Machine& machine);
+  void come_back(Machine& machine, int pid);
+  [[nodiscard]] static bool is_in_round(const Machine& machine) {
+    return machine.state == State::running || machine.state == State::ending ||
+           machine.state == State::reported;
+  }
   void watch(Machine& machine, AgentId link, Milliseconds limit);
   void say(Machine& machine, AgentMessage message);
   void hear(Machine& machine, ServerMessage message);
@@ -154,12 +185,26 @@ class Simulation {
   Time server_stalled_until_{};
   Time timer_at_ = Time::max();
   std::priority_queue<Event> events_;
-  Jobs jobs_;
+  bool recovers_;
+  std::unique_ptr<Jobs> jobs_;
+  // The server's log: events as two parts, saved jobs with an empty second part.
+  using Entry = std::pair<std::string, std::string>;
+  std::vector<Entry> flushed_;
+  std::vector<Entry> unflushed_;
+  std::vector<Outbox> held_;               ///< messages that wait until unflushed_ is flushed
+  std::vector<std::uint64_t> newly_gone_;  ///< seats that are gone since the last flush
+  bool is_flush_planned_ = false;
+  bool is_down_ = false;
+  std::uint64_t life_ = 0;
+  Time::duration shift_{};  ///< time of the server less now_
+  std::uint64_t num_crashes_ = 0;
   std::vector<Terms> terms_;
   std::vector<JobTimes> times_;
   std::vector<Machine> machines_;
   std::unordered_map<AgentId, Link> links_;
-  std::unordered_map<AgentId, Seat> seats_;
+  /// Machine and seat of each connection. A seat belongs to an agent, whose connections share it.
+  std::unordered_map<AgentId, std::pair<int, std::uint64_t>> owners_;
+  std::unordered_map<std::uint64_t, Seat> seats_;
   std::map<std::string, Gathered> rounds_;
   AgentId next_id_ = 1;
   Milliseconds slowest_{};

@@ -44,13 +44,58 @@ void Simulation::plan(Machine& machine, Milliseconds delay, void (Simulation::*s
   });
 }
 
-void Simulation::start(Machine& machine) {
-  change(machine, State::waiting);
+/// Opens a connection. An agent of a server that recovers has the same seat on all of them.
+AgentId Simulation::connect(Machine& machine) {
+  const auto number = static_cast<std::uint64_t>(&machine - machines_.data());
   machine.link = next_id_++;
   machine.silence_limit = kWelcomeLimit;
   machine.last_heard = now_;
-  links_[machine.link] = {.machine = static_cast<int>(&machine - machines_.data())};
+  links_[machine.link] = {.machine = static_cast<int>(number), .life = life_};
+  const auto pid = static_cast<std::uint64_t>(machine.enter.machine.pid);
+  owners_[machine.link] = {static_cast<int>(number), recovers_ ? number << 32 | pid : machine.link};
+  if (recovers_) {
+    machine.enter.agent = fmt::format("{:016x}{:016x}", number, pid);
+  }
+  return machine.link;
+}
+
+void Simulation::start(Machine& machine) {
+  if (is_down_) {
+    return plan(machine, up_to(1s), &Simulation::start);
+  }
+  change(machine, State::waiting);
+  machine.round.reset();
+  machine.own_end.reset();
+  machine.known_end.reset();
+  connect(machine);
   say(machine, machine.enter);
+  watch(machine, machine.link, kWelcomeLimit);
+}
+
+/// Connects again to a server that recovers, and repeats what it may not have received.
+void Simulation::come_back(Machine& machine, int pid) {
+  const bool is_member =
+      is_in_round(machine) || machine.state == State::waiting || machine.state == State::between;
+  if (machine.link != 0 || machine.enter.machine.pid != pid || !is_member) {
+    return;
+  }
+  if (is_down_ || now_ < machine.frozen_until) {
+    return after(up_to(1s) + 1ms, [this, &machine, pid] { come_back(machine, pid); });
+  }
+  connect(machine);
+  Enter enter = machine.enter;
+  if (is_in_round(machine)) {
+    enter.round = machine.round->round;
+  } else if (machine.state == State::between) {
+    change(machine, State::waiting);
+  }
+  say(machine, enter);
+  if (is_in_round(machine) && machine.own_end && !machine.known_end) {
+    say(machine, End{*machine.own_end});
+  }
+  if (machine.state == State::reported) {
+    say(machine, Report{false, "again"});
+  }
   watch(machine, machine.link, kWelcomeLimit);
 }
 
@@ -62,6 +107,9 @@ void Simulation::watch(Machine& machine, AgentId link, Milliseconds limit) {
   if (now_ >= machine.frozen_until) {
     if (now_ - machine.last_heard >= limit) {
       note(machine.enter.machine.host + " has received no heartbeat from the server");
+      if (recovers_) {
+        say(machine, Away{});
+      }
       return lose_server(machine);
     }
     if (limit != kWelcomeLimit) {
@@ -72,6 +120,9 @@ void Simulation::watch(Machine& machine, AgentId link, Milliseconds limit) {
 }
 
 void Simulation::say(Machine& machine, AgentMessage message) {
+  if (recovers_ && machine.link == 0) {
+    return;  // sent by `come_back`
+  }
   links_.at(machine.link).to_server.emplace_back(std::move(message));
   after(latency(), [this, id = machine.link] { arrive_at_server(id); });
 }
@@ -103,7 +154,14 @@ void Simulation::hear(Machine& machine, ServerMessage message) {
     if (dropped->why == Dropped::Why::lost && now_ >= calm_from_) {
       violated(machine.enter.machine.host + " sends heartbeats and is dropped as lost");
     }
-    if (dropped->why != Dropped::Why::lost) {
+    if (recovers_ && dropped->why == Dropped::Why::lost) {
+      if (machine.round) {
+        machine.enter.rounds_before = machine.round->round + 1;
+      }
+      hang_up(machine);
+      change(machine, State::alone);
+      plan(machine, up_to(3s), &Simulation::start);
+    } else if (dropped->why != Dropped::Why::lost) {
       change(machine, State::finished);
       hang_up_and_restart(machine);
     }
@@ -125,10 +183,33 @@ void Simulation::start_anew(Machine& machine) {
   }
 }
 
-void Simulation::hear_formed(Machine& machine, const Round& /*round*/) {
+void Simulation::hear_formed(Machine& machine, const Round& round) {
   if (machine.state != State::waiting) {
     violated(machine.enter.machine.host + " did not wait for a round, and is in one");
   }
+  if (recovers_) {
+    seat_of(machine.link).is_taken = true;
+    // No rank is given twice, and no round is formed twice, across restarts of the server.
+    for (const Machine& other : machines_) {
+      if (&other == &machine || other.job != machine.job || !is_in_round(other) || !other.round ||
+          other.link == 0 || other.round->round != round.round || seat_of(other.link).is_gone ||
+          !seat_of(other.link).is_taken || links_.at(other.link).is_cut) {
+        continue;
+      }
+      Round expected = *other.round;
+      expected.machine_rank = round.machine_rank;
+      if (other.round->machine_rank == round.machine_rank || expected != round) {
+        violated(fmt::format("{} and {} are in different rounds {}, or have the same rank",
+                             machine.enter.machine.host, other.enter.machine.host, round.round));
+      }
+    }
+    if (round.round < machine.enter.rounds_before) {
+      violated(fmt::format("{} is in round {} again", machine.enter.machine.host, round.round));
+    }
+  }
+  machine.round = round;
+  machine.own_end.reset();
+  machine.known_end.reset();
   change(machine, State::running);
   machine.succeeded = machine.last_end = false;
   if (workers_succeed_ || (has_faults_ && happens_to_one_of(4))) {
@@ -139,10 +220,12 @@ void Simulation::hear_formed(Machine& machine, const Round& /*round*/) {
 }
 
 void Simulation::hear_ends(Machine& machine, const AttemptEnd& end) {
-  const bool is_in_round = machine.state == State::running || machine.state == State::ending ||
-                           machine.state == State::reported;
+  if (recovers_ && machine.known_end == end) {
+    return;  // repeated on a new connection
+  }
+  machine.known_end = end;
   const bool explains_failures = end.restarts && end.cause == AttemptEnd::Cause::membership;
-  if (!is_in_round || (machine.last_end && !explains_failures)) {
+  if (!is_in_round(machine) || (machine.last_end && !explains_failures)) {
     violated(machine.enter.machine.host + " received Ends without a round, or twice");
   }
   machine.last_end = !end.restarts;
@@ -160,6 +243,9 @@ void Simulation::hear_settled(Machine& machine, const RoundResult& round_result)
   if (machine.state != State::reported || machine.last_end) {
     violated(machine.enter.machine.host + " is to join again, and has not reported or was over");
   }
+  if (recovers_) {
+    machine.enter.rounds_before = machine.round->round + 1;
+  }
   change(machine, State::between);
   if (!has_faults_ || !happens_to_one_of(50)) {  // otherwise it hangs
     plan(machine, up_to(500ms), &Simulation::rejoin);
@@ -172,13 +258,18 @@ void Simulation::lose_server(Machine& machine) {
   if (machine.state == State::finished) {
     return;
   }
+  if (recovers_ && machine.state != State::alone && machine.state != State::off) {
+    return after(up_to(500ms),
+                 [this, &machine, pid = machine.enter.machine.pid] { come_back(machine, pid); });
+  }
   change(machine, State::alone);
   plan(machine, up_to(3s), &Simulation::start);
 }
 
 void Simulation::fail(Machine& machine) {
   if (has_faults_) {
-    say(machine, End{{.exit_status = 9, .restarts = true, .reason = "a worker failed"}});
+    machine.own_end = {.exit_status = 9, .restarts = true, .reason = "a worker failed"};
+    say(machine, End{*machine.own_end});
     end_workers(machine);
   }
 }
@@ -210,7 +301,9 @@ void Simulation::meddle() {
   if (!has_faults_) {
     return;
   }
-  if (happens(40)) {
+  if (recovers_ && !is_down_ && happens(30)) {
+    crash();
+  } else if (happens(40)) {
     const Milliseconds pause = happens(2) ? up_to(10s) : up_to(200ms);
     note(fmt::format("the server is suspended for {} ms", pause.count()));
     server_stalled_until_ = now_ + pause;
@@ -300,7 +393,8 @@ void Simulation::stop(Machine& machine) {
                            machine.state == State::reported || machine.state == State::between;
   if (is_in_round) {
     note(machine.enter.machine.host + " is stopped");
-    say(machine, End{{.exit_status = 143, .cause = Cause::stop, .reason = "stopped"}});
+    machine.own_end = {.exit_status = 143, .cause = Cause::stop, .reason = "stopped"};
+    say(machine, End{*machine.own_end});
   } else if (machine.state == State::waiting) {
     note(machine.enter.machine.host + " leaves");
     say(machine, Leave{});
