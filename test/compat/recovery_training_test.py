@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Kills the daemon 20 times during one training with torch on two machines: recovery_training_test.py ACCLAUNCH DAEMON
+
+The first time while rank 1 waits in init_process_group, then before each step while it is in store.wait. The
+losses equal those of an undisturbed run."""
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ACCLAUNCH, DAEMON = sys.argv[1:3]
+KILLS = 20
+DEADLINE = 200
+
+WORKER = '''
+import os, sys, time
+import torch, torch.distributed as dist
+folder, rank = sys.argv[1], int(os.environ["RANK"])
+def gate(number):
+    if rank == 0:
+        open(f"{folder}/at{number}", "w").close()
+        while not os.path.exists(f"{folder}/go{number}"):
+            time.sleep(0.02)
+gate(0)
+dist.init_process_group("gloo")
+store = dist.distributed_c10d._get_default_store()
+torch.manual_seed(rank)
+model = torch.nn.Linear(8, 1)
+for parameter in model.parameters():
+    dist.broadcast(parameter.data, 0)
+model = torch.nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1, %d):
+    gate(step)
+    if rank == 0:
+        store.set(f"step{step}", "go")
+    store.wait([f"step{step}"])
+    loss = (model(torch.randn(4, 8)) - 1).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    dist.barrier()
+    print(f"loss {rank} {step} {loss.item():.9f}", flush=True)
+''' % KILLS
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_daemon(port, state):
+    process = subprocess.Popen([DAEMON, "--port", str(port), "--state_dir", state], stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline().startswith("listening on ")
+    return process
+
+
+def train(kills):
+    """Returns the lines of both ranks about losses."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        (folder / "worker.py").write_text(WORKER)
+        port, state = free_port(), str(folder / "state")
+        daemon = start_daemon(port, state)
+        launchers = [subprocess.Popen(
+            [ACCLAUNCH, "torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}",
+             "--rdzv-id", "job", str(folder / "worker.py"), str(folder)],
+            stdout=open(folder / f"out{i}", "w"), stderr=open(folder / f"err{i}", "w"),
+            env={**os.environ, "PATH": os.path.dirname(sys.executable) + ":" + os.environ["PATH"], "OMP_NUM_THREADS": "1"})
+            for i in range(2)]
+        try:
+            end = time.monotonic() + DEADLINE
+            for number in range(KILLS):
+                while not (folder / f"at{number}").exists():
+                    said = [(folder / f"err{i}").read_text() for i in range(2)]
+                    assert time.monotonic() < end and launchers[0].poll() is None, "\n".join(said)
+                    time.sleep(0.02)
+                if kills:
+                    daemon.kill()
+                    daemon.communicate()
+                    daemon = start_daemon(port, state)
+                (folder / f"go{number}").touch()
+            for i, launcher in enumerate(launchers):
+                assert launcher.wait(DEADLINE) == 0, (folder / f"err{i}").read_text()
+            lines = [line.split("] ")[-1] for i in range(2)
+                     for line in (folder / f"out{i}").read_text().splitlines() if "loss " in line]
+            gone = sum((folder / f"err{i}").read_text().count("the workers go on") for i in range(2))
+        finally:
+            for process in [daemon, *launchers]:
+                process.kill()
+                process.communicate()
+    assert len(lines) == 2 * (KILLS - 1), lines
+    assert (gone > 0) == kills, gone
+    return sorted(lines), gone
+
+
+undisturbed, _ = train(False)
+disturbed, gone = train(True)
+assert disturbed == undisturbed, f"{disturbed}\n{undisturbed}"
+print(f"{KILLS} kills, noticed {gone} times by the agents of 2 machines; {len(disturbed)} losses are equal")
