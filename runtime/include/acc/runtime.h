@@ -183,8 +183,9 @@ typedef struct acc_model_config {
   int32_t bfloat16_on_cpu; /* 0: on a CPU, 16-bit weights and their gradients are fp32 for the
                               program; 1: bfloat16 weights and gradients stay bfloat16 */
   int32_t unused_units; /* 0: acc_optimizer_step fails if a unit with trained parameters had, since
-                           the last step, a forward use without a backward use, or a backward use
-                           that asked for no gradient; 1: such gradients count as zero */
+                           the last step, a forward use without a backward use, or a micro-step
+                           whose backward uses asked for no gradient; 1: such gradients count as
+                           zero */
   int32_t float16_on_cpu;    /* as bfloat16_on_cpu, for float16 */
   int32_t units_as_declared; /* 1: each declared unit is sharded by itself, whatever the wrap
                                 policy says (acc_runtime_wrap has applied it) */

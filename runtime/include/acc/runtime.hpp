@@ -76,8 +76,8 @@ struct ModelOptions {
   /// The same for float16.
   bool float16_on_cpu = false;
   /// False: `Optimizer::step` throws if a unit with trained parameters had, since the last step, a
-  /// forward scope without a backward scope, or a backward scope that asked for no gradient. True:
-  /// such gradients count as zero.
+  /// forward scope without a backward scope, or a micro-step whose backward scopes asked for no
+  /// gradient. True: such gradients count as zero.
   bool unused_units = false;
   /// True: each declared unit is sharded by itself, whatever fsdp_auto_wrap_policy says. For
   /// programs that have applied the policy to their own modules (`Runtime::wrap`).
