@@ -23,7 +23,7 @@ function(acc_add_standin_cuda target)
            CONTENT "#include \"standin/cuda/cuda_host.hpp\"\n#include \"${source}\"\n")
       # Kernels are checked with the warnings of nvcc instead. They access shared memory through
       # pointers of several types, which nvcc allows and g++ with -fno-strict-aliasing.
-      set_source_files_properties(${twin} PROPERTIES COMPILE_OPTIONS
+      set_source_files_properties(${twin} PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS
         "-Wno-unknown-pragmas;-Wno-conversion;-Wno-sign-conversion;-Wno-shadow;-fno-strict-aliasing;-fsanitize=${sanitizers};-fno-sanitize-recover=all")
       target_sources(${target} PRIVATE ${twin})
     else()
