@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The manifests of kubernetes/: they have the schemas of Kubernetes and of their controllers, and acclaunch, started
+"""The manifests of packaging/kubernetes/: they have the schemas of Kubernetes and of their controllers, and acclaunch, started
 with the command of a pod and what its controller gives the pod, finds the machines.
 
     kubernetes_test.py schemas FOLDER                 needs kubernetes-validate, kubeflow-training, kubeflow-trainer-api
