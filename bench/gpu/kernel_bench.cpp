@@ -286,7 +286,7 @@ void measure_attention(const AttentionShape& shape, const std::filesystem::path&
   const Array<Half> qkv(rows * 3 * shape.channels()), d_out(rows * shape.channels());
   const Array<Half> out(d_out.numel()), dqkv(qkv.numel());
   const Array<float> log_sum(rows * shape.heads);
-  Attention<Half> attention(stream, shape, AttentionOptions::from_environment());
+  Attention<Half> attention(stream, shape, {.choice = attention_choice_from_environment()});
   read_file(folder / "qkv.bin", qkv);
   read_file(folder / "d_out.bin", d_out);
   const double forward = median_seconds(stream, repetitions, [&] {
