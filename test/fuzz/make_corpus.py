@@ -96,6 +96,18 @@ def seeds():
     yield "jobs", "raw", bytes([9, 0, len(raw_enter)]) + raw_enter + due
 
 
+def journal_seeds():
+    entry = bytes([3, 2]) + b"ab" + bytes([2]) + b"cd"
+    long_entry = bytes([4, 200]) + b"k" * 200 + bytes([130]) + b"v" * 130
+    yield "journal", "content", bytes([0]) + entry + bytes([5, 200, 1]) + b"k" * 200 + bytes([0])
+    yield "journal", "too_long", bytes([0]) + entry + bytes([5, 0xff, 0xff, 0xff, 0x7f])
+    groups = bytes([1]) + entry * 2 + bytes([0]) + long_entry + bytes([2]) + entry * 3
+    for name, damage in (("whole", [1, 0, 0, 0]), ("cut_header", [0, 7, 0, 0]), ("cut", [0, 60, 0, 0]),
+                         ("cut_long", [0, 200, 1, 0]), ("flipped_size", [1, 32, 0, 1]),
+                         ("flipped_end", [1, 183, 1, 128]), ("flipped_salt", [1, 17, 0, 64])):
+        yield "journal", name, bytes([1, *damage]) + groups
+
+
 def checkpoint_seeds():
     shared = ["é", -1, 2**40, 2**62]
     value = {"a": (shared, shared, 1.5), "b": b"\0\xff", "c": [None, True, {}, {7}, ()],
@@ -115,7 +127,7 @@ def checkpoint_seeds():
 
 def main():
     folder = Path(sys.argv[1])
-    for target, name, content in (*seeds(), *checkpoint_seeds()):
+    for target, name, content in (*seeds(), *journal_seeds(), *checkpoint_seeds()):
         (folder / target).mkdir(parents=True, exist_ok=True)
         (folder / target / name).write_bytes(content)
 

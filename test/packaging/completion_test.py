@@ -15,7 +15,7 @@ import tempfile
 SHELL, PAGES, BIN = sys.argv[1], *(pathlib.Path(name).absolute() for name in sys.argv[2:])
 DEADLINE = 60
 
-# What is typed after the program's name, and the arguments that the program then gets.
+# Words typed after the program's name, and the arguments that the program then gets.
 CASES = (
     ("acclaunch", "torchr\t", "torchrun"),
     ("acclaunch", "--mixed_prec\t bf\t train.py", "--mixed_precision bf16 train.py"),

@@ -12,7 +12,7 @@
 
 namespace train_gpt::cuda {
 
-/// Which code computes attention.
+/// The code that computes attention.
 enum class AttentionChoice {
   automatic,  ///< cuDNN, or the kernels if it is missing or refuses the shape
   cudnn,      ///< cuDNN, or an error

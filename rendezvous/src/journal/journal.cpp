@@ -252,7 +252,7 @@ void Journal::read(const Receive& replay) {
     }
     at += kGroupBytes + size;
   }
-  // What follows is the group that was being written, or nothing. A whole group behind it would
+  // The group that was being written may follow, or nothing. A whole group behind it would
   // prove that bytes in the middle have changed: its predecessor was complete when it was begun.
   std::string rest;
   if (!file.read(at, file_size - std::min(at, file_size), rest)) {

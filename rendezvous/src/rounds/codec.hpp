@@ -34,69 +34,69 @@ template <typename Struct>
 constexpr std::tuple<> kFields;
 
 template <>
-constexpr auto kFields<Machine> =
+inline constexpr auto kFields<Machine> =
     std::tuple{&Machine::machine_rank,     &Machine::host, &Machine::address, &Machine::store_port,
                &Machine::local_world_size, &Machine::pid,  &Machine::serves,  &Machine::secret};
 template <>
-constexpr auto kFields<Terms> =
+inline constexpr auto kFields<Terms> =
     std::tuple{&Terms::ranks_are_given, &Terms::num_machines, &Terms::min_machines,
                &Terms::num_processes,   &Terms::max_restarts, &Terms::agreed};
 template <>
-constexpr auto kFields<JobTimes> =
+inline constexpr auto kFields<JobTimes> =
     std::tuple{&JobTimes::join, &JobTimes::last_call, &JobTimes::heartbeat, &JobTimes::settle,
                &JobTimes::close};
 template <>
-constexpr auto kFields<AttemptEnd> =
+inline constexpr auto kFields<AttemptEnd> =
     std::tuple{&AttemptEnd::machine_rank, &AttemptEnd::host,  &AttemptEnd::exit_status,
                &AttemptEnd::restarts,     &AttemptEnd::cause, &AttemptEnd::reason};
 template <>
-constexpr auto kFields<Round> = std::tuple{
+inline constexpr auto kFields<Round> = std::tuple{
     &Round::round,      &Round::restart_count, &Round::machine_rank, &Round::local_world_sizes,
     &Round::store_host, &Round::store_port,    &Round::secret};
 template <>
-constexpr auto kFields<ReportedMachine> =
+inline constexpr auto kFields<ReportedMachine> =
     std::tuple{&ReportedMachine::machine_rank, &ReportedMachine::host, &ReportedMachine::report};
 template <>
-constexpr auto kFields<RoundResult> =
+inline constexpr auto kFields<RoundResult> =
     std::tuple{&RoundResult::end, &RoundResult::machines, &RoundResult::next};
 template <>
-constexpr auto kFields<Enter> =
+inline constexpr auto kFields<Enter> =
     std::tuple{&Enter::run_id,    &Enter::terms,         &Enter::times,
                &Enter::machine,   &Enter::rounds_before, &Enter::restarts_before,
                &Enter::only_asks, &Enter::agent,         &Enter::round};
 template <>
-constexpr auto kFields<Rejoin> = std::tuple{&Rejoin::store_port};
+inline constexpr auto kFields<Rejoin> = std::tuple{&Rejoin::store_port};
 template <>
-constexpr auto kFields<End> = std::tuple{&End::end};
+inline constexpr auto kFields<End> = std::tuple{&End::end};
 template <>
-constexpr auto kFields<Report> = std::tuple{&Report::failed, &Report::text};
+inline constexpr auto kFields<Report> = std::tuple{&Report::failed, &Report::text};
 template <>
-constexpr auto kFields<Welcome> =
+inline constexpr auto kFields<Welcome> =
     std::tuple{&Welcome::beat_interval, &Welcome::silence_limit, &Welcome::recovers};
 template <>
-constexpr auto kFields<Waiting> = std::tuple{&Waiting::text};
+inline constexpr auto kFields<Waiting> = std::tuple{&Waiting::text};
 template <>
-constexpr auto kFields<Formed> = std::tuple{&Formed::round};
+inline constexpr auto kFields<Formed> = std::tuple{&Formed::round};
 template <>
-constexpr auto kFields<Ends> = std::tuple{&Ends::end};
+inline constexpr auto kFields<Ends> = std::tuple{&Ends::end};
 template <>
-constexpr auto kFields<Settled> = std::tuple{&Settled::round_result};
+inline constexpr auto kFields<Settled> = std::tuple{&Settled::round_result};
 template <>
-constexpr auto kFields<Dropped> = std::tuple{&Dropped::why, &Dropped::reason};
+inline constexpr auto kFields<Dropped> = std::tuple{&Dropped::why, &Dropped::reason};
 template <>
-constexpr auto kFields<Lost> = std::tuple{&Lost::why};
+inline constexpr auto kFields<Lost> = std::tuple{&Lost::why};
 
 /// Largest valid enumerator: a received byte beyond it is refused.
 template <typename Enum>
 constexpr Enum kLast{};
 template <>
-constexpr auto kLast<AttemptEnd::Cause> = AttemptEnd::Cause::membership;
+inline constexpr auto kLast<AttemptEnd::Cause> = AttemptEnd::Cause::membership;
 template <>
-constexpr auto kLast<RoundResult::Next> = RoundResult::Next::next_round;
+inline constexpr auto kLast<RoundResult::Next> = RoundResult::Next::next_round;
 template <>
-constexpr auto kLast<Dropped::Why> = Dropped::Why::lost;
+inline constexpr auto kLast<Dropped::Why> = Dropped::Why::lost;
 template <>
-constexpr auto kLast<Agent::State> = Agent::State::done;
+inline constexpr auto kLast<Agent::State> = Agent::State::done;
 
 /// A struct that lists its fields in a static function `code(coder, self)`, because they are
 /// private or because more than its fields must be restored.

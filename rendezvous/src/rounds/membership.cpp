@@ -739,7 +739,7 @@ void Membership::end_attempt(InRound& round, AttemptEnd end) {
 
 /// Replaces the end while workers are being stopped: a more exact reason is known, or the restart
 /// is cancelled.
-void Membership::change_end(InRound::Ending& ending, AttemptEnd end) {
+void Membership::change_end(phase::Ending& ending, AttemptEnd end) {
   ending.end = std::move(end);
   send_all(agents_.in({State::running, State::reported}), Ends{ending.end});
 }
@@ -885,7 +885,7 @@ void Membership::lose_from_round(InRound& round, int rank, bool had_reported,
                         Cause::membership,
                         fmt::format("{} is lost: {}", name_of(rank, host), why)};
   if (round.ending) {
-    InRound::Ending& ending = *round.ending;
+    phase::Ending& ending = *round.ending;
     if (terms_.ranks_are_given && ending.end.restarts) {
       // No machine can take its rank: the restart is cancelled.
       change_end(ending, lost(rank, host, why));

@@ -55,14 +55,14 @@ struct Gathering {
   std::variant<std::monostate, Shortage, LastCall> wait{};
 };
 
-struct InRound {
-  /// The attempt has ended: all machines must stop their workers and report.
-  struct Ending {
-    AttemptEnd end;
-    bool uses_restart = false;  ///< the restart counts towards Terms::max_restarts
-    Time settle_by;             ///< limit of the last report
-  };
+/// The attempt has ended: all machines must stop their workers and report.
+struct Ending {
+  AttemptEnd end;
+  bool uses_restart = false;  ///< the restart counts towards Terms::max_restarts
+  Time settle_by;             ///< limit of the last report
+};
 
+struct InRound {
   Attempt attempt;
   Round round{};  ///< as machine 0 sees it
   std::optional<Ending> ending{};
@@ -218,7 +218,7 @@ class Membership {
   void gather(phase::Gathering& gathering);
   void form();
   void end_attempt(phase::InRound& round, AttemptEnd end);
-  void change_end(phase::InRound::Ending& ending, AttemptEnd end);
+  void change_end(phase::Ending& ending, AttemptEnd end);
   void leave_alone(Agent& agent, AttemptEnd end);
   void dismiss(Agent& agent, AttemptEnd end);
   void settle(const phase::InRound& round);

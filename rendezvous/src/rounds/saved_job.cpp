@@ -18,9 +18,8 @@ template <>
 constexpr auto kFields<phase::Gathering> = std::tuple{
     &phase::Gathering::is_first, &phase::Gathering::needs_last_call, &phase::Gathering::wait};
 template <>
-constexpr auto kFields<phase::InRound::Ending> =
-    std::tuple{&phase::InRound::Ending::end, &phase::InRound::Ending::uses_restart,
-               &phase::InRound::Ending::settle_by};
+constexpr auto kFields<phase::Ending> =
+    std::tuple{&phase::Ending::end, &phase::Ending::uses_restart, &phase::Ending::settle_by};
 template <>
 constexpr auto kFields<phase::InRound> =
     std::tuple{&phase::InRound::attempt, &phase::InRound::round, &phase::InRound::ending,

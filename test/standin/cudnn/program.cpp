@@ -263,7 +263,7 @@ Status Program::add(const Record& operation) {
   return check(step);
 }
 
-// What cuDNN's attention needs of the tensors in memory.
+// Conditions of cuDNN's attention on the tensors in memory.
 Status Program::check_attention() const {
   std::string signs;
   for (const Step& step : steps_) {

@@ -13,6 +13,7 @@
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -81,7 +82,7 @@ struct Saved {
     manifest.plans[kFolder] = format_plan(plan);
     for (int rank = 0; rank < plan.world_size; ++rank) {
       const auto nbytes = write_rank_file(inner, plan, rank, fill);
-      manifest.files.push_back({std::string(kFolder) + "/" + file_name(rank), nbytes, {}});
+      manifest.files.push_back({fmt::format("{}/{}", kFolder, file_name(rank)), nbytes, {}});
     }
     const WrittenMetadata written = write_metadata_file(inner, plan);
     manifest.files.push_back({std::string(kFolder) + "/.metadata", written.nbytes, written.crc32});

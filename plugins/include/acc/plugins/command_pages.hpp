@@ -45,7 +45,7 @@ struct Candidate {
   std::string help;
 };
 
-/// What may stand at the cursor of a command line.
+/// The words that are possible at the cursor of a command line.
 struct Candidates {
   std::vector<Candidate> words;
   bool files = false;  ///< names of files and folders too
