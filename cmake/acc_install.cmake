@@ -12,7 +12,8 @@ endif()
 if(TARGET acc_torch)
   set_target_properties(acc_torch PROPERTIES EXPORT_NAME torch VERSION ${PROJECT_VERSION} SOVERSION 0
     INSTALL_RPATH "$ORIGIN;${ACC_LIBTORCH}/lib")
-  install(TARGETS acc_torch EXPORT accTorchTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  # Optional: a build may have been asked for other targets only.
+  install(TARGETS acc_torch EXPORT accTorchTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
   install(FILES runtime/torch/include/acc/torch.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)
 endif()
 foreach(header acc/runtime.hpp acc/runtime.h acc/runtime_checkpoint.h

@@ -142,9 +142,13 @@ TEST_CASE("worker ends: workers that ignore SIGTERM after a failure are killed")
   const JobPlace place;
   Program job(acclaunch({"--cpu", "--num_processes", "2", "--main_process_port", place.port(),
                          "--shutdown_timeout", "0"},
-                        "[ $RANK = 1 ] && exit 5; trap '' TERM; while :; do sleep 1000; done"),
+                        // Rank 1 fails when rank 0 ignores the signal.
+                        "ready=$TMPDIR/ready; if [ $RANK = 1 ]; then until [ -e $ready ]; do "
+                        "sleep 0.01; done; rm $ready; exit 5; fi; "
+                        "trap '' TERM; : > $ready; while :; do sleep 1000; done"),
               {{"TMPDIR", place.folder()}});
   CHECK(job.wait() == 5);
-  CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIG"));
+  CAPTURE(job.err());
+  CHECK(contains(job.err(), "rank 0: ended by acclaunch, killed by SIGKILL"));
   CHECK(place.left(job) == "nothing");
 }

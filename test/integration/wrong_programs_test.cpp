@@ -94,8 +94,8 @@ TEST_CASE("mistakes that are detected without --debug are errors with unit and r
             "rank 1: Optimizer::step() refused: unit 'fc1' had 1 forward scope(s) outside "
             "no_grad() and 0 backward scope(s) since the last step"},
         Row{{"gradient", "0"},
-            "rank 0: Optimizer::step() refused: 1 of 1 backward scope(s) of unit 'fc2' asked for "
-            "no gradient"},
+            "rank 0: Optimizer::step() refused: the backward scopes of unit 'fc2' asked for no "
+            "gradient to write in 1 of 1 micro-step(s)"},
         Row{{"backward"}, "Optimizer::step() refused: unit 'fc1'"},
         Row{{"handle"},
             "unit 'fc1' was asked for a parameter that it does not have: 'fc2.weight' belongs to "
