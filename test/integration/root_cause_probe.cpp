@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A small training in which one rank makes a mistake in the third of six steps:
-//   root_cause_probe RANK [skips|returns|leaves|throws|killed]
+//   root_cause_probe RANK [skips|returns|leaves|throws|killed|hangs]
 // A rank whose collective fails prints the error and exits with 10 + its rank.
 #include "acc/runtime.hpp"
 
@@ -50,6 +50,10 @@ int train(int rank_at_fault, const std::string& mistake) {
     }
     if (is_now && mistake == "killed") {
       ::kill(::getpid(), SIGKILL);
+    }
+    if (is_now && mistake == "hangs") {
+      std::fprintf(stderr, "rank %d hangs\n", runtime.rank());
+      ::pause();
     }
     pass(second, w2);
     if (!is_now || mistake != "skips") {

@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-// ACC_TRACE: the trace file for Chrome and Perfetto.
+// ACC_TRACE: the trace file for Chrome and Perfetto, and the commands that read it and metrics.
 namespace {
 
 using nlohmann::json;
@@ -87,6 +87,53 @@ TEST_CASE("a trace shows the computation, waiting and communication of every ran
       CHECK(spans[i].at("ts").get<double>() >= end - 0.01);  // both were rounded
     }
   }
+}
+
+TEST_CASE("acclaunch trace and acclaunch plot read what a training wrote") {
+  const acc::test::TemporaryFolder folder;
+  const std::string trace = folder.path() / "run" / "trace" / "machine-0.json";
+  const std::string metrics = folder.path() / "metrics.jsonl";
+  std::vector<std::string> command = training("fsdp_full_shard");
+  command.insert(command.begin() + 1, {"--trace", folder.path() / "run" / "trace"});
+  command.insert(command.end(), {"--metrics", metrics, "--save", folder.path() / "checkpoint"});
+  acc::test::Program launcher(command);
+  REQUIRE_MESSAGE(launcher.wait() == 0, launcher.err());
+
+  const std::string acclaunch = ACC_BIN_DIR "/acclaunch";
+  acc::test::Program summary({acclaunch, "trace", "summary", "--json", trace});
+  REQUIRE_MESSAGE(summary.wait() == 0, summary.err());
+  const json ranks = json::parse(summary.out());
+  REQUIRE(ranks.size() == 2);
+  for (const json& rank : ranks) {
+    CAPTURE(rank.dump());
+    CHECK(rank.at("steps") == 3);
+    for (const char* part : {"forward_ms", "backward_ms", "optimizer_ms", "checkpoint_ms"}) {
+      CHECK(rank.at(part).get<double>() > 0.0);
+    }
+    CHECK(rank.at("exposed_ms").get<double>() < rank.at("total_ms").get<double>());
+  }
+
+  const std::string merged = folder.path() / "merged.json";
+  acc::test::Program merge(
+      {acclaunch, "trace", "merge", folder.path() / "run" / "trace", "-o", merged});
+  REQUIRE_MESSAGE(merge.wait() == 0, merge.err());
+  CHECK(read_trace(merged) == read_trace(trace));
+  acc::test::Program again({acclaunch, "trace", "merge", trace, "-o", merged});
+  CHECK(again.wait() == 2);  // the file exists
+
+  const std::string page = folder.path() / "page.html";
+  acc::test::Program plot({acclaunch, "plot", metrics, "-o", page});
+  REQUIRE_MESSAGE(plot.wait() == 0, plot.err());
+  std::ifstream file(page);
+  const std::string html{std::istreambuf_iterator<char>(file), {}};
+  for (const char* metric : {"loss", "tokens_per_s", "memory_bytes", "grad_norm", "lr"}) {
+    CHECK(html.find("<h2>" + std::string(metric) + "</h2>") != std::string::npos);
+  }
+  acc::test::Program unknown(
+      {acclaunch, "plot", metrics, "-o", page, "--overwrite", "--metric", "los"});
+  CHECK(unknown.wait() == 2);
+  CHECK(unknown.err().find("plot: --metric los: no run has it, expected one of") !=
+        std::string::npos);
 }
 
 TEST_CASE("a trace that cannot be written ends the job with status 2 and the path") {

@@ -33,6 +33,15 @@ Error not_made(const fs::path& folder, const std::error_code& error) {
                             "; choose another folder with --log_dir or TMPDIR"};
 }
 
+void make_trace_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw Error(Errc::config,
+                "--trace: cannot create the folder " + folder.string() + ": " + error.message());
+  }
+}
+
 /// Creates a folder that only this user may access. In /tmp another user may have created a folder
 /// or link of that name before; then it throws Error(config).
 void make_private(const fs::path& folder) {
@@ -60,6 +69,9 @@ void make_private_file(const std::string& path) {
 }  // namespace
 
 void LogFolder::open_attempt(int attempt) const {
+  if (!plan_.trace_directory.empty() && count_ > 0) {
+    make_trace_folder(plan_.trace_directory);
+  }
   if (plan_.directory.empty()) {
     return;
   }

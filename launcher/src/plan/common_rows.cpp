@@ -40,6 +40,9 @@ constexpr std::array kRows = {
                        "read from /dev/null"},
     SettingRow{.key = "log_dir", .flag = Flag::value, .in_file = false,
                .help = "folder for the workers' log files; default: a temporary folder"},
+    SettingRow{.key = "trace", .flag = Flag::value, .in_file = false,
+               .help = "folder for timelines of the ranks, one file per machine, for Perfetto and "
+                       "`acclaunch trace`; of programs that use libacc_runtime"},
     SettingRow{.key = "redirects", .alias = "r", .flag = Flag::value, .in_file = false,
                .fallback = "0",
                .help = "streams to write to a file instead of the console: 0 none, 1 stdout, "

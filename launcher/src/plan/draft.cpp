@@ -126,6 +126,7 @@ OutputPlan read_output(Draft& draft, const OutputWords& words, const std::string
   output.stdout_filters = read_filters(draft.settings.text("duplicate_stdout_filters"_key));
   output.stderr_filters = read_filters(draft.settings.text("duplicate_stderr_filters"_key));
   output.folds_lines = draft.settings.boolean("fold_lines"_key);
+  output.trace_directory = named_folder(draft.given("trace"_key), draft.facts.working_directory);
   output.status_line = !draft.settings.boolean("no_status_line"_key);
   if (!output.to_file.empty() && words.log_dir.value.empty()) {
     draft.notice("the workers' files are in " + output.directory);

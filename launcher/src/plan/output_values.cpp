@@ -69,15 +69,22 @@ fs::path log_folder(const OutputWords& words, const fs::path& working_directory,
   if (words.log_dir.value.empty() || !wants_files(words)) {
     return scratch;
   }
-  fs::path folder = working_directory / words.log_dir.value;
-  std::error_code error;
-  if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
-    throw bad_value(words.log_dir, "a folder, not a file");
-  }
-  return folder;
+  return named_folder(words.log_dir, working_directory);
 }
 
 }  // namespace
+
+fs::path named_folder(const Sourced<std::string>& given, const fs::path& working_directory) {
+  if (given.value.empty()) {
+    return {};
+  }
+  fs::path folder = working_directory / given.value;
+  std::error_code error;
+  if (fs::exists(folder, error) && !fs::is_directory(folder, error)) {
+    throw bad_value(given, "a folder, not a file");
+  }
+  return folder;
+}
 
 std::vector<Streams> read_streams(const Sourced<std::string>& given, int local_world_size) {
   const auto count = static_cast<std::size_t>(local_world_size);

@@ -34,6 +34,11 @@ struct OutputWords {
       log_dir;  ///< empty text: a temporary folder; /dev/null: write no files at all
 };
 
+/// Returns a folder relative to the working directory; an empty text stays empty. Throws
+/// Error(config) if the path is a file.
+std::filesystem::path named_folder(const Sourced<std::string>& given,
+                                   const std::filesystem::path& working_directory);
+
 /// Plans the workers' output. `scratch` is the temporary folder for files that need not be kept.
 OutputPlan plan_output(const OutputWords& words, const std::string& run_id, int local_world_size,
                        const std::filesystem::path& working_directory,

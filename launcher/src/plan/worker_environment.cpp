@@ -165,6 +165,10 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   if (plan.identity != Identity::none && !plan.output.directory.empty()) {
     result[flight::kRecordVariable] = flight_record_of(plan.output, assignment.round, local_rank);
   }
+  if (!plan.output.trace_directory.empty()) {
+    result["ACC_TRACE"] = plan.output.trace_directory + "/machine-" +
+                          std::to_string(assignment.machine_rank) + ".json";
+  }
   result.erase(plugins::kJobSecretVariable);
   if (plan.identity != Identity::none && !assignment.secret.empty()) {
     result[plugins::kJobSecretVariable] = assignment.secret;

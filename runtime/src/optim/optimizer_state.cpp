@@ -192,7 +192,7 @@ OptimizerState::Issued OptimizerState::step() {
     scaler_->update(issued.info.skipped);
   }
   if (const auto& tracer = model_->context().tracer) {
-    tracer->flush();
+    tracer->end_step();
   }
   return issued;
 }

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/unique_fd.hpp"
+#include "device/host_clock.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <string_view>
 
@@ -19,7 +21,8 @@ namespace {
 
 // One event per line. "M" events name the process (rank) and its threads (streams); "X" events are
 // complete spans with begin (`ts`) and duration (`dur`) in microseconds of the host's steady clock,
-// which all ranks of a machine share.
+// which all ranks of a machine share; "i" events mark the end of a step. The "M" event `acc_clock`
+// relates the steady clock to the time of day, so that files of several machines can be merged.
 constexpr const char* kComputeStream = "compute";
 constexpr std::string_view kOpen = "[\n";
 constexpr std::string_view kClose = "\n]\n";
@@ -54,6 +57,11 @@ void append(const std::string& path, std::string lines) {
   write_at(file, end - close, path, (is_first ? "" : ",\n") + lines);
 }
 
+double unix_microseconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double, std::micro>(now).count();
+}
+
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump();
 }
@@ -69,6 +77,10 @@ Tracer::Tracer(std::string path, int rank, std::shared_ptr<device::Device> devic
   head_ = fmt::format(
       "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}},\n", rank_,
       quoted(fmt::format("rank {} on {}", rank_, device_->describe())));
+  head_ += fmt::format(
+      "{{\"name\":\"acc_clock\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"steady_us\":{:.3f},"
+      "\"unix_us\":{:.3f}}}}},\n",
+      rank_, device::host_microseconds(), unix_microseconds());
   thread_of(kComputeStream);
   device_->time_events(true);
   device_->set_timeline(this);
@@ -128,6 +140,13 @@ std::string Tracer::line(const Span& span) const {
       "\n",
       quoted(span.name), span.category, rank_, span.thread, begin,
       span.end->microseconds() - begin);
+}
+
+void Tracer::end_step() {
+  head_ += fmt::format(
+      "{{\"name\":\"step\",\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0,\"ts\":{:.3f}}},\n", rank_,
+      device::host_microseconds());
+  flush();
 }
 
 // Spans whose end is not reached yet are kept for the next flush, so that a flush never waits for

@@ -38,8 +38,9 @@ class Tracer final : public device::Timeline {
   void leave();
   void add(std::string name, const std::string& stream, device::EventPtr begin,
            device::EventPtr end) override;
-  /// Writes all spans that are complete.
-  void flush();
+  /// Marks the end of an optimizer step as the host sees it, and writes all spans that are
+  /// complete.
+  void end_step();
 
  private:
   struct Span {
@@ -58,6 +59,7 @@ class Tracer final : public device::Timeline {
   /// Ends the current span of the compute stream and begins the next.
   void cut();
   [[nodiscard]] std::string line(const Span& span) const;
+  void flush();
 
   std::string path_;
   int rank_;
@@ -66,7 +68,7 @@ class Tracer final : public device::Timeline {
   std::vector<Scope> scopes_;
   device::EventPtr since_;  ///< start of the current span of the innermost scope
   std::deque<Span> spans_;
-  std::string head_;  ///< lines with process and thread names that are not written yet
+  std::string head_;  ///< lines that are not written yet: names, the clock, ends of steps
 };
 
 /// Enters a scope of the tracer and leaves it in the destructor. `tracer` may be null.

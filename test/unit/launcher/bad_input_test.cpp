@@ -101,6 +101,7 @@ TEST_CASE("invalid flags") {
       {{"--rdzv_backend", "etcd", "./train"}, {"--rdzv_backend must be static or c10d", "etcd"}},
       {{"--tee", "4", "./train"}, {"--tee must be 0 (none), 1 (stdout)", "\"4\""}},
       {{"--log_dir", "notes.txt", "./train"}, {"--log_dir must be a folder", "notes.txt"}},
+      {{"--trace", "notes.txt", "./train"}, {"--trace must be a folder", "notes.txt"}},
       {{"--rdzv_conf", "timeout=soon", "./train"}, {"timeout=SECONDS"}},
       {{"--use_deepspeed", "--deepspeed_config_file", "none.json", "./train"},
        {"--deepspeed_config_file: cannot find none.json in"}},

@@ -73,7 +73,8 @@ struct OutputPlan {
   std::vector<std::string> stderr_filters;
   std::string line_prefix;  ///< torchrun's template; empty: acclaunch's default prefix
   bool folds_lines = false;
-  bool status_line = true;  ///< show the status line if stderr is a terminal
+  bool status_line = true;      ///< show the status line if stderr is a terminal
+  std::string trace_directory;  ///< folder for timelines of the ranks; empty: none
 };
 
 /// Returns the folder with the files of one worker in one round.

@@ -60,6 +60,7 @@ inline constexpr std::string_view kFrontEndSettings[] = {"account",
                                                          "stuck_timeout",
                                                          "tee",
                                                          "timeout",
+                                                         "trace",
                                                          "virtual_local_rank"};
 
 /// True if a setting of some front end has this name.

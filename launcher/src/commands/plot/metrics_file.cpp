@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "commands/plot/metrics_file.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <limits>
+#include <string_view>
+
+namespace acc::launcher::commands {
+namespace {
+
+using Json = nlohmann::json;
+
+/// Replaces NaN, Infinity and -Infinity outside of strings by null. Python's json module writes
+/// them, but they are not JSON.
+std::string without_python_numbers(std::string_view line) {
+  constexpr std::array<std::string_view, 3> kWords = {"NaN", "-Infinity", "Infinity"};
+  std::string text;
+  bool in_string = false;
+  for (std::size_t i = 0; i < line.size();) {
+    const std::string_view rest = line.substr(i);
+    const auto* const word = std::ranges::find_if(
+        kWords, [&](std::string_view each) { return !in_string && rest.starts_with(each); });
+    if (word != kWords.end()) {
+      text += "null";
+      i += word->size();
+      continue;
+    }
+    if (in_string && rest.front() == '\\' && rest.size() > 1) {
+      text += rest.substr(0, 2);
+      i += 2;
+      continue;
+    }
+    in_string ^= rest.front() == '"';
+    text += rest.front();
+    ++i;
+  }
+  return text;
+}
+
+/// Returns the JSON object in a line; a discarded value if the line is none.
+Json object_of(const std::string& line) {
+  Json object = Json::parse(line, nullptr, false);
+  if (object.is_discarded()) {
+    object = Json::parse(without_python_numbers(line), nullptr, false);
+  }
+  return object.is_object() ? object : Json(Json::value_t::discarded);
+}
+
+double number_in(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0.0;
+}
+
+/// Returns the largest memory of a rank, in bytes; 0 if the line has no ranks.
+double largest_rank_memory(const Json& object) {
+  double largest = 0.0;
+  if (const auto ranks = object.find("ranks"); ranks != object.end() && ranks->is_array()) {
+    for (const Json& rank : *ranks) {
+      if (rank.is_object()) {
+        const double device = number_in(rank, "device_peak_bytes");
+        largest = std::max(largest, device > 0.0 ? device : number_in(rank, "peak_rss_bytes"));
+      }
+    }
+  }
+  return largest;
+}
+
+void add_line(Run& run, const Json& object, std::size_t line_number) {
+  const auto found = object.find("step");
+  const double step = found != object.end() && found->is_number()
+                          ? found->get<double>()
+                          : static_cast<double>(line_number);
+  for (const auto& [key, value] : object.items()) {
+    if (key != "step" && (value.is_number() || value.is_null())) {
+      run.series[key].points.push_back(
+          {step, value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>()});
+    }
+  }
+  if (!object.contains("memory_bytes")) {
+    if (const double memory = largest_rank_memory(object); memory > 0.0) {
+      run.series["memory_bytes"].points.push_back({step, memory});
+    }
+  }
+}
+
+}  // namespace
+
+Run read_metrics(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file || std::filesystem::is_directory(path)) {
+    throw Error(
+        Errc::not_found,
+        fmt::format("plot: cannot open {}: {}", printable(path.string()),
+                    std::filesystem::is_directory(path) ? "is a folder" : std::strerror(errno)));
+  }
+  Run run{path.string(), {}, {}};
+  std::size_t line_number = 0;
+  std::size_t complete = 0;
+  for (std::string line; std::getline(file, line);) {
+    ++line_number;
+    if (trimmed(line).empty()) {
+      continue;
+    }
+    const Json object = object_of(line);
+    if (!object.is_discarded()) {
+      add_line(run, object, line_number);
+      ++complete;
+    } else if (file.eof()) {  // no newline at its end
+      run.remarks.push_back(fmt::format("line {} is not complete and was left out", line_number));
+    } else {
+      throw Error(Errc::config,
+                  fmt::format("plot: {}, line {}: expected a JSON object, found {}",
+                              printable(path.string()), line_number,
+                              printable(line.size() > 60 ? line.substr(0, 60) + "…" : line)));
+    }
+  }
+  if (complete == 0) {
+    throw Error(Errc::config, fmt::format("plot: {}: no complete line; expected one JSON object "
+                                          "per line, as `train_gpt --metrics` writes them",
+                                          printable(path.string())));
+  }
+  return run;
+}
+
+}  // namespace acc::launcher::commands

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// acclaunch status: what the ranks of running jobs do (docs/watching.md).
+#include "acc/base/text.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
+#include "commands/status/running_jobs.hpp"
+#include "report/flight_json.hpp"
+#include "report/late_ranks.hpp"
+#include "report/words.hpp"
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <cstdio>
+
+namespace acc::launcher::commands {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<report::WorkerReport> reports_of(const RunningJob& job) {
+  std::vector<report::WorkerReport> reports;
+  for (const RunningWorker& worker : job.workers) {
+    reports.push_back(worker.report);
+  }
+  return reports;
+}
+
+double seconds(std::chrono::milliseconds time) {
+  return std::chrono::duration<double>(time).count();
+}
+
+std::string text_of(const RunningJob& job) {
+  std::string text = fmt::format("job {}, running for {}: {}\n", job.launcher,
+                                 report::time_span(job.running_for), printable(job.command));
+  text += fmt::format("  {:>5}  {:>8}  {:>9}  {:<16}  {}\n", "rank", "pid", "CPU s", "program",
+                      "state");
+  for (const RunningWorker& worker : job.workers) {
+    text +=
+        fmt::format("  {:>5}  {:>8}  {:>9.2f}  {:<16}  {}\n", worker.report.rank, worker.report.pid,
+                    seconds(worker.cpu_time), printable(worker.program), printable(worker.state));
+  }
+  const auto reports = reports_of(job);
+  return text + report::last_collectives(reports, report::late_ranks(reports, std::nullopt));
+}
+
+Json json_of(const RunningJob& job) {
+  Json object = {{"launcher_pid", job.launcher},
+                 {"command", printable(job.command)},
+                 {"running_for_s", seconds(job.running_for)},
+                 {"ranks", Json::array()},
+                 {"late", Json::array()}};
+  for (const RunningWorker& worker : job.workers) {
+    Json& rank = object["ranks"].emplace_back();
+    rank["rank"] = worker.report.rank;
+    rank["local_rank"] = worker.report.local_rank;
+    rank["machine_rank"] = worker.report.machine_rank;
+    rank["pid"] = worker.report.pid;
+    rank["program"] = printable(worker.program);
+    rank["state"] = printable(worker.state);
+    rank["cpu_s"] = seconds(worker.cpu_time);
+    rank["flight"] = worker.report.flight ? report::flight_json(*worker.report.flight) : Json();
+  }
+  for (const report::LateRanks& late : report::late_ranks(reports_of(job), std::nullopt)) {
+    object["late"].push_back(report::late_json(late));
+  }
+  return object;
+}
+
+}  // namespace
+
+int status_command(std::span<const std::string> arguments) {
+  CLI::App app(
+      "acclaunch status [JOB]: prints what the ranks of a running job do on this machine: their "
+      "state,\ntheir last collective, and the ranks that others wait for. JOB is the process ID of "
+      "an acclaunch;\ndefault: all jobs of this user.",
+      "acclaunch status");
+  std::string job;
+  bool as_json = false;
+  app.add_option("job", job, "process ID of an acclaunch");
+  app.add_flag("--json", as_json, "print a JSON list, a list element for each job");
+  if (!read_options(app, arguments)) {
+    return 0;
+  }
+  std::string text;
+  Json list = Json::array();
+  for (const RunningJob& each : chosen_jobs(job)) {
+    if (as_json) {
+      list.push_back(json_of(each));
+    } else {
+      text += text_of(each);
+    }
+  }
+  std::fputs((as_json ? list.dump(2) + "\n" : text).c_str(), stdout);
+  return 0;
+}
+
+}  // namespace acc::launcher::commands

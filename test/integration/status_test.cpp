@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// acclaunch status and acclaunch stacks look into a job that hangs.
+#include "support/program.hpp"
+#include "support/temporary_folder.hpp"
+#include "support/text.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+using acc::test::contains;
+using acc::test::Program;
+using nlohmann::json;
+using Words = std::vector<std::string>;
+
+namespace {
+
+constexpr const char* kAcclaunch = ACC_BIN_DIR "/acclaunch";
+
+/// A job of three ranks. Rank 1 hangs, and the others wait for it in a collective.
+struct HangingJob {
+  Program program{{kAcclaunch, "--cpu", "--num_processes", "3", "--shutdown_timeout", "0",
+                   ACC_BIN_DIR "/root_cause_probe", "1", "hangs"}};
+  json status;
+
+  HangingJob() {
+    program.wait_for_text("rank 1 hangs");
+    const auto deadline = std::chrono::steady_clock::now() + acc::test::kDeadline;
+    while (std::chrono::steady_clock::now() < deadline) {
+      Program look({kAcclaunch, "status", "--json", pid()});
+      REQUIRE_MESSAGE(look.wait() == 0, look.err());
+      status = json::parse(look.out()).at(0);
+      if (!status.at("late").empty() && status.at("late")[0].at("waiting_ranks").size() == 2) {
+        return;
+      }
+    }
+    FAIL("no rank waits: ", status.dump(2));
+  }
+  [[nodiscard]] std::string pid() const { return std::to_string(program.pid()); }
+};
+
+/// Runs `acclaunch` with folders of programs in which a debugger is a script.
+Program with_path(Words words, const std::filesystem::path& folder) {
+  words.insert(words.begin(), kAcclaunch);
+  return Program(words, {{"PATH", folder.string()}});
+}
+
+void write_script(const std::filesystem::path& path, const std::string& text) {
+  acc::test::write_text(path, "#!/bin/sh\n" + text + "\n");
+  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+}
+
+}  // namespace
+
+TEST_CASE("acclaunch status names the rank that the others wait for") {
+  const HangingJob job;
+  CHECK(job.status.at("launcher_pid") == job.program.pid());
+  CHECK(contains(job.status.at("command"), "root_cause_probe 1 hangs"));
+  REQUIRE(job.status.at("ranks").size() == 3);
+  for (int rank = 0; rank < 3; ++rank) {
+    const json& each = job.status.at("ranks")[static_cast<std::size_t>(rank)];
+    CHECK(each.at("rank") == rank);
+    CHECK(each.at("program") == "root_cause_probe");
+    CHECK(each.at("flight").is_object());
+  }
+  CHECK(job.status.at("late")[0].at("ranks") == json::array({1}));
+
+  Program text({kAcclaunch, "status", job.pid()});
+  CHECK(text.wait() == 0);
+  CAPTURE(text.out());
+  CHECK(text.out().starts_with("job " + job.pid() + ", running for "));
+  CHECK(contains(text.out(), "rank 1 did not enter "));
+  CHECK(contains(text.out(), "in which ranks 0,2 waited for "));
+  Program all({kAcclaunch, "status"});
+  CHECK(all.wait() == 0);
+  CHECK(contains(all.out(), "job " + job.pid() + ", "));
+}
+
+TEST_CASE("acclaunch stacks runs the debuggers that are installed on each worker") {
+  const HangingJob job;
+  const acc::test::TemporaryFolder folder;
+
+  Program none = with_path({"stacks", job.pid()}, folder.path());
+  CHECK(none.wait() == 2);
+  CHECK(contains(none.err(), "stacks: install gdb, eu-stack (elfutils) or, for Python, py-spy"));
+
+  write_script(folder.path() / "eu-stack", "echo frames of $2");
+  Program all = with_path({"stacks", job.pid()}, folder.path());
+  CHECK(all.wait() == 0);
+  for (const json& rank : job.status.at("ranks")) {
+    const auto pid = std::to_string(rank.at("pid").get<int>());
+    CHECK(contains(all.out(), "== job " + job.pid() + ", rank " +
+                                  std::to_string(rank.at("rank").get<int>()) + ", process " + pid +
+                                  " (root_cause_probe), "));
+    CHECK(contains(all.out(), "frames of " + pid + "\n"));
+  }
+
+  write_script(folder.path() / "gdb", "exit 1");  // preferred to eu-stack
+  Program refused = with_path({"stacks", job.pid(), "--rank", "1"}, folder.path());
+  CHECK(refused.wait() == 0);
+  CHECK(contains(refused.out(), "gdb could not read the stack of process "));
+  CHECK_FALSE(contains(refused.out(), "rank 0"));
+
+  Program no_rank = with_path({"stacks", job.pid(), "--rank", "7"}, folder.path());
+  CHECK(no_rank.wait() == 2);
+  CHECK(contains(no_rank.err(), "stacks: no rank 7 on this machine"));
+}
+
+TEST_CASE("acclaunch status and stacks refuse what is no job") {
+  struct Case {
+    const char* job;
+    const char* message;
+  };
+  for (const auto& [job, message] :
+       {Case{"1", "process 1 is not an acclaunch with workers on this machine"},
+        Case{"run-7", "JOB must be the process ID of an acclaunch, found \"run-7\""}}) {
+    for (const char* command : {"status", "stacks"}) {
+      Program look({kAcclaunch, command, job});
+      CHECK(look.wait() == 2);
+      CHECK(contains(look.err(), message));
+    }
+  }
+}
