@@ -17,11 +17,12 @@ using Words = std::vector<std::string>;
 namespace {
 
 constexpr const char* kAcclaunch = ACC_BIN_DIR "/acclaunch";
+constexpr const char* kProbe = ACC_BIN_DIR "/root_cause_probe";
 
 /// A job of three ranks. Rank 1 hangs, and the others wait for it in a collective.
 struct HangingJob {
-  Program program{{kAcclaunch, "--cpu", "--num_processes", "3", "--shutdown_timeout", "0",
-                   ACC_BIN_DIR "/root_cause_probe", "1", "hangs"}};
+  Program program{{kAcclaunch, "--cpu", "--num_processes", "3", "--shutdown_timeout", "0", kProbe,
+                   "1", "hangs"}};
   json status;
 
   HangingJob() {

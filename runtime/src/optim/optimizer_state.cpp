@@ -33,7 +33,7 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSetti
                                const std::vector<ParameterGroup>& groups)
     : clip_norm(model->context().settings.sharding.gradient_clipping.value_or(0.0)),
       model_(std::move(model)),
-      settings_(std::move(settings)),
+      settings_(settings),
       rates_(lr_of(settings_), weight_decay_of(settings_), groups) {
   if (model_->has_optimizer) {
     throw Error(Errc::config,

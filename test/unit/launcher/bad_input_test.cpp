@@ -106,12 +106,12 @@ TEST_CASE("invalid flags") {
       {{"--use_deepspeed", "--deepspeed_config_file", "none.json", "./train"},
        {"--deepspeed_config_file: cannot find none.json in"}},
   };
-  for (const auto& [words, parts] : cases) {
+  for (const Case& each : cases) {
     const PlanFixture fixture;
     fixture.write("notes.txt", "");
     fixture.write("bin/other", "");
-    CAPTURE(words);
-    check_parts(fixture.refusal(words), parts);
+    CAPTURE(each.words);
+    check_parts(fixture.refusal(each.words), each.parts);
   }
 }
 
@@ -137,14 +137,14 @@ TEST_CASE("requested GPUs that the machine does not have") {
        {"--multi_gpu", "--cpu", "--num_processes", "2", "./train"},
        {"--cpu and --multi_gpu"}},
   };
-  for (const auto& [physical, visible, words, parts] : cases) {
+  for (const Case& each : cases) {
     PlanFixture fixture;
-    fixture.set_gpus(physical, visible);
-    if (visible < physical) {
+    fixture.set_gpus(each.physical, each.visible);
+    if (each.visible < each.physical) {
       fixture.environment["CUDA_VISIBLE_DEVICES"] = "9";
     }
-    CAPTURE(words);
-    check_parts(fixture.refusal(words), parts);
+    CAPTURE(each.words);
+    check_parts(fixture.refusal(each.words), each.parts);
   }
 }
 
@@ -212,11 +212,11 @@ TEST_CASE("configuration files with faults: every fault is named with its line")
       {fsdp + "fsdp_config:\n  - [\n", {"c.yaml:", "not valid YAML"}},
       {"just words\n", {"c.yaml:1", "key: value"}},
   };
-  for (const auto& [text, parts] : cases) {
+  for (const Case& each : cases) {
     const PlanFixture fixture;
-    const std::string path = fixture.write("c.yaml", text).string();
-    CAPTURE(text);
-    check_parts(fixture.refusal({"--config_file", path, "./train"}), parts);
+    const std::string path = fixture.write("c.yaml", each.text).string();
+    CAPTURE(each.text);
+    check_parts(fixture.refusal({"--config_file", path, "./train"}), each.parts);
   }
 }
 
@@ -247,13 +247,13 @@ TEST_CASE("DeepSpeed JSON files with faults") {
       {"{\"zero_optimization\": {\n\"stage\": 3,,}}", {"d.json:2: not valid JSON"}},
       {"[]", {"d.json: expected an object"}},
   };
-  for (const auto& [text, parts] : cases) {
+  for (const Case& each : cases) {
     const PlanFixture fixture;
-    fixture.write("d.json", text);
-    CAPTURE(text);
+    fixture.write("d.json", each.text);
+    CAPTURE(each.text);
     check_parts(fixture.refusal({"--use_deepspeed", "--num_processes", "4", "--gradient_clipping",
                                  "1", "--deepspeed_config_file", "d.json", "./train"}),
-                parts);
+                each.parts);
   }
 }
 

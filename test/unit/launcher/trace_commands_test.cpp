@@ -121,9 +121,9 @@ TEST_CASE("a summary: parts of a step, exposed and hidden communication") {
       {"gather", {times.gather, 1.5}},
       {"reduce", {times.reduce, 1.75}},
       {"hidden", {times.hidden, 0.8 + 1.5}}};
-  for (const auto& [name, values] : expected) {
-    CAPTURE(name);
-    CHECK(values.first == doctest::Approx(values.second));
+  for (const auto& each : expected) {
+    CAPTURE(each.first);
+    CHECK(each.second.first == doctest::Approx(each.second.second));
   }
   CHECK(times.rank == 3);
   CHECK(times.steps == 2);

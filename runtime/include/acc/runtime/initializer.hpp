@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <type_traits>
 #include <utility>
 
 namespace acc {
@@ -24,11 +23,9 @@ class Initializer {
   /// generator with a state). With fsdp_sync_module_states it runs on rank 0 only and all ranks
   /// receive those values; without it, each rank calls it for the elements that the rank keeps.
   template <typename Callable>
-  requires(!std::same_as<std::remove_cvref_t<Callable>, Initializer> &&
-           std::constructible_from<Fill, Callable>)
-      Initializer(
-          Callable&& fill)  // NOLINT(google-explicit-constructor): a lambda is an initialiser
-      : fill_(std::forward<Callable>(fill)) {}
+  requires(!std::same_as<Callable, Initializer> && std::constructible_from<Fill, Callable>)
+      Initializer(Callable fill)  // NOLINT(google-explicit-constructor): a lambda is an initialiser
+      : fill_(std::move(fill)) {}
 
   /// An initialiser that is a pure function of its arguments, with the same values on every rank:
   /// each rank computes the elements that it keeps and nothing is sent. The initialisers below are
