@@ -19,46 +19,68 @@ class Error(RuntimeError):
 
 
 class InvalidArgumentError(Error, ValueError):
+    """A call with wrong arguments or in the wrong order: a mistake of the program."""
+
     status = "invalid_argument"
 
 
 class ConfigError(Error, ValueError):
+    """Settings, files or models that cannot be used, or that differ between ranks."""
+
     status = "config"
 
 
 class NotFoundError(Error, LookupError):
+    """A value, key or file that does not exist."""
+
     status = "not_found"
 
 
 class AccTimeoutError(Error, TimeoutError):
+    """Another rank did not answer in time (ACC_COLLECTIVE_TIMEOUT)."""
+
     status = "timeout"
 
 
 class AccConnectionError(Error, ConnectionError):
+    """The connection to a store or to another machine failed."""
+
     status = "connection"
 
 
 class ProtocolError(Error):
+    """Another process sent what the protocol does not allow."""
+
     status = "protocol"
 
 
 class ProcessError(Error):
+    """A process could not be started or watched."""
+
     status = "process"
 
 
 class CollectiveError(Error):
+    """Another rank failed, left, or called another collective; `rank` names it."""
+
     status = "collective"
 
 
 class DeviceError(Error):
+    """The device failed, does not exist, or does not support what was asked."""
+
     status = "device"
 
 
 class AccMemoryError(Error, MemoryError):
+    """Out of memory (OOM), of the host or of the device."""
+
     status = "out_of_memory"
 
 
 class InternalError(Error):
+    """A mistake of acclaunch: please report it."""
+
     status = "internal"
 
 

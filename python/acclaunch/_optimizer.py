@@ -56,7 +56,8 @@ class Optimizer:
 
     def step(self):
         """Makes one step: mean of the gradients over ranks and micro-steps, clipping, update. Returns a
-        Step. Collective."""
+        Step. Collective. Raises InvalidArgumentError, with unit and rank, if a backward or a gradient is
+        missing (fully_shard, unused_units), and CollectiveError with the same text on the other ranks."""
         self.model.check_step()
         info = StepInfo()
         self._library.optimizer_step(self.handle, info)
@@ -77,6 +78,7 @@ class Optimizer:
 
     @property
     def loss_scale(self):
+        """Factor by which the loss is multiplied before the backward; 1 without fp16."""
         return self._library.read("optimizer_loss_scale", c.c_double, self.handle)
 
     @property
@@ -94,9 +96,13 @@ class Optimizer:
         self._library.optimizer_set_lr(self.handle, value)
 
     def group_lr(self, name):
+        """Learning rate of the next step, of the group with this name. Raises ConfigError if there is
+        none."""
         return self._library.read("optimizer_group_lr", c.c_double, self.handle, name.encode())
 
     def set_group_lr(self, name, value):
+        """Sets the rate of the group with this name and ends its schedule. Raises ConfigError if there is
+        none."""
         self._library.optimizer_set_group_lr(self.handle, name.encode(), value)
 
     @property
@@ -119,8 +125,16 @@ class Optimizer:
 
     def set_schedule(self, schedule, *, warmup_steps=-1, total_steps=0, cycles=0.5, min_lr=0.0,
                      max_lr=-1.0, linear_warmup=False, warmup_min_ratio=0.0, cos_min_ratio=0.0001):
-        """Takes the learning rates of later steps from a schedule: a name of SCHEDULES, or a function
-        (steps made, base rate) -> rate."""
+        """Takes the learning rates of later steps from a schedule: a function (steps made, base rate) -> rate,
+        or one of the names
+
+        - "constant", "linear", "cosine": those of transformers, after a warm-up of `warmup_steps` from 0;
+          linear and cosine end at 0 at `total_steps`, with `cycles` 0.5;
+        - "warmup", "warmup_decay", "warmup_cosine": DeepSpeed's, from `min_lr` to `max_lr` (negative: the base
+          rate), with the logarithm of the step unless `linear_warmup`; "warmup_cosine" with two ratios instead.
+
+        Steps count from the first step of the run. Raises InvalidArgumentError for another name, ConfigError for
+        numbers of steps that the schedule does not allow."""
         function = LrFunction()
         if callable(schedule):
             function = LrFunction(lambda step, base, _: float(schedule(step, base)))
@@ -138,7 +152,8 @@ class Optimizer:
 
 def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, groups=()):
     """AdamW with the rule and defaults of torch.optim.AdamW. groups: parameters with settings of their
-    own, [{"params": ["head.*"], "lr": 1e-4, "weight_decay": 0.0, "name": "head"}]. Collective."""
+    own, `[{"params": ["head.*"], "lr": 1e-4, "weight_decay": 0.0, "name": "head"}]`. Collective. Raises
+    ConfigError if a name matches no parameter or two groups have the same one."""
     config = AdamWConfig(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
     return Optimizer(module, library().make("optimizer_adamw_groups", model_of(module).handle, config,
                                             *_groups(groups)))

@@ -92,7 +92,11 @@ def _program_values(state, of_rank):
 class Runtime:
     """This process's rank, device and process groups, with the settings that the launcher put into
     the environment; without a launcher, a job of one rank. Collective. Only the thread that made it
-    uses it. Raises ConfigError for settings that contradict each other or differ between ranks."""
+    uses it. Raises ConfigError for settings that contradict each other or differ between ranks.
+
+    Attributes: `rank`, `local_rank` (on this machine), `world_size`; `device`, a torch.device;
+    `gradient_accumulation_steps`, the number of backwards per step; `activation_checkpointing`, True if the
+    launcher asks the program to compute forwards again in the backward."""
 
     def __init__(self):
         self._library = library()
@@ -146,7 +150,8 @@ class Runtime:
     def save(self, directory, module, optimizer, state=None, of_rank=None):
         """Writes a checkpoint folder in Accelerate's layout, in the form of fsdp_state_dict_type. state,
         of_rank: values of the program by name (int, float, str, bytes); of `state` rank 0's are
-        saved, of `of_rank` each rank's. Collective. Raises ConfigError if it cannot be written."""
+        saved, of `of_rank` each rank's. The folder is complete or absent. Collective. Raises ConfigError,
+        with path and reason, on every rank if it cannot be written."""
         model = model_of(module)
         model.write_buffers()
         values = _program_values(state, of_rank)

@@ -421,7 +421,8 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
 
 @contextlib.contextmanager
 def no_sync(module):
-    """Within it, backwards reduce no gradients; the next one outside, or the step, reduces all."""
+    """A context. Within it, backwards reduce no gradients; the next one outside, or the step, reduces all.
+    Each rank keeps whole gradients meanwhile."""
     model = model_of(module)
     scope = model.library.make("no_sync_begin", model.handle)
     try:
@@ -431,13 +432,15 @@ def no_sync(module):
 
 
 def memory_report(module):
-    """Bytes that this rank holds for the module, by category (acc/runtime/reports.hpp)."""
+    """A dictionary: bytes that this rank holds for the module, by category. acc/runtime/reports.hpp
+    explains the names."""
     model = model_of(module)
     return _fields(model.library.model_memory, model.handle, MemoryReport())
 
 
 def traffic_report(module):
-    """Elements that this rank has passed to collectives (acc/runtime/reports.hpp)."""
+    """A dictionary: elements (not bytes) that this rank has passed to collectives, and numbers of calls.
+    acc/runtime/reports.hpp explains the names."""
     model = model_of(module)
     return _fields(model.library.model_traffic, model.handle, TrafficReport())
 
@@ -454,7 +457,9 @@ def load_weights(module, path):
 
 def export_weights(module, path, dtype=None, max_shard_nbytes=0):
     """Writes all parameters and buffers: one file for ".safetensors" or ".bin", else a folder of
-    safetensors files. dtype: of parameters; default that of the master weights. Collective."""
+    safetensors files with an index. dtype: of parameters; default that of the master weights.
+    max_shard_nbytes: largest file of a folder; 0: 10 GB. Collective; rank 0 writes. Raises ConfigError that
+    names the path."""
     model = model_of(module)
     model.write_buffers()
     config = ExportConfig(dtype=-1 if dtype is None else DTYPES.index(dtype),

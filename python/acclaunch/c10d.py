@@ -15,6 +15,9 @@ import torch.distributed as dist
 
 from acclaunch import _accelerate
 
+__all__ = ["register", "replace_gloo"]
+
+
 def _create(options, backend_options):
     from acclaunch.process_group import create
 

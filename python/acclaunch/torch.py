@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shards PyTorch modules with the runtime that acclaunch configures (docs/pytorch.md).
 
-    import acclaunch.torch as acc
+```python
+import acclaunch.torch as acc
 
-    runtime = acc.Runtime()
-    model = acc.fully_shard(model, runtime)
-    optimizer = acc.AdamW(model, lr=1e-3)
-    for batch in batches:
-        model(batch).backward()
-        optimizer.step()
+runtime = acc.Runtime()
+model = acc.fully_shard(model, runtime)
+optimizer = acc.AdamW(model, lr=1e-3)
+for batch in batches:
+    model(batch).backward()
+    optimizer.step()
+```
 """
 
 import acclaunch.c10d  # registers the back end acc of torch.distributed
@@ -19,3 +21,11 @@ from acclaunch._optimizer import SGD, AdamW, Optimizer, Step, optimizer_from_set
 from acclaunch._runtime import CheckpointSeries, Runtime, SavedState
 from acclaunch._sharding import (export_weights, fully_shard, load_weights, memory_report,
                                  no_sync, state_dict, traffic_report)
+
+__all__ = [
+    "Runtime", "fully_shard", "AdamW", "SGD", "optimizer_from_settings", "Optimizer", "Step", "no_sync",
+    "state_dict", "load_weights", "export_weights", "CheckpointSeries", "SavedState", "memory_report",
+    "traffic_report", "Error", "InvalidArgumentError", "ConfigError", "NotFoundError", "AccTimeoutError",
+    "AccConnectionError", "ProtocolError", "ProcessError", "CollectiveError", "DeviceError", "AccMemoryError",
+    "InternalError",
+]

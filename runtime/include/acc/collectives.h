@@ -90,7 +90,7 @@ ACC_API void acc_group_free(acc_group* group) ACC_NOEXCEPT;
 ACC_API acc_status acc_group_abort(acc_group* group, const char* reason) ACC_NOEXCEPT;
 /* ACC_COLLECTIVE, with the reason, if the group is aborted or a rank has ended; else ACC_OK. */
 ACC_API acc_status acc_group_check(acc_group* group) ACC_NOEXCEPT;
-
+/* Returns when all ranks have called it. */
 ACC_API acc_status acc_group_barrier(acc_group* group, int64_t timeout_ms,
                                      acc_work** work) ACC_NOEXCEPT;
 /* In place. data: [numel]. */

@@ -38,6 +38,7 @@ extern "C" {
 #define ACC_NOEXCEPT
 #endif
 
+/* Result of a call. acc::Error has the same codes. */
 typedef enum acc_status {
   ACC_OK = 0,
   ACC_INVALID_ARGUMENT = 1,
@@ -173,6 +174,7 @@ ACC_API void acc_saved_activation_free(acc_saved_activation* saved) ACC_NOEXCEPT
 
 /* ---- model -----------------------------------------------------------------------------------*/
 
+/* Type of the elements of parameters, gradients and buffers. */
 typedef enum acc_dtype { ACC_FLOAT32 = 0, ACC_BFLOAT16 = 1, ACC_FLOAT16 = 2 } acc_dtype;
 
 typedef struct acc_model_config {
@@ -370,7 +372,7 @@ ACC_API acc_status acc_forward_parameter(const acc_forward_use* use, acc_paramet
 ACC_API acc_status acc_forward_raw(const acc_forward_use* use, acc_parameter parameter,
                                    const void** data) ACC_NOEXCEPT;
 ACC_API acc_status acc_forward_end(acc_forward_use* use) ACC_NOEXCEPT;
-
+/* Begins a backward use; and the full parameter in it, as acc_forward_parameter gives it. */
 ACC_API acc_status acc_backward_begin(acc_unit* unit, acc_backward_use** use) ACC_NOEXCEPT;
 ACC_API acc_status acc_backward_parameter(const acc_backward_use* use, acc_parameter parameter,
                                           const float** data) ACC_NOEXCEPT;

@@ -493,9 +493,9 @@ class ACC_API Runtime {
   static Runtime from_settings(const plugins::RuntimeSettings& settings,
                                std::unique_ptr<rendezvous::Store> store);
 
-  [[nodiscard]] int rank() const;
-  [[nodiscard]] int local_rank() const;
-  [[nodiscard]] int world_size() const;
+  [[nodiscard]] int rank() const;        ///< in the job, 0 to world_size() - 1
+  [[nodiscard]] int local_rank() const;  ///< on this machine
+  [[nodiscard]] int world_size() const;  ///< number of ranks of the job
   [[nodiscard]] const plugins::RuntimeSettings& settings() const;
   [[nodiscard]] ComputeDevice device() const;
   /// Returns one line for the user: strategy, groups, precision, the source of the settings, and

@@ -38,7 +38,7 @@ class ACC_API Error : public std::runtime_error {
   Error(Errc code, const std::string& message, std::optional<int> rank = std::nullopt)
       : std::runtime_error(message), code_(code), rank_(rank) {}
 
-  [[nodiscard]] Errc code() const noexcept { return code_; }
+  [[nodiscard]] Errc code() const noexcept { return code_; }  ///< what a caller can act on
   [[nodiscard]] std::optional<int> rank() const noexcept { return rank_; }
 
  private:

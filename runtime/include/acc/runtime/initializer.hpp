@@ -13,7 +13,7 @@ namespace acc {
 
 /// A function that fills elements [offset, offset + out.size()) of a parameter or buffer. `stream`
 /// selects the random numbers; it differs per parameter and seed. Values are float32; they are
-/// rounded to the dtype of the model afterwards.
+/// rounded to the dtype of the model afterwards. `operator()` calls the function, a `Fill`.
 class Initializer {
  public:
   using Fill = std::function<void(std::uint64_t stream, std::int64_t offset, std::span<float> out)>;
@@ -48,9 +48,9 @@ class Initializer {
   bool same_everywhere_ = false;
 };
 
-ACC_API Initializer zeros();
-ACC_API Initializer ones();
-ACC_API Initializer constant(float value);
+ACC_API Initializer zeros();                ///< 0 everywhere
+ACC_API Initializer ones();                 ///< 1 everywhere
+ACC_API Initializer constant(float value);  ///< `value` everywhere
 /// Normal distribution with mean 0. Counter-based (Philox4x32-10): each element depends only on the
 /// stream and its index.
 ACC_API Initializer normal(float stddev);

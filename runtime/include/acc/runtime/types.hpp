@@ -7,7 +7,7 @@
 
 namespace acc {
 
-/// Type of the elements of an array. Parameters are float32, bfloat16 or float16.
+/// Type of elements, named by `to_string`. Parameters are float32, bfloat16 or float16.
 enum class DType : std::uint8_t { float32, bfloat16, float16, float64, byte };
 /// Operation of a reduction over ranks.
 enum class ReduceOp : std::uint8_t { sum, max };
