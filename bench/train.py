@@ -4,6 +4,7 @@
     python bench/train.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
                           [--case large|small] [--dtype fp32|bf16] [--strategies full,grad_op,ddp,hybrid]
                           [--rounds R] [--steps S] [--impls fsdp2,fsdp1,ddp,alone] [--no-memory]
+                          [--record bench/results/train.json]
 
 PYTHON needs torch; PEERS contains fsdp_cpu_bench.py and gpt_model.py. Every round runs each implementation
 in each strategy once, one after the other, and measures the SGEMM rate of all cores together with torch.
@@ -210,8 +211,10 @@ def measure(args, name, case, dtype):
             sgemm.append(sgemm_rate(args.python))
             for each in runs:
                 speeds[each].append(one(*each, False)[0])
-    report(name, case, dtype, runs, {each: statistics.median(speeds[each]) for each in runs}, memory,
-           statistics.median(sgemm))
+    medians = {each: statistics.median(speeds[each]) for each in runs}
+    report(name, case, dtype, runs, medians, memory, statistics.median(sgemm))
+    return [{"case": name, "dtype": dtype, "impl": impl, "strategy": strategy, "tokens_per_s": round(speed)}
+            for (impl, strategy), speed in medians.items()]
 
 
 def report(name, case, dtype, runs, speeds, memory, sgemm):
@@ -250,11 +253,15 @@ def main():
                         type=lambda text: text.split(","))
     parser.add_argument("--impls", default="fsdp2,fsdp1,ddp,alone", type=lambda text: text.split(","))
     parser.add_argument("--no-memory", dest="memory", action="store_false")
+    parser.add_argument("--record", type=pathlib.Path, help="file for the speeds, for bench/figures.py")
     args = parser.parse_args()
+    speeds = []
     for name, case in CASES.items():
         for dtype in PRECISIONS:
             if args.case in (None, name) and args.dtype in (None, dtype):
-                measure(args, name, case, dtype)
+                speeds += measure(args, name, case, dtype)
+    if args.record:
+        args.record.write_text("[\n" + ",\n".join(map(json.dumps, speeds)) + "\n]\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Draws the pictures of the documentation, docs/figures/*.svg, from the results recorded in bench/results.
+
+    python bench/figures.py            needs no packages; the test `figures` fails if a picture is not up to date
+
+bench/train.py --record writes its results; those of bench/supervision.py are entered by hand.
+"""
+import json
+import pathlib
+import sys
+
+import charts
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+RESULTS, FIGURES = ROOT / "bench/results", ROOT / "docs/figures"
+IMPLEMENTATIONS = {("train_gpt", "full"): "train_gpt", ("fsdp2", "full"): "PyTorch FSDP2", ("fsdp1", "full"): "PyTorch FSDP1",
+                   ("ddp", "ddp"): "PyTorch DDP", ("alone", ""): "no communication"}
+CASES = {"large": "23 M parameters, 2 workers", "small": "4 M parameters, 4 workers"}
+
+
+def result(name):
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def train_speed():
+    groups = {}
+    for row in result("train"):
+        name = IMPLEMENTATIONS.get((row["impl"], row["strategy"]))
+        if name:
+            groups.setdefault((row["case"], row["dtype"]), {})[name] = row["tokens_per_s"]
+    return charts.bars("Tokens per second on two CPU cores, FULL_SHARD and DDP",
+                       [(f"{CASES[case]}, {dtype}", {name: values[name] for name in IMPLEMENTATIONS.values()})
+                        for (case, dtype), values in groups.items()], "", list(IMPLEMENTATIONS.values()))
+
+
+def supervision():
+    measured = result("supervision")
+    return charts.bars("Two workers that do nothing", [
+        ((what.rsplit(", ", 1)[0], what.rsplit(", ", 1)[1]), values)
+        for what, values in measured.items() if isinstance(values, dict)], "")
+
+
+def main():
+    FIGURES.mkdir(exist_ok=True)
+    stale = []
+    for draw in (train_speed, supervision):
+        path, picture = FIGURES / f"{draw.__name__}.svg", draw()
+        if "--check" in sys.argv:
+            if not path.exists() or path.read_text() != picture:
+                stale.append(str(path.relative_to(ROOT)))
+        else:
+            path.write_text(picture)
+    if stale:
+        sys.exit(f"not what bench/figures.py draws from bench/results: {', '.join(stale)}")
+
+
+if __name__ == "__main__":
+    main()
