@@ -3,8 +3,8 @@
 
     error_pages_test.py ROOT
 
-A page either provokes its message in a block ```console```, which walk_test.py compares (a block of text at its top then
-repeats lines of that block), or names the source that prints it: `<!-- printed by FILE -->` before a block of text, in
+A page either provokes its message in a block ```console```, which walk_test.py compares (a block ```output``` at its top then
+repeats lines of that block), or names the source that prints it: `<!-- printed by FILE -->` before a block ```output```, in
 which `…` stands for the parts that vary.
 """
 import pathlib
@@ -12,8 +12,8 @@ import re
 import sys
 
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
-TEXT = re.compile(r"(?<!-->\n)^```text\n(.*?)^```", re.MULTILINE | re.DOTALL)
-QUOTED = re.compile(r"<!-- printed by (\S+) -->\n```text\n(.*?)```", re.DOTALL)
+TEXT = re.compile(r"(?<!-->\n)^```output\n(.*?)^```", re.MULTILINE | re.DOTALL)
+QUOTED = re.compile(r"<!-- printed by (\S+) -->\n```output\n(.*?)```", re.DOTALL)
 
 
 def literals_of(path):
