@@ -90,6 +90,7 @@ Settings read_settings() {
   read_number("ACC_STANDIN_MEMORY", settings.memory);
   read_number("ACC_STANDIN_SEED", settings.seed);
   read_number("ACC_STANDIN_IDLE_MS", settings.idle_ms);
+  read_number("ACC_STANDIN_CAPABILITY", settings.capability);
   settings.fault = read_fault();
   read_failing(settings);
   for (const std::string& node : split(variable("ACC_STANDIN_NUMA"))) {

@@ -21,6 +21,7 @@ struct Settings {
   long failing_call = 0;  ///< number of that call, from 1
   std::uint64_t seed = 1;
   long idle_ms = 20;      ///< delay after which queued work starts that no thread waits for
+  int capability = 90;    ///< compute capability: 10 * major + minor
   std::vector<int> numa;  ///< NUMA node of each device; -1 or missing: unknown
 };
 
@@ -33,6 +34,8 @@ std::vector<int> visible_devices(const Settings& settings);
 /// CUDA version that the driver reports: 1000 * major + 10 * minor.
 inline constexpr int kDriverVersion = 13000;
 inline constexpr int kOldDriverVersion = 12020;
+/// Byte that fills memory without defined content: a NaN as float, double, half and bfloat16.
+inline constexpr int kPoison = 0xff;
 inline constexpr const char* kDeviceName = "stand-in GPU (host memory)";
 
 std::array<unsigned char, 16> device_uuid(int device);

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // A stand-in for libcublasLt on host memory, for tests without a GPU: the functions that train_gpt
-// calls, as NVIDIA's documentation describes them, for bf16 and fp32 matrices in column-major
-// order. Work is queued on the stand-in runtime's streams. A description that the documentation
-// forbids is refused with the documented status.
+// calls, as NVIDIA's documentation describes them, for fp32, bf16, fp16 and fp8 matrices in
+// column-major order. Work is queued on the stand-in runtime's streams. A description that the
+// documentation forbids is refused with the documented status.
+
+#include "standin/cuda/standin.hpp"
 
 #include <cublasLt.h>
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
 #include <cuda_runtime_api.h>
 
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -27,6 +30,9 @@ struct Description {
   void* bias = nullptr;
   void* auxiliary = nullptr;
   std::int64_t auxiliary_stride = 0;
+  const float* a_scale = nullptr;  ///< factors of fp8 operands, in device memory
+  const float* b_scale = nullptr;
+  std::int8_t fast_accumulation = 0;
 };
 
 struct Preference {
@@ -51,14 +57,24 @@ struct Operand {
     return get_at(row + col * layout.stride);
   }
   [[nodiscard]] float get_at(std::int64_t index) const {
-    return layout.type == CUDA_R_32F ? static_cast<const float*>(data)[index]
-                                     : __bfloat162float(static_cast<__nv_bfloat16*>(data)[index]);
+    switch (layout.type) {
+      case CUDA_R_16BF: return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[index]);
+      case CUDA_R_16F: return __half2float(static_cast<const __half*>(data)[index]);
+      case CUDA_R_8F_E4M3:
+        return static_cast<float>(static_cast<const __nv_fp8_e4m3*>(data)[index]);
+      case CUDA_R_8F_E5M2:
+        return static_cast<float>(static_cast<const __nv_fp8_e5m2*>(data)[index]);
+      default: return static_cast<const float*>(data)[index];
+    }
   }
+  /// Products are never written in fp8.
   void set_at(std::int64_t index, float value) const {
-    if (layout.type == CUDA_R_32F) {
-      static_cast<float*>(data)[index] = value;
-    } else {
-      static_cast<__nv_bfloat16*>(data)[index] = __float2bfloat16_rn(value);
+    switch (layout.type) {
+      case CUDA_R_16BF:
+        static_cast<__nv_bfloat16*>(data)[index] = __float2bfloat16_rn(value);
+        break;
+      case CUDA_R_16F: static_cast<__half*>(data)[index] = __float2half_rn(value); break;
+      default: static_cast<float*>(data)[index] = value;
     }
   }
 };
@@ -96,8 +112,9 @@ double gelu_slope(double u) {
   return 0.5 * (1.0 + tangent) + 0.5 * u * (1.0 - tangent * tangent) * d_inner;
 }
 
-float rounded(float value) {
-  return __bfloat162float(__float2bfloat16_rn(value));
+float rounded(float value, cudaDataType_t type) {
+  return type == CUDA_R_16F ? __half2float(__float2half_rn(value))
+                            : __bfloat162float(__float2bfloat16_rn(value));
 }
 
 /// op(matrix) with rows of the result's dimension next to each other: [outer][inner].
@@ -138,6 +155,8 @@ void compute(const Product& product) {
   const auto a = gather(product.a, product.description.a_operation == CUBLAS_OP_N);
   const auto b = gather(product.b, product.description.b_operation != CUBLAS_OP_N);
   const std::int64_t inner = product.inner();
+  const auto factor = [](const float* scale) { return scale == nullptr ? 1.0f : *scale; };
+  const float scale = factor(product.description.a_scale) * factor(product.description.b_scale);
   if (product.description.epilogue == CUBLASLT_EPILOGUE_BGRADA) {
     const Operand bias{product.d.layout, product.description.bias};
     for (std::int64_t row = 0; row < product.d.layout.rows; ++row) {
@@ -155,11 +174,11 @@ void compute(const Product& product) {
       float sum = 0.0f;
       for (std::int64_t k = 0; k < inner; ++k) {
         if (product.rounds_parts && k == inner / 2) {
-          sum = rounded(sum);
+          sum = rounded(sum, product.d.layout.type);
         }
         sum += left[k] * right[k];
       }
-      float value = product.alpha * sum;
+      float value = product.alpha * scale * sum;
       if (product.beta != 0.0f) {
         value += product.beta * product.c.get(row, col);
       }
@@ -168,13 +187,41 @@ void compute(const Product& product) {
   }
 }
 
-void CUDART_CB run(void* data) {
-  const std::unique_ptr<Product> product(static_cast<Product*>(data));
-  compute(*product);
-}
-
 bool fits(const Layout& layout, std::int64_t rows, std::int64_t cols) {
   return layout.rows == rows && layout.cols == cols && layout.stride >= rows;
+}
+
+bool is_fp8(cudaDataType_t type) {
+  return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2;
+}
+
+/// Conditions for fp8 operands (cuBLAS documentation, cublasLtMatmul, "To use FP8 kernels"): A is
+/// transposed and B is not, both have rows and columns of whole 16-byte vectors, not both are e5m2,
+/// the result is bf16, and no epilogue but a bias is fused. Only operands of fp8 have scales.
+bool fp8_allowed(const Description& d, const Layout& a, const Layout& b, const Layout& c,
+                 const Layout& out) {
+  if (!is_fp8(a.type) && !is_fp8(b.type)) {
+    return d.a_scale == nullptr && d.b_scale == nullptr && d.fast_accumulation == 0;
+  }
+  const auto aligned = [](const Layout& layout) {
+    return layout.rows % 16 == 0 && layout.cols % 16 == 0 && layout.stride % 16 == 0;
+  };
+  return is_fp8(a.type) && is_fp8(b.type) &&
+         !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) && c.type == CUDA_R_16BF &&
+         out.type == CUDA_R_16BF && d.a_operation == CUBLAS_OP_T && d.b_operation == CUBLAS_OP_N &&
+         aligned(a) && aligned(b) && aligned(out) &&
+         (d.epilogue == CUBLASLT_EPILOGUE_DEFAULT || d.epilogue == CUBLASLT_EPILOGUE_BIAS);
+}
+
+/// True if the GPU multiplies fp8: compute capability 8.9 or newer.
+bool has_fp8() {
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  return cudaGetDevice(&device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess &&
+         10 * major + minor >= 89;
 }
 
 /// True if the description of a matrix product fulfils the documented conditions.
@@ -183,8 +230,9 @@ bool allowed(const Description& d, const Layout& a, const Layout& b, const Layou
   const bool a_plain = d.a_operation == CUBLAS_OP_N;
   const bool b_plain = d.b_operation == CUBLAS_OP_N;
   const std::int64_t inner = a_plain ? a.cols : a.rows;
-  const bool types = a.type == b.type && b.type == c.type && c.type == out.type &&
-                     (a.type == CUDA_R_32F || a.type == CUDA_R_16BF);
+  const bool plain = a.type == b.type && b.type == c.type && c.type == out.type &&
+                     (a.type == CUDA_R_32F || a.type == CUDA_R_16BF || a.type == CUDA_R_16F);
+  const bool types = (plain || is_fp8(a.type)) && fp8_allowed(d, a, b, c, out);
   const bool shapes = fits(a, a_plain ? out.rows : inner, a_plain ? inner : out.rows) &&
                       fits(b, b_plain ? inner : out.cols, b_plain ? out.cols : inner) &&
                       fits(c, out.rows, out.cols) && fits(out, out.rows, out.cols);
@@ -277,6 +325,9 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t handle,
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(d.bias, value, nbytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return set(d.auxiliary, value, nbytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return set(d.auxiliary_stride, value, nbytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return set(d.a_scale, value, nbytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return set(d.b_scale, value, nbytes);
+    case CUBLASLT_MATMUL_DESC_FAST_ACCUM: return set(d.fast_accumulation, value, nbytes);
     default: return CUBLAS_STATUS_INVALID_VALUE;
   }
 }
@@ -328,7 +379,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/,
   if (!allowed(description, layout_of(a), layout_of(b), layout_of(c), layout_of(d))) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
-  if (lacks(description.epilogue, At::heuristic)) {
+  if (lacks(description.epilogue, At::heuristic) || (is_fp8(layout_of(a).type) && !has_fp8())) {
     return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   const std::uint32_t rounding =
@@ -356,23 +407,28 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t 
       algorithm->data[0] != kUsable) {
     return CUBLAS_STATUS_INVALID_VALUE;
   }
+  // Of fp8 matrices, the addresses must be aligned too.
+  const auto misaligned = [](const void* address) {
+    return reinterpret_cast<std::uintptr_t>(address) % 16 != 0;
+  };
+  if (is_fp8(layout_of(a_layout).type) && (misaligned(a) || misaligned(b) || misaligned(d))) {
+    return CUBLAS_STATUS_INVALID_VALUE;
+  }
   if (lacks(description.epilogue, At::launch)) {
     return CUBLAS_STATUS_INTERNAL_ERROR;
   }
-  const bool rounds_parts = algorithm->data[1] != 0 && layout_of(d_layout).type == CUDA_R_16BF;
-  auto product = std::make_unique<Product>(Product{description,
-                                                   {layout_of(a_layout), const_cast<void*>(a)},
-                                                   {layout_of(b_layout), const_cast<void*>(b)},
-                                                   {layout_of(c_layout), const_cast<void*>(c)},
-                                                   {layout_of(d_layout), d},
-                                                   *static_cast<const float*>(alpha),
-                                                   *static_cast<const float*>(beta),
-                                                   rounds_parts});
-  if (cudaLaunchHostFunc(stream, run, product.get()) != cudaSuccess) {
-    return CUBLAS_STATUS_EXECUTION_FAILED;
-  }
-  product.release();  // `run` frees it
-  return CUBLAS_STATUS_SUCCESS;
+  const bool rounds_parts = algorithm->data[1] != 0 && layout_of(d_layout).type != CUDA_R_32F;
+  const Product product{description,
+                        {layout_of(a_layout), const_cast<void*>(a)},
+                        {layout_of(b_layout), const_cast<void*>(b)},
+                        {layout_of(c_layout), const_cast<void*>(c)},
+                        {layout_of(d_layout), d},
+                        *static_cast<const float*>(alpha),
+                        *static_cast<const float*>(beta),
+                        rounds_parts};
+  return standin::enqueue(stream, [product] { compute(product); }) == cudaSuccess
+             ? CUBLAS_STATUS_SUCCESS
+             : CUBLAS_STATUS_EXECUTION_FAILED;
 }
 
 }  // extern "C"

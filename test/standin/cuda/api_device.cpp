@@ -41,8 +41,8 @@ cudaDeviceProp properties(int device) {
   p.maxThreadsDim[2] = 64;
   p.maxGridSize[0] = 0x7fffffff;
   p.maxGridSize[1] = p.maxGridSize[2] = 65535;
-  p.major = 9;
-  p.minor = 0;
+  p.major = settings().capability / 10;
+  p.minor = settings().capability % 10;
   p.multiProcessorCount = kMultiprocessors;
   p.l2CacheSize = 50 << 20;
   p.memoryBusWidth = 5120;

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "standin/cuda/capture.hpp"
 #include "standin/cuda/devices.hpp"
 #include "standin/cuda/memory_table.hpp"
 #include "standin/cuda/streams.hpp"
@@ -57,6 +58,16 @@ cudaError_t copy(void* to, const void* from, std::size_t nbytes, cudaMemcpyKind 
   if (!kind_fits(to, from, kind)) {
     return cudaErrorInvalidValue;
   }
+  if (const cudaError_t error = may_issue(stream); error != cudaSuccess) {
+    return error;
+  }
+  // A copy of memory that is not page-locked waits for the stream.
+  if (is_pageable(from) || is_pageable(to)) {
+    if (const cudaError_t error = may_wait(stream); error != cudaSuccess) {
+      return error;
+    }
+  }
+  count_call();
   auto snapshot = std::make_shared<std::vector<unsigned char>>();
   if (is_pageable(from)) {
     const auto* bytes = static_cast<const unsigned char*>(from);
@@ -85,6 +96,10 @@ cudaError_t fill(void* to, int value, std::size_t nbytes, cudaStream_t handle) {
   if (is_pageable(to)) {
     return cudaErrorInvalidValue;
   }
+  if (const cudaError_t error = may_issue(stream); error != cudaSuccess) {
+    return error;
+  }
+  count_call();
   enqueue(stream, [=] {
     table().check(to, nbytes, "cudaMemset");
     std::memset(to, value, nbytes);
@@ -98,12 +113,12 @@ cudaError_t fill(void* to, int value, std::size_t nbytes, cudaStream_t handle) {
 extern "C" {
 
 cudaError_t cudaMalloc(void** address, std::size_t nbytes) {
-  return api_call("cudaMalloc",
-                  [&] { return table().allocate(current_device(), nbytes, address); });
+  return unsafe_api_call("cudaMalloc",
+                         [&] { return table().allocate(current_device(), nbytes, address); });
 }
 
 cudaError_t cudaFree(void* address) {
-  return api_call("cudaFree", [&] {
+  return unsafe_api_call("cudaFree", [&] {
     wait_for_device(current_device());
     if (const int owner = table().device_of(address); owner >= 0) {
       wait_for_device(owner);
@@ -113,26 +128,26 @@ cudaError_t cudaFree(void* address) {
 }
 
 cudaError_t cudaHostAlloc(void** address, std::size_t nbytes, unsigned) {
-  return api_call("cudaHostAlloc", [&] { return table().allocate_host(nbytes, address); });
+  return unsafe_api_call("cudaHostAlloc", [&] { return table().allocate_host(nbytes, address); });
 }
 
 cudaError_t cudaMallocHost(void** address, std::size_t nbytes) {
-  return api_call("cudaMallocHost", [&] { return table().allocate_host(nbytes, address); });
+  return unsafe_api_call("cudaMallocHost", [&] { return table().allocate_host(nbytes, address); });
 }
 
 cudaError_t cudaFreeHost(void* address) {
-  return api_call("cudaFreeHost", [&] {
+  return unsafe_api_call("cudaFreeHost", [&] {
     wait_for_device(current_device());
     return table().release_host(address);
   });
 }
 
 cudaError_t cudaHostRegister(void* address, std::size_t nbytes, unsigned) {
-  return api_call("cudaHostRegister", [&] { return table().pin(address, nbytes); });
+  return unsafe_api_call("cudaHostRegister", [&] { return table().pin(address, nbytes); });
 }
 
 cudaError_t cudaHostUnregister(void* address) {
-  return api_call("cudaHostUnregister", [&] {
+  return unsafe_api_call("cudaHostUnregister", [&] {
     wait_for_device(current_device());
     return table().unpin(address);
   });
@@ -159,7 +174,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t nbytes, cuda
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, std::size_t nbytes, cudaMemcpyKind kind) {
-  return api_call("cudaMemcpy", [&] {
+  return unsafe_api_call("cudaMemcpy", [&] {
     const cudaError_t error = copy(to, from, nbytes, kind, nullptr);
     // From pageable memory to a device, it returns when the source has been read.
     if (error == cudaSuccess && !(is_pageable(from) && table().device_of(to) >= 0)) {
@@ -174,7 +189,7 @@ cudaError_t cudaMemsetAsync(void* to, int value, std::size_t nbytes, cudaStream_
 }
 
 cudaError_t cudaMemset(void* to, int value, std::size_t nbytes) {
-  return api_call("cudaMemset", [&] { return fill(to, value, nbytes, nullptr); });
+  return unsafe_api_call("cudaMemset", [&] { return fill(to, value, nbytes, nullptr); });
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "standin/cuda/capture.hpp"
 #include "standin/cuda/devices.hpp"
 #include "standin/cuda/streams.hpp"
 
@@ -16,6 +17,7 @@ struct CUevent_st {
   unsigned flags = 0;
   int device = 0;
   Ticket ticket;                            ///< point of the last cudaEventRecord
+  CapturedPoint captured;                   ///< that point, if it is in a capture
   std::shared_ptr<Clock::time_point> when;  ///< time it was reached; null before the first record
 };
 
@@ -65,10 +67,31 @@ cudaError_t stream_call(const char* name, cudaStream_t handle, Body&& body) {
   });
 }
 
+/// A call that waits for a stream or asks for its progress.
+template <typename Body>
+cudaError_t progress_call(const char* name, cudaStream_t handle, Body&& body) {
+  return stream_call(name, handle, [&](const StreamPtr& stream) {
+    const cudaError_t error = may_wait(stream);
+    return error != cudaSuccess ? error : body(stream);
+  });
+}
+
 template <typename Body>
 cudaError_t event_call(const char* name, cudaEvent_t event, Body&& body) {
   return api_call(
       name, [&] { return events().contains(event) ? body() : cudaErrorInvalidResourceHandle; });
+}
+
+/// Does the same for an event, which must not have been recorded in a capture.
+template <typename Body>
+cudaError_t event_progress_call(const char* name, cudaEvent_t event, Body&& body) {
+  return event_call(name, event, [&] {
+    if (event->captured.capture != nullptr) {
+      return cudaErrorCapturedEvent;
+    }
+    const cudaError_t error = may_call_unsafe();
+    return error != cudaSuccess ? error : body();
+  });
 }
 
 cudaError_t create_stream(cudaStream_t* handle, unsigned flags) {
@@ -79,7 +102,7 @@ cudaError_t create_stream(cudaStream_t* handle, unsigned flags) {
 }
 
 cudaError_t create_event(cudaEvent_t* event, unsigned flags) {
-  *event = new CUevent_st{flags, current_device(), {}, nullptr};
+  *event = new CUevent_st{flags, current_device(), {}, {}, nullptr};
   events().add(*event);
   return cudaSuccess;
 }
@@ -138,14 +161,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   ++host_waits;
-  return stream_call("cudaStreamSynchronize", handle, [](const StreamPtr& stream) {
+  return progress_call("cudaStreamSynchronize", handle, [](const StreamPtr& stream) {
     wait(now(stream));
     return outcome(stream->device);
   });
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
-  return stream_call("cudaStreamQuery", handle, [](const StreamPtr& stream) {
+  return progress_call("cudaStreamQuery", handle, [](const StreamPtr& stream) {
     return poll(now(stream)) ? outcome(stream->device) : cudaErrorNotReady;
   });
 }
@@ -155,7 +178,14 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     if (!events().contains(event)) {
       return cudaErrorInvalidResourceHandle;
     }
-    enqueue(stream, [] { return true; }, {event->ticket});
+    const bool recorded = event->when != nullptr;
+    if (const cudaError_t error = wait_captured(stream, event->captured, recorded);
+        error != cudaSuccess) {
+      return error;
+    }
+    if (capture_status(stream) == cudaStreamCaptureStatusNone) {
+      enqueue(stream, [] { return true; }, {event->ticket});
+    }
     return cudaSuccess;
   });
 }
@@ -169,6 +199,10 @@ cudaError_t cudaStreamGetPriority(cudaStream_t handle, int* priority) {
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void* data) {
   return stream_call("cudaLaunchHostFunc", handle, [=](const StreamPtr& stream) {
+    if (const cudaError_t error = may_issue(stream); error != cudaSuccess) {
+      return error;
+    }
+    count_call();
     enqueue(stream, [=] {
       inside_host_function() = true;
       function(data);
@@ -203,7 +237,15 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
     if (stream == nullptr || stream->device != event->device) {
       return cudaErrorInvalidResourceHandle;
     }
+    if (const cudaError_t error = may_issue(stream); error != cudaSuccess) {
+      return error;
+    }
     event->when = std::make_shared<Clock::time_point>();
+    event->captured = captured_point(stream);
+    if (event->captured.capture != nullptr) {
+      event->ticket = {};
+      return cudaSuccess;
+    }
     event->ticket = enqueue(stream, [when = event->when] {
       *when = Clock::now();
       return true;
@@ -213,14 +255,14 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t handle) {
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  return event_call("cudaEventQuery", event, [&] {
+  return event_progress_call("cudaEventQuery", event, [&] {
     return poll(event->ticket) ? outcome(event->device) : cudaErrorNotReady;
   });
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   ++host_waits;
-  return event_call("cudaEventSynchronize", event, [&] {
+  return event_progress_call("cudaEventSynchronize", event, [&] {
     wait(event->ticket);
     return outcome(event->device);
   });
@@ -235,7 +277,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEve
 
 cudaError_t cudaDeviceSynchronize() {
   ++host_waits;
-  return api_call("cudaDeviceSynchronize", [] {
+  return unsafe_api_call("cudaDeviceSynchronize", [] {
     wait_for_device(current_device());
     return outcome(current_device());
   });

@@ -19,8 +19,7 @@ __thread Thread* current_thread = nullptr;
 
 namespace {
 
-constexpr int kPoison = 0xff;  // a NaN as float, double, half and bfloat16
-constexpr std::size_t kRedzoneBytes = 256;
+constexpr std::size_t kSharedRedzoneBytes = 256;
 
 /// The host thread's dynamic shared memory, followed by a guard area in which overruns are found.
 class SharedMemory {
@@ -28,11 +27,11 @@ class SharedMemory {
   void start_block(std::size_t nbytes) {
     nbytes_ = nbytes;
     allow(storage_, sizeof storage_);
-    std::memset(storage_, kPoison, nbytes + kRedzoneBytes);
+    std::memset(storage_, kPoison, nbytes + kSharedRedzoneBytes);
     forbid(storage_ + nbytes, sizeof storage_ - nbytes);
   }
   void end_block() const {
-    for (std::size_t i = nbytes_; i < nbytes_ + kRedzoneBytes; ++i) {
+    for (std::size_t i = nbytes_; i < nbytes_ + kSharedRedzoneBytes; ++i) {
       if (storage_[i] != kPoison) {
         die("a kernel wrote " + std::to_string(i - nbytes_) + " bytes past its " +
             std::to_string(nbytes_) + " bytes of dynamic shared memory");
@@ -43,7 +42,7 @@ class SharedMemory {
 
  private:
   std::size_t nbytes_ = 0;
-  alignas(128) unsigned char storage_[kMaxSharedBytes + kRedzoneBytes];
+  alignas(128) unsigned char storage_[kMaxSharedBytes + kSharedRedzoneBytes];
 };
 
 // On the heap, because a library that is loaded at run time has little space for thread-local

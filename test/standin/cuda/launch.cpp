@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "standin/cuda/capture.hpp"
 #include "standin/cuda/cuda_host.hpp"
 #include "standin/cuda/devices.hpp"
 #include "standin/cuda/standin.hpp"
@@ -77,6 +78,10 @@ cudaError_t launch(const cudaLaunchConfig_t& config, const void* kernel,
     if (stream == nullptr || stream->device != current_device()) {
       return cudaErrorInvalidResourceHandle;
     }
+    if (const cudaError_t error = may_issue(stream); error != cudaSuccess) {
+      return error;
+    }
+    count_call();
     enqueue(stream, [device = stream->device, body = std::move(body)] {
       if (injected_failure("kernel")) {
         fail_device(device, cudaErrorLaunchFailure);

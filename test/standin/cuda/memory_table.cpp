@@ -15,7 +15,6 @@ namespace {
 constexpr std::size_t kAlignment = 512;
 constexpr std::size_t kRedzoneBytes = 512;  // behind each allocation
 constexpr std::size_t kQuarantineBytes = std::size_t{64} << 20;
-constexpr int kPoison = 0xff;  // a NaN as float, double, half and bfloat16
 
 std::size_t with_redzone(std::size_t nbytes) {
   return (nbytes + kAlignment - 1) / kAlignment * kAlignment + kRedzoneBytes;

@@ -10,7 +10,8 @@ namespace standin {
 
 /// Queues `work` on `stream` (null: the device's default stream). It runs later, on a thread of the
 /// stand-in, for example when a thread waits for it, and must not wait for other work itself.
-/// Returns cudaErrorInvalidResourceHandle if there is no such stream.
+/// If the stream is captured, the work may run several times, or never. Returns CUDA's error if
+/// there is no such stream or its capture has failed.
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work);
 
 /// The same for work that depends on others, such as a collective on its peers. If `work` returns
@@ -34,3 +35,6 @@ void fail_device(int device, cudaError_t error);
 /// cudaEventSynchronize and cudaDeviceSynchronize. Tests look it up by dlsym, because it does not
 /// exist on a GPU.
 extern "C" long acc_standin_host_waits();
+/// Number of calls so far that gave work to a device: launches of kernels and graphs, copies, and
+/// calls of libraries.
+extern "C" long acc_standin_issued();

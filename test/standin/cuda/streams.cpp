@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "standin/cuda/streams.hpp"
 
+#include "standin/cuda/capture.hpp"
 #include "standin/cuda/devices.hpp"
 #include "standin/cuda/standin.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <map>
@@ -272,11 +274,24 @@ void forget_stream(const StreamPtr& stream) {
 }
 
 Ticket enqueue(const StreamPtr& stream, std::function<bool()> step, std::vector<Ticket> after) {
+  if (capture_work(stream, step)) {
+    return {};
+  }
   const std::lock_guard lock(shared().mutex);
   add_implicit_order(stream, after);
   stream->queue.push_back({std::move(step), std::move(after)});
   shared().changed.notify_all();
   return {stream, ++stream->issued};
+}
+
+namespace {
+
+std::atomic<long> issued = 0;
+
+}  // namespace
+
+void count_call() {
+  ++issued;
 }
 
 Ticket now(const StreamPtr& stream) {
@@ -316,17 +331,33 @@ void wait_for_device(int device) {
 
 // --- interface for other stand-ins (standin.hpp)
 
-cudaError_t enqueue_poll(cudaStream_t handle, std::function<bool()> work) {
+namespace {
+
+cudaError_t enqueue_for_library(cudaStream_t handle, std::function<bool()> work) {
   const StreamPtr stream = stream_of(handle);
   if (stream == nullptr) {
     return cudaErrorInvalidResourceHandle;
   }
+  if (const cudaError_t error = may_issue(stream); error != cudaSuccess) {
+    return error;
+  }
+  count_call();
   enqueue(stream, std::move(work));
   return cudaSuccess;
 }
 
+}  // namespace
+
+cudaError_t enqueue_poll(cudaStream_t handle, std::function<bool()> work) {
+  const StreamPtr stream = stream_of(handle);
+  if (stream != nullptr && capture_status(stream) != cudaStreamCaptureStatusNone) {
+    die("the capture of a collective is not emulated");
+  }
+  return enqueue_for_library(handle, std::move(work));
+}
+
 cudaError_t enqueue(cudaStream_t stream, std::function<void()> work) {
-  return enqueue_poll(stream, [work = std::move(work)] {
+  return enqueue_for_library(stream, [work = std::move(work)] {
     work();
     return true;
   });
@@ -342,3 +373,7 @@ cudaError_t stream_device(cudaStream_t handle, int* device) {
 }
 
 }  // namespace standin
+
+extern "C" __attribute__((visibility("default"))) long acc_standin_issued() {
+  return standin::issued;
+}

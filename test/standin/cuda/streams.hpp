@@ -52,10 +52,14 @@ StreamPtr default_stream(int device);
 /// Destroys the stream once its work is complete.
 void forget_stream(const StreamPtr& stream);
 
-/// Queues `step`, which runs after the work before it in `stream` and after the points `after`.
+/// Queues `step`, which runs after the work before it in `stream` and after the points `after`. If
+/// the stream is capturing, `step` becomes a node of the graph instead, and the ticket is reached.
 Ticket enqueue(const StreamPtr& stream, std::function<bool()> step, std::vector<Ticket> after = {});
 /// The point in `stream` after everything issued so far.
 Ticket now(const StreamPtr& stream);
+
+/// Counts a call that gives work to a GPU (acc_standin_issued).
+void count_call();
 
 [[nodiscard]] bool reached(const Ticket& ticket);
 /// Like `reached`. If the point is not reached, lets the work proceed by one step, so that repeated

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device_array.hpp"
+#include "handles.hpp"
 #include "kernels.hpp"
 #include "standin/cuda/standin.hpp"
 
@@ -17,34 +18,6 @@ using namespace standin_test;
 namespace {
 
 constexpr int kRounds = 30;  // enough that a wrong order does not give the right result every time
-
-class Stream {
- public:
-  explicit Stream(unsigned flags = cudaStreamNonBlocking) {
-    check(cudaStreamCreateWithFlags(&stream_, flags));
-  }
-  ~Stream() { cudaStreamDestroy(stream_); }
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
-  operator cudaStream_t() const { return stream_; }
-
- private:
-  cudaStream_t stream_ = nullptr;
-};
-
-class Event {
- public:
-  explicit Event(unsigned flags = cudaEventDisableTiming) {
-    check(cudaEventCreateWithFlags(&event_, flags));
-  }
-  ~Event() { cudaEventDestroy(event_); }
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
-  operator cudaEvent_t() const { return event_; }
-
- private:
-  cudaEvent_t event_ = nullptr;
-};
 
 /// Appends `value` to `log` when the stream reaches this point.
 void append(cudaStream_t stream, std::vector<int>& log, int value) {
