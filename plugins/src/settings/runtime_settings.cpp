@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/flight_record.hpp"
+#include "acc/plugins/fp8_settings.hpp"
 #include "settings/plugin_fields.hpp"
 #include "settings/variables.hpp"
 
@@ -138,9 +139,10 @@ std::map<std::string, Source, std::less<>> read_sources(const Environment& envir
   return sources;
 }
 
-/// Reads each setting that has an effect in this mode: from ACC_<KEY> if it is set, else from
+/// Reads each setting for which `wanted` is true: from ACC_<KEY> if it is set, else from
 /// Accelerate's variable. Adds wrong values to `faults` and continues.
-Settings read_settings(const Environment& environment, std::string_view origin, Faults& faults) {
+template <class Wanted>
+Settings read_settings(const Environment& environment, Faults& faults, Wanted&& wanted) {
   Settings settings;
   const auto sources = read_sources(environment);
   const auto read = [&](const SettingRow& row, const std::string& variable) {
@@ -157,9 +159,7 @@ Settings read_settings(const Environment& environment, std::string_view origin, 
     return true;
   };
   for (const SettingRow& row : settings_table()) {
-    // fp8 settings are for Python programs. The runtime refuses mixed_precision fp8 by itself.
-    const bool programs_own = row.section == Section::fp8;
-    if (!reaches_workers(row) || programs_own || !applies(row.section, origin)) {
+    if (!reaches_workers(row) || !wanted(row)) {
       continue;
     }
     if (!read(row, own_variable(row)) && !row.environment.empty()) {
@@ -234,7 +234,10 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   result.trace = variable(environment, std::string(kTraceVariable), "");
   result.flight_record = variable(environment, flight::kRecordVariable, "");
   result.identity = read_identity(environment, faults);
-  Settings settings = read_settings(environment, result.origin, faults);
+  // The fp8 settings are for the program (fp8_settings).
+  Settings settings = read_settings(environment, faults, [&](const SettingRow& row) {
+    return row.section != Section::fp8 && applies(row.section, result.origin);
+  });
   result.program_plugin = program.plugin;
   result.program_values = apply_program_settings(program, settings, faults);
   faults.collect([&] {
@@ -250,6 +253,51 @@ RuntimeSettings settings_from_environment(const Environment& environment,
       result.sources.emplace(row.key, settings.source(row).where);
     }
   }
+  return result;
+}
+
+Fp8Settings fp8_settings(const Environment& environment) {
+  Faults faults;
+  const Settings settings = read_settings(
+      environment, faults, [](const SettingRow& row) { return row.section == Section::fp8; });
+  Fp8Settings result;
+  const auto refuse = [&](SettingKey key, const std::string& expected) {
+    throw Error(Errc::config, key.text() + " must be " + expected + ", got " + settings.text(key));
+  };
+  const auto whole = [&](SettingKey key, std::int64_t least, std::int64_t most) {
+    const std::int64_t value = settings.integer(key);
+    if (value < least || value > most) {
+      refuse(key, "from " + std::to_string(least) + " to " + std::to_string(most));
+    }
+    return static_cast<int>(value);
+  };
+  faults.collect([&] {
+    if (settings.choice("fp8_format"_key) == "E5M2") {
+      refuse("fp8_format"_key, "HYBRID or E4M3 (weights and activations are never E5M2)");
+    }
+    result.e5m2_gradients = settings.choice("fp8_format"_key) == "HYBRID";
+  });
+  faults.collect([&] { result.margin = whole("fp8_margin"_key, -64, 64); });
+  faults.collect([&] { result.amax_history = whole("fp8_amax_history_len"_key, 1, 1 << 20); });
+  faults.collect([&] {
+    if (settings.integer("fp8_interval"_key) != 1) {
+      refuse("fp8_interval"_key, "1 (scales are computed in each micro-step)");
+    }
+  });
+  result.amax_max = settings.choice("fp8_amax_compute_algo"_key) == "max";
+  faults.collect([&] {
+    const SettingKey key = "fp8_override_linear_precision"_key;
+    const std::vector<std::string> words = settings.list(key);
+    for (std::size_t i = 0; i < result.in_bf16.size(); ++i) {
+      const auto word =
+          words.size() == result.in_bf16.size() ? parse_boolean(words[i]) : std::optional<bool>();
+      if (!word) {
+        refuse(key, "three booleans");
+      }
+      result.in_bf16[i] = *word;
+    }
+  });
+  faults.raise();
   return result;
 }
 

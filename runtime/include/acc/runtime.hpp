@@ -75,6 +75,10 @@ struct ModelOptions {
   bool bfloat16_on_cpu = false;
   /// The same for float16.
   bool float16_on_cpu = false;
+  /// True: the program computes its matrix products in fp8 if mixed_precision is fp8
+  /// (acc/plugins/fp8_settings.hpp). Weights and gradients are bfloat16 then. False:
+  /// `Runtime::model` throws Error(config) for mixed_precision fp8.
+  bool fp8 = false;
   /// False: `Optimizer::step` throws if a unit with trained parameters had, since the last step, a
   /// forward scope without a backward scope, or a micro-step whose backward scopes asked for no
   /// gradient. True: such gradients count as zero.

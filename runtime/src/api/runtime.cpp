@@ -155,6 +155,10 @@ std::string Runtime::describe() const {
 }
 
 Model Runtime::model(std::uint64_t seed, const ModelOptions& options) {
+  if (state_->settings.sharding.mixed_precision == plugins::MixedPrecision::fp8 && !options.fp8) {
+    throw Error(Errc::config, "mixed_precision fp8: this program does not compute in fp8 on " +
+                                  device().name + " (ModelOptions::fp8); use bf16");
+  }
   return Model(std::make_shared<detail::ModelState>(
       state_->settings, state_->groups, state_->compute.device, state_->tracer, seed, options));
 }

@@ -47,8 +47,6 @@ void check_supported(const plugins::RuntimeSettings& settings) {
       refused.push_back(what);
     }
   };
-  refuse(asked.mixed_precision == plugins::MixedPrecision::fp8,
-         "mixed_precision fp8 (no, fp16 and bf16 are supported)");
   // Offload to the CPU is never refused: on the CPU device everything is in host memory anyway.
   refuse(asked.offload_param == plugins::OffloadDevice::nvme, "offload of parameters to nvme");
   refuse(asked.offload_optimizer == plugins::OffloadDevice::nvme,

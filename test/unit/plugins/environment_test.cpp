@@ -2,6 +2,7 @@
 #include "acc/plugins/environment.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/plugins/fp8_settings.hpp"
 #include "acc/plugins/setting_rows.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
@@ -360,6 +361,44 @@ TEST_CASE("--debug checks accesses in every mode, unless ACC_CHECK says otherwis
     environment["ACC_CHECK"] = "0";
     CHECK_FALSE(settings_from_environment(environment).check);
   }
+}
+
+TEST_CASE("fp8 settings of a configuration reach a program that computes in fp8") {
+  CHECK(fp8_settings({}) == Fp8Settings{});
+  Settings settings;
+  const auto set = [&](SettingKey key, const char* value) {
+    settings.set(key, value, {Source::Kind::file, "c.yaml:3"});
+  };
+  set("mixed_precision"_key, "fp8");
+  CHECK(fp8_settings(settings_to_environment(settings, "none", Device::cuda)) == Fp8Settings{});
+  set("fp8_format"_key, "E4M3");
+  set("fp8_margin"_key, "2");
+  set("fp8_amax_history_len"_key, "16");
+  set("fp8_amax_compute_algo"_key, "max");
+  set("fp8_override_linear_precision"_key, "false,true,false");
+  const auto environment = settings_to_environment(settings, "none", Device::cuda);
+  CHECK(fp8_settings(environment) == Fp8Settings{.e5m2_gradients = false,
+                                                 .margin = 2,
+                                                 .amax_history = 16,
+                                                 .amax_max = true,
+                                                 .in_bf16 = {false, true, false}});
+  CHECK(settings_from_environment(environment).sharding.mixed_precision == MixedPrecision::fp8);
+}
+
+TEST_CASE("fp8 settings without a meaning here are refused by name, all at once") {
+  CHECK_THROWS_WITH_AS(
+      fp8_settings({{"ACC_FP8_FORMAT", "E5M2"},
+                    {"ACC_FP8_INTERVAL", "2"},
+                    {"ACC_FP8_MARGIN", "65"},
+                    {"ACC_FP8_AMAX_HISTORY_LEN", "0"},
+                    {"ACC_FP8_OVERRIDE_LINEAR_PRECISION", "true"}}),
+      "fp8_format must be HYBRID or E4M3 (weights and activations are never E5M2), "
+      "got E5M2\n"
+      "fp8_margin must be from -64 to 64, got 65\n"
+      "fp8_amax_history_len must be from 1 to 1048576, got 0\n"
+      "fp8_interval must be 1 (scales are computed in each micro-step), got 2\n"
+      "fp8_override_linear_precision must be three booleans, got true",
+      Error);
 }
 
 TEST_CASE("deterministic is passed on in every mode") {

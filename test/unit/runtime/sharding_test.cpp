@@ -461,7 +461,6 @@ TEST_CASE("unsupported settings are errors that name the setting") {
   };
   for (const Refused& each : std::initializer_list<Refused>{
            {[](auto& s) { s.device = acc::plugins::Device::cuda; }, "cuda"},
-           {[](auto& s) { s.sharding.mixed_precision = MixedPrecision::fp8; }, "fp8"},
            {[](auto& s) { s.sharding.offload_param = acc::plugins::OffloadDevice::nvme; },
             "offload of parameters to nvme"},
            {[](auto& s) { s.sharding.offload_optimizer = acc::plugins::OffloadDevice::nvme; },
@@ -476,4 +475,15 @@ TEST_CASE("unsupported settings are errors that name the setting") {
   settings.identity.world_size = 4;
   settings.sharding = with(Strategy::hybrid_shard, 3);
   CHECK_THROWS_WITH(acc::Runtime::from_settings(settings, nullptr), doctest::Contains("3"));
+}
+
+TEST_CASE("fp8 is refused unless the program computes in it") {
+  acc::plugins::RuntimeSettings settings;
+  settings.sharding.mixed_precision = MixedPrecision::fp8;
+  auto runtime = acc::Runtime::from_settings(settings, nullptr);
+  CHECK_THROWS_WITH_AS(runtime.model(),
+                       "mixed_precision fp8: this program does not compute in fp8 on cpu "
+                       "(ModelOptions::fp8); use bf16",
+                       acc::Error);
+  CHECK_NOTHROW(runtime.model(0, {.fp8 = true}));
 }
