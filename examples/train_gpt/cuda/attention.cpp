@@ -112,6 +112,9 @@ bool Attention<T>::by_cudnn(const AttentionShape& shape, const Compute& compute)
     compute();
     return true;
   } catch (const acc::Error& error) {
+    if (is_capturing(stream_)) {
+      throw;  // the capture ends; cuDNN may work without it
+    }
     leave_cudnn(error.what());
     return false;
   }
@@ -137,5 +140,6 @@ void Attention<T>::backward(const AttentionShape& shape, const T* qkv, const T* 
 
 template class Attention<float>;
 template class Attention<__nv_bfloat16>;
+template class Attention<__half>;
 
 }  // namespace train_gpt::cuda

@@ -18,4 +18,11 @@ inline void check(cudaError_t status, const char* what) {
   }
 }
 
+/// True if the work of `stream` is being captured as a graph, also after an error of the capture.
+inline bool is_capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+         status != cudaStreamCaptureStatusNone;
+}
+
 }  // namespace train_gpt::cuda

@@ -11,6 +11,7 @@
 #include "model/parameters.hpp"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 #include <optional>
@@ -45,10 +46,13 @@ std::int64_t pad_vocab(std::int64_t vocab) {
   throw acc::Error(acc::Errc::config, message);
 }
 
-void check_sizes(const ModelConfig& config) {
-  if (config.dim % kVectorElements != 0 || config.dim > kMaxChannels) {
-    refuse("on a GPU, dim must be a multiple of " + std::to_string(kVectorElements) +
-           " and at most " + std::to_string(kMaxChannels) + ", got " + std::to_string(config.dim));
+void check_sizes(const ModelConfig& config, acc::plugins::MixedPrecision precision) {
+  const bool fp8 = precision == acc::plugins::MixedPrecision::fp8;
+  const std::int64_t multiple = fp8 ? kFp8Vector : kVectorElements;
+  if (config.dim % multiple != 0 || config.dim > kMaxChannels) {
+    refuse("on a GPU, dim must be a multiple of " + std::to_string(multiple) +
+           (fp8 ? " in fp8" : "") + " and at most " + std::to_string(kMaxChannels) + ", got " +
+           std::to_string(config.dim));
   }
   if (config.head_dim() > kMaxHeadDim) {
     refuse("on a GPU, dim / heads must be at most " + std::to_string(kMaxHeadDim) + ", got " +
@@ -78,9 +82,22 @@ class Gpt final : public LanguageModel {
   const T* embed(const acc::ForwardUse& use, BatchShape shape);
   /// keep: true if a backward with activation checkpointing follows.
   const T* forward_blocks(const T* x, BatchShape shape, bool keep);
-  template <class Use>
-  ConstMatrix<T> head(const Use& use);
+  /// Everything that the queued work of the head's backward depends on.
+  struct Head {
+    const T* x;
+    std::int64_t rows;
+    AffineValues<T> ln_f;
+    const T* weight;
+    AffineGradients<T> d_ln_f;
+    GradientOf<T> d_weight;
+    float scale;  ///< factor of the gradient of each row's loss
+    double weight_of_losses;
+    bool operator==(const Head&) const = default;
+  };
+  /// Returns the head (padded vocab, C): the parameter, or a copy that is padded with zeros.
+  ConstMatrix<T> padded(const T* weight);
   void loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& batch);
+  void issue_loss_and_gradient(const Head& head);
   void backward_blocks(BatchShape shape);
 
   static constexpr const char* kPurpose = "activations and working memory";
@@ -95,6 +112,7 @@ class Gpt final : public LanguageModel {
   std::optional<BlockInputs> inputs_;        // with activation checkpointing
   std::vector<Activations<T>> activations_;  // one per block, or one for all with checkpointing
   std::vector<Block<T>> blocks_;
+  Graphed<Head> head_;
   BatchUpload upload_;
 
   DeviceBuffer<T> embedded_;         // (N, C)
@@ -119,7 +137,7 @@ Gpt<T>::Gpt(acc::Runtime& runtime, cudaStream_t stream, acc::Model& model,
       p_(model, config),
       padded_vocab_(pad_vocab(config.vocab)),
       logit_rows_(choose_logit_rows(padded_vocab_, largest.rows(), most_logits)),
-      context_(stream, config, largest, runtime.settings().deterministic),
+      context_(stream, config, largest, runtime.settings()),
       upload_(stream, largest.rows(), config.vocab),
       embedded_(largest.rows() * config.dim, "activations"),
       stats_(2 * largest.rows(), "activations"),
@@ -139,7 +157,8 @@ Gpt<T>::Gpt(acc::Runtime& runtime, cudaStream_t stream, acc::Model& model,
     if (activations_.size() < sets) {
       activations_.emplace_back(config, largest);
     }
-    blocks_.emplace_back(block, config, largest, activations_.back());
+    const auto layer = static_cast<std::int64_t>(blocks_.size());
+    blocks_.emplace_back(block, layer, config, largest, activations_.back());
   }
   check(cudaMemsetAsync(total_.data(), 0, sizeof(double), stream), "clearing");
   if (padded_vocab_ != config.vocab) {
@@ -156,6 +175,9 @@ void Gpt<T>::train(const Batch& batch) {
   // The host groups the rows by token (upload_.finish) only after it has queued the forward and
   // most of the backward, so that this work overlaps with the GPU's.
   upload_.start(batch.inputs, batch.targets);
+  if (context_.fp8 != nullptr) {
+    context_.fp8->begin_micro_step();
+  }
   const T* x = nullptr;
   {
     auto use = p_.root->forward();
@@ -214,11 +236,8 @@ void Gpt<T>::backward_blocks(BatchShape shape) {
   }
 }
 
-/// Returns the head (padded vocab, C): the parameter, or a copy that is padded with rows of zeros.
 template <class T>
-template <class Use>
-ConstMatrix<T> Gpt<T>::head(const Use& use) {
-  const T* weight = parameter<T>(use, p_.head);
+ConstMatrix<T> Gpt<T>::padded(const T* weight) {
   if (padded_vocab_ != config_.vocab) {
     const auto count = static_cast<std::size_t>(config_.vocab * config_.dim);
     check(cudaMemcpyAsync(padded_head_.data(), weight, count * sizeof(T), cudaMemcpyDeviceToDevice,
@@ -229,35 +248,48 @@ ConstMatrix<T> Gpt<T>::head(const Use& use) {
   return {weight, padded_vocab_, config_.dim};
 }
 
-// Computes logits = ln_f(x) @ head^T, the loss and its gradient, one piece of rows after the other.
 template <class T>
 void Gpt<T>::loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& batch) {
-  const std::int64_t N = batch.shape.rows();
+  const auto rows = static_cast<float>(batch.shape.rows());
+  const Head head{x,
+                  batch.shape.rows(),
+                  values<T>(use, p_.ln_f),
+                  parameter<T>(use, p_.head),
+                  gradients_to_add<T>(use, p_.ln_f),
+                  gradient<T>(use, p_.head),
+                  batch.loss_scale * batch.weight / rows,
+                  batch.weight / static_cast<double>(batch.shape.rows())};
+  head_.run(context_.graphs, head, [&] { issue_loss_and_gradient(head); });
+}
+
+// Computes logits = ln_f(x) @ head^T, the loss and its gradient, one piece of rows after the other.
+template <class T>
+void Gpt<T>::issue_loss_and_gradient(const Head& head) {
+  const std::int64_t N = head.rows;
   const std::int64_t C = config_.dim;
   const std::int64_t V = config_.vocab;
-  const ConstMatrix<T> weight = head(use);
+  const ConstMatrix<T> weight = padded(head.weight);
   const RowStats stats{stats_.data(), stats_.data() + N};
   T* z = normalized_.data();           // (N, C)
   T* dz = context_.d_channels.data();  // (N, C)
-  layernorm_forward(stream_, x, parameter<T>(use, p_.ln_f.weight), parameter<T>(use, p_.ln_f.bias),
-                    config_.layer_norm_epsilon, z, stats, N, C);
+  layernorm_forward(stream_, head.x, head.ln_f.weight, head.ln_f.bias, config_.layer_norm_epsilon,
+                    z, stats, N, C);
   for (std::int64_t first = 0; first < N; first += logit_rows_) {
     const std::int64_t rows = std::min(logit_rows_, N - first);
     const ConstMatrix<T> z_rows(z + first * C, rows, C);
     context_.matmul.multiply({logits_.data(), rows, padded_vocab_}, z_rows, weight.t());
-    cross_entropy(stream_, logits_.data(), upload_.targets() + first,
-                  batch.loss_scale * batch.weight / static_cast<float>(N), losses_.data() + first,
-                  rows, V, padded_vocab_);
+    cross_entropy(stream_, logits_.data(), upload_.targets() + first, head.scale,
+                  losses_.data() + first, rows, V, padded_vocab_);
     context_.matmul.multiply({dz + first * C, rows, C}, {logits_.data(), rows, padded_vocab_},
                              weight);
-    const GradientOf<T> d_head = gradient<T>(use, p_.head);
     const ConstMatrix<T> d_logits(logits_.data(), rows, V, padded_vocab_);
-    context_.matmul.multiply({d_head.data, V, C}, d_logits.t(), z_rows, d_head.beta);
+    context_.matmul.multiply({head.d_weight.data, V, C}, d_logits.t(), z_rows,
+                             first == 0 ? head.d_weight.beta : 1.0f);
   }
-  add_losses(stream_, losses_.data(), N, batch.weight / static_cast<double>(N), total_.data());
-  layernorm_backward(stream_, x, parameter<T>(use, p_.ln_f.weight), stats, dz, dx_.data(), false,
-                     gradient_to_add<T>(use, p_.ln_f.weight), gradient_to_add<T>(use, p_.ln_f.bias),
-                     context_.layernorm.data(), N, C);
+  add_losses(stream_, losses_.data(), N, head.weight_of_losses, total_.data());
+  layernorm_backward(stream_, head.x, head.ln_f.weight, stats, dz, dx_.data(), false,
+                     head.d_ln_f.weight.data, head.d_ln_f.bias.data, context_.layernorm.data(), N,
+                     C);
 }
 
 template <class T>
@@ -271,7 +303,7 @@ std::span<const float> Gpt<T>::next_token_logits(std::span<const std::int32_t> t
                     parameter<T>(use, p_.ln_f.bias), config_.layer_norm_epsilon, normalized_.data(),
                     {stats_.data(), stats_.data() + 1}, 1, C);
   context_.matmul.multiply({logits_.data(), 1, padded_vocab_}, {normalized_.data(), 1, C},
-                           head(use).t());
+                           padded(parameter<T>(use, p_.head)).t());
   widen(stream_, logits_.data(), last_logits_.data(), padded_vocab_);
   check(cudaMemcpyAsync(host_logits_.data(), last_logits_.data(),
                         host_logits_.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_),
@@ -286,7 +318,7 @@ std::span<const float> Gpt<T>::next_token_logits(std::span<const std::int32_t> t
 std::unique_ptr<LanguageModel> make_gpt(acc::Runtime& runtime, acc::Model& model,
                                         const ModelConfig& config, BatchShape largest,
                                         std::int64_t most_logits) {
-  check_sizes(config);
+  check_sizes(config, runtime.settings().sharding.mixed_precision);
   const acc::ComputeDevice device = runtime.device();
   check(cudaSetDevice(device.index), "choosing the GPU");
   const auto stream = static_cast<cudaStream_t>(device.stream);
@@ -294,11 +326,13 @@ std::unique_ptr<LanguageModel> make_gpt(acc::Runtime& runtime, acc::Model& model
     case acc::DType::bfloat16:
       return std::make_unique<Gpt<__nv_bfloat16>>(runtime, stream, model, config, largest,
                                                   most_logits);
+    case acc::DType::float16:
+      return std::make_unique<Gpt<__half>>(runtime, stream, model, config, largest, most_logits);
     case acc::DType::float32:
       return std::make_unique<Gpt<float>>(runtime, stream, model, config, largest, most_logits);
     default: break;
   }
-  refuse("on a GPU, train_gpt computes in bf16 or fp32; mixed precision is " +
+  refuse("on a GPU, train_gpt computes in bf16, fp16 or fp32; the compute dtype is " +
          std::string(acc::to_string(model.compute_dtype())));
 }
 

@@ -4,15 +4,16 @@
 #include "model/attention.hpp"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
 
-/// GPU kernels for everything between the matrix products. T is float or __nv_bfloat16; sums are
-/// fp32. All work is queued on `stream`. Results do not depend on timing. Matrices are row-major
-/// and must not overlap, except where a comment says "in place". Letters in shapes: N rows (batch x
-/// time), C channels (a multiple of 8, at most kMaxChannels), V vocabulary. Pointers must be
-/// aligned to 16 bytes.
+/// GPU kernels for everything between the matrix products. T is float, __nv_bfloat16 or __half;
+/// sums are fp32. All work is queued on `stream`. Results do not depend on timing. Matrices are
+/// row-major and must not overlap, except where a comment says "in place". Letters in shapes: N
+/// rows (batch x time), C channels (a multiple of 8, at most kMaxChannels), V vocabulary. Pointers
+/// must be aligned to 16 bytes.
 namespace train_gpt::cuda {
 
 constexpr std::int64_t kMaxChannels = 8192;
@@ -82,6 +83,32 @@ void column_sums(cudaStream_t stream, const T* x, T* sums, float beta, float* sc
 /// In place: adds bias (C) to each row of x (N, C). C: a multiple of 8, may exceed kMaxChannels.
 template <class T>
 void add_bias(cudaStream_t stream, const T* bias, T* x, std::int64_t rows, std::int64_t channels);
+/// Scales of `count` tensors that are rounded to fp8, in device memory. A number is multiplied by
+/// its tensor's scale before it is rounded, and by `inverse` after the product.
+struct Fp8Scales {
+  float* scale;    ///< (count)
+  float* inverse;  ///< (count)
+  float* amax;     ///< (count): largest absolute value since the last update
+  float* history;  ///< (count, length): those of earlier updates
+  std::int64_t count;
+  std::int64_t length;
+  int margin;           ///< scales are divided by 2 to this power
+  bool use_max;         ///< scales follow the largest of the history; false: the last one
+  std::int64_t period;  ///< tensors with number % period == e5m2_at are e5m2, the others e4m3
+  std::int64_t e5m2_at;
+};
+/// Sets all scales to 1 and forgets the history.
+void fp8_reset_scales(cudaStream_t stream, const Fp8Scales& scales);
+/// Computes scales so that the largest absolute value becomes the type's largest number. slot:
+/// place of the history that is overwritten. A scale is kept if the value is 0 or infinite.
+void fp8_update_scales(cudaStream_t stream, const Fp8Scales& scales, std::int64_t slot);
+/// Rounds x (rows, cols) * *scale to e5m2 or e4m3: to `plain` (rows, cols) and `transposed` (cols,
+/// rows), each of which may be null, and sets *amax = max(*amax, max |x|). rows, cols: multiples of
+/// 16.
+void fp8_quantize(cudaStream_t stream, const __nv_bfloat16* x, std::int64_t rows, std::int64_t cols,
+                  bool e5m2, const float* scale, std::uint8_t* plain, std::uint8_t* transposed,
+                  float* amax);
+
 /// Converts `count` elements to fp32.
 template <class T>
 void widen(cudaStream_t stream, const T* from, float* to, std::int64_t count);

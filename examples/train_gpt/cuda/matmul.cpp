@@ -5,6 +5,7 @@
 #include "cuda/kernels.hpp"
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -24,12 +25,14 @@ constexpr std::size_t kWorkspace = std::size_t{64} << 20;
 constexpr int kMostCandidates = 8;
 constexpr int kTimedRuns = 3;
 /// Algorithms that split the inner dimension must add their parts in the compute type (fp32). Other
-/// schemes add them in the output type, which may be bf16. Those that do not split are always
-/// allowed.
+/// schemes add them in the output type, which may be bf16 or fp16. Those that do not split are
+/// always allowed.
 constexpr std::uint32_t kReductionSchemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
 
 template <class T>
-constexpr cudaDataType_t kDataType = std::is_same_v<T, __nv_bfloat16> ? CUDA_R_16BF : CUDA_R_32F;
+constexpr cudaDataType_t kDataType = std::is_same_v<T, __nv_bfloat16> ? CUDA_R_16BF
+                                     : std::is_same_v<T, __half>      ? CUDA_R_16F
+                                                                      : CUDA_R_32F;
 
 /// Returns the largest power of two that divides an address, at most 256. cuBLASLt does not
 /// distinguish larger alignments.
@@ -84,17 +87,41 @@ MatmulOptions MatmulOptions::from_environment() {
   return options;
 }
 
+/// A factor of a product: a matrix of T, or one of fp8 with its scale.
+template <class T>
+struct Matmul<T>::Operand {
+  const void* data;
+  std::int64_t rows;
+  std::int64_t cols;
+  std::int64_t stride;
+  bool transposed;
+  cudaDataType_t type = kDataType<T>;
+  const float* scale = nullptr;
+
+  Operand(const ConstMatrix<T>& m)
+      : data(m.data), rows(m.rows), cols(m.cols), stride(m.stride), transposed(m.transposed) {}
+  Operand(const Fp8Matrix& m, bool transpose)
+      : data(m.data),
+        rows(transpose ? m.cols : m.rows),
+        cols(transpose ? m.rows : m.cols),
+        stride(m.cols),
+        transposed(transpose),
+        type(m.type),
+        scale(m.inverse_scale) {}
+};
+
 /// One matrix product: out = a @ b + beta * addend, followed by an epilogue.
 template <class T>
 struct Matmul<T>::Product {
   Matrix<T> out;
-  ConstMatrix<T> a;
-  ConstMatrix<T> b;
+  Operand a;
+  Operand b;
   float beta = 0.0f;
   const T* addend = out.data;  // shape and stride of out
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
   const void* bias = nullptr;        // (out.cols); with BGRADA the bias gradient, which is written
   const void* gelu_input = nullptr;  // shape and stride of out
+  bool fast_sums = false;            // of fp8: sums of fewer digits
 };
 
 // Descriptors and algorithm of a product, created once per Key. cuBLASLt's matrices are
@@ -137,6 +164,9 @@ typename Matmul<T>::Key Matmul<T>::key_of(const Product& product) {
           product.out.stride,
           product.b.transposed ? 1 : 0,
           product.a.transposed ? 1 : 0,
+          static_cast<std::int64_t>(product.b.type),
+          static_cast<std::int64_t>(product.a.type),
+          product.fast_sums ? 1 : 0,
           static_cast<std::int64_t>(product.epilogue),
           alignment_of(product.bias),
           alignment_of(product.gelu_input),
@@ -160,22 +190,27 @@ void Matmul<T>::describe(Plan& plan, const Product& product) const {
   if (product.gelu_input != nullptr) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, product.out.stride);
   }
+  if (product.fast_sums) {
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, std::int8_t{1});
+  }
   set_pointers(plan, product);  // the heuristic reads the alignment of these pointers
 
-  const auto layout = [&](std::int64_t rows, std::int64_t cols, std::int64_t stride) {
+  const auto layout = [&](cudaDataType_t type, std::int64_t rows, std::int64_t cols,
+                          std::int64_t stride) {
     cublasLtMatrixLayout_t handle = nullptr;
-    api_.check(api_.MatrixLayoutCreate(&handle, kDataType<T>, static_cast<std::uint64_t>(rows),
+    api_.check(api_.MatrixLayoutCreate(&handle, type, static_cast<std::uint64_t>(rows),
                                        static_cast<std::uint64_t>(cols), stride),
                "a layout");
     return Owned<cublasLtMatrixLayout_t>(handle, api_.MatrixLayoutDestroy);
   };
-  const auto operand = [&](const ConstMatrix<T>& m) {
-    return m.transposed ? layout(m.rows, m.cols, m.stride) : layout(m.cols, m.rows, m.stride);
+  const auto operand = [&](const Operand& m) {
+    return m.transposed ? layout(m.type, m.rows, m.cols, m.stride)
+                        : layout(m.type, m.cols, m.rows, m.stride);
   };
   plan.a = operand(product.b);
   plan.b = operand(product.a);
-  plan.c = layout(product.out.cols, product.out.rows, product.out.stride);
-  plan.d = layout(product.out.cols, product.out.rows, product.out.stride);
+  plan.c = layout(kDataType<T>, product.out.cols, product.out.rows, product.out.stride);
+  plan.d = layout(kDataType<T>, product.out.cols, product.out.rows, product.out.stride);
 }
 
 template <class T>
@@ -188,6 +223,8 @@ void Matmul<T>::set_pointers(Plan& plan, const Product& product) const {
   };
   set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
   set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.gelu_input);
+  set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, product.b.scale);
+  set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, product.a.scale);
 }
 
 // Asks cuBLASLt's heuristic for algorithms. Without tuning the first one is used; with tuning all
@@ -278,10 +315,15 @@ template <class T>
 cublasStatus_t Matmul<T>::run(const Product& product) {
   Plan& plan = plan_of(product);
   set_pointers(plan, product);
-  if (plan.status == CUBLAS_STATUS_SUCCESS) {
-    plan.keep(issue(plan, plan.algorithm, product));
+  if (plan.status != CUBLAS_STATUS_SUCCESS) {
+    return plan.status;
   }
-  return plan.status;
+  const cublasStatus_t status = issue(plan, plan.algorithm, product);
+  // A capture may fail for reasons of its own.
+  if (status != CUBLAS_STATUS_SUCCESS && !is_capturing(stream_)) {
+    plan.keep(status);
+  }
+  return status;
 }
 
 template <class T>
@@ -358,7 +400,7 @@ bool Matmul<T>::run_fused_or(bool fuse, const Product& fused, bool repeatable,
 // In fp32, GELU is always computed by kernels.hpp, because the accuracy of cuBLASLt's GELU is not
 // documented.
 template <class T>
-constexpr bool kMayFuseGelu = std::is_same_v<T, __nv_bfloat16>;
+constexpr bool kMayFuseGelu = sizeof(T) == 2;
 
 template <class T>
 void Matmul<T>::linear_gelu(Matrix<T> h, T* u, ConstMatrix<T> x, ConstMatrix<T> w, const T* bias) {
@@ -411,14 +453,48 @@ void Matmul<T>::weight_gradient(GradientOf<T> dw, GradientOf<T> db, ConstMatrix<
   const bool repeatable = dw.beta == 0.0f && !adds;
   const bool is_fused = run_fused_or(options_.fuse_bias_gradient, fused, repeatable, [&] {
     multiply(out, x.t(), dy, dw.beta);
-    column_sums(stream_, dy.data, db.data, db.beta, column_sums_.data(), dy.rows, dy.cols);
+    bias_gradient(db, dy);
   });
   if (is_fused && adds) {
     column_sums(stream_, bias_gradient_.data(), db.data, db.beta, column_sums_.data(), 1, dy.cols);
   }
 }
 
+template <class T>
+void Matmul<T>::bias_gradient(GradientOf<T> db, ConstMatrix<T> dy) {
+  column_sums(stream_, dy.data, db.data, db.beta, column_sums_.data(), dy.rows, dy.cols);
+}
+
+template <class T>
+bool Matmul<T>::multiply_fp8(Matrix<T> out, Fp8Matrix a, Fp8Matrix b, float beta) {
+  return run({.out = out, .a = {a, false}, .b = {b, true}, .beta = beta}) == CUBLAS_STATUS_SUCCESS;
+}
+
+template <class T>
+bool Matmul<T>::linear_fp8(Matrix<T> out, Fp8Matrix a, Fp8Matrix b, const T* bias,
+                           const T* residual) {
+  Product product{.out = out,
+                  .a = {a, false},
+                  .b = {b, true},
+                  .beta = residual == nullptr ? 0.0f : 1.0f,
+                  .addend = residual == nullptr ? out.data : residual,
+                  .epilogue = CUBLASLT_EPILOGUE_BIAS,
+                  .bias = bias,
+                  .fast_sums = true};
+  if (run(product) == CUBLAS_STATUS_SUCCESS) {
+    return true;
+  }
+  product.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+  product.bias = nullptr;
+  if (run(product) != CUBLAS_STATUS_SUCCESS) {
+    return false;
+  }
+  add_bias(stream_, bias, out.data, out.rows, out.cols);
+  return true;
+}
+
 template class Matmul<float>;
 template class Matmul<__nv_bfloat16>;
+template class Matmul<__half>;
 
 }  // namespace train_gpt::cuda

@@ -26,6 +26,17 @@ template <class T>
 struct GradientOf {
   T* data;
   float beta;
+  bool operator==(const GradientOf&) const = default;
+};
+
+/// A row-major matrix of fp8 numbers in GPU memory, aligned to 16 bytes. rows, cols: multiples of
+/// 16. inverse_scale: in GPU memory; the matrix is data * *inverse_scale.
+struct Fp8Matrix {
+  const std::uint8_t* data;
+  std::int64_t rows;
+  std::int64_t cols;
+  cudaDataType_t type;  ///< CUDA_R_8F_E4M3 or CUDA_R_8F_E5M2
+  const float* inverse_scale;
 };
 
 /// Choices for computing matrix products. Results differ only by rounding.
@@ -40,10 +51,10 @@ struct MatmulOptions {
   static MatmulOptions from_environment();
 };
 
-/// Matrix products by cuBLASLt, queued on one stream. T is __nv_bfloat16 (tensor cores, fp32 sums)
-/// or float (no TF32). If cuBLASLt gives an error for a product with a fused epilogue, whatever it
-/// is, the plain product and separate kernels are used instead, from then on. Throws Error(device)
-/// if a plain product fails.
+/// Matrix products by cuBLASLt, queued on one stream. T is __nv_bfloat16 or
+/// __half (tensor cores, fp32 sums), or float (no TF32). If cuBLASLt gives an error for a product
+/// with a fused epilogue, whatever it is, the plain product and separate kernels are used instead,
+/// from then on. Throws Error(device) if a plain product fails.
 template <class T>
 class Matmul {
  public:
@@ -66,13 +77,23 @@ class Matmul {
   void multiply_gelu_backward(Matrix<T> du, ConstMatrix<T> dy, ConstMatrix<T> w, const T* u);
   /// dw = beta * dw + x^T @ dy and db = beta * db + column sums of dy.
   void weight_gradient(GradientOf<T> dw, GradientOf<T> db, ConstMatrix<T> x, ConstMatrix<T> dy);
+  /// db = beta * db + column sums of dy
+  void bias_gradient(GradientOf<T> db, ConstMatrix<T> dy);
+
+  // Products of fp8 matrices, of which at most one is e5m2. They return false, and queue nothing,
+  // if cuBLASLt cannot compute them.
+  /// out = a @ b^T + beta * out
+  bool multiply_fp8(Matrix<T> out, Fp8Matrix a, Fp8Matrix b, float beta);
+  /// out = a @ b^T + bias, plus residual if it is not null. Sums of fewer digits are allowed.
+  bool linear_fp8(Matrix<T> out, Fp8Matrix a, Fp8Matrix b, const T* bias, const T* residual);
 
  private:
+  struct Operand;
   struct Product;
   struct Plan;
-  /// Properties by which cuBLASLt chooses an algorithm: sizes, strides, transposes, epilogue,
-  /// alignments.
-  using Key = std::array<std::int64_t, 15>;
+  /// Properties by which cuBLASLt chooses an algorithm: sizes, strides, transposes, types,
+  /// epilogue, alignments.
+  using Key = std::array<std::int64_t, 18>;
 
   /// Queues a product. If that fails, now or in an earlier call with the same Key, returns the
   /// status and queues nothing.

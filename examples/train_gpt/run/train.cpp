@@ -105,7 +105,9 @@ class Trainer {
         global_batch_(global_batch(options, parallel_)),
         data_(options.steps > 0 ? open_data(options, parallel_) : nullptr),
         model_(runtime.model(options.seed,
-                             {.dtype = options.dtype, .bfloat16_on_cpu = has_bf16_products()})),
+                             {.dtype = options.dtype,
+                              .bfloat16_on_cpu = has_bf16_products(),
+                              .fp8 = runtime.device().kind != acc::plugins::Device::cpu})),
         gpt_(
             make_language_model(runtime, model_, options.model,
                                 {.batch = global_batch_.largest_share(), .time = options.seq_len})),

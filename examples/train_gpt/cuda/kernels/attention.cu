@@ -6,7 +6,6 @@
 #include "cuda/kernels/vector8.cuh"
 
 #include <cmath>
-#include <type_traits>
 
 // Causal attention for every dtype and head size, with one warp per row and without tensor cores.
 // Used in fp32 and for head sizes that attention_tensor_*.cu do not support.
@@ -239,7 +238,7 @@ LaunchShape launch_shape(const AttentionShape& shape) {
 }
 
 template <class T>
-constexpr bool kTensorCores = std::is_same_v<T, __nv_bfloat16>;
+constexpr bool kTensorCores = sizeof(T) == 2;
 
 }  // namespace
 
@@ -280,5 +279,6 @@ void attention_backward(cudaStream_t stream, const AttentionShape& shape, const 
                                       const float*, const T*, float*, T*);
 INSTANTIATE(float)
 INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)
 
 }  // namespace train_gpt::cuda

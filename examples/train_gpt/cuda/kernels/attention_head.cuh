@@ -15,18 +15,6 @@
 /// cache.
 namespace train_gpt::cuda {
 
-#ifdef __CUDACC__
-/// Returns the block's dynamic shared memory, whose size is set at the launch.
-__device__ inline void* dynamic_shared_memory() {
-  extern __shared__ __align__(16) unsigned char memory[];
-  return memory;
-}
-#else  // stand-in of test/standin, for tests without a GPU
-inline void* dynamic_shared_memory() {
-  return standin::dynamic_shared();
-}
-#endif
-
 constexpr float kLog2E = 1.4426950408889634f;
 
 constexpr int kQueryTiles = 2;  // tiles of 16 rows in a warp's result
@@ -35,12 +23,14 @@ constexpr int kQueries = kWarps * 16 * kQueryTiles;
 template <int D>
 constexpr int kKeys = D == 64 ? 64 : 32;
 
+/// T: __nv_bfloat16 or __half
+template <class T>
 struct AttentionArguments {
-  const bf16* qkv;     // (B, T, 3, H, D)
-  const bf16* d_out;   // (B, T, H, D)
+  const T* qkv;        // (B, T, 3, H, D)
+  const T* d_out;      // (B, T, H, D)
   const float* delta;  // (B, H, T): out . d_out
   float* log_sum;      // (B, H, T)
-  bf16* result;        // out or dqkv
+  T* result;           // out or dqkv
   int time;
   int heads;
   float scale;
@@ -52,7 +42,8 @@ struct HeadRows {
   Element* first;
   std::int64_t stride;
 
-  __device__ HeadRows(Element* tensor, const AttentionArguments& arguments, int parts, int part)
+  template <class T>
+  __device__ HeadRows(Element* tensor, const AttentionArguments<T>& arguments, int parts, int part)
       : first(tensor), stride(static_cast<std::int64_t>(parts) * arguments.heads * D) {
     const int head = static_cast<int>(blockIdx.x);
     const std::int64_t sequence = blockIdx.z;
@@ -61,7 +52,8 @@ struct HeadRows {
   __device__ Element* row(int index) const { return first + index * stride; }
 };
 
-__device__ inline std::int64_t statistics_offset(const AttentionArguments& arguments) {
+template <class T>
+__device__ std::int64_t statistics_offset(const AttentionArguments<T>& arguments) {
   return (static_cast<std::int64_t>(blockIdx.z) * arguments.heads + blockIdx.x) * arguments.time;
 }
 
@@ -103,19 +95,21 @@ __device__ void hide_past(float (&scores)[MT][NT][4], int key, int query) {
   hide(scores, [=](int row, int column) { return key + row > query + column; });
 }
 
-/// rows: rows of the result per block. shared_rows: rows of D bf16 numbers in shared memory.
-/// more_nbytes: additional shared memory.
+/// rows: rows of the result per block. shared_rows: rows of D numbers of 2 bytes in shared
+/// memory. more_nbytes: additional shared memory.
 template <int D>
 LaunchShape launch_shape(const AttentionShape& shape, int rows, int shared_rows,
                          std::size_t more_nbytes = 0) {
+  constexpr std::size_t kElement = 2;
   return {.grid = dim3(static_cast<unsigned>(shape.heads), blocks_for(shape.time, rows),
                        static_cast<unsigned>(shape.batch)),
           .block = dim3(kThreads),
-          .shared_nbytes = static_cast<std::size_t>(shared_rows) * D * sizeof(bf16) + more_nbytes};
+          .shared_nbytes = static_cast<std::size_t>(shared_rows) * D * kElement + more_nbytes};
 }
 
-inline AttentionArguments common_arguments(const AttentionShape& shape) {
-  AttentionArguments arguments{};
+template <class T>
+AttentionArguments<T> common_arguments(const AttentionShape& shape) {
+  AttentionArguments<T> arguments{};
   arguments.time = static_cast<int>(shape.time);
   arguments.heads = static_cast<int>(shape.heads);
   arguments.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));

@@ -10,9 +10,9 @@ constexpr int kDeltaThreads = 256;
 
 // delta (B, H, T) = out . d_out. Each thread multiplies eight channels; D / 8 consecutive threads
 // belong to one head.
-template <int D>
+template <class T, int D>
 __global__ void __launch_bounds__(kDeltaThreads)
-    attention_delta_kernel(const bf16* out, const bf16* d_out, float* delta, int time, int heads,
+    attention_delta_kernel(const T* out, const T* d_out, float* delta, int time, int heads,
                            std::int64_t count) {
   constexpr int kLanes = D / 8;
   const std::int64_t index = static_cast<std::int64_t>(blockIdx.x) * kDeltaThreads + threadIdx.x;
@@ -41,30 +41,31 @@ __global__ void __launch_bounds__(kDeltaThreads)
 
 constexpr int kInnerColumns = 32;  // columns of P and dP that are in registers at the same time
 
-template <int D>
+template <class T, int D>
 __global__ void __launch_bounds__(kThreads)
-    attention_query_gradient_kernel(AttentionArguments arguments) {
+    attention_query_gradient_kernel(AttentionArguments<T> arguments) {
   constexpr int MT = kQueryTiles;
   constexpr int NT = kInnerColumns / 8;
-  bf16* shared = static_cast<bf16*>(dynamic_shared_memory());
-  const Tile<D> q_tile{shared};
-  const Tile<D> d_out_tile{shared + kQueries * D};
-  bf16* stages = d_out_tile.data + kQueries * D;  // two of (keys, values)
+  T* shared = static_cast<T*>(dynamic_shared_memory());
+  const Tile<T, D> q_tile{shared};
+  const Tile<T, D> d_out_tile{shared + kQueries * D};
+  T* stages = d_out_tile.data + kQueries * D;  // two of (keys, values)
 
   const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
   const int end_key = min(first_query + kQueries, arguments.time);
-  const HeadRows<D, const bf16> q(arguments.qkv, arguments, 3, 0);
-  const HeadRows<D, const bf16> k(arguments.qkv, arguments, 3, 1);
-  const HeadRows<D, const bf16> v(arguments.qkv, arguments, 3, 2);
-  const HeadRows<D, const bf16> d_out(arguments.d_out, arguments, 1, 0);
+  const HeadRows<D, const T> q(arguments.qkv, arguments, 3, 0);
+  const HeadRows<D, const T> k(arguments.qkv, arguments, 3, 1);
+  const HeadRows<D, const T> v(arguments.qkv, arguments, 3, 2);
+  const HeadRows<D, const T> d_out(arguments.d_out, arguments, 1, 0);
   const int warp_row = warp_index() * 16 * MT;
   const int warp_query = first_query + warp_row;
   const float scale_log2 = arguments.scale * kLog2E;
 
   const auto load_stage = [&](int key) {
-    bf16* stage = stages + key / kKeys<D> % 2 * 2 * kKeys<D> * D;
-    load_rows<kKeys<D>>(Tile<D>{stage}, k.row(key), k.stride, arguments.time - key);
-    load_rows<kKeys<D>>(Tile<D>{stage + kKeys<D> * D}, v.row(key), v.stride, arguments.time - key);
+    T* stage = stages + key / kKeys<D> % 2 * 2 * kKeys<D> * D;
+    load_rows<kKeys<D>>(Tile<T, D>{stage}, k.row(key), k.stride, arguments.time - key);
+    load_rows<kKeys<D>>(Tile<T, D>{stage + kKeys<D> * D}, v.row(key), v.stride,
+                        arguments.time - key);
     commit_copies();
   };
   load_rows<kQueries>(q_tile, q.row(first_query), q.stride, arguments.time - first_query);
@@ -92,8 +93,8 @@ __global__ void __launch_bounds__(kThreads)
     if (key + kKeys<D> < end_key) {
       load_stage(key + kKeys<D>);
     }
-    const Tile<D> k_tile{stages + key / kKeys<D> % 2 * 2 * kKeys<D> * D};
-    const Tile<D> v_tile{k_tile.data + kKeys<D> * D};
+    const Tile<T, D> k_tile{stages + key / kKeys<D> % 2 * 2 * kKeys<D> * D};
+    const Tile<T, D> v_tile{k_tile.data + kKeys<D> * D};
 #pragma unroll 1
     for (int part = 0; part < kKeys<D>; part += kInnerColumns) {
       const int first_key = key + part;
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int m = 0; m < MT; ++m) {
     scales[m][0] = scales[m][1] = arguments.scale;
   }
-  const HeadRows<D, bf16> dq(arguments.result, arguments, 3, 0);
+  const HeadRows<D, T> dq(arguments.result, arguments, 3, 0);
   put_rows(q_tile, warp_row, result, scales);
   store_rows<16 * MT>(q_tile, warp_row, dq.row(first_query), dq.stride,
                       arguments.time - first_query);
@@ -145,32 +146,32 @@ constexpr int kKeyTiles = D == 64 ? 2 : 1;
 template <int D>
 constexpr int kBlockKeys = kWarps * 16 * kKeyTiles<D>;
 
-template <int D>
+template <class T, int D>
 __global__ void __launch_bounds__(kThreads)
-    attention_key_gradient_kernel(AttentionArguments arguments) {
+    attention_key_gradient_kernel(AttentionArguments<T> arguments) {
   constexpr int MT = kKeyTiles<D>;
   constexpr int NT = kInnerColumns / 8;
-  bf16* shared = static_cast<bf16*>(dynamic_shared_memory());
-  const Tile<D> k_tile{shared};
-  const Tile<D> v_tile{shared + kBlockKeys<D> * D};
-  bf16* stages = v_tile.data + kBlockKeys<D> * D;  // two of (queries, d_out)
+  T* shared = static_cast<T*>(dynamic_shared_memory());
+  const Tile<T, D> k_tile{shared};
+  const Tile<T, D> v_tile{shared + kBlockKeys<D> * D};
+  T* stages = v_tile.data + kBlockKeys<D> * D;  // two of (queries, d_out)
   auto* statistics =
       reinterpret_cast<float*>(stages + 4 * kQueryStep * D);  // two of (log_sum, delta)
 
   const int first_key = static_cast<int>(blockIdx.y) * kBlockKeys<D>;
-  const HeadRows<D, const bf16> q(arguments.qkv, arguments, 3, 0);
-  const HeadRows<D, const bf16> k(arguments.qkv, arguments, 3, 1);
-  const HeadRows<D, const bf16> v(arguments.qkv, arguments, 3, 2);
-  const HeadRows<D, const bf16> d_out(arguments.d_out, arguments, 1, 0);
+  const HeadRows<D, const T> q(arguments.qkv, arguments, 3, 0);
+  const HeadRows<D, const T> k(arguments.qkv, arguments, 3, 1);
+  const HeadRows<D, const T> v(arguments.qkv, arguments, 3, 2);
+  const HeadRows<D, const T> d_out(arguments.d_out, arguments, 1, 0);
   const int warp_row = warp_index() * 16 * MT;
   const int warp_key = first_key + warp_row;
   const float scale_log2 = arguments.scale * kLog2E;
 
   const auto load_stage = [&](int query) {
     const int number = query / kQueryStep % 2;
-    bf16* stage = stages + number * 2 * kQueryStep * D;
-    load_rows<kQueryStep>(Tile<D>{stage}, q.row(query), q.stride, arguments.time - query);
-    load_rows<kQueryStep>(Tile<D>{stage + kQueryStep * D}, d_out.row(query), d_out.stride,
+    T* stage = stages + number * 2 * kQueryStep * D;
+    load_rows<kQueryStep>(Tile<T, D>{stage}, q.row(query), q.stride, arguments.time - query);
+    load_rows<kQueryStep>(Tile<T, D>{stage + kQueryStep * D}, d_out.row(query), d_out.stride,
                           arguments.time - query);
     commit_copies();
     const int index = static_cast<int>(threadIdx.x);  // half of the threads per statistic
@@ -196,8 +197,8 @@ __global__ void __launch_bounds__(kThreads)
       load_stage(query + kQueryStep);
     }
     const int number = query / kQueryStep % 2;
-    const Tile<D> q_tile{stages + number * 2 * kQueryStep * D};
-    const Tile<D> d_out_tile{q_tile.data + kQueryStep * D};
+    const Tile<T, D> q_tile{stages + number * 2 * kQueryStep * D};
+    const Tile<T, D> d_out_tile{q_tile.data + kQueryStep * D};
 #pragma unroll 1
     for (int part = 0; part < kQueryStep; part += kInnerColumns) {
       const int first_query = query + part;
@@ -248,8 +249,8 @@ __global__ void __launch_bounds__(kThreads)
     scales[m][0] = scales[m][1] = arguments.scale;
     ones[m][0] = ones[m][1] = 1.0f;
   }
-  const HeadRows<D, bf16> dk_rows(arguments.result, arguments, 3, 1);
-  const HeadRows<D, bf16> dv_rows(arguments.result, arguments, 3, 2);
+  const HeadRows<D, T> dk_rows(arguments.result, arguments, 3, 1);
+  const HeadRows<D, T> dv_rows(arguments.result, arguments, 3, 2);
   const int valid = arguments.time - first_key;
   put_rows(k_tile, warp_row, dk, scales);
   store_rows<16 * MT>(k_tile, warp_row, dk_rows.row(first_key), dk_rows.stride, valid);
@@ -257,36 +258,43 @@ __global__ void __launch_bounds__(kThreads)
   store_rows<16 * MT>(v_tile, warp_row, dv_rows.row(first_key), dv_rows.stride, valid);
 }
 
-template <int D>
+template <class T, int D>
 void backward(cudaStream_t stream, const AttentionShape& shape,
-              const AttentionArguments& arguments) {
+              const AttentionArguments<T>& arguments) {
   launch(stream, "attention's gradient of keys and values",
          launch_shape<D>(shape, kBlockKeys<D>, 2 * kBlockKeys<D> + 4 * kQueryStep,
                          2 * kThreads * sizeof(float)),
-         attention_key_gradient_kernel<D>, arguments);
+         attention_key_gradient_kernel<T, D>, arguments);
   launch(stream, "attention's gradient of queries",
          launch_shape<D>(shape, kQueries, 2 * kQueries + 4 * kKeys<D>),
-         attention_query_gradient_kernel<D>, arguments);
+         attention_query_gradient_kernel<T, D>, arguments);
 }
 
 }  // namespace
 
-void tensor_attention_backward(cudaStream_t stream, const AttentionShape& shape, const bf16* qkv,
-                               const bf16* out, const float* log_sum, const bf16* d_out,
-                               float* delta, bf16* dqkv) {
+template <class T>
+void tensor_attention_backward(cudaStream_t stream, const AttentionShape& shape, const T* qkv,
+                               const T* out, const float* log_sum, const T* d_out, float* delta,
+                               T* dqkv) {
   const std::int64_t count = shape.batch * shape.time * shape.channels() / kVector;
   launch(stream, "attention's gradient",
          {.grid = dim3(blocks_for(count, kDeltaThreads)), .block = dim3(kDeltaThreads)},
-         shape.head_dim == 64 ? attention_delta_kernel<64> : attention_delta_kernel<128>, out,
+         shape.head_dim == 64 ? attention_delta_kernel<T, 64> : attention_delta_kernel<T, 128>, out,
          d_out, delta, static_cast<int>(shape.time), static_cast<int>(shape.heads), count);
-  AttentionArguments arguments = common_arguments(shape);
+  auto arguments = common_arguments<T>(shape);
   arguments.qkv = qkv;
   arguments.d_out = d_out;
   arguments.delta = delta;
   arguments.log_sum = const_cast<float*>(log_sum);  // only the forward writes it
   arguments.result = dqkv;
-  shape.head_dim == 64 ? backward<64>(stream, shape, arguments)
-                       : backward<128>(stream, shape, arguments);
+  shape.head_dim == 64 ? backward<T, 64>(stream, shape, arguments)
+                       : backward<T, 128>(stream, shape, arguments);
 }
+
+#define INSTANTIATE(T)                                                                      \
+  template void tensor_attention_backward<T>(cudaStream_t, const AttentionShape&, const T*, \
+                                             const T*, const float*, const T*, float*, T*);
+INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)
 
 }  // namespace train_gpt::cuda

@@ -70,20 +70,21 @@ struct RunningSoftmax {
   }
 };
 
-template <int D>
-__global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionArguments arguments) {
+template <class T, int D>
+__global__ void __launch_bounds__(kThreads)
+    attention_forward_kernel(AttentionArguments<T> arguments) {
   constexpr int MT = kQueryTiles;
-  bf16* shared = static_cast<bf16*>(dynamic_shared_memory());
-  const Tile<D> q_tile{shared};
-  const Tile<D> k_tile{shared + kQueries * D};
-  const Tile<D> v_tile{k_tile.data + kKeys<D> * D};
+  T* shared = static_cast<T*>(dynamic_shared_memory());
+  const Tile<T, D> q_tile{shared};
+  const Tile<T, D> k_tile{shared + kQueries * D};
+  const Tile<T, D> v_tile{k_tile.data + kKeys<D> * D};
 
   // Blocks with the most keys start first, so that short blocks fill the gaps at the end.
   const int first_query = static_cast<int>(gridDim.y - 1 - blockIdx.y) * kQueries;
   const int end_key = min(first_query + kQueries, arguments.time);
-  const HeadRows<D, const bf16> q(arguments.qkv, arguments, 3, 0);
-  const HeadRows<D, const bf16> k(arguments.qkv, arguments, 3, 1);
-  const HeadRows<D, const bf16> v(arguments.qkv, arguments, 3, 2);
+  const HeadRows<D, const T> q(arguments.qkv, arguments, 3, 0);
+  const HeadRows<D, const T> k(arguments.qkv, arguments, 3, 1);
+  const HeadRows<D, const T> v(arguments.qkv, arguments, 3, 2);
   const int warp_row = warp_index() * 16 * MT;
   const int warp_query = first_query + warp_row;
 
@@ -133,17 +134,17 @@ __global__ void __launch_bounds__(kThreads) attention_forward_kernel(AttentionAr
       }
     }
   }
-  const HeadRows<D, bf16> out(arguments.result, arguments, 1, 0);
+  const HeadRows<D, T> out(arguments.result, arguments, 1, 0);
   put_rows(q_tile, warp_row, result, inverse);
   store_rows<16 * MT>(q_tile, warp_row, out.row(first_query), out.stride,
                       arguments.time - first_query);
 }
 
-template <int D>
+template <class T, int D>
 void forward(cudaStream_t stream, const AttentionShape& shape,
-             const AttentionArguments& arguments) {
+             const AttentionArguments<T>& arguments) {
   launch(stream, "attention", launch_shape<D>(shape, kQueries, kQueries + 2 * kKeys<D>),
-         attention_forward_kernel<D>, arguments);
+         attention_forward_kernel<T, D>, arguments);
 }
 
 }  // namespace
@@ -152,14 +153,21 @@ bool tensor_attention_supports(std::int64_t head_dim) {
   return head_dim == 64 || head_dim == 128;
 }
 
-void tensor_attention_forward(cudaStream_t stream, const AttentionShape& shape, const bf16* qkv,
-                              bf16* out, float* log_sum) {
-  AttentionArguments arguments = common_arguments(shape);
+template <class T>
+void tensor_attention_forward(cudaStream_t stream, const AttentionShape& shape, const T* qkv,
+                              T* out, float* log_sum) {
+  auto arguments = common_arguments<T>(shape);
   arguments.qkv = qkv;
   arguments.log_sum = log_sum;
   arguments.result = out;
-  shape.head_dim == 64 ? forward<64>(stream, shape, arguments)
-                       : forward<128>(stream, shape, arguments);
+  shape.head_dim == 64 ? forward<T, 64>(stream, shape, arguments)
+                       : forward<T, 128>(stream, shape, arguments);
 }
+
+#define INSTANTIATE(T)                                                                         \
+  template void tensor_attention_forward<T>(cudaStream_t, const AttentionShape&, const T*, T*, \
+                                            float*);
+INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)
 
 }  // namespace train_gpt::cuda

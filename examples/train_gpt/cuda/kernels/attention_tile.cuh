@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/kernels/mma.cuh"
+#include "cuda/kernels/vector8.cuh"
 
 #include <cstdint>
 
@@ -9,26 +10,25 @@
 /// product, a warp holds MT tiles of 16 rows by NT tiles of 8 columns of the result.
 namespace train_gpt::cuda {
 
-using bf16 = __nv_bfloat16;
-
 constexpr int kWarps = 4;
 constexpr int kThreads = 32 * kWarps;
 
-/// Rows of D bf16 numbers in shared memory. The 16-byte chunks of a row are permuted (XOR with the
-/// row number), so that the chunks of one column in eight consecutive rows are in different banks.
-template <int D>
+/// Rows of D numbers of T (bf16 or fp16) in shared memory. The 16-byte chunks of a row are permuted
+/// (XOR with the row number), so that the chunks of one column in eight consecutive rows are in
+/// different banks.
+template <class T, int D>
 struct Tile {
-  bf16* data;
+  T* data;
 
-  __device__ bf16* chunk(int row, int column) const {
+  __device__ T* chunk(int row, int column) const {
     return data + row * D + ((column ^ (row & 7)) << 3);
   }
 };
 
 /// Starts an asynchronous copy of rows [0, Rows) from global memory. Rows from `valid` on become
 /// zero.
-template <int Rows, int D>
-__device__ void load_rows(Tile<D> tile, const bf16* first, std::int64_t stride, int valid) {
+template <int Rows, class T, int D>
+__device__ void load_rows(Tile<T, D> tile, const T* first, std::int64_t stride, int valid) {
   constexpr int kChunks = D / 8;
   static_assert(Rows * kChunks % kThreads == 0);
 #pragma unroll
@@ -42,8 +42,8 @@ __device__ void load_rows(Tile<D> tile, const bf16* first, std::int64_t stride, 
 }
 
 /// Writes the rows that this warp has stored in its part of the tile to global memory.
-template <int Rows, int D>
-__device__ void store_rows(Tile<D> tile, int first_row, bf16* first, std::int64_t stride,
+template <int Rows, class T, int D>
+__device__ void store_rows(Tile<T, D> tile, int first_row, T* first, std::int64_t stride,
                            int valid) {
   constexpr int kChunks = D / 8;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -60,14 +60,9 @@ __device__ void store_rows(Tile<D> tile, int first_row, bf16* first, std::int64_
   }
 }
 
-__device__ inline std::uint32_t pack(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const std::uint32_t*>(&pair);
-}
-
-/// Stores sums * factor in the rows of a tile, as bf16.
-template <int MT, int D>
-__device__ void put_rows(Tile<D> tile, int first_row, const float (&sums)[MT][D / 8][4],
+/// Stores sums * factor in the rows of a tile, rounded to T.
+template <int MT, class T, int D>
+__device__ void put_rows(Tile<T, D> tile, int first_row, const float (&sums)[MT][D / 8][4],
                          const float (&factors)[MT][2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -77,7 +72,7 @@ __device__ void put_rows(Tile<D> tile, int first_row, const float (&sums)[MT][D 
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = first_row + 16 * m + 8 * half + lane / 4;
-        *reinterpret_cast<std::uint32_t*>(tile.chunk(row, n) + 2 * (lane % 4)) = pack(
+        *reinterpret_cast<std::uint32_t*>(tile.chunk(row, n) + 2 * (lane % 4)) = pack<T>(
             sums[m][n][2 * half] * factors[m][half], sums[m][n][2 * half + 1] * factors[m][half]);
       }
     }
@@ -85,8 +80,8 @@ __device__ void put_rows(Tile<D> tile, int first_row, const float (&sums)[MT][D 
 }
 
 /// sums += (rows of a starting at a_row) (rows of b starting at b_row)^T
-template <int MT, int NT, int D>
-__device__ void multiply_rows(float (&sums)[MT][NT][4], Tile<D> a, int a_row, Tile<D> b,
+template <int MT, int NT, class T, int D>
+__device__ void multiply_rows(float (&sums)[MT][NT][4], Tile<T, D> a, int a_row, Tile<T, D> b,
                               int b_row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -103,17 +98,17 @@ __device__ void multiply_rows(float (&sums)[MT][NT][4], Tile<D> a, int a_row, Ti
                     b.chunk(b_row + 16 * n + lane % 8 + lane / 16 * 8, 2 * k + lane / 8 % 2));
 #pragma unroll
       for (int m = 0; m < MT; ++m) {
-        multiply_add(sums[m][2 * n], left[m], right[0], right[1]);
-        multiply_add(sums[m][2 * n + 1], left[m], right[2], right[3]);
+        multiply_add<T>(sums[m][2 * n], left[m], right[0], right[1]);
+        multiply_add<T>(sums[m][2 * n + 1], left[m], right[2], right[3]);
       }
     }
   }
 }
 
-/// sums += weights (16 MT x 8 NT) (rows of b starting at b_row). Weights are rounded to bf16.
-template <int MT, int NT, int D>
+/// sums += weights (16 MT x 8 NT) (rows of b starting at b_row). Weights are rounded to T.
+template <int MT, int NT, class T, int D>
 __device__ void multiply_columns(float (&sums)[MT][D / 8][4], const float (&weights)[MT][NT][4],
-                                 Tile<D> b, int b_row) {
+                                 Tile<T, D> b, int b_row) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int k = 0; k < NT / 2; ++k) {
@@ -124,7 +119,7 @@ __device__ void multiply_columns(float (&sums)[MT][D / 8][4], const float (&weig
       for (int part = 0; part < 4;
            ++part) {  // rows 0-7 and 8-15 of the first 8 columns, then of the next 8
         const float(&pair)[4] = weights[m][2 * k + part / 2];
-        left[m][part] = pack(pair[2 * (part % 2)], pair[2 * (part % 2) + 1]);
+        left[m][part] = pack<T>(pair[2 * (part % 2)], pair[2 * (part % 2) + 1]);
       }
     }
 #pragma unroll
@@ -133,8 +128,8 @@ __device__ void multiply_columns(float (&sums)[MT][D / 8][4], const float (&weig
       load_matrices_transposed(right, b.chunk(b_row + 16 * k + lane % 16, 2 * n + lane / 16));
 #pragma unroll
       for (int m = 0; m < MT; ++m) {
-        multiply_add(sums[m][2 * n], left[m], right[0], right[1]);
-        multiply_add(sums[m][2 * n + 1], left[m], right[2], right[3]);
+        multiply_add<T>(sums[m][2 * n], left[m], right[0], right[1]);
+        multiply_add<T>(sums[m][2 * n + 1], left[m], right[2], right[3]);
       }
     }
   }

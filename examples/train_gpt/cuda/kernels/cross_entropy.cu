@@ -6,15 +6,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 namespace train_gpt::cuda {
 namespace {
 
 constexpr unsigned kMostThreads = 1024;
 
+constexpr float kLog2E = 1.44269504f;
+
 /// exp(value - maximum), by the instruction for powers of two.
 __device__ float exponential(float value, float maximum) {
-  constexpr float kLog2E = 1.44269504f;
   return exp2f((value - maximum) * kLog2E);
 }
 
@@ -64,7 +66,65 @@ __device__ ExponentialSum thread_part(const T* logits, std::int64_t vocab) {
   return part;
 }
 
-// One block per row, in two passes over the row. The second pass finds most of it in the L2 cache.
+/// Exponentials that are kept as T are multiplied by 2 to this power, so that small ones are no
+/// subnormal numbers of fp16.
+template <class T>
+constexpr float kExponentShift = std::is_same_v<T, __half> ? 14.0f : 0.0f;
+
+// One block per row, which is kept in shared memory: each logit is read once, and its exponential
+// is computed once. Each thread accesses only its own columns of the copy.
+template <class T>
+__global__ void __launch_bounds__(kMostThreads)
+    cross_entropy_row_kernel(T* logits, const std::int32_t* targets, float scale, float* losses,
+                             std::int64_t vocab, std::int64_t stride) {
+  __shared__ float maxima[kMostWarps];
+  __shared__ float sums[kMostWarps];
+  T* kept = static_cast<T*>(dynamic_shared_memory());  // (stride)
+  const std::int64_t row = blockIdx.x;
+  logits += row * stride;
+  const std::int64_t target = targets[row];
+  const float target_logit = to_float(logits[target]);
+  const std::int64_t step = blockDim.x * kVector;
+  const std::int64_t own = static_cast<std::int64_t>(threadIdx.x) * kVector;
+  float highest = -INFINITY;
+  for (std::int64_t column = own; column < stride; column += step) {
+    Vector8 values = load8(logits + column);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      values[i] = column + i < vocab ? values[i] : -INFINITY;
+      highest = fmaxf(highest, values[i]);
+    }
+    store8(kept + column, values);
+  }
+  highest = block_maximum(highest, maxima);  // its barrier: all threads have read target_logit
+  const float shift = kExponentShift<T> - highest * kLog2E;
+  float sum = 0.0f;
+  for (std::int64_t column = own; column < stride; column += step) {
+    Vector8 values = load8(kept + column);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      values[i] = exp2f(fmaf(values[i], kLog2E, shift));
+      sum += values[i];
+    }
+    store8(kept + column, values);
+  }
+  sum = block_sum(sum, sums);
+  if (threadIdx.x == 0) {
+    losses[row] = logf(sum) - kExponentShift<T> / kLog2E + (highest - target_logit);
+  }
+  const float factor = scale / sum;
+  for (std::int64_t column = own; column < stride; column += step) {
+    Vector8 values = load8(kept + column);
+#pragma unroll
+    for (int i = 0; i < kVector; ++i) {
+      values[i] = values[i] * factor - (column + i == target ? scale : 0.0f);
+    }
+    store8(logits + column, values);
+  }
+}
+
+// The same for rows that do not fit in shared memory, in two passes over the row. The second pass
+// finds most of it in the L2 cache, and computes the exponentials again.
 template <class T>
 __global__ void __launch_bounds__(kMostThreads)
     cross_entropy_kernel(T* logits, const std::int32_t* targets, float scale, float* losses,
@@ -126,15 +186,32 @@ __global__ void __launch_bounds__(kMostThreads)
   *total += scale * sum;
 }
 
+/// Returns the largest row that is kept in shared memory, in bytes: two blocks of a multiprocessor
+/// must have room for theirs.
+std::size_t row_limit() {
+  constexpr int kOther = 2048;  // the kernel's other shared memory, and the system's share
+  int device = 0;
+  int nbytes = 0;
+  check(cudaGetDevice(&device), "reading the GPU's properties");
+  check(cudaDeviceGetAttribute(&nbytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device),
+        "reading the GPU's properties");
+  return static_cast<std::size_t>(nbytes / 2 - kOther);
+}
+
 }  // namespace
 
 template <class T>
 void cross_entropy(cudaStream_t stream, T* logits, const std::int32_t* targets, float scale,
                    float* losses, std::int64_t rows, std::int64_t vocab, std::int64_t stride) {
   const unsigned threads = std::min(kMostThreads, blocks_for(stride / kVector, 32) * 32);
+  const auto nbytes = static_cast<std::size_t>(stride) * sizeof(T);
+  const bool fits = nbytes <= row_limit();
   launch(stream, "cross entropy",
-         {.grid = dim3(static_cast<unsigned>(rows)), .block = dim3(threads)},
-         cross_entropy_kernel<T>, logits, targets, scale, losses, vocab, stride);
+         {.grid = dim3(static_cast<unsigned>(rows)),
+          .block = dim3(threads),
+          .shared_nbytes = fits ? nbytes : 0},
+         fits ? cross_entropy_row_kernel<T> : cross_entropy_kernel<T>, logits, targets, scale,
+         losses, vocab, stride);
 }
 
 void add_losses(cudaStream_t stream, const float* losses, std::int64_t rows, double scale,
@@ -148,5 +225,6 @@ void add_losses(cudaStream_t stream, const float* losses, std::int64_t rows, dou
                                  std::int64_t, std::int64_t, std::int64_t);
 INSTANTIATE(float)
 INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)
 
 }  // namespace train_gpt::cuda

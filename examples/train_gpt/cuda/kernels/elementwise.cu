@@ -162,5 +162,6 @@ void column_sums(cudaStream_t stream, const T* x, T* sums, float beta, float* sc
                                std::int64_t);
 INSTANTIATE(float)
 INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)
 
 }  // namespace train_gpt::cuda

@@ -127,5 +127,6 @@ void embedding_backward(cudaStream_t stream, const TokenGroups& groups, const T*
                                       std::int64_t, std::int64_t, std::int64_t);
 INSTANTIATE(float)
 INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)
 
 }  // namespace train_gpt::cuda

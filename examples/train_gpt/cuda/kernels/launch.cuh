@@ -39,6 +39,18 @@ void launch(cudaStream_t stream, const char* name, const LaunchShape& shape,
   check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...), name);
 }
 
+#ifdef __CUDACC__
+/// Returns the block's dynamic shared memory, whose size is set at the launch.
+__device__ inline void* dynamic_shared_memory() {
+  extern __shared__ __align__(16) unsigned char memory[];
+  return memory;
+}
+#else  // stand-in of test/standin, for tests without a GPU
+inline void* dynamic_shared_memory() {
+  return standin::dynamic_shared();
+}
+#endif
+
 inline unsigned blocks_for(std::int64_t count, std::int64_t per_block) {
   return static_cast<unsigned>((count + per_block - 1) / per_block);
 }

@@ -161,5 +161,6 @@ void layernorm_backward(cudaStream_t stream, const T* x, const T* gamma, RowStat
                                       bool, T*, T*, float*, std::int64_t, std::int64_t);
 INSTANTIATE(float)
 INSTANTIATE(__nv_bfloat16)
+INSTANTIATE(__half)
 
 }  // namespace train_gpt::cuda

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
+#include <type_traits>
 
-/// Tensor core instructions of one warp for bf16 with fp32 sums, and asynchronous copies to shared
-/// memory. Lane l holds row l / 4 and columns 2 (l % 4) and 2 (l % 4) + 1 of an 8x8 matrix (PTX
-/// ISA, mma.m16n8k16).
+/// Tensor core instructions of one warp for bf16 or fp16 with fp32 sums, and asynchronous copies to
+/// shared memory. Lane l holds row l / 4 and columns 2 (l % 4) and 2 (l % 4) + 1 of an 8x8 matrix
+/// (PTX ISA, mma.m16n8k16).
 namespace train_gpt::cuda {
 
 #ifdef __CUDACC__
@@ -31,14 +33,22 @@ __device__ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], co
                : "memory");
 }
 
-/// sums (16 x 8) += a (16 x 16) b (16 x 8). a: rows 0-7 and 8-15 of columns 0-7, then those of
-/// columns 8-15.
-__device__ inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                                    std::uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+/// sums (16 x 8) += a (16 x 16) b (16 x 8), elements of T. a: rows 0-7 and 8-15 of columns 0-7,
+/// then those of columns 8-15.
+template <class T>
+__device__ void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                             std::uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
 }
 
 /// Starts copying 16 bytes from global to shared memory. Writes zeros if not `valid`.
@@ -78,10 +88,11 @@ inline void load_matrices_transposed(std::uint32_t (&matrices)[4], const void* r
   standin::ldmatrix_trans(matrices, row);
 }
 
-inline void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
-                         std::uint32_t b1) {
+template <class T>
+void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                  std::uint32_t b1) {
   const std::uint32_t b[2] = {b0, b1};
-  standin::mma_m16n8k16<__nv_bfloat16>(sums, a, b, sums);
+  standin::mma_m16n8k16<T>(sums, a, b, sums);
 }
 
 inline void copy_async(void* shared, const void* global, bool valid) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
+
 /// Sums and maxima over the threads of a warp or block, in a fixed order.
 namespace train_gpt::cuda {
 
@@ -22,6 +24,17 @@ __device__ inline float warp_maximum(float value) {
     value = fmaxf(value, __shfl_xor_sync(kAllLanes, value, step));
   }
   return value;
+}
+
+/// Returns the maximum on every thread of the block; the rest as in block_sum.
+__device__ inline float block_maximum(float value, float* partials) {
+  value = warp_maximum(value);
+  if (threadIdx.x % 32 == 0) {
+    partials[threadIdx.x / 32] = value;
+  }
+  __syncthreads();
+  const unsigned lane = threadIdx.x % 32;
+  return warp_maximum(lane < blockDim.x / 32 ? partials[lane] : -INFINITY);
 }
 
 /// Returns the sum on every thread of the block, whose size must be a multiple of 32. partials:

@@ -7,6 +7,8 @@
 #include "model/gpt.hpp"
 #include "run/sampling.hpp"
 
+#include <cuda_runtime_api.h>
+#include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
@@ -34,6 +36,21 @@ constexpr ModelConfig kConfig{
 Batch empty_batch(BatchShape shape) {
   const auto count = static_cast<std::size_t>(shape.rows());
   return {std::vector<std::int32_t>(count), std::vector<std::int32_t>(count), shape};
+}
+
+/// Compute capability of the GPU: 10 * major + minor.
+int capability() {
+  int major = 0;
+  int minor = 0;
+  REQUIRE(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess);
+  REQUIRE(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0) == cudaSuccess);
+  return 10 * major + minor;
+}
+
+/// Number of calls so far that gave work to the stand-in GPU; 0 on a real one.
+long issued() {
+  auto* const count = reinterpret_cast<long (*)()>(dlsym(RTLD_DEFAULT, "acc_standin_issued"));
+  return count == nullptr ? 0 : count();
 }
 
 acc::plugins::RuntimeSettings on_gpu(acc::plugins::MixedPrecision precision, int accumulation = 1) {
@@ -64,7 +81,7 @@ struct Step {
 std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int steps,
                              std::int64_t most_logits = cuda::kMostLogits) {
   auto runtime = acc::Runtime::from_settings(settings);
-  auto model = runtime.model();
+  auto model = runtime.model(0, {.fp8 = true});
   const int micro_steps = runtime.gradient_accumulation_steps();
   const GlobalBatch global(8, {.rank = 0, .world_size = 1, .micro_steps = micro_steps});
   const auto gpt = cuda::make_gpt(runtime, model, kConfig,
@@ -80,6 +97,7 @@ std::vector<Step> parity_run(const acc::plugins::RuntimeSettings& settings, int 
       const Share share = global.share(micro_step);
       Batch batch = empty_batch({.batch = share.count, .time = 64});
       batch.weight = share.weight;
+      batch.loss_scale = static_cast<float>(optimizer.loss_scale());
       data.read({.step = step, .sequence = share.first}, batch);
       gpt->train(batch);
     }
@@ -143,6 +161,72 @@ TEST_CASE("logits computed in pieces give the same losses") {
 
 TEST_CASE("bf16 on a GPU gives the same losses within its precision") {
   check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::bf16), 4), 0.02, 0.03);
+}
+
+TEST_CASE("fp16 on a GPU with a loss scaler gives the same losses within its precision") {
+  check_parity(parity_run(on_gpu(acc::plugins::MixedPrecision::fp16), 4), 0.01, 0.03);
+}
+
+TEST_CASE("CUDA graphs do not change the results, and replace most launches") {
+  struct Case {
+    acc::plugins::MixedPrecision precision;
+    bool checkpointing;
+  };
+  using acc::plugins::MixedPrecision;
+  std::vector<Case> cases = {{MixedPrecision::no, false},
+                             {MixedPrecision::bf16, false},
+                             {MixedPrecision::bf16, true},
+                             {MixedPrecision::fp16, false}};
+  if (capability() >= 89) {
+    cases.push_back({MixedPrecision::fp8, false});
+  }
+  for (const Case& each : cases) {
+    CAPTURE(acc::plugins::to_string(each.precision));
+    auto settings = on_gpu(each.precision, 2);
+    settings.deterministic = true;  // cuDNN's order of sums
+    settings.sharding.activation_checkpointing = each.checkpointing;
+    constexpr int kSteps = 4;
+    const long start = issued();
+    const auto plain = parity_run(settings, kSteps);
+    const long without = issued() - start;
+    const Variable variable("TRAIN_GPT_GRAPHS", "1");
+    const auto run = parity_run(settings, kSteps);
+    const long with = issued() - start - without;
+    for (std::size_t step = 0; step < plain.size(); ++step) {
+      CHECK(run[step].loss == plain[step].loss);
+      CHECK(run[step].norm == plain[step].norm);
+    }
+    CHECK(10 * with <= 8 * without);  // two of four steps are replayed
+  }
+}
+
+TEST_CASE("fp8 trains as bf16 within its precision, or is refused by the GPU's capability") {
+  using acc::plugins::MixedPrecision;
+  auto settings = on_gpu(MixedPrecision::fp8, 2);
+  if (capability() < 89) {
+    CHECK_THROWS_WITH_AS(parity_run(settings, 1),
+                         doctest::Contains("mixed_precision fp8 needs a GPU of compute capability "
+                                           "8.9 or newer; cuda:0 has 8.0; use bf16"),
+                         acc::Error);
+    return;
+  }
+  constexpr int kSteps = 6;
+  const auto expected = parity_run(on_gpu(MixedPrecision::bf16, 2), kSteps);
+  for (const bool e5m2 : {true, false}) {
+    CAPTURE(e5m2);
+    const Variable format("ACC_FP8_FORMAT", e5m2 ? "HYBRID" : "E4M3");
+    const Variable algorithm("ACC_FP8_AMAX_COMPUTE_ALGO", e5m2 ? "max" : "most_recent");
+    const auto run = parity_run(settings, kSteps);
+    CHECK(run.front().loss == doctest::Approx(expected.front().loss).epsilon(1e-3));
+    bool differs = false;
+    for (std::size_t step = 0; step < run.size(); ++step) {
+      CAPTURE(step);
+      CHECK(std::abs(run[step].loss - expected[step].loss) < 0.02);
+      CHECK(run[step].norm == doctest::Approx(expected[step].norm).epsilon(0.1));
+      differs = differs || run[step].loss != expected[step].loss;
+    }
+    CHECK(differs);  // products were computed in fp8
+  }
 }
 
 TEST_CASE("an odd vocabulary, a separate head and each attention equal the CPU's results") {

@@ -12,7 +12,7 @@
 using namespace train_gpt;
 using namespace train_gpt::cuda;
 
-#define DTYPES float, __nv_bfloat16
+#define DTYPES float, __nv_bfloat16, __half
 
 namespace {
 
