@@ -3,16 +3,21 @@
 //
 //   kernel_bench gemm ROWS DIM VOCAB REPETITIONS
 //     every product of a block and of the head in bf16, next to the same product in fp32
+//   kernel_bench fp8 ROWS DIM REPETITIONS
+//     the linear layers of a block in fp8, with the rounding of their operands, next to bf16.
+//     Exit status 2 if the GPU has no fp8
 //   kernel_bench attention BATCH TIME HEADS HEAD_DIM FOLDER REPETITIONS
 //     reads qkv.bin (B, T, 3, H, D) and d_out.bin (B, T, H, D), bf16; writes out.bin and dqkv.bin.
 //     By cuDNN or by the kernels, as TRAIN_GPT_ATTENTION says
 //
 // Prints one line of JSON per measurement, as soon as it is made: median seconds, TFLOP/s, and for
-// products the relative error ||bf16 - fp32|| / ||fp32|| over the first and last elements.
+// products the relative error ||bf16 - fp32|| / ||fp32|| (of fp8: to bf16) over the first and last
+// elements.
 
 #include "cuda/attention.hpp"
 #include "cuda/cuda_check.hpp"
 #include "cuda/device_buffer.hpp"
+#include "cuda/fp8.hpp"
 #include "cuda/matmul.hpp"
 
 #include <acc/base/error.hpp>
@@ -128,7 +133,8 @@ class Array {
 };
 
 /// NaN if an element was not written.
-double relative_error(const Array<Half>& result, const Array<float>& expected) {
+template <class Expected>
+double relative_error(const Array<Half>& result, const Array<Expected>& expected) {
   const std::int64_t count = std::min<std::int64_t>(result.numel(), 1 << 16);
   double difference = 0.0;
   double norm = 0.0;
@@ -136,8 +142,9 @@ double relative_error(const Array<Half>& result, const Array<float>& expected) {
     const auto a = result.read(from, count);
     const auto b = expected.read(from, count);
     for (std::size_t i = 0; i < a.size(); ++i) {
-      difference += std::pow(static_cast<double>(static_cast<float>(a[i])) - b[i], 2);
-      norm += std::pow(static_cast<double>(b[i]), 2);
+      const auto wanted = static_cast<double>(static_cast<float>(b[i]));
+      difference += std::pow(static_cast<double>(static_cast<float>(a[i])) - wanted, 2);
+      norm += std::pow(wanted, 2);
     }
   }
   return std::sqrt(difference / norm);
@@ -254,6 +261,53 @@ void measure_products(std::int64_t rows, std::int64_t dim, std::int64_t vocab, i
   }
 }
 
+void measure_fp8(std::int64_t rows, std::int64_t dim, int repetitions) {
+  const Stream stream;
+  Matmul<Half> matmul(stream, 4 * dim, MatmulOptions::from_environment());
+  constexpr int kMicroSteps = 2;  // the second one has scales
+  const auto measure = [&](const char* name, std::int64_t in, std::int64_t out) {
+    Fp8 fp8(stream, matmul, {}, 1, rows, 4 * dim, in * out);
+    const Array<Half> x(rows * in, 1), w(in * out, 2), bias(out, 3), dy(rows * out, 4);
+    const Array<Half> y(rows * out), dx(rows * in), dw(in * out), db(out);
+    const Array<Half> y_bf16(rows * out), dx_bf16(rows * in);
+    const auto forward = [&] {
+      fp8.forward(0, {y.data(), rows, out}, {x.data(), rows, in}, {w.data(), in, out}, bias.data(),
+                  nullptr);
+    };
+    const auto backward = [&] {
+      fp8.backward(0, {dx.data(), rows, in}, {dw.data(), 0.0f}, {db.data(), 0.0f},
+                   {x.data(), rows, in}, {dy.data(), rows, out}, {w.data(), in, out});
+    };
+    for (int micro_step = 0; micro_step < kMicroSteps; ++micro_step) {
+      fp8.begin_micro_step();
+      forward();
+      backward();
+    }
+    matmul.linear({y_bf16.data(), rows, out}, {x.data(), rows, in}, {w.data(), in, out},
+                  bias.data());
+    matmul.multiply({dx_bf16.data(), rows, in}, {dy.data(), rows, out},
+                    ConstMatrix<Half>(w.data(), in, out).t());
+    const double flops =
+        2.0 * static_cast<double>(rows) * static_cast<double>(in) * static_cast<double>(out);
+    const auto print = [&](const char* part, double seconds, double products, double error) {
+      std::printf(
+          "{\"what\": \"fp8 %s, %s\", \"rows\": %lld, \"in\": %lld, \"out\": %lld, "
+          "\"median_s\": %.7f, \"tflops\": %.1f, \"error\": %s}\n",
+          name, part, static_cast<long long>(rows), static_cast<long long>(in),
+          static_cast<long long>(out), seconds, rate(products * flops, seconds),
+          std::isfinite(error) ? std::to_string(error).c_str() : "null");
+      std::fflush(stdout);
+    };
+    print("forward", median_seconds(stream, repetitions, forward), 1.0, relative_error(y, y_bf16));
+    print("backward", median_seconds(stream, repetitions, backward), 2.0,
+          relative_error(dx, dx_bf16));
+  };
+  measure("qkv", dim, 3 * dim);
+  measure("attention's projection", dim, dim);
+  measure("MLP up", dim, 4 * dim);
+  measure("MLP down", 4 * dim, dim);
+}
+
 template <class T>
 void read_file(const std::filesystem::path& path, const Array<T>& array) {
   std::vector<T> values(static_cast<std::size_t>(array.numel()));
@@ -310,6 +364,7 @@ void measure_attention(const AttentionShape& shape, const std::filesystem::path&
 int usage() {
   std::fprintf(stderr,
                "usage: kernel_bench gemm ROWS DIM VOCAB REPETITIONS\n"
+               "       kernel_bench fp8 ROWS DIM REPETITIONS\n"
                "       kernel_bench attention BATCH TIME HEADS HEAD_DIM FOLDER REPETITIONS\n");
   return 2;
 }
@@ -322,6 +377,8 @@ int main(int argc, char** argv) {
   try {
     if (mode == "gemm" && argc == 6) {
       measure_products(number(2), number(3), number(4), static_cast<int>(number(5)));
+    } else if (mode == "fp8" && argc == 5) {
+      measure_fp8(number(2), number(3), static_cast<int>(number(4)));
     } else if (mode == "attention" && argc == 8) {
       measure_attention({number(2), number(3), number(4), number(5)}, argv[6],
                         static_cast<int>(number(7)));

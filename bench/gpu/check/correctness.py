@@ -21,6 +21,8 @@ ATTENTION_SHAPES = [(8, 1024, 12, 64), (4, 2048, 16, 128), (64, 1024, 12, 64), (
                     (3, 1000, 12, 64)]  # batch, time, heads, channels per head
 PRODUCT_SIZES = {"124M": (16384, 768, 50304), "1.3B": (8192, 2048, 50304)}  # rows, dim, vocabulary
 PRODUCT_ERROR = 0.01  # of bf16, relative to fp32
+FP8_ERROR = 0.08  # of a layer in fp8, relative to bf16
+FP8_TOLERANCE = 0.05  # largest difference of a step's loss in fp8 from the one in bf16
 ATTENTION_ERROR = 0.01  # relative to fp32, or twice that of PyTorch's best back end
 OUR_ATTENTION = ("acc kernels", "acc cudnn")
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
@@ -111,7 +113,8 @@ def nccl(setup, step):
 
 
 def parity(setup, step):
-    """Compares the losses of one rank with PyTorch's and the CPU's, in every precision."""
+    """Compares the losses of one rank with PyTorch's and the CPU's in every precision, and those
+    with CUDA graphs and in fp8 with those in bf16."""
     steps = FEW_STEPS if setup.tiny else STEPS
     reference = expected_losses(setup.places)[:steps]
 
@@ -125,13 +128,25 @@ def parity(setup, step):
         step.check(f"{name} losses of the CPU back end", apart <= tolerance,
                    f"at most {apart:.1e} apart, allowed {tolerance:.0e}")
 
+    def like_bf16(name, tolerance, flags, variables=None):
+        expected = losses(setup, step, "fsdp_full_shard.yaml", 1, steps,
+                          ["--mixed_precision", "bf16", "--deterministic"])
+        ours = losses(setup, step, "fsdp_full_shard.yaml", 1, steps,
+                      [*flags, "--deterministic"], variables)
+        apart = most_apart(ours, expected)
+        step.check(f"{name} losses of bf16", apart <= tolerance,
+                   f"at most {apart:.1e} apart, allowed {tolerance:.0e}")
+
     for name, (tolerance, flag) in PRECISIONS.items():
-        flags = ["--mixed_precision", flag]
-        refused = name == "fp16" and step.attempt(f"{name} losses", refusal, setup, step, flags)
-        if refused:
-            step.note(f"fp16 is refused: {refused}")
-        else:
-            step.attempt(f"{name} losses", compare, name, tolerance, flags)
+        step.attempt(f"{name} losses", compare, name, tolerance, ["--mixed_precision", flag])
+    step.attempt("losses with CUDA graphs", like_bf16, "CUDA graphs:", 0.0,
+                 ["--mixed_precision", "bf16"], {"TRAIN_GPT_GRAPHS": "1"})
+    fp8 = ["--mixed_precision", "fp8"]
+    refused = step.attempt("fp8 losses", refusal, setup, step, fp8)
+    if refused:
+        step.note(f"fp8 is refused: {refused}")
+    else:
+        step.attempt("fp8 losses", like_bf16, "fp8", FP8_TOLERANCE, fp8)
 
 
 def refusal(setup, step, flags):
@@ -183,7 +198,7 @@ def attention(setup, step):
 
 def products(setup, step):
     """Every matrix product of a step with its epilogue: rate, and error relative to fp32. As
-    cuBLASLt's first proposal, without fused epilogues, and tuned."""
+    cuBLASLt's first proposal, without fused epilogues, and tuned. Then the layers in fp8."""
     sizes = {"tiny": (64, 32, 128)} if setup.tiny else PRODUCT_SIZES
     for size, (rows, dim, vocab) in sizes.items():
         for how, variables in (("", {"TRAIN_GPT_FUSE": "gelu,bias"}),
@@ -202,6 +217,26 @@ def products(setup, step):
                          [setup.places.program("kernel_bench"), "gemm", rows, dim, vocab,
                           1 if setup.tiny else 20],
                          dict(setup.places.environment(), **variables), None, found)
+        step.attempt(f"fp8 layers of {size}", fp8_layers, setup, step, size, rows, dim)
+
+
+def fp8_layers(setup, step, size, rows, dim):
+    """Linear layers in fp8, forward and backward, with the rounding of their operands."""
+    def found(line):
+        values = json_of(line)
+        if values is None:
+            return
+        name = f"{size}, {values.pop('what')}"
+        step.figure(name, values)
+        error = values["error"]
+        step.check(name, error is not None and error <= FP8_ERROR,
+                   f"error {error}, {values['tflops']} TFLOP/s")
+    ran = step.run([setup.places.program("kernel_bench"), "fp8", rows, dim,
+                    1 if setup.tiny else 20], setup.places.environment(), None, found)
+    if ran.status == 2:
+        step.note("fp8 is refused: " + ran.tail())
+    elif ran.status != 0:
+        raise StepFailed(ran.tail())
 
 
 def sanitize(setup, step, tool, target):

@@ -22,6 +22,8 @@ SMALL_MICRO_BATCHES = (4, 1)
 TINY = {"layers": 2, "heads": 2, "dim": 32, "vocab": 256, "seq_len": 64}
 SDPA = ("flash", "cudnn", "efficient")
 TUNED = {"TRAIN_GPT_TUNE": "1"}
+GRAPHS = {"TRAIN_GPT_GRAPHS": "1"}
+FP8_CAPABILITY = (8, 9)
 WARMUP = 5  # steps that are not measured
 UNITS_ALIVE = 2  # units gathered at the same time: the one in use and the prefetched one
 GRADIENTS_IN_FLIGHT = 2  # units besides the root whose gradients are not reduced yet
@@ -44,12 +46,12 @@ def model_flags(model):
 
 
 def gpt_command(places, model, micro_batch, folder, steps, workers=1,
-                launch=("fsdp_full_shard.yaml",), program=(), flags=()):
+                launch=("fsdp_full_shard.yaml",), program=(), flags=(), precision="bf16"):
     """launch: configuration and further flags of acclaunch; program: one that runs train_gpt;
     flags: of train_gpt."""
     config, *more = launch
     return [places.program("acclaunch"), "--config_file", places.configs / config, *more,
-            "--mixed_precision", "bf16", "--main_process_port", 0, "--num_processes", workers,
+            "--mixed_precision", precision, "--main_process_port", 0, "--num_processes", workers,
             *program, places.program("train_gpt"), "--tokens",
             os.path.join(folder, "tokens.bin"), *model_flags(model), "--micro_batch", micro_batch,
             "--grad_clip", 1, "--steps", steps, "--metrics", os.path.join(folder, "metrics.jsonl"),
@@ -101,10 +103,11 @@ class GptRuns:
         self.setup, self.step, self.model = setup, step, model
         self.steps, self.folder = steps, folder
 
-    def ours(self, micro_batch, variables):
+    def ours(self, micro_batch, variables, precision="bf16"):
         """Runs train_gpt. Returns (table row, metrics of the last step)."""
         tokens_per_s, lines = run_gpt(self.setup.places, self.step, self.model, micro_batch,
-                                      self.folder, self.steps, variables=variables)
+                                      self.folder, self.steps, variables=variables,
+                                      precision=precision)
         peak_bytes = lines[-1]["ranks"][0].get("device_peak_bytes")
         return row(self.model, tokens_per_s, self.setup.peak_tflops, peak_bytes), lines[-1]
 
@@ -164,6 +167,13 @@ def gpt(setup, step, name):
         step.figure("train_gpt", ours)
         for micro_batch in small:
             step.figure(of_batch("train_gpt", micro_batch, full), runs.ours(micro_batch, TUNED)[0])
+        for micro_batch in (full, *small[-1:]):
+            step.figure(of_batch("train_gpt, CUDA graphs", micro_batch, full),
+                        runs.ours(micro_batch, TUNED | GRAPHS)[0])
+        if setup.gpu.capability is None or tuple(setup.gpu.capability) >= FP8_CAPABILITY:
+            step.figure("train_gpt, fp8", runs.ours(full, TUNED, "fp8")[0])
+        else:
+            step.note("fp8 was not measured: it needs compute capability 8.9")
         if setup.places.torch:
             runs.torch("fsdp2", [full], full)
             if not setup.standin:
@@ -171,6 +181,7 @@ def gpt(setup, step, name):
                 runs.torch("plain", [full], full, ",".join(SDPA))
             if small:
                 runs.torch("plain", small, full)
+        step.figure("train_gpt, fp16", runs.ours(full, TUNED, "fp16")[0])
         step.figure("train_gpt, not tuned", runs.ours(full, {"TRAIN_GPT_TUNE": "0"})[0])
         if setup.places.torch and small and not setup.standin:
             runs.torch("compile", small, full)

@@ -383,14 +383,13 @@ class Recorded:
     def attempt(self, what, function, *arguments):
         return function(*arguments)
 
-    def run(self, argv, *_, **__):
-        return self.program([str(word) for word in argv])
-
-    def succeed(self, argv, environment=None, limit=None, on_line=None):
-        ran = self.run(argv)
+    def run(self, argv, environment=None, limit=None, on_line=None):
+        ran = self.program([str(word) for word in argv])
         for line in ran.out.splitlines() if on_line else ():
             on_line(line)
         return ran
+
+    succeed = run
 
 
 PLACES = places.Places()
@@ -469,6 +468,17 @@ class Sets(unittest.TestCase):
                                                 for size in correctness.PRODUCT_SIZES
                                                 for how in ("", ", not fused", ", tuned")})
             self.assertEqual(step.figures["124M, qkv, bias"]["tflops"], 500.0)
+
+    def test_a_gpu_without_fp8_is_noted_and_a_wrong_layer_fails(self):
+        line = json.dumps({"what": "fp8 qkv, forward", "error": 0.3, "tflops": 900.0})
+        for ran, checks, notes in ((runner.Ran(0, line, 1.0), [("1.3B, fp8 qkv, forward", False)], 0),
+                                   (runner.Ran(2, "needs 8.9", 1.0), [], 1)):
+            step = Recorded(lambda _, ran=ran: ran)
+            correctness.fp8_layers(setup(), step, "1.3B", 64, 32)
+            self.assertEqual((step.checks, len(step.notes)), (checks, notes))
+        with self.assertRaisesRegex(runner.StepFailed, "no kernel"):
+            correctness.fp8_layers(setup(), Recorded(lambda _: runner.Ran(1, "no kernel", 1.0)),
+                                   "1.3B", 64, 32)
 
     def test_kernels_of_ncu(self):
         table = "\n".join((
