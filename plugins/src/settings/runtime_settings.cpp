@@ -139,6 +139,20 @@ std::map<std::string, Source, std::less<>> read_sources(const Environment& envir
   return sources;
 }
 
+/// Returns the value of a variable, or the values of several (`A|B|C`) joined by commas, if all are
+/// set; else "".
+std::string joined_values(const Environment& environment, std::string_view variables) {
+  std::string joined;
+  for (const std::string_view variable : split(variables, '|')) {
+    const std::string* value = value_of(environment, variable);
+    if (value == nullptr || value->empty()) {
+      return "";
+    }
+    joined += (joined.empty() ? "" : ",") + *value;
+  }
+  return joined;
+}
+
 /// Reads each setting for which `wanted` is true: from ACC_<KEY> if it is set, else from
 /// Accelerate's variable. Adds wrong values to `faults` and continues.
 template <class Wanted>
@@ -146,14 +160,14 @@ Settings read_settings(const Environment& environment, Faults& faults, Wanted&& 
   Settings settings;
   const auto sources = read_sources(environment);
   const auto read = [&](const SettingRow& row, const std::string& variable) {
-    const std::string* value = value_of(environment, variable);
-    if (value == nullptr || value->empty()) {
+    const std::string value = joined_values(environment, variable);
+    if (value.empty()) {
       return false;
     }
     const auto found = sources.find(row.key);
     faults.collect([&] {
       settings.set(
-          row, *value,
+          row, value,
           found != sources.end() ? found->second : Source{Source::Kind::environment, variable});
     });
     return true;

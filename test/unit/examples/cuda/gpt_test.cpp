@@ -173,10 +173,7 @@ TEST_CASE("CUDA graphs do not change the results, and replace most launches") {
     bool checkpointing;
   };
   using acc::plugins::MixedPrecision;
-  std::vector<Case> cases = {{MixedPrecision::no, false},
-                             {MixedPrecision::bf16, false},
-                             {MixedPrecision::bf16, true},
-                             {MixedPrecision::fp16, false}};
+  std::vector<Case> cases = {{MixedPrecision::bf16, true}, {MixedPrecision::fp16, false}};
   if (capability() >= 89) {
     cases.push_back({MixedPrecision::fp8, false});
   }
@@ -210,7 +207,7 @@ TEST_CASE("fp8 trains as bf16 within its precision, or is refused by the GPU's c
                          acc::Error);
     return;
   }
-  constexpr int kSteps = 6;
+  constexpr int kSteps = 4;
   const auto expected = parity_run(on_gpu(MixedPrecision::bf16, 2), kSteps);
   for (const bool e5m2 : {true, false}) {
     CAPTURE(e5m2);
