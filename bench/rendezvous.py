@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares acc-rendezvous with PyTorch's TCPStore server and with a server that only moves bytes.
 
-    bench/rendezvous.py [--python PYTHON] [--rounds 9] [--seconds 0.5] [--only ops,join,memory,rounds]
+    bench/rendezvous.py [--python PYTHON] [--rounds 9] [--seconds 0.5] [--only ops,join,memory,rounds,tls]
 
 Each line of the output starts fresh server processes. They are measured in short turns in random order,
 so that other load on the machine affects all of them equally; the values are medians. "bare"
@@ -19,6 +19,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 
 from launchers import BIN, kib
 
@@ -54,12 +55,13 @@ import os; os._exit(0)
 AIMS = """aims: 95 % of bare's operations and at least torch's; half of torch's CPU time per operation, or
       within 15 % of bare's; a million pipelined operations per second; p99 at 4096 connections within
       10 % of bare's; 1024 clients joined in 55 ms; 4 KB per idle connection; a round of 10,000
-      agents in 2 s"""
+      agents in 2 s; 1024 agents joined by TLS in 2 s"""
 
 MIXES = [(1, 1), (64, 1), (512, 1), (4096, 1), (1, 16), (64, 16), (512, 16)]
 JOINS = [64, 256, 1024]
 ROUNDS = [1_000, 10_000]
 TORCH_AGENTS = 16
+TLS_AGENTS = 1024
 HELD = 4096
 KEYS = 1_000_000
 
@@ -133,8 +135,8 @@ def stored_keys(server):
     return {"bytes": (server.rss() - before) / KEYS}
 
 
-def round_of(server, agents):
-    command = [str(BIN / "agents_load"), server.port, str(agents)]
+def round_of(server, agents, *token):
+    command = [str(BIN / "agents_load"), server.port, str(agents), *token]
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
 
 
@@ -157,6 +159,21 @@ def rounds(commands, repeats, python):
             with serving(commands["torch"]) as server:
                 peer = torch_round(server, python)
             print(f"    torch's agents, already connected: {peer:.0f} ms, {peer / first:.0f}x")
+
+
+def tls(commands, repeats):
+    """Compares a round of agents that join by TLS, with the proof of a token, with a plain one."""
+    with tempfile.TemporaryDirectory() as folder:
+        token = os.path.join(folder, "token")
+        with open(token, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+            file.write("t" * 64)
+        seen = {"plain": [], "TLS": []}
+        for _ in range(repeats):
+            for name, flags, words in (("plain", [], []), ("TLS", ["--token_file", token], [token])):
+                with serving([*commands["acc"], *flags]) as server:
+                    seen[name].append(round_of(server, TLS_AGENTS, *words)["first_ms"])
+    plain, encrypted = (statistics.median(seen[name]) for name in seen)
+    print(f"join of {TLS_AGENTS} agents: plain {plain:.1f} ms, TLS {encrypted:.1f} ms, {encrypted / plain:.1f}x")
 
 
 def compare(title, commands, rounds, measure):
@@ -183,7 +200,7 @@ def main():
     parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.5, help="duration of each mix")
-    parser.add_argument("--only", default="ops,join,memory,rounds")
+    parser.add_argument("--only", default="ops,join,memory,rounds,tls")
     options = parser.parse_args()
     parts = options.only.split(",")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -208,6 +225,8 @@ def main():
         compare(f"each of {KEYS:,} keys, 16 + 32 bytes", stores, 1, stored_keys)
     if "rounds" in parts:
         rounds(commands, min(options.rounds, 5), options.python)
+    if "tls" in parts:
+        tls(commands, min(options.rounds, 5))
 
 
 if __name__ == "__main__":

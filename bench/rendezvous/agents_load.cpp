@@ -2,14 +2,17 @@
 // Measures how long the server takes to form a round. Simulates all agents of one job on one
 // thread.
 //
-// agents_load PORT AGENTS
+// agents_load PORT AGENTS [TOKEN_FILE]
 //     first_ms: time from the first connect until every agent has received Formed of round 0.
 //     next_ms:  time from the loss of one agent's connection until all others have received Ends,
 //               reported, rejoined and received Formed of round 1.
 //
+// With a token, each agent connects by TLS and proves it.
+//
 // Prints one JSON object; times are in milliseconds.
 #include "loopback.hpp"
 #include "rounds/messages.hpp"
+#include "secure/secure_link.hpp"
 
 #include <fmt/format.h>
 #include <sys/epoll.h>
@@ -21,7 +24,9 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -38,12 +43,22 @@ struct SimulatedAgent {
   acc::UniqueFd socket;
   std::string incoming;
   std::string unsent;
+  std::unique_ptr<secure::SecureLink> encryption;  // null: plain
   int round = -1;
+
+  void say(std::string_view bytes) {
+    if (encryption) {
+      encryption->send(bytes, unsent);
+    } else {
+      unsent += bytes;
+    }
+  }
 };
 
 class Load {
  public:
-  Load(std::uint16_t port, int agents) : port_(port), agents_(static_cast<std::size_t>(agents)) {
+  Load(std::uint16_t port, int agents, std::shared_ptr<const ClientSecurity> security)
+      : port_(port), security_(std::move(security)), agents_(static_cast<std::size_t>(agents)) {
     epoll_.reset(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1"));
   }
 
@@ -87,8 +102,13 @@ class Load {
     hello.machine.host = fmt::format("node{}", index);
     hello.machine.address = "127.0.0.1";
     hello.machine.pid = getpid();
-    agent.unsent = kHello;
-    encode(AgentMessage(hello), agent.unsent);
+    if (security_) {
+      agent.encryption = std::make_unique<secure::SecureLink>(
+          security_, "127.0.0.1", secure::Admission{Role::agent, hello.run_id});
+      agent.encryption->start(agent.unsent);
+    }
+    agent.say(kHello);
+    say(agent, hello);
     epoll_event event{.events = EPOLLIN | EPOLLOUT | EPOLLET, .data = {.u64 = index}};
     checked(epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, agent.socket.get(), &event), "epoll_ctl");
   }
@@ -103,7 +123,12 @@ class Load {
     std::array<char, 16384> bytes;
     ssize_t count = 0;
     while ((count = recv(agent.socket.get(), bytes.data(), bytes.size(), 0)) > 0) {
-      agent.incoming.append(bytes.data(), static_cast<std::size_t>(count));
+      const std::string_view received(bytes.data(), static_cast<std::size_t>(count));
+      if (agent.encryption) {
+        agent.encryption->receive(received, agent.incoming, agent.unsent);
+      } else {
+        agent.incoming += received;
+      }
     }
     if (count == 0) {
       fail("the server closed a connection");
@@ -116,15 +141,21 @@ class Load {
     flush(agent);
   }
 
+  static void say(SimulatedAgent& agent, const AgentMessage& message) {
+    std::string frame;
+    encode(message, frame);
+    agent.say(frame);
+  }
+
   void hear(SimulatedAgent& agent, const ServerMessage& message) {
     if (const auto* formed = std::get_if<Formed>(&message)) {
       agent.round = reached_ = formed->round.round;
       ++in_round_;
     } else if (std::holds_alternative<Ends>(message)) {
-      encode(AgentMessage(Report{}), agent.unsent);
+      say(agent, Report{});
     } else if (const auto* settled = std::get_if<Settled>(&message);
                settled != nullptr && settled->round_result.next == RoundResult::Next::next_round) {
-      encode(AgentMessage(Rejoin{}), agent.unsent);
+      say(agent, Rejoin{});
     } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
       fail(dropped->reason);
     }
@@ -142,6 +173,7 @@ class Load {
   }
 
   std::uint16_t port_;
+  std::shared_ptr<const ClientSecurity> security_;
   acc::UniqueFd epoll_;
   std::vector<SimulatedAgent> agents_;
   std::size_t in_round_ = 0;
@@ -155,10 +187,11 @@ double milliseconds_since(Clock::time_point start) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    fail("expected PORT AGENTS");
+  if (argc != 3 && argc != 4) {
+    fail("expected PORT AGENTS [TOKEN_FILE]");
   }
-  Load load(static_cast<std::uint16_t>(std::atoi(argv[1])), std::atoi(argv[2]));
+  Load load(static_cast<std::uint16_t>(std::atoi(argv[1])), std::atoi(argv[2]),
+            argc == 4 ? ClientSecurity::make(Tokens::read(argv[3]), {}) : nullptr);
   auto start = Clock::now();
   load.enter_all();
   load.await_round(0);

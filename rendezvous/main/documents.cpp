@@ -3,7 +3,10 @@
 
 #include "acc/plugins/command_pages.hpp"
 #include "acc/plugins/document_writer.hpp"
+#include "commands.hpp"
 #include "settings.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -64,7 +67,12 @@ std::string config_text(const plugins::Settings& settings) {
 }
 
 std::string help_text() {
-  std::string text = "usage: acc-rendezvous [FLAGS]\n\n" + std::string(kDescription) + "\n";
+  std::string text = "usage: acc-rendezvous [FLAGS]\n";
+  for (const Command& command : commands()) {
+    text += fmt::format("       acc-rendezvous {} {}\n           {}\n", command.name, command.usage,
+                        command.help);
+  }
+  text += "\n" + std::string(kDescription) + "\n";
   for (const SettingRow& row : kDaemonFlags.table) {
     text += plugins::help_entry(kDaemonFlags, row);
   }

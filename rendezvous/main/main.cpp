@@ -4,6 +4,7 @@
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 #include "acc/plugins/command_pages.hpp"
+#include "commands.hpp"
 #include "documents.hpp"
 #include "options.hpp"
 #include "service.hpp"
@@ -34,14 +35,15 @@ void set_early_log_format(const acc::plugins::ParsedFlags& flags,
   prepare_log(words);
 }
 
-void serve(const acc::plugins::Settings& settings, const acc::plugins::Environment& environment) {
-  Options options = to_options(settings, environment);
+void serve(const acc::plugins::ParsedFlags& flags, const acc::plugins::Environment& environment) {
+  const auto read = [&] { return to_options(read_settings(flags, environment), environment); };
+  Options options = read();
   set_log_settings(options.log);
   for (const std::string& name : unknown_variables(environment)) {
     acc::logger(acc::Component::rendezvous)
         .warn("{} is not a setting; --help lists all settings", name);
   }
-  run_service(std::move(options));
+  run_service(std::move(options), read);
 }
 
 void print(const std::string& text) {
@@ -64,7 +66,7 @@ void run(const acc::plugins::ParsedFlags& flags) {
   } else if (flags.find("print_config"_key) != nullptr) {
     print(acc::printable_lines(config_text(read_settings(flags, environment))));
   } else {
-    serve(read_settings(flags, environment), environment);
+    serve(flags, environment);
   }
 }
 
@@ -81,6 +83,9 @@ int main(int argc, char** argv) {
     if (arguments.size() > 1 && arguments.front() == "complete-words") {  // the completion script
       print(candidates_text(std::span(arguments).subspan(1)));
       return 0;
+    }
+    if (const Command* command = find_command(arguments)) {
+      return command->run(std::span(arguments).subspan(1));
     }
     run(acc::plugins::parse_flags(kDaemonFlags, arguments));
     return 0;

@@ -9,6 +9,10 @@
 #include <boost/asio/ip/address_v6.hpp>
 
 #include <algorithm>
+#include <functional>
+#include <memory>
+#include <set>
+#include <utility>
 
 namespace acc::rendezvous {
 namespace {
@@ -21,6 +25,10 @@ using plugins::SettingRow;
 using plugins::Settings;
 using plugins::Source;
 using plugins::Type;
+
+/// Variables of acclaunch and of the subcommands, which have the same prefix.
+const std::set<std::string, std::less<>> kClientVariables = {
+    "ACC_RENDEZVOUS_CA_FILE", "ACC_RENDEZVOUS_CLIENT_CERT", "ACC_RENDEZVOUS_CLIENT_KEY"};
 
 /// Returns the value of a file's entry as text; the items of a list joined by commas, like a flag.
 /// Throws Error(config) with file and line for a node that cannot be a value of the setting.
@@ -166,6 +174,26 @@ LogSettings log_settings(const Settings& settings) {
   return read_log_settings(words);
 }
 
+/// Returns null if neither a token nor a certificate is given.
+std::shared_ptr<const ServerSecurity> security_of(const Options& options) {
+  std::optional<Tokens> tokens;
+  if (!options.token_file.empty()) {
+    tokens = Tokens::read(options.token_file);
+    if (tokens->is_for_one_job()) {
+      throw Error(Errc::config, options.token_file.string() +
+                                    ": the token is for one job (job-...); a daemon needs the one "
+                                    "from which it was made");
+    }
+  }
+  if (!tokens && options.tls.certificate.empty() && options.tls.key.empty()) {
+    if (!options.tls.ca.empty()) {
+      throw Error(Errc::config, "tls_client_ca needs token_file, or tls_cert and tls_key");
+    }
+    return nullptr;
+  }
+  return ServerSecurity::make(std::move(tokens), options.tls);
+}
+
 }  // namespace
 
 Settings read_settings(const ParsedFlags& flags, const Environment& environment) {
@@ -188,7 +216,8 @@ std::vector<std::string> unknown_variables(const Environment& environment) {
   std::vector<std::string> names;
   for (const auto& [name, value] : environment) {
     const auto is_name = [&](const SettingRow& row) { return variable_of(row) == name; };
-    if (name.starts_with("ACC_RENDEZVOUS_") && std::ranges::none_of(kDaemonSettings, is_name)) {
+    if (name.starts_with("ACC_RENDEZVOUS_") && !kClientVariables.contains(name) &&
+        std::ranges::none_of(kDaemonSettings, is_name)) {
       names.push_back(name);
     }
   }
@@ -207,6 +236,11 @@ Options to_options(const Settings& settings, const Environment& environment) {
   options.port = static_cast<std::uint16_t>(settings.integer("port"_key));
   options.port_file = settings.text("port_file"_key);
   options.log = log_settings(settings);
+  options.token_file = settings.text("token_file"_key);
+  options.tls = {.certificate = settings.text("tls_cert"_key),
+                 .key = settings.text("tls_key"_key),
+                 .ca = settings.text("tls_client_ca"_key)};
+  options.is_insecure = settings.boolean("insecure"_key);
   options.chose_max_connections = settings.given("max_connections"_key);
   ServerOptions& server = options.server;
   server.max_connections = count("max_connections"_key);
@@ -215,6 +249,9 @@ Options to_options(const Settings& settings, const Environment& environment) {
   server.max_frame_bytes = size("max_frame_bytes"_key);
   server.max_buffered_bytes = size("max_buffered_bytes"_key);
   server.max_unread_bytes = size("max_unread_bytes"_key);
+  server.max_peer_percent = static_cast<int>(settings.integer("max_peer_percent"_key));
+  server.max_failed_proofs = static_cast<int>(settings.integer("max_failed_proofs"_key));
+  server.security = security_of(options);
   server.handshake_timeout = settings.duration("handshake_timeout"_key);
   server.idle_timeout = settings.duration("idle_timeout"_key);
   server.stop_timeout = settings.duration("stop_timeout"_key);

@@ -29,7 +29,10 @@ std::vector<std::string> unknown_variables(const plugins::Environment& environme
 struct Options {
   std::vector<std::string> hosts;
   std::uint16_t port = 0;
-  std::filesystem::path port_file;     ///< empty: none
+  std::filesystem::path port_file;   ///< empty: none
+  std::filesystem::path token_file;  ///< empty: none
+  TlsFiles tls;
+  bool is_insecure = false;            ///< other machines may reach it without a token
   bool chose_max_connections = false;  ///< the user gave max_connections; else it may be lowered
   LogSettings log;
   ServerOptions server;
@@ -37,6 +40,8 @@ struct Options {
 
 /// Throws Error(config) for a wrong value of ACC_LOG_FORMAT, ACC_LOG_LEVEL or ACC_LOG, which apply
 /// if the settings do not name format and level, and if there is no default for `state_dir`.
+///
+/// Also throws if the token or the certificates cannot be used.
 Options to_options(const plugins::Settings& settings, const plugins::Environment& environment);
 
 }  // namespace acc::rendezvous

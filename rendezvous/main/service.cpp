@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service.hpp"
 
+#include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "descriptors.hpp"
 #include "port_file.hpp"
@@ -77,9 +78,17 @@ std::vector<std::string> addresses_of(const std::vector<Listener>& listeners) {
   return addresses;
 }
 
-void warn_of_open(const std::vector<Listener>& listeners) {
+/// Refuses listeners that other machines can reach, unless clients need a token or the user has
+/// chosen this.
+void check_open(const Options& options, const std::vector<Listener>& listeners) {
+  const bool has_token = options.server.security && options.server.security->tokens;
   for (const Listener& listener : listeners) {
-    if (listener.is_open) {
+    if (listener.is_open && !has_token && !options.is_insecure) {
+      throw Error(Errc::config,
+                  warning_of_open(listener.address) +
+                      ". Give --token_file FILE, or --insecure to serve without a token");
+    }
+    if (listener.is_open && !has_token) {
       logger(Component::rendezvous).warn(warning_of_open(listener.address));
     }
   }
@@ -100,11 +109,15 @@ void fit_connections(Options& options) {
 /// The daemon: the server, signals, the port file and the service manager, on one io_context.
 class Service {
  public:
-  Service(const Options& options, std::vector<Listener> listeners)
-      : port_file_(options.port_file),
+  Service(const Options& options, std::vector<Listener> listeners, ReadOptions read_again)
+      : read_again_(std::move(read_again)),
+        max_connections_(options.server.max_connections),
+        port_file_(options.port_file),
         addresses_(addresses_of(listeners)),
         server_(io_, std::move(listeners), options.server),
-        signals_(io_, SIGINT, SIGTERM, SIGHUP) {}
+        signals_(io_, SIGINT, SIGTERM, SIGHUP) {
+    server_security_ = options.server.security;
+  }
 
   void run() {
     announce();
@@ -162,9 +175,30 @@ class Service {
   void on_signal(int signal) {
     if (signal == SIGHUP) {
       logger(Component::rendezvous).info("{}", status_text());
+      reload();
       return wait_for_signal();
     }
     stop();
+  }
+
+  /// Applies the settings again. Wrong ones change nothing.
+  void reload() {
+    try {
+      Options options = read_again_();
+      const bool needed = server_security_ && server_security_->tokens.has_value();
+      if (needed && !(options.server.security && options.server.security->tokens)) {
+        throw Error(Errc::config, "the token cannot be removed while the daemon serves");
+      }
+      set_log_settings(options.log);
+      if (!options.chose_max_connections) {
+        options.server.max_connections = max_connections_;
+      }
+      server_security_ = options.server.security;
+      server_.reconfigure(options.server);
+      logger(Component::rendezvous).info("the settings are read again");
+    } catch (const Error& error) {
+      logger(Component::rendezvous).error("the settings stay as they are: {}", error.what());
+    }
   }
 
   /// Starts the shutdown. `run` returns when the loop has no more work, after the last replies are
@@ -180,6 +214,9 @@ class Service {
     server_.stop();
   }
 
+  ReadOptions read_again_;
+  std::size_t max_connections_;
+  std::shared_ptr<const ServerSecurity> server_security_;
   asio::io_context io_{1};
   PortFile port_file_;
   std::vector<std::string> addresses_;
@@ -192,13 +229,13 @@ class Service {
 
 }  // namespace
 
-void run_service(Options options) {
+void run_service(Options options, ReadOptions read_again) {
   std::signal(SIGPIPE, SIG_IGN);  // the reader of standard output may have closed it
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` then fails with EFBIG
   fit_connections(options);
   std::vector<Listener> listeners = open_listeners(options);
-  warn_of_open(listeners);
-  Service(options, std::move(listeners)).run();
+  check_open(options, listeners);
+  Service(options, std::move(listeners), std::move(read_again)).run();
 }
 
 }  // namespace acc::rendezvous

@@ -31,6 +31,16 @@ std::array rows = {
                .help = "folder of the log from which a restarted daemon recovers keys, queues and jobs; none; auto: $STATE_DIRECTORY (systemd), else $XDG_STATE_HOME/acc-rendezvous, else ~/.local/state/acc-rendezvous. Not given: $STATE_DIRECTORY, else none"},
     SettingRow{.key = "durability", .type = Type::choice, .fallback = "disk", .allowed = "disk|memory",
                .help = "what a reply waits for, with a state_dir. disk: its changes are on the disk; memory: the kernel has them, so that they survive the daemon but not the machine"},
+    SettingRow{.key = "token_file",
+               .help = "file with the token that clients must prove, one per line: the first is the current one, the others are still accepted. Connections then need TLS"},
+    SettingRow{.key = "tls_cert",
+               .help = "certificate of the server, in PEM format; default with a token: one made at the start, which clients check by the token"},
+    SettingRow{.key = "tls_key",
+               .help = "private key of tls_cert"},
+    SettingRow{.key = "tls_client_ca",
+               .help = "certificate authority that must have signed the certificate of each client; default: clients need none"},
+    SettingRow{.key = "insecure", .type = Type::boolean, .fallback = "false",
+               .help = "allow addresses that other machines can reach without a token"},
     SettingRow{.key = "max_connections", .type = Type::integer, .fallback = "65536", .allowed = "1..10000000",
                .help = "limit of concurrent connections; further ones are closed at once"},
     SettingRow{.key = "max_keys", .type = Type::integer, .fallback = "10000000", .allowed = "1..",
@@ -43,6 +53,10 @@ std::array rows = {
                .help = "limit of incomplete requests and unread replies of all clients together"},
     SettingRow{.key = "max_unread_bytes", .type = Type::size, .fallback = "4MiB", .allowed = "16KiB..",
                .help = "unread replies of one client beyond which its requests wait (it stays connected)"},
+    SettingRow{.key = "max_peer_percent", .type = Type::integer, .fallback = "50", .allowed = "1..100",
+               .help = "part of max_connections, max_keys and max_bytes that the clients of one address may use, in percent; clients on this machine have no such limit"},
+    SettingRow{.key = "max_failed_proofs", .type = Type::integer, .fallback = "20", .allowed = "1..1000000",
+               .help = "wrong proofs of the token from one address within a minute after which its connections are closed for the rest of the minute"},
     SettingRow{.key = "handshake_timeout", .type = Type::duration, .fallback = "30s", .allowed = "1ms..1d",
                .help = "a connection that has not completed the handshake of its protocol by then is closed"},
     SettingRow{.key = "idle_timeout", .type = Type::duration, .fallback = "1h", .allowed = "0..",
@@ -55,7 +69,7 @@ std::array rows = {
                .help = "form of lines on standard error; json: one object per line"},
 };
 for (SettingRow& row : rows) {
-  row.flag = plugins::Flag::value;
+  row.flag = row.type == Type::boolean ? plugins::Flag::toggle : plugins::Flag::value;
 }
 return rows;
 }();

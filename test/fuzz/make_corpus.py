@@ -96,6 +96,16 @@ def seeds():
     yield "jobs", "raw", bytes([9, 0, len(raw_enter)]) + raw_enter + due
 
 
+def proof_seeds():
+    keep = struct.pack("<HB", 0xffff, 0) * 5  # changes nothing in the honest handshake
+    proof = b"p" * 32
+    yield "proofs", "stranger", keep + CUT + b"\xa5acp\1\1" + struct.pack("<H", 3) + b"job" + b"n" * 32 + proof
+    yield "proofs", "administrator", keep + CUT + b"\xa5acp\1\3\0\0" + b"n" * 32 + proof
+    yield "proofs", "other_version", keep + CUT + b"\xa5acp\2"
+    yield "proofs", "changed_role", struct.pack("<HB", 5, 2) + keep[3:]
+    yield "proofs", "changed_result", keep[:9] + struct.pack("<HB", 1, 1) + keep[:3]
+
+
 def journal_seeds():
     entry = bytes([3, 2]) + b"ab" + bytes([2]) + b"cd"
     long_entry = bytes([4, 200]) + b"k" * 200 + bytes([130]) + b"v" * 130
@@ -127,7 +137,7 @@ def checkpoint_seeds():
 
 def main():
     folder = Path(sys.argv[1])
-    for target, name, content in (*seeds(), *journal_seeds(), *checkpoint_seeds()):
+    for target, name, content in (*seeds(), *proof_seeds(), *journal_seeds(), *checkpoint_seeds()):
         (folder / target).mkdir(parents=True, exist_ok=True)
         (folder / target / name).write_bytes(content)
 

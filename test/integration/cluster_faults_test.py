@@ -59,7 +59,7 @@ class Job:
     def join_elastic(self, names, nnodes="2:4"):
         for name in names:
             self.join(name, "--nnodes", nnodes, "--rdzv-backend", "c10d",
-                      "--rdzv-endpoint", f"{DAEMON_HOST}:{PORT}")
+                      "--rdzv-endpoint", f"{DAEMON_HOST}:{PORT}", "--insecure")
 
     def join_static(self, names):
         for rank, name in enumerate(names):
@@ -256,7 +256,7 @@ def main():
         with hosts.Cluster([DAEMON_HOST, *NODES]) as cluster:
             site = Site(cluster, programs, folder)
             daemon = cluster[DAEMON_HOST].start(
-                [programs / "acc-rendezvous", "--host", "0.0.0.0", "--port", PORT])
+                [programs / "acc-rendezvous", "--host", "0.0.0.0", "--insecure", "--port", PORT])
             daemon.wait_for(str(PORT))
             for scenario in (slow_and_lossy, come_and_go, static_jobs, two_machines_0, training):
                 if wanted and scenario.__name__ not in wanted:

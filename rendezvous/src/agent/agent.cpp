@@ -276,9 +276,9 @@ void Agent::Impl::close() noexcept {
 }
 
 Agent::Agent(const asio::any_io_executor& executor, std::string run_id, Terms terms, JobTimes times,
-             Events events)
+             Events events, std::shared_ptr<const ClientSecurity> security)
     : impl_(std::make_shared<Impl>(executor, std::move(run_id), std::move(terms), times,
-                                   std::move(events))) {}
+                                   std::move(events), std::move(security))) {}
 
 Agent::~Agent() {
   impl_->close();

@@ -26,9 +26,10 @@ inline constexpr Agent::Milliseconds kAttemptTimeout{10'000};
 class Agent::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
-       JobTimes times, Events events)
+       JobTimes times, Events events, std::shared_ptr<const ClientSecurity> security)
       : executor_(executor),
         events_(std::move(events)),
+        security_(std::move(security)),
         enter_{
             .run_id = std::move(run_id), .terms = std::move(terms), .times = times, .machine = {}},
         news_(executor),
@@ -59,7 +60,8 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   Awaitable<std::string> try_to_enter();
   Awaitable<void> pause_after(const std::string& failure, Backoff& backoff);
   [[nodiscard]] std::string address_from(const boost::asio::ip::tcp::socket& socket) const;
-  AgentLink::Events link_events();
+  std::shared_ptr<AgentLink> make_link(boost::asio::ip::tcp::socket socket,
+                                       Milliseconds silence_limit, bool comes_back);
   Awaitable<std::optional<Round>> await_round();
   void hear(rounds::ServerMessage message);
   void hear_formed(Round round);
@@ -93,7 +95,8 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
 
   boost::asio::any_io_executor executor_;
   Events events_;
-  rounds::Enter enter_;  ///< first message of each new connection
+  std::shared_ptr<const ClientSecurity> security_;  ///< null: connections are not encrypted
+  rounds::Enter enter_;                             ///< first message of each new connection
   std::string host_;
   std::uint16_t port_ = 0;
   std::shared_ptr<AgentLink> link_;         ///< null: there is no connection

@@ -148,7 +148,7 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   check_own(enter);
   introduced_ = enter.machine;
   welcome_ = false;
-  link_ = std::make_shared<AgentLink>(std::move(socket), limit, recovers_, link_events());
+  link_ = make_link(std::move(socket), limit, recovers_);
   why_lost_.clear();
   link_->start();
   link_->send(std::move(enter));
@@ -169,20 +169,28 @@ std::string Agent::Impl::address_from(const asio::ip::tcp::socket& socket) const
   return own.empty() ? host_ : own;
 }
 
-/// Callbacks of the link. They hold a weak pointer, because the link may outlive the agent.
-AgentLink::Events Agent::Impl::link_events() {
-  return {.on_message =
-              [self = weak_from_this()](rounds::ServerMessage message) {
-                if (const auto agent = self.lock()) {
-                  agent->hear(std::move(message));
-                }
-              },
-          .on_end =
-              [self = weak_from_this()](const std::string& why) {
-                if (const auto agent = self.lock()) {
-                  agent->lose(why);
-                }
-              }};
+/// The callbacks of the link hold a weak pointer, because the link may outlive the agent.
+std::shared_ptr<AgentLink> Agent::Impl::make_link(asio::ip::tcp::socket socket,
+                                                  Milliseconds silence_limit, bool comes_back) {
+  std::unique_ptr<secure::SecureLink> encryption;
+  if (security_) {
+    encryption = std::make_unique<secure::SecureLink>(
+        security_, host_, secure::Admission{Role::agent, enter_.run_id});
+  }
+  AgentLink::Events events{.on_message =
+                               [self = weak_from_this()](rounds::ServerMessage message) {
+                                 if (const auto agent = self.lock()) {
+                                   agent->hear(std::move(message));
+                                 }
+                               },
+                           .on_end =
+                               [self = weak_from_this()](const std::string& why) {
+                                 if (const auto agent = self.lock()) {
+                                   agent->lose(why);
+                                 }
+                               }};
+  return std::make_shared<AgentLink>(std::move(socket), std::move(encryption), silence_limit,
+                                     comes_back, std::move(events));
 }
 
 void Agent::Impl::say_what_is_waited_for(const std::string& what, const std::string& limit) {

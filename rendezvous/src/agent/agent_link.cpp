@@ -21,16 +21,22 @@ constexpr std::size_t kReadSize = 16 * 1024;
 
 }  // namespace
 
-AgentLink::AgentLink(asio::ip::tcp::socket socket, Milliseconds silence_limit, bool comes_back,
-                     Events events)
+AgentLink::AgentLink(asio::ip::tcp::socket socket, std::unique_ptr<secure::SecureLink> encryption,
+                     Milliseconds silence_limit, bool comes_back, Events events)
     : socket_(std::move(socket)),
+      encryption_(std::move(encryption)),
       beat_(socket_.get_executor()),
       flush_(socket_.get_executor()),
       beat_interval_(silence_limit),
       silence_limit_(silence_limit),
       comes_back_(comes_back),
       events_(std::move(events)),
-      unsent_(rounds::kHello) {}  // goes out with the first message
+      received_(kReadSize, '\0') {
+  if (encryption_) {
+    encryption_->start(unsent_);
+  }
+  queue(rounds::kHello);  // goes out with the first message
+}
 
 void AgentLink::start() {
   heard_at_ = std::chrono::steady_clock::now();
@@ -47,29 +53,59 @@ void AgentLink::keep_alive(Milliseconds beat_interval, Milliseconds silence_limi
 }
 
 void AgentLink::send(const rounds::AgentMessage& message) {
-  rounds::encode(message, unsent_);
+  if (encryption_) {
+    std::string frame;
+    rounds::encode(message, frame);
+    queue(frame);
+  } else {
+    rounds::encode(message, unsent_);
+  }
   write();
 }
 
+void AgentLink::queue(std::string_view bytes) {
+  if (encryption_) {
+    encryption_->send(bytes, unsent_);
+  } else {
+    unsent_ += bytes;
+  }
+}
+
 void AgentLink::read() {
-  const std::size_t had = incoming_.size();
-  incoming_.resize(had + kReadSize);
-  socket_.async_read_some(
-      asio::buffer(incoming_.data() + had, kReadSize),
-      [self = shared_from_this(), had](const error_code& error, std::size_t count) {
-        self->incoming_.resize(had + count);
-        if (!self->socket_.is_open()) {
-          return;  // closed while this handler was queued
-        }
-        if (error) {
-          return self->end(error == asio::error::eof ? "the server closed it" : error.message());
-        }
-        self->heard_at_ = std::chrono::steady_clock::now();
-        self->take_messages();
-        if (self->socket_.is_open()) {
-          self->read();
-        }
-      });
+  socket_.async_read_some(asio::buffer(received_), [self = shared_from_this()](
+                                                       const error_code& error, std::size_t count) {
+    if (!self->socket_.is_open()) {
+      return;  // closed while this handler was queued
+    }
+    if (error) {
+      return self->end(error == asio::error::eof ? "the server closed it" : error.message());
+    }
+    self->heard_at_ = std::chrono::steady_clock::now();
+    if (self->encryption_) {
+      self->decrypt(count);
+    } else {
+      self->incoming_.append(self->received_, 0, count);
+    }
+    if (self->socket_.is_open()) {
+      self->take_messages();
+    }
+    if (self->socket_.is_open()) {
+      self->read();
+    }
+  });
+}
+
+/// Decrypts the bytes in received_. They may be a part of the handshake, which is answered.
+void AgentLink::decrypt(std::size_t count) {
+  try {
+    encryption_->receive(std::string_view(received_).substr(0, count), incoming_, unsent_);
+  } catch (const Error& error) {
+    write();  // the alert
+    auto on_message = events_.on_message;
+    on_message(rounds::Dropped{rounds::Dropped::Why::config, error.what()});
+    return end(error.what());
+  }
+  write();
 }
 
 /// Decodes all complete messages. A handler may close the link at any message.
@@ -132,8 +168,14 @@ void AgentLink::say_away() {
   std::string frame;
   rounds::encode(rounds::AgentMessage(rounds::Away{}), frame);
   error_code ignored;
+  std::string bytes;
+  if (encryption_) {
+    encryption_->send(frame, bytes);
+  } else {
+    bytes = frame;
+  }
   socket_.non_blocking(true, ignored);
-  socket_.write_some(asio::buffer(frame), ignored);
+  socket_.write_some(asio::buffer(bytes), ignored);
 }
 
 asio::awaitable<void> AgentLink::flushed(Milliseconds limit) {

@@ -3,6 +3,7 @@
 
 #include "agent/dial.hpp"
 #include "rounds/messages.hpp"
+#include "secure/secure_link.hpp"
 
 #include <chrono>
 #include <functional>
@@ -28,8 +29,10 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
   /// `silence_limit` is the heartbeat timeout until `keep_alive` sets the one that the server
   /// chose.
   /// `comes_back`: if it ends the link because of silence, it tells the server with Away.
-  AgentLink(boost::asio::ip::tcp::socket socket, Milliseconds silence_limit, bool comes_back,
-            Events events);
+  /// `encryption`: null for a plain connection. If the server is refused or refuses, `on_message`
+  /// receives Dropped with `config`, as if the server had sent it.
+  AgentLink(boost::asio::ip::tcp::socket socket, std::unique_ptr<secure::SecureLink> encryption,
+            Milliseconds silence_limit, bool comes_back, Events events);
 
   /// Starts to read.
   void start();
@@ -45,6 +48,8 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
 
  private:
   void read();
+  void queue(std::string_view bytes);
+  void decrypt(std::size_t count);
   void take_messages();
   void write();
   void beat();
@@ -52,6 +57,7 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
   void end(const std::string& why);
 
   boost::asio::ip::tcp::socket socket_;
+  std::unique_ptr<secure::SecureLink> encryption_;
   boost::asio::steady_timer beat_;
   boost::asio::steady_timer flush_;
   Milliseconds beat_interval_;
@@ -59,6 +65,7 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
   bool comes_back_;
   std::chrono::steady_clock::time_point heard_at_;  // last time bytes arrived
   Events events_;
+  std::string received_;  // buffer of the read in progress
   std::string incoming_;  // received, not decoded: the beginning of a message
   std::string unsent_;    // queued for the next write
   std::string sending_;   // being written; must not change until the write completes

@@ -63,7 +63,7 @@ void Agent::Impl::enter_again(asio::ip::tcp::socket socket) {
   enter.round = round_->round;
   welcome_ = false;
   why_lost_.clear();
-  link_ = std::make_shared<AgentLink>(std::move(socket), kAttemptTimeout, true, link_events());
+  link_ = make_link(std::move(socket), kAttemptTimeout, true);
   link_->start();
   link_->send(std::move(enter));
   if (own_end_ && !end_) {

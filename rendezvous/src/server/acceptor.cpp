@@ -35,10 +35,12 @@ Acceptor::~Acceptor() {
 
 void Acceptor::ready(std::uint32_t /*events*/) {
   for (int i = 0; i < kBatch; ++i) {
-    UniqueFd client(
-        accept4(listener_.socket.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    UniqueFd client(accept4(listener_.socket.get(), reinterpret_cast<sockaddr*>(&address), &size,
+                            SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (client) {
-      accepted_(std::move(client));
+      accepted_(std::move(client), address);
       continue;
     }
     if (is_passing(errno)) {

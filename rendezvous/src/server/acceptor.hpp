@@ -4,6 +4,8 @@
 #include "acc/rendezvous/listener.hpp"
 #include "server/ready_set.hpp"
 
+#include <sys/socket.h>
+
 #include <functional>
 
 namespace acc::rendezvous {
@@ -11,7 +13,8 @@ namespace acc::rendezvous {
 /// Accepts the clients of one listening socket, several per turn of the server.
 class Acceptor final : public ReadySet::Watcher {
  public:
-  using Accepted = std::function<void(UniqueFd)>;
+  /// Called with each client and its address.
+  using Accepted = std::function<void(UniqueFd, const sockaddr_storage&)>;
   /// Called with errno when accept4 fails because descriptors or memory are used up (EMFILE,
   /// ENFILE, ENOMEM). The acceptor then ignores its socket until `resume`: the socket stays
   /// readable, so epoll would report it without end.

@@ -31,9 +31,11 @@ std::string peer_name(int fd) {
 
 }  // namespace
 
-Connection::Connection(UniqueFd socket, Id id, SharedBuffers& shared, Owner& owner)
-    : socket_(std::move(socket)), id_(id), shared_(shared), owner_(owner) {
+Connection::Connection(UniqueFd socket, Id id, std::shared_ptr<Peer> peer, SharedBuffers& shared,
+                       Owner& owner)
+    : socket_(std::move(socket)), id_(id), shared_(shared), owner_(owner), facts_{std::move(peer)} {
   shared_.ready.add(socket_.get(), interest_, *this);
+  ++facts_.peer->connections;
 }
 
 void Connection::ready(std::uint32_t events) {
@@ -78,15 +80,52 @@ void Connection::receive() {
     finish(ShutdownMode::brief);
     return;
   }
-  take({shared_.received.data(), static_cast<std::size_t>(count)});
+  const std::string_view bytes(shared_.received.data(), static_cast<std::size_t>(count));
+  if (!handler_ && !tls_ && bytes.front() == secure::kTlsHandshake) {
+    tls_ = owner_.encrypt();
+    if (!tls_) {
+      unsent_ += secure::kTlsRefusal;
+      return refuse("a TLS client: this server has neither a token nor a certificate", false);
+    }
+  }
+  if (tls_) {
+    decrypt(bytes);
+  } else {
+    take(bytes);
+  }
+}
+
+void Connection::decrypt(std::string_view bytes) {
+  shared_.decrypted.clear();
+  const std::size_t had = encrypted_.size();
+  tls_->receive(bytes, shared_.decrypted, encrypted_);
+  if (encrypted_.size() > had) {
+    touch();  // a part of the handshake
+  }
+  if (tls_->is_established() && facts_.binding.empty()) {
+    facts_.binding = tls_->binding();
+  }
+  if (!shared_.decrypted.empty()) {
+    take(shared_.decrypted);
+  }
+  if (tls_->is_finished()) {
+    finish(ShutdownMode::brief);
+  }
+}
+
+/// Selects the protocol handler.
+void Connection::choose(char first) {
+  handler_ = owner_.open(id_, first, facts_);
+  if (!handler_) {
+    throw Error(Errc::protocol,
+                "the client may not use this protocol without a proof of the token, or the "
+                "protocol is unknown");
+  }
 }
 
 void Connection::take(std::string_view bytes) {
   if (!handler_) {
-    handler_ = owner_.open(id_, bytes.front());
-    if (!handler_) {
-      return refuse("unknown protocol: neither a TCPStore client nor an agent", false);
-    }
+    choose(bytes.front());
   }
   if (rest_.empty()) {
     return serve(bytes);  // the usual case: complete requests, served without a copy
@@ -122,6 +161,13 @@ void Connection::step_through(std::string_view& bytes) {
   is_serving_ = true;
   do {
     is_paused_ = num_unsent() > shared_.options.max_unread_bytes;
+    if (const secure::Admission* admission = handler_->admission(); admission != nullptr) {
+      if (bytes.empty()) {
+        break;
+      }
+      facts_.admission = *admission;
+      choose(bytes.front());
+    }
   } while (!is_paused_ && !is_finishing_ && handler_->step(bytes, unsent_));
   is_serving_ = false;
 }
@@ -133,7 +179,7 @@ void Connection::refuse(const std::string& why, bool is_limit) {
   tell(why, is_limit);
   is_serving_ = false;
   std::string().swap(rest_);
-  finish(is_open() ? ShutdownMode::patient : ShutdownMode::brief);
+  finish(is_open() || num_unsent() > 0 ? ShutdownMode::patient : ShutdownMode::brief);
   flush();
 }
 
@@ -213,24 +259,52 @@ void Connection::write() {
   if (is_broken_ || !socket_) {
     return;
   }
+  if (tls_) {
+    return write_encrypted();
+  }
   if (unsent_.empty()) {
     return give_back();
   }
-  const ssize_t count =
-      ::send(socket_.get(), unsent_.data() + num_sent_, num_unsent(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  write_from(unsent_, num_sent_);
+  if (unsent_.empty()) {
+    give_back();
+  }
+}
+
+/// Sends bytes behind the first `num_sent` ones, which are sent already. Clears `bytes` when all
+/// are sent.
+void Connection::write_from(std::string& bytes, std::size_t& num_sent) {
+  const ssize_t count = ::send(socket_.get(), bytes.data() + num_sent, bytes.size() - num_sent,
+                               MSG_NOSIGNAL | MSG_DONTWAIT);
   if (count < 0) {
     is_broken_ = errno != EAGAIN && errno != EINTR;
     return;
   }
-  num_sent_ += static_cast<std::size_t>(count);
-  if (num_unsent() == 0) {
-    unsent_.clear();
-    num_sent_ = 0;
-    give_back();
-  } else if (num_sent_ > unsent_.size() / 2) {
+  num_sent += static_cast<std::size_t>(count);
+  if (num_sent == bytes.size()) {
+    bytes.clear();
+    num_sent = 0;
+  } else if (num_sent > bytes.size() / 2) {
     // Moves bytes only when more than half is sent: linear time in total.
-    unsent_.erase(0, num_sent_);
-    num_sent_ = 0;
+    bytes.erase(0, num_sent);
+    num_sent = 0;
+  }
+}
+
+/// The same for a TLS connection. All of unsent_ is encrypted at once: num_unsent counts it still.
+void Connection::write_encrypted() {
+  if (!unsent_.empty() && tls_->is_established()) {
+    tls_->send(unsent_, encrypted_);
+    unsent_.clear();
+  }
+  if (unsent_.empty()) {
+    give_back();
+  }
+  if (is_finishing_ && unsent_.empty() && !std::exchange(has_said_end_, true)) {
+    tls_->finish(encrypted_);
+  }
+  if (!encrypted_.empty()) {
+    write_from(encrypted_, num_encrypted_sent_);
   }
 }
 
@@ -241,6 +315,7 @@ void Connection::count_buffered() {
     now += rest_.size() + handler_->num_kept();
   }
   const bool grew = now > counted_;
+  peer().buffered += now - counted_;
   shared_.buffered += now - std::exchange(counted_, now);
   if (grew && shared_.buffered > shared_.options.max_buffered_bytes) {
     owner_.overfull();
@@ -293,6 +368,8 @@ void Connection::close() {
   }
   shared_.ready.remove(socket_.get());
   socket_.reset();
+  peer().buffered -= counted_;
+  --peer().connections;
   shared_.buffered -= std::exchange(counted_, 0);
   owner_.closed(id_);
 }

@@ -3,6 +3,8 @@
 
 #include "acc/base/unique_fd.hpp"
 #include "acc/rendezvous/server.hpp"
+#include "secure/tls.hpp"
+#include "server/peers.hpp"
 #include "server/protocol_handler.hpp"
 #include "server/ready_set.hpp"
 #include "store/key_table.hpp"
@@ -33,8 +35,17 @@ class RateLimiter {
   std::chrono::steady_clock::time_point next_{};
 };
 
+/// Facts about a client that decide which protocols it may use.
+struct ClientFacts {
+  std::shared_ptr<Peer> peer;
+  std::string binding{};                         ///< of its TLS channel; empty: it has none
+  std::optional<secure::Admission> admission{};  ///< what it has proved
+};
+
 /// One client of the server: moves bytes between its socket and its protocol handler, which its
-/// first byte selects.
+/// first byte selects. If that byte begins TLS, everything that follows is decrypted, and the first
+/// decrypted byte selects the handler. A handler that is over (ProtocolHandler::admission) is
+/// replaced by the one that the next byte selects.
 ///
 /// Flow control: it reads at most one buffer per turn, and only while the client reads its replies
 /// (ServerOptions::max_unread_bytes). Replies go out in the order of the requests.
@@ -55,8 +66,11 @@ class Connection final : public ReadySet::Watcher {
   /// Interface of the server to its connections.
   class Owner {
    public:
-    /// Creates the protocol handler for a connection with this first byte; null: unknown protocol.
-    virtual std::unique_ptr<ProtocolHandler> open(Id id, char first) = 0;
+    /// Creates the protocol handler for a connection with this first byte; null: the client may
+    /// not use the protocol, or it is unknown.
+    virtual std::unique_ptr<ProtocolHandler> open(Id id, char first, const ClientFacts& facts) = 0;
+    /// Creates the TLS channel of a client that begins with it; null: the server has no TLS.
+    virtual std::unique_ptr<secure::TlsChannel> encrypt() = 0;
     /// The connection has bytes to send or must close: call `flush` before the turn ends.
     virtual void touched(Connection& connection) = 0;
     /// The connection is finishing: call `close` after ServerOptions::stop_timeout.
@@ -80,6 +94,7 @@ class Connection final : public ReadySet::Watcher {
     ServerOptions options;
     std::array<char, 64 * 1024> received{};  // receive buffer of the connection being read
     std::string replies;                     // reply buffer, lent to the connection being served
+    std::string decrypted;                   // of the connection being read
     std::size_t buffered = 0;  // bytes counted against ServerOptions::max_buffered_bytes
     RateLimiter refusals;      // limits the rate of log lines about closed connections
     bool is_held = false;      // changes are not in the log yet: nothing may be sent
@@ -93,7 +108,8 @@ class Connection final : public ReadySet::Watcher {
   };
 
   /// Starts to read. `owner` and `commons` must outlive it. Throws Error(connection).
-  Connection(UniqueFd socket, Id id, SharedBuffers& shared, Owner& owner);
+  Connection(UniqueFd socket, Id id, std::shared_ptr<Peer> peer, SharedBuffers& shared,
+             Owner& owner);
   ~Connection() { close(); }
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
@@ -114,23 +130,30 @@ class Connection final : public ReadySet::Watcher {
   [[nodiscard]] std::size_t num_buffered() const noexcept { return counted_; }
   /// Closes the connection because it has more bytes buffered than any other.
   void give_up();
+  [[nodiscard]] Peer& peer() const noexcept { return *facts_.peer; }
 
  private:
   void advance(std::uint32_t events);
   void receive();
+  void decrypt(std::string_view bytes);
   void take(std::string_view bytes);
+  void choose(char first);
   void serve(std::string_view bytes);
   void step_through(std::string_view& bytes);
   void keep(std::string_view rest);
   void give_back();
   void write();
+  void write_from(std::string& bytes, std::size_t& num_sent);
+  void write_encrypted();
   void depart();
   void touch();
   void watch();
   void refuse(const std::string& why, bool is_limit);
   void tell(const std::string& why, bool is_limit);
   void count_buffered();
-  [[nodiscard]] std::size_t num_unsent() const noexcept { return unsent_.size() - num_sent_; }
+  [[nodiscard]] std::size_t num_unsent() const noexcept {
+    return unsent_.size() - num_sent_ + encrypted_.size() - num_encrypted_sent_;
+  }
 
   // The members that every request uses come first, next to each other in memory.
   UniqueFd socket_;                   // none: closed
@@ -142,6 +165,7 @@ class Connection final : public ReadySet::Watcher {
   bool is_finishing_ = false;         // reads no more requests
   bool is_departing_ = false;         // all is sent, SHUT_WR done: waits for the client to close
   bool is_broken_ = false;            // the socket failed: close without sending
+  bool has_said_end_ = false;         // with TLS: the end of the stream was announced
   ShutdownMode shutdown_mode_ = ShutdownMode::brief;
   Id id_;
   SharedBuffers& shared_;
@@ -151,6 +175,10 @@ class Connection final : public ReadySet::Watcher {
   std::string unsent_;  // replies; the first num_sent_ bytes are sent
   std::size_t num_sent_ = 0;
   std::size_t counted_ = 0;  // see num_buffered
+  ClientFacts facts_;
+  std::unique_ptr<secure::TlsChannel> tls_;  // null: not encrypted
+  std::string encrypted_;  // with TLS: to be sent; the first num_encrypted_sent_ bytes are sent
+  std::size_t num_encrypted_sent_ = 0;
 };
 
 }  // namespace acc::rendezvous

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "secure/proof.hpp"
+
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -21,6 +23,9 @@ class ProtocolHandler {
   [[nodiscard]] virtual std::size_t num_kept() const noexcept { return 0; }
   /// True if the handshake is complete, so that ServerOptions::handshake_timeout no longer applies.
   [[nodiscard]] virtual bool is_open() const noexcept = 0;
+  /// What the client has proved, if this handler is over and the next byte selects the one that
+  /// follows; else null.
+  [[nodiscard]] virtual const secure::Admission* admission() const noexcept { return nullptr; }
 };
 
 }  // namespace acc::rendezvous

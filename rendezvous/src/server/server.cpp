@@ -8,6 +8,7 @@
 #include "server/acceptor.hpp"
 #include "server/agent_session.hpp"
 #include "server/connection.hpp"
+#include "server/proof_session.hpp"
 #include "server/session.hpp"
 
 #include <boost/asio/steady_timer.hpp>
@@ -18,6 +19,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
@@ -52,6 +54,7 @@ class Deadlines {
  public:
   explicit Deadlines(std::chrono::milliseconds limit) : limit_(limit) {}
 
+  void limit(std::chrono::milliseconds limit) noexcept { limit_ = limit; }
   void add(Connection::Id id) { limits_.push_back({Clock::now() + limit_, id}); }
   /// Time at which the first entry is due; time_point::max() if there is none.
   [[nodiscard]] Clock::time_point next() const {
@@ -74,6 +77,44 @@ class Deadlines {
   };
   std::chrono::milliseconds limit_;
   std::deque<Limit> limits_;
+};
+
+/// Protocol handler of a TCPStore client whose address may use only a part of the store.
+class LimitedSession final : public Session {
+ public:
+  struct Limits {
+    std::int64_t keys = 0;
+    std::int64_t bytes = 0;
+  };
+
+  LimitedSession(KeyTable& table, KeyTable::WaiterId id, wire::RequestDecoder& decoder,
+                 std::shared_ptr<Peer> peer, Limits limits)
+      : Session(table, id, decoder), table_(table), peer_(std::move(peer)), limits_(limits) {}
+
+  bool step(std::string_view& bytes, std::string& out) override {
+    const auto keys = num_keys();
+    const auto used = num_bytes();
+    const bool is_served = Session::step(bytes, out);
+    peer_->keys += num_keys() - keys;
+    peer_->bytes += num_bytes() - used;
+    if (peer_->keys > limits_.keys || peer_->bytes > limits_.bytes) {
+      throw Error(Errc::out_of_memory,
+                  fmt::format("the clients of {} have added {} keys with {} bytes; one address may "
+                              "add {} keys with {} bytes (max_peer_percent)",
+                              peer_->name, peer_->keys, peer_->bytes, limits_.keys, limits_.bytes));
+    }
+    return is_served;
+  }
+
+ private:
+  [[nodiscard]] std::int64_t num_keys() const {
+    return static_cast<std::int64_t>(table_.values().size());
+  }
+  [[nodiscard]] std::int64_t num_bytes() const { return static_cast<std::int64_t>(table_.bytes()); }
+
+  KeyTable& table_;
+  std::shared_ptr<Peer> peer_;
+  Limits limits_;
 };
 
 // Kinds of the entries in the log besides the values of KeyTable::Change.
@@ -101,6 +142,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         decoder_(options.max_frame_bytes),
         handshakes_(options.handshake_timeout),
         farewells_(options.stop_timeout),
+        peers_(options.max_failed_proofs),
         jobs_(!options.state_dir.empty()),
         limit_timer_(io, Clock::time_point::max()),
         accept_timer_(io),
@@ -113,7 +155,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       port_ = port_ == 0 ? listener.port : port_;
       acceptors_.emplace_back(
           std::move(listener), shared_.ready,
-          [this](UniqueFd client) { accept(std::move(client)); },
+          [this](UniqueFd client, const sockaddr_storage& address) {
+            accept(std::move(client), address);
+          },
           [this](int error) { pause_accepting(std::strerror(error)); });
     }
   }
@@ -144,6 +188,23 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     end_turn();
   }
 
+  void reconfigure(const ServerOptions& options) {
+    ServerOptions& mine = shared_.options;
+    const bool forms_rounds = mine.forms_rounds;
+    const bool syncs = mine.syncs;
+    auto state_dir = std::move(mine.state_dir);
+    mine = options;
+    mine.forms_rounds = forms_rounds;
+    mine.syncs = syncs;
+    mine.state_dir = std::move(state_dir);
+    table_.limit_keys(options.max_keys);
+    table_.limit_bytes(bytes_besides(jobs_.bytes()));
+    decoder_.limit(options.max_frame_bytes);
+    handshakes_.limit(options.handshake_timeout);
+    farewells_.limit(options.stop_timeout);
+    peers_.limit_failures(options.max_failed_proofs);
+  }
+
   void renew_store() {
     for (const Connection::Id id : all_connections()) {
       if (!agents_.contains(id)) {
@@ -151,6 +212,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       }
     }
     table_.clear();
+    peers_.forget_keys();
     end_turn();
   }
 
@@ -311,8 +373,16 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   // Connections.
 
-  void accept(UniqueFd client) {
+  void accept(UniqueFd client, const sockaddr_storage& address) {
     const ServerOptions& options = shared_.options;
+    peers_.tidy(Clock::now());
+    std::shared_ptr<Peer> peer = peers_.of(client.get(), address);
+    if (const std::string reason = reason_against(*peer); !reason.empty()) {
+      if (full_()) {
+        logger(Component::rendezvous).warn("refusing connections of {}: {}", peer->name, reason);
+      }
+      return;
+    }
     if (connections_.size() >= options.max_connections) {
       if (full_()) {
         logger(Component::rendezvous)
@@ -323,13 +393,33 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     }
     const Connection::Id id = next_id_++;
     try {
-      connections_.emplace(id, std::make_unique<Connection>(std::move(client), id, shared_, *this));
+      connections_.emplace(
+          id, std::make_unique<Connection>(std::move(client), id, std::move(peer), shared_, *this));
     } catch (const std::exception& error) {
       return pause_accepting(error.what());
     }
     handshakes_.add(id);
     await_limits();
     idle_timer_.cancel();
+  }
+
+  /// Returns the part of a limit that one peer may use.
+  [[nodiscard]] std::size_t share_of(std::size_t limit) const {
+    return std::max<std::size_t>(
+        1, limit / 100 * static_cast<std::size_t>(shared_.options.max_peer_percent) +
+               limit % 100 * static_cast<std::size_t>(shared_.options.max_peer_percent) / 100);
+  }
+
+  /// Returns why a peer may not connect now; "": it may.
+  [[nodiscard]] std::string reason_against(Peer& peer) const {
+    if (peer.is_limited && peer.connections >= share_of(shared_.options.max_connections)) {
+      return fmt::format("it has {} connections (max_peer_percent)", peer.connections);
+    }
+    if (!peer.is_trusted && peers_.is_shut_out(peer, Clock::now())) {
+      return fmt::format("it sent {} wrong token proofs within a minute (max_failed_proofs)",
+                         peer.failures);
+    }
+    return "";
   }
 
   /// Retries after a pause: descriptors may have been freed by then.
@@ -358,11 +448,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     await_limits();
   }
 
-  /// Closes the connection with the most buffered bytes. Linear in the number of connections, but
-  /// rare.
+  /// Closes the connection with the most buffered bytes, of the address with the most. Linear in
+  /// the number of connections, but rare.
   void overfull() override {
-    const auto most = std::ranges::max_element(
-        connections_, {}, [](const auto& each) { return each.second->num_buffered(); });
+    const auto most = std::ranges::max_element(connections_, {}, [](const auto& each) {
+      return std::pair(each.second->peer().buffered, each.second->num_buffered());
+    });
     most->second->give_up();
   }
 
@@ -424,6 +515,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     idle_timer_.async_wait([self = shared_from_this()](const error_code& error) {
       if (!error && self->connections_.empty()) {
         self->table_.clear();
+        self->peers_.forget_keys();
       }
     });
   }
@@ -431,16 +523,81 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   // Agents and their jobs.
 
   /// Chooses the protocol by the first byte of a connection (docs/protocol.md).
-  std::unique_ptr<ProtocolHandler> open(Connection::Id id, char first) override {
-    if (first == static_cast<char>(wire::Opcode::validate)) {
-      return std::make_unique<Session>(table_, id, decoder_);
+  std::unique_ptr<ProtocolHandler> open(Connection::Id id, char first,
+                                        const ClientFacts& facts) override {
+    if (first == secure::kProofHello.front() && !facts.binding.empty() && !facts.admission) {
+      return open_proof(id, facts);
+    }
+    const bool has_tokens = shared_.options.security && shared_.options.security->tokens;
+    const bool is_stranger = has_tokens && !facts.admission && !facts.peer->is_trusted;
+    const auto may_be = [&](Role role) {
+      return !is_stranger && (!facts.admission || facts.admission->role == role);
+    };
+    if (first == static_cast<char>(wire::Opcode::validate) && may_be(Role::store)) {
+      return open_store(id, facts);
     }
     if (first == rounds::kHello.front() && shared_.options.forms_rounds) {
-      agents_.insert(id);
-      return std::make_unique<rounds::AgentSession>(
-          [this, id](rounds::AgentMessage message) { hear(id, std::move(message)); });
+      if (is_stranger) {
+        drop(id,
+             "this rendezvous requires a token: set ACC_RENDEZVOUS_TOKEN_FILE to a file with "
+             "it on every machine");
+      } else if (may_be(Role::agent)) {
+        return open_agent(id, facts);
+      }
     }
     return nullptr;
+  }
+
+  std::unique_ptr<secure::TlsChannel> encrypt() override {
+    const auto& security = shared_.options.security;
+    return security ? secure::TlsChannel::server(*security->tls) : nullptr;
+  }
+
+  std::unique_ptr<ProtocolHandler> open_proof(Connection::Id id, const ClientFacts& facts) {
+    const auto& security = shared_.options.security;
+    if (!security->tokens) {
+      connections_.at(id)->send({&secure::kProofRefusal, 1});
+      return nullptr;
+    }
+    return std::make_unique<ProofSession>(security, facts.binding, [this, peer = facts.peer] {
+      peers_.failed(*peer, Clock::now());
+      if (full_()) {
+        logger(Component::rendezvous).warn("a client of {} could not prove the token", peer->name);
+      }
+    });
+  }
+
+  std::unique_ptr<ProtocolHandler> open_store(Connection::Id id, const ClientFacts& facts) {
+    if (!facts.peer->is_limited) {
+      return std::make_unique<Session>(table_, id, decoder_);
+    }
+    const auto share = [&](std::size_t limit) {
+      return static_cast<std::int64_t>(
+          std::min<std::size_t>(share_of(limit), std::numeric_limits<std::int64_t>::max()));
+    };
+    return std::make_unique<LimitedSession>(
+        table_, id, decoder_, facts.peer,
+        LimitedSession::Limits{share(shared_.options.max_keys), share(shared_.options.max_bytes)});
+  }
+
+  std::unique_ptr<ProtocolHandler> open_agent(Connection::Id id, const ClientFacts& facts) {
+    agents_.insert(id);
+    const auto job = facts.admission ? std::optional(facts.admission->run_id) : std::nullopt;
+    return std::make_unique<rounds::AgentSession>([this, id, job](rounds::AgentMessage message) {
+      const auto* enter = std::get_if<rounds::Enter>(&message);
+      if (job && enter != nullptr && enter->run_id != *job) {
+        drop(id, "the proof of the token is for another job");
+        throw Error(Errc::protocol, "an agent that proved the token for another job");
+      }
+      hear(id, std::move(message));
+    });
+  }
+
+  /// Tells an agent, in a last message, why it is refused.
+  void drop(Connection::Id id, const std::string& reason) {
+    std::string frame;
+    rounds::encode(rounds::Dropped{rounds::Dropped::Why::config, reason}, frame);
+    connections_.at(id)->send(frame);
   }
 
   /// Passes an agent's message to its job and delivers the resulting messages. An exception ends
@@ -528,6 +685,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   Connection::Id next_id_ = 0;                     // never reused
   Deadlines handshakes_;
   Deadlines farewells_;
+  Peers peers_;
   std::unordered_set<Connection::Id> agents_;  // connections that speak the agent protocol
   rounds::Jobs jobs_;
   std::function<void()> retired_;  // `done` of a pending `retire`
@@ -571,6 +729,10 @@ bool Server::is_refusing() const noexcept {
 
 std::size_t Server::num_keys() const noexcept {
   return impl_->num_keys();
+}
+
+void Server::reconfigure(const ServerOptions& options) {
+  impl_->reconfigure(options);
 }
 
 void Server::renew_store() {

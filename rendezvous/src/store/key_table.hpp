@@ -64,6 +64,8 @@ class KeyTable {
   /// Changes Limits::max_bytes, because jobs use the same memory. Existing entries stay, even if
   /// they exceed it.
   void limit_bytes(std::size_t max_bytes) noexcept { limits_.max_bytes = max_bytes; }
+  /// Changes Limits::max_keys. Existing keys stay.
+  void limit_keys(std::size_t max_keys) noexcept { limits_.max_keys = max_keys; }
 
   void set(std::string_view key, std::string_view value);
   /// Sets all keys or, if they do not fit, none. The check counts every key as new, so close to the

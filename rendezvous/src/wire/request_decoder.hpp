@@ -42,6 +42,8 @@ class RequestDecoder {
   /// Discards its progress, for use with another stream.
   void restart() noexcept { position_ = 0; }
   [[nodiscard]] std::size_t max_frame_bytes() const noexcept { return max_frame_bytes_; }
+  /// Changes the limit, between two requests.
+  void limit(std::size_t max_frame_bytes) noexcept { max_frame_bytes_ = max_frame_bytes; }
 
  private:
   /// Position of a key or value, as an offset, because the bytes may move between calls.

@@ -142,7 +142,7 @@ TEST_CASE("the daemon serves every given host on the same port") {
 
 TEST_CASE("IPv6 is served, with or without brackets, and by *") {
   for (const char* host : {"::1", "[::1]", "*", "localhost,::1"}) {
-    Daemon daemon({"--host", host, "--port", "0"});
+    Daemon daemon({"--host", host, "--port", "0", "--insecure"});
     RawClient client(daemon.port(), "::1");
     client.send(validate());
     CHECK(client.replies(0).empty());
@@ -220,7 +220,7 @@ TEST_CASE("a port file that cannot be written is an error") {
 }
 
 TEST_CASE("an address that other machines can reach causes a warning, loopback does not") {
-  Daemon open({"--host", "*", "--port", "0"});
+  Daemon open({"--host", "*", "--port", "0", "--insecure"});
   open.wait_for_text("0.0.0.0:" + std::to_string(open.port()) + " is open");
   const SocketPath socket;
   Daemon closed({"--host", "127.0.0.1,::1," + socket.host(), "--port", "0"});

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/rendezvous/job.hpp"
+#include "acc/rendezvous/security.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/awaitable.hpp>
@@ -49,8 +50,10 @@ class Agent {
     std::function<std::uint16_t(const std::string& address)> before_entering;
   };
 
+  /// With `security` every connection is encrypted and begins with the proof of the token; `join`
+  /// and `ask` throw Error(config) if server and agent do not accept each other.
   Agent(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
-        JobTimes times, Events events);
+        JobTimes times, Events events, std::shared_ptr<const ClientSecurity> security = nullptr);
   /// Closes the connection. May be called from inside one of the callbacks above.
   ~Agent();
   Agent(const Agent&) = delete;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/rendezvous/listener.hpp"
+#include "acc/rendezvous/security.hpp"
 
 #include <chrono>
 #include <cstddef>
@@ -52,11 +53,22 @@ struct ServerOptions {
   /// Requests of a client are not read or served while more than this many bytes of its replies are
   /// unread (back-pressure; the client stays connected).
   std::size_t max_unread_bytes = std::size_t{4} << 20;
+  /// Percentage of max_connections, max_keys and max_bytes that the clients of one address outside
+  /// this machine may use.
+  int max_peer_percent = 50;
+  /// Wrong proofs within a minute after which an address is not accepted any more in that minute.
+  int max_failed_proofs = 20;
+
+  /// Null: no TLS, and every client is admitted.
+  std::shared_ptr<const ServerSecurity> security{};
 };
 
 /// Rendezvous server: serves PyTorch's TCPStore protocol (all commands of PyTorch 2.13) and forms
 /// the rounds of jobs for agents (job.hpp), on the same port. The first byte of a connection
 /// selects the protocol (docs/protocol.md).
+///
+/// With ServerOptions::security that has tokens, clients need TLS and a proof of the token, except
+/// on a Unix socket if they run as the server's user or as root.
 ///
 /// Life cycle: serving, then either `stop` (shut down within ServerOptions::stop_timeout) or
 /// `retire` (serve the agents of running jobs to their end); the destructor closes everything at
@@ -88,6 +100,10 @@ class Server {
   /// True if machines of some job disagree and not all of them have connected yet. Each one that
   /// connects within JobTimes::close is sent the reason.
   [[nodiscard]] bool is_refusing() const noexcept;
+
+  /// Replaces the limits, the token and the certificate (not state_dir and forms_rounds). Connected
+  /// clients stay.
+  void reconfigure(const ServerOptions& options);
 
   /// Prepares the store for the workers of the next round, after those of the last one have ended:
   /// deletes every key and closes the connections of all store clients. Without the latter, bytes

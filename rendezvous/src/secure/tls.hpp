@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/rendezvous/security.hpp"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <string_view>
+
+struct ssl_ctx_st;
+struct ssl_st;
+
+namespace acc::rendezvous {
+
+/// TLS 1.3 settings and identity of one side; shared by its connections.
+class TlsContext {
+ public:
+  /// Takes ownership.
+  explicit TlsContext(ssl_ctx_st* context) : context_(context) {}
+  ~TlsContext();
+  TlsContext(const TlsContext&) = delete;
+  TlsContext& operator=(const TlsContext&) = delete;
+
+  [[nodiscard]] ssl_ctx_st* get() const noexcept { return context_; }
+
+ private:
+  ssl_ctx_st* context_;
+};
+
+namespace secure {
+
+/// First byte of a TLS connection: the type of a handshake record.
+inline constexpr char kTlsHandshake = 0x16;
+/// Alert handshake_failure (RFC 8446, section 6): answer of a server without TLS to a TLS client.
+inline constexpr std::string_view kTlsRefusal{"\x15\x03\x03\x00\x02\x02\x28", 7};
+
+/// TLS over bytes: encrypts and decrypts one connection, without a socket. The server's sockets
+/// are served by its own epoll set rather than by Asio streams, so this class has the place of
+/// asio::ssl::stream on both sides.
+class TlsChannel {
+ public:
+  static std::unique_ptr<TlsChannel> server(const TlsContext& context);
+  /// `host` is the name or address that the server's certificate must have, if it is checked.
+  static std::unique_ptr<TlsChannel> client(const TlsContext& context, const std::string& host);
+  ~TlsChannel();
+  TlsChannel(const TlsChannel&) = delete;
+  TlsChannel& operator=(const TlsChannel&) = delete;
+
+  /// Starts the handshake of a client: appends its first bytes to `out`.
+  void start(std::string& out);
+  /// Takes bytes that the peer sent. Appends decrypted bytes to `plain` and bytes for the peer to
+  /// `out`. Throws Error(config) if the peer or its certificate is refused, or this side was; `out`
+  /// then has the alert for the peer.
+  void receive(std::string_view bytes, std::string& plain, std::string& out);
+  /// Encrypts bytes; requires is_established.
+  void send(std::string_view plain, std::string& out);
+  /// Appends the message that ends the stream.
+  void finish(std::string& out);
+  /// True if the handshake is complete.
+  [[nodiscard]] bool is_established() const noexcept;
+  /// True if the peer has ended the stream.
+  [[nodiscard]] bool is_finished() const noexcept { return is_finished_; }
+  /// Returns 32 bytes that only both ends of this connection know (RFC 9266, tls-exporter).
+  [[nodiscard]] std::string binding() const;
+
+ private:
+  explicit TlsChannel(ssl_st* ssl);
+  void drain(std::string& out);
+  [[noreturn]] void fail(std::string& out);
+
+  ssl_st* ssl_;
+  bool is_finished_ = false;
+};
+
+}  // namespace secure
+}  // namespace acc::rendezvous

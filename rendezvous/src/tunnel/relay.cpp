@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tunnel/relay.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
+#include "agent/dial.hpp"
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/asio/write.hpp>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+namespace acc::rendezvous {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+constexpr auto kOutcome = asio::as_tuple(asio::use_awaitable);
+constexpr std::chrono::seconds kDialTimeout{10};
+constexpr std::size_t kBufferBytes = 64 * 1024;
+// Bytes for the server beyond which the client is not read.
+constexpr std::size_t kMaxUnsent = std::size_t{1} << 20;
+
+}  // namespace
+
+Relay::Relay(Socket client, const Tunnel::Target& target,
+             std::shared_ptr<const ClientSecurity> security,
+             std::function<void(const std::string&)> say)
+    : client_(std::move(client)),
+      server_(client_.get_executor()),
+      link_(std::move(security), target.host, {Role::store, target.run_id}),
+      say_(std::move(say)),
+      has_more_(client_.get_executor()),
+      has_room_(client_.get_executor()) {}
+
+asio::awaitable<void> Relay::run(Tunnel::Target target) {
+  const auto self = shared_from_this();
+  const std::string failure = co_await dial(server_, target.host, target.port, kDialTimeout);
+  if (!failure.empty()) {
+    logger(Component::rendezvous).debug("tunnel to {}:{}: {}", target.host, target.port, failure);
+    close();
+    co_return;
+  }
+  link_.start(unsent_);
+  has_more_.open();
+  has_room_.open();
+  asio::co_spawn(client_.get_executor(), write(), asio::detached);
+  asio::co_spawn(client_.get_executor(), pass_to_server(), asio::detached);
+  co_await pass_to_client();
+}
+
+asio::awaitable<void> Relay::pass_to_server() {
+  const auto self = shared_from_this();
+  std::vector<char> buffer(kBufferBytes);
+  for (;;) {
+    const auto [error, count] = co_await client_.async_read_some(asio::buffer(buffer), kOutcome);
+    if (error || !server_.is_open()) {
+      break;
+    }
+    link_.send({buffer.data(), count}, unsent_);
+    has_more_.open();
+    if (unsent_.size() > kMaxUnsent) {
+      has_room_.close();
+      co_await has_room_.passed();
+    }
+  }
+  is_over_ = true;
+  has_more_.open();
+}
+
+asio::awaitable<void> Relay::pass_to_client() {
+  const auto self = shared_from_this();
+  std::vector<char> buffer(kBufferBytes);
+  std::string plain;
+  while (!link_.is_finished()) {
+    const auto [error, count] = co_await server_.async_read_some(asio::buffer(buffer), kOutcome);
+    if (error) {
+      break;
+    }
+    plain.clear();
+    try {
+      link_.receive({buffer.data(), count}, plain, unsent_);
+    } catch (const Error& refusal) {
+      say_(refusal.what());
+      break;
+    }
+    has_more_.open();
+    if (!plain.empty()) {
+      const auto [failed, written] =
+          co_await asio::async_write(client_, asio::buffer(plain), kOutcome);
+      if (failed) {
+        break;
+      }
+    }
+  }
+  close();
+}
+
+/// Writes what the other coroutines have queued. The server closes the connection when it has read
+/// the end.
+asio::awaitable<void> Relay::write() {
+  const auto self = shared_from_this();
+  bool has_said_end = false;
+  while (server_.is_open()) {
+    if (is_over_ && link_.is_admitted() && !std::exchange(has_said_end, true)) {
+      link_.finish(unsent_);
+    }
+    if (unsent_.empty()) {
+      if (is_over_ && (has_said_end || !link_.is_admitted())) {
+        error_code ignored;
+        server_.shutdown(Socket::shutdown_send, ignored);
+        co_return;
+      }
+      has_more_.close();
+      co_await has_more_.passed();
+      continue;
+    }
+    const std::string bytes = std::exchange(unsent_, {});
+    const auto [error, count] = co_await asio::async_write(server_, asio::buffer(bytes), kOutcome);
+    if (error) {
+      break;
+    }
+    has_room_.open();
+  }
+  close();
+}
+
+void Relay::close() noexcept {
+  error_code ignored;
+  client_.close(ignored);
+  server_.close(ignored);
+  is_over_ = true;
+  has_more_.open();
+  has_room_.open();
+}
+
+}  // namespace acc::rendezvous
