@@ -83,7 +83,7 @@ def static(address, rank=0):
 
 
 def c10d(address, *more):
-    return torchrun("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:{PORT}", *more)
+    return torchrun("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{address}:{PORT}", "--insecure", *more)
 
 
 def accelerate(*flags):
@@ -103,28 +103,28 @@ ELSEWHERE = (f"this is machine 0, but --main_process_ip {FOREIGN} resolves to {F
 ROWS = [
     ("static, loopback", [static("127.0.0.1")], {"127.0.0.1"}, [], [WARNING]),
     ("static, localhost", [static("localhost")], {"127.0.0.1"}, [], [WARNING]),
-    ("static, an own address", [static(OWN)], {OWN}, ["waiting for machine rank 1; 1 of 2 machines are here: machine rank 0"],
-     [WARNING, ELSEWHERE]),
-    ("static, an own name", [static(HERE)], {OWN}, [], [WARNING]),
-    ("static, IPv6 in brackets", [static(f"[{OWN6}]")], {OWN6}, [], [WARNING]),
-    ("static, IPv6", [static(OWN6)], {OWN6}, [], [WARNING]),
+    ("static, an own address", [static(OWN)], {OWN}, ["waiting for machine rank 1; 1 of 2 machines are here: machine rank 0", WARNING],
+     [ELSEWHERE]),
+    ("static, an own name", [static(HERE)], {OWN}, [WARNING], []),
+    ("static, IPv6 in brackets", [static(f"[{OWN6}]")], {OWN6}, [WARNING], []),
+    ("static, IPv6", [static(OWN6)], {OWN6}, [WARNING], []),
     ("static, a name that is 127.0.1.1 here", [static(NODE)], ALL, [WARNING], [ELSEWHERE]),
     ("static, another machine's address", [static(FOREIGN)], ALL, [WARNING, ELSEWHERE], []),
     ("static, an unknown name", [static("nobody.test")], ALL, [WARNING, "cannot look up --main_process_ip nobody.test"], []),
     ("accelerate, loopback", [several("127.0.0.1")], {"127.0.0.1"}, [], [WARNING]),
-    ("accelerate, an own address", [several(OWN)], {OWN}, [], [WARNING]),
-    ("accelerate, IPv6 in brackets", [several(f"[{OWN6}]")], {OWN6}, [], [WARNING]),
+    ("accelerate, an own address", [several(OWN)], {OWN}, [WARNING], []),
+    ("accelerate, IPv6 in brackets", [several(f"[{OWN6}]")], {OWN6}, [WARNING], []),
     ("deepspeed, IPv6 in brackets",
      [["deepspeed", "--no_ssh", "--node_rank", "0", "--hostfile", "HOSTFILE", "--master_addr", f"[{OWN6}]",
-       "--master_port", str(PORT), "--no_python", "--no_local_rank"]], {OWN6}, [], [WARNING]),
+       "--master_port", str(PORT), "--no_python", "--no_local_rank"]], {OWN6}, [WARNING], []),
     ("c10d, loopback", [c10d("127.0.0.1")], {"127.0.0.1"}, [], [WARNING]),
     ("c10d, an own address", [c10d(OWN)], {OWN}, [], [WARNING]),
     ("c10d, IPv6", [c10d(f"[{OWN6}]")], {OWN6}, [], [WARNING]),
     ("c10d, --local-addr", [c10d(OWN, "--local-addr", "127.0.0.1")], {OWN, "127.0.0.1"}, [], [WARNING]),
     ("c10d, a name that is 127.0.1.1 here", [c10d(NODE)], ALL, [WARNING], []),
-    ("static, two machines", [static(OWN), static(OWN, 1)], {OWN}, [], [WARNING]),
-    ("static, two machines by brackets", [static(f"[{OWN6}]"), static(f"[{OWN6}]", 1)], {OWN6}, [], [WARNING]),
-    ("accelerate, two machines", [several(OWN), several(OWN, 1)], {OWN}, [], [WARNING]),
+    ("static, two machines", [static(OWN), static(OWN, 1)], {OWN}, [WARNING], []),
+    ("static, two machines by brackets", [static(f"[{OWN6}]"), static(f"[{OWN6}]", 1)], {OWN6}, [WARNING], []),
+    ("accelerate, two machines", [several(OWN), several(OWN, 1)], {OWN}, [WARNING], []),
     ("c10d, two machines", [c10d(OWN), c10d(OWN)], {OWN}, [], [WARNING]),
     ("c10d, two machines by name", [c10d(HERE), c10d(HERE)], {OWN}, [], [WARNING]),
     ("one machine, torchrun", [torchrun("--nproc-per-node", "2")], {"127.0.0.1"}, [], [WARNING]),

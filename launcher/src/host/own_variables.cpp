@@ -5,6 +5,26 @@
 
 namespace acc::launcher::host {
 
+namespace {
+
+// The job reads these itself, so that no token is in the plan, which `explain` prints.
+constexpr OwnVariable kToken{
+    "ACC_RENDEZVOUS_TOKEN",
+    "token that the acclaunch that started this one has made for the job; use the next variable"};
+constexpr OwnVariable kTokenFile{
+    "ACC_RENDEZVOUS_TOKEN_FILE",
+    "file with the token of the rendezvous (docs/rendezvous.md, Security); implies `--secure`"};
+constexpr OwnVariable kCaFile{
+    "ACC_RENDEZVOUS_CA_FILE",
+    "certificate authority of the rendezvous server's certificate; default: it is not checked, "
+    "only the token"};
+constexpr OwnVariable kClientCertificate{
+    "ACC_RENDEZVOUS_CLIENT_CERT", "own certificate, for a rendezvous server that requires one"};
+constexpr OwnVariable kClientKey{"ACC_RENDEZVOUS_CLIENT_KEY",
+                                 "private key of ACC_RENDEZVOUS_CLIENT_CERT"};
+
+}  // namespace
+
 std::span<const OwnVariable> own_variables() noexcept {
   using namespace variables;
   static constexpr std::array kAll = {compat,
@@ -19,6 +39,11 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       hosts,
                                       job_id,
                                       control,
+                                      kToken,
+                                      kTokenFile,
+                                      kCaFile,
+                                      kClientCertificate,
+                                      kClientKey,
                                       pdsh_options,
                                       sys_root,
                                       cuda_visible_devices,
@@ -51,7 +76,9 @@ std::span<const OwnVariable> starter_variables() noexcept {
   using namespace variables;
   static constexpr std::array kAll = {
       machine_rank,    num_machines, main_process_ip, main_process_port,
-      local_processes, hosts,        job_id,          control};
+      local_processes, hosts,        job_id,          control,
+      kToken,          kTokenFile,   kCaFile,         kClientCertificate,
+      kClientKey};
   return kAll;
 }
 

@@ -221,7 +221,7 @@ void Job::show_status(int running) {
 }
 
 std::vector<supervision::WorkerSpec> Job::worker_specs() const {
-  const Assignment assignment = job::assignment(plan_, *round_);
+  const Assignment assignment = job::assignment(plan_, *round_, rounds_->tunnel());
   std::vector<supervision::WorkerSpec> specs;
   for (int index = 0; index < plan_.layout.local_world_size; ++index) {
     const int local_rank = first_local_rank(plan_.layout) + index;
@@ -230,6 +230,10 @@ std::vector<supervision::WorkerSpec> Job::worker_specs() const {
     spec.local_rank = local_rank;
     spec.command = worker_command(plan_, local_rank);
     spec.environment = worker_environment(plan_, assignment, environment_, local_rank);
+    spec.environment.erase("ACC_MAIN_ADDRESS");
+    if (rounds_->tunnel() && plan_.identity != Identity::none) {
+      spec.environment["ACC_MAIN_ADDRESS"] = round_->store_host;
+    }
     spec.working_directory = plan_.working_directory;
     spec.inherits_stdin = alone_ ? plan_.supervision.stdin_rank.has_value()
                                  : plan_.supervision.stdin_rank == spec.rank;
@@ -382,7 +386,7 @@ asio::awaitable<bool> Job::go_on(const report::JobReport& report) {
 
 /// Announces the members of a round that follows a change of membership.
 void Job::say_who_is_here() {
-  const Assignment now = assignment(plan_, *round_);
+  const Assignment now = assignment(plan_, *round_, rounds_->tunnel());
   const auto count = [](int number, const std::string& what) {
     return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
   };

@@ -28,7 +28,8 @@ std::string warning_of_all_interfaces(const std::vector<rendezvous::Listener>& l
                    rendezvous::warning_of_open(everywhere->address);
 }
 
-Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round) {
+Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round,
+                      std::optional<std::uint16_t> tunnel) {
   const auto& sizes = round.local_world_sizes;
   return {.machine_rank = round.machine_rank,
           .num_machines = round.num_machines(),
@@ -36,8 +37,8 @@ Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round) {
           .local_world_size = plan.layout.local_world_size,
           .local_world_sizes = sizes,
           .world_size = std::accumulate(sizes.begin(), sizes.end(), 0),
-          .master_addr = round.store_host,
-          .master_port = round.store_port,
+          .master_addr = tunnel ? "127.0.0.1" : round.store_host,
+          .master_port = tunnel.value_or(round.store_port),
           .run_id = plan.rendezvous.run_id,
           .round = round.round,
           .restart_count = round.restart_count,

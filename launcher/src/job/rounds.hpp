@@ -65,6 +65,10 @@ class Rounds {
   /// Closes all connections and listeners.
   virtual void close() = 0;
 
+  /// Returns the port on loopback through which the workers of this machine reach their store in
+  /// the current round; empty: they connect to the store itself.
+  [[nodiscard]] virtual std::optional<std::uint16_t> tunnel() const { return std::nullopt; }
+
   /// Returns the number of connections that this machine's servers accept in such a round. Used for
   /// the limit of open files.
   [[nodiscard]] virtual std::size_t num_clients(const rendezvous::Round& round) const = 0;
@@ -79,7 +83,8 @@ std::unique_ptr<Rounds> make_rounds(boost::asio::io_context& io, const LaunchPla
 std::string warning_of_all_interfaces(const std::vector<rendezvous::Listener>& listeners,
                                       const std::string& address);
 
-/// Returns the ranks of this machine's workers in a round.
-Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round);
+/// Returns the ranks of this machine's workers in a round. `tunnel`: see Rounds::tunnel.
+Assignment assignment(const LaunchPlan& plan, const rendezvous::Round& round,
+                      std::optional<std::uint16_t> tunnel);
 
 }  // namespace acc::launcher::job

@@ -8,6 +8,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/token.hpp"
+#include "acc/launcher/setting_keys.hpp"
 #include "acc/rendezvous/main_process.hpp"
 #include "plan/agreed_terms.hpp"
 #include "supervision/supervisor.hpp"
@@ -21,6 +22,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 namespace acc::launcher::job {
@@ -61,7 +63,51 @@ rendezvous::JobTimes times(const LaunchPlan& plan) {
           .close = plan.rendezvous.close_timeout};
 }
 
+// Read here and not by the plan: `explain` prints the plan.
+std::string own_variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+/// Returns the token of the job; empty: there is none.
+std::optional<rendezvous::Tokens> tokens_of(const LaunchPlan& plan) {
+  if (const std::string token = own_variable("ACC_RENDEZVOUS_TOKEN"); !token.empty()) {
+    return rendezvous::Tokens({token});
+  }
+  if (const std::string file = own_variable("ACC_RENDEZVOUS_TOKEN_FILE"); !file.empty()) {
+    return rendezvous::Tokens::read(file);
+  }
+  if (plan.settings.boolean("secure"_key)) {
+    throw Error(Errc::config,
+                "--secure needs a token: set ACC_RENDEZVOUS_TOKEN_FILE to a file with the same "
+                "token on every machine, or let acclaunch start the machines");
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+/// The store of a round is for one job, as is the server of static ranks, which includes it. A
+/// server of c10d may serve other run ids too, if the token is not for one job. The certificate
+/// authority concerns a daemon only.
+RoundsTogether::Security::Security(const LaunchPlan& plan) {
+  if (plan.settings.boolean("secure"_key) && plan.settings.boolean("insecure"_key)) {
+    throw Error(Errc::config, "--secure and --insecure contradict each other; give one of them");
+  }
+  const auto tokens = tokens_of(plan);
+  if (!tokens) {
+    return;
+  }
+  const bool is_for_one_job =
+      plan.rendezvous.backend == RendezvousPlan::Backend::fixed || tokens->is_for_one_job();
+  store_server = rendezvous::ServerSecurity::make(tokens, {}, plan.rendezvous.run_id);
+  rendezvous_server = is_for_one_job ? store_server : rendezvous::ServerSecurity::make(tokens, {});
+  store_client = rendezvous::ClientSecurity::make(*tokens, {});
+  rendezvous_client = rendezvous::ClientSecurity::make(
+      *tokens, {.certificate = own_variable("ACC_RENDEZVOUS_CLIENT_CERT"),
+                .key = own_variable("ACC_RENDEZVOUS_CLIENT_KEY"),
+                .ca = own_variable("ACC_RENDEZVOUS_CA_FILE")});
+}
 
 RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std::string host,
                                Events events)
@@ -69,13 +115,15 @@ RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std
       plan_(plan),
       host_(std::move(host)),
       secret_(random_token()),
+      security_(plan),
       agent_(io.get_executor(), plan.rendezvous.run_id, terms(plan), times(plan),
              {.on_end = std::move(events.on_end),
               .on_force_stop = std::move(events.on_force_stop),
               .on_progress = events.say,
               .before_connecting = [this] { return serves_if_nobody_does(); },
               .before_entering =
-                  [this](const std::string& address) { return serve_store_at(address); }}),
+                  [this](const std::string& address) { return serve_store_at(address); }},
+             security_.rendezvous_client),
       say_(std::move(events.say)),
       address_(plan.rendezvous.address),
       pause_(io) {}
@@ -85,6 +133,18 @@ bool RoundsTogether::ranks_are_given() const {
 }
 
 asio::awaitable<std::optional<Round>> RoundsTogether::next() {
+  tunnel_.reset();
+  auto round = co_await next_round();
+  if (round && security_.store_client) {
+    tunnel_.emplace(
+        io_, std::uint16_t{0},
+        rendezvous::Tunnel::Target{round->store_host, round->store_port, plan_.rendezvous.run_id},
+        security_.store_client, say_);
+  }
+  co_return round;
+}
+
+asio::awaitable<std::optional<Round>> RoundsTogether::next_round() {
   if (has_joined_) {
     server_gone_since_.reset();
     renew_store();
@@ -161,7 +221,7 @@ asio::awaitable<void> RoundsTogether::ask(std::string host) {
   rendezvous::JobTimes short_times = times(plan_);
   short_times.join = std::chrono::seconds(5);
   asker_.emplace(io_.get_executor(), plan_.rendezvous.run_id, terms(plan_), short_times,
-                 Agent::Events{});
+                 Agent::Events{}, security_.rendezvous_client);
   try {
     co_await asker_->ask(std::move(host), plan_.rendezvous.port, this_machine());
   } catch (const Error&) {
@@ -173,7 +233,9 @@ asio::awaitable<void> RoundsTogether::ask(std::string host) {
 /// last round set or still send.
 void RoundsTogether::renew_store() {
   if (!ranks_are_given()) {
-    store_.emplace(io_, listen(store_hosts_, 0), rendezvous::ServerOptions{.forms_rounds = false});
+    store_.emplace(
+        io_, listen(store_hosts_, 0),
+        rendezvous::ServerOptions{.forms_rounds = false, .security = security_.store_server});
   } else if (rendezvous_) {
     rendezvous_->renew_store();
   }
@@ -202,11 +264,33 @@ std::uint16_t RoundsTogether::serve_store_at(const std::string& address) {
 std::vector<rendezvous::Listener> RoundsTogether::listen(const std::vector<std::string>& hosts,
                                                          std::uint16_t port) {
   std::vector<rendezvous::Listener> listeners = rendezvous::listen_on(hosts, port);
-  const std::string warning = warning_of_all_interfaces(listeners, address_);
+  if (!security_.rendezvous_server) {
+    check_open(listeners);
+  }
+  return listeners;
+}
+
+/// Without a token, refuses listeners that other machines can reach, unless ranks are static or the
+/// user has waived the token; then warns once.
+void RoundsTogether::check_open(const std::vector<rendezvous::Listener>& listeners) {
+  const auto open = std::ranges::find(listeners, true, &rendezvous::Listener::is_open);
+  const bool is_waived = plan_.settings.boolean("insecure"_key);
+  if (open == listeners.end()) {
+    return;
+  }
+  if (!ranks_are_given() && !is_waived) {
+    throw Error(Errc::config,
+                rendezvous::warning_of_open(open->address) +
+                    ". Set ACC_RENDEZVOUS_TOKEN_FILE to a file with a token on every machine, or "
+                    "give --insecure");
+  }
+  std::string warning = warning_of_all_interfaces(listeners, address_);
+  if (warning.empty() && !is_waived) {
+    warning = rendezvous::warning_of_open(open->address) + "; or use --secure";
+  }
   if (!warning.empty() && !std::exchange(has_warned_, true)) {
     say_(warning);
   }
-  return listeners;
 }
 
 asio::awaitable<void> RoundsTogether::look_up_addresses() {
@@ -270,9 +354,10 @@ bool RoundsTogether::serves_if_nobody_does() {
                                   ":0; set a port that all machines know");
   }
   try {
-    rendezvous_.emplace(io_, listen(server_hosts_, plan.port));
+    rendezvous_.emplace(io_, listen(server_hosts_, plan.port),
+                        rendezvous::ServerOptions{.security = security_.rendezvous_server});
   } catch (const Error& error) {
-    if (ranks_are_given() || plan.is_host) {
+    if (ranks_are_given() || plan.is_host || error.code() == Errc::config) {
       throw Error(Errc::config, error.what());
     }
   }
@@ -334,6 +419,7 @@ asio::awaitable<void> RoundsTogether::part() {
 
 void RoundsTogether::close() {
   agent_.close();
+  tunnel_.reset();
   is_joining_ = false;
   pause_.cancel();
   if (asker_) {
@@ -348,6 +434,9 @@ void RoundsTogether::close() {
 
 std::size_t RoundsTogether::num_clients(const Round& round) const {
   std::size_t count = rendezvous_ ? static_cast<std::size_t>(round.num_machines()) : 0;
+  if (tunnel_) {  // two sockets for each worker of this machine
+    count += 2 * static_cast<std::size_t>(plan_.layout.local_world_size);
+  }
   if (round.machine_rank == 0) {
     for (const int size : round.local_world_sizes) {
       count += static_cast<std::size_t>(size);

@@ -5,7 +5,9 @@
 #include "acc/rendezvous/gate.hpp"
 #include "acc/rendezvous/host_addresses.hpp"
 #include "acc/rendezvous/listener.hpp"
+#include "acc/rendezvous/security.hpp"
 #include "acc/rendezvous/server.hpp"
+#include "acc/rendezvous/tunnel.hpp"
 #include "job/rounds.hpp"
 
 #include <boost/asio/steady_timer.hpp>
@@ -25,6 +27,9 @@ namespace acc::launcher::job {
 /// c10d: a daemon, or the machine that has the configured address, serves the rendezvous. Each
 /// machine prepares a store at a free port, a new one for each round, so that workers of an ended
 /// round cannot reach the next round's store. Machine 0's store is used.
+///
+/// With a token (ACC_RENDEZVOUS_TOKEN_FILE) both servers and all connections to them are secure,
+/// and the workers of each machine reach their store through a tunnel of their launcher.
 ///
 /// Servers listen only on the interfaces at which the other machines reach them. If these are
 /// unknown, they listen on all interfaces and print a warning.
@@ -47,9 +52,24 @@ class RoundsTogether : public Rounds {
   boost::asio::awaitable<void> leave() override { return agent_.leave(); }
   boost::asio::awaitable<void> part() override;
   void close() override;
+  [[nodiscard]] std::optional<std::uint16_t> tunnel() const override {
+    return tunnel_ ? std::optional(tunnel_->port()) : std::nullopt;
+  }
   [[nodiscard]] std::size_t num_clients(const rendezvous::Round& round) const override;
 
  private:
+  /// Null pointers: no token.
+  struct Security {
+    explicit Security(const LaunchPlan& plan);
+
+    std::shared_ptr<const rendezvous::ServerSecurity> rendezvous_server{};
+    std::shared_ptr<const rendezvous::ServerSecurity> store_server{};
+    std::shared_ptr<const rendezvous::ClientSecurity> rendezvous_client{};
+    std::shared_ptr<const rendezvous::ClientSecurity> store_client{};
+  };
+
+  boost::asio::awaitable<std::optional<rendezvous::Round>> next_round();
+  void check_open(const std::vector<rendezvous::Listener>& listeners);
   [[nodiscard]] bool ranks_are_given() const;
   void renew_store();
   std::uint16_t serve_store_at(const std::string& address);
@@ -69,7 +89,9 @@ class RoundsTogether : public Rounds {
   boost::asio::io_context& io_;
   const LaunchPlan& plan_;
   std::string host_;
-  std::string secret_;                            ///< the workers' secret if this is machine 0
+  std::string secret_;  ///< the workers' secret if this is machine 0
+  Security security_;
+  std::optional<rendezvous::Tunnel> tunnel_;      ///< to the store of the current round
   std::optional<rendezvous::Server> rendezvous_;  ///< static: includes the workers' store
   std::optional<rendezvous::Server> store_;       ///< c10d only
   rendezvous::Agent agent_;

@@ -38,6 +38,15 @@ constexpr std::array kRows = {
     SettingRow{.key = "stdin", .flag = Flag::value, .in_file = false, .fallback = "0",
                .help = "rank that reads the launcher's standard input, or none; the other ranks "
                        "read from /dev/null"},
+    SettingRow{.key = "secure", .flag = Flag::toggle, .in_file = false, .type = Type::boolean,
+               .fallback = "false",
+               .help = "machines prove a token to each other and encrypt what they send; the token "
+                       "is in the file that ACC_RENDEZVOUS_TOKEN_FILE names, which implies this, or "
+                       "is made where acclaunch starts the machines"},
+    SettingRow{.key = "insecure", .flag = Flag::toggle, .in_file = false, .type = Type::boolean,
+               .fallback = "false",
+               .help = "allow a c10d rendezvous and workers' stores that other machines can reach "
+                       "without a token"},
     SettingRow{.key = "log_dir", .flag = Flag::value, .in_file = false,
                .help = "folder for the workers' log files; default: a temporary folder"},
     SettingRow{.key = "trace", .flag = Flag::value, .in_file = false,

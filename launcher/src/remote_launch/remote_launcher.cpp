@@ -7,7 +7,9 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/token.hpp"
 #include "acc/launcher/host_facts.hpp"
+#include "acc/launcher/setting_keys.hpp"
 #include "host/own_variables.hpp"
 #include "plan/program_command.hpp"
 #include "remote_launch/carried_environment.hpp"
@@ -51,10 +53,25 @@ std::string path_of(const std::string& program, const plugins::Environment& envi
   return path->string();
 }
 
-/// Adds the variables that are passed on from this process. Variables of the plan take precedence.
-RemoteLaunchPlan with_carried(RemoteLaunchPlan plan, const plugins::Environment& environment) {
-  plan.environment.merge(environment_for_other_machines(environment, plan.means));
-  return plan;
+/// True if the job needs a token and the user has given none. A c10d job needs one unless the user
+/// waives it, because its machines connect to servers of each other.
+bool needs_new_token(const LaunchPlan& plan, const plugins::Environment& environment) {
+  const bool is_wanted = plan.settings.boolean("secure"_key) ||
+                         (plan.rendezvous.backend == RendezvousPlan::Backend::c10d &&
+                          !plan.settings.boolean("insecure"_key));
+  return is_wanted && plugins::variable(environment, "ACC_RENDEZVOUS_TOKEN").empty() &&
+         plugins::variable(environment, "ACC_RENDEZVOUS_TOKEN_FILE").empty();
+}
+
+/// Returns the plan of the start with the variables that are passed on from this process, and a
+/// token for the job if it needs one. Variables of the plan take precedence.
+RemoteLaunchPlan with_carried(const LaunchPlan& plan, const plugins::Environment& environment) {
+  RemoteLaunchPlan start = *plan.start;
+  if (needs_new_token(plan, environment)) {
+    start.environment["ACC_RENDEZVOUS_TOKEN"] = random_token();
+  }
+  start.environment.merge(environment_for_other_machines(environment, start.means));
+  return start;
 }
 
 /// Returns the last line of a file that is not empty, without trailing spaces.
@@ -88,7 +105,7 @@ int RemoteJob::run() {
     say(notice);
   }
   make_log_folder();
-  const RemoteLaunchPlan start = with_carried(*plan_.start, environment_);
+  const RemoteLaunchPlan start = with_carried(plan_, environment_);
   for (ClientCommand& command : client_commands(start, log_folder_)) {
     if (!command.input_file.empty()) {
       write_file(command.input_file, command.first_input, Overwrite::no);

@@ -196,8 +196,10 @@ std::shared_ptr<ProcessGroup> GroupFactory::make_host_group(GroupSpec spec) cons
     return std::make_shared<ShmGroup>(std::move(spec), !settings_.copy_gathers);
   }
   // The groups between hosts listen on the address from which this machine reaches the main
-  // process.
-  const std::string address = address_towards(identity.master_addr, identity.master_port);
+  // process; MASTER_ADDR may be a tunnel to it on this machine.
+  const char* const main_address = std::getenv("ACC_MAIN_ADDRESS");
+  const std::string address = address_towards(
+      main_address != nullptr ? main_address : identity.master_addr, identity.master_port);
   // HierarchicalGroup needs the same number of ranks on each host. With one rank per host there is
   // nothing to share.
   const bool alike = std::ranges::count(on_host, on_host.front()) == std::ssize(on_host);
