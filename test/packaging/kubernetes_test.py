@@ -84,20 +84,31 @@ def schemas():
     print("schemas of Kubernetes", version, "and of the controllers")
 
 
+# Programs in the place of those that a pod starts: the plan instead of a job; of mpirun, the command on one machine.
+TOOLS = {
+    "acclaunch": 'exec "$ACCLAUNCH" explain --json "$@"',
+    "mpirun": 'while [ "$1" != acclaunch ]; do shift; done; exec "$@"',
+}
+
+
 def explained(acclaunch, configs, manifest, host_name, domain, variables):
     """What acclaunch would do in a pod with this host name, domain and environment."""
     spec = next(pods_of(manifest), None)
     container = spec["containers"][0] if spec else manifest["spec"]["trainer"]
-    words = container["command"]
-    words = words[words.index("acclaunch") + 1:] + ["true"]
-    words = [word.replace("/opt/acclaunch/share/acclaunch/configs", configs) for word in words]
-    with tempfile.NamedTemporaryFile("w") as hosts:
+    words = [word.replace("/opt/acclaunch/share/acclaunch/configs", configs) for word in [*container["command"], "true"]]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        for name, text in TOOLS.items():
+            (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+            (folder / name).chmod(0o755)
         long = f"{host_name}.{domain} " if domain else ""
-        hosts.write(f"127.0.0.1 localhost\n10.244.0.7 {long}{host_name}\n")
-        hosts.flush()
-        script = f'hostname {host_name} && mount --bind {hosts.name} /etc/hosts && exec "$@"'
-        done = subprocess.run(["unshare", "--uts", "--mount", "sh", "-c", script, "sh", acclaunch, "explain", "--json",
-                               *words], env={"PATH": os.environ["PATH"], **variables}, capture_output=True, text=True)
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n10.244.0.7 {long}{host_name}\n")
+        (folder / "hostfile").write_text("".join(f"{name} slots=1\n" for name in WORKERS))
+        script = f'hostname {host_name} && mount --bind {folder}/hosts /etc/hosts && exec "$@"'
+        done = subprocess.run(
+            ["unshare", "--uts", "--mount", "sh", "-c", script, "sh", *words], capture_output=True, text=True,
+            env={"PATH": f"{folder}:{os.environ['PATH']}", "ACCLAUNCH": acclaunch,
+                 "OMPI_MCA_orte_default_hostfile": f"{folder}/hostfile", **variables})
     assert done.returncode == 0, (host_name, done.stdout, done.stderr)
     return json.loads(done.stdout)
 
@@ -105,6 +116,7 @@ def explained(acclaunch, configs, manifest, host_name, domain, variables):
 # Manifest; for each pod its host name, domain and variables as its controller sets them; then the name of the job
 # manager and the address of machine 0.
 SERVICE = "default.svc.cluster.local"
+WORKERS = [f"train-worker-{i}.train.default.svc" for i in range(2)]  # the lines of MPI Operator's host file
 PODS = (
     ("base/job.yaml",
      [(f"train-{i}", f"train.{SERVICE}", {**POD, "JOB_COMPLETION_INDEX": str(i)}) for i in range(2)],
@@ -126,6 +138,14 @@ PODS = (
         "PET_NNODES": "2", "PET_NPROC_PER_NODE": "auto", "PET_NODE_RANK": str(i),
         "PET_MASTER_ADDR": "train-node-0-0.train", "PET_MASTER_PORT": "29500"}) for i in range(2)],
      "Kubernetes", "train-node-0-0.train"),
+    # The launcher's pod, with the host name of each worker: mpirun has another address than machine 0.
+    ("mpijob.yaml",
+     [(f"train-worker-{i}", "train.default.svc",
+       {**POD, "OMPI_COMM_WORLD_RANK": str(i), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "1", "OMPI_MCA_ess_base_jobid": "1588527105", "OMPI_MCA_orte_num_nodes": "2",
+        "OMPI_MCA_orte_hnp_uri": "1588527104.0;tcp://10.244.0.9:39965",
+        "OMPI_MCA_orte_local_daemon_uri": f"1588527104.{i + 1};tcp://10.244.0.{10 + i}:41001"}) for i in range(2)],
+     "Open MPI", WORKERS[0]),
 )
 
 
