@@ -78,13 +78,18 @@ def templates(site):
     """The unchanged templates, concurrently on the same machines unless they request whole ones."""
     begin = time.monotonic()
     one, several = site.metrics("one_node"), site.metrics("several_nodes")
+    own = site.folder / "own.py"  # a user's program
+    own.write_text("import os, sys\nprint('rank', os.environ['RANK'], 'has', sys.argv[1:])\n")
     jobs = [site.template("one_node.sbatch", ["--nodelist=node0"], [*GOLDEN, "--metrics", one]),
             site.template("several_nodes.sbatch", ["--nodelist=node[1-2]"],
-                          [*GOLDEN, "--metrics", several], WORKERS="2")]
+                          [*GOLDEN, "--metrics", several], WORKERS="2"),
+            site.template("one_node.sbatch", ["--nodelist=node3"], ["--epochs", "3"], PROGRAM=str(own), WORKERS="2")]
     for job in jobs:
         check(job.wait() == (0, 0), "a template's status")
     check_losses(one, 4, "one_node.sbatch")
     check_losses(several, 4, "several_nodes.sbatch")
+    for rank in (0, 1):
+        check(f"rank {rank} has ['--epochs', '3']" in jobs[2].text(), jobs[2].text())
     report("one_node.sbatch and several_nodes.sbatch", begin)
 
     begin = time.monotonic()
