@@ -36,13 +36,13 @@ install(FILES CONTRIBUTING.md LICENSE README.md DESTINATION ${share})
 install(FILES bench/README.md DESTINATION ${share}/bench)
 install(FILES examples/CMakeLists.txt DESTINATION ${share}/examples)
 install(DIRECTORY configs docs DESTINATION ${share})
-install(DIRECTORY packaging/kubernetes DESTINATION ${share}/packaging)
+install(DIRECTORY packaging/container packaging/kubernetes DESTINATION ${share}/packaging)
 install(DIRECTORY examples/c_api examples/hello_sharding examples/train_gpt examples/train_torch
         DESTINATION ${share}/examples)
 install(DIRECTORY examples/python DESTINATION ${share}/examples PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY python/acclaunch python/acclaunch.dist-info DESTINATION ${share}/python
         PATTERN __pycache__ EXCLUDE)
-install(DIRECTORY scripts/slurm DESTINATION ${share}/scripts)
+install(DIRECTORY scripts/flux scripts/lsf scripts/pbs scripts/slurm DESTINATION ${share}/scripts)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/acc)
 install(EXPORT accTargets NAMESPACE acc:: DESTINATION ${package_dir})

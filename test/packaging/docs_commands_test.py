@@ -37,7 +37,7 @@ NOT_RUN = (
      "trace_test, checkpoint_commands_test"),
     (r"acclaunch(-\w+)? config\b", "asks on a terminal; config_test"),
     (r"export |\. |source |cd ", "changes the shell only"),
-    (r"python3? (-m )?bench|scripts/(site|fuzz|try_debian|slurm)", "takes minutes"),
+    (r"python3? (-m )?bench|scripts/(container|site|fuzz|try_debian|slurm)", "takes minutes"),
     (r"acclaunch … ", "abbreviates the line above it"),
 )
 LAUNCH = re.compile(r"^((?:\w+=\S+ )*)(?:mpirun .*?|mpiexec .*?|srun .*?|flux run .*?|exec )?"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 // without_syscalls NAME[,NAME…] PROGRAM [ARGUMENT…]: runs PROGRAM as on a kernel, or in a sandbox,
 // without these system calls: they fail with ENOSYS, also in all its descendants (seccomp).
+// NAME:EPERM fails with EPERM, as in Docker.
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -17,8 +18,29 @@ static const struct {
   const char* name;
   int number;
 } kCalls[] = {
-    CALL(pidfd_open),     CALL(pidfd_send_signal), CALL(clone3),        CALL(futex_waitv),
-    CALL(io_uring_setup), CALL(close_range),       CALL(set_mempolicy), CALL(sched_setaffinity),
+    CALL(pidfd_open),
+    CALL(pidfd_send_signal),
+    CALL(clone3),
+    CALL(futex_waitv),
+    CALL(io_uring_setup),
+    CALL(close_range),
+    CALL(set_mempolicy),
+    CALL(sched_setaffinity),
+    CALL(io_uring_enter),
+    CALL(io_uring_register),
+    CALL(get_mempolicy),
+    CALL(mbind),
+    CALL(move_pages),
+    CALL(keyctl),
+    CALL(add_key),
+    CALL(userfaultfd),
+    CALL(unshare),
+    CALL(setns),
+    CALL(mount),
+    CALL(umount2),
+    CALL(bpf),
+    CALL(perf_event_open),
+    CALL(pidfd_getfd),
 };
 
 static int number_of(const char* name) {
@@ -30,11 +52,11 @@ static int number_of(const char* name) {
   return -1;
 }
 
-static int forbid(int number) {
+static int forbid(int number, unsigned error) {
   struct sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
       BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (unsigned)number, 0, 1),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
       BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
   };
   struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
@@ -51,12 +73,20 @@ int main(int argc, char** argv) {
     return 77;
   }
   for (char* name = strtok(argv[1], ","); name != NULL; name = strtok(NULL, ",")) {
+    char* colon = strchr(name, ':');
+    if (colon != NULL) {
+      *colon = '\0';
+      if (strcmp(colon + 1, "EPERM") != 0) {
+        fprintf(stderr, "without_syscalls: unknown error: %s, expected EPERM\n", colon + 1);
+        return 2;
+      }
+    }
     const int number = number_of(name);
     if (number < 0) {
       fprintf(stderr, "without_syscalls: unknown system call (add it to kCalls): %s\n", name);
       return 2;
     }
-    if (forbid(number) != 0) {
+    if (forbid(number, colon != NULL ? EPERM : ENOSYS) != 0) {
       perror("without_syscalls: PR_SET_SECCOMP");
       return 77;
     }

@@ -45,8 +45,16 @@ std::vector<int> numa_nodes(const std::vector<Cpu>& cpus) {
   return {nodes.begin(), nodes.end()};
 }
 
+/// Returns /tmp, or /dev/shm where only that can be written: in a container with a read-only root
+/// file system.
+std::string default_temporary_folder() {
+  const bool is_usable = ::access("/tmp", W_OK) == 0 || ::access("/dev/shm", W_OK) != 0;
+  return is_usable ? "/tmp" : "/dev/shm";
+}
+
 fs::path scratch_directory(const plugins::Environment& environment) {
-  return fs::path(host::value_of(environment, host::variables::temporary_folder, "/tmp")) /
+  return fs::path(host::value_of(environment, host::variables::temporary_folder,
+                                 default_temporary_folder())) /
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
 }
 
