@@ -84,14 +84,15 @@ def lines(title, panels, columns, x_label, y_label, dashes=()):
     return _svg(width, height, title, parts)
 
 
-def bars(title, groups, unit, order=None):
-    """groups: [(title, {bar: value})], each with its own scale if its unit differs: a title may be (title, unit)."""
+def bars(title, groups, unit, order=None, top=None):
+    """groups: [(title, {bar: value})], each with its own scale if its unit differs: a title may be
+    (title, unit). top: value of a full bar; default: the largest of each group."""
     names = order or list(dict.fromkeys(name for _, values in groups for name in values))
-    left, width, line = 150, 720, 20
+    left, width, line = 12 + int(6.9 * max(len(name) for name in names)), 720, 20
     parts, y = [_text(8, 16, title, kind="title")], 34
     for group, values in groups:
         name_of_group, unit_of_group = group if isinstance(group, tuple) else (group, unit)
-        largest = max(values.values())
+        largest = top or max(values.values())
         parts.append(_text(8, y + 8, name_of_group, kind="title"))
         y += 16
         for name, value in values.items():

@@ -3,7 +3,7 @@
 
     python bench/figures.py            needs no packages; the test `figures` fails if a picture is not up to date
 
-bench/train.py --record writes its results; those of bench/supervision.py are entered by hand.
+bench/precision.py and bench/train.py --record write their results; those of bench/supervision.py are entered by hand.
 """
 import json
 import pathlib
@@ -40,10 +40,27 @@ def supervision():
         for what, values in measured.items() if isinstance(values, dict)], "")
 
 
+def precision_losses():
+    runs = result("precision")["runs"]
+    rates, ranks = sorted({run["lr"] for run in runs}), sorted({run["ranks"] for run in runs})
+    panels = [(f"{count} rank{'s' * (count > 1)}, learning rate {rate:g}",
+               {run["mode"]: run["losses"] for run in runs if run["ranks"] == count and run["lr"] == rate})
+              for count in ranks for rate in rates]
+    return charts.lines("Loss by mode of precision", panels, len(rates), "optimizer step", "loss",
+                        dashes=("fp32", "DeepSpeed"))
+
+
+def precision_unchanged():
+    runs = [run for run in result("precision")["runs"] if run["ranks"] == 1]
+    groups = [(f"learning rate {rate:g}", {run["mode"]: round(100 * run["unchanged"], 1) for run in runs if run["lr"] == rate})
+              for rate in sorted({run["lr"] for run in runs})]
+    return charts.bars("Weights that have their initial value after all steps (1 rank)", groups, "%", top=100)
+
+
 def main():
     FIGURES.mkdir(exist_ok=True)
     stale = []
-    for draw in (train_speed, supervision):
+    for draw in (train_speed, supervision, precision_losses, precision_unchanged):
         path, picture = FIGURES / f"{draw.__name__}.svg", draw()
         if "--check" in sys.argv:
             if not path.exists() or path.read_text() != picture:
