@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands.hpp"
 
+#include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 #include "acc/rendezvous/security.hpp"
 #include "acc/rendezvous/tunnel.hpp"
 #include "client_settings.hpp"
+#include "control.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -66,6 +69,16 @@ int job_token(std::span<const std::string> arguments) {
   return 0;
 }
 
+int rotate_token(std::span<const std::string> arguments) {
+  if (arguments.size() != 1 || arguments.front().starts_with("--")) {
+    wrong_usage("rotate-token");
+  }
+  const std::string old = Tokens::read(arguments.front()).current();
+  ::umask(S_IRWXG | S_IRWXO);
+  write_file(arguments.front(), make_token() + "\n" + old + "\n", Overwrite::yes);
+  return 0;
+}
+
 int tunnel(std::span<const std::string> arguments) {
   if (arguments.size() < 2 || arguments.size() > 3) {
     wrong_usage("tunnel");
@@ -93,6 +106,13 @@ int tunnel(std::span<const std::string> arguments) {
 }
 
 constexpr std::array kCommands = {
+    Command{"ctl", "unix:/PATH|HOST:PORT COMMAND [ARGUMENT...]",
+            "administrate a daemon: list, dump, drain, resume, end RUN_ID [REASON], evict RUN_ID "
+            "HOST [REASON]",
+            control},
+    Command{"rotate-token", "FILE",
+            "put a new token in front of the one in a token file; a daemon reads it at SIGHUP",
+            rotate_token},
     Command{"init-tls", "DIR [HOST...] [--days N]",
             "write a certificate authority, certificates for server and clients, and a token",
             init_tls},

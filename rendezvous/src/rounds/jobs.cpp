@@ -104,8 +104,28 @@ Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
   if (is_closed_) {
     throw Error(Errc::protocol, "the rendezvous server is shutting down: it accepts no new job");
   }
+  if (is_draining_) {
+    throw Error(Errc::config, "the rendezvous accepts no new jobs: its administrator drains it");
+  }
   make_room(Agents::bytes_of(enter.machine) + Membership::bytes_to_found(enter));
   return create(num_created_, enter.run_id, Membership(enter, recovers_));
+}
+
+std::vector<JobView> Jobs::view() {
+  constexpr std::string_view kStates[] = {"waiting",  "running", "leaving",
+                                          "reported", "settled", "done"};
+  std::vector<JobView> jobs;
+  for (Job& job : jobs_) {
+    JobView view{job.run_id, job.membership.phase_name(), job.membership.num_rounds(), {}};
+    for (const Agent* agent : job.membership.members()) {
+      const Machine& machine = agent->machine;
+      view.machines.push_back({agent->id, machine.host, machine.address, machine.pid, agent->rank,
+                               machine.local_world_size,
+                               kStates[static_cast<std::size_t>(agent->state)]});
+    }
+    jobs.push_back(std::move(view));
+  }
+  return jobs;
 }
 
 Jobs::JobRef Jobs::create(std::uint64_t number, std::string run_id, Membership membership) {

@@ -13,8 +13,28 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace acc::rendezvous::rounds {
+
+/// One machine of a job, for administrators.
+struct MachineView {
+  AgentId agent = 0;
+  std::string host;
+  std::string address;
+  int pid = 0;
+  std::optional<int> rank;  ///< machine rank in its last round
+  int local_world_size = 0;
+  std::string_view state;
+};
+
+/// One job, for administrators.
+struct JobView {
+  std::string run_id;
+  std::string_view phase;
+  int num_rounds = 0;
+  std::vector<MachineView> machines;
+};
 
 /// All jobs of a server, by run id. A pure state machine like `Membership`: time and events come
 /// in, messages go out.
@@ -63,6 +83,12 @@ class Jobs {
   [[nodiscard]] Time next_deadline() const;
   /// Number of jobs, including finished ones that still have agents or are remembered.
   [[nodiscard]] std::size_t size() const noexcept { return jobs_.size(); }
+  /// While draining, an Enter that would create a job throws Error(config), with the reason for the
+  /// user. Existing jobs go on.
+  void drain(bool is_draining) noexcept { is_draining_ = is_draining; }
+  [[nodiscard]] bool is_draining() const noexcept { return is_draining_; }
+  /// Returns all jobs with their machines, in order of creation.
+  [[nodiscard]] std::vector<JobView> view();
   /// Refuses new jobs from now on: an Enter that would create one throws Error(protocol).
   void close() noexcept { is_closed_ = true; }
   /// Estimated memory of all jobs, in bytes.
@@ -115,6 +141,7 @@ class Jobs {
   std::uint64_t num_created_ = 0;
   std::size_t num_refusing_ = 0;
   bool is_closed_ = false;
+  bool is_draining_ = false;
   bool recovers_;
   Record record_;
   Time last_event_{};

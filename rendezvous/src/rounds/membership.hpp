@@ -156,6 +156,15 @@ class Membership {
   [[nodiscard]] std::pair<Time, Time::duration> moment() const { return {now_, stalled_}; }
   /// Returns the agent that has this key, if there is one.
   [[nodiscard]] std::optional<AgentId> id_of(const std::string& key);
+  /// Returns all agents, in order of arrival.
+  [[nodiscard]] std::vector<Agent*> members() { return agents_.all(); }
+  /// Name of the phase, for messages: gathering, in round, refused or over.
+  [[nodiscard]] std::string_view phase_name() const {
+    constexpr std::string_view kNames[] = {"gathering", "in round", "refused", "over"};
+    return kNames[phase_.index()];
+  }
+  /// Number of rounds that were formed.
+  [[nodiscard]] int num_rounds() const noexcept { return next_round_; }
   /// Returns the ids of all agents.
   [[nodiscard]] std::vector<AgentId> agents();
 

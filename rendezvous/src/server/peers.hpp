@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -41,6 +42,11 @@ class Peers {
   [[nodiscard]] bool is_shut_out(Peer& peer, Time now) const;
   /// The store is empty again: forgets all keys.
   void forget_keys();
+  void each(const std::function<void(const Peer&)>& see) const {
+    for (const auto& [name, peer] : peers_) {
+      see(*peer);
+    }
+  }
   /// Removes peers of which nothing is known, once there are many.
   void tidy(Time now);
   void limit_failures(int max_failures) noexcept { max_failures_ = max_failures; }

@@ -3,9 +3,11 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/text.hpp"
 #include "journal/journal.hpp"
 #include "rounds/jobs.hpp"
 #include "server/acceptor.hpp"
+#include "server/admin_session.hpp"
 #include "server/agent_session.hpp"
 #include "server/connection.hpp"
 #include "server/proof_session.hpp"
@@ -19,6 +21,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <limits>
 #include <optional>
 #include <unordered_map>
@@ -545,6 +548,13 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         return open_agent(id, facts);
       }
     }
+    // Never without a proof: a plain port on loopback is open to all users of the machine.
+    const bool is_administrator =
+        facts.admission ? facts.admission->role == Role::administrator : facts.peer->is_trusted;
+    if (first == kAdminHello.front() && is_administrator) {
+      return std::make_unique<AdminSession>(
+          [this](const std::vector<std::string>& words) { return execute(words); });
+    }
     return nullptr;
   }
 
@@ -593,6 +603,142 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     });
   }
 
+  // Administration.
+
+  std::string execute(const std::vector<std::string>& words) {
+    const std::string& name = words.front();
+    const auto expect = [&](std::size_t least, std::size_t most, const char* usage) {
+      if (words.size() < least || words.size() > most) {
+        throw Error(Errc::config, fmt::format("usage: {}", usage));
+      }
+    };
+    if (name == "list") {
+      expect(1, 1, "list");
+      return list_jobs();
+    }
+    if (name == "dump") {
+      expect(1, 1, "dump");
+      return dump();
+    }
+    if (name == "drain" || name == "resume") {
+      expect(1, 1, "drain, or resume");
+      jobs_.drain(name == "drain");
+      logger(Component::rendezvous)
+          .warn("an administrator {}", name == "drain" ? "drains: no new jobs" : "resumes");
+      return "";
+    }
+    if (name == "end") {
+      expect(2, 3, "end RUN_ID [REASON]");
+      return end_job(words[1], words.size() > 2 ? words[2] : "");
+    }
+    if (name == "evict") {
+      expect(3, 4, "evict RUN_ID HOST [REASON]");
+      return evict(words[1], words[2], words.size() > 3 ? words[3] : "");
+    }
+    throw Error(Errc::config, fmt::format("expected list, dump, drain, resume, end RUN_ID [REASON] "
+                                          "or evict RUN_ID HOST [REASON], found \"{}\"",
+                                          printable(name)));
+  }
+
+  std::string list_jobs() {
+    std::string text;
+    for (const rounds::JobView& job : jobs_.view()) {
+      text += fmt::format("{}: {}, {} rounds, {} machines\n", printable(job.run_id), job.phase,
+                          job.num_rounds, job.machines.size());
+      for (const rounds::MachineView& machine : job.machines) {
+        text += fmt::format("  {} {} rank {} workers {} pid {} {}\n", printable(machine.host),
+                            printable(machine.address),
+                            machine.rank ? std::to_string(*machine.rank) : "-",
+                            machine.local_world_size, machine.pid, machine.state);
+      }
+    }
+    return text.empty() ? "no jobs\n" : text;
+  }
+
+  /// Returns the whole state but the values of keys.
+  std::string dump() {
+    std::string text = fmt::format(
+        "connections {}\nkeys {}\nkey bytes {}\njob bytes {}\nbuffered bytes {}\ndraining {}\n",
+        connections_.size(), num_keys(), table_.bytes(), jobs_.bytes(), shared_.buffered,
+        jobs_.is_draining());
+    peers_.each([&](const Peer& peer) {
+      text += fmt::format("peer {}: {} connections, {} buffered bytes, {} keys, {} wrong proofs\n",
+                          peer.name.empty() ? "unix" : peer.name, peer.connections, peer.buffered,
+                          peer.keys, peer.failures);
+    });
+    return text + list_jobs();
+  }
+
+  /// Returns the machines of a job. Throws Error(not_found).
+  std::vector<rounds::MachineView> machines_of(const std::string& run_id) {
+    std::vector<rounds::MachineView> machines;
+    bool is_known = false;
+    for (rounds::JobView& job : jobs_.view()) {
+      if (job.run_id == run_id) {
+        is_known = true;
+        std::ranges::move(job.machines, std::back_inserter(machines));
+      }
+    }
+    if (!is_known) {
+      throw Error(Errc::not_found, fmt::format("no job has the run id \"{}\"", printable(run_id)));
+    }
+    return machines;
+  }
+
+  /// Ends a job as if each of its machines had asked for it.
+  std::string end_job(const std::string& run_id, const std::string& reason) {
+    const auto machines = machines_of(run_id);
+    const std::string why = because("ended by an administrator", reason);
+    logger(Component::rendezvous).warn("job '{}' is {}", printable(run_id), printable(why));
+    for (const rounds::MachineView& machine : machines) {
+      rounds::Outbox out;
+      try {
+        jobs_.receive(machine.agent,
+                      rounds::End{AttemptEnd{.exit_status = 1,
+                                             .restarts = false,
+                                             .cause = AttemptEnd::Cause::other,
+                                             .reason = why}},
+                      now(), out);
+      } catch (const Error&) {
+        continue;  // the end of another machine has removed it
+      }
+      deliver(out);
+    }
+    return fmt::format("{} machines are told\n", machines.size());
+  }
+
+  /// Refuses the machines of a host: their launchers end with the reason.
+  std::string evict(const std::string& run_id, const std::string& host, const std::string& reason) {
+    const std::string why = because("evicted by an administrator", reason);
+    std::size_t count = 0;
+    for (const rounds::MachineView& machine : machines_of(run_id)) {
+      if (machine.host != host && machine.address != host) {
+        continue;
+      }
+      ++count;
+      if (connections_.contains(machine.agent)) {
+        drop(machine.agent, why);
+        connections_.at(machine.agent)->finish(Connection::ShutdownMode::patient);
+      }
+      rounds::Outbox out;
+      jobs_.lose(machine.agent, why, now(), out);
+      deliver(out);
+    }
+    if (count == 0) {
+      throw Error(Errc::not_found, fmt::format("no machine of the job \"{}\" has the host name or "
+                                               "address \"{}\"",
+                                               printable(run_id), printable(host)));
+    }
+    logger(Component::rendezvous)
+        .warn("{} of job '{}' is {}", printable(host), printable(run_id), printable(why));
+    return fmt::format("{} machines are evicted\n", count);
+  }
+
+  static std::string because(const std::string& what, const std::string& reason) {
+    constexpr std::size_t kMaxReason = 1024;
+    return reason.empty() ? what : what + ": " + reason.substr(0, kMaxReason);
+  }
+
   /// Tells an agent, in a last message, why it is refused.
   void drop(Connection::Id id, const std::string& reason) {
     std::string frame;
@@ -608,7 +754,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     try {
       jobs_.receive(id, std::move(message), now(), out);
     } catch (const Error& error) {
-      if (error.code() == Errc::out_of_memory) {
+      if (error.code() == Errc::config) {
+        drop(id, error.what());
+      } else if (error.code() == Errc::out_of_memory) {
         std::string frame;
         rounds::encode(rounds::Dropped{rounds::Dropped::Why::lost, error.what()}, frame);
         connections_.at(id)->send(frame);
