@@ -52,7 +52,9 @@ Statuses of_description(const CublasLt& api) {
   constexpr std::array kAttributes = {
       CUBLASLT_MATMUL_DESC_TRANSA,          CUBLASLT_MATMUL_DESC_TRANSB,
       CUBLASLT_MATMUL_DESC_EPILOGUE,        CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-      CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER};
+      CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER,
+      CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER,
+      CUBLASLT_MATMUL_DESC_FAST_ACCUM};
   return statuses(kAttributes, [&](auto attribute, const void* value, std::size_t size) {
     return api.MatmulDescSetAttribute(handle.get(), attribute, value, size);
   });
@@ -78,10 +80,12 @@ TEST_CASE(
   const CublasLt standin = open_cublaslt(ACC_STANDIN_CUBLASLT);
   CHECK(of_description(real) == of_description(standin));
   CHECK(of_preference(real) == of_preference(standin));
-  const auto layout = make<cublasLtMatrixLayout_t>(
-      [&](auto* to) { return real.MatrixLayoutCreate(to, CUDA_R_16BF, 16, 8, 16); },
-      real.MatrixLayoutDestroy);
-  CHECK(layout.get() != nullptr);
+  for (const auto type : {CUDA_R_16BF, CUDA_R_16F, CUDA_R_8F_E4M3, CUDA_R_8F_E5M2}) {
+    const auto layout = make<cublasLtMatrixLayout_t>(
+        [&](auto* to) { return real.MatrixLayoutCreate(to, type, 16, 16, 16); },
+        real.MatrixLayoutDestroy);
+    CHECK(layout.get() != nullptr);
+  }
 }
 
 TEST_CASE("libnccl has every function that the runtime binds, and the version of its header") {
