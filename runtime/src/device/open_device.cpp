@@ -3,41 +3,22 @@
 
 #include "acc/base/error.hpp"
 #include "device/cpu_device.hpp"
+#include "device/part_path.hpp"
 
 #include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 
 namespace acc::device {
 namespace {
 
 constexpr const char* kLibrary = "libacc_cuda.so";
 
-// Path of libacc_cuda.so: the value of ACC_CUDA_BACKEND (for tests) if it is set; else the folder
-// of the library or program that contains this function, or lib/ next to a program's bin/; else the
-// bare name, which the dynamic loader searches.
-std::string backend_path() {
-  if (const char* const named = std::getenv("ACC_CUDA_BACKEND"); named != nullptr) {
-    return named;
-  }
-  static const char here = 0;
-  Dl_info self{};
-  if (dladdr(&here, &self) != 0 && self.dli_fname != nullptr) {
-    const auto folder = std::filesystem::path(self.dli_fname).parent_path();
-    for (const auto& candidate : {folder / kLibrary, folder / "../lib" / kLibrary}) {
-      if (std::error_code error; std::filesystem::exists(candidate, error)) {
-        return candidate.string();
-      }
-    }
-  }
-  return kLibrary;
-}
-
 Backend& load_backend() {
-  const std::string path = backend_path();
+  const char* const named = std::getenv("ACC_CUDA_BACKEND");  // for tests
+  const std::string path = named != nullptr ? named : part_path(kLibrary);
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw Error(

@@ -4,16 +4,13 @@
 #include "acc/base/error.hpp"
 #include "acc/collectives/process_group.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "collectives/gloo/mesh.hpp"
 #include "collectives/gloo/stall_watch.hpp"
 #include "collectives/steps.hpp"
 #include "kernels/kernels.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gloo/common/error.h>
-#include <gloo/rendezvous/context.h>
-#include <gloo/rendezvous/store.h>
-#include <gloo/transport/tcp/device.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -102,39 +99,34 @@ StoredAddresses read_plain(std::string_view value, std::size_t num_ranks) {
   return stored;
 }
 
-/// Adapter from our store to Gloo's store interface. In `connectFullMesh`, each rank sets the key
-/// with its rank number to the addresses at which it listens for the others.
-class StoreForGloo final : public gloo::rendezvous::Store {
+/// The store of a group for Gloo. While it connects, each rank sets the key with its rank number to
+/// the addresses at which it listens for the others.
+class MeshStore final : public Mesh::Store {
  public:
-  StoreForGloo(rendezvous::Store& store, const GroupSpec& spec)
+  MeshStore(rendezvous::Store& store, const GroupSpec& spec)
       : store_(store),
         prefix_(spec.name + "/gloo/"),
         timeout_(spec.timeout),
         own_number_(std::to_string(spec.rank)),
         num_ranks_(spec.ranks.size()) {}
-  void set(const std::string& key, const std::vector<char>& data) override {
-    const std::string_view value(data.data(), data.size());
+  void set(const std::string& key, std::string_view value) override {
     if (key == own_number_) {
       own_addresses_ = value;
     }
     store_.set(prefix_ + key, value);
   }
-  std::vector<char> get(const std::string& key) override {
-    const std::string value = store_.get(prefix_ + key, timeout_);
+  std::string_view get(const std::string& key) override {
+    value_ = store_.get(prefix_ + key, timeout_);
     if (key.find_first_not_of("0123456789") == std::string::npos) {
-      check_addresses(key, value);
+      check_addresses(key, value_);
     }
-    return {value.begin(), value.end()};
+    return value_;
   }
-  void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
-  void wait(const std::vector<std::string>& keys,
-            const std::chrono::milliseconds& timeout) override {
-    std::vector<std::string> full;
-    for (const std::string& key : keys) {
-      full.push_back(prefix_ + key);
-    }
-    store_.wait(full, timeout);
+  void wait(const std::string& key, std::chrono::milliseconds timeout) override {
+    const std::string full = prefix_ + key;
+    store_.wait(std::span(&full, 1), timeout);
   }
+  std::chrono::milliseconds timeout() const override { return timeout_; }
 
  private:
   /// Throws if a peer's value cannot be what a rank's Gloo has written: Gloo reads it without
@@ -156,17 +148,8 @@ class StoreForGloo final : public gloo::rendezvous::Store {
   const std::string own_number_;
   const std::size_t num_ranks_;
   std::string own_addresses_;
+  std::string value_;  ///< of the last key
 };
-
-std::shared_ptr<gloo::transport::Device> make_device(const std::string& address) {
-  gloo::transport::tcp::attr attributes;
-  if (const char* name = std::getenv("GLOO_SOCKET_IFNAME")) {  // as in torch
-    attributes.iface = name;
-  } else {
-    attributes.hostname = address;
-  }
-  return gloo::transport::tcp::CreateDevice(attributes);
-}
 
 /// Ignores SIGPIPE unless the program has its own handler. Gloo 0.5 writes to its sockets without
 /// MSG_NOSIGNAL: the connection of a dead peer would kill this process before it could name the
@@ -190,16 +173,16 @@ class GlooGroup::Exchange final : public Work {
 
   void send(int peer, const void* data, std::size_t nbytes) {
     guarded(peer, [&] {
-      auto buffer = group_->context_->createUnboundBuffer(const_cast<void*>(data), nbytes);
-      buffer->send(peer, tag_);
-      sends_.push_back({peer, std::move(buffer)});
+      auto message = group_->mesh_->message(const_cast<void*>(data), nbytes);
+      message->send(peer, tag_);
+      sends_.push_back({peer, std::move(message)});
     });
   }
   void receive(int peer, void* data, std::size_t nbytes) {
     guarded(peer, [&] {
-      auto buffer = group_->context_->createUnboundBuffer(data, nbytes);
-      buffer->recv(peer, tag_);
-      receives_.push_back({peer, std::move(buffer)});
+      auto message = group_->mesh_->message(data, nbytes);
+      message->receive(peer, tag_);
+      receives_.push_back({peer, std::move(message)});
     });
   }
   /// Sets the computation: it runs once, in the first wait, after all messages are complete.
@@ -235,27 +218,27 @@ class GlooGroup::Exchange final : public Work {
   void wait_released() override { wait(); }
 
  private:
-  struct Message {
+  struct Posted {
     int peer;
-    std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
+    std::unique_ptr<Mesh::Message> message;
   };
 
   /// Returns false if the wait was cancelled. Throws if the connection broke or the timeout passed.
-  bool wait_for(Message& message, bool receiving) {
+  bool wait_for(Posted& posted, bool receiving) {
     bool arrived = false;
-    guarded(message.peer, [&] {
+    guarded(posted.peer, [&] {
       const auto timeout = group_->spec_.timeout;
-      arrived = receiving ? message.buffer->waitRecv(timeout) : message.buffer->waitSend(timeout);
+      arrived =
+          receiving ? posted.message->wait_received(timeout) : posted.message->wait_sent(timeout);
     });
     return arrived;
   }
 
   void cancel() {
-    for (auto& each : receives_) {
-      each.buffer->abortWaitRecv();
-    }
-    for (auto& each : sends_) {
-      each.buffer->abortWaitSend();
+    for (auto* const messages : {&receives_, &sends_}) {
+      for (auto& each : *messages) {
+        each.message->cancel();
+      }
     }
   }
 
@@ -291,8 +274,8 @@ class GlooGroup::Exchange final : public Work {
   std::string call_;
   std::uint64_t tag_;
   std::vector<std::byte> scratch_;  ///< messages point into it, so it is destroyed after them
-  std::vector<Message> sends_;
-  std::vector<Message> receives_;
+  std::vector<Posted> sends_;
+  std::vector<Posted> receives_;
   std::function<void()> finish_;
   bool done_ = false;
 };
@@ -300,12 +283,13 @@ class GlooGroup::Exchange final : public Work {
 GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : spec_(std::move(spec)) {
   ignore_broken_pipes();
   try {
-    auto device = make_device(address);
-    auto context = std::make_shared<gloo::rendezvous::Context>(rank(), size());
-    context->setTimeout(spec_.timeout);
-    StoreForGloo store(*spec_.store, spec_);
-    context->connectFullMesh(store, device);
-    context_ = std::move(context);
+    MeshStore store(*spec_.store, spec_);
+    mesh_ = connect_mesh({.rank = rank(),
+                          .size = size(),
+                          .interface = std::getenv("GLOO_SOCKET_IFNAME"),  // as in torch
+                          .address = address.c_str(),
+                          .store = &store,
+                          .timeout = spec_.timeout});
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {

@@ -8,12 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace gloo {
-class Context;
-}  // namespace gloo
-
 namespace acc::collectives {
 
+class Mesh;
 class StallWatch;
 
 /// Process group over TCP, for ranks of different hosts, on Gloo's point-to-point buffers. Sends
@@ -65,7 +62,7 @@ class GlooGroup final : public ProcessGroup {
                                          const void* data, std::size_t nbytes);
 
   GroupSpec spec_;
-  std::shared_ptr<gloo::Context> context_;
+  std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<StallWatch> watch_;
   std::uint32_t sequence_ = 0;  ///< number of the last collective
 };
