@@ -90,10 +90,9 @@ def flags():
     parser.add_argument("--data", help="text file; a token is a byte")
     parser.add_argument("--tokens", help=".npy file, int32 [steps, rows, length + 1]")
     for name, default in (("layers", 2), ("dim", 64), ("heads", 4), ("vocab", 256),
-                          ("positions", 64), ("rows", 8), ("steps", 100)):
-        parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--grad_clip", type=float, default=1.0)
+                          ("positions", 64), ("rows", 8), ("steps", 100), ("lr", 1e-3),
+                          ("grad_clip", 1.0)):
+        parser.add_argument(f"--{name}", type=type(default), default=default)
     for name in ("init_from", "resume", "save", "export", "metrics"):
         parser.add_argument(f"--{name}", metavar="PATH")
     return parser.parse_args()

@@ -127,6 +127,11 @@ SgdConfig = sized("SgdConfig", ("lr", c.c_double), ("momentum", c.c_double),
 ParameterGroup = sized("ParameterGroup", ("name", c.c_char_p), ("parameters", Strings),
                        ("num_parameters", c.c_size_t), ("lr", c.c_double),
                        ("weight_decay", c.c_double))
+ParameterShard = sized("ParameterShard", ("name", c.c_char_p), ("offset", c.c_int64),
+                       ("numel", c.c_int64), ("weight_decay", c.c_int32), ("dtype", c.c_int32),
+                       ("in_host_memory", c.c_int32), ("weights", c.c_void_p),
+                       ("gradient", c.c_void_p))
+ShardsFunction = c.CFUNCTYPE(c.c_int, c.POINTER(ParameterShard), c.c_size_t, c.c_void_p)
 StepInfo = sized("StepInfo", ("step", c.c_int64), ("grad_norm", c.c_double),
                  ("clip_coefficient", c.c_double), ("lr", c.c_double), ("loss_scale", c.c_double),
                  ("skipped", c.c_int32), ("skipped_steps", c.c_int64), ("tiles", c.c_int64))
@@ -196,6 +201,8 @@ _CALLS = {
     "acc_optimizer_sgd_groups": (_POINTER, c.POINTER(SgdConfig), c.POINTER(ParameterGroup), _SIZE,
                                  _POINTERS),
     "acc_optimizer_from_settings": (_POINTER, _POINTERS),
+    "acc_optimizer_program": (_POINTER, ShardsFunction, c.c_void_p, _POINTERS),
+    "acc_optimizer_shards": (_POINTER, ShardsFunction, c.c_void_p),
     "acc_optimizer_step": (_POINTER, c.POINTER(StepInfo)),
     "acc_optimizer_loss_scale": (_POINTER, _DOUBLES),
     "acc_optimizer_steps": (_POINTER, _SIZES),

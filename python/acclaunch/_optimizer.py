@@ -2,13 +2,17 @@
 """The runtime's optimizers."""
 
 import ctypes as c
+import io
 import typing
+import weakref
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from acclaunch._library import (AdamWConfig, InvalidArgumentError, LrFunction, LrScheduleConfig,
-                                ParameterGroup, SgdConfig, StepInfo, library)
-from acclaunch._parameters import ShardedParameter
+from acclaunch._library import (AdamWConfig, ConfigError, InvalidArgumentError, LrFunction,
+                                LrScheduleConfig, ParameterGroup, ProcessError, SgdConfig,
+                                ShardsFunction, StepInfo, library)
+from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
 SCHEDULES = ("constant", "linear", "cosine", "warmup", "warmup_decay", "warmup_cosine", "custom")
@@ -64,6 +68,14 @@ class Optimizer:
         self.model.after_step()
         return Step(info.step, info.grad_norm, info.clip_coefficient, info.lr, info.loss_scale,
                     bool(info.skipped))
+
+    def state_of_rank(self):
+        """What checkpoints hold of this rank for the optimizer, in addition to what the runtime saves:
+        {name: bytes}."""
+        return {}
+
+    def load_state_of_rank(self, state):
+        """state: the SavedState of a checkpoint."""
 
     def zero_grad(self, set_to_none=True):
         """Does nothing: a step drops its gradients. Raises if it would drop gradients of a backward."""
@@ -150,6 +162,89 @@ class Optimizer:
         self._schedule = function
 
 
+class TorchOptimizer(Optimizer):
+    """An optimizer whose update is that of an optimizer of torch, for this rank's shards. Reduction, mean,
+    clipping and loss scale are the runtime's.
+
+    make: a class such as torch.optim.Adam, or a function, that makes the optimizer from
+    [(name, parameter)], this rank's shards: master weights, one dimension, possibly without elements.
+    options: passed to it. `torch`: the optimizer that it made, for param_groups and schedulers. Rules
+    that do not compute each element by itself (LBFGS, Muon) differ from those without shards.
+    Collective."""
+
+    def __init__(self, module, make, **options):
+        self._error = None
+        this = weakref.ref(self)  # without a cycle, the optimizer ends with its last reference
+        self._function = ShardsFunction(lambda *shards: this()._update(*shards))
+        super().__init__(module, library().make("optimizer_program", model_of(module).handle,
+                                                self._function, None))
+        self._names, self._offsets, self._shards = [], [], []
+        self._library.optimizer_shards(self.handle, ShardsFunction(self._collect), None)
+        self.torch = make(list(zip(self._names, self._shards)), **options)
+
+    def _tensor(self, shard, address, dtype):
+        device = torch.device("cpu") if shard.in_host_memory else self.model.device
+        if shard.numel == 0:
+            return torch.empty(0, dtype=dtype, device=device)
+        return view(address, torch.Size((shard.numel,)), dtype, device)
+
+    def _collect(self, shards, count, _):
+        for shard in shards[:count]:
+            self._names.append(shard.name.decode())
+            self._offsets.append(shard.offset)
+            self._shards.append(torch.nn.Parameter(
+                self._tensor(shard, shard.weights, DTYPES[shard.dtype])))
+        return 0
+
+    def _update(self, shards, count, _):
+        try:
+            for parameter, shard in zip(self._shards, shards[:count]):
+                parameter.grad = self._tensor(shard, shard.gradient, torch.float32).to(parameter.dtype)
+            self.torch.step()
+        except BaseException as error:  # it cannot pass through the library
+            self._error = error
+            return 1
+        finally:
+            for parameter in self._shards:
+                parameter.grad = None  # its memory is reused
+        return 0
+
+    def step(self):
+        try:
+            return super().step()._replace(lr=self.lr)
+        except ProcessError:
+            if self._error is None:
+                raise
+            raise self._error from None
+
+    lr = property(lambda self: self.torch.param_groups[0]["lr"], Optimizer.lr.fset,
+                  doc="Learning rate of the first group; set it in `torch.param_groups`.")
+
+    _STATE = "acc.torch_optimizer"
+
+    def _layout(self):
+        return [[name, offset, shard.numel()] for name, offset, shard in
+                zip(self._names, self._offsets, self._shards)]
+
+    def state_of_rank(self):
+        out = io.BytesIO()
+        torch.save({"shards": self._layout(), "state": self.torch.state_dict()}, out)
+        return {self._STATE: out.getvalue()}
+
+    def load_state_of_rank(self, state):
+        saved = state.of_rank(self._STATE)
+        if saved is None:
+            raise ConfigError("the checkpoint has no state of an optimizer of torch for rank "
+                              f"{self.model.runtime.rank}: load its weights alone with "
+                              "acc.load_weights")
+        saved = torch.load(io.BytesIO(saved), weights_only=True)
+        if saved["shards"] != self._layout():
+            raise ConfigError("the state of the optimizer of torch was saved for other shards of the "
+                              "parameters: resume with the same number of ranks and the same strategy, "
+                              "or load the weights alone with acc.load_weights")
+        self.torch.load_state_dict(saved["state"])
+
+
 def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, groups=()):
     """AdamW with the rule and defaults of torch.optim.AdamW. groups: parameters with settings of their
     own, `[{"params": ["head.*"], "lr": 1e-4, "weight_decay": 0.0, "name": "head"}]`. Collective. Raises
@@ -179,7 +274,7 @@ def _refuse_sharded(optimizer, _, __):
                 raise InvalidArgumentError(
                     f"{type(optimizer).__name__} of torch cannot update the sharded parameter "
                     f"'{parameter.acc_name}', whose gradient the runtime holds: use acc.AdamW or "
-                    "acc.SGD")
+                    f"acc.SGD, or acc.TorchOptimizer(module, {type(optimizer).__name__}, …)")
 
 
 register_optimizer_step_pre_hook(_refuse_sharded)

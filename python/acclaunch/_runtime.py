@@ -67,9 +67,10 @@ class SavedState:
         return self._get(library().program_state_get_of_rank, name, default)
 
 
-def _program_values(state, of_rank):
+def _program_values(optimizer, state, of_rank):
     items = [(name, value, 0) for name, value in (state or {}).items()]
-    items += [(name, value, 1) for name, value in (of_rank or {}).items()]
+    items += [(name, value, 1)
+              for name, value in {**(of_rank or {}), **optimizer.state_of_rank()}.items()]
     values = (ProgramValue * len(items))()
     values.kept = []  # bytes that live as long as the array
     for made, (name, value, own) in zip(values, items):
@@ -154,7 +155,7 @@ class Runtime:
         with path and reason, on every rank if it cannot be written."""
         model = model_of(module)
         model.write_buffers()
-        values = _program_values(state, of_rank)
+        values = _program_values(optimizer, state, of_rank)
         self._library.runtime_save(self.handle, str(directory).encode(), model.handle,
                                    optimizer.handle, values, len(values))
 
@@ -167,6 +168,7 @@ class Runtime:
                                               str(directory).encode(), model.handle,
                                               optimizer.handle))
         model.read_buffers()
+        optimizer.load_state_of_rank(state)
         return state
 
 
@@ -194,6 +196,6 @@ class CheckpointSeries:
         """Saves the next checkpoint, as Runtime.save, and removes the oldest ones. Collective."""
         model = model_of(module)
         model.write_buffers()
-        values = _program_values(state, of_rank)
+        values = _program_values(optimizer, state, of_rank)
         self._library.checkpoint_series_save(self._handle, model.handle, optimizer.handle, values,
                                              len(values))

@@ -17,7 +17,8 @@ import acclaunch.c10d  # registers the back end acc of torch.distributed
 from acclaunch._library import (AccConnectionError, AccMemoryError, AccTimeoutError, CollectiveError,
                                 ConfigError, DeviceError, Error, InternalError,
                                 InvalidArgumentError, NotFoundError, ProcessError, ProtocolError)
-from acclaunch._optimizer import SGD, AdamW, Optimizer, Step, optimizer_from_settings
+from acclaunch._optimizer import (SGD, AdamW, Optimizer, Step, TorchOptimizer,
+                                  optimizer_from_settings)
 from acclaunch._runtime import CheckpointSeries, Runtime, SavedState
 from acclaunch._sharding import (export_weights, fully_shard, load_weights, memory_report,
                                  no_sync, state_dict, traffic_report)

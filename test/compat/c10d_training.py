@@ -5,6 +5,7 @@ makes another call.
 
 The losses of two back ends differ by rounding only: they sum the gradients in another order."""
 
+import datetime
 import os
 import re
 import signal
@@ -118,13 +119,17 @@ def train_with_accelerate(kind):
 
 def fail(how):
     """Rank 1 goes wrong in the third step. The other prints its error and the time that it took."""
-    dist.init_process_group("acc")
+    # 10 s: far above the time that a busy machine needs for a correct step.
+    timeout = datetime.timedelta(seconds=10) if how == "hangs" else None
+    dist.init_process_group("acc", timeout=timeout)
     model = torch.nn.parallel.DistributedDataParallel(new_model())
     rank = dist.get_rank()
     for step in range(4):
         if step == 2 and rank == 1:
             if how == "killed":
                 os.kill(os.getpid(), signal.SIGKILL)
+            elif how == "hangs":
+                os.kill(os.getpid(), signal.SIGSTOP)
             elif how == "left":
                 dist.destroy_process_group()
                 time.sleep(60)
@@ -201,6 +206,7 @@ def test_accelerate():
 
 def test_failures():
     for how, words in {"killed": r"CollectiveError: rank 1 \(pid \d+\) ended before it reached all_reduce",
+                       "hangs": r"AccTimeoutError: timeout: rank 1 did not reach all_reduce .* within 10 s",
                        "left": r"CollectiveError: rank 1 \(pid \d+\) left the group before it reached",
                        "other size": r"CollectiveError: collective number \d+ of acc\[0,1\] differs: "
                                      r".*rank 1 calls all_reduce \(sum\) of 3 x float32",
@@ -211,6 +217,7 @@ def test_failures():
         assert "# the user's line" in output, f"{how}: no traceback in\n{output}"
         # Far below the timeout, also on a busy machine.
         seconds = float(re.search(r"rank 0 after ([0-9.]+) s", output).group(1))
+        seconds -= 10 if how == "hangs" else 0  # the timeout
         assert seconds < 5, f"{how}: {seconds} s\n{output}"
         print(f"{how}: rank 0 failed after {seconds} s")
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -110,6 +111,28 @@ def too_many_micro_steps(acc):
     loss(model).backward()
 
 
+def rate_of_torch(acc):
+    acc.TorchOptimizer(sharded(acc), torch.optim.Adam).lr = 0.1
+
+
+def failing_rule(acc):
+    model = sharded(acc)
+    optimizer = acc.TorchOptimizer(model, torch.optim.LBFGS)
+    loss(model).backward()
+    optimizer.step()
+
+
+def other_shards(acc):
+    model = sharded(acc)
+    optimizer = acc.TorchOptimizer(model, torch.optim.Adam)
+    with tempfile.TemporaryDirectory() as folder:
+        model.acc_model.runtime.save(f"{folder}/run", model, optimizer)
+        other = sharded(acc)
+        optimizer = acc.TorchOptimizer(other, torch.optim.Adam)
+        optimizer._offsets[0] = 1  # as if another number of ranks had saved
+        other.acc_model.runtime.load(f"{folder}/run", other, optimizer)
+
+
 def of_two_dtypes():
     return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).to(torch.bfloat16))
 
@@ -141,6 +164,9 @@ MISTAKES = {
     "torch's state dict": (lambda acc: sharded(acc).state_dict(), "InvalidArgumentError",
                            "acc.state_dict"),
     "torch's optimizer": (torch_optimizer, "InvalidArgumentError", "use acc.AdamW"),
+    "a rate of torch's optimizer": (rate_of_torch, "ConfigError", "set them there"),
+    "an exception of torch's optimizer": (failing_rule, "TypeError", "closure"),
+    "state of other shards": (other_shards, "ConfigError", "same number of ranks"),
     "zero_grad before step": (zero_grad_before_step, "InvalidArgumentError", "drop gradients"),
     "create_graph": (second_order, "InvalidArgumentError", "create_graph=True"),
     "after a failed backward": (after_a_failed_backward, "InvalidArgumentError",
@@ -177,8 +203,8 @@ MISTAKES = {
 
 def worker(part):
     """Two ranks. `differ`: they shard different modules. `class`: the launcher's class of units does not
-    exist. `order`: rank 1 uses the units in another order. `dies`: rank 1 fails in its forward. `hangs`:
-    rank 1 does not continue in its forward."""
+    exist. `order`: rank 1 uses the units in another order. `dies`: rank 1 fails in its forward. `killed`,
+    `hangs`: rank 1 is killed in its forward, or does not continue in it."""
     import acclaunch.torch as acc
 
     torch.set_num_threads(1)
@@ -194,9 +220,10 @@ def worker(part):
         first, second = model if runtime.rank == 0 else reversed(model)
         second(first(torch.ones(2, 4))).sum().backward()
         optimizer.step()
-    if part == "hangs":
+    if part in ("hangs", "killed"):
+        sent = signal.SIGSTOP if part == "hangs" else signal.SIGKILL
         if runtime.rank == 1:
-            model[1].register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
+            model[1].register_forward_pre_hook(lambda *_: os.kill(os.getpid(), sent))
         loss(model).backward()  # the line that waits
     forward = model[1].forward
     model[1].forward = lambda x: forward(x if runtime.rank == 0 else x[:, :2])  # the user's line
@@ -230,6 +257,11 @@ def test_two_ranks(acclaunch, package):
     assert re.search("InvalidArgumentError: the ranks used the units in different orders .* as "
                      "number 1, rank 0 begins the forward of unit '0', and rank 1 begins the forward of "
                      "unit '1'", done.stderr), done.stderr
+    done = run("killed", "--shutdown_timeout", "1")
+    assert done.returncode == 137, done.stderr
+    assert "# the line that waits" in done.stderr, done.stderr
+    assert re.search(r"CollectiveError: .*rank 1 \(pid \d+\) ended before it reached", done.stderr), \
+        done.stderr
     # 10 s: far above the time that a busy machine needs for a correct step.
     environment["ACC_COLLECTIVE_TIMEOUT"] = "10"
     done = run("hangs", "--shutdown_timeout", "1")
@@ -241,6 +273,43 @@ def test_two_ranks(acclaunch, package):
                "--fsdp_transformer_layer_cls_to_wrap", "Block")
     assert re.search("ConfigError: .*to_wrap names Block, .* the model has Linear", done.stderr), \
         done.stderr
+
+
+TWO_GLOOS = """
+import sys
+if sys.argv[1] == "ours":
+    from acclaunch._library import library
+    library()
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+import acclaunch.torch as acc
+runtime = acc.Runtime()
+value = torch.full((1000,), float(runtime.rank))
+dist.all_reduce(value)
+assert value.mean() == 1.0 and runtime.mean(runtime.rank) == 0.5
+print("both", flush=True)
+"""
+
+
+def test_two_gloos(package):
+    """Two ranks on machines of their own, so that both torch and the runtime use Gloo."""
+    for first in ("torch", "ours"):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        job = {"PYTHONPATH": package, "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2", "LOCAL_RANK": "0",
+               "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+               "GLOO_SOCKET_IFNAME": "lo"}
+        ranks = [subprocess.Popen([sys.executable, "-c", TWO_GLOOS, first], text=True,
+                                  stdout=subprocess.PIPE,
+                                  env=os.environ | job | {"RANK": rank, "GROUP_RANK": rank})
+                 for rank in ("0", "1")]
+        try:
+            found = [rank.communicate(timeout=60)[0] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        assert found == ["both\n", "both\n"], (first, found)
 
 
 def test_imports(package):
@@ -267,13 +336,14 @@ def main():
     for name, (mistake, kind, message) in MISTAKES.items():
         try:
             mistake(acc)
-        except acc.Error as error:
+        except (acc.Error, TypeError) as error:
             found = f"{type(error).__name__}: {error}"
             assert re.search(f"^{kind}: .*{message}", found), (name, found)
         else:
             raise AssertionError(f"{name}: no exception")
     test_two_ranks(acclaunch, package)
     test_imports(package)
+    test_two_gloos(package)
 
 
 if __name__ == "__main__":

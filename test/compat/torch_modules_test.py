@@ -7,8 +7,10 @@ import contextlib
 import copy
 import gc
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import weakref
 
 try:
@@ -31,7 +33,7 @@ class Case:
 
     def __init__(self, make, inputs, units=None, *, unused_units=False, tolerance=2e-6, micro_steps=1,
                  no_sync=False, around=contextlib.nullcontext, train=None, precision="no",
-                 prepare=None, optimizer="sgd", runtime_settings=None, meta=False):
+                 prepare=None, optimizer="SGD", runtime_settings=None, meta=False):
         self.__dict__.update(vars(), self=None)
 
 
@@ -234,7 +236,9 @@ CASES = {
     "Sequential, units by class": Case(mlp, rows_of(8), [nn.Linear]),
     "Sequential, units by name": Case(mlp, rows_of(8), ["1", "3"]),
     "blocks of a ModuleList": blocks(),
-    "blocks with AdamW": blocks(optimizer="adamw", tolerance=2e-5),
+    "blocks with AdamW": blocks(optimizer="AdamW", tolerance=2e-5),
+    "Adagrad of torch": Case(Frozen, rows_of(8), optimizer="Adagrad", tolerance=2e-5),
+    "RMSprop of torch": blocks(optimizer="RMSprop", tolerance=2e-5),
     "convolutions and BatchNorm": Case(Convolutions, rows_of(3, 6, 6), tolerance=2e-5),
     "embedding with a tied head": Case(Tied, words(11, 5)),
     "attention": Case(lambda: Blocks(Attention, 2), rows_of(5, 8)),
@@ -272,10 +276,34 @@ def loss_of(output):
     return output if output.dim() == 0 else (output.float() ** 2).mean()
 
 
+# Those that the runtime lacks are torch's, over the shards.
+OPTIMIZERS = {"SGD": {"lr": 0.05, "momentum": 0.9}, "AdamW": {"lr": 1e-2}, "Adagrad": {"lr": 0.05},
+              "RMSprop": {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.1}}
+
+
 def optimizer_of(case, parameters):
-    if case.optimizer == "adamw":
-        return torch.optim.AdamW(parameters, lr=1e-2)
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+    return getattr(torch.optim, case.optimizer)(parameters, **OPTIMIZERS[case.optimizer])
+
+
+def our_optimizer(acc, case, model):
+    options = OPTIMIZERS[case.optimizer]
+    if hasattr(acc, case.optimizer):
+        return getattr(acc, case.optimizer)(model, **options)
+    return acc.TorchOptimizer(model, getattr(torch.optim, case.optimizer), **options)
+
+
+def resumed(acc, case, runtime, model, optimizer):
+    """Another copy of the module and its optimizer, from a checkpoint."""
+    folder = os.path.join(tempfile.gettempdir(), f"torch_modules_test.{os.getppid()}")  # the launcher's
+    runtime.save(folder, model, optimizer)
+    model = case.make()
+    acc.fully_shard(model, runtime, units=case.units, unused_units=case.unused_units)
+    optimizer = our_optimizer(acc, case, model)
+    runtime.load(folder, model, optimizer)
+    runtime.barrier()
+    if runtime.rank == 0:
+        shutil.rmtree(folder)
+    return model, optimizer
 
 
 class Reference:
@@ -332,8 +360,7 @@ def train(acc, name, case, runtime):
         assert all(each.dim() < 2 or each.std() > 0 for each in values.values())
         for each in reference.copies:
             each.load_state_dict(values)
-    optimizer = (acc.AdamW(model, lr=1e-2) if case.optimizer == "adamw"
-                 else acc.SGD(model, lr=0.05, momentum=0.9))
+    optimizer = our_optimizer(acc, case, model)
     generator = torch.Generator().manual_seed(7)
     for step in range(STEPS):
         batches = [[case.inputs(generator, ROWS) for _ in range(case.micro_steps)]
@@ -351,6 +378,8 @@ def train(acc, name, case, runtime):
         for kind, a, b in zip(("loss", "norm"), found, expected):
             assert abs(a - b) <= case.tolerance * max(1.0, abs(b)), (name, step, kind, a, b)
         optimizer.zero_grad()
+        if step == 0 and isinstance(optimizer, acc.TorchOptimizer):
+            model, optimizer = resumed(acc, case, runtime, model, optimizer)
     weights = acc.state_dict(model, rank0_only=False)
     expected = reference.copies[runtime.rank].state_dict()
     assert list(sorted(weights)) == list(sorted(expected)), (sorted(weights), sorted(expected))

@@ -243,6 +243,50 @@ static void expect_schedules(acc_runtime* runtime) {
   destroy(&p);
 }
 
+/* Halves the gradient from the weights; notes how many elements the shards have. Fails if there are
+ * no gradients. */
+static int subtract_half(const acc_parameter_shard* shards, size_t count, void* context) {
+  for (size_t i = 0; i < count; ++i) {
+    if (shards[i].gradient == NULL) {
+      return 1;
+    }
+    for (int64_t j = 0; j < shards[i].numel; ++j) {
+      ((float*)shards[i].weights)[j] -= 0.5F * shards[i].gradient[j];
+    }
+    *(int64_t*)context += shards[i].numel;
+  }
+  return 0;
+}
+
+static int find_weight(const acc_parameter_shard* shards, size_t count, void* context) {
+  EXPECT(count == 2 && strcmp(shards[0].name, "linear.weight") == 0);
+  EXPECT(shards[0].dtype == ACC_FLOAT32 && shards[0].in_host_memory == 1);
+  EXPECT(shards[0].weight_decay == 1 && shards[0].gradient == NULL);
+  *(int*)context = shards[0].numel == 0 || ((const float*)shards[0].weights)[0] == 1.0F;
+  return 0;
+}
+
+static void expect_program_rule(acc_runtime* runtime) {
+  Program p = create(runtime);
+  int64_t updated = 0;
+  EXPECT(acc_optimizer_program(p.model, NULL, NULL, &p.optimizer) == ACC_INVALID_ARGUMENT);
+  EXPECT_OK(acc_optimizer_program(p.model, subtract_half, &updated, &p.optimizer));
+  int found = 0;
+  EXPECT_OK(acc_optimizer_shards(p.optimizer, find_weight, &found));
+  EXPECT(found == 1);
+  EXPECT(acc_optimizer_shards(p.optimizer, subtract_half, &updated) == ACC_PROCESS);
+  EXPECT(acc_optimizer_set_lr(p.optimizer, 0.1) == ACC_CONFIG);
+  EXPECT_OK(acc_optimizer_set_clip_value(p.optimizer, 0.5));
+  for (int i = 0; i < acc_runtime_gradient_accumulation_steps(runtime); ++i) {
+    micro_step(&p, 1.0F);
+  }
+  acc_step_info info = ACC_STEP_INFO_INITIALIZER;
+  EXPECT_OK(acc_optimizer_step(p.optimizer, &info));
+  EXPECT(info.step == 1 && (updated > 0 || acc_runtime_rank(runtime) != 0));
+  EXPECT(near(value(&p, p.weight), 0.75) && near(value(&p, p.bias), -0.25));
+  destroy(&p);
+}
+
 static void expect_buffers_and_kept(acc_runtime* runtime) {
   Program p = create(runtime);
   EXPECT_OK(acc_optimizer_adamw(p.model, NULL, &p.optimizer));
@@ -477,6 +521,7 @@ int main(void) {
   expect_groups(runtime);
   expect_old_groups(runtime);
   expect_schedules(runtime);
+  expect_program_rule(runtime);
   expect_buffers_and_kept(runtime);
   expect_misuse(runtime);
   acc_runtime_free(runtime);

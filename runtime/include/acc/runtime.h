@@ -450,6 +450,33 @@ ACC_API acc_status acc_optimizer_adamw_groups(acc_model* model, const acc_adamw_
 ACC_API acc_status acc_optimizer_sgd_groups(acc_model* model, const acc_sgd_config* config,
                                             const acc_parameter_group* groups, size_t num_groups,
                                             acc_optimizer** optimizer) ACC_NOEXCEPT;
+/* This rank's part of a trained parameter, a range of its elements in row-major order. */
+typedef struct acc_parameter_shard {
+  size_t size;
+  const char* name;
+  int64_t offset;         /* number of its first element in the parameter */
+  int64_t numel;          /* 0: this rank has none of the parameter */
+  int32_t weight_decay;   /* 0: the parameter was declared without weight decay */
+  int32_t dtype;          /* of the weights */
+  int32_t in_host_memory; /* 0: in memory of the device */
+  void* weights;          /* master weights, [numel]; the same memory in every step */
+  float* gradient;        /* [numel]; null outside of a step */
+} acc_parameter_shard;
+
+/* Gets the shards of all trained parameters. Not 0: it failed. Must not use the runtime. */
+typedef int (*acc_shards_function)(const acc_parameter_shard* shards, size_t num_shards,
+                                   void* context);
+
+/* Makes an optimizer whose update rule is the program's: acc_optimizer_step calls `update`, which
+ * changes the weights by the gradients, the mean over ranks and micro-steps, unscaled and clipped.
+ * If it fails, the step fails with ACC_PROCESS, and on the other ranks with ACC_COLLECTIVE.
+ * Learning rates and state of the rule are the program's. update, context: outlive the optimizer.
+ */
+ACC_API acc_status acc_optimizer_program(acc_model* model, acc_shards_function update,
+                                         void* context, acc_optimizer** optimizer) ACC_NOEXCEPT;
+/* Calls `visit` with the shards that `update` gets, without gradients. */
+ACC_API acc_status acc_optimizer_shards(const acc_optimizer* optimizer, acc_shards_function visit,
+                                        void* context) ACC_NOEXCEPT;
 /* Makes the optimizer and the schedule of the launcher's configuration (`optimizer` and `scheduler`
  * of a DeepSpeed file). ACC_CONFIG if it chooses no optimizer. */
 ACC_API acc_status acc_optimizer_from_settings(acc_model* model,

@@ -344,6 +344,9 @@ class ACC_API Model {
   /// groups name the same parameter, or the model already has an optimizer.
   Optimizer optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups = {});
   Optimizer optimizer(const Sgd& settings, const std::vector<ParameterGroup>& groups = {});
+  /// Throws Error(config) also if the settings ask for stochastic rounding, which is part of the
+  /// other rules.
+  Optimizer optimizer(const ProgramRule& rule);
   /// Makes the optimizer and the schedule of the launcher's configuration (`optimizer` and
   /// `scheduler` of a DeepSpeed file). Throws Error(config) if it chooses no optimizer.
   Optimizer optimizer_from_settings();
@@ -426,7 +429,8 @@ class ACC_API Optimizer {
 
   /// Learning rate of the named group, or, without a name, of the parameters that no group names.
   /// With a schedule, `lr` returns the rate of the next step. `set_lr` ends the schedule of the
-  /// parameters that it sets. Throws Error(config) for an unknown name.
+  /// parameters that it sets. Throws Error(config) for an unknown name, and if the rates are those
+  /// of a ProgramRule.
   void set_lr(double lr);
   void set_lr(const std::string& group, double lr);
   [[nodiscard]] double lr() const;
@@ -445,6 +449,8 @@ class ACC_API Optimizer {
   [[nodiscard]] double clip_value() const;
   /// Number of steps made, including those before a loaded checkpoint; without skipped steps.
   [[nodiscard]] std::int64_t steps() const;
+  /// This rank's shards of all trained parameters, in the order in which a ProgramRule gets them.
+  [[nodiscard]] std::vector<ParameterShard> shards() const;
 
  private:
   friend class Model;

@@ -76,6 +76,13 @@ Optimizer Model::optimizer(const Sgd& settings, const std::vector<ParameterGroup
   return Optimizer(made(state_, settings, groups));
 }
 
+Optimizer Model::optimizer(const ProgramRule& rule) {
+  if (!rule.update) {
+    throw Error(Errc::invalid_argument, "ProgramRule::update must be set");
+  }
+  return Optimizer(made(state_, rule));
+}
+
 Optimizer Model::optimizer_from_settings() {
   const plugins::ShardingSettings& asked = state_->context().settings.sharding;
   const LrSchedule schedule = optim::schedule_of(asked.schedule);
@@ -143,10 +150,10 @@ double Optimizer::loss_scale() const {
   return state_->loss_scale();
 }
 void Optimizer::set_lr(double lr) {
-  state_->rates().set_lr(0, lr);
+  state_->changeable_rates().set_lr(0, lr);
 }
 void Optimizer::set_lr(const std::string& group, double lr) {
-  state_->rates().set_lr(state_->rates().index(group), lr);
+  state_->changeable_rates().set_lr(state_->rates().index(group), lr);
 }
 double Optimizer::lr() const {
   return state_->lr(0);
@@ -155,7 +162,7 @@ double Optimizer::lr(const std::string& group) const {
   return state_->lr(state_->rates().index(group));
 }
 void Optimizer::set_schedule(LrSchedule schedule) {
-  state_->rates().set_schedule(std::move(schedule), state_->steps);
+  state_->changeable_rates().set_schedule(std::move(schedule), state_->steps);
 }
 void Optimizer::set_clip_norm(double max_norm) {
   state_->clip_norm = max_norm;
@@ -171,6 +178,9 @@ double Optimizer::clip_value() const {
 }
 std::int64_t Optimizer::steps() const {
   return state_->steps;
+}
+std::vector<ParameterShard> Optimizer::shards() const {
+  return state_->shards(false);
 }
 
 }  // namespace acc

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <span>
 #include <vector>
 
 namespace {
@@ -73,6 +74,26 @@ acc::LrSchedule schedule_of(const acc_lr_schedule_config& config) {
               "config.kind: unknown schedule " + std::to_string(config.kind));
 }
 
+/// Calls a function of the program with the shards. Throws Error(process) if it fails.
+void pass(acc_shards_function function, void* context,
+          std::span<const acc::ParameterShard> shards) {
+  std::vector<acc_parameter_shard> passed;
+  for (const acc::ParameterShard& each : shards) {
+    passed.push_back({.size = sizeof(acc_parameter_shard),
+                      .name = each.name.c_str(),
+                      .offset = each.offset,
+                      .numel = each.numel,
+                      .weight_decay = each.weight_decay,
+                      .dtype = static_cast<std::int32_t>(each.dtype),
+                      .in_host_memory = each.in_host_memory,
+                      .weights = each.weights,
+                      .gradient = each.gradient});
+  }
+  if (function(passed.data(), passed.size(), context) != 0) {
+    throw Error(Errc::process, "the program's function for the shards of its optimizer failed");
+  }
+}
+
 acc_status create(acc_optimizer** optimizer, const auto& make) {
   return guarded([&] {
     acc_optimizer*& result = required(optimizer, "optimizer");
@@ -116,6 +137,25 @@ acc_status acc_optimizer_sgd_groups(acc_model* model, const acc_sgd_config* conf
                             .weight_decay = c.weight_decay,
                             .nesterov = c.nesterov != 0};
     return required(model, "model").value.optimizer(settings, groups_of(groups, num_groups));
+  });
+}
+
+acc_status acc_optimizer_program(acc_model* model, acc_shards_function update, void* context,
+                                 acc_optimizer** optimizer) noexcept {
+  return create(optimizer, [&] {
+    const acc_shards_function function = &required(update, "update");
+    return required(model, "model")
+        .value.optimizer(
+            acc::ProgramRule{[function, context](std::span<const acc::ParameterShard> shards) {
+              pass(function, context, shards);
+            }});
+  });
+}
+
+acc_status acc_optimizer_shards(const acc_optimizer* optimizer, acc_shards_function visit,
+                                void* context) noexcept {
+  return guarded([&] {
+    pass(&required(visit, "visit"), context, required(optimizer, "optimizer").value.shards());
   });
 }
 

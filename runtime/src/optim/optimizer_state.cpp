@@ -5,6 +5,8 @@
 #include "model/orig_params.hpp"
 
 #include <cmath>
+#include <limits>
+#include <type_traits>
 #include <utility>
 
 namespace acc::detail {
@@ -13,12 +15,17 @@ using sharding::FlatParameter;
 
 namespace {
 
-double lr_of(const OptimizerSettings& settings) {
-  return std::visit([](const auto& each) { return each.lr; }, settings);
-}
-
-double weight_decay_of(const OptimizerSettings& settings) {
-  return std::visit([](const auto& each) { return each.weight_decay; }, settings);
+/// Learning rate and weight decay of the rule; 0 if they are the program's.
+std::pair<double, double> rates_of(const OptimizerSettings& settings) {
+  return std::visit(
+      [](const auto& each) -> std::pair<double, double> {
+        if constexpr (std::is_same_v<std::decay_t<decltype(each)>, ProgramRule>) {
+          return {0.0, 0.0};
+        } else {
+          return {each.lr, each.weight_decay};
+        }
+      },
+      settings);
 }
 
 std::vector<std::string> names_of(const sharding::ParameterRecord& parameter) {
@@ -33,12 +40,19 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSetti
                                const std::vector<ParameterGroup>& groups)
     : clip_norm(model->context().settings.sharding.gradient_clipping.value_or(0.0)),
       model_(std::move(model)),
-      settings_(settings),
-      rates_(lr_of(settings_), weight_decay_of(settings_), groups) {
+      settings_(std::move(settings)),
+      rates_(rates_of(settings_).first, rates_of(settings_).second, groups) {
   if (model_->has_optimizer) {
     throw Error(Errc::config,
                 "this model has an optimizer already: put parameters that need other settings into "
                 "parameter groups of that optimizer");
+  }
+  if (std::holds_alternative<ProgramRule>(settings_) &&
+      model_->context().precision.stochastic_rounding) {
+    throw Error(
+        Errc::config,
+        "stochastic rounding is part of the runtime's own optimizers, and cannot be used with "
+        "an optimizer of the program");
   }
   model_->finalize();
   assign_groups(groups);
@@ -118,7 +132,8 @@ void OptimizerState::allocate_moments() {
 // --- for checkpoints ---
 
 std::string OptimizerState::name() const {
-  return std::holds_alternative<AdamW>(settings_) ? "adamw" : "sgd";
+  constexpr const char* kNames[] = {"adamw", "sgd", "program"};
+  return kNames[settings_.index()];
 }
 
 std::map<std::string, double> OptimizerState::hyper_parameters() const {
@@ -128,6 +143,9 @@ std::map<std::string, double> OptimizerState::hyper_parameters() const {
             {"beta2", adamw->beta2},
             {"eps", adamw->eps},
             {"weight_decay", adamw->weight_decay}};
+  }
+  if (std::holds_alternative<ProgramRule>(settings_)) {
+    return {};
   }
   const auto& sgd = std::get<Sgd>(settings_);
   return {{"lr", lr(0)},
@@ -140,8 +158,9 @@ std::vector<std::string> OptimizerState::moment_kinds() const {
   if (std::holds_alternative<AdamW>(settings_)) {
     return {"exp_avg", "exp_avg_sq"};
   }
-  return std::get<Sgd>(settings_).momentum != 0.0 ? std::vector<std::string>{"momentum_buffer"}
-                                                  : std::vector<std::string>{};
+  const auto* const sgd = std::get_if<Sgd>(&settings_);
+  return sgd != nullptr && sgd->momentum != 0.0 ? std::vector<std::string>{"momentum_buffer"}
+                                                : std::vector<std::string>{};
 }
 
 std::vector<OptimizerState::GroupRecord> OptimizerState::group_records() const {
@@ -211,8 +230,9 @@ StepInfo OptimizerState::result(const Issued& issued) const {
 /// before the norm, and if the host itself updates.
 bool OptimizerState::needs_norm() const {
   const auto& context = model_->context();
-  return scaler_ || context.settings.sharding.nan_policy != plugins::NanPolicy::ignore ||
-         clip_value > 0.0 || context.offload_optimizer();
+  return std::holds_alternative<ProgramRule>(settings_) || scaler_ ||
+         context.settings.sharding.nan_policy != plugins::NanPolicy::ignore || clip_value > 0.0 ||
+         context.offload_optimizer();
 }
 
 std::optional<Error> OptimizerState::reduce_and_update(Issued& issued) {
@@ -279,11 +299,59 @@ double OptimizerState::clip(double unscale, StepInfo& info) {
 /// Publishes each flat parameter as soon as it is updated, so that its gather (ZeRO 1) overlaps
 /// with the update of the next one.
 void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
+  const auto* const rule = std::get_if<ProgramRule>(&settings_);
+  if (rule != nullptr) {
+    run_rule(*rule, factor.known);
+  }
   for (FlatState& state : flats_) {
-    update(state, factor, info);
+    if (rule == nullptr) {
+      update(state, factor, info);
+    }
     state.flat->publish();
   }
   info.step = ++steps;
+}
+
+void OptimizerState::run_rule(const ProgramRule& rule, double scale) {
+  if (scale != 1.0) {
+    meter_->clamp(scale, std::numeric_limits<double>::infinity());
+  }
+  rule.update(shards(true));
+  for (FlatState& state : flats_) {
+    state.flat->round_master();
+  }
+}
+
+std::vector<ParameterShard> OptimizerState::shards(bool in_step) {
+  std::vector<ParameterShard> all;
+  const bool in_host_memory = model_->context().updater->kind() == plugins::Device::cpu;
+  for (const FlatState& state : flats_) {
+    FlatParameter& flat = *state.flat;
+    auto* const weights = static_cast<std::byte*>(flat.master());
+    float* const gradients = in_step ? flat.gradient()->reduced() : nullptr;
+    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
+      const sharding::Overlap part = overlap(flat.layout(), i, flat.owned());
+      const sharding::ParameterRecord& parameter = flat.parameters()[i];
+      all.push_back(
+          {.name = parameter.name,
+           .offset = part.in_parameter,
+           .numel = part.numel,
+           .weight_decay = parameter.weight_decay,
+           .dtype = flat.stored(),
+           .in_host_memory = in_host_memory,
+           .weights = weights + static_cast<std::size_t>(part.in_shard) * nbytes_of(flat.stored()),
+           .gradient = in_step ? gradients + part.in_shard : nullptr});
+    }
+  }
+  return all;
+}
+
+optim::GroupTable& OptimizerState::changeable_rates() {
+  if (std::holds_alternative<ProgramRule>(settings_)) {
+    throw Error(Errc::config,
+                "the learning rates are those of the program's own optimizer: set them there");
+  }
+  return rates_;
 }
 
 void OptimizerState::update(FlatState& state, const GradientFactor& factor, StepInfo& info) {

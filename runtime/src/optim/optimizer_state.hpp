@@ -40,6 +40,8 @@ class OptimizerState {
 
   /// Learning rates of the next step.
   [[nodiscard]] optim::GroupTable& rates() noexcept { return rates_; }
+  /// The same, to change them. Throws Error(config) for a ProgramRule, which has its own.
+  [[nodiscard]] optim::GroupTable& changeable_rates();
   [[nodiscard]] double lr(std::size_t group) const { return rates_.lr(group, steps); }
 
   /// One moment of a flat parameter: [owned().numel] in PrecisionPolicy::moments, memory of the
@@ -58,8 +60,12 @@ class OptimizerState {
 
   [[nodiscard]] const ModelState& model() const noexcept { return *model_; }
 
+  /// This rank's parts of the trained parameters; in a step with their gradients.
+  [[nodiscard]] std::vector<ParameterShard> shards(bool in_step);
+
   // --- for checkpoints
-  /// Name of the rule ("adamw" or "sgd"), its settings by name, and the names of its moments.
+  /// Name of the rule ("adamw", "sgd" or "program"), its settings by name, and the names of its
+  /// moments.
   [[nodiscard]] std::string name() const;
   [[nodiscard]] std::map<std::string, double> hyper_parameters() const;
   [[nodiscard]] std::vector<std::string> moment_kinds() const;
@@ -103,6 +109,7 @@ class OptimizerState {
   double clip(double unscale, StepInfo& info);
   void apply(const GradientFactor& factor, StepInfo& info);
   void update(FlatState& state, const GradientFactor& factor, StepInfo& info);
+  void run_rule(const ProgramRule& rule, double scale);
   void update_ranges(const optim::GroupRanges& part, double scale,
                      const device::UpdateArrays& arrays);
 

@@ -14,7 +14,7 @@
 namespace acc::optim {
 
 /// Settings of an optimizer; the type selects the rule.
-using OptimizerSettings = std::variant<AdamW, Sgd>;
+using OptimizerSettings = std::variant<AdamW, Sgd, ProgramRule>;
 
 /// Return the coefficients of one step, computed in double, as torch.optim does, and rounded to
 /// float once. step: counts from 1. grad_scale: factor on the gradient (loss scale, clipping).

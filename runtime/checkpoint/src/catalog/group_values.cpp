@@ -56,8 +56,11 @@ std::span<const Setting> settings_of(const std::string& optimizer) {
   if (optimizer == "sgd") {
     return kSgd;
   }
+  if (optimizer == "program") {  // an update rule of the program, which keeps its settings
+    return {};
+  }
   throw Error(Errc::config, "cannot write parameter groups of the optimizer '" + optimizer +
-                                "': only adamw and sgd are supported");
+                                "': only adamw, sgd and program are supported");
 }
 
 void push(pickle::Writer& writer, const Setting& setting,

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/runtime/types.hpp"
+
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +29,30 @@ struct Sgd {
   double momentum = 0.0;
   double weight_decay = 0.0;
   bool nesterov = false;
+};
+
+/// This rank's part of a trained parameter, a range of its elements in row-major order. In memory
+/// of the device, or of the host if the optimizer is offloaded.
+struct ParameterShard {
+  std::string name = {};
+  std::int64_t offset = 0;       ///< number of its first element in the parameter
+  std::int64_t numel = 0;        ///< 0: this rank has none of the parameter
+  bool weight_decay = true;      ///< false: the parameter was declared without weight decay
+  DType dtype = DType::float32;  ///< of the weights
+  bool in_host_memory = true;
+  void* weights = nullptr;    ///< master weights, [numel]; the same memory in every step
+  float* gradient = nullptr;  ///< [numel]; null outside of a step
+};
+
+/// An update rule of the program (an optimizer of another library). Sharding, mean, clipping, loss
+/// scale and publication of the new weights are as with the other rules; learning rates, and the
+/// state of the rule in checkpoints, are the program's.
+struct ProgramRule {
+  /// Updates the weights of all shards from their gradients, which are the mean over ranks and
+  /// micro-steps, unscaled and clipped. Runs in `Optimizer::step`, in the thread that calls it; on
+  /// a GPU it queues its work on the compute stream. Must not use the runtime. An exception fails
+  /// the step on all ranks.
+  std::function<void(std::span<const ParameterShard> shards)> update = {};
 };
 
 /// Parameters of an optimizer with separate settings.
