@@ -238,6 +238,25 @@ def other_servers(folder, token, made):
         daemon.stop()
 
 
+def launchers(folder, token):
+    """What acclaunch says where it may not serve or join."""
+    daemon = Daemon(DAEMON, "--host", OUTSIDE, "--token_file", token)
+    other = token_file(folder, "x" * 32, name="other")
+    cases = [
+        (1, {}, (), "Set ACC_RENDEZVOUS_TOKEN_FILE to a file with a token on every machine, or give --insecure"),
+        (daemon.port, {}, ("--insecure",), "this rendezvous requires a token"),
+        (daemon.port, {"ACC_RENDEZVOUS_TOKEN_FILE": other}, (), "the server refuses the token"),
+        (1, {}, ("--secure",), "--secure needs a token"),
+        (1, {}, ("--secure", "--insecure"), "contradict each other"),
+    ]
+    for port, variables, flags, message in cases:
+        words = ["torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{OUTSIDE}:{port}", *flags]
+        ended = subprocess.run([DAEMON.with_name("acclaunch"), *words, "--no-python", "true"], capture_output=True,
+                               text=True, timeout=60, env=environment(**variables))
+        check(ended.returncode == 2 and message in ended.stderr, f"expected {message!r} and status 2, found {ended}")
+    daemon.stop()
+
+
 def limits(token):
     daemon = Daemon(DAEMON, "--host", f"{OUTSIDE},127.0.0.1", "--insecure", "--max_connections", "20",
                     "--max_keys", "10")
@@ -278,6 +297,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         token, made = mistakes(folder)
         limits(token)
+        launchers(folder, token)
         other_servers(folder, token, made)
         strangers(folder, token)
     exit_with(failures)
