@@ -139,6 +139,12 @@ def saves_a_checkpoint(place):
         assert list(pathlib.Path(data).glob("run/checkpoint_*")), container.text
 
 
+def self_test_works(place):
+    """`acclaunch test`, which also saves a checkpoint."""
+    status, text = place.run(["acclaunch", "test", "--cpu", "--num_processes", "2", "--use_fsdp"])
+    assert status == 0 and "everything works" in text, text
+
+
 def reaps(place):
     """Process 1 reaps processes that workers have left behind, while the job runs."""
     script = r"""
@@ -169,7 +175,7 @@ def main():
                                            capture_output=True).returncode:
         sys.exit(SKIPPED)
     place = Place(sys.argv[1:])
-    for test in (sandbox_is_dockers, trains, saves_a_checkpoint, reaps, read_only_places, doctor_says_it):
+    for test in (sandbox_is_dockers, trains, self_test_works, saves_a_checkpoint, reaps, read_only_places, doctor_says_it):
         test(place)
         print(f"ok: {test.__name__}")
 

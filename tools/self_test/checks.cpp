@@ -5,10 +5,12 @@
 #include "self_test/parameter_memory.hpp"
 
 #include <acc/base/error.hpp>
+#include <acc/base/temporary_folder.hpp>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -123,7 +125,9 @@ class SharedFolder {
     const std::vector<double> mine = {static_cast<double>(::getpid()),
                                       static_cast<double>(std::random_device{}())};
     const std::vector<double> all = runtime.all_gather(mine);
-    path_ = std::filesystem::temp_directory_path() /
+    const char* named = std::getenv("TMPDIR");
+    path_ = std::filesystem::path(
+                named != nullptr && *named != '\0' ? named : acc::default_temporary_folder()) /
             ("acc_self_test_" + std::to_string(static_cast<long>(all[0])) + "_" +
              std::to_string(static_cast<long>(all[1])));
     if (owner_) {

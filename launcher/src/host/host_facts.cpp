@@ -2,6 +2,7 @@
 #include "acc/launcher/host_facts.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/temporary_folder.hpp"
 #include "acc/base/text.hpp"
 #include "host/own_variables.hpp"
 #include "host/topology.hpp"
@@ -43,13 +44,6 @@ std::vector<int> numa_nodes(const std::vector<Cpu>& cpus) {
     nodes.insert(cpu.numa_node);
   }
   return {nodes.begin(), nodes.end()};
-}
-
-/// Returns /tmp, or /dev/shm where only that can be written: in a container with a read-only root
-/// file system.
-std::string default_temporary_folder() {
-  const bool is_usable = ::access("/tmp", W_OK) == 0 || ::access("/dev/shm", W_OK) != 0;
-  return is_usable ? "/tmp" : "/dev/shm";
 }
 
 fs::path scratch_directory(const plugins::Environment& environment) {
