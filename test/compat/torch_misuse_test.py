@@ -203,8 +203,8 @@ MISTAKES = {
 
 def worker(part):
     """Two ranks. `differ`: they shard different modules. `class`: the launcher's class of units does not
-    exist. `order`: rank 1 uses the units in another order. `dies`: rank 1 fails in its forward. `killed`,
-    `hangs`: rank 1 is killed in its forward, or does not continue in it."""
+    exist. `order`: rank 1 uses the units in another order. `dies`: rank 1 fails in its forward. `hangs`:
+    rank 1 does not continue in its forward."""
     import acclaunch.torch as acc
 
     torch.set_num_threads(1)
@@ -220,10 +220,9 @@ def worker(part):
         first, second = model if runtime.rank == 0 else reversed(model)
         second(first(torch.ones(2, 4))).sum().backward()
         optimizer.step()
-    if part in ("hangs", "killed"):
-        sent = signal.SIGSTOP if part == "hangs" else signal.SIGKILL
+    if part == "hangs":
         if runtime.rank == 1:
-            model[1].register_forward_pre_hook(lambda *_: os.kill(os.getpid(), sent))
+            model[1].register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
         loss(model).backward()  # the line that waits
     forward = model[1].forward
     model[1].forward = lambda x: forward(x if runtime.rank == 0 else x[:, :2])  # the user's line
@@ -257,11 +256,6 @@ def test_two_ranks(acclaunch, package):
     assert re.search("InvalidArgumentError: the ranks used the units in different orders .* as "
                      "number 1, rank 0 begins the forward of unit '0', and rank 1 begins the forward of "
                      "unit '1'", done.stderr), done.stderr
-    done = run("killed", "--shutdown_timeout", "1")
-    assert done.returncode == 137, done.stderr
-    assert "# the line that waits" in done.stderr, done.stderr
-    assert re.search(r"CollectiveError: .*rank 1 \(pid \d+\) ended before it reached", done.stderr), \
-        done.stderr
     # 10 s: far above the time that a busy machine needs for a correct step.
     environment["ACC_COLLECTIVE_TIMEOUT"] = "10"
     done = run("hangs", "--shutdown_timeout", "1")

@@ -4,13 +4,17 @@
 // weights must be equal, step by step. Prints "trained".
 //   torch_modules CASE…     only these
 //   torch_modules mistakes  mistakes of programs, each with its message; one rank
-//   torch_modules differ | order | dies  mistakes of one of two ranks
+//   torch_modules differ | order | dies | killed | hangs  faults of one of two ranks
 #include <acc/torch.hpp>
 #include <torch/torch.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <regex>
+#include <set>
 
 namespace nn = torch::nn;
 using acc::torch::call;
@@ -142,6 +146,34 @@ struct Attention : Net {  // of [time, rows, size]
                    nn::TransformerEncoderLayerOptions(kSize, 2).dim_feedforward(16).dropout(0)));
 };
 
+/// LibTorch's modules that call others, which are units. The reference calls their own forward.
+struct Encoder : Net {
+  Tensor forward(const Tensor& x) override {
+    return is_reference ? layers->forward(x) : call(layers, x);
+  }
+  nn::TransformerEncoder encoder = nn::TransformerEncoder(
+      nn::TransformerEncoderOptions(
+          nn::TransformerEncoderLayerOptions(kSize, 2).dim_feedforward(16).dropout(0), 2)
+          .norm(nn::AnyModule(nn::LayerNorm(nn::LayerNormOptions({kSize})))));
+  nn::Sequential layers =
+      register_module("layers", nn::Sequential(nn::Linear(kSize, kSize), encoder));
+};
+
+struct Translation : Net {
+  Tensor forward(const Tensor& x) override {
+    const Tensor mask = nn::TransformerImpl::generate_square_subsequent_mask(x.size(0));
+    const Tensor tgt = x.flip(0);
+    return is_reference ? transformer->forward(x, tgt, {}, mask)
+                        : call(transformer, x, tgt, Tensor(), mask);
+  }
+  nn::Transformer transformer =
+      register_module("transformer", nn::Transformer(nn::TransformerOptions(kSize, 2)
+                                                         .num_encoder_layers(2)
+                                                         .num_decoder_layers(2)
+                                                         .dim_feedforward(16)
+                                                         .dropout(0)));
+};
+
 struct Recurrent : Net {
   Tensor forward(const Tensor& x) override { return out(std::get<0>(call(lstm, x))); }
   nn::LSTM lstm = register_module("lstm", nn::LSTM(nn::LSTMOptions(kSize, 6).batch_first(true)));
@@ -213,6 +245,18 @@ Tensor plain(Net& net, const Tensor& x) {
   return loss_of(call(net, x));
 }
 
+using Rule =
+    std::function<std::shared_ptr<torch::optim::Optimizer>(const std::vector<Tensor>& parameters)>;
+
+std::shared_ptr<torch::optim::Optimizer> adagrad(const std::vector<Tensor>& parameters) {
+  return std::make_shared<torch::optim::Adagrad>(parameters, torch::optim::AdagradOptions(0.05));
+}
+
+std::shared_ptr<torch::optim::Optimizer> rmsprop(const std::vector<Tensor>& parameters) {
+  return std::make_shared<torch::optim::RMSprop>(
+      parameters, torch::optim::RMSpropOptions(1e-3).momentum(0.9).weight_decay(0.1));
+}
+
 struct Case {
   std::string name;
   std::function<NetPtr()> make;
@@ -223,6 +267,7 @@ struct Case {
   int micro_steps = 1;
   bool unused_units = false, no_sync = false, adamw = false;
   std::function<NetPtr()> make_reference = {};  ///< absent: make
+  Rule rule = {};                               ///< an optimizer of torch over the shards
   std::string checkpointing = "false";
 };
 
@@ -245,6 +290,18 @@ const std::vector<Case>& cases() {
        .units = {{"Sequential", "Linear"}}},
       {.name = "blocks of a ModuleList", .make = make<Blocks>},
       {.name = "blocks with AdamW", .make = make<Blocks>, .tolerance = 2e-5, .adamw = true},
+      {.name = "Adagrad of torch", .make = make<Frozen>, .tolerance = 2e-5, .rule = adagrad},
+      {.name = "RMSprop of torch", .make = make<Blocks>, .tolerance = 2e-5, .rule = rmsprop},
+      {.name = "a TransformerEncoder in a Sequential",
+       .make = make<Encoder>,
+       .input = sequences,
+       .tolerance = 2e-5},
+      {.name = "units in a Transformer",
+       .make = make<Translation>,
+       .input = sequences,
+       .units = {{"TransformerEncoderLayer", "TransformerDecoderLayer", "TransformerEncoder",
+                  "LayerNorm"}},
+       .tolerance = 2e-5},
       {.name = "convolutions and BatchNorm",
        .make = make<Convolutions>,
        .input =
@@ -342,11 +399,13 @@ class Reference {
         }
       }
       parameters_.push_back(distinct);
-      if (case_.adamw) {
+      if (case_.rule) {
+        optimizers_.push_back(case_.rule(distinct));
+      } else if (case_.adamw) {
         optimizers_.push_back(
-            std::make_unique<torch::optim::AdamW>(distinct, torch::optim::AdamWOptions(1e-2)));
+            std::make_shared<torch::optim::AdamW>(distinct, torch::optim::AdamWOptions(1e-2)));
       } else {
-        optimizers_.push_back(std::make_unique<torch::optim::SGD>(
+        optimizers_.push_back(std::make_shared<torch::optim::SGD>(
             distinct, torch::optim::SGDOptions(0.05).momentum(0.9)));
       }
     }
@@ -389,13 +448,16 @@ class Reference {
  private:
   const Case& case_;
   std::vector<std::vector<Tensor>> parameters_;
-  std::vector<std::unique_ptr<torch::optim::Optimizer>> optimizers_;
+  std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers_;
 };
 
-void train(const Case& each, acc::Runtime& runtime) {
-  const auto rank = static_cast<size_t>(runtime.rank());
-  Reference reference(each, runtime.world_size());
-  const NetPtr net = make_seeded(each.make, 3 + rank);  // rank 0's values are used
+/// A sharded module and its optimizer.
+struct Trained {
+  acc::torch::Sharded sharded;
+  acc::Optimizer optimizer;
+};
+
+Trained shard(const Case& each, const NetPtr& net, const acc::Runtime& runtime) {
   const acc::torch::ShardOptions options{.units = each.units,
                                          .unused_units = each.unused_units,
                                          .initialize = [](const std::string& name, Tensor& values) {
@@ -403,8 +465,35 @@ void train(const Case& each, acc::Runtime& runtime) {
                                          }};
   const acc::torch::Sharded sharded = acc::torch::fully_shard(net, runtime, options);
   acc::Model& model = sharded.model();
-  acc::Optimizer optimizer = each.adamw ? model.optimizer(acc::AdamW{.lr = 1e-2})
-                                        : model.optimizer(acc::Sgd{.lr = 0.05, .momentum = 0.9});
+  if (each.rule) {
+    return {sharded, sharded.optimizer([&](const acc::torch::Shards& shards) {
+              return each.rule(shards.values());
+            })};
+  }
+  return {sharded, each.adamw ? model.optimizer(acc::AdamW{.lr = 1e-2})
+                              : model.optimizer(acc::Sgd{.lr = 0.05, .momentum = 0.9})};
+}
+
+/// Continues in another copy of the module from a checkpoint.
+void resume(const Case& each, acc::Runtime& runtime, NetPtr& net, std::optional<Trained>& trained) {
+  const auto folder = std::filesystem::temp_directory_path() /
+                      ("torch_modules." + std::to_string(::getppid()));  // the launcher's
+  trained->sharded.save(folder, trained->optimizer);
+  trained.reset();
+  net = make_seeded(each.make, 100);
+  trained = shard(each, net, runtime);
+  trained->sharded.load(folder, trained->optimizer);
+  runtime.barrier();
+  if (runtime.rank() == 0) {
+    std::filesystem::remove_all(folder);
+  }
+}
+
+void train(const Case& each, acc::Runtime& runtime) {
+  const auto rank = static_cast<size_t>(runtime.rank());
+  Reference reference(each, runtime.world_size());
+  NetPtr net = make_seeded(each.make, 3 + rank);  // rank 0's values are used
+  std::optional<Trained> trained = shard(each, net, runtime);
   for (int step = 0; step < kSteps; ++step) {
     torch::manual_seed(7 + static_cast<uint64_t>(step));
     std::vector<std::vector<Tensor>> batches(reference.copies.size());
@@ -416,18 +505,22 @@ void train(const Case& each, acc::Runtime& runtime) {
     torch::manual_seed(50 + rank);
     double loss = 0.0;
     for (int i = 0; i < each.micro_steps; ++i) {
-      const auto no_sync = each.no_sync && i + 1 < each.micro_steps ? model.no_sync() : nullptr;
+      const auto no_sync =
+          each.no_sync && i + 1 < each.micro_steps ? trained->sharded.model().no_sync() : nullptr;
       const Tensor found = each.train(*net, batches[rank][static_cast<size_t>(i)]);
       loss += found.item<double>() / each.micro_steps;
       found.backward();
     }
     loss = runtime.mean(loss);
-    const double norm = optimizer.step().grad_norm;
+    const double norm = trained->optimizer.step().grad_norm;
     const auto [expected_loss, expected_norm] = reference.step(batches);
     expect_near(loss, expected_loss, each.tolerance, "loss of step " + std::to_string(step));
     expect_near(norm, expected_norm, each.tolerance, "norm of step " + std::to_string(step));
+    if (each.rule && step == 0) {
+      resume(each, runtime, net, trained);
+    }
   }
-  auto found = sharded.state_dict(/*rank0_only=*/false);
+  auto found = trained->sharded.state_dict(/*rank0_only=*/false);
   const auto difference = [](const Tensor& a, const Tensor& b) {
     return (a.to(torch::kDouble) - b.to(torch::kDouble)).abs().max().item<double>();
   };
@@ -584,6 +677,30 @@ const std::vector<Mistake>& mistakes() {
          std::ignore = fully_shard(trial.net, runtime_of());
        },
        "sharded already"},
+      {"a unit in a module that calls it itself",
+       [] {
+         const nn::Sequential net(nn::MultiheadAttention(4, 2));
+         std::ignore = fully_shard(net, runtime_of(), {.units = {{"0.out_proj"}}});
+       },
+       "'0.out_proj' is in a MultiheadAttention, whose forward calls it directly"},
+      {"a rate of an optimizer of torch",
+       [] {
+         const Trial trial;
+         trial.sharded
+             .optimizer([](const acc::torch::Shards& shards) { return adagrad(shards.values()); })
+             .set_lr(0.1);
+       },
+       "set them there"},
+      {"an exception of an optimizer of torch",
+       [] {
+         const Trial trial;
+         acc::Optimizer optimizer = trial.sharded.optimizer([](const acc::torch::Shards& shards) {
+           return std::make_shared<torch::optim::LBFGS>(shards.values());
+         });
+         trial.loss().backward();
+         optimizer.step();
+       },
+       "LBFGS|closure"},
       {"no such unit", [] { Trial trial({.units = {{"Block"}}}); },
        "'Block' is no name or class of a submodule; its classes are Linear, Pair"},
       {"two dtypes",
@@ -631,8 +748,10 @@ void make_mistakes() {
   std::cout << "refused" << std::endl;
 }
 
-/// Mistakes of rank 1: it shards another module, uses units in another order, or fails in its
-/// forward.
+/// Faults of rank 1: it shards another module, uses units in another order, fails in its forward,
+/// is killed in it, or does not continue.
+const std::set<std::string> kFaults = {"differ", "order", "dies", "killed", "hangs"};
+
 void differ(const std::string& part) {
   acc::Runtime runtime = runtime_of();
   const bool is_first = runtime.rank() == 0;
@@ -645,6 +764,9 @@ void differ(const std::string& part) {
   if (part == "order") {
     const Tensor x = call(is_first ? net->first : net->second, torch::ones({2, 4}));
     call(is_first ? net->second : net->first, x).sum().backward();
+  } else if (part != "dies" && !is_first) {
+    call(net->first, torch::ones({2, 4}));
+    std::raise(part == "killed" ? SIGKILL : SIGSTOP);
   } else {
     call(net, torch::ones({2, is_first ? 4 : 2})).sum().backward();
   }
@@ -659,7 +781,7 @@ int main(int argc, char** argv) try {
   const std::string part = arguments.empty() ? "" : arguments[0];
   if (part == "mistakes") {
     make_mistakes();
-  } else if (part == "differ" || part == "order" || part == "dies") {
+  } else if (arguments.size() == 1 && kFaults.contains(part)) {
     differ(part);
   } else {
     train_all(arguments);

@@ -4,9 +4,12 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <acc/base/error.hpp>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/adaptive.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/transformerlayer.h>
 
 #include <algorithm>
 #include <set>
@@ -71,6 +74,30 @@ std::vector<NamedModule> distinct_modules(const Module& root) {
 
 // ---- choice of units
 
+/// Classes of LibTorch whose forward calls its children, or uses their parameters, itself.
+template <typename... Classes>
+bool is_one_of(const Module& module) {
+  return ((module.as<Classes>() != nullptr) || ...);
+}
+bool is_opaque(const Module& module) {
+  namespace nn = ::torch::nn;
+  return is_one_of<nn::MultiheadAttentionImpl, nn::TransformerEncoderLayerImpl,
+                   nn::TransformerDecoderLayerImpl, nn::AdaptiveLogSoftmaxWithLossImpl>(module);
+}
+
+/// Modules that cannot be units, with the opaque module that contains each.
+std::map<const Module*, const Module*> inside_opaque(const std::vector<NamedModule>& modules) {
+  std::map<const Module*, const Module*> found;
+  for (const NamedModule& each : modules) {
+    if (is_opaque(*each.module)) {
+      for (const auto& inner : each.module->modules(/*include_self=*/false)) {
+        found.try_emplace(inner.get(), each.module);
+      }
+    }
+  }
+  return found;
+}
+
 /// The elements of each ModuleList.
 std::set<const Module*> candidates(const std::vector<NamedModule>& modules) {
   std::set<const Module*> found;
@@ -86,11 +113,18 @@ std::set<const Module*> candidates(const std::vector<NamedModule>& modules) {
 /// The modules that ShardOptions::units names.
 std::set<const Module*> chosen_by_name(const std::vector<NamedModule>& modules,
                                        const std::vector<std::string>& wanted) {
+  const auto excluded = inside_opaque(modules);
   std::set<const Module*> chosen;
   for (const std::string& each : wanted) {
     const std::size_t before = chosen.size();
     for (const NamedModule& module : modules) {
-      if (module.name == each || class_name_of(*module.module) == each) {
+      const auto outer = excluded.find(module.module);
+      if (module.name == each && outer != excluded.end()) {
+        throw invalid("units: '" + each + "' is in a " + class_name_of(*outer->second) +
+                      ", whose forward calls it directly: choose the outer module");
+      }
+      if (outer == excluded.end() &&
+          (module.name == each || class_name_of(*module.module) == each)) {
         chosen.insert(module.module);
       }
     }
@@ -127,9 +161,10 @@ std::set<const Module*> chosen_by_policy(const std::vector<NamedModule>& modules
     }
   }
   const std::vector<bool> is_unit = runtime.wrap(infos);
+  const auto excluded = inside_opaque(modules);
   std::set<const Module*> chosen;
   for (std::size_t i = 0; i < modules.size(); ++i) {
-    if (is_unit[i]) {
+    if (is_unit[i] && !excluded.contains(modules[i].module)) {
       chosen.insert(modules[i].module);
     }
   }
@@ -464,15 +499,44 @@ Model& Sharded::model() const {
   return state_->model;
 }
 
+Optimizer Sharded::optimizer(const MakeOptimizer& make) const {
+  // The rule runs from the first step on, and the shards are known when there is an optimizer.
+  const auto made = std::make_shared<std::shared_ptr<detail::ShardOptimizer>>();
+  Optimizer optimizer = state_->model.optimizer(
+      ProgramRule{[made](std::span<const ParameterShard> shards) { (*made)->update(shards); }});
+  *made = std::make_shared<detail::ShardOptimizer>(optimizer.shards(), state_->device, make);
+  state_->optimizer = *made;
+  return optimizer;
+}
+
+namespace {
+
+constexpr const char* kOptimizerState = "acc.libtorch_optimizer";
+
+}  // namespace
+
 void Sharded::save(const std::string& directory, const Optimizer& optimizer,
                    const acc::SavedState& state) const {
   write_buffers();
-  state_->runtime.save(directory, state_->model, optimizer, state);
+  acc::SavedState saved = state;
+  if (const auto of_torch = state_->optimizer.lock()) {
+    saved.of_rank[kOptimizerState] = of_torch->state();
+  }
+  state_->runtime.save(directory, state_->model, optimizer, saved);
 }
 
 acc::SavedState Sharded::load(const std::string& directory, Optimizer& optimizer) const {
   acc::SavedState state = state_->runtime.load(directory, state_->model, optimizer);
   read_buffers();
+  const auto found = state.of_rank.extract(kOptimizerState);
+  if (const auto of_torch = state_->optimizer.lock()) {
+    if (found.empty()) {
+      throw Error(Errc::config, directory + " has no state of an optimizer of torch for rank " +
+                                    std::to_string(state_->runtime.rank()) +
+                                    ": load its weights alone with load_weights");
+    }
+    of_torch->load(std::get<std::string>(found.mapped()));
+  }
   return state;
 }
 

@@ -509,25 +509,6 @@ void run_checkpointed(const std::shared_ptr<Forward>& forward) {
   }
 }
 
-Tensor chain(::torch::nn::SequentialImpl& sequential, Tensor x) {
-  for (::torch::nn::AnyModule& each : sequential) {
-    const std::shared_ptr<::torch::nn::Module> child = each.ptr();
-    const auto forward = [&each, child](const Tensor& input) -> Tensor {
-      auto* const inner = child->as<::torch::nn::SequentialImpl>();
-      return inner != nullptr ? chain(*inner, input) : each.forward(input);
-    };
-    Unit* const unit = unit_of(*child);
-    if (unit == nullptr) {
-      x = forward(x);
-    } else {
-      const auto bound = bind(forward, std::move(x));
-      run(*unit, bound);
-      x = bound->take();
-    }
-  }
-  return x;
-}
-
 void run(Unit& unit, const std::shared_ptr<Forward>& forward) {
   unit.run(forward);
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -122,6 +123,23 @@ class Use : public std::enable_shared_from_this<Use> {
   bool ended_ = false;
 };
 
+/// An optimizer of torch over this rank's shards, the rule of an acc::Optimizer.
+class ShardOptimizer {
+ public:
+  ShardOptimizer(std::span<const ParameterShard> shards, at::Device device,
+                 const MakeOptimizer& make);
+  void update(std::span<const ParameterShard> shards);
+  /// The state of torch's optimizer for a checkpoint, with the layout of the shards.
+  [[nodiscard]] std::string state() const;
+  /// Throws Error(config) if it is of other shards.
+  void load(const std::string& state);
+
+ private:
+  std::vector<at::Tensor> tensors_;
+  std::string layout_;
+  std::shared_ptr<::torch::optim::Optimizer> torch_;
+};
+
 /// A sharded module: the runtime's model, its units, and the state of the running backward.
 class Sharding : public std::enable_shared_from_this<Sharding> {
  public:
@@ -149,6 +167,7 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
   const std::shared_ptr<::torch::nn::Module> module;
   Runtime runtime;
   Model model;
+  std::weak_ptr<ShardOptimizer> optimizer;  ///< of torch, if the model has one
   const at::Device device = at::kCPU;
   const at::ScalarType compute_dtype;
   const bool casts_inputs;

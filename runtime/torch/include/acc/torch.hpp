@@ -5,6 +5,9 @@
 #include <acc/runtime.hpp>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/transformer.h>
+#include <torch/nn/modules/transformercoder.h>
+#include <torch/optim/optimizer.h>
 
 #include <array>
 #include <concepts>
@@ -52,6 +55,13 @@ struct ShardOptions {
   std::uint64_t seed = 0;
 };
 
+/// This rank's shards of the trained parameters, by name: master weights, one dimension, possibly
+/// without elements. With their gradients while an optimizer of torch makes a step.
+using Shards = ::torch::OrderedDict<std::string, at::Tensor>;
+/// Makes an optimizer of torch for the shards:
+///     std::make_shared<torch::optim::Adam>(shards.values(), torch::optim::AdamOptions(1e-3))
+using MakeOptimizer = std::function<std::shared_ptr<::torch::optim::Optimizer>(const Shards&)>;
+
 namespace detail {
 class Sharding;
 }
@@ -65,6 +75,13 @@ class ACC_API Sharded {
   /// The runtime's side of the module: `optimizer`, `no_sync`, `memory`, `traffic`. Its functions
   /// that read or write files do not see torch's buffers; use those below.
   [[nodiscard]] Model& model() const;
+
+  /// An optimizer whose update is that of an optimizer of torch, for this rank's shards.
+  /// `Optimizer::step` reduces and clips the gradients and calls its `step()`. Only rules that
+  /// compute each element by itself (all of torch's but LBFGS) give the same result as without
+  /// shards. Learning rates are set in torch's optimizer. Its state is in the checkpoints of
+  /// `save`, for the same number of ranks and strategy.
+  [[nodiscard]] acc::Optimizer optimizer(const MakeOptimizer& make) const;
 
   /// Runtime::save, load, Model::load_weights and export_weights with the module's buffers.
   void save(const std::string& directory, const Optimizer& optimizer,
@@ -127,8 +144,27 @@ class ACC_API Forward {
 ACC_API void run(Unit& unit, const std::shared_ptr<Forward>& forward);
 /// Runs the forward without saving its activations.
 ACC_API void run_checkpointed(const std::shared_ptr<Forward>& forward);
-/// The forward of a Sequential, whose children may be units.
-ACC_API at::Tensor chain(::torch::nn::SequentialImpl& sequential, at::Tensor x);
+/// The forwards of LibTorch's modules that call other modules, which may be units here.
+ACC_API at::Tensor forward_of(::torch::nn::SequentialImpl& sequential, at::Tensor x);
+ACC_API at::Tensor forward_of(::torch::nn::TransformerEncoderImpl& encoder, const at::Tensor& src,
+                              const at::Tensor& src_mask = {},
+                              const at::Tensor& src_key_padding_mask = {});
+ACC_API at::Tensor forward_of(::torch::nn::TransformerDecoderImpl& decoder, const at::Tensor& tgt,
+                              const at::Tensor& memory, const at::Tensor& tgt_mask = {},
+                              const at::Tensor& memory_mask = {},
+                              const at::Tensor& tgt_key_padding_mask = {},
+                              const at::Tensor& memory_key_padding_mask = {});
+ACC_API at::Tensor forward_of(::torch::nn::TransformerImpl& transformer, const at::Tensor& src,
+                              const at::Tensor& tgt, const at::Tensor& src_mask = {},
+                              const at::Tensor& tgt_mask = {}, const at::Tensor& memory_mask = {},
+                              const at::Tensor& src_key_padding_mask = {},
+                              const at::Tensor& tgt_key_padding_mask = {},
+                              const at::Tensor& memory_key_padding_mask = {});
+template <typename Module>
+concept Container = std::derived_from<Module, ::torch::nn::SequentialImpl> ||
+    std::same_as<Module, ::torch::nn::TransformerEncoderImpl> ||
+    std::same_as<Module, ::torch::nn::TransformerDecoderImpl> ||
+    std::same_as<Module, ::torch::nn::TransformerImpl>;
 
 using Tensors = std::vector<at::Tensor*>;
 /// Appends the tensors in a value: tensors, and optionals, vectors, arrays, maps, pairs and tuples
@@ -235,7 +271,8 @@ Module& target_of(Module* module) {
 /// changes. Tensors in arguments and results may be in optionals, vectors, arrays, maps, pairs and
 /// tuples. With mixed precision, floating point tensors of a unit's arguments are cast.
 ///
-/// Of a Sequential, each child is called like this; it takes and returns one tensor.
+/// Of a Sequential, which takes and returns one tensor, of a TransformerEncoder, a
+/// TransformerDecoder and a Transformer, each child is called like this.
 template <typename Module, typename... Arguments>
 auto call(Module&& module, Arguments&&... arguments) {
   auto* const target = &detail::target_of(module);
@@ -244,8 +281,8 @@ auto call(Module&& module, Arguments&&... arguments) {
     static_assert(sizeof...(Arguments) == 1, "call of a Sequential takes one tensor");
   }
   const auto forward = [target](auto&&... each) {
-    if constexpr (std::derived_from<Target, ::torch::nn::SequentialImpl>) {
-      return detail::chain(*target, each...);
+    if constexpr (detail::Container<Target>) {
+      return detail::forward_of(*target, each...);
     } else {
       return target->forward(std::forward<decltype(each)>(each)...);
     }
