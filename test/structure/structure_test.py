@@ -20,7 +20,7 @@ PRODUCTS = ("launcher", "plugins", "rendezvous", "runtime", "tools")
 TO_STDERR = re.compile(r"\bcerr\b|\bclog\b|print\w*\(stderr|put[cs]\(.*\bstderr\)|write\(STDERR_FILENO|\bperror\(")
 # The log itself, a signal handler, and a progress line that is erased again.
 MAY_WRITE_TO_STDERR = {"plugins/src/base/log.cpp", "runtime/src/sharding/view_guard.cpp",
-                       "launcher/src/commands/checkpoint/shared.cpp"}
+                       "plugins/src/base/progress.cpp"}
 
 
 class Library:

@@ -14,6 +14,14 @@
 
 namespace acc::checkpoint {
 
+/// Returns a sink that also counts the bytes in a meter. Both arguments must outlive it.
+inline torch::Sink counted(const torch::Sink& sink, ProgressMeter& meter) {
+  return [&](std::span<const std::byte> bytes) {
+    sink(bytes);
+    meter.add(bytes.size());
+  };
+}
+
 // SHARDED_STATE_DICT: torch DCP folders, into which all ranks write their shards in parallel.
 
 /// A DCP folder to be written, and a source for its bytes. Valid as long as the model and the
@@ -37,9 +45,10 @@ PlannedFolder plan_optimizer_folder(const Part& part, int index);
 /// path ends in .safetensors, otherwise a torch.save archive. `dtype` is for parameters; absent:
 /// the dtype in which they are kept.
 void write_full_model(detail::ModelState& model, const std::filesystem::path& path,
-                      std::optional<DType> dtype, Attempt& attempt);
+                      std::optional<DType> dtype, Attempt& attempt, ProgressMeter& meter);
 /// Writes {"state": …, "param_groups": …} as a torch.save archive.
-void write_full_optimizer(const Part& part, const std::filesystem::path& path, Attempt& attempt);
+void write_full_optimizer(const Part& part, const std::filesystem::path& path, Attempt& attempt,
+                          ProgressMeter& meter);
 
 /// Returns the dtype in which an item is written.
 Dtype written_dtype(const FullItem& item, std::optional<DType> dtype);
@@ -57,6 +66,6 @@ LocalModel local_layout_of(detail::ModelState& model);
 /// Writes this rank's shards, with padding, under the keys of the layout, and the buffers, to a new
 /// file.
 void write_local_model(detail::ModelState& model, const LocalModel& layout,
-                       const std::filesystem::path& path);
+                       const std::filesystem::path& path, ProgressMeter& meter);
 
 }  // namespace acc::checkpoint

@@ -76,9 +76,9 @@ void write_weights_file(const std::filesystem::path& path, GatheredTensors& tens
 }
 
 void write_full_model(detail::ModelState& model, const std::filesystem::path& path,
-                      std::optional<DType> dtype, Attempt& attempt) {
+                      std::optional<DType> dtype, Attempt& attempt, ProgressMeter& meter) {
   const auto arrays = weight_arrays(model);
-  GatheredTensors tensors(model, arrays, weight_items(model, arrays), {});
+  GatheredTensors tensors(model, arrays, weight_items(model, arrays), {.meter = &meter});
   attempt([&] {
     // Other ranks only take part in the gathers, by `finish`.
     if (is_rank_zero(model)) {
@@ -90,9 +90,10 @@ void write_full_model(detail::ModelState& model, const std::filesystem::path& pa
 
 // Moments are gathered in the order of the arrays, and written in the same order, while the pickle
 // groups them by parameter.
-void write_full_optimizer(const Part& part, const std::filesystem::path& path, Attempt& attempt) {
+void write_full_optimizer(const Part& part, const std::filesystem::path& path, Attempt& attempt,
+                          ProgressMeter& meter) {
   const auto arrays = moment_arrays(*part.model, *part.optimizer);
-  GatheredTensors tensors(*part.model, arrays, moment_items(arrays), {});
+  GatheredTensors tensors(*part.model, arrays, moment_items(arrays), {.meter = &meter});
   attempt([&] {
     if (!is_rank_zero(*part.model)) {
       return;

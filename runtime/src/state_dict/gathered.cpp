@@ -58,6 +58,11 @@ const std::byte* GatheredTensors::bring(std::size_t item) {
     if (each.buffer == nullptr && at_hand_ != each.array) {
       gather(each.array);
       at_hand_ = each.array;
+      if (where_.meter != nullptr) {
+        where_.meter->add(
+            static_cast<std::uint64_t>(arrays_[each.array].flat->layout().padded_numel) *
+            nbytes_of(arrays_[each.array].dtype));
+      }
     }
   }
   const FullItem& wanted = items_[item];

@@ -34,8 +34,9 @@ std::vector<FullItem> moment_items(const std::vector<FlatArray>& arrays);
 class GatheredTensors {
  public:
   struct Where {
-    bool every_rank = false;  ///< false: only rank 0 gets the values
-    bool on_host = true;      ///< false: they are in the memory of the compute device
+    bool every_rank = false;         ///< false: only rank 0 gets the values
+    bool on_host = true;             ///< false: they are in the memory of the compute device
+    ProgressMeter* meter = nullptr;  ///< counts gathered bytes
   };
   /// `items`: the tensors, in the order in which all ranks visit them.
   GatheredTensors(detail::ModelState& model, std::vector<FlatArray> arrays,

@@ -45,8 +45,10 @@ void load_training(const Stored& stored, detail::ModelState& model,
 
 /// Loads a model and its optimizer. Checks names, shapes and dtypes of everything before it
 /// overwrites anything. Returns our manifest, if we wrote the checkpoint.
-std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int index) {
+std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int index,
+                                  ProgressMeter& meter) {
   StoredModel stored(folder, Want::everything, index);
+  stored.count_into(meter);
   check_optimizer(stored.stored(), *part.optimizer);
   stored.check(*part.model,
                stored.stored().manifest ? BuffersMay::not_be_missing : BuffersMay::be_missing);
@@ -66,6 +68,16 @@ std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int 
   }
   load_training(stored.stored(), *part.model, *part.optimizer);
   return stored.stored().manifest;
+}
+
+/// Size of the values that this rank reads, without buffers.
+std::uint64_t loaded_nbytes(std::span<const Part> parts) {
+  std::uint64_t nbytes = 0;
+  for (const Part& part : parts) {
+    nbytes += owned_nbytes(weight_arrays(*part.model)) +
+              owned_nbytes(moment_arrays(*part.model, *part.optimizer));
+  }
+  return nbytes;
 }
 
 /// Loads the seeds of stochastic rounding from rank 0's file on all ranks: ranks that hold the same
@@ -134,8 +146,10 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
   attempt([&] {
     const fs::path folder = AtomicFolder(directory, accelerate::is_ours).current();
     std::optional<Manifest> manifest;
+    ProgressMeter meter(shows_progress(*parts.front().model), Component::runtime,
+                        "loading " + folder.string(), loaded_nbytes(parts));
     for (std::size_t i = 0; i < parts.size(); ++i) {
-      manifest = load_part(parts[i], folder, static_cast<int>(i));
+      manifest = load_part(parts[i], folder, static_cast<int>(i), meter);
     }
     if (manifest) {
       state = load_own_values(parts, folder, *manifest, groups.world->rank());

@@ -44,7 +44,7 @@ LocalModel local_layout_of(detail::ModelState& model) {
 }
 
 void write_local_model(detail::ModelState& model, const LocalModel& layout,
-                       const std::filesystem::path& path) {
+                       const std::filesystem::path& path, ProgressMeter& meter) {
   const auto arrays = weight_arrays(model);
   const auto buffers = model.buffers();
   std::vector<accelerate::FullTensor> list;
@@ -55,7 +55,8 @@ void write_local_model(detail::ModelState& model, const LocalModel& layout,
   for (const auto* buffer : buffers) {
     list.push_back({buffer->name, Dtype::f32, buffer->shape});
   }
-  accelerate::write_model_file(path, list, [&](std::size_t i, const torch::Sink& sink) {
+  accelerate::write_model_file(path, list, [&](std::size_t i, const torch::Sink& to) {
+    const torch::Sink sink = counted(to, meter);
     if (i < arrays.size()) {
       read_bytes(
           *model.context().updater, arrays[i].values,

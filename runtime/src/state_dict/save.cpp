@@ -85,6 +85,21 @@ void check_names(const ProgramState& values) {
   }
 }
 
+/// Size of the values that this rank writes, without buffers. In the FULL form rank 0 writes all.
+std::uint64_t written_nbytes(std::span<const Part> parts) {
+  std::uint64_t nbytes = 0;
+  for (const Part& part : parts) {
+    const auto& settings = part.model->context().settings.sharding;
+    const auto weights = weight_arrays(*part.model);
+    const auto moments = moment_arrays(*part.model, *part.optimizer);
+    nbytes += settings.state_dict_type == StateDictType::full
+                  ? full_nbytes(weights) + full_nbytes(moments)
+                  : owned_nbytes(weights) + owned_nbytes(moments);
+    nbytes += settings.save_16bit_model ? full_nbytes(weights) : 0;
+  }
+  return nbytes;
+}
+
 /// One save, as seen by one rank.
 class Save {
  public:
@@ -97,7 +112,9 @@ class Save {
         existing_(existing),
         context_(parts.front().model->context()),
         rank_(context_.groups.world->rank()),
-        ranks_(context_.groups.world->size()) {}
+        ranks_(context_.groups.world->size()),
+        meter_(shows_progress(*parts.front().model), Component::runtime, "saving " + directory,
+               written_nbytes(parts)) {}
 
   void run() {
     try {
@@ -190,7 +207,10 @@ class Save {
 
   // Rank 0 computes the expected size of every rank's file from the plan; no rank reports it.
   void write_folder(const PlannedFolder& planned) {
-    dcp::write_rank_file(in_folder(planned.name), planned.plan, rank_, planned.fill);
+    dcp::write_rank_file(in_folder(planned.name), planned.plan, rank_,
+                         [&](const dcp::PlannedChunk& chunk, const torch::Sink& sink) {
+                           planned.fill(chunk, counted(sink, meter_));
+                         });
     if (rank_ != 0) {
       return;
     }
@@ -208,7 +228,7 @@ class Save {
 
   void write_local(detail::ModelState& model, int index) {
     LocalModel layout = local_layout_of(model);
-    write_local_model(model, layout, in_folder(accelerate::local_model_file(index, rank_)));
+    write_local_model(model, layout, in_folder(accelerate::local_model_file(index, rank_)), meter_);
     local_.push_back(std::move(layout));
     for (int rank = 0; rank < ranks_; ++rank) {
       expected_.push_back({.path = accelerate::local_model_file(index, rank), .rank = rank});
@@ -222,12 +242,12 @@ class Save {
                                             : accelerate::model_file(index),
                 std::nullopt);
     const std::string name = accelerate::optimizer_file(index);
-    write_full_optimizer(part, folder_ ? in_folder(name) : fs::path(name), attempt_);
+    write_full_optimizer(part, folder_ ? in_folder(name) : fs::path(name), attempt_, meter_);
     expected_.push_back({.path = name});
   }
 
   void write_model(detail::ModelState& model, const std::string& name, std::optional<DType> dtype) {
-    write_full_model(model, folder_ ? in_folder(name) : fs::path(name), dtype, attempt_);
+    write_full_model(model, folder_ ? in_folder(name) : fs::path(name), dtype, attempt_, meter_);
     expected_.push_back({.path = name});
   }
 
@@ -350,6 +370,7 @@ class Save {
   Existing existing_;
   const sharding::Context& context_;
   int rank_, ranks_;
+  ProgressMeter meter_;
   Attempt attempt_;
   std::optional<AtomicFolder> folder_;
   std::vector<LocalModel> local_;

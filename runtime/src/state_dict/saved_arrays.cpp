@@ -60,4 +60,25 @@ bool is_rank_zero(detail::ModelState& model) {
   return model.context().groups.world->rank() == 0;
 }
 
+ShowProgress shows_progress(detail::ModelState& model) {
+  return is_rank_zero(model) ? ShowProgress::yes : ShowProgress::no;
+}
+
+std::uint64_t owned_nbytes(const std::vector<FlatArray>& arrays) {
+  std::uint64_t nbytes = 0;
+  for (const FlatArray& array : arrays) {
+    nbytes += static_cast<std::uint64_t>(array.flat->owned().numel) * nbytes_of(array.dtype);
+  }
+  return nbytes;
+}
+
+std::uint64_t full_nbytes(const std::vector<FlatArray>& arrays) {
+  std::uint64_t nbytes = 0;
+  for (const FlatArray& array : arrays) {
+    nbytes +=
+        static_cast<std::uint64_t>(array.flat->layout().padded_numel) * nbytes_of(array.dtype);
+  }
+  return nbytes;
+}
+
 }  // namespace acc::checkpoint

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/progress.hpp"
 #include "acc/checkpoint/catalog/catalog.hpp"
 #include "acc/checkpoint/tensor/dtype.hpp"
 #include "model/model_state.hpp"
@@ -37,5 +38,11 @@ inline constexpr const char* kSeedPrefix = "acc.seed.";
 std::string seed_name(int index);
 
 bool is_rank_zero(detail::ModelState& model);
+/// Rank 0 shows the progress of its own part, which stands for that of all ranks.
+ShowProgress shows_progress(detail::ModelState& model);
+/// Size of this rank's values of the arrays in bytes.
+std::uint64_t owned_nbytes(const std::vector<FlatArray>& arrays);
+/// Size of the arrays with the shards of all ranks, in bytes.
+std::uint64_t full_nbytes(const std::vector<FlatArray>& arrays);
 
 }  // namespace acc::checkpoint

@@ -26,6 +26,9 @@ class StoredModel {
   /// The same for one kind of the optimizer's state.
   void check(const FlatArray& array) const;
 
+  /// Counts the bytes of later reads in a meter, which must outlive them.
+  void count_into(ProgressMeter& meter) noexcept { reader_.count_into(&meter); }
+
   /// Reads elements [offset, offset + numel) of a parameter, which may be stored under any of its
   /// names.
   void read(const sharding::ParameterRecord& record, const std::string& kind, std::int64_t offset,

@@ -59,6 +59,12 @@ void load_weights(ModelState& model, const std::string& path) {
   attempt.settle(model.context().groups, "loading " + path);
   await_readers(model);
   model.context().groups.world->barrier()->wait();
+  ProgressMeter meter(
+      shows_progress(model), Component::runtime, "loading " + path,
+      rank_zero_reads ? full_nbytes(weight_arrays(model)) : owned_nbytes(weight_arrays(model)));
+  if (stored) {
+    stored->count_into(meter);
+  }
   for (FlatParameter* flat : model.flats()) {
     const sharding::ValueSource source = [&](std::size_t index, std::int64_t offset,
                                              std::span<float> out) {
@@ -81,7 +87,9 @@ namespace {
 /// Exports to one file, which is complete or absent.
 void export_file(ModelState& model, const fs::path& path, std::optional<DType> dtype) {
   const auto arrays = weight_arrays(model);
-  GatheredTensors tensors(model, arrays, weight_items(model, arrays), {});
+  ProgressMeter meter(shows_progress(model), Component::runtime, "writing " + path.string(),
+                      full_nbytes(arrays));
+  GatheredTensors tensors(model, arrays, weight_items(model, arrays), {.meter = &meter});
   Attempt attempt;
   attempt([&] {
     if (!is_rank_zero(model)) {
@@ -155,7 +163,9 @@ void export_folder(ModelState& model, const fs::path& path, const ExportOptions&
   const auto arrays = weight_arrays(model);
   auto items = weight_items(model, arrays);
   const SafetensorsPlan plan = plan_folder(items, options);
-  GatheredTensors tensors(model, arrays, in_order_of(plan, std::move(items)), {});
+  ProgressMeter meter(shows_progress(model), Component::runtime, "writing " + path.string(),
+                      full_nbytes(arrays));
+  GatheredTensors tensors(model, arrays, in_order_of(plan, std::move(items)), {.meter = &meter});
   Attempt attempt;
   attempt([&] {
     if (!is_rank_zero(model)) {

@@ -2,23 +2,19 @@
 #include "commands/checkpoint/shared.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/base/log.hpp"
 #include "acc/checkpoint/convert/parallel.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <cstdio>
 
 namespace acc::launcher::commands {
 
 using checkpoint::Dtype;
 using checkpoint::conversion::Options;
-using checkpoint::conversion::Progress;
 using checkpoint::conversion::Result;
 
 namespace {
@@ -68,17 +64,6 @@ std::uint64_t parse_size(const std::string& text, std::string_view flag) {
   return static_cast<std::uint64_t>(nbytes);
 }
 
-std::string in_decimal_units(std::uint64_t nbytes) {
-  static constexpr std::array kNames = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
-  auto value = static_cast<double>(nbytes);
-  std::size_t unit = 0;
-  while (value >= 999.5 && unit + 1 < kNames.size()) {
-    value /= 1000.0;
-    ++unit;
-  }
-  return unit == 0 ? fmt::format("{} B", nbytes) : fmt::format("{:.3g} {}", value, kNames[unit]);
-}
-
 std::string count_of(std::uint64_t count, std::string_view word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
@@ -117,7 +102,7 @@ Options WorkFlags::options() const {
   options.num_processes = num_processes_;
   options.overwrite = overwrite_;
   options.writer = "acclaunch " ACC_VERSION;
-  options.progress = progress_line(quiet_);
+  options.progress = quiet_ ? ShowProgress::no : ShowProgress::yes;
   if (!dtype_.empty()) {
     options.dtype = dtype_.ends_with("32")                     ? Dtype::f32
                     : dtype_ == "bf16" || dtype_ == "bfloat16" ? Dtype::bf16
@@ -127,24 +112,6 @@ Options WorkFlags::options() const {
     options.max_shard_nbytes = parse_size(max_shard_size_, "--max_shard_size");
   }
   return options;
-}
-
-Progress progress_line(bool quiet) {
-  // Not a line of the log: it is redrawn on a terminal, and disappears at the end.
-  if (quiet || ::isatty(STDERR_FILENO) == 0 || log_format() == LogFormat::json) {
-    return {};
-  }
-  return [](std::string_view what, std::uint64_t done, std::uint64_t total) {
-    const double share =
-        total == 0 ? 100.0 : 100.0 * static_cast<double>(done) / static_cast<double>(total);
-    std::string line = "\r\x1b[K";  // erases the previous line
-    if (done < total) {
-      line += fmt::format("{} {} of {}, {:.0f} %", what, in_decimal_units(done),
-                          in_decimal_units(total), std::floor(share));
-    }
-    std::fputs(line.c_str(), stderr);
-    std::fflush(stderr);
-  };
 }
 
 void print_result(std::string_view what, const Result& result, bool quiet) {

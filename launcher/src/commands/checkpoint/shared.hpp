@@ -15,8 +15,6 @@ namespace acc::launcher::commands {
 /// Parses a size like Accelerate: "1048576", "10GB" (decimal), "10GiB", "5Gb" (bits). Returns
 /// bytes. Throws Error(invalid_argument) with a message that begins with `flag`.
 std::uint64_t parse_size(const std::string& text, std::string_view flag);
-/// Formats a size in decimal units, like Accelerate: "537 MB", "1.23 GB".
-std::string in_decimal_units(std::uint64_t nbytes);
 
 /// Returns a count with its noun: "1 tensor", "3 tensors".
 std::string count_of(std::uint64_t count, std::string_view word);
@@ -41,10 +39,6 @@ class WorkFlags {
   bool overwrite_ = false;
   std::string dtype_, max_shard_size_;
 };
-
-/// Returns a callback that shows progress on one line of the terminal, and removes the line at the
-/// end. Returns an empty callback if `quiet`, or if stderr is not a terminal.
-checkpoint::conversion::Progress progress_line(bool quiet);
 
 /// Prints the files that were written, and the parts of the checkpoint that were left out.
 void print_result(std::string_view what, const checkpoint::conversion::Result& result, bool quiet);

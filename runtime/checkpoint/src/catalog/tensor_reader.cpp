@@ -79,12 +79,17 @@ class TensorReader::State {
       }
       reader->read(in_piece, numel, dtype, out + static_cast<std::size_t>(in_out) * size_of(dtype));
       done += numel;
+      if (meter_ != nullptr) {
+        meter_->add(static_cast<std::uint64_t>(numel) * size_of(tensor.dtype));
+      }
     });
     if (reader) {
       reader->finish();
     }
     return done;
   }
+
+  void count_into(ProgressMeter* meter) noexcept { meter_ = meter; }
 
   // True if each part can be checked alone (blocks of checksums, or a record of at most one block),
   // or if there are no checksums.
@@ -115,6 +120,7 @@ class TensorReader::State {
  private:
   PieceSources sources_;
   Scratch scratch_;
+  ProgressMeter* meter_ = nullptr;
   std::mutex mutex_;                                            // guards verified_
   std::set<std::pair<std::uint32_t, std::uint64_t>> verified_;  ///< records: file, offset
 };
@@ -122,6 +128,10 @@ class TensorReader::State {
 TensorReader::TensorReader(const Catalog& catalog) : state_(std::make_unique<State>(catalog)) {}
 
 TensorReader::~TensorReader() = default;
+
+void TensorReader::count_into(ProgressMeter* meter) noexcept {
+  state_->count_into(meter);
+}
 
 void TensorReader::read(const StoredTensor& tensor, std::int64_t begin, std::int64_t numel,
                         Dtype dtype, void* out) {

@@ -97,7 +97,7 @@ Result write_bin(const Stored& stored, const fs::path& folder, const Options& op
   check_sources(sources_of(weights), reader, options);
   check_sources(sources_of(moments), reader, options);
   Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments), {}};
-  ProgressMeter meter(options.progress, "writing", result.nbytes);
+  ProgressMeter meter(options.progress, Component::launcher, "writing", result.nbytes);
   // Both files are written and checked before either gets its name.
   const NewFile of_weights(folder, kBinFile),
       of_moments(folder, options.merge ? kBinFile : "optimizer.bin");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/progress.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
-#include "acc/checkpoint/convert/progress.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
 
 #include <filesystem>

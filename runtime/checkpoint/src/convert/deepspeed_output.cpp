@@ -42,11 +42,10 @@ Result write_deepspeed(const Stored& stored, const fs::path& out, const Options&
   {
     TensorReader reader(stored.catalog);
     check_sources(sources_of(tensors), reader, options);
-    // write_checkpoint does not report progress, so the meter jumps to the end.
-    ProgressMeter meter(options.progress, "writing", result.nbytes);
+    ProgressMeter meter(options.progress, Component::launcher, "writing", result.nbytes);
+    reader.count_into(&meter);
     deepspeed::write_checkpoint(folder.path(), stored.catalog, reader, stored.training,
                                 {options.zero_stage, options.num_processes, {}});
-    meter.add(result.nbytes);
   }
   Stored written;
   written.path = folder.path();

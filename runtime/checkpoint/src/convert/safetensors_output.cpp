@@ -109,7 +109,7 @@ class SafetensorsJob {
 
   template <typename Body>
   void for_each_tile(const char* what, const Body& body) {
-    ProgressMeter meter(options_.progress, what, nbytes_of(tensors_));
+    ProgressMeter meter(options_.progress, Component::launcher, what, nbytes_of(tensors_));
     std::vector<std::vector<std::byte>> buffers(
         static_cast<std::size_t>(std::max(options_.num_threads, 1)));
     for_each_parallel(tiles_.size(), options_.num_threads,

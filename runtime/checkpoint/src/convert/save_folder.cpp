@@ -117,7 +117,7 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
   }
   NewFolder folder(out_, alone ? is_dcp_file : accelerate::is_ours, options_.overwrite, names);
   {
-    ProgressMeter meter(options_.progress, "writing", result.nbytes);
+    ProgressMeter meter(options_.progress, Component::launcher, "writing", result.nbytes);
     for (const Part& part : parts_) {
       write_dcp_folder(folder.path() / part.name, part.folder, *part.reader, options_.num_threads,
                        meter);

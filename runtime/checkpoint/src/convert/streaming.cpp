@@ -40,7 +40,7 @@ void check_sources(const std::vector<const StoredTensor*>& tensors, TensorReader
       }
     }
   }
-  ProgressMeter meter(options.progress, "checking what is read,", total);
+  ProgressMeter meter(options.progress, Component::launcher, "checking what is read,", total);
   for_each_parallel(parts.size(), options.num_threads, [&](std::size_t i, std::size_t) {
     reader.verify(*parts[i].tensor, parts[i].piece);
     meter.add(parts[i].nbytes());

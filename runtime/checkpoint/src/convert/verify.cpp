@@ -130,7 +130,7 @@ void sort_damage(std::vector<Damage>& damaged) {
 
 }  // namespace
 
-void verify_tensors(const Stored& stored, int num_threads, const Progress& progress,
+void verify_tensors(const Stored& stored, int num_threads, ShowProgress progress,
                     Verification& found) {
   // Number of pieces in memory at a time. A checkpoint of thousands of ranks has millions.
   constexpr std::size_t kAtOnce = 16'384;
@@ -138,7 +138,7 @@ void verify_tensors(const Stored& stored, int num_threads, const Progress& progr
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     total += static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
   }
-  ProgressMeter meter(progress, "checking", total);
+  ProgressMeter meter(progress, Component::launcher, "checking", total);
   TensorReader reader(stored.catalog);
   std::mutex finding;
   std::set<const StoredTensor*> unchecked;
@@ -177,7 +177,7 @@ namespace {
 
 /// Opens and checks a checkpoint. Returns true if it could be opened.
 bool verify_opened(const std::function<Stored()>& open, const fs::path& path, int num_threads,
-                   const Progress& progress, Opened& opened, Verification& found) {
+                   ShowProgress progress, Opened& opened, Verification& found) {
   try {
     const Stored stored = open();
     opened.manifest = stored.manifest;
@@ -192,7 +192,7 @@ bool verify_opened(const std::function<Stored()>& open, const fs::path& path, in
 
 }  // namespace
 
-Verification verify(const fs::path& path, int num_threads, const Progress& progress) {
+Verification verify(const fs::path& path, int num_threads, ShowProgress progress) {
   const Format format = format_of(path);
   Verification found;
   Opened opened;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/progress.hpp"
 #include "acc/checkpoint/catalog/catalog.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
 
@@ -24,6 +25,10 @@ class TensorReader {
   ~TensorReader();
   TensorReader(const TensorReader&) = delete;
   TensorReader& operator=(const TensorReader&) = delete;
+
+  /// Counts the bytes of later reads in a meter, which must outlive them; null counts nothing.
+  /// `verify` does not count.
+  void count_into(ProgressMeter* meter) noexcept;
 
   /// Reads elements [begin, begin + numel) of a tensor, row-major, converted to `dtype`. out:
   /// [numel].

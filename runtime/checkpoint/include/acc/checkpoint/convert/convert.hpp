@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/checkpoint/convert/progress.hpp"
+#include "acc/base/progress.hpp"
 #include "acc/checkpoint/open/open.hpp"
 #include "acc/checkpoint/tensor/dtype.hpp"
 
@@ -41,7 +41,7 @@ struct Options {
   /// This is what Accelerate's merge-weights does.
   bool merge = false;
   std::string writer;  ///< "acclaunch 0.1.0"
-  Progress progress;
+  ShowProgress progress = ShowProgress::no;
 };
 
 struct Result {

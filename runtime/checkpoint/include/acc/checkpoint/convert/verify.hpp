@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/checkpoint/convert/progress.hpp"
+#include "acc/base/progress.hpp"
 #include "acc/checkpoint/open/open.hpp"
 
 #include <cstddef>
@@ -30,9 +30,9 @@ struct Verification {
 /// Reads all of a checkpoint on several threads and checks it against all checksums that exist.
 /// Damage is returned in the result. Throws Error(config) only if the path is not a checkpoint.
 Verification verify(const std::filesystem::path& path, int num_threads,
-                    const Progress& progress = {});
+                    ShowProgress progress = ShowProgress::no);
 /// The same for the tensors of an opened checkpoint.
-void verify_tensors(const Stored& stored, int num_threads, const Progress& progress,
+void verify_tensors(const Stored& stored, int num_threads, ShowProgress progress,
                     Verification& found);
 
 /// A piece of a tensor, which is checked on its own, so that every damaged file is found and
