@@ -13,7 +13,7 @@ import sys
 
 import torch.distributed as dist
 
-from acclaunch import _accelerate
+from acclaunch import _accelerate, _flight
 
 __all__ = ["register", "replace_gloo"]
 
@@ -67,3 +67,4 @@ def _follow_environment():
 
 if dist.is_available():
     _follow_environment()
+    _flight.serve()

@@ -73,6 +73,7 @@ TEST_CASE("acclaunch status names the rank that the others wait for") {
   CHECK(text.out().starts_with("job " + job.pid() + ", running for "));
   CHECK(contains(text.out(), "rank 1 did not enter "));
   CHECK(contains(text.out(), "in which ranks 0,2 waited for "));
+  CHECK(contains(text.out(), ", for "));  // in the column "waits in"
   Program all({kAcclaunch, "status"});
   CHECK(all.wait() == 0);
   CHECK(contains(all.out(), "job " + job.pid() + ", "));
@@ -114,8 +115,8 @@ TEST_CASE("acclaunch status and stacks refuse what is no job") {
     const char* message;
   };
   for (const auto& [job, message] :
-       {Case{"1", "process 1 is not an acclaunch with workers on this machine"},
-        Case{"run-7", "JOB must be the process ID of an acclaunch, found \"run-7\""}}) {
+       {Case{"1", "has workers and the process ID or run ID \"1\""},
+        Case{"run-7", "has workers and the process ID or run ID \"run-7\""}}) {
     for (const char* command : {"status", "stacks"}) {
       Program look({kAcclaunch, command, job});
       CHECK(look.wait() == 2);

@@ -32,8 +32,8 @@ NOT_RUN = (
     (r"systemctl |echo ACC_RENDEZVOUS_|kubectl |docker |podman |buildah ", "needs systemd, a cluster or a container engine"),
     (r"acc-rendezvous (init-tls|tunnel|ctl|job-token)", "the tests secure_rendezvous and administration"),
     (r"acclaunch doctor", "measures several machines; the test cluster_doctor"),
-    (r"acclaunch (stacks \d|status( \d|$))", "needs a running job; the test status_test"),
-    (r"acclaunch (trace|plot|merge-weights|reshard|convert|inspect|verify|top)\b", "needs the files of a run; "
+    (r"acclaunch (stacks \d|status( \d|$)|dump \d|top( |$))|torchfrtrace ", "needs a running job; the tests status_test, top and flight_dump"),
+    (r"acclaunch (trace|plot|merge-weights|reshard|convert|inspect|verify)\b", "needs the files of a run; "
      "trace_test, checkpoint_commands_test"),
     (r"acclaunch(-\w+)? config\b", "asks on a terminal; config_test"),
     (r"export |\. |source |cd ", "changes the shell only"),
@@ -41,7 +41,7 @@ NOT_RUN = (
     (r"acclaunch … ", "abbreviates the line above it"),
 )
 LAUNCH = re.compile(r"^((?:\w+=\S+ )*)(?:mpirun .*?|mpiexec .*?|srun .*?|flux run .*?|exec )?"
-                    r"(?:\S*/)?acclaunch (?!doctor|status|stacks|trace|plot)(.*)$")
+                    r"(?:\S*/)?acclaunch (?!doctor|status|stacks|trace|plot|top|dump)(.*)$")
 OURS = re.compile(r"^(\w+=\S+ )*(\./)?(\S*bin/)?((acclaunch|acc-rendezvous|mpirun|mpiexec|srun|sbatch) |scripts/)")
 
 

@@ -7,8 +7,7 @@
 #include "acc/base/error.hpp"
 #include "report/error_file.hpp"
 #include "report/root_cause.hpp"
-
-#include <unistd.h>
+#include "report/torch_record.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -53,8 +52,8 @@ report::WorkerReport worker_report(const supervision::WorkerRecord& worker,
                                    const AttemptEvidence& evidence) {
   report::WorkerReport report = end_of(worker, evidence);
   const std::string record = flight_record_path(worker, evidence);
-  report.flight = flight::read_record(record);
-  ::unlink(record.c_str());  // its contents are in the report now
+  report.flight = report::read_any_record(record, worker.rank);
+  report::remove_records(record);  // their contents are in the report now
   if (!worker.end || !worker.end->ok()) {
     report.cause = evidence.kernel.cause(worker, evidence.working_directory);
   }

@@ -307,6 +307,17 @@ std::string where(const flight::Record& record) {
 
 }  // namespace
 
+std::string wait_of(const flight::Record& record, std::chrono::system_clock::time_point now) {
+  const auto found = std::ranges::find(record.last, State::waiting, &Collective::state);
+  if (found == record.last.end()) {
+    return {};
+  }
+  const auto waited =
+      std::chrono::floor<microseconds>(now.time_since_epoch()) - microseconds(found->waiting_us);
+  return fmt::format("{}, for {}", name_of(*found, record.groups[found->group]),
+                     time_span(std::max(waited, microseconds(0))));
+}
+
 std::string last_collectives(const std::vector<WorkerReport>& workers,
                              const std::vector<LateRanks>& late) {
   std::map<std::string, std::vector<int>> ranks_by_place;

@@ -38,6 +38,10 @@ std::vector<int> differing_ranks(const std::vector<WorkerReport>& workers);
 /// Returns a name for messages: "reduce_scatter 41 of unit transformer.h.3, backward".
 std::string name_of(const flight::Collective& collective, const flight::Group& group);
 
+/// Returns the collective in which a rank waits and for how long: "all_gather 7 of unit root,
+/// forward, for 3.2 s". Empty if it waits in none.
+std::string wait_of(const flight::Record& record, std::chrono::system_clock::time_point now);
+
 /// Returns the lines of the text report about collectives: the late ranks, and the last collective
 /// of each rank. Ranks with the same last collective share a line. Empty if there are no records.
 std::string last_collectives(const std::vector<WorkerReport>& workers,

@@ -4,6 +4,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/flight_record.hpp"
 #include "acc/base/text.hpp"
+#include "report/torch_record.hpp"
 #include "supervision/process_state.hpp"
 
 #include <unistd.h>
@@ -22,6 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
+
+/// Time in which Python programs answer with torch's records.
+constexpr milliseconds kTorchLimit{2000};
 
 std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -81,6 +85,13 @@ std::optional<Times> times_of(const fs::path& process) {
   return Times{in_milliseconds(words[11]) + in_milliseconds(words[12]), in_milliseconds(words[19])};
 }
 
+std::int64_t resident_bytes_of(const fs::path& process) {
+  std::int64_t total = 0;
+  std::int64_t resident = 0;
+  std::istringstream(text_of(process / "statm")) >> total >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
 milliseconds time_since_boot(const fs::path& proc) {
   double seconds = 0.0;
   std::istringstream(text_of(proc / "uptime")) >> seconds;
@@ -126,28 +137,44 @@ pid_t launcher_of(pid_t supervisor, const fs::path& proc) {
   return pid;
 }
 
-std::optional<RunningWorker> worker_of(const Candidate& candidate, const fs::path& proc) {
+std::optional<int> number_in(const Candidate& candidate, const char* name) {
+  const auto found = candidate.environment.find(name);
+  return found == candidate.environment.end() ? std::nullopt : read_number(found->second);
+}
+
+std::optional<RunningWorker> worker_of(const Candidate& candidate, const fs::path& proc,
+                                       milliseconds now) {
   const fs::path process = proc / std::to_string(candidate.pid);
-  const auto number = [&](const char* name) {
-    const auto found = candidate.environment.find(name);
-    return found == candidate.environment.end() ? std::nullopt : read_number(found->second);
-  };
-  const auto rank = number("RANK");
+  const auto rank = number_in(candidate, "RANK");
   const auto times = times_of(process);
   if (!rank || !times) {
     return std::nullopt;
   }
   RunningWorker worker;
   worker.report.rank = *rank;
-  worker.report.local_rank = number("LOCAL_RANK").value_or(0);
-  worker.report.machine_rank = number("GROUP_RANK").value_or(0);
+  worker.report.local_rank = number_in(candidate, "LOCAL_RANK").value_or(0);
+  worker.report.machine_rank = number_in(candidate, "GROUP_RANK").value_or(0);
   worker.report.pid = candidate.pid;
-  worker.report.flight = flight::read_record(candidate.environment.at(flight::kRecordVariable));
+  worker.record = candidate.environment.at(flight::kRecordVariable);
+  worker.report.flight = flight::read_record(worker.record);
   worker.report.ended_at = std::chrono::system_clock::now();
   worker.program = executable(process).filename().string();
   worker.state = supervision::describe_state(candidate.pid, proc);
   worker.cpu_time = times->cpu;
+  worker.running_for = std::max(milliseconds(0), now - times->started);
+  worker.resident_bytes = resident_bytes_of(process);
   return worker;
+}
+
+/// Fills in what a worker's environment says about its job.
+void describe(const Candidate& worker, RunningJob& job) {
+  const auto run_id = worker.environment.find("TORCHELASTIC_RUN_ID");
+  job.run_id = run_id == worker.environment.end() ? "" : run_id->second;
+  job.restarts = number_in(worker, "TORCHELASTIC_RESTART_COUNT").value_or(0);
+  job.max_restarts = number_in(worker, "TORCHELASTIC_MAX_RESTARTS").value_or(0);
+  job.world_size = number_in(worker, "WORLD_SIZE").value_or(0);
+  job.num_machines =
+      number_in(worker, "GROUP_WORLD_SIZE").value_or(number_in(worker, "CROSS_SIZE").value_or(1));
 }
 
 }  // namespace
@@ -155,6 +182,7 @@ std::optional<RunningWorker> worker_of(const Candidate& candidate, const fs::pat
 std::vector<RunningJob> running_jobs(const fs::path& proc) {
   const std::map<pid_t, Candidate> candidates = candidates_in(proc);
   std::map<pid_t, RunningJob> jobs;
+  const milliseconds now = time_since_boot(proc);
   for (const auto& [pid, candidate] : candidates) {
     // A child of a worker has inherited the worker's variables.
     const auto parent = candidates.find(candidate.parent);
@@ -162,17 +190,18 @@ std::vector<RunningJob> running_jobs(const fs::path& proc) {
                                           candidate.environment.at(flight::kRecordVariable)) {
       continue;
     }
-    auto worker = worker_of(candidate, proc);
+    auto worker = worker_of(candidate, proc, now);
     if (!worker) {
       continue;
     }
     const pid_t launcher = launcher_of(candidate.parent, proc);
     RunningJob& job = jobs[launcher];
     job.launcher = launcher;
+    job.supervisor = candidate.parent;
+    describe(candidate, job);
     job.workers.push_back(std::move(*worker));
   }
   std::vector<RunningJob> result;
-  const milliseconds now = time_since_boot(proc);
   for (auto& [launcher, job] : jobs) {
     const fs::path process = proc / std::to_string(launcher);
     job.command = command_line(process);
@@ -185,20 +214,40 @@ std::vector<RunningJob> running_jobs(const fs::path& proc) {
   return result;
 }
 
-std::vector<RunningJob> chosen_jobs(const std::string& launcher) {
-  const auto pid = read_number(launcher);
-  if (!launcher.empty() && !pid) {
-    throw Error(Errc::invalid_argument, "JOB must be the process ID of an acclaunch, found \"" +
-                                            printable(launcher) + "\"");
+void add_torch_records(std::vector<RunningJob>& jobs) {
+  std::vector<std::string> to_ask;
+  for (const RunningJob& job : jobs) {
+    for (const RunningWorker& worker : job.workers) {
+      if (!worker.has_collectives()) {
+        to_ask.push_back(worker.record);
+      }
+    }
   }
+  report::ask_for_torch_records(to_ask, kTorchLimit);
+  for (RunningJob& job : jobs) {
+    for (RunningWorker& worker : job.workers) {
+      if (!worker.has_collectives()) {
+        worker.report.flight = report::read_any_record(worker.record, worker.report.rank);
+        worker.report.ended_at = std::chrono::system_clock::now();
+      }
+    }
+  }
+}
+
+std::vector<RunningJob> chosen_jobs(const std::string& job) {
   std::vector<RunningJob> jobs = running_jobs();
-  if (pid) {
-    std::erase_if(jobs, [&](const RunningJob& job) { return job.launcher != *pid; });
+  if (!job.empty()) {
+    std::erase_if(jobs, [&](const RunningJob& each) {
+      return each.run_id != job && std::to_string(each.launcher) != job &&
+             std::to_string(each.supervisor) != job;
+    });
   }
   if (jobs.empty()) {
     throw Error(Errc::not_found,
-                pid ? "process " + launcher + " is not an acclaunch with workers on this machine"
-                    : "no acclaunch of this user has workers on this machine");
+                job.empty() ? "no acclaunch of this user has workers on this machine"
+                            : "no acclaunch on this machine has workers and the process ID or run "
+                              "ID \"" +
+                                  printable(job) + "\"");
   }
   return jobs;
 }

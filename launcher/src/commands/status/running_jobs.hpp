@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -16,16 +17,30 @@ namespace acc::launcher::commands {
 struct RunningWorker {
   /// Its rank, process and flight record. `ended_at` is the moment in which the record was read.
   report::WorkerReport report;
+  std::string record;   ///< path of its flight record, which may not exist
   std::string program;  ///< base name of its executable: python3.11, train_gpt
   std::string state;    ///< what the kernel says: "running", "sleeping (futex_wait)"
   std::chrono::milliseconds cpu_time{0};
+  std::chrono::milliseconds running_for{0};
+  std::int64_t resident_bytes = 0;
+
+  /// True if the runtime has recorded collectives.
+  [[nodiscard]] bool has_collectives() const {
+    return report.flight && !report.flight->last.empty();
+  }
 };
 
 /// The workers of one acclaunch on this machine.
 struct RunningJob {
-  pid_t launcher = 0;   ///< the process that the user started
-  std::string command;  ///< its command line
+  pid_t launcher = 0;    ///< the process that the user started
+  pid_t supervisor = 0;  ///< its descendant that has started the workers
+  std::string command;   ///< its command line
   std::chrono::milliseconds running_for{0};
+  std::string run_id;  ///< empty if the front end gives the workers none
+  int restarts = 0;
+  int max_restarts = 0;
+  int num_machines = 1;
+  int world_size = 0;
   std::vector<RunningWorker> workers;  ///< by rank
 };
 
@@ -35,8 +50,12 @@ struct RunningJob {
 /// mount point of the proc file system.
 std::vector<RunningJob> running_jobs(const std::filesystem::path& proc = "/proc");
 
-/// Returns the jobs of one launcher, or all of them if `launcher` is empty. Throws Error(not_found)
-/// if there is none, and Error(invalid_argument) if `launcher` is not a process ID.
-std::vector<RunningJob> chosen_jobs(const std::string& launcher);
+/// Asks Python workers without collectives of the runtime for torch's records, for two seconds at
+/// most, and adds them.
+void add_torch_records(std::vector<RunningJob>& jobs);
+
+/// Returns the jobs with this run ID, or of the launcher with this process ID, or all of them if
+/// `job` is empty. Throws Error(not_found) if there is none.
+std::vector<RunningJob> chosen_jobs(const std::string& job);
 
 }  // namespace acc::launcher::commands

@@ -16,12 +16,15 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <optional>
 
 namespace acc::launcher::commands {
 namespace {
 
 constexpr std::chrono::seconds kTimeLimit{30};
+/// Stacks that are read at the same time.
+constexpr std::size_t kAtOnce = 8;
 
 /// The programs on PATH that read stacks; a command without its last word, the process ID.
 struct Readers {
@@ -63,6 +66,23 @@ std::string stack_of(std::vector<std::string> reader, pid_t pid) {
                                               pid, restriction());
 }
 
+/// Returns the stacks of one worker with a headline. `brief`: Python's stacks or else the native
+/// ones, not both.
+std::string stacks_of(const RunningJob& job, const RunningWorker& worker, const Readers& readers,
+                      bool brief) {
+  std::string text =
+      fmt::format("== job {}, rank {}, process {} ({}), {}\n", job.launcher, worker.report.rank,
+                  worker.report.pid, printable(worker.program), printable(worker.state));
+  const bool is_python = !readers.python.empty() && worker.program.starts_with("python");
+  if (is_python) {
+    text += stack_of(readers.python, worker.report.pid);
+  }
+  if (!readers.native.empty() && !(is_python && brief)) {
+    text += stack_of(readers.native, worker.report.pid);
+  }
+  return text;
+}
+
 }  // namespace
 
 int stacks_command(std::span<const std::string> arguments) {
@@ -74,8 +94,10 @@ int stacks_command(std::span<const std::string> arguments) {
       "acclaunch stacks");
   std::string job;
   std::optional<int> rank;
+  bool brief = false;
   app.add_option("job", job, "process ID of an acclaunch");
   app.add_option("--rank", rank, "only this rank");
+  app.add_flag("--brief", brief, "for Python programs only the stacks of Python, by py-spy");
   if (!read_options(app, arguments)) {
     return 0;
   }
@@ -84,25 +106,24 @@ int stacks_command(std::span<const std::string> arguments) {
   if (readers.native.empty() && readers.python.empty()) {
     throw Error(Errc::not_found, "stacks: install gdb, eu-stack (elfutils) or, for Python, py-spy");
   }
-  bool found = false;
+  std::vector<std::future<std::string>> texts;
   for (const RunningJob& each : jobs) {
     for (const RunningWorker& worker : each.workers) {
-      if (rank && worker.report.rank != *rank) {
-        continue;
+      if (!rank || worker.report.rank == *rank) {
+        texts.push_back(std::async(std::launch::async, [&each, &worker, &readers, brief] {
+          return stacks_of(each, worker, readers, brief);
+        }));
       }
-      found = true;
-      std::printf("== job %d, rank %d, process %d (%s), %s\n", each.launcher, worker.report.rank,
-                  worker.report.pid, printable(worker.program).c_str(),
-                  printable(worker.state).c_str());
-      if (!readers.python.empty() && worker.program.starts_with("python")) {
-        std::fputs(stack_of(readers.python, worker.report.pid).c_str(), stdout);
-      }
-      if (!readers.native.empty()) {
-        std::fputs(stack_of(readers.native, worker.report.pid).c_str(), stdout);
+      if (texts.size() % kAtOnce == 0 && !texts.empty()) {
+        texts.back().wait();
       }
     }
   }
-  if (!found) {
+  for (std::future<std::string>& text : texts) {
+    std::fputs(text.get().c_str(), stdout);
+    std::fflush(stdout);  // whoever ends this command early gets the first ones
+  }
+  if (texts.empty()) {
     throw Error(Errc::not_found, fmt::format("stacks: no rank {} on this machine", *rank));
   }
   return 0;

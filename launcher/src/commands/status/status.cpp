@@ -33,12 +33,14 @@ double seconds(std::chrono::milliseconds time) {
 std::string text_of(const RunningJob& job) {
   std::string text = fmt::format("job {}, running for {}: {}\n", job.launcher,
                                  report::time_span(job.running_for), printable(job.command));
-  text += fmt::format("  {:>5}  {:>8}  {:>9}  {:<16}  {}\n", "rank", "pid", "CPU s", "program",
-                      "state");
+  text += fmt::format("  {:>5}  {:>8}  {:>9}  {:<16}  {:<24}  {}\n", "rank", "pid", "CPU s",
+                      "program", "state", "waits in");
   for (const RunningWorker& worker : job.workers) {
-    text +=
-        fmt::format("  {:>5}  {:>8}  {:>9.2f}  {:<16}  {}\n", worker.report.rank, worker.report.pid,
-                    seconds(worker.cpu_time), printable(worker.program), printable(worker.state));
+    const std::string line = fmt::format(
+        "  {:>5}  {:>8}  {:>9.2f}  {:<16}  {:<24}  {}", worker.report.rank, worker.report.pid,
+        seconds(worker.cpu_time), printable(worker.program), printable(worker.state),
+        worker.report.flight ? report::wait_of(*worker.report.flight, worker.report.ended_at) : "");
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   const auto reports = reports_of(job);
   return text + report::last_collectives(reports, report::late_ranks(reports, std::nullopt));
@@ -84,7 +86,9 @@ int status_command(std::span<const std::string> arguments) {
   }
   std::string text;
   Json list = Json::array();
-  for (const RunningJob& each : chosen_jobs(job)) {
+  std::vector<RunningJob> jobs = chosen_jobs(job);
+  add_torch_records(jobs);
+  for (const RunningJob& each : jobs) {
     if (as_json) {
       list.push_back(json_of(each));
     } else {

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
+#include "commands/top/watched_job.hpp"
+
+#include <boost/asio/ip/tcp.hpp>
+#include <fmt/format.h>
+
+#include <array>
+#include <cctype>
+#include <cstring>
+#include <ostream>
+#include <string_view>
+
+namespace acc::launcher::commands {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::chrono::seconds kTimeLimit{10};
+constexpr std::size_t kLargestAnswer = 64U << 20U;
+/// Ranks that one request asks for.
+constexpr int kRanksPerRequest = 2000;
+
+/// Encodes all bytes but the unreserved characters of RFC 3986.
+std::string percent_encoded(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (std::isalnum(byte) != 0 || std::string_view("-._~").find(c) != std::string_view::npos) {
+      result += c;
+    } else {
+      result += fmt::format("%{:02X}", byte);
+    }
+  }
+  return result;
+}
+
+/// Returns the message in the body of an answer that is an error, or the status line.
+std::string reason_of(const std::string& head, const Json& body) {
+  if (body.is_object() && body.contains("error") && body.at("error").is_object()) {
+    const auto message = body.at("error").value("message", "");
+    if (!message.empty()) {
+      return printable(message);
+    }
+  }
+  return printable(head.substr(0, head.find('\r')));
+}
+
+}  // namespace
+
+std::string ServerJobs::name() const {
+  return printable(host_) + ":" + std::to_string(port_);
+}
+
+// HTTP/1.0, so that the answer is neither in chunks nor followed by another one.
+Json ServerJobs::get(const std::string& path) const {
+  boost::asio::ip::tcp::iostream stream;
+  stream.expires_after(kTimeLimit);
+  const auto require = [&](bool holds) {
+    if (!holds) {
+      const bool is_late = stream.error() == boost::asio::error::operation_aborted ||
+                           stream.error() == boost::asio::error::timed_out;
+      throw Error(is_late ? Errc::timeout : Errc::connection,
+                  name() + ": " + (is_late ? "no answer" : stream.error().message()));
+    }
+  };
+  stream.connect(without_brackets(host_), std::to_string(port_));
+  require(static_cast<bool>(stream));
+  stream << fmt::format(
+                "GET /api/v1/{} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n"
+                "Connection: close\r\n\r\n",
+                path, host_)
+         << std::flush;
+  require(static_cast<bool>(stream));
+  std::string answer;
+  std::array<char, 1 << 16> part;
+  while (answer.size() <= kLargestAnswer && stream.read(part.data(), part.size()).gcount() > 0) {
+    answer.append(part.data(), static_cast<std::size_t>(stream.gcount()));
+  }
+  require(stream.error() == boost::asio::error::eof || answer.size() > kLargestAnswer);
+  const auto end = answer.find("\r\n\r\n");
+  if (answer.size() > kLargestAnswer || !answer.starts_with("HTTP/1.") ||
+      end == std::string::npos) {
+    throw Error(Errc::protocol, name() + " does not answer as the HTTP API does");
+  }
+  Json body = Json::parse(answer.substr(end + 4), nullptr, false);
+  const std::string_view status = std::string_view(answer).substr(std::strlen("HTTP/1.1 "), 3);
+  if (status == "404") {
+    throw Error(Errc::not_found, name() + ": " + reason_of(answer, body));
+  }
+  if (status != "200" || !body.is_object()) {
+    throw Error(Errc::protocol, name() + ": " + reason_of(answer, body));
+  }
+  return body;
+}
+
+std::vector<WatchedJob> ServerJobs::look() {
+  std::vector<WatchedJob> result;
+  Json jobs = Json::array();
+  if (job_.empty()) {
+    jobs = get("jobs").value("jobs", Json::array());
+  } else {
+    jobs.push_back(get("jobs/" + percent_encoded(job_)));
+  }
+  for (Json& job : jobs) {
+    if (!job.is_object() || !job.contains("id") || !job.at("id").is_string()) {
+      throw Error(Errc::protocol, name() + ": a job without an ID");
+    }
+    const std::string path = "jobs/" + percent_encoded(job.at("id").get<std::string>()) + "/ranks";
+    Json ranks = Json::array();
+    std::size_t total = 1;
+    while (ranks.size() < total) {
+      const Json part =
+          get(fmt::format("{}?from={}&limit={}", path, ranks.size(), kRanksPerRequest));
+      const auto list = part.find("ranks");
+      total = part.value("total", std::size_t{0});
+      if (list == part.end() || !list->is_array() || list->empty()) {
+        break;
+      }
+      ranks.insert(ranks.end(), list->begin(), list->end());
+    }
+    result.push_back({std::move(job), std::move(ranks)});
+  }
+  return result;
+}
+
+}  // namespace acc::launcher::commands

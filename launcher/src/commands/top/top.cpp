@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// acclaunch top: jobs and their ranks, live in a terminal, or once as a table or as JSON
+// (docs/watching.md).
+#include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
+#include "commands/commands.hpp"
+#include "commands/options.hpp"
+#include "commands/top/screen.hpp"
+#include "commands/top/top_text.hpp"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+namespace acc::launcher::commands {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kDefaultPort = 29500;
+
+double unix_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+/// Parses HOST, HOST:PORT or [IPv6]:PORT.
+std::unique_ptr<JobSource> server_of(const std::string& endpoint, const std::string& job) {
+  const auto colon = endpoint.rfind(':');
+  const bool has_port =
+      colon != std::string::npos && endpoint.find(']', colon) == std::string::npos;
+  const auto port =
+      has_port ? read_number(endpoint.substr(colon + 1)) : std::optional(kDefaultPort);
+  const std::string host = has_port ? endpoint.substr(0, colon) : endpoint;
+  if (host.empty() || !port || *port < 1 || *port > 65535) {
+    throw Error(Errc::invalid_argument,
+                "--rdzv_endpoint: expected HOST:PORT, found \"" + printable(endpoint) + "\"");
+  }
+  return std::make_unique<ServerJobs>(host, static_cast<std::uint16_t>(*port), job);
+}
+
+void print_once(JobSource& source, bool as_json) {
+  const std::vector<WatchedJob> jobs = source.look();
+  std::string text;
+  if (as_json) {
+    Json list = Json::array();
+    for (const WatchedJob& each : jobs) {
+      list.push_back({{"job", each.job}, {"ranks", each.ranks}});
+    }
+    text = list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  } else {
+    for (const std::string& line : top_lines(jobs, {.now = unix_now()})) {
+      text += line + "\n";
+    }
+  }
+  std::fputs(text.c_str(), stdout);
+}
+
+/// The live display.
+class Live {
+ public:
+  explicit Live(JobSource& source, std::chrono::milliseconds interval)
+      : source_(source), interval_(interval) {}
+
+  void run() {
+    look();
+    while (true) {
+      show();
+      const auto now = std::chrono::steady_clock::now();
+      const auto time = std::chrono::ceil<std::chrono::milliseconds>(next_ - now);
+      switch (screen_.wait(std::max(time, std::chrono::milliseconds(0)))) {
+        case Screen::Key::quit: return;
+        case Screen::Key::up: scroll(-1); break;
+        case Screen::Key::down: scroll(1); break;
+        case Screen::Key::page_up: scroll(-page()); break;
+        case Screen::Key::page_down: scroll(page()); break;
+        case Screen::Key::home: first_ = 0; break;
+        case Screen::Key::end: scroll(std::ssize(lines_)); break;
+        case Screen::Key::order: slowest_first_ = !slowest_first_; break;
+        case Screen::Key::none:
+        case Screen::Key::resized: break;
+      }
+      if (std::chrono::steady_clock::now() >= next_) {
+        look();
+      }
+    }
+  }
+
+ private:
+  static constexpr std::size_t kHeadLines = 2;
+
+  /// Keeps the last state when a look fails, and says why.
+  void look() {
+    try {
+      jobs_ = source_.look();
+      trouble_.clear();
+    } catch (const Error& error) {
+      trouble_ = printable(error.what());
+    }
+    next_ = std::chrono::steady_clock::now() + interval_;
+  }
+
+  void show() {
+    lines_ = top_lines(jobs_, {.now = unix_now(),
+                               .width = screen_.width(),
+                               .slowest_first = slowest_first_,
+                               .styled = true});
+    scroll(0);
+    const auto time = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+    std::vector<std::string> shown = {
+        fmt::format("\x1b[7macclaunch top - {}  {:%H:%M:%S}  q: quit  arrows: scroll  s: {}\x1b[K"
+                    "\x1b[0m",
+                    source_.name(), fmt::localtime(time),
+                    slowest_first_ ? "by rank" : "slowest first"),
+        trouble_.empty() ? "" : "\x1b[31m" + trouble_ + "\x1b[0m"};
+    const auto begin = lines_.begin() + static_cast<std::ptrdiff_t>(first_);
+    shown.insert(shown.end(), begin, lines_.end());
+    screen_.draw(shown);
+  }
+
+  [[nodiscard]] std::ptrdiff_t page() const {
+    return std::max<std::ptrdiff_t>(1, static_cast<std::ptrdiff_t>(screen_.height()) -
+                                           static_cast<std::ptrdiff_t>(kHeadLines) - 1);
+  }
+  void scroll(std::ptrdiff_t lines) {
+    const auto last = std::max<std::ptrdiff_t>(0, std::ssize(lines_) - page() - 1);
+    first_ = static_cast<std::size_t>(
+        std::clamp<std::ptrdiff_t>(static_cast<std::ptrdiff_t>(first_) + lines, 0, last));
+  }
+
+  JobSource& source_;
+  std::chrono::milliseconds interval_;
+  Screen screen_;
+  std::vector<WatchedJob> jobs_;
+  std::string trouble_;
+  std::vector<std::string> lines_;
+  std::size_t first_ = 0;  ///< first line that is shown
+  bool slowest_first_ = false;
+  std::chrono::steady_clock::time_point next_;
+};
+
+}  // namespace
+
+int top_command(std::span<const std::string> arguments) {
+  CLI::App app(
+      "acclaunch top [JOB]: shows jobs and their ranks in a terminal, live: step, loss, tokens/s, "
+      "waits,\nmemory and CPU. JOB is a run ID or the process ID of an acclaunch on this machine; "
+      "default: all jobs\nof this user on this machine, or of the server.",
+      "acclaunch top");
+  std::string job;
+  std::string endpoint;
+  bool once = false;
+  bool as_json = false;
+  double interval = 1.0;
+  app.add_option("job", job, "run ID, or process ID of an acclaunch");
+  app.add_option("--rdzv_endpoint", endpoint,
+                 "HOST:PORT of acc-rendezvous, or of an acclaunch that serves its job or has a "
+                 "--status_port; port 29500 by default");
+  app.add_flag("--once", once, "print a table once");
+  app.add_flag(
+      "--json", as_json,
+      "print a JSON list once: for each job the objects `job` and `ranks` of the HTTP API");
+  app.add_option("--interval", interval, "seconds between two looks; default 1")
+      ->check(CLI::Range(0.1, 3600.0));
+  if (!read_options(app, arguments)) {
+    return 0;
+  }
+  const auto source =
+      endpoint.empty() ? std::make_unique<LocalJobs>(job) : server_of(endpoint, job);
+  if (once || as_json) {
+    print_once(*source, as_json);
+    return 0;
+  }
+  Live(*source, std::chrono::milliseconds(static_cast<int>(interval * 1000.0))).run();
+  return 0;
+}
+
+}  // namespace acc::launcher::commands

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace acc::launcher::commands {
+
+/// A job in the form of the HTTP API (docs/api.schema.json). The values come from a server and are
+/// not checked.
+struct WatchedJob {
+  nlohmann::json job;    ///< the definition `job`
+  nlohmann::json ranks;  ///< `ranks` of the definition `ranks`
+};
+
+/// Finds the jobs to watch. Each call of `look` returns their present state.
+class JobSource {
+ public:
+  virtual ~JobSource() = default;
+  [[nodiscard]] virtual std::vector<WatchedJob> look() = 0;
+  /// Where the jobs come from: "this machine", "node0:29500".
+  [[nodiscard]] virtual std::string name() const = 0;
+};
+
+/// The jobs of this user on this machine, by /proc and the workers' records; of one launcher (a
+/// process ID or a run ID) if `job` is not empty. A look throws Error(not_found) if that one is not
+/// there (any more).
+class LocalJobs final : public JobSource {
+ public:
+  explicit LocalJobs(std::string job) : job_(std::move(job)) {}
+  [[nodiscard]] std::vector<WatchedJob> look() override;
+  [[nodiscard]] std::string name() const override { return "this machine"; }
+
+ private:
+  struct Sample {
+    std::chrono::steady_clock::time_point time;
+    std::chrono::milliseconds cpu;
+  };
+  std::string job_;
+  std::map<pid_t, Sample> samples_;  ///< of the previous look
+};
+
+/// The jobs of a server of the HTTP API; one job if `job` is not empty. A look throws
+/// Error(connection), Error(timeout), or Error(protocol) for an answer that is not that of the API.
+class ServerJobs final : public JobSource {
+ public:
+  ServerJobs(std::string host, std::uint16_t port, std::string job)
+      : host_(std::move(host)), port_(port), job_(std::move(job)) {}
+  [[nodiscard]] std::vector<WatchedJob> look() override;
+  [[nodiscard]] std::string name() const override;
+
+ private:
+  [[nodiscard]] nlohmann::json get(const std::string& path) const;
+
+  std::string host_;
+  std::uint16_t port_;
+  std::string job_;
+};
+
+}  // namespace acc::launcher::commands

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/base/flight_record.hpp"
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace acc::launcher::report {
+
+// torch.distributed has a flight recorder of its own, for the back ends gloo and nccl. In a worker
+// that imports torch where the Python package acclaunch is installed, a thread of
+// acclaunch/_flight.py waits at a FIFO next to the worker's flight record, and answers with a file:
+// torch's records as JSON, which is quick, or with Python's stacks as torch pickles them.
+
+/// Paths that belong to the flight record of a worker.
+std::string torch_request_path(const std::string& record);
+std::string torch_pickle_path(const std::string& record);
+std::string torch_json_path(const std::string& record);
+
+/// Asks the workers with these records for torch's and waits until all that listen have answered,
+/// at most for `limit`. Blocks. A worker that hangs in a collective answers; one that holds the
+/// lock of the Python interpreter does not.
+void ask_for_torch_records(const std::vector<std::string>& records,
+                           std::chrono::milliseconds limit);
+enum class TorchForm { json, pickle };
+/// The two steps of it: sends a request (false if nobody listens), and tells if it is answered.
+bool ask_for_torch_record(const std::string& record, TorchForm form);
+bool has_torch_record(const std::string& record, TorchForm form);
+
+/// Decodes torch's records in JSON. `rank`: of the worker. Returns nullopt for other text. A
+/// collective that has not ended counts as one that the rank waits in.
+std::optional<flight::Record> torch_record(std::string_view json, int rank);
+/// Reads the answer of a worker; nullopt if there is none.
+std::optional<flight::Record> read_torch_record(const std::string& record, int rank);
+
+/// Reads the worker's flight record, and if it has no collectives, torch's.
+std::optional<flight::Record> read_any_record(const std::string& record, int rank);
+
+/// Removes the record and all files that belong to it.
+void remove_records(const std::string& record);
+
+/// Returns a record as torch pickles its own (version 2.10), for torchfrtrace.
+std::string torch_pickle(const flight::Record& record);
+
+}  // namespace acc::launcher::report
