@@ -193,6 +193,7 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   options.on_first_failure = [this](const supervision::WorkerRecord& worker) {
     on_first_failure(worker);
   };
+  options.look_inside = [this] { return look_inside(); };
   options.job_control = &job_control_;
   options.before_stop = [this] { runner_.output().hide_status(); };
   attempt_->supervisor.emplace(runner_.io().get_executor(), runner_.output(), std::move(options));
@@ -325,6 +326,7 @@ void Job::publish(report::JobReport report, const RoundResult& round_result) {
   if (!report.first_failure && report.reason.empty()) {
     return;
   }
+  report.stacks = attempt_->stacks;
   report.log_folder = logs_.kept_folder(round_->round);
   report.report_file = logs_.report_file(round_->round);
   const bool is_explained =

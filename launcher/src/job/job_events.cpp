@@ -5,9 +5,12 @@
 // a worker that dies because of a signal to the whole job must not be reported as a failure, so
 // signals and deaths that arrive in either order are matched within short grace periods.
 #include "acc/base/error.hpp"
+#include "acc/base/unique_fd.hpp"
 #include "job/running_job.hpp"
 #include "report/root_cause.hpp"
+#include "report/torch_record.hpp"
 #include "report/words.hpp"
+#include "spawn/child_launcher.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/signals.hpp"
 
@@ -15,11 +18,13 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <filesystem>
 #include <utility>
 
 namespace acc::launcher::job {
@@ -40,6 +45,37 @@ bool may_be_everybodys_signal(const LaunchPlan& plan, const supervision::WorkerR
   const int signal = worker.end->shell_status() - 128;
   return supervision::is_stop_signal(signal) ||
          std::ranges::count(plan.supervision.stop_signals, signal) > 0;
+}
+
+/// Limits of the time in which workers are looked into before they are ended.
+constexpr std::chrono::seconds kTimeToLook{20};
+constexpr std::chrono::seconds kTimeForTorch{3};
+
+/// Makes the child the leader of a process group, and gives it the signals that this process
+/// blocks.
+struct OwnGroup {
+  boost::process::v2::error_code on_exec_setup(const spawn::ChildLauncher&,
+                                               const boost::process::v2::filesystem::path&,
+                                               const char* const*) const {
+    ::setpgid(0, 0);
+    sigset_t none;
+    ::sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    return {};
+  }
+};
+
+/// Starts a sub-command of this program. Its output goes to a new file, or to stderr if `file` is
+/// empty. Returns its pid, or -1.
+pid_t start_command(const std::vector<std::string>& words, const std::string& file) {
+  const UniqueFd output(file.empty()
+                            ? ::dup(STDERR_FILENO)
+                            : ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!output) {
+    return -1;
+  }
+  boost::process::v2::process_stdio streams{nullptr, {output.get()}, {output.get()}};
+  return spawn::ChildLauncher().start("/proc/self/exe", words, streams, OwnGroup{});
 }
 
 }  // namespace
@@ -86,6 +122,8 @@ void Job::on_signal(supervision::PassedSignal passed, bool is_said) {
           .signal = passed,
           .reason = "stopped by " + supervision::signal_name(signal),
           .is_said = is_said});
+  } else if (has_workers(state_) && signal == SIGUSR2) {
+    dump_records();
   } else if (has_workers(state_) && (signal == SIGCHLD || !supervision::is_own_signal(signal))) {
     attempt_->supervisor->on_signal(passed);
   }
@@ -99,14 +137,79 @@ void Job::stop_in_time() {
   time_limit_.expires_after(plan_.supervision.time_limit);
   time_limit_.async_wait([this](const boost::system::error_code& error) {
     if (!error) {
-      stop(JobEvent::stop_request,
-           {.exit_status = report::kTimedOut,
-            .signal = {SIGTERM},
-            .reason = "the time limit of " + std::to_string(plan_.supervision.time_limit.count()) +
-                      " s (--timeout) is exceeded",
-            .cause = Cause::other});
+      asio::co_spawn(runner_.io(), end_after_time_limit(), asio::detached);
     }
   });
+}
+
+asio::awaitable<void> Job::end_after_time_limit() {
+  if (state_ == JobState::running) {
+    co_await look_inside();
+  }
+  stop(JobEvent::stop_request,
+       {.exit_status = report::kTimedOut,
+        .signal = {SIGTERM},
+        .reason = "the time limit of " + std::to_string(plan_.supervision.time_limit.count()) +
+                  " s (--timeout) is exceeded",
+        .cause = Cause::other});
+}
+
+/// Finds out where workers hang, for the report, before they are ended: the records of torch, and
+/// the stacks.
+asio::awaitable<void> Job::look_inside() {
+  const std::string file = logs_.stacks_file(round_->round);
+  if (file.empty()) {
+    co_return;
+  }
+  say("looking where the workers are, for up to " + std::to_string(kTimeToLook.count()) + " s",
+      LogLevel::info);
+  co_await await_torch_records();
+  const pid_t reader = start_command({"stacks", "--brief", std::to_string(::getpid())}, file);
+  asio::steady_timer pause(runner_.io());
+  const auto deadline = std::chrono::steady_clock::now() + kTimeToLook;
+  // The supervisor reaps the reader with other children that are no workers.
+  while (reader > 0 && ::kill(reader, 0) == 0 && std::chrono::steady_clock::now() < deadline) {
+    pause.expires_after(std::chrono::milliseconds(50));
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+  if (reader > 0) {
+    ::kill(-reader, SIGKILL);  // with its debuggers, which would keep the workers stopped
+  }
+  if (attempt_) {
+    attempt_->stacks = report::read_stacks(file);
+  }
+}
+
+/// Asks Python programs for the records of torch, and waits until those that listen have answered.
+asio::awaitable<void> Job::await_torch_records() {
+  std::vector<std::string> asked;
+  for (int i = 0; i < plan_.layout.local_world_size; ++i) {
+    const std::string record =
+        logs_.flight_record(round_->round, first_local_rank(plan_.layout) + i);
+    if (report::ask_for_torch_record(record, report::TorchForm::json)) {
+      asked.push_back(record);
+    }
+  }
+  asio::steady_timer pause(runner_.io());
+  const auto deadline = std::chrono::steady_clock::now() + kTimeForTorch;
+  while (std::chrono::steady_clock::now() < deadline &&
+         !std::ranges::all_of(asked, [](const std::string& record) {
+           return report::has_torch_record(record, report::TorchForm::json);
+         })) {
+    pause.expires_after(std::chrono::milliseconds(20));
+    co_await pause.async_wait(asio::use_awaitable);
+  }
+}
+
+/// SIGUSR2: writes the last collectives to a new folder, by a process of its own.
+void Job::dump_records() {
+  namespace fs = std::filesystem;
+  const std::string kept = logs_.kept_folder(round_->round);
+  const fs::path folder =
+      (kept.empty() ? fs::path(plan_.working_directory) : fs::path(kept)) /
+      ("collectives_" + std::to_string(::getpid()) + "_" + std::to_string(num_dumps_++));
+  say("writing the last collectives to " + folder.string(), LogLevel::info);
+  start_command({"dump", std::to_string(::getpid()), "-o", folder.string()}, "");
 }
 
 // The first request ends the workers with its signal and, after the shutdown timeout, with SIGKILL.

@@ -124,6 +124,12 @@ std::string LogFolder::kept_folder(int attempt) const {
              : "";
 }
 
+std::string LogFolder::stacks_file(int attempt) const {
+  return plan_.directory.empty() || count_ == 0
+             ? ""
+             : fs::path(worker_folder(plan_, attempt, 0)).parent_path().string() + "/stacks.txt";
+}
+
 std::string LogFolder::report_file(int attempt) const {
   const std::string folder = kept_folder(attempt);
   return folder.empty() ? "" : folder + "/report.json";

@@ -27,6 +27,9 @@ class LogFolder {
   [[nodiscard]] output::WorkerTargets targets(int attempt, int local_rank) const;
   [[nodiscard]] std::string error_file(int attempt, int local_rank) const;
   [[nodiscard]] std::string flight_record(int attempt, int local_rank) const;
+  /// Returns the path of the workers' stacks, which are read before a job that hangs is ended; ""
+  /// without a folder.
+  [[nodiscard]] std::string stacks_file(int attempt) const;
   /// Returns the attempt's folder if it is kept after the job; else "".
   [[nodiscard]] std::string kept_folder(int attempt) const;
   /// Returns the path of report.json in the attempt's folder if that is kept; else "".

@@ -60,6 +60,7 @@ struct Attempt {
   std::optional<supervision::Supervisor>
       supervisor;                             ///< empty if the attempt ended before workers started
   bool gave_up = false;                       ///< some workers could not be killed
+  std::vector<std::string> stacks;            ///< lines, if the workers were looked into
   std::vector<report::WorkerReport> interim;  ///< interim reports, to find the cause of a failure
   std::optional<supervision::WorkerRecord>
       unexplained;                        ///< delayed first failure that a signal may explain
@@ -120,6 +121,10 @@ class Job {
   void stop_workers_when_known(supervision::PassedSignal signal);
   void stop_workers();
   void stop_in_time();
+  boost::asio::awaitable<void> end_after_time_limit();
+  boost::asio::awaitable<void> look_inside();
+  boost::asio::awaitable<void> await_torch_records();
+  void dump_records();
 
   output::OutputMux::Options output_options();
   void show_status(int running);
@@ -158,6 +163,7 @@ class Job {
   RestartPauses pauses_;
   JobState state_ = JobState::starting;
   std::optional<StopRequest> stop_;  ///< the first stop request; set in the states that have one
+  int num_dumps_ = 0;                ///< of the last collectives, asked for by SIGUSR2
   int status_ = 0;                   ///< exit status so far
 };
 

@@ -24,6 +24,8 @@ struct JobReport {
   std::string reason;
   std::optional<std::size_t> first_failure;  ///< index of the root cause (root_cause.hpp)
   std::vector<WorkerReport> workers;         ///< sorted by rank
+  /// Lines of the stacks of this machine's workers, if they were read before they were ended.
+  std::vector<std::string> stacks;
   std::vector<std::string> silent_machines;  ///< machines whose report is missing or unreadable
   std::string log_folder;                    ///< logs of the attempt; empty: none are kept
   std::string report_file;                   ///< file for `report_json`; empty: not written
@@ -35,6 +37,9 @@ struct JobReport {
 /// Merges the reports of all machines, each written by `encode`. A machine without a report, or
 /// with one that cannot be parsed, is added to `silent_machines`.
 JobReport job_report(const std::vector<rendezvous::ReportedMachine>& machines);
+
+/// Reads a file of stacks: at most 200 lines of at most 300 bytes.
+std::vector<std::string> read_stacks(const std::string& path);
 
 /// Returns the text block that is printed on stderr at the end of a failed job or attempt: the root
 /// cause with all that is known about it, one line for each other failure, how the other workers

@@ -26,6 +26,7 @@ std::string report_json(const JobReport& report) {
                {"late", Json::array()},
                {"workers", std::move(workers)},
                {"silent_machines", report.silent_machines},
+               {"stacks", report.stacks},
                {"log_folder", report.log_folder}};
   for (const LateRanks& late : late_ranks(report.workers, report.first_failure)) {
     json["late"].push_back(late_json(late));

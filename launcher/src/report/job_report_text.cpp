@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <iterator>
 
 namespace acc::launcher::report {
@@ -96,6 +97,23 @@ std::string what_follows(const JobReport& report) {
 
 }  // namespace
 
+std::vector<std::string> read_stacks(const std::string& path) {
+  constexpr std::size_t kMostLines = 200;
+  constexpr std::size_t kLongestLine = 300;
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; lines.size() < kMostLines && std::getline(file, line);) {
+    if (lines.empty() && !line.starts_with("== ")) {
+      return {};  // no debugger is installed
+    }
+    lines.push_back(clipped(line, kLongestLine));
+  }
+  if (file.good() && file.peek() != std::ifstream::traits_type::eof()) {
+    lines.push_back("... the other lines are in " + path);
+  }
+  return lines;
+}
+
 std::string format_report(const JobReport& report) {
   const std::string rule(kWidth, '=');
   std::string what = report.reason;
@@ -113,6 +131,7 @@ std::string format_report(const JobReport& report) {
   }
   out += last_collectives(report.workers, late_ranks(report.workers, report.first_failure));
   out += other_workers(report);
+  quoted_lines(out, "stacks of the workers on this machine", report.stacks);
   field(out, "then", what_follows(report));
   field(out, "logs", report.log_folder);
   field(out, "report", report.report_file);

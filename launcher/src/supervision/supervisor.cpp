@@ -183,9 +183,8 @@ void Supervisor::look_for_stuck() {
       worker.stuck = describe_state(worker.pid);
       worker.ended_at = std::chrono::system_clock::now();
       worker.died_at = now;
-      handle(AttemptEvent::worker_failed);
-      fail(index);
-      handle(AttemptEvent::cause_is_known);
+      asio::co_spawn(executor_, end_stuck(index), rethrow);
+      return;
     }
   }
   if (state_ == AttemptState::running) {
@@ -195,6 +194,17 @@ void Supervisor::look_for_stuck() {
         look_for_stuck();
       }
     });
+  }
+}
+
+asio::awaitable<void> Supervisor::end_stuck(std::size_t index) {
+  if (options_.look_inside) {
+    co_await options_.look_inside();
+  }
+  if (state_ == AttemptState::running) {
+    handle(AttemptEvent::worker_failed);
+    fail(index);
+    handle(AttemptEvent::cause_is_known);
   }
 }
 

@@ -61,6 +61,8 @@ class Supervisor {
     std::chrono::milliseconds cause_timeout{5'000};
     /// Called with the root cause before the other workers are terminated.
     std::function<void(const WorkerRecord&)> on_first_failure;
+    /// Called when a worker is stuck, before the workers are ended.
+    std::function<boost::asio::awaitable<void>()> look_inside;
     /// Called before the launcher stops (Ctrl-Z) because the worker in its process group stopped.
     std::function<void()> before_stop;
   };
@@ -94,6 +96,7 @@ class Supervisor {
   void start(const std::vector<WorkerSpec>& specs);
   boost::asio::awaitable<void> watch(std::size_t index);
   void look_for_stuck();
+  boost::asio::awaitable<void> end_stuck(std::size_t index);
   void look_for_cause(bool is_last);
   void fail(std::size_t index);
   void end_stragglers();
