@@ -120,6 +120,7 @@ def check_live(endpoint):
     top.press("G")
     top.wait_for(lambda lines: any(line.lstrip().startswith("4095 ") for line in lines), "the last rank")
     top.press("g")
+    top.wait_for(lambda lines: first(lines) == 0, "the first rank")
     top.press("s")
     top.wait_for(lambda lines: first(lines) == 2049, "the slowest rank first")
     # The server is gone: the last state stays, and the reason is shown.
