@@ -38,6 +38,7 @@ using namespace acc::rendezvous::rounds;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kPatience{120'000};
+constexpr std::uint16_t kStorePort = 29500;  // never used, but a server refuses 0
 
 struct SimulatedAgent {
   acc::UniqueFd socket;
@@ -101,6 +102,7 @@ class Load {
     hello.times.heartbeat = kPatience;
     hello.machine.host = fmt::format("node{}", index);
     hello.machine.address = "127.0.0.1";
+    hello.machine.store_port = kStorePort;
     hello.machine.pid = getpid();
     if (security_) {
       agent.encryption = std::make_unique<secure::SecureLink>(
@@ -155,7 +157,7 @@ class Load {
       say(agent, Report{});
     } else if (const auto* settled = std::get_if<Settled>(&message);
                settled != nullptr && settled->round_result.next == RoundResult::Next::next_round) {
-      say(agent, Rejoin{});
+      say(agent, Rejoin{kStorePort});
     } else if (const auto* dropped = std::get_if<Dropped>(&message)) {
       fail(dropped->reason);
     }
