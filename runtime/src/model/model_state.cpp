@@ -94,7 +94,10 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
                        std::uint64_t seed, const ModelOptions& options)
     : context_(
           make_context(settings, std::move(groups), std::move(device), std::move(tracer), options)),
-      schedule_(sharding::schedule_rules(settings.sharding, on_gpu(*context_.device))),
+      schedule_(sharding::schedule_rules(
+          settings.sharding,
+          on_gpu(*context_.device) ||
+              (!context_.groups.shard->shares_gathered_memory() && !settings.copy_gathers))),
       seed_(seed),
       options_(options) {}
 

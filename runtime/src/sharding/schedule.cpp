@@ -41,9 +41,9 @@ std::span<const int> ExecutionOrder::ahead() const noexcept {
   return follows_ ? std::span(uses_).subspan(position_) : std::span<const int>{};
 }
 
-ScheduleRules schedule_rules(const plugins::ShardingSettings& settings, bool runs_ahead) {
+ScheduleRules schedule_rules(const plugins::ShardingSettings& settings, bool gathers_copy) {
   return {.backward = settings.backward_prefetch,
-          .forward = settings.forward_prefetch || runs_ahead,
+          .forward = settings.forward_prefetch || gathers_copy,
           .reshard_after_forward = plugins::switches(settings.strategy).reshard_after_forward,
           // FSDP 2 keeps the root gathered unless reshard_after_forward is set, as by a size.
           .reshard_root = settings.reshard_size > 1,

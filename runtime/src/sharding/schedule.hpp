@@ -38,9 +38,10 @@ struct ScheduleRules {
   std::int64_t max_reuse_distance = 0;
 };
 
-/// runs_ahead: the host runs ahead of the device (a GPU). Forward prefetch is then always on: a
-/// gather overlaps with the computation of a unit only if it is issued before that computation.
-ScheduleRules schedule_rules(const plugins::ShardingSettings& settings, bool runs_ahead);
+/// gathers_copy: a gather moves bytes between devices or machines. Forward prefetch is then always
+/// on: a gather overlaps with the computation of a unit only if it is issued before that
+/// computation.
+ScheduleRules schedule_rules(const plugins::ShardingSettings& settings, bool gathers_copy);
 
 /// Properties of a unit that the schedule uses.
 struct ScheduledUnit {

@@ -4,9 +4,9 @@
 #include "acc/base/error.hpp"
 #include "acc/collectives/process_group.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "collectives/gloo/background.hpp"
 #include "collectives/gloo/mesh.hpp"
 #include "collectives/gloo/stall_watch.hpp"
-#include "collectives/steps.hpp"
 #include "kernels/kernels.hpp"
 
 #include <fmt/format.h>
@@ -14,12 +14,17 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
+#include <condition_variable>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 // Collectives are written here with Gloo's point-to-point messages, not with Gloo's own
@@ -163,9 +168,9 @@ void ignore_broken_pipes() {
 
 }  // namespace
 
-/// The messages of one collective and the computation that follows them. All messages are in flight
-/// from the issue on; `wait` waits for the receives, then for the sends (after which this rank's
-/// input may be overwritten), then runs the computation.
+/// Messages between ranks and the computation that follows them. All messages are in flight from
+/// the issue on; `wait` waits for the receives, then for the sends (after which this rank's input
+/// may be overwritten), then runs the computation.
 class GlooGroup::Exchange final : public Work {
  public:
   Exchange(GlooGroup* group, std::string call, std::uint64_t tag)
@@ -200,14 +205,13 @@ class GlooGroup::Exchange final : public Work {
     // Gloo's waits block. While this thread is in one, the watch may find a reason to give up and
     // calls `cancel` on its own thread, which makes the wait return false.
     group_->watch_->begin([this] { cancel(); });
-    for (const bool receiving : {true, false}) {
-      for (auto& each : receiving ? receives_ : sends_) {
-        group_->watch_->awaits(each.peer);
-        if (!wait_for(each, receiving)) {
-          const auto verdict = group_->watch_->give_up();
-          fail(verdict ? *verdict : StallWatch::Verdict{"wait cancelled", std::nullopt});
-        }
-      }
+    const bool complete = wait_for_messages([this](Posted& posted, bool receiving) {
+      bool arrived = false;
+      guarded(posted.peer, [&] { arrived = posted.wait(receiving, group_->spec_.timeout); });
+      return arrived;
+    });
+    if (!complete) {
+      fail_stopped();
     }
     group_->watch_->end();
     done_ = true;
@@ -217,21 +221,60 @@ class GlooGroup::Exchange final : public Work {
   }
   void wait_released() override { wait(); }
 
+  /// For the group's thread: the same without a time limit, and with Gloo's exceptions. Returns
+  /// false if the thread has been stopped.
+  bool wait_on(Background& thread) {
+    const bool complete = wait_for_messages([&thread](Posted& posted, bool receiving) {
+      return thread.wait([&] { return posted.wait(receiving, kNoLimit); },
+                         [&] { posted.message->cancel(); });
+    });
+    if (complete && finish_) {
+      finish_();
+    }
+    return complete;
+  }
+  /// These fail the group for an error, timeout or stop that another thread has met in `wait_on`.
+  [[noreturn]] void fail_with(const std::exception& error) {
+    fail_for(awaited_, error, /*timed_out=*/false);
+  }
+  [[noreturn]] void fail_late() {
+    fail_for(awaited_, std::runtime_error("timeout"), /*timed_out=*/true);
+  }
+  [[noreturn]] void fail_stopped() {
+    auto verdict = group_->watch_->give_up();
+    if (!verdict) {
+      verdict = group_->watch_->abort_reason();
+    }
+    fail(verdict ? *verdict : StallWatch::Verdict{"wait cancelled", std::nullopt});
+  }
+
  private:
+  static constexpr std::chrono::milliseconds kNoLimit = std::chrono::hours(24 * 365);
+
   struct Posted {
     int peer;
     std::unique_ptr<Mesh::Message> message;
+
+    /// Returns false if the wait was cancelled. Throws if the connection broke or the time is over.
+    [[nodiscard]] bool wait(bool receiving, std::chrono::milliseconds limit) const {
+      return receiving ? message->wait_received(limit) : message->wait_sent(limit);
+    }
   };
 
-  /// Returns false if the wait was cancelled. Throws if the connection broke or the timeout passed.
-  bool wait_for(Posted& posted, bool receiving) {
-    bool arrived = false;
-    guarded(posted.peer, [&] {
-      const auto timeout = group_->spec_.timeout;
-      arrived =
-          receiving ? posted.message->wait_received(timeout) : posted.message->wait_sent(timeout);
-    });
-    return arrived;
+  /// Calls wait(message, is received) for all messages in turn. Returns false as soon as one wait
+  /// does.
+  template <typename Wait>
+  bool wait_for_messages(const Wait& wait) {
+    for (const bool receiving : {true, false}) {
+      for (Posted& each : receiving ? receives_ : sends_) {
+        awaited_ = each.peer;
+        group_->watch_->awaits(each.peer);
+        if (!wait(each, receiving)) {
+          return false;
+        }
+      }
+    }
+    return true;
   }
 
   void cancel() {
@@ -242,30 +285,35 @@ class GlooGroup::Exchange final : public Work {
     }
   }
 
-  /// Runs a call of Gloo and translates its exceptions: to a published abort if there is one, to a
-  /// timeout if the time is over, else to the loss of `peer`. Gloo throws the same type for all of
-  /// these.
+  /// Runs a call of Gloo that sends to, receives from or waits for `peer`.
   template <typename Call>
   void guarded(int peer, const Call& call) {
     const auto begin = std::chrono::steady_clock::now();
     try {
       call();
     } catch (const std::exception& error) {
-      group_->watch_->give_up();
-      const int who = group_->spec_.ranks[static_cast<std::size_t>(peer)];
-      if (const auto abort = group_->watch_->abort_reason()) {
-        fail(*abort);
-      }
-      if (std::chrono::steady_clock::now() - begin >= group_->spec_.timeout) {
-        int late = -1;
-        const std::string reason = group_->spec_.reason_of_timeout(peer, call_, late);
-        fail({reason, late}, Errc::timeout);
-      }
-      fail({fmt::format("lost rank {} in {}: {}", who, call_, error.what()), who});
+      fail_for(peer, error, std::chrono::steady_clock::now() - begin >= group_->spec_.timeout);
     }
   }
 
+  /// Translates an exception of Gloo: to a published abort if there is one, to a timeout if the
+  /// time is over, else to the loss of `peer`. Gloo throws the same type for all of these.
+  [[noreturn]] void fail_for(int peer, const std::exception& error, bool timed_out) {
+    group_->watch_->give_up();
+    const int who = group_->spec_.ranks[static_cast<std::size_t>(peer)];
+    if (const auto abort = group_->watch_->abort_reason()) {
+      fail(*abort);
+    }
+    if (timed_out) {
+      int late = -1;
+      const std::string reason = group_->spec_.reason_of_timeout(peer, call_, late);
+      fail({reason, late}, Errc::timeout);
+    }
+    fail({fmt::format("lost rank {} in {}: {}", who, call_, error.what()), who});
+  }
+
   [[noreturn]] void fail(const StallWatch::Verdict& why, Errc code = Errc::collective) {
+    group_->background_->stop();
     group_->watch_->publish_abort(why.reason, why.at_fault);
     throw Error(code, why.reason, why.at_fault);
   }
@@ -277,10 +325,86 @@ class GlooGroup::Exchange final : public Work {
   std::vector<Posted> sends_;
   std::vector<Posted> receives_;
   std::function<void()> finish_;
+  std::atomic<int> awaited_ = 0;  ///< peer of the message that is waited for
   bool done_ = false;
 };
 
-GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : spec_(std::move(spec)) {
+/// An all_reduce in two phases: a reduce_scatter, in which each rank sums its slice in place, and
+/// an all_gather of the slices. The second one is issued by the group's thread, as soon as the sum
+/// is complete.
+class GlooGroup::TwoPhaseSum final : public Work, public std::enable_shared_from_this<TwoPhaseSum> {
+ public:
+  using Gather = std::function<WorkPtr()>;
+  TwoPhaseSum(GlooGroup* group, std::shared_ptr<Exchange> sum, Gather gather)
+      : group_(group), sum_(std::move(sum)), gather_(std::move(gather)) {}
+
+  void start() {
+    group_->background_->add([self = shared_from_this()] { self->run(); });
+  }
+
+  void wait() override {
+    if (!gathering_) {
+      await_sum();
+    }
+    gathering_->wait();
+  }
+  void wait_released() override { wait(); }
+
+ private:
+  void run() {
+    WorkPtr gathering;
+    std::exception_ptr error;
+    try {
+      if (sum_->wait_on(*group_->background_)) {
+        gathering = gather_();
+      }
+    } catch (...) {
+      error = std::current_exception();
+    }
+    const std::lock_guard lock(mutex_);
+    issued_ = std::move(gathering);
+    error_ = error;
+    ended_ = true;
+    changed_.notify_all();
+  }
+
+  void await_sum() {
+    group_->watch_->begin([this] { group_->background_->stop(); });
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_for(lock, group_->spec_.timeout, [this] { return ended_; })) {
+      lock.unlock();
+      sum_->fail_late();
+    }
+    if (error_) {
+      try {
+        std::rethrow_exception(error_);
+      } catch (const Error&) {
+        group_->watch_->give_up();
+        throw;
+      } catch (const std::exception& error) {
+        sum_->fail_with(error);
+      }
+    }
+    if (!issued_) {
+      sum_->fail_stopped();
+    }
+    group_->watch_->end();
+    gathering_ = issued_;
+  }
+
+  GlooGroup* group_;
+  std::shared_ptr<Exchange> sum_;
+  Gather gather_;
+  WorkPtr gathering_;  ///< the second phase, once `wait` has seen it
+  std::mutex mutex_;   ///< guards issued_, error_, ended_
+  std::condition_variable changed_;
+  WorkPtr issued_;  ///< null if the first phase has failed or was stopped
+  std::exception_ptr error_;
+  bool ended_ = false;  ///< the first phase has ended in one of these ways
+};
+
+GlooGroup::GlooGroup(GroupSpec spec, const std::string& address)
+    : spec_(std::move(spec)), background_(std::make_unique<Background>()) {
   ignore_broken_pipes();
   try {
     MeshStore store(*spec_.store, spec_);
@@ -313,15 +437,16 @@ BufferPtr GlooGroup::allocate_contribution(std::size_t nbytes) {
   return std::make_shared<PrivateBuffer>(nbytes);
 }
 
-std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(OpKind kind, DType dtype,
-                                                      std::uint64_t count) {
-  ++sequence_;
+std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(OpKind kind, DType dtype, std::uint64_t count,
+                                                      std::uint32_t number, bool second_phase) {
   std::string call = fmt::format("{} of {} x {}", to_string(kind), count, to_string(dtype));
-  // High 32 bits: the collective's number; low 32 bits: a hash of what all ranks must agree on.
+  // High 32 bits: the collective's number; bit 31: its phase; low 31 bits: a hash of what all ranks
+  // must agree on.
   const std::uint64_t detail =
       (count * 31 + static_cast<std::uint64_t>(kind)) * 31 + static_cast<std::uint64_t>(dtype);
-  const std::uint64_t tag = (std::uint64_t{sequence_} << 32) | (detail & 0xffffffffU);
-  watch_->called(sequence_, call);
+  const std::uint64_t tag = (std::uint64_t{number} << 32) |
+                            (std::uint64_t{second_phase ? 1U : 0U} << 31) | (detail & 0x7fffffffU);
+  watch_->called(number, call);
   return std::make_shared<Exchange>(this, call + " in " + describe(), tag);
 }
 
@@ -343,7 +468,13 @@ std::shared_ptr<GlooGroup::Exchange> GlooGroup::exchange_all(OpKind kind, DType 
 
 WorkPtr GlooGroup::gather_to(const void* shard, std::vector<void*> places,
                              std::size_t shard_nbytes) {
-  auto work = start(OpKind::all_gather, DType::byte, shard_nbytes);
+  return exchange_shards(start(OpKind::all_gather, DType::byte, shard_nbytes), shard, places,
+                         shard_nbytes);
+}
+
+WorkPtr GlooGroup::exchange_shards(std::shared_ptr<Exchange> work, const void* shard,
+                                   const std::vector<void*>& places,
+                                   std::size_t shard_nbytes) const {
   for (int r = 0; r < size(); ++r) {
     if (r != rank()) {
       work->receive(r, places[static_cast<std::size_t>(r)], shard_nbytes);
@@ -357,11 +488,17 @@ WorkPtr GlooGroup::gather_to(const void* shard, std::vector<void*> places,
   return work;
 }
 
-WorkPtr GlooGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
+/// Addresses of the ranks' slices of `out`.
+std::vector<void*> GlooGroup::slices(void* out, std::size_t nbytes) const {
   std::vector<void*> places;
   for (int r = 0; r < size(); ++r) {
-    places.push_back(static_cast<std::byte*>(out) + shard_nbytes * static_cast<std::size_t>(r));
+    places.push_back(static_cast<std::byte*>(out) + nbytes * static_cast<std::size_t>(r));
   }
+  return places;
+}
+
+WorkPtr GlooGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
+  std::vector<void*> places = slices(out, shard_nbytes);
   void* const mine = places[static_cast<std::size_t>(rank())];
   if (mine != shard) {
     std::memcpy(mine, shard, shard_nbytes);
@@ -369,31 +506,33 @@ WorkPtr GlooGroup::all_gather(const void* shard, void* out, std::size_t shard_nb
   return gather_to(shard, std::move(places), shard_nbytes);
 }
 
-WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
-                                  ReduceOptions options) {
-  auto work = start(OpKind::reduce_scatter, dtype, shard_numel);
-  const std::size_t nbytes = shard_numel * nbytes_of(dtype);
+std::shared_ptr<GlooGroup::Exchange> GlooGroup::sum(const Sum& sum, std::uint32_t number) {
+  auto work = start(sum.kind, sum.dtype, sum.numel, number);
+  const std::size_t nbytes = sum.numel * nbytes_of(sum.dtype);
   const auto ranks = static_cast<std::size_t>(size());
-  std::byte* const incoming = work->scratch(nbytes * ranks).data();
-  const auto* from = static_cast<const std::byte*>(in);
+  std::byte* const incoming = work->scratch(nbytes * (ranks - 1)).data();
   std::vector<const void*> sources(ranks);
+  std::size_t received = 0;
   for (std::size_t r = 0; r < ranks; ++r) {
-    const bool mine = static_cast<int>(r) == rank();
-    sources[r] = mine ? from + r * nbytes : incoming + r * nbytes;
-    if (!mine) {
-      work->receive(static_cast<int>(r), incoming + r * nbytes, nbytes);
+    if (static_cast<int>(r) == rank()) {
+      sources[r] = sum.parts[r];
+    } else {
+      std::byte* const place = incoming + nbytes * received++;
+      sources[r] = place;
+      work->receive(static_cast<int>(r), place, nbytes);
     }
   }
   // Receives are posted before sends, so that incoming data goes directly to its place.
   for (std::size_t r = 0; r < ranks; ++r) {
     if (static_cast<int>(r) != rank()) {
-      work->send(static_cast<int>(r), from + r * nbytes, nbytes);
+      work->send(static_cast<int>(r), sum.parts[r], nbytes);
     }
   }
-  work->then([=] {
+  work->then([sources = std::move(sources), numel = sum.numel, dtype = sum.dtype, out = sum.out,
+              options = sum.options] {
     kernels::kernels().reduce({.sources = sources,
                                .destinations = {&out, 1},
-                               .numel = shard_numel,
+                               .numel = numel,
                                .dtype = dtype,
                                .scale = options.scale,
                                .accumulate = options.accumulate});
@@ -401,34 +540,49 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
   return work;
 }
 
-WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, DType /*dtype*/, float scale) {
+WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
+                                  ReduceOptions options, std::uint32_t number) {
+  return sum({.kind = OpKind::reduce_scatter,
+              .parts = slices(const_cast<void*>(in), shard_numel * nbytes_of(dtype)),
+              .numel = shard_numel,
+              .dtype = dtype,
+              .out = out,
+              .options = options},
+             number);
+}
+
+// Two ranks exchange their arrays: one phase moves as many bytes as two phases would. So do more
+// ranks if the array cannot be divided among them. Otherwise each rank sums a slice and sends the
+// sum to the others, so that it sends only 2 / ranks as much.
+WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale, std::uint32_t number) {
   const auto ranks = static_cast<std::size_t>(size());
-  // Not divisible by the number of ranks: every rank receives all arrays and sums them itself.
-  // Otherwise reduce_scatter, then all_gather, which sends only 2 / ranks as much.
-  if (numel % ranks != 0) {
-    auto work =
-        exchange_all(OpKind::all_reduce, DType::float32, numel, data, numel * sizeof(float));
-    const auto* all = reinterpret_cast<const float*>(work->scratch().data());
-    work->then([=] {
-      std::vector<const void*> sources;
-      for (std::size_t r = 0; r < ranks; ++r) {
-        sources.push_back(all + r * numel);
-      }
-      kernels::kernels().reduce(
-          {.sources = sources, .destinations = {&data, 1}, .numel = numel, .scale = scale});
-    });
-    return work;
+  if (ranks == 2 || numel % ranks != 0) {
+    return sum({.kind = OpKind::all_reduce,
+                .parts = std::vector<void*>(ranks, data),
+                .numel = numel,
+                .dtype = DType::float32,
+                .out = data,
+                .options = {.scale = scale}},
+               number);
   }
   const std::size_t shard = numel / ranks;
   float* const mine = data + shard * static_cast<std::size_t>(rank());
-  auto summed = std::make_shared<std::vector<float>>(shard);
-  const auto gather = [=, this]() -> WorkPtr {
-    std::memcpy(mine, summed->data(), shard * sizeof(float));
-    return all_gather(mine, data, shard * sizeof(float));
-  };
-  return std::make_shared<Steps>(
-      this, reduce_scatter(data, summed->data(), shard, DType::float32, {.scale = scale}),
-      std::vector<Steps::Step>{gather});
+  const std::size_t nbytes = shard * sizeof(float);
+  auto work = std::make_shared<TwoPhaseSum>(
+      this,
+      sum({.kind = OpKind::all_reduce,
+           .parts = slices(data, nbytes),
+           .numel = shard,
+           .dtype = DType::float32,
+           .out = mine,
+           .options = {.scale = scale}},
+          number),
+      [=, this] {
+        return exchange_shards(start(OpKind::all_reduce, DType::float32, shard, number, true), mine,
+                               slices(data, nbytes), nbytes);
+      });
+  work->start();
+  return work;
 }
 
 WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
@@ -476,6 +630,9 @@ std::optional<std::string> GlooGroup::failure() const {
 }
 
 void GlooGroup::abort(const std::string& reason) noexcept {
+  // The caller may free the memory of collectives that have not ended.
+  background_->stop();
+  background_->await_idle();
   watch_->publish_abort(reason, spec_.ranks[static_cast<std::size_t>(rank())]);
 }
 

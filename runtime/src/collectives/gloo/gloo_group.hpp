@@ -10,15 +10,17 @@
 
 namespace acc::collectives {
 
+class Background;
 class Mesh;
 class StallWatch;
 
 /// Process group over TCP, for ranks of different hosts, on Gloo's point-to-point buffers. Sends
-/// and receives run on Gloo's thread from the moment of issue. Sums are computed in `wait`, in rank
-/// order. The tag of every message has the collective's number and a hash of its kind, size and
-/// dtype, so messages of different calls never match. A rank whose wait takes long compares its
-/// calls with those of the peers through the store (StallWatch) and fails with the name of the rank
-/// that differs.
+/// and receives run on Gloo's thread from the moment of issue. Sums are computed in rank order: in
+/// `wait`, or, where messages depend on a sum (all_reduce of three and more ranks), on a thread of
+/// the group, so that these messages do not wait for the caller. The tag of every message has the
+/// collective's number and a hash of its kind, size and dtype, so messages of different calls never
+/// match. A rank whose wait takes long compares its calls with those of the peers through the store
+/// (StallWatch) and fails with the name of the rank that differs.
 class GlooGroup final : public ProcessGroup {
  public:
   /// Connects all pairs of ranks. Collective. `address`: of this host, as the peers reach it;
@@ -39,8 +41,18 @@ class GlooGroup final : public ProcessGroup {
   /// Gathers the shard of rank r to places[r]. Does not write places[rank()].
   WorkPtr gather_to(const void* shard, std::vector<void*> places, std::size_t shard_nbytes);
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
-                         ReduceOptions options) override;
-  WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override;
+                         ReduceOptions options) override {
+    return reduce_scatter(in, out, shard_numel, dtype, options, reserve());
+  }
+  WorkPtr all_reduce(float* data, std::size_t numel, DType /*dtype*/, float scale) override {
+    return all_reduce(data, numel, scale, reserve());
+  }
+  /// Takes the number of a collective that will be issued later. Ranks may issue it at different
+  /// moments relative to other collectives, if all of them reserve in the same order.
+  std::uint32_t reserve() { return ++sequence_; }
+  WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
+                         ReduceOptions options, std::uint32_t number);
+  WorkPtr all_reduce(float* data, std::size_t numel, float scale, std::uint32_t number);
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
@@ -54,8 +66,27 @@ class GlooGroup final : public ProcessGroup {
 
  private:
   class Exchange;
-  /// Begins the next collective: takes its number and tag, and tells the watch.
-  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count);
+  class TwoPhaseSum;
+  /// Begins a phase of collective `number`: makes its tag, and tells the watch.
+  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count,
+                                  std::uint32_t number, bool second_phase = false);
+  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count) {
+    return start(kind, dtype, count, reserve());
+  }
+  /// Sends `shard` to every rank, and receives the shard of rank r at places[r].
+  WorkPtr exchange_shards(std::shared_ptr<Exchange> work, const void* shard,
+                          const std::vector<void*>& places, std::size_t shard_nbytes) const;
+  /// A sum over ranks of one part of the array of each rank.
+  struct Sum {
+    OpKind kind;
+    std::vector<void*> parts;  ///< of this rank's array, the part that rank r sums; not written
+    std::size_t numel;         ///< of a part
+    DType dtype;
+    float* out;  ///< the sum of all ranks' parts[rank()]; may be parts[rank()]
+    ReduceOptions options;
+  };
+  std::shared_ptr<Exchange> sum(const Sum& sum, std::uint32_t number);
+  [[nodiscard]] std::vector<void*> slices(void* out, std::size_t nbytes) const;
   /// Sends `data` of every rank to every rank. The scratch memory of the result holds it in rank
   /// order.
   std::shared_ptr<Exchange> exchange_all(OpKind kind, DType dtype, std::uint64_t count,
@@ -64,7 +95,8 @@ class GlooGroup final : public ProcessGroup {
   GroupSpec spec_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<StallWatch> watch_;
-  std::uint32_t sequence_ = 0;  ///< number of the last collective
+  std::uint32_t sequence_ = 0;              ///< number of the last collective
+  std::unique_ptr<Background> background_;  ///< its thread is started by the first use
 };
 
 }  // namespace acc::collectives

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""train_gpt between virtual machines, compared with PyTorch's FSDP2 and DDP over Gloo: tokens/s.
+
+    python bench/hosts.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
+                          [--hosts 2,4,8] [--ranks R] [--mbit 100,1000,0] [--dtype fp32|bf16]
+                          [--case large|small] [--strategies full,grad_op,ddp] [--impls fsdp2,ddp]
+                          [--rounds R] [--steps S]
+
+Virtual machines (test/cluster) train the GPT of a case of bench/train.py with R ranks each, one thread per
+rank. Every pair of machines is connected by a link of M Mbit/s in each direction; 0: no limit. Every round
+runs each implementation once, one after the other; speeds are medians over the rounds of each run's median
+step. "link" is the time that the bytes of the strategy need on the link, by the formulas of bench/wire.py,
+"one host" the speed of the same number of ranks on one machine. Needs root.
+"""
+import argparse
+import collections
+import json
+import os
+import pathlib
+import statistics
+import sys
+import tempfile
+
+import train
+import wire
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "test" / "cluster"))
+import hosts  # noqa: E402
+
+
+def train_gpt(args, case, cluster, names, strategy, folder, port):
+    """Returns the tokens/s of all ranks."""
+    metrics = folder / "metrics.jsonl"
+    metrics.unlink(missing_ok=True)
+    world = len(names) * args.ranks
+    command = train.train_gpt_command(args, case, world, strategy, args.dtype, folder, metrics)
+    place = command.index(str(args.bin / "train_gpt"))
+    running = [cluster[name].start(
+        [*command[:place], "--num_machines", len(names), "--machine_rank", rank,
+         "--main_process_ip", cluster[names[0]].address, "--main_process_port", port, *command[place:]])
+        for rank, name in enumerate(names)]
+    for job in running:
+        if job.wait(args.limit) != 0:
+            raise job.failure(f"ended with {job.process.returncode}")
+    return train.median_rate(metrics)
+
+
+def torch_peer(args, case, cluster, names, impl, strategy, port):
+    world = len(names) * args.ranks
+    running = []
+    for rank in range(world):
+        host = cluster[names[rank // args.ranks]]
+        environment = {"RANK": rank, "WORLD_SIZE": world, "LOCAL_RANK": rank % args.ranks,
+                       "LOCAL_WORLD_SIZE": args.ranks, "MASTER_ADDR": cluster[names[0]].address,
+                       "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": 1}
+        running.append(host.start(
+            [args.python, args.peers / "fsdp_cpu_bench.py", "--impl", impl, "--strategy", strategy,
+             "--dtype", args.dtype, "--steps", args.steps, "--warmup", train.WARMUP,
+             "--layers", case["layers"], "--dim", case["dim"], "--heads", case["heads"],
+             "--vocab", case["vocab"], "--seq", case["seq"], "--micro-batch", case["micro_batch"]],
+            {key: str(value) for key, value in environment.items()}))
+    for job in running:
+        job.wait(args.limit)
+    result = [line for line in running[0].text().splitlines() if line.startswith('{"impl"')]
+    if not result:
+        raise running[0].failure("printed no result")
+    return json.loads(result[0])["tokens_per_s"]
+
+
+def link_seconds(case, config, count, mbit):
+    """Time of a step's bytes on the links of one machine to the others, in fp32."""
+    dim = case["dim"]
+    root = (case["vocab"] + case["seq"]) * dim + 2 * dim
+    numel = root + case["layers"] * (12 * dim * dim + 13 * dim)
+    gathered, reduced = wire.FORMULAS[config](numel, root)
+    return (gathered + reduced) * 4 * 8 / count / (mbit * 1e6)
+
+
+def measure(args, case, cluster, count, mbit, folder, port):
+    names = list(cluster.hosts)[:count]
+    cluster.heal()
+    for index, a in enumerate(names):
+        for b in names[index + 1:]:
+            if mbit:
+                cluster.rate(a, b, mbit * 1000)
+    runs = [("train_gpt", strategy) for strategy in args.strategies]
+    runs += [("fsdp2", strategy) for strategy in args.strategies
+             if "fsdp2" in args.impls and strategy in train.PEERS["fsdp2"]]
+    runs += [("ddp", "ddp")] * ("ddp" in args.impls) + [("one host", "full")] * ("one" in args.impls)
+    speeds = collections.defaultdict(list)
+    for _ in range(args.rounds):
+        for impl, strategy in runs:
+            if impl == "train_gpt":
+                speed = train_gpt(args, case, cluster, names, strategy, folder, next(port))
+            elif impl == "one host":
+                alone = dict(case, workers=count * args.ranks)
+                speed = train.run_train_gpt(args, alone, strategy, args.dtype, folder, False)[0]
+            else:
+                speed = torch_peer(args, case, cluster, names, impl, strategy, next(port))
+            speeds[impl, strategy].append(speed)
+    medians = {each: statistics.median(speeds[each]) for each in runs}
+    tokens = count * args.ranks * case["micro_batch"] * case["seq"]
+    limit = f"{mbit} Mbit/s" if mbit else "no limit"
+    print(f"\n{count} machines x {args.ranks} ranks, {args.dtype}, {limit} between two of them")
+    print(f"{'':<10} {'strategy':<8} {'tokens/s':>9} {'step':>9} {'link':>9}   of "
+          + ", of ".join(f"{impl} {strategy}" for impl, strategy in runs if impl != "train_gpt"))
+    for impl, strategy in runs:
+        speed = medians[impl, strategy]
+        link = (link_seconds(case, train.CONFIGS[strategy], count, mbit) * 1e3
+                if mbit and impl == "train_gpt" else 0)
+        ratios = ", ".join(f"{speed / medians[each]:.2f}" for each in runs if each[0] != "train_gpt")
+        print(f"{impl:<10} {strategy:<8} {speed:9.0f} {tokens / speed * 1e3:6.0f} ms {link:6.0f} ms   {ratios}",
+              flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=lambda text: pathlib.Path(text).resolve(),
+                        default=ROOT / "build/release/bin")
+    parser.add_argument("--peers", type=pathlib.Path, default=ROOT.parent / "shared/peers")
+    parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
+    words = lambda text: text.split(",")  # noqa: E731
+    numbers = lambda text: [int(each) for each in text.split(",")]  # noqa: E731
+    parser.add_argument("--hosts", default=[2, 4, 8], type=numbers)
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--mbit", default=[100, 1000, 0], type=numbers)
+    parser.add_argument("--dtype", choices=train.PRECISIONS, default="fp32")
+    parser.add_argument("--case", choices=train.CASES, default="large")
+    parser.add_argument("--strategies", default=["full", "grad_op", "ddp"], type=words)
+    parser.add_argument("--impls", default=["fsdp2", "ddp", "one"], type=words)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--limit", type=int, default=600, help="seconds for one run")
+    args = parser.parse_args()
+    if reason := hosts.why_impossible():
+        sys.exit(reason)
+    case = train.CASES[args.case]
+    names = [f"node{number}" for number in range(max(args.hosts))]
+    with tempfile.TemporaryDirectory() as temporary, hosts.Cluster(names) as cluster:
+        folder = pathlib.Path(temporary)
+        train.write_random_tokens(folder / "tokens.bin", case["vocab"])
+        port = iter(range(29500, 29900))
+        for count in args.hosts:
+            for mbit in args.mbit:
+                measure(args, case, cluster, count, mbit, folder, port)
+
+
+if __name__ == "__main__":
+    main()
