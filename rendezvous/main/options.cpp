@@ -256,6 +256,7 @@ Options to_options(const Settings& settings, const Environment& environment) {
   server.idle_timeout = settings.duration("idle_timeout"_key);
   server.stop_timeout = settings.duration("stop_timeout"_key);
   server.state_dir = state_dir(settings, environment);
+  server.logs_jobs = true;
   server.syncs = settings.text("durability"_key) == "disk";
   return options;
 }

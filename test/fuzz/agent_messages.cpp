@@ -66,6 +66,18 @@ void check_meaning(const rounds::Rejoin& rejoin) {
   require(rejoin.store_port > 0, "the store can be reached");
 }
 
+void check_meaning(const rounds::Status& status) {
+  for (const auto& rank : status.ranks) {
+    require(rank.rank >= 0 && rank.local_rank >= 0 && rank.pid >= 0, "numbers are not negative");
+    require(rank.state != acc::rendezvous::RankStatus::State::lost, "only the server says lost");
+    require(rank.metrics.memory.size() <= 16 && rank.metrics.values.size() <= 16,
+            "a rank has a limited number of metrics");
+    for (const auto& [name, value] : rank.metrics.values) {
+      require(acc::is_metric_name(name), "a metric has a printable name");
+    }
+  }
+}
+
 void check_meaning(const rounds::Welcome& welcome) {
   require(welcome.beat_interval.count() >= 20, "at most 50 heartbeats per second");
   require(welcome.beat_interval < welcome.silence_limit, "heartbeats arrive before the timeout");
@@ -120,7 +132,10 @@ void check_message(const Message& message, Take take) {
     require(part.size() == length, "a part of a frame is not consumed");
   }
   std::string_view whole = frame;
-  require(take(whole) == message, "encoding and decoding preserve a message");
+  const auto again = take(whole);
+  std::string frame_again;
+  encode(*again, frame_again);
+  require(frame_again == frame, "encoding and decoding preserve a message");  // also a NaN in it
   require(whole.empty(), "the whole frame is consumed");
 }
 

@@ -40,9 +40,19 @@ def store_seeds():
             yield vector["kind"] + "_" + vector["name"], chunks, replies
 
 
+def status(rank=1, step=7, loss=2.5, name="accuracy"):
+    """Message type 8 with one rank."""
+    metrics = (b"\1" + struct.pack("<q", step) + b"\1" + struct.pack("<d", loss) + b"\0" * 8
+               + struct.pack("<I", 1) + text("activations") + struct.pack("<q", 4096)
+               + struct.pack("<I", 1) + text(name) + struct.pack("<d", 0.5))
+    return frame(8, struct.pack("<I", 1), i32(rank, 0, 4711), b"\1", metrics, b"\1" + struct.pack("<q", 20),
+                 b"\1" + struct.pack("<q", 1 << 20), b"\1" + struct.pack("<d", 99.5), b"\0\0")
+
+
 def agent_frames():
     return [enter(None), enter(1), enter(only_asks=True), enter(agreed=()), frame(1, struct.pack("<H", 29501)), frame(2), end(3), frame(4),
-            frame(5, b"\1", text("a report")), frame(6), frame(7), enter(agent="01" * 16, in_round=3)]
+            frame(5, b"\1", text("a report")), frame(6), frame(7), enter(agent="01" * 16, in_round=3), status(), status(loss=float("nan")),
+            frame(9, text("{}"))]
 
 
 def meaningless_frames():
@@ -50,7 +60,9 @@ def meaningless_frames():
     one_machine = struct.pack("<3I", 1, 1, 2) + text("host") + struct.pack("<H", 29500) + text("")
     return [enter(local_world_size=2**31 - 1), enter(local_world_size=0), enter(-1), enter(heartbeat=4),
             enter(machines=(1, 65_537)), enter(close=-1), frame(1, b"\0\0"),
-            frame(0, struct.pack("<2q", 0, 5000), b"\0"), frame(0, struct.pack("<2q", 5000, 5000), b"\0"),
+            frame(0, struct.pack("<2q", 0, 5000), b"\0", struct.pack("<q", 0)),
+            frame(0, struct.pack("<2q", 5000, 5000), b"\0", struct.pack("<q", 0)), frame(0, struct.pack("<2q", 1000, 5000), b"\0", struct.pack("<q", -1)),
+            status(rank=-1), status(name="a b"), status(step=-1),
             enter(agent="x" * 32), enter(in_round=-1),
             frame(3, i32(0, 0, -1) + one_machine), frame(3, i32(0, 0, 77) + one_machine),
             frame(3, i32(0, 0, 0) + struct.pack("<I", 0) + text("host") + struct.pack("<H", 29500) + text("")),
@@ -62,7 +74,7 @@ def server_frames():
     formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500) + text("0" * 32)
     settled = (b"\1" + i32(1) + text("host") + i32(1) + b"\1\0" + text("rank 1 failed")
                + struct.pack("<I", 1) + i32(0) + text("host") + text("a report") + b"\1")
-    return [frame(0, struct.pack("<2q", 1000, 5000), b"\1"), frame(1), frame(2, text("waiting")),
+    return [frame(0, struct.pack("<2q", 1000, 5000), b"\1", struct.pack("<q", 1000)), frame(1), frame(2, text("waiting")),
             frame(3, formed), end(4), frame(5), frame(6, settled), frame(7, b"\3", text("silent"))]
 
 
@@ -106,6 +118,25 @@ def proof_seeds():
     yield "proofs", "changed_result", keep[:9] + struct.pack("<HB", 1, 1) + keep[:3]
 
 
+def watching_seeds():
+    """Requests to the HTTP API."""
+    head = "GET {} HTTP/1.1\r\nHost: a\r\n"
+    requests = {
+        "jobs": head.format("/api/v1/jobs") + "\r\n",
+        "pipelined": (head.format("/healthz") + "\r\n") * 3 + head.format("/metrics") + "Accept: application/openmetrics-text\r\n\r\n",
+        "part": head.format("/api/v1/jobs/a%20job/ranks?from=1&limit=2") + "\r\n",
+        "stream": head.format("/api/v1/jobs/a%20job/events") + "Accept: text/event-stream\r\nLast-Event-ID: 1\r\n\r\nGET",
+        "close": "HEAD /api/v1/jobs/a%20job/rounds HTTP/1.0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        "body": "POST /api/v1/jobs HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc",
+        "chunked": head.format("/") + "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n",
+        "bad_percent": head.format("/api/v1/jobs/%zz/history") + "\r\n",
+        "malformed": "GET  / HTTP/9.9\r\n: \r\n\r\n",
+        "history": head.format("/api/v1/jobs/a%20job/history") + "\r\n" + head.format("/api/v1/events?after=x") + "Accept: text/event-stream\r\n\r\n",
+    }
+    for name, request in requests.items():
+        yield "http_requests", name, CUT + request.encode()
+
+
 def journal_seeds():
     entry = bytes([3, 2]) + b"ab" + bytes([2]) + b"cd"
     long_entry = bytes([4, 200]) + b"k" * 200 + bytes([130]) + b"v" * 130
@@ -137,7 +168,7 @@ def checkpoint_seeds():
 
 def main():
     folder = Path(sys.argv[1])
-    for target, name, content in (*seeds(), *proof_seeds(), *journal_seeds(), *checkpoint_seeds()):
+    for target, name, content in (*seeds(), *proof_seeds(), *watching_seeds(), *journal_seeds(), *checkpoint_seeds()):
         (folder / target).mkdir(parents=True, exist_ok=True)
         (folder / target / name).write_bytes(content)
 

@@ -231,8 +231,8 @@ TEST_CASE("debug lines of a round: what the daemon and each machine decide") {
   CHECK(formed == std::set<std::string>{"round 0 is formed at " + where + ": machine 0 of 2",
                                         "round 0 is formed at " + where + ": machine 1 of 2"});
   const auto lines = diagnostics(daemon.err());
-  the_line(lines, "job 'seven': round 0 of 2 machines, restart 0");
-  the_line(lines, "job 'seven' is over");
+  the_line(lines, "job 'seven': round 0 is formed: 2 machines, 2 workers, restart 0");
+  the_line(lines, "job 'seven': the job is over: every worker succeeded");
 }
 
 TEST_CASE("levels: which lines are printed, and that a failure always is") {

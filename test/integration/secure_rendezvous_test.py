@@ -54,6 +54,13 @@ def job_token(folder, token, run_id):
     return token_file(folder, run("job-token", run_id, ACC_RENDEZVOUS_TOKEN_FILE=token).stdout.strip(), name=run_id)
 
 
+def http(target, token):
+    """Two requests: after one that is refused for its token the second gets no answer, like one after the last."""
+    header = f"Authorization: Bearer {token}\r\n" if token else ""
+    first = f"GET {target} HTTP/1.1\r\n{header}"
+    return (first + ("" if token == "x" * 32 else "Connection: close\r\n") + "\r\n" + first + "\r\n").encode()
+
+
 class Tunnel:
     """`acc-rendezvous tunnel` to a port of this machine."""
 
@@ -164,7 +171,12 @@ def strangers(folder, token):
         refusal = ask(daemon.port, HELLO + enter(), OUTSIDE)
         check(b"requires a token" in refusal, f"a plain agent is told the reason, found {refusal}")
         check(ask(daemon.port, HELLO + enter(), OUTSIDE, tls=True).find(b"requires a token") > 0, "the same by TLS")
-        check(ask(daemon.port, b"GET / HTTP/1.1\r\n\r\n", OUTSIDE) == b"", "HTTP without TLS is refused")
+        for target, token_sent, tls, status in (
+                ("/", None, False, 401), ("/", TOKEN, False, 401), ("/healthz", None, False, 200), ("/", None, True, 401),
+                ("/", "x" * 32, True, 401), ("/api/v1/jobs", TOKEN, True, 200), ("/readyz", None, True, 200)):
+            answer = ask(daemon.port, http(target, token_sent), OUTSIDE, tls=tls)
+            check(answer.startswith(b"HTTP/1.1 %d " % status) and answer.count(b"HTTP/1.1") == 1,
+                  f"HTTP {target}, token {token_sent}, TLS {tls}: expected {status}, found {answer}")
         check(ask(daemon.port, PROOF, OUTSIDE) == b"", "a proof without TLS is refused")
         answer = ask(daemon.port, PROOF + WRITE, OUTSIDE, tls=True)
         check(len(answer) == 34 and answer[0] == 0 and answer[-1] == 1, f"a wrong proof is refused, found {answer}")
@@ -280,8 +292,9 @@ def limits(token):
     daemon.stop()
 
     guarded = Daemon(DAEMON, "--host", f"{OUTSIDE},127.0.0.1", "--token_file", token, "--max_failed_proofs", "3")
-    for _ in range(3):
+    for _ in range(2):
         check(ask(guarded.port, PROOF, OUTSIDE, tls=True)[-1:] == b"\1", "a wrong proof is answered")
+    check(b" 401 " in ask(guarded.port, http("/", "x" * 32), OUTSIDE, tls=True), "and so is a wrong token by HTTP")
     with socket.create_connection((OUTSIDE, guarded.port), timeout=20) as late:
         check(read_all(late) == b"", "an address with many wrong proofs is shut out")
     with Tunnel(guarded.port, "job", token) as tunnel:  # from 127.0.0.1

@@ -2,7 +2,7 @@
 """Encodes messages of the agent protocol (docs/protocol.md)."""
 import struct
 
-HELLO = b"\xacacc\4"
+HELLO = b"\xacacc\5"
 
 
 def text(value):

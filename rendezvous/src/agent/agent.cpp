@@ -9,6 +9,7 @@
 #include <boost/asio/detached.hpp>
 
 #include <algorithm>
+#include <iterator>
 
 // The agent in a round: messages of the server, the end of the attempt, the round result, and the
 // loss of the connection. agent_joining.cpp has the steps until a round is formed.
@@ -24,10 +25,35 @@ constexpr Agent::Milliseconds kLastWords{1'000};
 
 }  // namespace
 
+std::optional<Agent::Milliseconds> Agent::Impl::status_interval() const noexcept {
+  return status_interval_.count() > 0 ? std::optional(status_interval_) : std::nullopt;
+}
+
+/// Sends the ranks in parts, each far below the limit of a message.
+void Agent::Impl::show(std::vector<RankStatus> ranks) {
+  constexpr std::size_t kRanksPerMessage = 1024;
+  if (!link_ || !welcome_ || status_interval_.count() == 0 || !link_->is_idle()) {
+    return;
+  }
+  for (std::size_t begin = 0; begin < ranks.size(); begin += kRanksPerMessage) {
+    const std::size_t end = std::min(ranks.size(), begin + kRanksPerMessage);
+    link_->send(rounds::Status{{std::make_move_iterator(ranks.begin() + static_cast<long>(begin)),
+                                std::make_move_iterator(ranks.begin() + static_cast<long>(end))}});
+  }
+}
+
+void Agent::Impl::show_report(std::string json) {
+  if (link_ && welcome_ && status_interval_.count() > 0 &&
+      json.size() <= rounds::kMaxFailureReportBytes) {
+    link_->send(rounds::FailureReport{std::move(json)});
+  }
+}
+
 void Agent::Impl::hear(rounds::ServerMessage message) {
   if (auto* welcome = std::get_if<rounds::Welcome>(&message)) {
     welcome_ = true;
     recovers_ = welcome->recovers;
+    status_interval_ = welcome->status_interval;
     link_->keep_alive(welcome->beat_interval, welcome->silence_limit, recovers_);
     entered_.open();
   } else if (auto* waiting = std::get_if<rounds::Waiting>(&message)) {
@@ -320,6 +346,18 @@ asio::awaitable<void> Agent::leave() {
 
 void Agent::end(AttemptEnd end) {
   impl_->end(std::move(end));
+}
+
+std::optional<Agent::Milliseconds> Agent::status_interval() const noexcept {
+  return impl_->status_interval();
+}
+
+void Agent::show(std::vector<RankStatus> ranks) {
+  impl_->show(std::move(ranks));
+}
+
+void Agent::show_report(std::string json) {
+  impl_->show_report(std::move(json));
 }
 
 const std::optional<AttemptEnd>& Agent::known_end() const noexcept {

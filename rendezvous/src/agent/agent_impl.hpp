@@ -51,6 +51,9 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   void end(AttemptEnd end);
   void force_stop();
   [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
+  [[nodiscard]] std::optional<Milliseconds> status_interval() const noexcept;
+  void show(std::vector<RankStatus> ranks);
+  void show_report(std::string json);
   void hurry() { give_up("the user does not wait any longer"); }
 
   /// Closes the connection; no callback runs after it.
@@ -112,6 +115,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
 
   // A server that recovers (Welcome::recovers): the workers go on while it is gone.
   bool recovers_ = false;
+  Milliseconds status_interval_{0};                   ///< Welcome::status_interval
   bool is_coming_back_ = false;                       ///< `come_back` runs
   int return_turn_ = 0;                               ///< number of the `come_back` that counts
   std::chrono::steady_clock::time_point give_up_at_;  ///< limit of `come_back`

@@ -71,8 +71,27 @@ inline constexpr auto kFields<End> = std::tuple{&End::end};
 template <>
 inline constexpr auto kFields<Report> = std::tuple{&Report::failed, &Report::text};
 template <>
+inline constexpr auto kFields<TrainingMetrics> =
+    std::tuple{&TrainingMetrics::step,          &TrainingMetrics::loss,
+               &TrainingMetrics::learning_rate, &TrainingMetrics::gradient_norm,
+               &TrainingMetrics::tokens_per_s,  &TrainingMetrics::step_s,
+               &TrainingMetrics::compute_s,     &TrainingMetrics::gather_s,
+               &TrainingMetrics::reduce_s,      &TrainingMetrics::wait_s,
+               &TrainingMetrics::memory,        &TrainingMetrics::values};
+template <>
+inline constexpr auto kFields<RankStatus> =
+    std::tuple{&RankStatus::rank,           &RankStatus::local_rank,  &RankStatus::pid,
+               &RankStatus::state,          &RankStatus::metrics,     &RankStatus::report_age,
+               &RankStatus::resident_bytes, &RankStatus::cpu_percent, &RankStatus::gpu_percent,
+               &RankStatus::gpu_bytes};
+template <>
+inline constexpr auto kFields<Status> = std::tuple{&Status::ranks};
+template <>
+inline constexpr auto kFields<FailureReport> = std::tuple{&FailureReport::json};
+template <>
 inline constexpr auto kFields<Welcome> =
-    std::tuple{&Welcome::beat_interval, &Welcome::silence_limit, &Welcome::recovers};
+    std::tuple{&Welcome::beat_interval, &Welcome::silence_limit, &Welcome::recovers,
+               &Welcome::status_interval};
 template <>
 inline constexpr auto kFields<Waiting> = std::tuple{&Waiting::text};
 template <>
@@ -97,6 +116,8 @@ template <>
 inline constexpr auto kLast<Dropped::Why> = Dropped::Why::lost;
 template <>
 inline constexpr auto kLast<Agent::State> = Agent::State::done;
+template <>
+inline constexpr auto kLast<RankStatus::State> = RankStatus::State::failed;
 
 /// A struct that lists its fields in a static function `code(coder, self)`, because they are
 /// private or because more than its fields must be restored.
@@ -120,6 +141,7 @@ class Writer {
   template <typename T>
   requires std::is_enum_v<T>
   void put(T value) { put(static_cast<std::uint8_t>(value)); }
+  void put(double value) { put(std::bit_cast<std::uint64_t>(value)); }
   void put(JobTimes::Milliseconds value) { put(std::int64_t{value.count()}); }
   void put(const std::string& text) {
     put_count(text.size());
@@ -226,6 +248,11 @@ class Reader {
   requires std::is_integral_v<T>
   void take(T& value) { std::memcpy(&value, take_bytes(sizeof value).data(), sizeof value); }
   void take(bool& value) { value = take_byte(1) != 0; }
+  void take(double& value) {
+    std::uint64_t bits = 0;
+    take(bits);
+    value = std::bit_cast<double>(bits);
+  }
   template <typename T>
   requires std::is_enum_v<T>
   void take(T& value) { value = static_cast<T>(take_byte(static_cast<std::uint8_t>(kLast<T>))); }

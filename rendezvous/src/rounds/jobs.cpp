@@ -37,6 +37,9 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
   // may be forgotten.
   fit(message);
   const std::size_t first_letter = out.size();
+  if (std::holds_alternative<Status>(message) || std::holds_alternative<FailureReport>(message)) {
+    message = Beat{};  // for those who watch; to the job it is a sign of life
+  }
   const bool leaves = std::holds_alternative<Leave>(message);
   const auto* enter = std::get_if<Enter>(&message);
   const auto replaced = enter != nullptr ? job->membership.id_of(enter->agent) : std::nullopt;
@@ -259,6 +262,19 @@ const Membership* Jobs::beside(JobRef job) const {
   return &(&last != &*job ? last : *std::prev(jobs_.end(), 2)).membership;
 }
 
+void Jobs::tell_news(Job& job) {
+  for (const news::News& news : job.membership.take_news()) {
+    if (tell_) {
+      tell_(job.number, news);
+    }
+  }
+}
+
+std::optional<std::uint64_t> Jobs::job_of(AgentId agent) const {
+  const auto found = by_agent_.find(agent);
+  return found == by_agent_.end() ? std::nullopt : std::optional(found->second->number);
+}
+
 /// Updates all tables after an event of `job`. May forget the job.
 void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter) {
   refresh(job, out, first_letter);
@@ -278,6 +294,7 @@ void Jobs::refresh(JobRef job, const Outbox& out, std::size_t first_letter) {
       by_agent_.erase(out[i].to);
     }
   }
+  tell_news(*job);
   by_due_.erase(job);  // before job->due, its key, changes
   bytes_ += job->membership.bytes() - std::exchange(job->bytes, job->membership.bytes());
   if (job->membership.is_served_by_its_own()) {
@@ -306,6 +323,12 @@ void Jobs::remember(JobRef job) {
 void Jobs::forget(JobRef job) {
   if (record_) {
     record(*job, 0, encoded(Forgotten{}));
+  }
+  if (tell_ && !job->membership.has_ended()) {
+    tell_(job->number,
+          news::Over{AttemptEnd{.exit_status = 1,
+                                .cause = AttemptEnd::Cause::other,
+                                .reason = "every machine has left before the end of the job"}});
   }
   by_number_.erase(job->number);
   bytes_ -= job->bytes;

@@ -56,6 +56,14 @@ class Jobs {
 
   /// Records every event from now on.
   void record_with(Record record) { record_ = std::move(record); }
+  /// Receives what happens in a job, which has a number.
+  using Tell = std::function<void(std::uint64_t job, const news::News& news)>;
+
+  /// Tells everything that happens from now on, including repeated events. At the end of a job that
+  /// is forgotten, news::Over is told once more, unless it has been.
+  void tell_to(Tell tell) { tell_ = std::move(tell); }
+  /// Returns the number of the agent's job; nothing for an agent without a job.
+  [[nodiscard]] std::optional<std::uint64_t> job_of(AgentId agent) const;
   /// Makes the changes of a recorded event. Throws Error(protocol) if it does not fit the jobs.
   void repeat(std::string_view moment, std::string_view what);
   /// Calls `save` with each job, encoded.
@@ -120,6 +128,7 @@ class Jobs {
   JobRef job_of(const Enter& enter, Time now);
   JobRef create(std::uint64_t number, std::string run_id, Membership membership);
   void record(const Job& job, AgentId agent, std::string_view what);
+  void tell_news(Job& job);
   [[nodiscard]] bool has_room(std::size_t more_bytes) const noexcept {
     return bytes_ <= max_bytes_ && more_bytes <= max_bytes_ - bytes_;
   }
@@ -144,6 +153,7 @@ class Jobs {
   bool is_draining_ = false;
   bool recovers_;
   Record record_;
+  Tell tell_;
   Time last_event_{};
   AgentId first_free_agent_ = 0;
   std::size_t bytes_ = 0;

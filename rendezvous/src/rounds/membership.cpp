@@ -2,7 +2,6 @@
 #include "rounds/membership.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/base/log.hpp"
 #include "rounds/rank_order.hpp"
 #include "rounds/sentences.hpp"
 
@@ -20,6 +19,10 @@ using phase::InRound;
 using phase::Over;
 using phase::Refused;
 
+// Interval of the Status messages of an agent: longer for very large jobs, so that those of a job
+// take a limited part of the server's time.
+constexpr JobTimes::Milliseconds kStatusInterval{1'000};
+constexpr JobTimes::Milliseconds kStatusPerMachine{1};
 // Interval of the Waiting messages to an agent.
 constexpr std::chrono::seconds kProgressInterval{10};
 // Limit of JobTimes::close, so that finished jobs do not occupy memory for long.
@@ -36,11 +39,6 @@ std::size_t bytes_of(const Agreed& agreed) {
     bytes += sizeof(Agreed::value_type) + name.size() + value.size();
   }
   return bytes;
-}
-
-/// Logger of the decisions about jobs. Silent unless a level below `info` is set.
-spdlog::logger& decisions() {
-  return logger(Component::rendezvous);
 }
 
 Time next_telling(const Agent& agent) {
@@ -89,6 +87,32 @@ Membership::Membership(const Enter& founder, bool recovers)
   times_.close = std::min(times_.close, kLongestClose);
   if (terms_.ranks_are_given) {
     missing_ = RankSet(terms_.num_machines);
+  }
+  describe_state();
+}
+
+/// Adds the news that lead to the present state, for a job that has just been made or restored.
+void Membership::describe_state() {
+  news_.emplace_back(news::Created{run_id_, needed(), terms_.num_machines, terms_.max_restarts});
+  std::vector<std::pair<int, AgentId>> members;
+  for (const Agent* agent : agents_.all()) {
+    news_.emplace_back(news::Joined{agent->id, agent->machine});
+    if (agent->rank && agent->state != State::waiting && agent->state != State::settled) {
+      members.emplace_back(*agent->rank, agent->id);
+    }
+  }
+  if (const auto* round = std::get_if<InRound>(&phase_)) {
+    std::ranges::sort(members);
+    news::Formed formed{round->round, std::vector<AgentId>(round->round.local_world_sizes.size())};
+    for (const auto& [rank, id] : members) {
+      formed.agents.at(static_cast<std::size_t>(rank)) = id;
+    }
+    news_.emplace_back(std::move(formed));
+    if (round->ending) {
+      news_.emplace_back(news::Ended{round->ending->end});
+    }
+  } else if (has_ended()) {
+    news_.emplace_back(news::Over{result_ ? result_->end : std::nullopt});
   }
 }
 
@@ -170,12 +194,12 @@ void Membership::handle(AgentId id, Occurrence what) {
     }
   } else if (const auto* lost = std::get_if<Lost>(&what)) {
     if (agent != nullptr && !agent->is_away) {
-      remove(*agent, lost->why);
+      remove(*agent, lost->why, news::Gone::Why::lost);
     }
   } else if (agent != nullptr && std::holds_alternative<Silent>(what)) {
     const std::string limit = seconds(times_.heartbeat);
     send(id, Dropped{Dropped::Why::lost, "the server received no heartbeat from it for " + limit});
-    remove(*agent, "no heartbeat from it for " + limit);
+    remove(*agent, "no heartbeat from it for " + limit, news::Gone::Why::lost);
   } else if (agent != nullptr && std::holds_alternative<TimedOut>(what)) {
     time_out(*agent);
   } else if (std::holds_alternative<Recovered>(what)) {
@@ -304,13 +328,16 @@ void Membership::enter(AgentId id, Enter enter) {
     if (!has_given_up(*known, enter)) {
       return resume(*known, id, enter);
     }
-    remove(*known, "its launcher has given up the round");
+    remove(*known, "its launcher has given up the round", news::Gone::Why::left);
   }
   if (enter.round) {
     return send(id, Dropped{Dropped::Why::lost,
                             fmt::format("the server does not know it in round {}", *enter.round)});
   }
   if (!admit(id, enter)) {
+    if (!enter.only_asks) {
+      news_.emplace_back(news::Refused{enter.machine, drop_reason_});
+    }
     return;
   }
   if (enter.only_asks) {
@@ -320,9 +347,7 @@ void Membership::enter(AgentId id, Enter enter) {
   next_round_ = std::max(next_round_, enter.rounds_before);
   restart_count_ = std::max(restart_count_, enter.restarts_before);
   Agent& agent = agents_.add(id, recovers_ ? std::move(enter.agent) : "", std::move(enter.machine));
-  decisions().debug("job '{}': {} has joined, {} workers", run_id_,
-                    name_of(agent.machine.machine_rank, agent.machine.host),
-                    agent.machine.local_world_size);
+  news_.emplace_back(news::Joined{id, agent.machine});
   if (agent.machine.serves) {
     server_ = agent.machine;
   }
@@ -350,8 +375,7 @@ bool Membership::has_given_up(const Agent& agent, const Enter& enter) const {
 
 /// Continues with an agent on a new connection: sends again what it may have missed.
 void Membership::resume(Agent& agent, AgentId id, const Enter& enter) {
-  decisions().debug("job '{}': {} has connected again", run_id_,
-                    name_of(agent.machine.machine_rank, agent.machine.host));
+  news_.emplace_back(news::Reconnected{agent.id, id});
   if (const auto claim = claims_.find(agent.machine.machine_rank.value_or(-1));
       claim != claims_.end() && claim->second == agent.id) {
     claim->second = id;
@@ -471,7 +495,6 @@ void Membership::give_rank_back(const Agent& agent) {
 /// Refuses the newcomer and all waiting machines, and enters phase Refused: machines that connect
 /// later are sent the reason, too, instead of waiting for a job that cannot start.
 void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::string& reason) {
-  decisions().debug("job '{}': all machines are refused: {}", run_id_, reason);
   auto& refused = phase_.emplace<Refused>(
       Refused{.reason = reason,
               .since = now_,
@@ -481,6 +504,8 @@ void Membership::refuse_all(AgentId newcomer, const Enter& enter, const std::str
     drop(*agent, Dropped::Why::config, reason);
   }
   refuse(refused, newcomer, enter.machine);
+  news_.emplace_back(
+      news::Over{AttemptEnd{.exit_status = 2, .cause = Cause::other, .reason = reason}});
 }
 
 /// Refuses one more machine. The job is over once as many machines were refused as it needs (in a
@@ -543,6 +568,10 @@ void Membership::hear(Agent& agent, Rejoin&& message) {
 /// `receive` answers heartbeats.
 void Membership::hear(Agent& /*agent*/, Beat&& /*message*/) {}
 
+// The server gives both of these to those who watch the job.
+void Membership::hear(Agent& /*agent*/, Status&& /*message*/) {}
+void Membership::hear(Agent& /*agent*/, FailureReport&& /*message*/) {}
+
 /// Force stop: passes it to the other machines of the round, once per round.
 void Membership::hear(Agent& agent, ForceStop&& /*message*/) {
   auto* round = std::get_if<InRound>(&phase_);
@@ -555,7 +584,7 @@ void Membership::hear(Agent& agent, ForceStop&& /*message*/) {
 }
 
 void Membership::hear(Agent& agent, Leave&& /*message*/) {
-  remove(agent, "its launcher has ended");
+  remove(agent, "its launcher has ended", news::Gone::Why::left);
 }
 
 void Membership::hear(Agent& agent, Away&& /*message*/) {
@@ -627,6 +656,7 @@ void Membership::hear(Agent& agent, Report&& message) {
   } else {
     agents_.move_to(agent, State::reported);
   }
+  news_.emplace_back(news::Reported{agent.id});
   round.attempt.report(rank, std::move(message));
 }
 
@@ -707,8 +737,6 @@ void Membership::form() {
     }
     return;
   }
-  decisions().debug("job '{}': round {} of {} machines, restart {}", run_id_, next_round_,
-                    members.size(), restart_count_);
   // Machine 0 serves the workers' store: its address, port and secret are those of the round.
   const Machine& first = members.front()->machine;
   Formed formed{
@@ -717,6 +745,11 @@ void Membership::form() {
     formed.round.local_world_sizes.push_back(agent->machine.local_world_size);
   }
   phase_ = InRound{Attempt(members), formed.round};
+  news::Formed news{formed.round, {}};
+  for (const Agent* agent : members) {
+    news.agents.push_back(agent->id);
+  }
+  news_.emplace_back(std::move(news));
   for (int rank = 0; Agent * agent : members) {
     agent->rank = formed.round.machine_rank = rank++;
     agents_.move_to(*agent, State::running);
@@ -731,8 +764,7 @@ void Membership::form() {
 /// Ends the running attempt: all its machines must stop their workers and report.
 void Membership::end_attempt(InRound& round, AttemptEnd end) {
   const bool uses_restart = end.restarts && end.cause == Cause::worker;
-  decisions().debug("job '{}': the attempt ends ({}): {}", run_id_,
-                    end.restarts ? "another follows" : "it was the last one", end.reason);
+  news_.emplace_back(news::Ended{end});
   round.ending = {std::move(end), uses_restart, now_ + times_.settle};
   send_all(agents_.in({State::running, State::reported}), Ends{round.ending->end});
 }
@@ -741,6 +773,7 @@ void Membership::end_attempt(InRound& round, AttemptEnd end) {
 /// is cancelled.
 void Membership::change_end(phase::Ending& ending, AttemptEnd end) {
   ending.end = std::move(end);
+  news_.emplace_back(news::Ended{ending.end});
   send_all(agents_.in({State::running, State::reported}), Ends{ending.end});
 }
 
@@ -783,6 +816,7 @@ void Membership::settle(const InRound& round) {
   if (!restarts) {
     return finish(std::move(result));
   }
+  news_.emplace_back(news::Settled{});
   restart_count_ += round.ending->uses_restart ? 1 : 0;
   phase_ = Gathering{.is_first = false, .needs_last_call = false};
   const auto members = agents_.in({State::reported});
@@ -822,7 +856,7 @@ void Membership::settle_without_the_slow(const Attempt& attempt, AttemptEnd end)
 /// Ends the job: sends the round result to its machines and drops waiting machines that were never
 /// in a round. Agents stay in state done until they disconnect.
 void Membership::finish(RoundResult round_result) {
-  decisions().debug("job '{}' is over", run_id_);
+  news_.emplace_back(news::Over{round_result.end});
   phase_ = is_elastic() ? Over{now_, now_ + times_.close} : Over{now_};
   // A finished job compares no more terms.
   founding_bytes_ -= bytes_of(terms_.agreed);
@@ -848,12 +882,13 @@ void Membership::finish(RoundResult round_result) {
 
 /// Removes an agent that left, was dropped or is lost. In a round its loss may end the attempt.
 /// Between two rounds of a static job no other machine can take its rank, so the job is over.
-void Membership::remove(Agent& agent, const std::string& why) {
+void Membership::remove(Agent& agent, const std::string& why, news::Gone::Why kind) {
   const State state = agent.state;
   const std::optional<int> rank = agent.rank;
   const std::string host = agent.machine.host;
-  decisions().debug("job '{}': {} is gone: {}", run_id_,
-                    name_of(rank ? rank : agent.machine.machine_rank, host), why);
+  if (state != State::done) {
+    news_.emplace_back(news::Gone{agent.id, kind, why});
+  }
   give_rank_back(agent);
   if (agent.machine.serves) {
     server_.reset();
@@ -969,7 +1004,10 @@ void Membership::time_out(Agent& agent) {
 // Messages to agents.
 
 Welcome Membership::welcome() const {
-  return {times_.heartbeat / kBeatsPerHeartbeat, times_.heartbeat, recovers_};
+  return {.beat_interval = times_.heartbeat / kBeatsPerHeartbeat,
+          .silence_limit = times_.heartbeat,
+          .recovers = recovers_,
+          .status_interval = std::max(kStatusInterval, terms_.num_machines * kStatusPerMachine)};
 }
 
 void Membership::send(AgentId id, const ServerMessage& message) {
@@ -977,6 +1015,9 @@ void Membership::send(AgentId id, const ServerMessage& message) {
   encode(message, *frame);
   const auto* dropped = std::get_if<Dropped>(&message);
   const bool is_lost = dropped != nullptr && dropped->why == Dropped::Why::lost;
+  if (dropped != nullptr) {
+    drop_reason_ = dropped->reason;
+  }
   out_->push_back({id, std::move(frame), dropped != nullptr, is_lost});
 }
 
@@ -991,12 +1032,14 @@ void Membership::send_all(const std::vector<Agent*>& agents, const ServerMessage
 /// Refuses a known agent: Dropped is its last message, and it leaves the job.
 void Membership::drop(Agent& agent, Dropped::Why why, const std::string& reason) {
   send(agent.id, Dropped{why, reason});
-  remove(agent, reason);
+  const bool is_refusal = why == Dropped::Why::config || why == Dropped::Why::timeout;
+  remove(agent, reason, is_refusal ? news::Gone::Why::refused : news::Gone::Why::left);
 }
 
 void Membership::tell_what_it_waits_for(Agent& agent) {
   agent.told_at = now_;
-  send(agent.id, Waiting{what_is_waited_for()});
+  news_.emplace_back(news::Waits{what_is_waited_for()});
+  send(agent.id, Waiting{std::get<news::Waits>(news_.back()).text});
   look_later(agent);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/rendezvous/job_news.hpp"
 #include "rounds/agents.hpp"
 #include "rounds/attempt.hpp"
 #include "rounds/job_event.hpp"
@@ -154,6 +155,8 @@ class Membership {
   [[nodiscard]] std::string save() const;
   /// Time of the last event, less the time of suspensions, and these.
   [[nodiscard]] std::pair<Time, Time::duration> moment() const { return {now_, stalled_}; }
+  /// Returns what has happened since the last call.
+  std::vector<news::News> take_news() { return std::exchange(news_, {}); }
   /// Returns the agent that has this key, if there is one.
   [[nodiscard]] std::optional<AgentId> id_of(const std::string& key);
   /// Returns all agents, in order of arrival.
@@ -174,6 +177,10 @@ class Membership {
   /// Same as gives_way, and also true for a refused job if `enter` comes from a machine that was
   /// refused and has been started again (same host and rank, another process).
   [[nodiscard]] bool gives_way_to(const Enter& enter, Time now) const;
+  /// True if the job is over, or all its machines are refused.
+  [[nodiscard]] bool has_ended() const {
+    return is_refusing() || std::holds_alternative<phase::Over>(phase_);
+  }
   /// True if the job is kept only to refuse late machines.
   [[nodiscard]] bool is_remembered() const { return has_ended() && agents_.empty(); }
   /// True in phase Refused: machines that have not connected yet will be sent the reason.
@@ -222,6 +229,8 @@ class Membership {
   void hear(Agent& agent, Report&& message);
   void hear(Agent& agent, Leave&& message);
   void hear(Agent& agent, Away&& message);
+  void hear(Agent& agent, Status&& message);
+  void hear(Agent& agent, FailureReport&& message);
 
   // Rounds. A function that enters another phase destroys the struct of the last one.
   void gather(phase::Gathering& gathering);
@@ -235,7 +244,7 @@ class Membership {
   void finish(RoundResult round_result);
 
   // Loss of agents and time limits.
-  void remove(Agent& agent, const std::string& why);
+  void remove(Agent& agent, const std::string& why, news::Gone::Why kind);
   void lose_from_round(phase::InRound& round, int rank, bool had_reported, const std::string& why);
   [[nodiscard]] std::optional<Occurrence> what_is_due(Agent& agent);
   void look_later(Agent& agent);
@@ -246,9 +255,6 @@ class Membership {
   [[nodiscard]] bool has_formed() const {
     const auto* gathering = std::get_if<phase::Gathering>(&phase_);
     return gathering != nullptr ? !gathering->is_first : !is_refusing();
-  }
-  [[nodiscard]] bool has_ended() const {
-    return is_refusing() || std::holds_alternative<phase::Over>(phase_);
   }
   [[nodiscard]] bool is_elastic() const { return !terms_.ranks_are_given && terms_.is_elastic(); }
   [[nodiscard]] int needed() const;
@@ -262,6 +268,7 @@ class Membership {
   void send_all(const std::vector<Agent*>& agents, const ServerMessage& message);
   void drop(Agent& agent, Dropped::Why why, const std::string& reason);
   void tell_what_it_waits_for(Agent& agent);
+  void describe_state();
   [[nodiscard]] std::string what_is_waited_for() const;
   [[nodiscard]] std::vector<int> ranks_here() const;
   [[nodiscard]] std::string what_is_beside() const;
@@ -291,6 +298,8 @@ class Membership {
   Time now_{};             // its time, less stalled_
   Outbox* out_ = nullptr;  // receives its messages
   const Membership* beside_ = nullptr;
+  std::string drop_reason_;  ///< of the last Dropped message
+  std::vector<news::News> news_;
 
   // Suspension of this process: see `begin`.
   Time::duration stalled_{};  // total time for which it was suspended

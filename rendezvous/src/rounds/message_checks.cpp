@@ -124,7 +124,45 @@ void check_fields(const End& message) {
   check_end(message.end, kMaxReasonBytes);
 }
 
+void check_metrics(const TrainingMetrics& metrics) {
+  constexpr auto kMost = static_cast<std::int64_t>(TrainingMetrics::kMaxEntries);
+  const auto expect_name = [](const std::string& name) {
+    if (!is_metric_name(name)) {
+      throw Error(Errc::protocol, "a metric has a name that is not 1 to 31 printable characters");
+    }
+  };
+  expect_number("step", metrics.step.value_or(0), 0, INT64_MAX);
+  expect_number("the number of memory categories", std::ssize(metrics.memory), 0, kMost);
+  expect_number("the number of values", std::ssize(metrics.values), 0, kMost);
+  for (const auto& [name, nbytes] : metrics.memory) {
+    expect_name(name);
+    expect_number("memory", nbytes, 0, INT64_MAX);
+  }
+  for (const auto& [name, value] : metrics.values) {
+    expect_name(name);
+  }
+}
+
+void check_fields(const Status& status) {
+  expect_number("the number of ranks", std::ssize(status.ranks), 0, kMaxLocalWorldSize);
+  for (const RankStatus& rank : status.ranks) {
+    expect_number("rank", rank.rank, 0, kMaxInt);
+    expect_number("local_rank", rank.local_rank, 0, kMaxLocalWorldSize - 1);
+    expect_number("pid", rank.pid, 0, kMaxInt);
+    expect_time("report_age", rank.report_age.value_or(JobTimes::Milliseconds(0)),
+                JobTimes::Milliseconds(0));
+    expect_number("resident_bytes", rank.resident_bytes.value_or(0), 0, INT64_MAX);
+    expect_number("gpu_bytes", rank.gpu_bytes.value_or(0), 0, INT64_MAX);
+    check_metrics(rank.metrics);
+  }
+}
+
+void check_fields(const FailureReport& report) {
+  expect_text("report", report.json, kMaxFailureReportBytes);
+}
+
 void check_fields(const Welcome& welcome) {
+  expect_time("status_interval", welcome.status_interval, JobTimes::Milliseconds(0));
   expect_time("beat_interval", welcome.beat_interval, kMinBeatInterval);
   expect_time("silence_limit", welcome.silence_limit, kMinHeartbeat);
   if (welcome.beat_interval >= welcome.silence_limit) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/rendezvous/job.hpp"
+#include "acc/rendezvous/rank_status.hpp"
 
 #include <cstdint>
 #include <limits>
@@ -9,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 /// The agent protocol as plain structs, and their encoding as bytes (docs/protocol.md). No sockets.
 ///
@@ -25,7 +27,7 @@ namespace acc::rendezvous::rounds {
 /// an HTTP client (a letter); the last byte is the protocol version.
 inline constexpr std::string_view kHello{
     "\xac"
-    "acc\x04",
+    "acc\x05",
     5};
 
 /// Limit of the machines of a job. Without it a message could make the receiver allocate any
@@ -57,6 +59,8 @@ inline constexpr std::size_t kMaxAgreedBytes = 4096;
 
 /// Limit of a message from an agent. A report has at most 8 MiB (machine_report.hpp).
 inline constexpr std::size_t kMaxMessageBytes = std::size_t{9} << 20;
+/// Limit of FailureReport::json.
+inline constexpr std::size_t kMaxFailureReportBytes = std::size_t{4} << 20;
 /// Limit of the first message of an agent: it is smaller, because the sender is still unknown.
 inline constexpr std::size_t kMaxEnterBytes = std::size_t{64} << 10;
 /// Limit of a message to an agent, which may contain the reports of many machines.
@@ -119,7 +123,20 @@ struct Leave {
 struct Away {
   bool operator==(const Away&) const = default;
 };
-using AgentMessage = std::variant<Enter, Rejoin, Beat, End, ForceStop, Report, Leave, Away>;
+/// The workers of this machine, for those who watch the job. Counts as a heartbeat and is answered
+/// like one. Only sent if Welcome::status_interval is positive; no event of the job.
+struct Status {
+  std::vector<RankStatus> ranks;
+  bool operator==(const Status&) const = default;
+};
+/// The report of a failed round (docs/report.md), as JSON, for those who watch the job. No event of
+/// the job.
+struct FailureReport {
+  std::string json;
+  bool operator==(const FailureReport&) const = default;
+};
+using AgentMessage =
+    std::variant<Enter, Rejoin, Beat, End, ForceStop, Report, Leave, Away, Status, FailureReport>;
 
 // Messages from the server. The order in ServerMessage defines the type numbers.
 
@@ -130,6 +147,8 @@ struct Welcome {
   /// The server remembers the job even if it is killed: an agent whose connection ends keeps its
   /// workers and connects again.
   bool recovers = false;
+  /// Interval at which the server wants Status; 0: it wants none.
+  JobTimes::Milliseconds status_interval{1'000};
   bool operator==(const Welcome&) const = default;
 };
 /// Reason for the wait, for the user: "waiting for machine rank 1; …". Sent at once, then every ten

@@ -49,6 +49,7 @@ Membership::Membership(std::string_view saved, bool recovers)
       server_ = agent->machine;
     }
   }
+  describe_state();
 }
 
 std::string Membership::save() const {

@@ -170,6 +170,9 @@ void Connection::step_through(std::string_view& bytes) {
     }
   } while (!is_paused_ && !is_finishing_ && handler_->step(bytes, unsent_));
   is_serving_ = false;
+  if (handler_->is_finished()) {
+    finish(ShutdownMode::patient);
+  }
 }
 
 /// Ends the connection after a protocol violation or when a memory limit is exceeded (`is_limit`).

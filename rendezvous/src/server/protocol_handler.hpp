@@ -26,6 +26,8 @@ class ProtocolHandler {
   /// What the client has proved, if this handler is over and the next byte selects the one that
   /// follows; else null.
   [[nodiscard]] virtual const secure::Admission* admission() const noexcept { return nullptr; }
+  /// True if it serves no further request: the connection ends when the replies are sent.
+  [[nodiscard]] virtual bool is_finished() const noexcept { return false; }
 };
 
 }  // namespace acc::rendezvous

@@ -10,10 +10,13 @@
 #include "server/admin_session.hpp"
 #include "server/agent_session.hpp"
 #include "server/connection.hpp"
+#include "server/http_session.hpp"
 #include "server/proof_session.hpp"
 #include "server/session.hpp"
+#include "watch/api.hpp"
 
 #include <boost/asio/steady_timer.hpp>
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -128,6 +131,19 @@ constexpr std::uint8_t kJob = 17;
 // users share (timers, signals, the launcher's work).
 constexpr std::chrono::milliseconds kLongestTurn{5};
 
+// Limits of HTTP clients, so that they leave connections to the store's clients: connections, and
+// those of them that are streams of server-sent events.
+constexpr std::size_t kMaxHttpClients = 1024;
+constexpr std::size_t kMaxStreams = 256;
+// Unread bytes of a stream beyond which its client loses the connection.
+constexpr std::size_t kMaxUnreadStream = std::size_t{1} << 20;
+// Interval of job entries in a stream, and number of intervals between comments, which keep proxies
+// from closing an idle stream.
+constexpr std::chrono::seconds kStreamInterval{1};
+constexpr int kIntervalsPerComment = 15;
+// The stream of a job ends this long after the job: its report may still come.
+constexpr std::chrono::seconds kStreamEnd{2};
+
 }  // namespace
 
 /// State of a Server. Pending handlers hold a shared_ptr to it, so the Server may be destroyed at
@@ -145,14 +161,25 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         decoder_(options.max_frame_bytes),
         handshakes_(options.handshake_timeout),
         farewells_(options.stop_timeout),
+        idle_http_(options.handshake_timeout),
         peers_(options.max_failed_proofs),
         jobs_(!options.state_dir.empty()),
         limit_timer_(io, Clock::time_point::max()),
         accept_timer_(io),
         idle_timer_(io),
-        round_timer_(io, Clock::time_point::max()) {
+        round_timer_(io, Clock::time_point::max()),
+        stream_timer_(io),
+        board_(options.board || !options.forms_rounds ? options.board : std::make_shared<Board>()) {
+    if (board_) {
+      board_->listen(listener_);
+      jobs_.tell_to([this](std::uint64_t job, const news::News& news) {
+        board_->tell(job, news, std::chrono::system_clock::now(), is_recovering_);
+      });
+    }
     if (!options.state_dir.empty()) {
+      is_recovering_ = true;
       recover();
+      is_recovering_ = false;
     }
     for (Listener& listener : listeners) {
       port_ = port_ == 0 ? listener.port : port_;
@@ -205,12 +232,13 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     decoder_.limit(options.max_frame_bytes);
     handshakes_.limit(options.handshake_timeout);
     farewells_.limit(options.stop_timeout);
+    idle_http_.limit(options.handshake_timeout);
     peers_.limit_failures(options.max_failed_proofs);
   }
 
   void renew_store() {
     for (const Connection::Id id : all_connections()) {
-      if (!agents_.contains(id)) {
+      if (!agents_.contains(id) && !http_.contains(id)) {
         close(id);
       }
     }
@@ -362,7 +390,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     if (stops_ && connections_.empty()) {
       shared_.ready.close();
       for (asio::steady_timer* timer :
-           {&limit_timer_, &accept_timer_, &idle_timer_, &round_timer_}) {
+           {&limit_timer_, &accept_timer_, &idle_timer_, &round_timer_, &stream_timer_}) {
         timer->cancel();
       }
     }
@@ -462,6 +490,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   void closed(Connection::Id id) override {
     table_.cancel(id);  // no release byte for a closed connection
+    http_.erase(id);
+    streams_.erase(id);
     const auto found = connections_.find(id);
     gone_.push_back(std::move(found->second));
     connections_.erase(found);
@@ -480,7 +510,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   /// Sets the timer for the next handshake or shutdown that is due.
   void await_limits() {
-    const auto next = std::min(handshakes_.next(), farewells_.next());
+    const auto next = std::min({handshakes_.next(), farewells_.next(), idle_http_.next()});
     if (next == limit_timer_.expiry()) {
       return;  // the timer is set already
     }
@@ -504,6 +534,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     }
     while (const auto id = farewells_.take(now)) {
       close(*id);
+    }
+    while (const auto id = idle_http_.take(now)) {
+      if (const auto client = http_.find(*id); client != http_.end()) {
+        client->second->take_activity() ? idle_http_.add(*id) : close(*id);
+      }
     }
     await_limits();
     end_turn();
@@ -536,7 +571,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const auto may_be = [&](Role role) {
       return !is_stranger && (!facts.admission || facts.admission->role == role);
     };
-    if (first == static_cast<char>(wire::Opcode::validate) && may_be(Role::store)) {
+    if (first == static_cast<char>(wire::Opcode::validate) && shared_.options.serves_store &&
+        may_be(Role::store)) {
       return open_store(id, facts);
     }
     if (first == rounds::kHello.front() && shared_.options.forms_rounds) {
@@ -554,6 +590,10 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     if (first == kAdminHello.front() && is_administrator) {
       return std::make_unique<AdminSession>(
           [this](const std::vector<std::string>& words) { return execute(words); });
+    }
+    const bool is_letter = (first >= 'A' && first <= 'Z') || (first >= 'a' && first <= 'z');
+    if (is_letter && board_) {
+      return open_http(id, facts);
     }
     return nullptr;
   }
@@ -746,11 +786,149 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     connections_.at(id)->send(frame);
   }
 
+  // Those who watch.
+
+  std::unique_ptr<ProtocolHandler> open_http(Connection::Id id, const ClientFacts& facts) {
+    auto session = std::make_unique<HttpSession>(
+        [this, id, peer = facts.peer,
+         is_encrypted = !facts.binding.empty()](const watch::Request& request) {
+          return may_ask(request, *peer, is_encrypted)
+                     ? ask(id, request)
+                     : watch::refusal(401,
+                                      "this rendezvous requires its token: use https:// and the "
+                                      "header Authorization: Bearer TOKEN");
+        });
+    http_[id] = session.get();
+    idle_http_.add(id);
+    await_limits();
+    return session;
+  }
+
+  /// True if the client may read: the server has no token, the request has it, in a TLS channel, or
+  /// it asks only for the state of the server.
+  bool may_ask(const watch::Request& request, Peer& peer, bool is_encrypted) {
+    const auto& security = shared_.options.security;
+    if (!security || !security->tokens || peer.is_trusted || request.target == "/healthz" ||
+        request.target == "/readyz") {
+      return true;
+    }
+    constexpr std::string_view kBearer = "Bearer ";
+    if (!is_encrypted || !request.authorization.starts_with(kBearer)) {
+      return false;
+    }
+    const bool is_right = security->tokens->contains(request.authorization.substr(kBearer.size()));
+    if (!is_right) {
+      peers_.failed(peer, Clock::now());
+    }
+    return is_right;
+  }
+
+  watch::Answer ask(Connection::Id id, const watch::Request& request) {
+    if (http_.size() > kMaxHttpClients) {
+      return watch::refusal(503, "too many HTTP connections");
+    }
+    watch::Answer answer = watch::answer(request, *board_,
+                                         {.num_connections = connections_.size(),
+                                          .num_keys = table_.values().size(),
+                                          .num_watchers = streams_.size(),
+                                          .is_stopping = stops_ || retired_ != nullptr},
+                                         std::chrono::system_clock::now());
+    if (answer.stream && request.method != "HEAD") {
+      if (streams_.size() >= kMaxStreams) {
+        return watch::refusal(503, "too many watchers");
+      }
+      streams_.emplace(id, *answer.stream);
+      if (streams_.size() == 1) {
+        seen_changes_.clear();
+        await_stream();
+      }
+    }
+    return answer;
+  }
+
+  void on_event(const Board::Event& event) {
+    // Lines of the log begin with the time; a daemon that runs for days needs the date, too.
+    // Agents choose the texts, which must not look like further lines.
+    spdlog::logger& log = logger(Component::rendezvous);
+    const std::string line =
+        fmt::format("job '{}': {}", printable(event.id), printable(event.text));
+    if (shared_.options.logs_jobs) {
+      log.info("{:%Y-%m-%d} {}", fmt::gmtime(event.time), line);
+    } else {
+      log.debug("{}", line);
+    }
+    send_to_streams(event.job, [&] { return watch::stream_entry(event); });
+  }
+
+  /// Sends an entry to the streams of a job and to those of all jobs. `make` is called only if
+  /// there is one.
+  template <typename Make>
+  void send_to_streams(Board::JobNumber job, const Make& make) {
+    std::string entry;
+    for (const auto& [id, stream] : streams_) {
+      if (!stream.job || *stream.job == job) {
+        entry = entry.empty() ? make() : std::move(entry);
+        connections_.at(id)->send(entry);
+      }
+    }
+  }
+
+  void await_stream() {
+    stream_timer_.expires_after(kStreamInterval);
+    stream_timer_.async_wait([self = shared_from_this()](const error_code& error) {
+      if (!error && !self->stops_ && !self->streams_.empty()) {
+        self->feed_streams();
+        self->await_stream();
+        self->end_turn();
+      }
+    });
+  }
+
+  /// Sends the jobs that have changed, ends the streams of jobs that are over, and closes those
+  /// that are not read.
+  void feed_streams() {
+    ++num_stream_intervals_;
+    for (const Board::Job* job : board_->jobs()) {
+      if (std::exchange(seen_changes_[job->number], job->num_changes) != job->num_changes) {
+        send_to_streams(job->number, [&] { return watch::stream_entry(*job); });
+      }
+    }
+    const auto now = std::chrono::system_clock::now();
+    std::vector<Connection::Id> ended;
+    std::vector<Connection::Id> unread;
+    for (const auto& [id, stream] : streams_) {
+      Connection& connection = *connections_.at(id);
+      const Board::Job* const job = stream.job ? board_->find(*stream.job) : nullptr;
+      if (stream.job &&
+          (job == nullptr || (job->is_over() && now >= *job->ended_at + kStreamEnd))) {
+        ended.push_back(id);
+      } else if (connection.num_buffered() > kMaxUnreadStream) {
+        unread.push_back(id);
+      } else if (num_stream_intervals_ % kIntervalsPerComment == 0) {
+        connection.send(":\n\n");
+      }
+    }
+    for (const Connection::Id id : ended) {
+      streams_.erase(id);
+      connections_.at(id)->finish(Connection::ShutdownMode::patient);
+    }
+    for (const Connection::Id id : unread) {
+      close(id);
+    }
+  }
+
   /// Passes an agent's message to its job and delivers the resulting messages. An exception ends
   /// the agent's connection; if there is no memory for its job, it is told so and may try again.
   void hear(Connection::Id id, rounds::AgentMessage message) {
     rounds::Outbox out;
     jobs_.limit_bytes(bytes_besides(table_.bytes()));
+    std::vector<RankStatus> ranks;
+    std::string report;
+    if (auto* const status = std::get_if<rounds::Status>(&message)) {
+      ranks = std::move(status->ranks);
+    } else if (auto* const failure = std::get_if<rounds::FailureReport>(&message)) {
+      report = std::move(failure->json);
+    }
     try {
       jobs_.receive(id, std::move(message), now(), out);
     } catch (const Error& error) {
@@ -762,6 +940,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         connections_.at(id)->send(frame);
       }
       throw;
+    }
+    const auto job = jobs_.job_of(id);
+    if (job && board_ && !ranks.empty()) {
+      board_->update(*job, id, std::move(ranks), std::chrono::system_clock::now());
+    } else if (job && board_ && !report.empty()) {
+      board_->keep_report(*job, std::move(report), std::chrono::system_clock::now());
     }
     deliver(out);
   }
@@ -833,6 +1017,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   Connection::Id next_id_ = 0;                     // never reused
   Deadlines handshakes_;
   Deadlines farewells_;
+  Deadlines idle_http_;
+  std::unordered_map<Connection::Id, HttpSession*> http_;      // owned by their connections
+  std::unordered_map<Connection::Id, watch::Stream> streams_;  // those of http_ that are streams
   Peers peers_;
   std::unordered_set<Connection::Id> agents_;  // connections that speak the agent protocol
   rounds::Jobs jobs_;
@@ -844,6 +1031,13 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   asio::steady_timer accept_timer_;  // kAcceptPause
   asio::steady_timer idle_timer_;    // ServerOptions::idle_timeout
   asio::steady_timer round_timer_;   // deadlines of jobs_
+  asio::steady_timer stream_timer_;  // kStreamInterval, while there are streams
+  std::shared_ptr<Board> board_;     // null: no HTTP
+  std::shared_ptr<Board::Listener> listener_ =
+      std::make_shared<Board::Listener>([this](const Board::Event& event) { on_event(event); });
+  std::unordered_map<Board::JobNumber, std::uint64_t> seen_changes_;  // by streams_
+  int num_stream_intervals_ = 0;
+  bool is_recovering_ = false;
 };
 
 Server::Server(asio::io_context& io, std::vector<Listener> listeners, ServerOptions options)

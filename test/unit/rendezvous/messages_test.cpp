@@ -43,11 +43,24 @@ const std::vector<AgentMessage> kAgentMessages{
     Report{true, std::string("a\0b", 3)},
     Leave{},
     Away{},
+    Status{{{.rank = 3,
+             .local_rank = 1,
+             .pid = 17,
+             .state = RankStatus::State::failed,
+             .metrics = {.step = 7,
+                         .loss = -0.5,
+                         .wait_s = 1e300,
+                         .memory = {{"a", 1}, {"b", 2}},
+                         .values = {{"c", 0.25}}},
+             .report_age = 5ms,
+             .gpu_bytes = 4},
+            {}}},
+    FailureReport{"{}"},
 };
 
 const std::vector<ServerMessage> kServerMessages{
     Welcome{1s, 5s},
-    Welcome{1s, 5s, true},
+    Welcome{1s, 5s, true, 0ms},
     Beat{},
     Waiting{"waiting for machines 1,2 of 3"},
     Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234, kSecret}},
@@ -160,7 +173,7 @@ TEST_CASE("invalid bytes are refused as soon as they arrive") {
   check_refused(std::string(4, '\0'), "a message of 0 bytes", take_agent);
   check_refused("\xff\xff\xff\x7f", "a message of 2147483647 bytes, expected 1 to 9437184",
                 take_agent);
-  check_refused(std::string("\x05\0\0\0\x08", 5), "a byte is 8 where 0 to 7", take_agent);
+  check_refused(std::string("\x05\0\0\0\x0a", 5), "a byte is 10 where 0 to 9", take_agent);
   check_refused(std::string("\x05\0\0\0\x08", 5), "a byte is 8 where 0 to 7", take_server_message);
   check_refused(frame("\x02x"), "a message is 1 bytes longer", take_agent);
   check_refused(frame("\x01x"), "a field needs 2 bytes, its message has 1 left", take_agent);
@@ -269,6 +282,33 @@ TEST_CASE("a well-formed value out of its range is refused and named") {
   end([](AttemptEnd& it) { it.reason.assign(100'000, 'x'); },
       "reason has 100000 bytes, at most 4096");
 
+  const auto status = [](auto change, const std::string& message) {
+    CAPTURE(message);
+    RankStatus changed;
+    change(changed);
+    check_refused(encoded(AgentMessage{Status{{changed}}}), message, take_agent);
+  };
+  status([](RankStatus& it) { it.rank = -1; }, "rank is -1, expected 0 to");
+  status([](RankStatus& it) { it.local_rank = 32'767; },
+         "local_rank is 32767, expected 0 to 32766");
+  status([](RankStatus& it) { it.pid = -1; }, "pid is -1, expected 0 to");
+  status([](RankStatus& it) { it.state = RankStatus::State::lost; }, "a byte is 4 where 0 to 3");
+  status([](RankStatus& it) { it.report_age = -1ms; }, "report_age is -1 ms, expected 0 to");
+  status([](RankStatus& it) { it.resident_bytes = -1; }, "resident_bytes is -1, expected 0 to");
+  status([](RankStatus& it) { it.gpu_bytes = -1; }, "gpu_bytes is -1, expected 0 to");
+  status([](RankStatus& it) { it.metrics.step = -1; }, "step is -1, expected 0 to");
+  status([](RankStatus& it) { it.metrics.memory["a"] = -1; }, "memory is -1, expected 0 to");
+  status([](RankStatus& it) { it.metrics.values["a b"] = 0.0; }, "a metric has a name that is not");
+  status(
+      [](RankStatus& it) {
+        for (int i = 0; i < 17; ++i) {
+          it.metrics.values[std::to_string(i)] = 0.0;
+        }
+      },
+      "the number of values is 17, expected 0 to 16");
+  check_refused(encoded(AgentMessage{FailureReport{std::string((4 << 20) + 1, ' ')}}),
+                "report has 4194305 bytes, at most 4194304", take_agent);
+
   const auto said = [](const ServerMessage& message, const std::string& why) {
     check_refused(encoded(message), why, take_server_message);
   };
@@ -277,6 +317,7 @@ TEST_CASE("a well-formed value out of its range is refused and named") {
   said(Welcome{19ms, 5s}, "beat_interval is 19 ms, expected 20 to");
   said(Welcome{20ms, 99ms}, "silence_limit is 99 ms, expected 100 to");
   said(Welcome{5s, 5s}, "beat_interval is 5000 ms, expected less than silence_limit, 5000 ms");
+  said(Welcome{1s, 5s, false, -1ms}, "status_interval is -1 ms, expected 0 to");
   said(Settled{{kEnd, {{1, "b", ""}, {1, "b", ""}}}}, "machine_rank of a report is 1, expected 2");
   said(Settled{{kEnd, {{-1, "b", ""}}}}, "machine_rank of a report is -1, expected 0 to 65535");
   said(Waiting{std::string(kMaxTextBytes + 1, 'x')}, "text has 65537 bytes, at most 65536");

@@ -165,6 +165,17 @@ class RawClient {
     return bytes;
   }
 
+  /// Returns the bytes up to and including `end`.
+  std::string read_until(std::string_view end) {
+    std::string bytes;
+    while (!bytes.ends_with(end)) {
+      const std::string byte = read(1);
+      REQUIRE_MESSAGE(!byte.empty(), "no \"" << end << "\" in " << bytes);
+      bytes += byte;
+    }
+    return bytes;
+  }
+
   /// Returns all bytes until the server closes.
   std::string read_to_end() {
     std::string bytes;

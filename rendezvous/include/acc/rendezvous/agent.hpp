@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/rendezvous/job.hpp"
+#include "acc/rendezvous/rank_status.hpp"
 #include "acc/rendezvous/security.hpp"
 
 #include <boost/asio/any_io_executor.hpp>
@@ -13,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace acc::rendezvous {
 
@@ -95,6 +97,15 @@ class Agent {
   /// Makes a pending or later `settle` return at once with what this machine knows; drops the
   /// connection.
   void hurry();
+
+  /// Interval at which the server wants `show`; empty: it does not want it, or there is no
+  /// connection.
+  [[nodiscard]] std::optional<Milliseconds> status_interval() const noexcept;
+  /// Shows this machine's workers to those who watch the job. Dropped while earlier messages wait
+  /// for the network.
+  void show(std::vector<RankStatus> ranks);
+  /// Shows the report of a failed round, as JSON.
+  void show_report(std::string json);
 
   /// Gives up the place in the job and closes. Waits at most one second for the message to be sent.
   Awaitable<void> leave();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/rendezvous/board.hpp"
 #include "acc/rendezvous/listener.hpp"
 #include "acc/rendezvous/security.hpp"
 
@@ -30,6 +31,13 @@ struct ServerOptions {
   std::chrono::milliseconds idle_timeout{0};
   /// True: also serves agents (agent.hpp) and forms rounds. False: store only.
   bool forms_rounds = true;
+  /// True: serves a store.
+  bool serves_store = true;
+  /// What HTTP clients are shown (docs/api.md). Null: a server that forms rounds makes its own, any
+  /// other one answers no HTTP.
+  std::shared_ptr<Board> board{};
+  /// Level of the log lines about what happens in jobs: info if true, else debug.
+  bool logs_jobs = false;
   /// Folder of a log from which a server recovers keys, queues and jobs after this process was
   /// killed. Empty: none. One server at a time can use it.
   std::filesystem::path state_dir{};
@@ -63,9 +71,9 @@ struct ServerOptions {
   std::shared_ptr<const ServerSecurity> security{};
 };
 
-/// Rendezvous server: serves PyTorch's TCPStore protocol (all commands of PyTorch 2.13) and forms
-/// the rounds of jobs for agents (job.hpp), on the same port. The first byte of a connection
-/// selects the protocol (docs/protocol.md).
+/// Rendezvous server: serves PyTorch's TCPStore protocol (all commands of PyTorch 2.13), forms the
+/// rounds of jobs for agents (job.hpp), and shows them by HTTP, on the same port. The first byte of
+/// a connection selects the protocol (docs/protocol.md).
 ///
 /// With ServerOptions::security that has tokens, clients need TLS and a proof of the token, except
 /// on a Unix socket if they run as the server's user or as root.

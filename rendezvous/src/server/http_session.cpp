@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/http_session.hpp"
+
+#include "acc/base/error.hpp"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/status.hpp>
+#include <fmt/format.h>
+
+#include <iterator>
+
+namespace acc::rendezvous {
+
+namespace http = boost::beast::http;
+
+struct HttpSession::Parser {
+  Parser() {
+    parser.eager(true);
+    parser.header_limit(kMaxRequestBytes);
+  }
+  http::request_parser<http::empty_body> parser;
+};
+
+HttpSession::HttpSession(Ask ask) : ask_(std::move(ask)) {}
+HttpSession::~HttpSession() = default;
+
+std::size_t HttpSession::num_kept() const noexcept {
+  return parser_ ? kMaxRequestBytes : 0;
+}
+
+bool HttpSession::step(std::string_view& bytes, std::string& out) {
+  if (is_stream_ || is_finished_) {
+    bytes = {};
+    return false;
+  }
+  if (!parser_) {
+    if (bytes.empty()) {
+      return false;
+    }
+    parser_ = std::make_unique<Parser>();
+  }
+  auto& parser = parser_->parser;
+  boost::system::error_code error;
+  while (!parser.is_done() && !error) {
+    bytes.remove_prefix(parser.put(boost::asio::buffer(bytes.data(), bytes.size()), error));
+  }
+  if (error == http::error::need_more) {
+    return false;
+  }
+  was_active_ = true;
+  has_served_ = true;
+  if (error) {
+    const bool is_long = error == http::error::header_limit || error == http::error::body_limit ||
+                         error == http::error::unexpected_body;
+    reply(is_long ? watch::refusal(413, fmt::format("a request has no body and at most {} bytes",
+                                                    kMaxRequestBytes))
+                  : watch::refusal(400, "malformed HTTP request: " + error.message()),
+          true, false, out);
+    throw Error(Errc::protocol, "HTTP: " + error.message());
+  }
+  const auto& request = parser.get();
+  const auto view = [](auto text) { return std::string_view(text.data(), text.size()); };
+  const watch::Request asked{.method = view(request.method_string()),
+                             .target = view(request.target()),
+                             .accept = view(request[http::field::accept]),
+                             .last_event_id = view(request["Last-Event-ID"]),
+                             .authorization = view(request[http::field::authorization])};
+  reply(ask_(asked), asked.method != "HEAD", request.keep_alive(), out);
+  parser_.reset();
+  return true;
+}
+
+void HttpSession::reply(const watch::Answer& answer, bool has_body, bool keeps_alive,
+                        std::string& out) {
+  is_stream_ = answer.stream.has_value() && has_body;
+  // A token is guessed at most once per connection: Peers limits further ones.
+  is_finished_ = (!keeps_alive || answer.status == 401) && !is_stream_;
+  const auto reason = http::obsolete_reason(static_cast<http::status>(answer.status));
+  fmt::format_to(std::back_inserter(out), "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", answer.status,
+                 std::string_view(reason.data(), reason.size()), answer.content_type);
+  if (!is_stream_) {
+    fmt::format_to(std::back_inserter(out), "Content-Length: {}\r\n", answer.body.size());
+  }
+  if (answer.status == 401) {
+    out += "WWW-Authenticate: Bearer\r\n";
+  }
+  if (answer.status == 405) {
+    out += "Allow: GET, HEAD\r\n";
+  }
+  fmt::format_to(std::back_inserter(out),
+                 "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+                 "Content-Security-Policy: default-src 'self' 'unsafe-inline'; "
+                 "frame-ancestors 'none'\r\n"
+                 "Connection: {}\r\n\r\n",
+                 is_finished_ || is_stream_ ? "close" : "keep-alive");
+  if (has_body) {
+    out += answer.body;
+  }
+}
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "server/protocol_handler.hpp"
+#include "watch/api.hpp"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace acc::rendezvous {
+
+/// Protocol handler of an HTTP client: parses requests, passes them to `ask` and writes the
+/// answers. Serves pipelined requests in order. A malformed request, one with a body, or one of
+/// more than kMaxRequestBytes is answered and ends the connection.
+class HttpSession : public ProtocolHandler {
+ public:
+  static constexpr std::size_t kMaxRequestBytes = 16 * 1024;
+
+  using Ask = std::function<watch::Answer(const watch::Request& request)>;
+
+  explicit HttpSession(Ask ask);
+  ~HttpSession() override;
+  HttpSession(const HttpSession&) = delete;
+  HttpSession& operator=(const HttpSession&) = delete;
+
+  bool step(std::string_view& bytes, std::string& out) override;
+  [[nodiscard]] std::size_t num_kept() const noexcept override;
+  /// True after the first complete request.
+  [[nodiscard]] bool is_open() const noexcept override { return has_served_; }
+  [[nodiscard]] bool is_finished() const noexcept override { return is_finished_; }
+  /// True if a request was served since the last call, or if a stream is open.
+  [[nodiscard]] bool take_activity() noexcept {
+    return std::exchange(was_active_, false) || is_stream_;
+  }
+
+ private:
+  struct Parser;
+  void reply(const watch::Answer& answer, bool has_body, bool keeps_alive, std::string& out);
+
+  Ask ask_;
+  std::unique_ptr<Parser> parser_;  // null between two requests
+  bool has_served_ = false;
+  bool was_active_ = false;
+  bool is_stream_ = false;  // server-sent events: what the client sends is discarded
+  bool is_finished_ = false;
+};
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "acc/rendezvous/board.hpp"
+
+#include "support/text.hpp"
+#include "watch/api.hpp"
+
+#include <doctest/doctest.h>
+#include <nlohmann/json.hpp>
+
+#include <limits>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace acc::rendezvous {
+namespace {
+
+using test::contains;
+using Json = nlohmann::json;
+using std::chrono::seconds;
+using State = RankStatus::State;
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+Machine machine(const std::string& host, int size = 2) {
+  return {.machine_rank = {}, .host = host, .address = "a", .local_world_size = size, .pid = 7};
+}
+
+Round round_of(std::vector<int> sizes, int number = 0) {
+  Round round;
+  round.round = number;
+  round.local_world_sizes = std::move(sizes);
+  return round;
+}
+
+AttemptEnd failure(bool restarts) {
+  return {.machine_rank = 1, .host = "b", .exit_status = 3, .restarts = restarts, .reason = "why"};
+}
+
+watch::Request asked(std::string_view method, std::string_view target) {
+  return {
+      .method = method, .target = target, .accept = {}, .last_event_id = {}, .authorization = {}};
+}
+
+/// A board with a clock that the test moves.
+struct Watched {
+  Board board;
+  Board::Time now{seconds(1000)};
+
+  void tell(const news::News& news, Board::JobNumber job = 0) { board.tell(job, news, now); }
+  /// A job `run` of machines a (agent 1) and b (agent 2), with two workers each.
+  void begin(const std::string& run = "run", Board::JobNumber job = 0) {
+    tell(news::Created{.run_id = run, .min_machines = 2, .num_machines = 2, .max_restarts = 3},
+         job);
+    tell(news::Joined{1, machine("a")}, job);
+    tell(news::Joined{2, machine("b")}, job);
+    tell(news::Formed{round_of({2, 2}), {1, 2}}, job);
+  }
+  Json get(const std::string& target, unsigned status = 200) const {
+    const watch::Answer found = watch::answer(asked("GET", target), board, {}, now);
+    CHECK_MESSAGE(found.status == status, found.body);
+    return Json::parse(found.body);
+  }
+  [[nodiscard]] std::vector<std::string> kinds() const {
+    std::vector<std::string> kinds;
+    const Json events = get("/api/v1/jobs/run/events")["events"];
+    for (const Json& event : events) {
+      kinds.push_back(event["kind"]);
+    }
+    return kinds;
+  }
+};
+
+RankStatus status_of(int rank, std::int64_t step, double loss = 1.0) {
+  RankStatus status{.rank = rank, .state = State::running};
+  status.metrics.step = step;
+  status.metrics.loss = loss;
+  status.report_age = std::chrono::milliseconds(500);
+  return status;
+}
+
+TEST_CASE("a job's state follows what happens in it") {
+  Watched watched;
+  const auto state = [&] { return watched.get("/api/v1/jobs/run")["state"]; };
+  watched.tell(news::Created{.run_id = "run"});
+  CHECK(watched.get("/api/v1/jobs")["jobs"].empty());  // somebody only asks
+  watched.tell(news::Joined{1, machine("a")});
+  watched.tell(news::Waits{"waiting for machines"});
+  CHECK(state() == "waiting");
+  CHECK(watched.get("/api/v1/jobs/run")["waiting_for"] == "waiting for machines");
+  watched.tell(news::Joined{2, machine("b")});
+  watched.tell(news::Formed{round_of({2, 2}), {1, 2}});
+  CHECK(state() == "running");
+  CHECK(watched.get("/api/v1/jobs/run")["waiting_for"] == "");
+  watched.tell(news::Ended{failure(true)});
+  CHECK(state() == "ending");
+  watched.tell(news::Reported{1});
+  watched.tell(news::Gone{2, news::Gone::Why::lost, "no heartbeat"});
+  CHECK(watched.get("/api/v1/jobs/run/ranks")["ranks"][3]["state"] == "lost");
+  CHECK(watched.get("/api/v1/jobs/run")["machines"][1]["state"] == "lost");
+  watched.tell(news::Settled{});
+  CHECK(state() == "restarting");
+  watched.tell(news::Formed{round_of({2}, 1), {1}});
+  CHECK(state() == "running");
+  CHECK(watched.get("/api/v1/jobs/run")["machines"].size() == 1);
+  watched.tell(news::Over{failure(false)});
+  CHECK(state() == "failed");
+  CHECK(watched.get("/api/v1/jobs/run")["exit_status"] == 3);
+  CHECK(watched.kinds() == std::vector<std::string>{"created", "joined", "joined", "round_formed",
+                                                    "round_ended", "lost", "round_formed",
+                                                    "job_over"});
+  CHECK(watched.get("/api/v1/jobs/run/rounds")["rounds"][0]["end"]["cause"] == "worker");
+}
+
+TEST_CASE("a machine reports its own ranks only, and the job's values are those of all ranks") {
+  Watched watched;
+  watched.begin();
+  RankStatus fast = status_of(0, 5, kNan);
+  fast.metrics.tokens_per_s = 10;
+  fast.metrics.wait_s = 0.5;
+  RankStatus slow = status_of(2, 5, 3.0);
+  slow.metrics.tokens_per_s = 20;
+  slow.metrics.wait_s = 0.1;
+  slow.metrics.values = {{"x", kNan}, {"y", 1.0}};
+  watched.board.update(0, 1, {fast, status_of(2, 99), status_of(-1, 99), status_of(1 << 30, 99)},
+                       watched.now);
+  watched.board.update(0, 2, {slow}, watched.now);
+  watched.board.update(0, 77, {status_of(0, 99)}, watched.now);  // unknown machine
+  watched.board.update(8, 1, {status_of(0, 99)}, watched.now);   // unknown job
+  const Json job = watched.get("/api/v1/jobs/run");
+  CHECK(job["step"] == 5);
+  CHECK(job["loss"].is_null());  // that of rank 0
+  CHECK(job["tokens_per_s"] == 30);
+  CHECK(job["slowest_rank"] == 2);
+  CHECK(job["num_reporting"] == 2);
+  const Json ranks = watched.get("/api/v1/jobs/run/ranks")["ranks"];
+  CHECK(ranks[0]["not_finite"] == Json::array({"loss"}));
+  CHECK(ranks[1]["state"] == "starting");
+  CHECK(ranks[2]["not_finite"] == Json::array({"x"}));
+  CHECK(ranks[2]["values"] == Json{{"x", nullptr}, {"y", 1.0}});
+  CHECK(ranks[2]["last_report"] == 999.5);
+  CHECK(watched.get("/api/v1/jobs/run/ranks?from=3&limit=1000")["ranks"].size() == 1);
+  CHECK(watched.get("/api/v1/jobs/run/ranks?from=9")["ranks"].empty());
+}
+
+TEST_CASE("memory is bounded: events, points, jobs that are over, ranks and reports") {
+  Watched watched;
+  watched.begin();
+  for (int i = 0; i < 1000; ++i) {
+    watched.now += seconds(1);
+    watched.tell(news::Refused{machine("c"), std::string(5000, 'x')});
+    watched.board.update(0, 1, {status_of(0, i)}, watched.now);
+    watched.board.update(0, 1, {status_of(0, i)}, watched.now);  // less than a second later
+  }
+  const Json events = watched.get("/api/v1/jobs/run/events")["events"];
+  CHECK(events.size() == Board::kMaxEvents);
+  CHECK(events.back()["number"] == 1004);
+  CHECK(events.back()["text"].get<std::string>().size() < 1100);
+  const Json points = watched.get("/api/v1/jobs/run/history")["points"];
+  CHECK(points.size() == Board::kMaxPoints);
+  CHECK(points.back()["step"] == 999);
+  watched.board.keep_report(0, std::string(Board::kMaxReportBytes + 1, ' '), watched.now);
+  watched.get("/api/v1/jobs/run/report", 404);
+  for (Board::JobNumber job = 1; job <= 300; ++job) {
+    watched.begin("job" + std::to_string(job), job);
+    watched.board.keep_report(job, "[" + std::string(1 << 20, ' ') + "]", watched.now);
+    watched.tell(news::Over{}, job);
+  }
+  CHECK(watched.get("/api/v1/jobs")["jobs"].size() == Board::kMaxFinished + 1);
+  watched.get("/api/v1/jobs/job1", 404);
+  watched.get("/api/v1/jobs/job200/report", 404);  // only the newest 64 MiB of reports are kept
+  CHECK(watched.get("/api/v1/jobs/job300/report").is_array());
+  watched.tell(news::Created{.run_id = "large"}, 999);
+  watched.tell(news::Joined{1, machine("a", 32'767)}, 999);
+  std::vector<int> sizes(9, 32'767);
+  watched.tell(news::Formed{round_of(sizes), {1, 0, 0, 0, 0, 0, 0, 0, 0}}, 999);
+  CHECK(watched.get("/api/v1/jobs/large/ranks")["total"] == 0);  // more than kMaxRanks
+}
+
+TEST_CASE("requests: what is refused, and how") {
+  Watched watched;
+  watched.begin("a b");
+  struct Case {
+    std::string method, target;
+    unsigned status;
+    std::string message;
+  };
+  const std::vector<Case> cases = {
+      {"GET", "/api/v1/jobs/a%20b", 200, "\"id\":\"a b\""},
+      {"GET", "/api/v1/jobs/a%2", 400, "percent-encoded"},
+      {"GET", "/api/v1/jobs/a%zzb", 400, "percent-encoded"},
+      {"GET", "/api/v1/jobs/a%20b/ranks?from=-1", 400, "must be numbers"},
+      {"GET", "/api/v1/jobs/a%20b/ranks?limit=x", 400, "must be numbers"},
+      {"GET", "/api/v1/jobs/a%20b/other", 404, "expected ranks"},
+      {"GET", "/api/v1/jobs/none/ranks", 404, "there is no job"},
+      {"GET", "/", 200, "<!"},
+      {"GET", "/other", 404, "there is no such path"},
+      {"POST", "/api/v1/jobs", 405, "only GET and HEAD"}};
+  for (const Case& each : cases) {
+    CAPTURE(each.target);
+    const auto found =
+        watch::answer(asked(each.method, each.target), watched.board, {}, watched.now);
+    CHECK(found.status == each.status);
+    CHECK(contains(found.body, each.message));
+  }
+}
+
+TEST_CASE("a stream begins with the events after the given one") {
+  Watched watched;
+  watched.begin();
+  const auto stream = [&](const std::string& target, const std::string& last = "") {
+    return watch::answer({.method = "GET",
+                          .target = target,
+                          .accept = "text/event-stream",
+                          .last_event_id = last,
+                          .authorization = {}},
+                         watched.board, {}, watched.now);
+  };
+  const auto all = stream("/api/v1/events");
+  CHECK(all.stream);
+  CHECK_FALSE(all.stream->job);
+  CHECK(contains(all.body, "id: 1\n"));
+  const auto rest = stream("/api/v1/jobs/run/events?after=1", "3");  // the header counts
+  CHECK(rest.stream->job == Board::JobNumber{0});
+  CHECK_FALSE(contains(rest.body, "id: 3\n"));
+  CHECK(contains(rest.body, "id: 4\n"));
+  CHECK(contains(rest.body, "event: job\n"));
+  CHECK(stream("/api/v1/jobs/run/events?after=x").status == 400);
+}
+
+TEST_CASE("metrics: labels are escaped, values may be NaN, each series is there once") {
+  Watched watched;
+  watched.begin("a\"b\\\n\xff", 0);
+  watched.begin("a\"b\\\n\xff", 1);
+  watched.board.update(1, 1, {status_of(0, 3, kNan)}, watched.now);
+  for (const bool is_open : {false, true}) {
+    const std::string text = watch::metrics_text(watched.board, {}, is_open);
+    const std::string line = "acc_rank_loss{job=\"a\\\"b\\\\\\n?\",rank=\"0\",host=\"a\"} NaN\n";
+    CHECK(contains(text, line));
+    CHECK(text.find(line) == text.rfind(line));
+    CHECK(text.ends_with("# EOF\n") == is_open);
+    CHECK(contains(text, is_open ? "# TYPE acc_job_restarts counter"
+                                 : "# TYPE acc_job_restarts_total counter"));
+  }
+}
+
+}  // namespace
+}  // namespace acc::rendezvous
