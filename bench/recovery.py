@@ -4,9 +4,11 @@
 
     bench/recovery.py [--folder FOLDER] [--rounds 5] [--seconds 0.5]
 
-The log is written in FOLDER (default: the folder for temporary files): the speed of its disk counts, since each
-reply waits for a flush. The line "flush" shows the time of one flush of a small write there. The load is that
-of rendezvous.py: half of the requests change a key. Values are medians, measured in turn.
+The log is written in FOLDER (default: the folder for temporary files): the speed of its disk counts, since a
+change waits for a flush. The line "flush" shows the time of one flush of a small write there. "no flush time" is
+the same on tmpfs: what the daemon itself costs. "bound" is the most that any daemon could reach whose changes wait
+for one flush of this time, and whose other requests take no time. The load is that of rendezvous.py: half of the
+requests change a key. Values are medians, measured in turn; ratios are medians of the ratios of each turn.
 """
 import argparse
 import os
@@ -23,8 +25,11 @@ AIMS = "aims: with a log at least 70 % of the operations without; recovery of 1,
 CONNECTIONS = [64, 512]
 
 
+MEMORY = "/dev/shm"
+
+
 def flush_time(folder):
-    """Returns the median time of a write of 500 bytes and its flush, in ms."""
+    """Returns the mean time of a write of 500 bytes and its flush, in ms."""
     times = []
     with tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, 1 << 20)
@@ -34,7 +39,7 @@ def flush_time(folder):
             os.write(file.fileno(), bytes(500))
             os.fdatasync(file.fileno())
             times.append(time.perf_counter() - begin)
-    return statistics.median(times) * 1000
+    return statistics.mean(times) * 1000
 
 
 def recovery(program, folder):
@@ -63,19 +68,27 @@ def main():
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    print(f"{AIMS}\nflush in {options.folder}: {flush_time(options.folder):.2f} ms\n")
-    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+    print(AIMS)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder, tempfile.TemporaryDirectory(dir=MEMORY) as memory:
+        ways = {"no log": None, "memory": (folder, "memory"), "disk": (folder, "disk"), "no flush time": (memory, "disk")}
         for connections in CONNECTIONS:
-            figures = {"no log": [], "memory": [], "disk": []}
+            figures = {way: [] for way in ways}
+            flushes = []
             for turn in range(options.rounds):
-                for way, values in figures.items():
-                    state = os.path.join(folder, f"{way}{connections}_{turn}")
-                    flags = [] if way == "no log" else ["--state_dir", state, "--durability", way]
+                flushes.append(flush_time(folder))
+                for way, place in ways.items():
+                    flags = []
+                    if place:
+                        flags = ["--state_dir", os.path.join(place[0], f"{way}{connections}_{turn}"), "--durability", place[1]]
                     with serving([options.program, "--port", "0", *flags]) as server:
-                        values.append(mix(server, connections, 1, options.seconds)["ops_per_s"])
-            medians = {way: statistics.median(values) for way, values in figures.items()}
-            for way, figure in medians.items():
-                print(f"{connections:4} connections, {way:7} {figure:10,.0f} operations/s {figure / medians['no log']:7.0%}")
+                        figures[way].append(mix(server, connections, 1, options.seconds)["ops_per_s"])
+            flush, best = statistics.median(flushes), statistics.median(figures["no log"])
+            bound = 1 / (1 / best + 0.5 * flush / 1000 / connections)
+            print(f"\nflush in {options.folder}: {flush:.2f} ms")
+            for way, values in figures.items():
+                ratio = statistics.median(value / base for value, base in zip(values, figures["no log"]))
+                print(f"{connections:4} connections, {way:13} {statistics.median(values):10,.0f} operations/s {ratio:7.0%}")
+            print(f"{connections:4} connections, {'bound':13} {bound:10,.0f} operations/s {bound / best:7.0%}")
         wall, cpu, size = recovery(options.program, folder)
         print(f"recovery of {KEYS:,} keys: {wall:.2f} s, {cpu:.2f} s of CPU time, log of {size >> 20} MiB")
 

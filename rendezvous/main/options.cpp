@@ -161,6 +161,25 @@ std::filesystem::path state_dir(const Settings& settings, const Environment& env
   return home / ".local" / "state" / kFolder;
 }
 
+/// Returns the etcd that keeps the log; none: it is in a folder, or there is none.
+std::optional<EtcdAddress> etcd_of(const Settings& settings) {
+  if (!settings.has("state"_key)) {
+    return std::nullopt;
+  }
+  const std::string where = settings.source("state"_key).where;
+  if (settings.given("state_dir"_key) && settings.text("state_dir"_key) != "none") {
+    throw Error(Errc::config, where + ": state cannot be used with state_dir (" +
+                                  settings.source("state_dir"_key).where + ")");
+  }
+  try {
+    EtcdAddress address = parse_etcd_address(settings.text("state"_key));
+    address.lease = settings.duration("lease"_key);
+    return address;
+  } catch (const Error& error) {
+    throw Error(Errc::config, where + ": state: " + error.what());
+  }
+}
+
 /// Flags, variables and the file of the daemon override ACC_LOG_FORMAT, ACC_LOG_LEVEL and ACC_LOG.
 LogSettings log_settings(const Settings& settings) {
   LogWords words = log_words_from_environment();
@@ -255,8 +274,10 @@ Options to_options(const Settings& settings, const Environment& environment) {
   server.handshake_timeout = settings.duration("handshake_timeout"_key);
   server.idle_timeout = settings.duration("idle_timeout"_key);
   server.stop_timeout = settings.duration("stop_timeout"_key);
-  server.state_dir = state_dir(settings, environment);
   server.logs_jobs = true;
+  server.etcd = etcd_of(settings);
+  server.address = settings.text("advertised_address"_key);
+  server.state_dir = server.etcd ? "" : state_dir(settings, environment);
   server.syncs = settings.text("durability"_key) == "disk";
   return options;
 }

@@ -11,8 +11,11 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -76,6 +79,17 @@ std::vector<std::string> addresses_of(const std::vector<Listener>& listeners) {
     addresses.push_back(listener.address);
   }
   return addresses;
+}
+
+/// Returns the address at which other machines reach a listener, as far as this one knows it.
+std::string address_for_others(const Listener& listener) {
+  const bool is_everywhere =
+      listener.address.starts_with("0.0.0.0:") || listener.address.starts_with("[::]:");
+  std::array<char, HOST_NAME_MAX + 1> name{};
+  if (!is_everywhere || ::gethostname(name.data(), HOST_NAME_MAX) != 0) {
+    return listener.address;
+  }
+  return fmt::format("{}:{}", name.data(), listener.port);
 }
 
 /// Refuses listeners that other machines can reach, unless clients need a token or the user has
@@ -153,8 +167,8 @@ class Service {
   }
 
   [[nodiscard]] std::string status_text() const {
-    return fmt::format("jobs {}, connections {}, keys {}", server_.num_jobs(),
-                       server_.num_connections(), server_.num_keys());
+    return fmt::format("{}jobs {}, connections {}, keys {}", server_.leads() ? "" : "standing by, ",
+                       server_.num_jobs(), server_.num_connections(), server_.num_keys());
   }
 
   void tell_new_status() {
@@ -235,6 +249,9 @@ void run_service(Options options, ReadOptions read_again) {
   fit_connections(options);
   std::vector<Listener> listeners = open_listeners(options);
   check_open(options, listeners);
+  if (options.server.address.empty()) {
+    options.server.address = address_for_others(listeners.front());
+  }
   Service(options, std::move(listeners), std::move(read_again)).run();
 }
 

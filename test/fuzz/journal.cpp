@@ -5,6 +5,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "input.hpp"
+#include "journal/journal_file.hpp"
 
 #include <boost/crc.hpp>
 #include <unistd.h>
@@ -23,6 +24,7 @@ namespace {
 using acc::fuzz::Input;
 using acc::fuzz::require;
 using acc::rendezvous::Journal;
+using acc::rendezvous::JournalFile;
 using Entry = std::tuple<int, std::string, std::string>;
 
 constexpr std::size_t kHeaderBytes = 24;
@@ -42,9 +44,10 @@ const std::filesystem::path& folder() {
 std::optional<std::vector<Entry>> read() {
   std::vector<Entry> entries;
   try {
-    const Journal journal(folder(), false, [&](const Journal::Entry& entry) {
-      entries.emplace_back(entry.kind, entry.first, entry.second);
-    });
+    const Journal journal(std::make_unique<JournalFile>(folder(), false),
+                          [&](const Journal::Entry& entry) {
+                            entries.emplace_back(entry.kind, entry.first, entry.second);
+                          });
   } catch (const acc::Error& error) {
     require(error.code() == acc::Errc::config, "a damaged log is an error of the configuration");
     return std::nullopt;
@@ -102,7 +105,7 @@ void check_damage(Input& input) {
   std::vector<Entry> written;
   std::vector<Group> groups = {{kHeaderBytes, 0}};
   {
-    Journal journal(folder(), false, [](const Journal::Entry&) {});
+    Journal journal(std::make_unique<JournalFile>(folder(), false), [](const Journal::Entry&) {});
     while (!input.empty()) {
       std::size_t end = groups.back().end + kGroupBytes;
       for (int entry = input.below(3); entry >= 0; --entry) {
@@ -150,7 +153,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   Input input(data, size);
   if (input.below(2) == 0) {
     {
-      const Journal journal(folder(), false, [](const Journal::Entry&) {});
+      const Journal journal(std::make_unique<JournalFile>(folder(), false),
+                            [](const Journal::Entry&) {});
     }
     std::string bytes = bytes_of_log();
     bytes.resize(kHeaderBytes);

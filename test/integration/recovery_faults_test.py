@@ -91,7 +91,17 @@ for fault in ("kill", "ENOSPC", "EIO"):
     assert at > 5, f"{fault}: only {at - 1} calls"
     print(f"{fault}: at each of {at - 1} calls")
 
-# A disk that cannot be written at all: reported with its path, before the daemon serves.
+# A disk that is read-only: reported with its path.
+with tempfile.TemporaryDirectory() as folder:
+    script = f'mount -t tmpfs -o ro tmpfs {folder} && exec "$@"'
+    result = subprocess.run(["unshare", "--mount", "sh", "-c", script, "sh", PROGRAM, "--port", "0", "--state_dir", f"{folder}/state"],
+                            capture_output=True, text=True)
+    if "unshare failed" in result.stderr or "permission denied" in result.stderr:
+        print("without a read-only disk: cannot be mounted")
+    else:
+        assert result.returncode == 1 and f"{folder}/state: Read-only file system" in result.stderr, result
+
+# A folder that cannot be made: reported with its path, before the daemon serves.
 with tempfile.TemporaryDirectory() as folder:
     file = os.path.join(folder, "file")
     Path(file).write_text("")

@@ -40,8 +40,8 @@ class StoreClient:
 
     nonces = itertools.count(os.getpid() << 8)
 
-    def __init__(self, port):
-        self.socket = socket.create_connection(("127.0.0.1", port))
+    def __init__(self, port, host="127.0.0.1"):
+        self.socket = socket.create_connection((host, port))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.send(VALIDATE)
         self.ping()

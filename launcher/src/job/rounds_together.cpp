@@ -9,15 +9,20 @@
 #include "acc/base/log.hpp"
 #include "acc/base/token.hpp"
 #include "acc/launcher/setting_keys.hpp"
+#include "acc/rendezvous/etcd_servers.hpp"
 #include "acc/rendezvous/main_process.hpp"
 #include "plan/agreed_terms.hpp"
+#include "plan/rendezvous_values.hpp"
 #include "supervision/supervisor.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -126,6 +131,7 @@ RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std
              security_.rendezvous_client),
       say_(std::move(events.say)),
       address_(plan.rendezvous.address),
+      port_(plan.rendezvous.port),
       pause_(io) {}
 
 bool RoundsTogether::ranks_are_given() const {
@@ -150,6 +156,7 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next_round() {
     renew_store();
     co_return co_await agent_.rejoin(store_ ? store_->port() : plan_.rendezvous.port);
   }
+  co_await find_servers();
   co_await look_up_addresses();
   should_serve_ = is_to_serve();
   logger(Component::launcher)
@@ -183,7 +190,7 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next_round() {
 asio::awaitable<std::optional<Round>> RoundsTogether::join() {
   const std::string server = ranks_are_given() && should_serve_ ? own_server() : address_;
   try {
-    const auto round = co_await agent_.join(server, plan_.rendezvous.port, this_machine());
+    const auto round = co_await agent_.join(server, port_, this_machine());
     has_joined_ = true;
     co_return round;
   } catch (const Error& error) {
@@ -293,12 +300,71 @@ void RoundsTogether::check_open(const std::vector<rendezvous::Listener>& listene
   }
 }
 
+/// If the plan names several daemons, or an etcd in which they are registered, meets at the first
+/// one and tells the agent the others.
+asio::awaitable<void> RoundsTogether::find_servers() {
+  std::string servers = plan_.rendezvous.address;
+  const bool are_in_etcd = servers.starts_with("etcd://");
+  if (are_in_etcd) {
+    servers = co_await servers_in_etcd();
+  }
+  meets_at_daemons_ = are_in_etcd || servers.find(',') != std::string::npos;
+  if (!meets_at_daemons_) {
+    co_return;
+  }
+  const auto endpoints = plan::read_endpoints({servers, plan_.rendezvous.address});
+  address_ = endpoints.front().host;
+  port_ = endpoints.front().port.value_or(port_);
+  for (std::size_t i = 1; i < endpoints.size(); ++i) {
+    agent_.add_server(endpoints[i].host, endpoints[i].port.value_or(port_));
+  }
+}
+
+/// Returns the daemons that are registered in etcd, joined by commas. Waits until there is one, for
+/// at most the join timeout.
+asio::awaitable<std::string> RoundsTogether::servers_in_etcd() {
+  constexpr std::chrono::seconds kInterval{1};
+  const auto deadline = std::chrono::steady_clock::now() + plan_.rendezvous.join_timeout;
+  const rendezvous::EtcdAddress etcd = rendezvous::parse_etcd_address(plan_.rendezvous.address);
+  for (bool has_said = false; true; has_said = true) {
+    std::string failure =
+        "no acc-rendezvous is registered there; start one with --state " + plan_.rendezvous.address;
+    std::vector<std::string> servers;
+    asio::thread_pool background(1);  // the signals of this thread do not wait
+    try {
+      servers = co_await asio::co_spawn(
+          background,
+          [&etcd]() -> asio::awaitable<std::vector<std::string>> {
+            co_return rendezvous::servers_in_etcd(etcd);
+          },
+          asio::use_awaitable);
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+    if (!servers.empty()) {
+      co_return fmt::format("{}", fmt::join(servers, ","));
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      throw Error(Errc::timeout,
+                  "timeout: no rendezvous found in " + plan_.rendezvous.address + ": " + failure);
+    }
+    if (!has_said) {
+      say_("waiting for a rendezvous in " + plan_.rendezvous.address + " (" + failure + ")");
+    }
+    pause_.expires_after(kInterval);
+    const auto [cancelled] = co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
+    if (cancelled) {
+      throw Error(Errc::timeout, "the job is closed before it has found a rendezvous");
+    }
+  }
+}
+
 asio::awaitable<void> RoundsTogether::look_up_addresses() {
   const RendezvousPlan& plan = plan_.rendezvous;
-  const auto found = co_await rendezvous::addresses_of(io_.get_executor(), plan.address);
+  const auto found = co_await rendezvous::addresses_of(io_.get_executor(), address_);
   is_own_address_ = std::ranges::any_of(found.addresses, rendezvous::is_own_address);
-  server_hosts_ = rendezvous::hosts_to_listen_on(plan.address, found);
-  address_ = found.is_assumed ? found.addresses.front().to_string() : plan.address;
+  server_hosts_ = rendezvous::hosts_to_listen_on(address_, found);
+  address_ = found.is_assumed ? found.addresses.front().to_string() : address_;
   if (!plan.local_address.empty()) {
     local_hosts_ = rendezvous::hosts_to_listen_on(
         plan.local_address,
@@ -330,6 +396,9 @@ void RoundsTogether::warn_of_another_machine(const rendezvous::HostAddresses& fo
 bool RoundsTogether::is_to_serve() const {
   if (ranks_are_given()) {
     return plan_.layout.machine_rank == 0;
+  }
+  if (meets_at_daemons_) {
+    return false;
   }
   return plan_.rendezvous.is_host.value_or(is_own_address_);
 }

@@ -75,6 +75,8 @@ class RoundsTogether : public Rounds {
   std::uint16_t serve_store_at(const std::string& address);
   std::vector<rendezvous::Listener> listen(const std::vector<std::string>& hosts,
                                            std::uint16_t port);
+  boost::asio::awaitable<void> find_servers();
+  boost::asio::awaitable<std::string> servers_in_etcd();
   boost::asio::awaitable<void> look_up_addresses();
   void warn_of_another_machine(const rendezvous::HostAddresses& found) const;
   [[nodiscard]] bool is_to_serve() const;
@@ -97,6 +99,8 @@ class RoundsTogether : public Rounds {
   rendezvous::Agent agent_;
   std::function<void(const std::string&)> say_;
   std::string address_;                    ///< address of the rendezvous for all machines
+  std::uint16_t port_;                     ///< its port
+  bool meets_at_daemons_ = false;          ///< c10d: at one of several that replace each other
   std::vector<std::string> server_hosts_;  ///< own addresses on which the rendezvous listens
   std::vector<std::string> local_hosts_;   ///< own addresses for --local-addr, if given
   std::vector<std::string> store_hosts_;   ///< c10d: own addresses on which the stores listen

@@ -180,6 +180,26 @@ Endpoint read_endpoint(const Sourced<std::string>& given) {
   return endpoint;
 }
 
+std::vector<Endpoint> read_endpoints(const Sourced<std::string>& given) {
+  std::vector<Endpoint> endpoints;
+  for (std::size_t begin = 0; begin <= given.value.size();) {
+    const std::size_t end = std::min(given.value.find(',', begin), given.value.size());
+    endpoints.push_back(read_endpoint({given.value.substr(begin, end - begin), given.where}));
+    begin = end + 1;
+  }
+  return endpoints;
+}
+
+std::string endpoints_text(const std::vector<Endpoint>& endpoints, std::uint16_t port) {
+  std::string text;
+  for (const Endpoint& each : endpoints) {
+    const bool has_colon = each.host.find(':') != std::string::npos;
+    text += (text.empty() ? "" : ",") + (has_colon ? "[" + each.host + "]" : each.host) + ":" +
+            std::to_string(each.port.value_or(port));
+  }
+  return text;
+}
+
 MachineRange read_machine_range(const Sourced<std::string>& given) {
   const auto colon = given.value.find(':');
   const auto least = read_number(std::string_view(given.value).substr(0, colon));

@@ -28,6 +28,11 @@ struct Endpoint {
 /// Parses `HOST[:PORT]`. An IPv6 address is in brackets, which may be missing if a port follows.
 Endpoint read_endpoint(const Sourced<std::string>& given);
 
+/// Parses one or several of them, joined by commas.
+std::vector<Endpoint> read_endpoints(const Sourced<std::string>& given);
+/// Returns them in that form; an endpoint without a port gets `port`.
+std::string endpoints_text(const std::vector<Endpoint>& endpoints, std::uint16_t port);
+
 /// Minimum and maximum number of machines.
 struct MachineRange {
   int least = 1;

@@ -3,6 +3,7 @@
 // values from flags and PET_* variables, then the number of workers and machines, the rendezvous,
 // output, command, device, CPU binding and thread count. Faults of one group of stages are
 // collected and reported together; a stage whose result the next group needs raises them first.
+#include "acc/rendezvous/etcd_address.hpp"
 #include "cluster/job_environment.hpp"
 #include "host/own_variables.hpp"
 #include "plan/draft.hpp"
@@ -126,6 +127,23 @@ Meeting meet_at_given_address(const plan::Draft& draft, plan::MachineRange machi
   return {rendezvous, machine_rank};
 }
 
+/// Returns the address of the etcd in which daemons of acc-rendezvous are found.
+std::string read_etcd(const plan::Draft& draft) {
+  const Sourced<std::string> given = draft.given("rdzv_endpoint"_key);
+  if (given.value.empty()) {
+    throw Error(Errc::config,
+                draft.given("rdzv_backend"_key).where +
+                    " etcd needs --rdzv-endpoint HOST[:PORT],..., the members of etcd");
+  }
+  std::string address = "etcd://" + given.value;
+  try {
+    rendezvous::parse_etcd_address(address);
+  } catch (const Error& error) {
+    throw Error(Errc::config, given.where + ": " + error.what());
+  }
+  return address;
+}
+
 /// Plans the c10d rendezvous: a daemon or a machine at --rdzv-endpoint assigns the ranks.
 Meeting meet_at_endpoint(plan::Draft& draft, plan::MachineRange machines) {
   for (const plugins::SettingKey key : {"master_addr"_key, "master_port"_key}) {
@@ -140,20 +158,29 @@ Meeting meet_at_endpoint(plan::Draft& draft, plan::MachineRange machines) {
   if (rendezvous.machine_rank_was_given) {  // decides the order of ranks
     meeting.machine_rank = plan::read_node_rank(draft, machines.most);
   }
-  plan::Endpoint endpoint = {"localhost", {}};
-  if (draft.settings.has("rdzv_endpoint"_key)) {
-    endpoint = plan::read_endpoint(draft.given("rdzv_endpoint"_key));
-  }
   if (machines.most == 1) {  // no rendezvous; the store takes a free port in any case
     rendezvous.address = "localhost";
     rendezvous.port = 0;
     return meeting;
   }
-  constexpr std::uint16_t kDefaultPort = 29400;
   rendezvous.backend = RendezvousPlan::Backend::c10d;
-  rendezvous.address = endpoint.host;
-  rendezvous.port = endpoint.port.value_or(kDefaultPort);
-  rendezvous.port_was_given = endpoint.port.has_value();
+  constexpr std::uint16_t kDefaultPort = 29400;
+  rendezvous.port = kDefaultPort;
+  if (draft.settings.choice("rdzv_backend"_key) != "c10d") {
+    rendezvous.address = read_etcd(draft);
+    return meeting;
+  }
+  std::vector<plan::Endpoint> endpoints = {{"localhost", {}}};
+  if (draft.settings.has("rdzv_endpoint"_key)) {
+    endpoints = plan::read_endpoints(draft.given("rdzv_endpoint"_key));
+  }
+  if (endpoints.size() > 1) {
+    rendezvous.address = plan::endpoints_text(endpoints, kDefaultPort);
+    return meeting;
+  }
+  rendezvous.address = endpoints.front().host;
+  rendezvous.port = endpoints.front().port.value_or(kDefaultPort);
+  rendezvous.port_was_given = endpoints.front().port.has_value();
   plan::check_port_is_known(rendezvous.port, machines.most, draft.given("rdzv_endpoint"_key));
   return meeting;
 }

@@ -22,10 +22,13 @@ constexpr std::array kTable = {
                .help = "workers on this machine: N, gpu, cpu, or auto (one per GPU, or per CPU if "
                        "there is no GPU)"},
     SettingRow{.key = "rdzv_backend", .flag = Flag::value, .type = Type::choice,
-               .fallback = "static", .allowed = "static|c10d", .environment = "PET_RDZV_BACKEND",
-               .help = "rendezvous of the machines: static uses --node-rank; c10d assigns ranks"},
+               .fallback = "static", .allowed = "static|c10d|etcd|etcd-v2",
+               .environment = "PET_RDZV_BACKEND",
+               .help = "rendezvous of the machines: static uses --node-rank; c10d assigns ranks; "
+                       "etcd is c10d at the acc-rendezvous daemons whose state is in that etcd"},
     SettingRow{.key = "rdzv_endpoint", .flag = Flag::value, .environment = "PET_RDZV_ENDPOINT",
-               .help = "HOST[:PORT] of the rendezvous; put an IPv6 address in brackets"},
+               .help = "HOST[:PORT] of the rendezvous; put an IPv6 address in brackets. c10d: of all "
+                       "daemons that replace each other, joined by commas. etcd: of its members"},
     SettingRow{.key = "rdzv_id", .flag = Flag::value, .fallback = "none",
                .environment = "PET_RDZV_ID", .help = "id of the job, the same on every machine"},
     SettingRow{.key = "rdzv_conf", .flag = Flag::value, .environment = "PET_RDZV_CONF",

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/text.hpp"
 #include "agent/agent_impl.hpp"
 
 #include <boost/asio/co_spawn.hpp>
@@ -71,6 +72,10 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
     hear_settled(std::move(settled->round_result));
   } else if (auto* dropped = std::get_if<Dropped>(&message)) {
     hear_dropped(std::move(*dropped));
+  } else if (const auto* elsewhere = std::get_if<rounds::Elsewhere>(&message)) {
+    const std::string leader = printable(elsewhere->leader);
+    why_lost_ = "the daemon there stands by; " +
+                (leader.empty() ? "none leads at the moment" : leader + " leads");
   }
   news_.open();
 }
@@ -342,6 +347,10 @@ asio::awaitable<void> Agent::end_is_known() {
 asio::awaitable<void> Agent::leave() {
   const auto impl = impl_;
   co_await impl->leave();
+}
+
+void Agent::add_server(std::string host, std::uint16_t port) {
+  impl_->add_server(std::move(host), port);
 }
 
 void Agent::end(AttemptEnd end) {

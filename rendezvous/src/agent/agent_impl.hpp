@@ -11,11 +11,14 @@
 #include <fmt/format.h>
 
 #include <utility>
+#include <vector>
 
 namespace acc::rendezvous {
 
 /// Time limit of one attempt to connect and enter. It bounds the delay by a lost SYN packet.
 inline constexpr Agent::Milliseconds kAttemptTimeout{10'000};
+/// The same, if the rendezvous has other addresses too.
+inline constexpr Agent::Milliseconds kBriefAttemptTimeout{2'000};
 
 /// State of an Agent. Messages of the server arrive in `hear`, called by the link; they update the
 /// state and open the gate `news_`, at which the awaitables wait and check the state again.
@@ -50,6 +53,9 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
 
   void end(AttemptEnd end);
   void force_stop();
+  void add_server(std::string host, std::uint16_t port) {
+    servers_.push_back({std::move(host), port});
+  }
   [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
   [[nodiscard]] std::optional<Milliseconds> status_interval() const noexcept;
   void show(std::vector<RankStatus> ranks);
@@ -91,7 +97,26 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
     }
   }
 
-  [[nodiscard]] std::string where() const { return fmt::format("{}:{}", host_, port_); }
+  /// An address of the rendezvous.
+  struct ServerAddress {
+    std::string host;
+    std::uint16_t port = 0;
+  };
+
+  /// The next attempt to connect is made at the next address. True if it was not tried since the
+  /// last pause: no pause is needed.
+  bool try_next_server() {
+    server_ = (server_ + 1) % servers_.size();
+    num_tried_ = (num_tried_ + 1) % servers_.size();
+    return num_tried_ != 0;
+  }
+  [[nodiscard]] const ServerAddress& server() const { return servers_[server_]; }
+  [[nodiscard]] Milliseconds attempt_timeout() const {
+    return servers_.size() > 1 ? kBriefAttemptTimeout : kAttemptTimeout;
+  }
+  [[nodiscard]] std::string where() const {
+    return fmt::format("{}:{}", server().host, server().port);
+  }
   [[nodiscard]] std::chrono::steady_clock::time_point deadline() const {
     return waiting_since_ + enter_.times.join;
   }
@@ -100,11 +125,12 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   Events events_;
   std::shared_ptr<const ClientSecurity> security_;  ///< null: connections are not encrypted
   rounds::Enter enter_;                             ///< first message of each new connection
-  std::string host_;
-  std::uint16_t port_ = 0;
-  std::shared_ptr<AgentLink> link_;         ///< null: there is no connection
-  std::string why_lost_;                    ///< reason of the last loss of the connection
-  bool closed_ = false;                     ///< by `leave` or `close`
+  std::vector<ServerAddress> servers_{{}};          ///< the first is the one of `join`
+  std::size_t server_ = 0;                          ///< the current one
+  std::size_t num_tried_ = 0;                       ///< since the last pause
+  std::shared_ptr<AgentLink> link_;                 ///< null: there is no connection
+  std::string why_lost_;                            ///< reason of the last loss of the connection
+  bool closed_ = false;                             ///< by `leave` or `close`
   Gate news_;                               ///< opened by every message and by the end of the link
   Gate entered_;                            ///< opened by Welcome and by the end of the link
   Gate end_known_;                          ///< closed only between `end` and the server's reply

@@ -49,16 +49,14 @@ void Agent::Impl::wait_from_now() {
 
 asio::awaitable<std::optional<Round>> Agent::Impl::join(std::string host, std::uint16_t port,
                                                         Machine me) {
-  host_ = std::move(host);
-  port_ = port;
+  servers_.front() = {std::move(host), port};
   enter_.machine = std::move(me);
   wait_from_now();
   co_return co_await await_round();
 }
 
 asio::awaitable<void> Agent::Impl::ask(std::string host, std::uint16_t port, Machine me) {
-  host_ = std::move(host);
-  port_ = port;
+  servers_.front() = {std::move(host), port};
   enter_.machine = std::move(me);
   enter_.only_asks = true;
   wait_from_now();
@@ -109,6 +107,9 @@ asio::awaitable<std::optional<Round>> Agent::Impl::await_round() {
 }
 
 asio::awaitable<void> Agent::Impl::pause_after(const std::string& failure, Backoff& backoff) {
+  if (try_next_server()) {
+    co_return;
+  }
   const auto now = std::chrono::steady_clock::now();
   if (now >= deadline()) {
     throw Error(Errc::timeout,
@@ -131,9 +132,9 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   }
   const auto limit =
       std::clamp(std::chrono::floor<Milliseconds>(deadline() - std::chrono::steady_clock::now()),
-                 Milliseconds(1), kAttemptTimeout);
+                 Milliseconds(1), attempt_timeout());
   asio::ip::tcp::socket socket(executor_);
-  const std::string failure = co_await dial(socket, host_, port_, limit);
+  const std::string failure = co_await dial(socket, server().host, server().port, limit);
   logger(Component::rendezvous)
       .debug("connecting to {}: {}", where(), failure.empty() ? "connected" : failure);
   if (!failure.empty() || closed_) {
@@ -166,7 +167,7 @@ std::string Agent::Impl::address_from(const asio::ip::tcp::socket& socket) const
     return enter_.machine.address;
   }
   const std::string own = own_address(socket);
-  return own.empty() ? host_ : own;
+  return own.empty() ? server().host : own;
 }
 
 /// The callbacks of the link hold a weak pointer, because the link may outlive the agent.
@@ -175,7 +176,7 @@ std::shared_ptr<AgentLink> Agent::Impl::make_link(asio::ip::tcp::socket socket,
   std::unique_ptr<secure::SecureLink> encryption;
   if (security_) {
     encryption = std::make_unique<secure::SecureLink>(
-        security_, host_, secure::Admission{Role::agent, enter_.run_id});
+        security_, server().host, secure::Admission{Role::agent, enter_.run_id});
   }
   AgentLink::Events events{.on_message =
                                [self = weak_from_this()](rounds::ServerMessage message) {

@@ -34,7 +34,7 @@ asio::awaitable<void> Agent::Impl::come_back() {
     }
     asio::ip::tcp::socket socket(executor_);
     const std::string failure =
-        co_await dial(socket, host_, port_, std::min(left, kAttemptTimeout));
+        co_await dial(socket, server().host, server().port, std::min(left, attempt_timeout()));
     if (goes_on() && failure.empty()) {
       enter_again(std::move(socket));
     }
@@ -49,7 +49,7 @@ asio::awaitable<void> Agent::Impl::come_back() {
       }
       co_return;
     }
-    if (goes_on()) {
+    if (goes_on() && !try_next_server()) {
       return_pause_.expires_at(
           std::min<steady_clock::time_point>(steady_clock::now() + backoff.next(), give_up_at_));
       co_await return_pause_.async_wait(asio::as_tuple(asio::use_awaitable));
@@ -63,7 +63,7 @@ void Agent::Impl::enter_again(asio::ip::tcp::socket socket) {
   enter.round = round_->round;
   welcome_ = false;
   why_lost_.clear();
-  link_ = make_link(std::move(socket), kAttemptTimeout, true);
+  link_ = make_link(std::move(socket), attempt_timeout(), true);
   link_->start();
   link_->send(std::move(enter));
   if (own_end_ && !end_) {

@@ -1,26 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/base/unique_fd.hpp"
+#include "journal/journal_storage.hpp"
 
+#include <condition_variable>
 #include <cstdint>
-#include <filesystem>
+#include <exception>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <vector>
 
 namespace acc::rendezvous {
 
-/// A write-ahead log of entries in a folder (docs/rendezvous.md, "The log"). For one thread.
+/// A write-ahead log of entries (docs/rendezvous.md, "The log"). For one thread.
 ///
-/// Entries are collected by `add` and reach the disk with `commit`, as one group with one checksum:
-/// after a crash the log holds all entries of a group or none. A group that a crash has cut off can
-/// only be the last one; it is removed when the log is opened. `rewrite` replaces the log by one
-/// with other entries, so that its size is bounded.
-///
-/// All errors name the file. Errc::process: the disk (full, failing); nothing more is written then.
-/// Errc::config: another program uses the folder, or the file is damaged, of a newer version, or
-/// not accessible.
+/// Entries are collected by `add`, and `commit` hands them to the storage as one group: after a
+/// crash the log holds all entries of a group or none. With a storage that waits, one group is
+/// written at a time by another thread, while entries of the next one are collected; the caller
+/// holds back what depends on an entry until `num_written` has reached its number.
 class Journal {
  public:
   struct Entry {
@@ -30,46 +31,63 @@ class Journal {
   };
   using Receive = std::function<void(const Entry&)>;
 
-  /// Opens the log in `folder`, creates both if they are missing, and passes all entries to
-  /// `replay`. `syncs`: `commit` returns when the entries are on the disk; else when the kernel has
-  /// them, so that they survive the process but not the machine.
-  Journal(std::filesystem::path folder, bool syncs, const Receive& replay);
+  /// Passes all entries of the storage to `replay`. `on_written` is called on another thread after
+  /// each write of a storage that waits: call `commit` then.
+  Journal(std::unique_ptr<JournalStorage> storage, const Receive& replay,
+          std::function<void()> on_written = {});
+  /// Writes the entries that were added, if no write has failed.
+  ~Journal();
+  Journal(const Journal&) = delete;
+  Journal& operator=(const Journal&) = delete;
 
-  void add(const Entry& entry);
+  /// Returns the number of the entry; they are numbered from 1.
+  std::uint64_t add(const Entry& entry);
+  /// Writes the added entries, unless a write is in progress. Throws the error of an earlier write;
+  /// after an error nothing is written any more.
   void commit();
-  /// True if entries have been added since the last commit.
-  [[nodiscard]] bool has_pending() const noexcept { return !pending_.empty(); }
-  /// True if the log should be rewritten: it is much longer than after the last rewrite.
+  /// Number of the last entry that is durable.
+  [[nodiscard]] std::uint64_t num_written() const noexcept { return num_written_; }
+  /// True if the log should be rewritten now: it is much longer than after the last rewrite, and no
+  /// write is in progress.
   [[nodiscard]] bool is_long() const noexcept;
-  /// Replaces the whole log by the entries that `state` passes on. The entries added since the last
-  /// commit are dropped: they must be part of the state. A crash leaves the old log or the new one.
+  /// Replaces the whole log by the entries that `state` passes on, like `commit`. The entries added
+  /// since the last commit are dropped: they must be part of the state.
   void rewrite(const std::function<void(const Receive& add)>& state);
 
  private:
-  /// A log file and the end of its last group.
-  struct File {
-    std::filesystem::path path;
-    UniqueFd fd{};
-    std::uint64_t salt = 0;
-    std::uint64_t end = 0;
-    std::uint64_t allocated = 0;
+  /// A call of the storage.
+  struct Write {
+    std::vector<std::string> groups;
+    bool replaces = false;
+    std::uint64_t last = 0;  ///< number of its last entry
   };
 
-  void lock();
-  void read(const Receive& replay);
-  void write_group(File& file);
-  void allocate(File& file, std::uint64_t size);
-  void write_at(const File& file, std::string_view bytes, std::uint64_t at);
-  void sync(const File& file);
-  [[noreturn]] void fail(std::string_view action, const std::filesystem::path& path, int error);
+  bool replay(std::string_view group, const Receive& replay);
+  void start(Write write);
+  void perform(const Write& write);
+  void wait();
+  void take_result();
+  void work();
 
-  std::filesystem::path folder_;
-  UniqueFd lock_;
-  File file_;
-  std::uint64_t rewritten_bytes_ = 0;  // size of the log after the last rewrite
-  std::string pending_;                // space for a group's header, then its entries; or empty
-  bool syncs_;
-  bool is_broken_ = false;  // writing has failed
+  std::unique_ptr<JournalStorage> storage_;
+  std::function<void()> on_written_;
+  std::string pending_;  // entries that were added and not handed to the storage
+  std::uint64_t num_added_ = 0;
+  std::uint64_t num_written_ = 0;
+  std::uint64_t bytes_ = 0;            // size of all groups
+  std::uint64_t rewritten_bytes_ = 0;  // the same, after the last rewrite
+  bool is_broken_ = false;             // a write has failed
+  bool is_writing_ = false;            // the other thread has a write, or its result is not taken
+
+  // Shared with the other thread.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Write write_;
+  bool has_work_ = false;
+  bool has_result_ = false;
+  bool ends_ = false;
+  std::exception_ptr error_;
+  std::thread writer_;
 };
 
 }  // namespace acc::rendezvous

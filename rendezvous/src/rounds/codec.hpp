@@ -103,6 +103,8 @@ inline constexpr auto kFields<Settled> = std::tuple{&Settled::round_result};
 template <>
 inline constexpr auto kFields<Dropped> = std::tuple{&Dropped::why, &Dropped::reason};
 template <>
+inline constexpr auto kFields<Elsewhere> = std::tuple{&Elsewhere::leader};
+template <>
 inline constexpr auto kFields<Lost> = std::tuple{&Lost::why};
 
 /// Largest valid enumerator: a received byte beyond it is refused.

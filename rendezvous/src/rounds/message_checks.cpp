@@ -210,6 +210,10 @@ void check_fields(const Dropped& dropped) {
   expect_text("reason", dropped.reason, kMaxTextBytes);
 }
 
+void check_fields(const Elsewhere& elsewhere) {
+  expect_text("leader", elsewhere.leader, kMaxNameBytes);
+}
+
 }  // namespace
 
 void check(const AgentMessage& message) {

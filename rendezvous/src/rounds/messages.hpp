@@ -189,8 +189,14 @@ struct Dropped {
   std::string reason;
   bool operator==(const Dropped&) const = default;
 };
+/// This server only stands by, and another one leads: connect to that. The last message. An agent
+/// knows the addresses of all servers; `leader` is for people, and empty if there is none.
+struct Elsewhere {
+  std::string leader;
+  bool operator==(const Elsewhere&) const = default;
+};
 using ServerMessage =
-    std::variant<Welcome, Beat, Waiting, Formed, Ends, Insisted, Settled, Dropped>;
+    std::variant<Welcome, Beat, Waiting, Formed, Ends, Insisted, Settled, Dropped, Elsewhere>;
 
 /// Appends the message as a frame to `out`.
 void encode(const AgentMessage& message, std::string& out);

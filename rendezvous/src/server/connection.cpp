@@ -7,6 +7,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <exception>
 #include <utility>
@@ -159,7 +160,7 @@ void Connection::give_back() {
 
 void Connection::step_through(std::string_view& bytes) {
   is_serving_ = true;
-  do {
+  for (bool has_more = true; has_more;) {
     is_paused_ = num_unsent() > shared_.options.max_unread_bytes;
     if (const secure::Admission* admission = handler_->admission(); admission != nullptr) {
       if (bytes.empty()) {
@@ -168,11 +169,24 @@ void Connection::step_through(std::string_view& bytes) {
       facts_.admission = *admission;
       choose(bytes.front());
     }
-  } while (!is_paused_ && !is_finishing_ && handler_->step(bytes, unsent_));
+    const std::size_t before = unsent_.size();
+    const std::uint64_t recorded = shared_.recorded;
+    has_more = !is_paused_ && !is_finishing_ && handler_->step(bytes, unsent_);
+    if (shared_.recorded > recorded) {
+      show(shared_.recorded);  // any later reply means that the client's changes were made
+    } else if (unsent_.size() > before) {
+      show(handler_->shown_change());
+    }
+  }
   is_serving_ = false;
   if (handler_->is_finished()) {
     finish(ShutdownMode::patient);
   }
+}
+
+/// Makes the unsent bytes wait for this change, or for the last one recorded so far.
+void Connection::show(std::uint64_t change) {
+  shown_ = std::max(shown_, std::min(change, shared_.recorded));
 }
 
 /// Ends the connection after a protocol violation or when a memory limit is exceeded (`is_limit`).
@@ -219,9 +233,10 @@ void Connection::touch() {
 
 void Connection::send(std::string_view bytes) {
   unsent_.append(bytes);
+  show(shared_.recorded);
   touch();
   // Not while replies are collected: the buffer would be changed under step_through.
-  if (!is_serving_ && !shared_.is_held && num_unsent() > kSentAtOnce) {
+  if (!is_serving_ && num_unsent() > kSentAtOnce && shared_.may_show(shown_)) {
     write();
   }
 }
@@ -237,14 +252,14 @@ void Connection::finish(ShutdownMode mode) {
 }
 
 void Connection::flush() {
-  if (shared_.is_held && socket_) {
-    is_lent_ = false;  // the bytes keep the buffer, as below
-    return touch();
-  }
-  is_touched_ = false;
   if (!socket_) {
+    is_touched_ = false;
     return;
   }
+  if (!is_broken_ && num_unsent() > 0 && !shared_.may_show(shown_)) {
+    return hold();
+  }
+  is_touched_ = is_held_ = false;
   write();
   is_lent_ = false;  // unsent bytes keep the buffer: the next client starts with an empty one
   count_buffered();
@@ -254,6 +269,17 @@ void Connection::flush() {
   if (is_finishing_ && !is_departing_) {
     depart();
   }
+  watch();
+}
+
+/// Keeps the unsent bytes until the changes that they show are in the log.
+void Connection::hold() {
+  is_lent_ = false;  // the bytes keep the buffer
+  is_touched_ = true;
+  if (!std::exchange(is_held_, true)) {
+    owner_.held(id_);
+  }
+  count_buffered();
   watch();
 }
 
@@ -356,7 +382,7 @@ void Connection::watch() {
   if (is_departing_ || (!is_finishing_ && !is_paused_)) {
     wanted |= EPOLLIN;
   }
-  if (is_paused_ || num_unsent() > 0) {
+  if (!is_held_ && (is_paused_ || num_unsent() > 0)) {
     wanted |= EPOLLOUT;
   }
   if (wanted != interest_) {

@@ -12,6 +12,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -73,6 +74,8 @@ class Connection final : public ReadySet::Watcher {
     virtual std::unique_ptr<secure::TlsChannel> encrypt() = 0;
     /// The connection has bytes to send or must close: call `flush` before the turn ends.
     virtual void touched(Connection& connection) = 0;
+    /// The connection has bytes that it may not send yet: call `flush` when it may.
+    virtual void held(Id id) = 0;
     /// The connection is finishing: call `close` after ServerOptions::stop_timeout.
     virtual void leaving(Id id) = 0;
     /// The limit ServerOptions::max_buffered_bytes is exceeded: call `give_up` on one connection.
@@ -97,7 +100,14 @@ class Connection final : public ReadySet::Watcher {
     std::string decrypted;                   // of the connection being read
     std::size_t buffered = 0;  // bytes counted against ServerOptions::max_buffered_bytes
     RateLimiter refusals;      // limits the rate of log lines about closed connections
-    bool is_held = false;      // changes are not in the log yet: nothing may be sent
+    // Changes of keys and jobs are numbered, and may be shown to clients when they are in the log.
+    std::uint64_t recorded = 0;     // number of the last change
+    std::uint64_t written = 0;      // number of the last change in the log
+    std::function<bool()> may_act;  // false: this server must be silent; none: always true
+
+    [[nodiscard]] bool may_show(std::uint64_t change) const {
+      return change <= written && (!may_act || may_act());
+    }
   };
 
   /// Shutdown mode: how a connection ends after its last byte has been sent.
@@ -125,6 +135,11 @@ class Connection final : public ReadySet::Watcher {
   /// Sends queued bytes as far as the socket accepts them, and continues the shutdown that `finish`
   /// began.
   void flush();
+  /// As `flush`, after Owner::held. Unless it can send now, it calls that again.
+  void flush_held() {
+    is_held_ = false;
+    flush();
+  }
   void close();
   /// This connection's share of SharedBuffers::buffered, in bytes.
   [[nodiscard]] std::size_t num_buffered() const noexcept { return counted_; }
@@ -148,6 +163,8 @@ class Connection final : public ReadySet::Watcher {
   void depart();
   void touch();
   void watch();
+  void hold();
+  void show(std::uint64_t change);
   void refuse(const std::string& why, bool is_limit);
   void tell(const std::string& why, bool is_limit);
   void count_buffered();
@@ -158,7 +175,8 @@ class Connection final : public ReadySet::Watcher {
   // The members that every request uses come first, next to each other in memory.
   UniqueFd socket_;                   // none: closed
   std::uint32_t interest_ = EPOLLIN;  // events registered with SharedBuffers::ready
-  bool is_touched_ = false;           // Owner::touched was called, flush is pending
+  bool is_touched_ = false;           // Owner::touched or Owner::held was called, flush is pending
+  bool is_held_ = false;              // unsent_ shows a change that is not in the log
   bool is_lent_ = false;              // unsent_ is the buffer of SharedBuffers::replies
   bool is_serving_ = false;           // inside step_through: replies are being collected
   bool is_paused_ = false;            // serves no requests until the client reads its replies
@@ -174,6 +192,7 @@ class Connection final : public ReadySet::Watcher {
   std::string rest_;    // received, not served: part of a request, or several while paused
   std::string unsent_;  // replies; the first num_sent_ bytes are sent
   std::size_t num_sent_ = 0;
+  std::uint64_t shown_ = 0;  // last change that unsent_ shows
   std::size_t counted_ = 0;  // see num_buffered
   ClientFacts facts_;
   std::unique_ptr<secure::TlsChannel> tls_;  // null: not encrypted

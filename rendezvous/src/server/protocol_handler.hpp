@@ -4,6 +4,7 @@
 #include "secure/proof.hpp"
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -19,6 +20,8 @@ class ProtocolHandler {
   /// Throws if the connection must end: Error(protocol) for a violation, Error(out_of_memory) for a
   /// limit.
   virtual bool step(std::string_view& bytes, std::string& out) = 0;
+  /// Number of the last recorded change that the reply of the last step shows, or a larger one.
+  [[nodiscard]] virtual std::uint64_t shown_change() const noexcept { return UINT64_MAX; }
   /// Memory that it keeps for an incomplete request, in bytes, without the request's own bytes.
   [[nodiscard]] virtual std::size_t num_kept() const noexcept { return 0; }
   /// True if the handshake is complete, so that ServerOptions::handshake_timeout no longer applies.

@@ -4,7 +4,10 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
+#include "etcd/etcd_leadership.hpp"
+#include "etcd/journal_in_etcd.hpp"
 #include "journal/journal.hpp"
+#include "journal/journal_file.hpp"
 #include "rounds/jobs.hpp"
 #include "server/acceptor.hpp"
 #include "server/admin_session.hpp"
@@ -15,6 +18,8 @@
 #include "server/session.hpp"
 #include "watch/api.hpp"
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -41,8 +46,8 @@
 // - A connection that is closed in a turn moves to gone_ and is destroyed at the end of the turn,
 //   because later events of the same batch may still point to it.
 // - Every entry point from outside (handler, timer, public function) ends with `end_turn`.
-// - With a log, changes are collected while a batch of clients is served, and written as one group
-//   before the next byte is sent to any client: until then SharedBuffers::is_held.
+// - With a log, the changes of a batch of clients are one group, which another thread writes. Until
+//   then the connections whose unsent bytes show one of them are held (Connection::Owner::held).
 namespace acc::rendezvous {
 
 namespace asio = boost::asio;
@@ -151,7 +156,8 @@ constexpr std::chrono::seconds kStreamEnd{2};
 class Server::Impl final : public std::enable_shared_from_this<Impl>, public Connection::Owner {
  public:
   Impl(asio::io_context& io, std::vector<Listener> listeners, const ServerOptions& options)
-      : shared_(io, options),
+      : io_(io),
+        shared_(io, options),
         table_(
             // A released waiter is connected: `closed` cancels its wait.
             [this](Connection::Id id) {
@@ -163,7 +169,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         farewells_(options.stop_timeout),
         idle_http_(options.handshake_timeout),
         peers_(options.max_failed_proofs),
-        jobs_(!options.state_dir.empty()),
+        jobs_(!options.state_dir.empty() || options.etcd),
+        leads_(!options.etcd),
         limit_timer_(io, Clock::time_point::max()),
         accept_timer_(io),
         idle_timer_(io),
@@ -177,9 +184,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       });
     }
     if (!options.state_dir.empty()) {
-      is_recovering_ = true;
-      recover();
-      is_recovering_ = false;
+      recover(std::make_unique<JournalFile>(options.state_dir, options.syncs));
     }
     for (Listener& listener : listeners) {
       port_ = port_ == 0 ? listener.port : port_;
@@ -196,6 +201,10 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     await_ready();
     watch_idleness();
     await_round();
+    end_turn();
+    if (shared_.options.etcd) {
+      take_part_in_election();
+    }
   }
 
   /// Shutdown with time for queued replies. Agents get the patient mode, because their last message
@@ -263,6 +272,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   [[nodiscard]] std::size_t num_jobs() const noexcept { return jobs_.size(); }
   [[nodiscard]] bool is_refusing() const noexcept { return jobs_.is_refusing(); }
   [[nodiscard]] std::size_t num_keys() const noexcept { return table_.values().size(); }
+  [[nodiscard]] bool leads() const noexcept { return leads_; }
 
  private:
   void await_ready() {
@@ -288,11 +298,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const auto batch = shared_.ready.take();
     for (const epoll_event& event : batch) {
       ReadySet::watcher(event).ready(event.events);
-      if (!shared_.is_held) {
-        flush_touched();
-      }
+      flush_touched();
     }
-    flush_touched();
+    commit();
     return batch.size();
   }
 
@@ -309,33 +317,100 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   void flush_touched() {
-    commit();
     for (std::size_t i = 0; i < touched_.size(); ++i) {  // flush may touch further connections
       touched_[i]->flush();
-      commit();  // flush may close a connection, which changes its job
     }
     touched_.clear();
+  }
+
+  // The election of a leader among several servers.
+
+  /// Returns a function for another thread that calls `what` in the event loop. This object joins
+  /// that thread before it ends.
+  template <typename... Arguments>
+  auto in_loop(void (Impl::*what)(Arguments...)) {
+    return [this, what](Arguments... arguments) {
+      asio::post(io_, [weak = weak_from_this(), what, arguments...] {
+        if (const auto self = weak.lock(); self && !self->stops_) {
+          (self.get()->*what)(arguments...);
+          self->end_turn();
+        }
+      });
+    };
+  }
+
+  void take_part_in_election() {
+    leadership_.emplace(*shared_.options.etcd, shared_.options.address,
+                        EtcdLeadership::Events{.on_elected = in_loop(&Impl::lead),
+                                               .on_lost = in_loop(&Impl::stand_by),
+                                               .on_leader = in_loop(&Impl::learn_leader)});
+  }
+
+  void learn_leader(std::string leader) {
+    leader_ = std::move(leader);
+    logger(Component::rendezvous).info("standing by: {} leads", printable(leader_));
+  }
+
+  /// Recovers the state that the last leader has left, and serves.
+  void lead(std::int64_t token) {
+    const auto is_certain = [this] { return leadership_->is_certain(); };
+    try {
+      recover(std::make_unique<JournalInEtcd>(*shared_.options.etcd, token, is_certain));
+    } catch (const LeadershipLost& lost) {
+      return leadership_->resign(lost.what());  // stand_by follows
+    }
+    leads_ = true;
+    shared_.may_act = is_certain;
+    await_round();
+    logger(Component::rendezvous)
+        .info("leading: {} jobs, {} keys", jobs_.size(), table_.values().size());
+  }
+
+  /// Ends all connections without another byte, and forgets everything.
+  void stand_by(std::string why) {
+    logger(Component::rendezvous).warn("this server does not lead any more: {}", why);
+    leads_ = false;
+    leader_.clear();
+    for (const Connection::Id id : all_connections()) {
+      close(id);
+    }
+    table_.record_with({});
+    table_.clear();
+    jobs_ = rounds::Jobs(true);
+    journal_.reset();
+    held_.clear();
+    shared_.recorded = shared_.written = 0;
+    shared_.may_act = {};
+    await_round();
   }
 
   // The log.
 
   /// Restores the state from the log. Time goes on from the last event: time during which no server
   /// ran counts for no limit.
-  void recover() {
-    journal_.emplace(shared_.options.state_dir, shared_.options.syncs,
-                     [this](const Journal::Entry& entry) { repeat(entry); });
+  void recover(std::unique_ptr<JournalStorage> storage) {
+    is_recovering_ = true;
+    journal_.emplace(
+        std::move(storage), [this](const Journal::Entry& entry) { repeat(entry); },
+        [this] {
+          asio::post(io_, [weak = weak_from_this()] {
+            if (const auto self = weak.lock()) {
+              self->end_turn();
+            }
+          });
+        });
     shift_ = jobs_.last_event() - Clock::now();
-    next_id_ = jobs_.first_free_agent();
+    next_id_ = std::max(next_id_, jobs_.first_free_agent());
     table_.record_with(
         [this](KeyTable::Change change, std::string_view key, std::string_view value) {
-          add({static_cast<std::uint8_t>(change), key, value});
+          return add({static_cast<std::uint8_t>(change), key, value});
         });
     jobs_.record_with([this](std::string_view moment, std::string_view what) {
       add({kJobEvent, moment, what});
     });
     jobs_.recover(now());
+    is_recovering_ = false;
     table_.limit_bytes(bytes_besides(jobs_.bytes()));
-    commit();
   }
 
   void repeat(const Journal::Entry& entry) {
@@ -350,21 +425,32 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         throw Error(Errc::protocol, fmt::format("an entry has kind {}", entry.kind));
       }
     } catch (const Error& error) {
-      throw Error(Errc::config, fmt::format("cannot recover from the log in {}: {}",
-                                            shared_.options.state_dir.string(), error.what()));
+      throw Error(Errc::config,
+                  fmt::format("cannot recover from the log in {}: {}",
+                              leads_ ? shared_.options.state_dir.string() : "etcd", error.what()));
     }
   }
 
-  void add(const Journal::Entry& entry) {
-    journal_->add(entry);
-    shared_.is_held = true;
-  }
+  std::uint64_t add(const Journal::Entry& entry) { return shared_.recorded = journal_->add(entry); }
 
-  /// Writes the changes of this turn to the log. Throws if that fails; is_held then stays.
+  /// Writes the changes of this turn to the log, unless earlier ones are still being written; then
+  /// those of several turns become one group.
   void commit() {
-    if (!shared_.is_held) {
+    if (!journal_) {
       return;
     }
+    try {
+      while (write_changes()) {  // sending may close a connection, which changes its job
+        flush_touched();
+      }
+    } catch (const LeadershipLost& lost) {
+      leadership_->resign(lost.what());  // stand_by follows; until then nothing is written
+    }
+  }
+
+  /// Returns true if changes have reached the log since the last call, and sends what shows them.
+  bool write_changes() {
+    journal_->commit();
     if (journal_->is_long()) {
       journal_->rewrite([this](const Journal::Receive& add) {
         table_.save([&](KeyTable::Change change, std::string_view key, std::string_view value) {
@@ -372,10 +458,17 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         });
         jobs_.save([&](std::string_view job) { add({kJob, job}); });
       });
-    } else {
-      journal_->commit();
     }
-    shared_.is_held = journal_->has_pending();
+    if (shared_.written == journal_->num_written()) {
+      return false;
+    }
+    shared_.written = journal_->num_written();
+    for (const Connection::Id id : std::exchange(held_, {})) {
+      if (const auto found = connections_.find(id); found != connections_.end()) {
+        found->second->flush_held();
+      }
+    }
+    return true;
   }
 
   /// Returns the time of the jobs.
@@ -385,6 +478,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   /// `retire` when their conditions hold.
   void end_turn() {
     flush_touched();
+    commit();
     gone_.clear();
     // Without pending operations the io_context has no more work of this server.
     if (stops_ && connections_.empty()) {
@@ -474,6 +568,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   void touched(Connection& connection) override { touched_.push_back(&connection); }
 
+  void held(Connection::Id id) override { held_.push_back(id); }
+
   void leaving(Connection::Id id) override {
     farewells_.add(id);
     await_limits();
@@ -496,7 +592,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     gone_.push_back(std::move(found->second));
     connections_.erase(found);
     // A server that recovers expects its agents again: their connections end with this process.
-    if (agents_.erase(id) > 0 && !(stops_ && journal_)) {
+    if (agents_.erase(id) > 0 && leads_ && !(stops_ && journal_)) {
       rounds::Outbox out;
       jobs_.lose(id, "its connection has ended", now(), out);
       deliver(out);
@@ -554,6 +650,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       if (!error && self->connections_.empty()) {
         self->table_.clear();
         self->peers_.forget_keys();
+        self->end_turn();
       }
     });
   }
@@ -572,7 +669,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       return !is_stranger && (!facts.admission || facts.admission->role == role);
     };
     if (first == static_cast<char>(wire::Opcode::validate) && shared_.options.serves_store &&
-        may_be(Role::store)) {
+        may_be(Role::store) && leads_) {
       return open_store(id, facts);
     }
     if (first == rounds::kHello.front() && shared_.options.forms_rounds) {
@@ -580,8 +677,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         drop(id,
              "this rendezvous requires a token: set ACC_RENDEZVOUS_TOKEN_FILE to a file with "
              "it on every machine");
-      } else if (may_be(Role::agent)) {
+      } else if (may_be(Role::agent) && leads_) {
         return open_agent(id, facts);
+      } else if (may_be(Role::agent)) {
+        return std::make_unique<rounds::AgentSession>(
+            [this, id](const rounds::AgentMessage& /*message*/) { send_elsewhere(id); });
       }
     }
     // Never without a proof: a plain port on loopback is open to all users of the machine.
@@ -917,6 +1017,14 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     }
   }
 
+  /// Sends an agent to another server.
+  void send_elsewhere(Connection::Id id) {
+    std::string frame;
+    rounds::encode(rounds::Elsewhere{leader_.substr(0, rounds::kMaxNameBytes)}, frame);
+    connections_.at(id)->send(frame);
+    connections_.at(id)->finish(Connection::ShutdownMode::patient);
+  }
+
   /// Passes an agent's message to its job and delivers the resulting messages. An exception ends
   /// the agent's connection; if there is no memory for its job, it is told so and may try again.
   void hear(Connection::Id id, rounds::AgentMessage message) {
@@ -1005,6 +1113,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     return ids;
   }
 
+  asio::io_context& io_;
   Connection::SharedBuffers shared_;
   KeyTable table_;
   wire::RequestDecoder decoder_;    // lent to the session that is served
@@ -1014,6 +1123,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   std::unordered_map<Connection::Id, std::unique_ptr<Connection>> connections_;  // open ones
   std::vector<std::unique_ptr<Connection>> gone_;  // closed in this turn
   std::vector<Connection*> touched_;               // to be flushed in this turn
+  std::vector<Connection::Id> held_;               // wait until their changes are in the log
   Connection::Id next_id_ = 0;                     // never reused
   Deadlines handshakes_;
   Deadlines farewells_;
@@ -1025,6 +1135,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   rounds::Jobs jobs_;
   std::function<void()> retired_;  // `done` of a pending `retire`
   bool stops_ = false;
+  bool leads_;          // false: stands by
+  std::string leader_;  // while it stands by: the server that leads, if there is one
+  std::optional<EtcdLeadership> leadership_;
   std::optional<Journal> journal_;   // none: the server does not recover
   Clock::duration shift_{};          // time of the jobs less this machine's clock
   asio::steady_timer limit_timer_;   // handshakes_ and farewells_
@@ -1050,7 +1163,11 @@ Server::Server(asio::io_context& io, const std::string& host, std::uint16_t port
     : Server(io, listen_on({host}, port), options) {}
 
 Server::~Server() {
-  impl_->close_all();
+  try {
+    impl_->close_all();
+  } catch (const Error& error) {  // of the log
+    logger(Component::rendezvous).error("{}", error.what());
+  }
 }
 
 std::uint16_t Server::port() const noexcept {
@@ -1075,6 +1192,10 @@ std::size_t Server::num_keys() const noexcept {
 
 void Server::reconfigure(const ServerOptions& options) {
   impl_->reconfigure(options);
+}
+
+bool Server::leads() const noexcept {
+  return impl_->leads();
 }
 
 void Server::renew_store() {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <vector>
 
 namespace acc::rendezvous {
@@ -62,8 +63,28 @@ bool Session::serve_next(std::string_view& bytes, wire::RequestDecoder& decoder,
     handshake(*request);
   } else {
     serve(*request, out);
+    shown_ = change_shown_by(*request);
   }
   return true;
+}
+
+/// Returns the last change that the reply to a request may show. A request that only reads shows
+/// the last change of its keys, so that it does not wait for the changes of others.
+std::uint64_t Session::change_shown_by(const wire::RequestView& request) const {
+  switch (request.opcode) {
+    case Opcode::ping: return 0;
+    case Opcode::get:
+    case Opcode::multi_get:
+    case Opcode::check:
+    case Opcode::queue_len: {
+      std::uint64_t last = 0;
+      for (const std::string_view key : request.keys) {
+        last = std::max(last, table_.last_change(key));
+      }
+      return last;
+    }
+    default: return UINT64_MAX;
+  }
 }
 
 void Session::handshake(const wire::RequestView& request) {

@@ -24,6 +24,7 @@ class Session : public ProtocolHandler {
   Session& operator=(const Session&) = delete;
 
   bool step(std::string_view& bytes, std::string& out) override;
+  [[nodiscard]] std::uint64_t shown_change() const noexcept override { return shown_; }
   [[nodiscard]] std::size_t num_kept() const noexcept override {
     return begun_ ? begun_->num_kept() : 0;
   }
@@ -40,11 +41,13 @@ class Session : public ProtocolHandler {
   void multi_get(const wire::RequestView& request, std::string& out) const;
   void list_keys(std::string& out) const;
   void check_reply(std::size_t bytes) const;
+  [[nodiscard]] std::uint64_t change_shown_by(const wire::RequestView& request) const;
 
   KeyTable& table_;
   KeyTable::WaiterId id_;
   wire::RequestDecoder& decoder_;
   std::unique_ptr<wire::RequestDecoder> begun_;  // progress in an incomplete request; else null
+  std::uint64_t shown_ = 0;
   bool validated_ = false;
 };
 

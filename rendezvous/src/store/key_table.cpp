@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -23,6 +24,13 @@ constexpr std::size_t kAwaitedBytes = 384;
 
 // A string of more than this capacity is reallocated when its value shrinks to less than half.
 constexpr std::size_t kKeptCapacity = 1024;
+
+// Number of hashes of names that are told apart by last_change.
+constexpr std::size_t kChangeSlots = std::size_t{1} << 14;
+
+std::size_t slot_of(std::string_view name) {
+  return std::hash<std::string_view>()(name) % kChangeSlots;
+}
 
 std::size_t size_of(std::string_view key, std::string_view value) {
   return kKeyBytes + key.size() + value.size();
@@ -81,14 +89,35 @@ void KeyTable::repeat(Change change, std::string_view key, std::string_view valu
   }
 }
 
-void KeyTable::save(const Record& record) const {
+void KeyTable::save(const Receive& receive) const {
   for (const auto& [key, value] : values_) {
-    record(Change::set, key, value);
+    receive(Change::set, key, value);
   }
   for (const auto& [queue, entries] : queues_) {
     for (const std::string& entry : entries) {
-      record(Change::push, queue, entry);
+      receive(Change::push, queue, entry);
     }
+  }
+}
+
+void KeyTable::record_with(Record record) {
+  record_ = std::move(record);
+  changes_.assign(record_ ? kChangeSlots : 0, 0);
+}
+
+std::uint64_t KeyTable::last_change(std::string_view name) const {
+  return changes_.empty() ? 0 : changes_[slot_of(name)];
+}
+
+void KeyTable::note(Change change, std::string_view key, std::string_view value) {
+  if (!record_) {
+    return;
+  }
+  const std::uint64_t number = record_(change, key, value);
+  if (change == Change::clear) {
+    std::ranges::fill(changes_, number);
+  } else {
+    changes_[slot_of(key)] = number;
   }
 }
 

@@ -53,13 +53,18 @@ class KeyTable {
   enum class Change : std::uint8_t { set, append, erase, push, pop, clear };
   /// Receives a change. `key` is a key or the name of a queue; both texts are valid during the
   /// call.
-  using Record = std::function<void(Change, std::string_view key, std::string_view value)>;
-  /// Passes every change to `record` from now on, in the call that makes it.
-  void record_with(Record record) { record_ = std::move(record); }
+  using Receive = std::function<void(Change, std::string_view key, std::string_view value)>;
+  /// Receives a change and returns its number; numbers increase.
+  using Record = std::function<std::uint64_t(Change, std::string_view key, std::string_view value)>;
+  /// Passes every change to `record` from now on, in the call that makes it. None: records nothing.
+  void record_with(Record record);
+  /// Returns the number of the last change of this key or queue, or a larger one of another change;
+  /// 0 if it was not changed since `record_with`.
+  [[nodiscard]] std::uint64_t last_change(std::string_view name) const;
   /// Makes a recorded change.
   void repeat(Change change, std::string_view key, std::string_view value);
-  /// Passes changes to `record` that make these keys and queues from an empty table.
-  void save(const Record& record) const;
+  /// Passes changes on that make these keys and queues from an empty table.
+  void save(const Receive& receive) const;
 
   /// Changes Limits::max_bytes, because jobs use the same memory. Existing entries stay, even if
   /// they exceed it.
@@ -120,14 +125,12 @@ class KeyTable {
   void appeared(std::string_view key);
   void satisfy(WaiterId waiter, std::string_view key);
 
-  void note(Change change, std::string_view key, std::string_view value) const {
-    if (record_) {
-      record_(change, key, value);
-    }
-  }
+  void note(Change change, std::string_view key, std::string_view value);
 
   Release release_;
   Record record_;
+  // Number of the last change of the names with the same hash; empty: nothing is recorded.
+  std::vector<std::uint64_t> changes_;
   Limits limits_;
   Values values_;
   TextMap<std::deque<std::string>> queues_;  // never contains an empty queue

@@ -121,5 +121,20 @@ TEST_CASE("a flag without effect gets a notice") {
                  "did you mean \"timeout\"?"));
 }
 
+TEST_CASE("torchrun: several daemons, named or in etcd") {
+  const auto of = [](const std::string& backend, const std::string& endpoint) {
+    return Fixture()
+        .plan(with_program(
+            {"--nnodes=2", "--rdzv-backend=" + backend, "--rdzv-endpoint=" + endpoint}))
+        .rendezvous;
+  };
+  const RendezvousPlan named = of("c10d", "a:1,[::1]:2,b");
+  CHECK(named.backend == Backend::c10d);
+  CHECK(named.address == "a:1,[::1]:2,b:29400");
+  const RendezvousPlan found = of("etcd", "a:1,b/prefix");
+  CHECK(found.backend == Backend::c10d);
+  CHECK(found.address == "etcd://a:1,b/prefix");
+}
+
 }  // namespace
 }  // namespace acc::launcher

@@ -3,13 +3,21 @@
 #include "journal/journal.hpp"
 
 #include "acc/base/error.hpp"
+#include "journal/journal_file.hpp"
+#include "store/key_table.hpp"
 #include "support.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <condition_variable>
 #include <filesystem>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -27,7 +35,7 @@ using Texts = std::vector<std::string>;
 /// Returns the first texts of all entries in the log of a folder.
 Texts entries_of(const fs::path& folder) {
   Texts all;
-  const Journal journal(folder, false,
+  const Journal journal(std::make_unique<JournalFile>(folder, false),
                         [&](const Journal::Entry& entry) { all.emplace_back(entry.first); });
   return all;
 }
@@ -36,7 +44,8 @@ Texts entries_of(const fs::path& folder) {
 /// the zeros behind the last group, and the offsets of the groups' ends.
 struct Written {
   Written() {
-    Journal journal(folder.path(), false, [](const Journal::Entry&) {});
+    Journal journal(std::make_unique<JournalFile>(folder.path(), false),
+                    [](const Journal::Entry&) {});
     const auto commit = [&](const Texts& texts) {
       for (const std::string& text : texts) {
         journal.add({1, text, "value"});
@@ -82,7 +91,8 @@ TEST_CASE("a log that ends at any byte has the whole groups, and takes more") {
     }
   }
   {
-    Journal journal(written.folder.path(), true, [](const Journal::Entry&) {});
+    Journal journal(std::make_unique<JournalFile>(written.folder.path(), true),
+                    [](const Journal::Entry&) {});
     journal.add({1, "more", ""});
     journal.commit();
   }
@@ -113,7 +123,8 @@ TEST_CASE("a flipped bit is never believed, and refused unless it looks like an 
 TEST_CASE("a log of a newer version, and one that another process uses, are refused by name") {
   const TemporaryFolder folder;
   {
-    const Journal journal(folder.path(), false, [](const Journal::Entry&) {});
+    const Journal journal(std::make_unique<JournalFile>(folder.path(), false),
+                          [](const Journal::Entry&) {});
     const std::string why = error_of([&] { entries_of(folder.path()); });
     CHECK(contains(why, "another acc-rendezvous uses " + folder.path().string()));
   }
@@ -128,14 +139,14 @@ TEST_CASE("a log of a newer version, and one that another process uses, are refu
 TEST_CASE("a log that is rewritten has the new entries, and stays short") {
   const TemporaryFolder folder;
   {
-    Journal journal(folder.path(), false, [](const Journal::Entry&) {});
+    Journal journal(std::make_unique<JournalFile>(folder.path(), false),
+                    [](const Journal::Entry&) {});
     const std::string value(1 << 20, 'v');
     std::uintmax_t longest = 0;
     for (int i = 0; i < 100; ++i) {
       journal.add({1, "key", value});
       if (journal.is_long()) {
         journal.rewrite([&](const Journal::Receive& add) { add({1, "key", value}); });
-        CHECK_FALSE(journal.has_pending());
       }
       journal.commit();
       longest = std::max(longest, fs::file_size(folder.path() / "log"));
@@ -146,6 +157,155 @@ TEST_CASE("a log that is rewritten has the new entries, and stays short") {
   CHECK(!names.empty());
   CHECK(names.size() < 30);
   CHECK_FALSE(fs::exists(folder.path() / "log.new"));
+}
+
+/// A storage whose writes end when the test says so.
+class SlowStorage final : public JournalStorage {
+ public:
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int permits = 0;
+    std::vector<std::size_t> sizes;  ///< of the groups
+  };
+  explicit SlowStorage(State& state) : state_(state) {}
+
+  void read(const Receive& /*receive*/) override {}
+  void append(std::string_view group) override {
+    std::unique_lock lock(state_.mutex);
+    state_.changed.wait(lock, [this] { return state_.permits > 0; });
+    --state_.permits;
+    state_.sizes.push_back(group.size());
+  }
+  void replace(std::span<const std::string> /*groups*/) override {}
+  [[nodiscard]] bool waits() const noexcept override { return true; }
+
+ private:
+  State& state_;
+};
+
+TEST_CASE("a log collects entries while it waits for the disk, and says what is written") {
+  SlowStorage::State disk;
+  std::mutex mutex;
+  std::condition_variable written;
+  int num_writes = 0;
+  const auto permit = [&] {
+    const std::lock_guard lock(disk.mutex);
+    ++disk.permits;
+    disk.changed.notify_all();
+  };
+  const auto await_write = [&](int count) {
+    std::unique_lock lock(mutex);
+    written.wait(lock, [&] { return num_writes >= count; });
+  };
+  {
+    Journal journal(
+        std::make_unique<SlowStorage>(disk), [](const Journal::Entry&) {},
+        [&] {
+          const std::lock_guard lock(mutex);
+          ++num_writes;
+          written.notify_all();
+        });
+    CHECK(journal.add({1, "a"}) == 1);
+    journal.commit();
+    for (int i = 0; i < 3; ++i) {
+      journal.add({1, "b"});
+      journal.commit();
+    }
+    CHECK(journal.num_written() == 0);
+    permit();
+    await_write(1);
+    journal.commit();
+    CHECK(journal.num_written() == 1);
+    journal.add({1, "c"});
+    permit();
+    await_write(2);
+    journal.commit();
+    CHECK(journal.num_written() == 4);
+    permit();  // the end of the journal writes the last entry
+  }
+  CHECK(disk.sizes == std::vector<std::size_t>{4, 12, 4});
+}
+
+// Clients count at several keys; each reply is acknowledged when the change that it shows is in the
+// log. The server is killed at any moment, with any prefix of what was not in the log yet.
+TEST_CASE("simulation: no acknowledged change of a key is lost, at any end of the server") {
+  using Change = KeyTable::Change;
+  struct Record {
+    Change change;
+    std::string key;
+    std::string value;
+  };
+  std::mt19937_64 chance(7);
+  const auto draw = [&](std::uint64_t below) { return chance() % below; };
+  std::vector<Record> log;
+  std::size_t num_written = 0;
+  std::map<std::string, std::int64_t> acknowledged;
+  struct Reply {
+    std::uint64_t shown;
+    std::string key;
+    std::int64_t value;
+  };
+  std::vector<Reply> held;
+  auto table = std::make_unique<KeyTable>([](KeyTable::WaiterId) {});
+  const auto record = [&] {
+    table->record_with([&](Change change, std::string_view key, std::string_view value) {
+      log.push_back({change, std::string(key), std::string(value)});
+      return log.size();
+    });
+  };
+  record();
+  int num_crashes = 0;
+  int num_early = 0;  // replies that need not wait for the changes of others
+  for (int event = 0; event < 300'000; ++event) {
+    const std::string key = "key" + std::to_string(draw(20));
+    switch (draw(8)) {
+      case 0: num_written += draw(log.size() - num_written + 1); break;
+      case 1:
+      case 2:
+      case 3: {
+        const auto sum = table->add(key, 1);
+        held.push_back({table->last_change(key), key, sum.value_or(-1)});
+        break;
+      }
+      default: {
+        const std::string* value = table->find(key);
+        num_early += table->last_change(key) <= num_written && num_written < log.size() ? 1 : 0;
+        held.push_back({table->last_change(key), key, value != nullptr ? std::stoll(*value) : 0});
+      }
+    }
+    std::erase_if(held, [&](const Reply& reply) {
+      if (reply.shown > num_written) {
+        return false;
+      }
+      acknowledged[reply.key] = std::max(acknowledged[reply.key], reply.value);
+      return true;
+    });
+    if (draw(500) == 0) {
+      ++num_crashes;
+      log.resize(num_written + draw(log.size() - num_written + 1));
+      num_written = log.size();
+      held.clear();
+      table = std::make_unique<KeyTable>([](KeyTable::WaiterId) {});
+      for (const Record& each : log) {
+        table->repeat(each.change, each.key, each.value);
+      }
+      for (const auto& each : acknowledged) {
+        const std::string* found = table->find(each.first);
+        CAPTURE(each.first);
+        const std::int64_t recovered = found != nullptr ? std::stoll(*found) : 0;
+        REQUIRE(recovered >= each.second);
+      }
+      log.clear();  // rewritten
+      table->save([&](Change change, std::string_view name, std::string_view value) {
+        log.push_back({change, std::string(name), std::string(value)});
+      });
+      num_written = log.size();
+      record();
+    }
+  }
+  CHECK(num_crashes > 100);
+  CHECK(num_early > 1000);
 }
 
 }  // namespace

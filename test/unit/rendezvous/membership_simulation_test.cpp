@@ -23,12 +23,13 @@ struct Outcome {
   std::uint64_t events = 0;
   std::uint64_t rounds = 0;
   std::uint64_t crashes = 0;
+  std::uint64_t takeovers = 0;
   std::optional<std::string> violation;
   std::vector<std::string> log;
 };
 
-Outcome simulate(std::uint64_t seed, int num_machines, bool recovers, bool keep_log) {
-  Simulation simulation(seed, num_machines, recovers);
+Outcome simulate(std::uint64_t seed, int num_machines, Simulation::Mode mode, bool keep_log) {
+  Simulation simulation(seed, num_machines, mode);
   if (keep_log) {
     simulation.keep_log();
   }
@@ -41,6 +42,7 @@ Outcome simulate(std::uint64_t seed, int num_machines, bool recovers, bool keep_
   outcome.events = simulation.num_events();
   outcome.rounds = simulation.num_rounds();
   outcome.crashes = simulation.num_crashes();
+  outcome.takeovers = simulation.num_takeovers();
   outcome.log = simulation.log();
   return outcome;
 }
@@ -54,18 +56,18 @@ int machines_of(std::uint64_t seed) {
 }
 
 /// Looks for a shorter simulation with a violation, and fails with its log.
-void tell(std::uint64_t seed, bool recovers) {
+void tell(std::uint64_t seed, Simulation::Mode mode) {
   std::uint64_t shortest = seed;
-  std::uint64_t fewest = simulate(seed, machines_of(seed), recovers, false).events;
+  std::uint64_t fewest = simulate(seed, machines_of(seed), mode, false).events;
   const std::uint64_t end = machines_of(seed) > 100 ? seed : seed + 2000;
   for (std::uint64_t other = seed + 1; other < end; ++other) {
-    const Outcome outcome = simulate(other, machines_of(other), recovers, false);
+    const Outcome outcome = simulate(other, machines_of(other), mode, false);
     if (outcome.violation && outcome.events < fewest) {
       shortest = other;
       fewest = outcome.events;
     }
   }
-  const Outcome outcome = simulate(shortest, machines_of(shortest), recovers, true);
+  const Outcome outcome = simulate(shortest, machines_of(shortest), mode, true);
   std::string story;
   for (const std::string& line : outcome.log) {
     story += line + "\n";
@@ -75,36 +77,46 @@ void tell(std::uint64_t seed, bool recovers) {
 
 // ACC_SIMULATION_EVENTS, ACC_SIMULATION_SEED and ACC_SIMULATION_MACHINES set the number of events,
 // the first seed and the number of machines.
-void check_all(bool recovers) {
+void check_all(Simulation::Mode mode) {
   const std::uint64_t first = setting("ACC_SIMULATION_SEED", 1);
   const std::uint64_t wanted = setting("ACC_SIMULATION_EVENTS", 1'000'000);
   std::uint64_t events = 0;
   std::uint64_t rounds = 0;
   std::uint64_t crashes = 0;
+  std::uint64_t takeovers = 0;
   std::uint64_t seed = first;
   for (; events < wanted; ++seed) {
-    const Outcome outcome = simulate(seed, machines_of(seed), recovers, false);
+    const Outcome outcome = simulate(seed, machines_of(seed), mode, false);
     events += outcome.events;
     rounds += outcome.rounds;
     crashes += outcome.crashes;
+    takeovers += outcome.takeovers;
     if (outcome.violation) {
-      tell(seed, recovers);
+      tell(seed, mode);
     }
   }
-  MESSAGE(
-      fmt::format("{} events, {} rounds and {} crashes of the server in {} worlds, seeds {} to "
-                  "{}",
-                  events, rounds, crashes, seed - first, first, seed - 1));
+  MESSAGE(fmt::format(
+      "{} events, {} rounds, {} ends of a server, {} of them take-overs, in {} worlds, seeds "
+      "{} to {}",
+      events, rounds, crashes, takeovers, seed - first, first, seed - 1));
   CHECK(rounds > 0);
-  CHECK((crashes > 0) == recovers);
+  CHECK((takeovers > 0 && crashes > takeovers) == (mode == Simulation::Mode::recovers));
 }
 
 TEST_CASE("simulation: rounds are complete and no machine is forgotten") {
-  check_all(false);
+  check_all(Simulation::Mode::forgets);
 }
 
 TEST_CASE("simulation: a server that is killed at any event recovers its rounds from its log") {
-  check_all(true);
+  check_all(Simulation::Mode::recovers);
+}
+
+TEST_CASE("simulation: a server that is not fenced off is found out") {
+  int found = 0;
+  for (std::uint64_t seed = 1; seed <= 400 && found == 0; ++seed) {
+    found += simulate(seed, machines_of(seed), Simulation::Mode::unfenced, false).violation ? 1 : 0;
+  }
+  CHECK(found > 0);
 }
 
 }  // namespace

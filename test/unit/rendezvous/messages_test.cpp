@@ -69,6 +69,7 @@ const std::vector<ServerMessage> kServerMessages{
     Settled{{kEnd, {{0, "node0", "{}"}, {1, "node1", ""}}, RoundResult::Next::next_round}},
     Settled{},
     Dropped{Dropped::Why::lost, "it was silent"},
+    Elsewhere{"head2:29500"},
 };
 
 template <typename Message>
@@ -174,7 +175,7 @@ TEST_CASE("invalid bytes are refused as soon as they arrive") {
   check_refused("\xff\xff\xff\x7f", "a message of 2147483647 bytes, expected 1 to 9437184",
                 take_agent);
   check_refused(std::string("\x05\0\0\0\x0a", 5), "a byte is 10 where 0 to 9", take_agent);
-  check_refused(std::string("\x05\0\0\0\x08", 5), "a byte is 8 where 0 to 7", take_server_message);
+  check_refused(std::string("\x05\0\0\0\x09", 5), "a byte is 9 where 0 to 8", take_server_message);
   check_refused(frame("\x02x"), "a message is 1 bytes longer", take_agent);
   check_refused(frame("\x01x"), "a field needs 2 bytes, its message has 1 left", take_agent);
   check_refused(frame(std::string("\x05\x02\0\0\0\0", 6)), "a byte is 2 where 0 to 1", take_agent);
@@ -322,6 +323,7 @@ TEST_CASE("a well-formed value out of its range is refused and named") {
   said(Settled{{kEnd, {{-1, "b", ""}}}}, "machine_rank of a report is -1, expected 0 to 65535");
   said(Waiting{std::string(kMaxTextBytes + 1, 'x')}, "text has 65537 bytes, at most 65536");
   said(Dropped{Dropped::Why::over, std::string(kMaxTextBytes + 1, 'x')}, "reason has 65537 bytes");
+  said(Elsewhere{std::string(kMaxNameBytes + 1, 'x')}, "leader has 1025 bytes");
 }
 
 TEST_CASE("the largest possible world size fits an int") {

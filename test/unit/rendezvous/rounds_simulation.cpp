@@ -14,15 +14,16 @@ using namespace std::chrono_literals;
 
 constexpr std::array kAgentWords{"Enter",  "Rejoin", "Beat",  "End",
                                  "Insist", "Report", "Leave", "Away"};
-constexpr std::array kServerWords{"Welcome", "Beat",     "Waiting", "Formed",
-                                  "Ends",    "Insisted", "Settled", "Dropped"};
+constexpr std::array kServerWords{"Welcome",  "Beat",    "Waiting", "Formed",   "Ends",
+                                  "Insisted", "Settled", "Dropped", "Elsewhere"};
 
 }  // namespace
 
-Simulation::Simulation(std::uint64_t seed, int num_machines, bool recovers)
+Simulation::Simulation(std::uint64_t seed, int num_machines, Mode mode)
     : chance_(seed),
-      recovers_(recovers),
-      jobs_(std::make_unique<Jobs>(recovers)),
+      recovers_(mode != Mode::forgets),
+      is_fenced_(mode != Mode::unfenced),
+      jobs_(std::make_unique<Jobs>(recovers_)),
       machines_(static_cast<std::size_t>(num_machines)) {
   if (recovers_) {
     jobs_->record_with([this](std::string_view moment, std::string_view what) {
@@ -169,6 +170,15 @@ void Simulation::flush(std::uint64_t life) {
     return;
   }
   is_flush_planned_ = false;
+  if (written_at_cut_ && is_fenced_) {
+    return;
+  }
+  if (written_at_cut_) {
+    for (const Outbox& out : std::exchange(held_, {})) {
+      deliver(out);
+    }
+    return;
+  }
   newly_gone_.clear();
   flushed_.insert(flushed_.end(), unflushed_.begin(), unflushed_.end());
   unflushed_.clear();
@@ -177,9 +187,22 @@ void Simulation::flush(std::uint64_t life) {
   }
 }
 
+/// The server is cut off from its log, but not from its agents, until another one takes over.
+void Simulation::cut_off() {
+  note("the server is cut off from its log");
+  written_at_cut_ = unflushed_.size();
+  after(up_to(8s), [this, life = life_] {
+    if (life == life_) {
+      ++num_takeovers_;
+      crash();
+    }
+  });
+}
+
 /// The server is killed. What it has sent arrives, or is lost with its machine.
 void Simulation::crash() {
-  const std::size_t kept = happens(3) ? unflushed_.size() : draw(unflushed_.size() + 1);
+  const std::size_t most = std::exchange(written_at_cut_, {}).value_or(unflushed_.size());
+  const std::size_t kept = happens(3) ? most : draw(most + 1);
   note(fmt::format("the server is killed; {} of {} unflushed events are on the disk", kept,
                    unflushed_.size()));
   ++num_crashes_;

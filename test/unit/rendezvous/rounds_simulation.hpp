@@ -29,12 +29,19 @@ struct Violation : std::runtime_error {
 /// determines everything that happens. Throws Violation.
 ///
 /// With `recovers`, the server is also killed at any event, and restarted with its log and any part
-/// of what it had not flushed. Messages leave the server when their events are flushed.
+/// of what it had not flushed. Messages leave the server when their events are flushed. It is also
+/// cut off from its log at any event: it goes on for a while, but its writes are fenced off, until
+/// another server takes over with the log and any part of the write that was under way.
 class Simulation {
  public:
   using Milliseconds = JobTimes::Milliseconds;
+  enum class Mode {
+    forgets,  ///< the server is never killed
+    recovers,
+    unfenced,  ///< a mistake: as `recovers`, but a server that is cut off sends its messages
+  };
 
-  Simulation(std::uint64_t seed, int num_machines, bool recovers = false);
+  Simulation(std::uint64_t seed, int num_machines, Mode mode = Mode::forgets);
   /// Runs with faults for a while, then without until nothing happens any more; then all workers
   /// succeed.
   void run();
@@ -45,6 +52,7 @@ class Simulation {
   [[nodiscard]] std::uint64_t num_events() const { return num_events_; }
   [[nodiscard]] std::uint64_t num_rounds() const { return num_rounds_; }
   [[nodiscard]] std::uint64_t num_crashes() const { return num_crashes_; }
+  [[nodiscard]] std::uint64_t num_takeovers() const { return num_takeovers_; }
 
  private:
   enum class State {
@@ -137,6 +145,7 @@ class Simulation {
     newly_gone_.push_back(owners_.at(id).second);
   }
   void flush(std::uint64_t life);
+  void cut_off();
   void crash();
   void restart();
   [[nodiscard]] std::unique_ptr<Jobs> jobs_of_log() const;
@@ -186,6 +195,7 @@ class Simulation {
   Time timer_at_ = Time::max();
   std::priority_queue<Event> events_;
   bool recovers_;
+  bool is_fenced_;
   std::unique_ptr<Jobs> jobs_;
   // The server's log: events as two parts, saved jobs with an empty second part.
   using Entry = std::pair<std::string, std::string>;
@@ -195,9 +205,12 @@ class Simulation {
   std::vector<std::uint64_t> newly_gone_;  ///< seats that are gone since the last flush
   bool is_flush_planned_ = false;
   bool is_down_ = false;
+  std::optional<std::size_t>
+      written_at_cut_{};  ///< cut off: part of unflushed_ that was being written
   std::uint64_t life_ = 0;
   Time::duration shift_{};  ///< time of the server less now_
   std::uint64_t num_crashes_ = 0;
+  std::uint64_t num_takeovers_ = 0;
   std::vector<Terms> terms_;
   std::vector<JobTimes> times_;
   std::vector<Machine> machines_;

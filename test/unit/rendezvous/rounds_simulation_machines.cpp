@@ -303,6 +303,8 @@ void Simulation::meddle() {
   }
   if (recovers_ && !is_down_ && happens(30)) {
     crash();
+  } else if (recovers_ && !is_down_ && !written_at_cut_ && happens(60)) {
+    cut_off();
   } else if (happens(40)) {
     const Milliseconds pause = happens(2) ? up_to(10s) : up_to(200ms);
     note(fmt::format("the server is suspended for {} ms", pause.count()));

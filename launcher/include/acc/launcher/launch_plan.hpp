@@ -39,8 +39,8 @@ struct RendezvousPlan {
   };
 
   Backend backend = Backend::fixed;
-  int min_machines = 1;  ///< smaller than num_machines if the job may start with fewer
-  std::string address = "127.0.0.1";
+  int min_machines = 1;               ///< smaller than num_machines if the job may start with fewer
+  std::string address = "127.0.0.1";  ///< c10d: also HOST:PORT,… of several daemons, or etcd://…
   std::uint16_t port = 29500;
   bool port_was_given = false;  ///< a given port in use is an error; the default one is replaced
   std::string local_address{};  ///< address at which other machines reach this one; empty: detect

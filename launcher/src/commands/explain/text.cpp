@@ -143,9 +143,11 @@ Lines rendezvous_text(const LaunchPlan& plan) {
     return {"none"};
   }
   std::string place = rendezvous.address;
+  const bool has_ports =
+      place.find_first_of(",/") != std::string::npos;  // several daemons, or etcd
   if (rendezvous.port == 0) {
     place += ", a free port";
-  } else {
+  } else if (!has_ports) {
     place += ":" + std::to_string(rendezvous.port);
     const bool may_move = !rendezvous.port_was_given && plan.layout.num_machines == 1;
     place += may_move ? ", or a free port if it is in use" : "";

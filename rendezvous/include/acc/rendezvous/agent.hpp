@@ -71,6 +71,10 @@ class Agent {
   /// after JobTimes::join.
   Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
 
+  /// Adds a further address of the rendezvous, where a server may lead while that of `join` does
+  /// not. They are tried in turn. Call before `join`.
+  void add_server(std::string host, std::uint16_t port);
+
   /// Checks for conflicts without taking a place. Throws Error(config) if another machine has the
   /// place of `me`, if a machine of the job disagrees with it, or if another job is served there;
   /// the server then refuses the machines that wait there, too. Tries to connect once: completes

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/rendezvous/board.hpp"
+#include "acc/rendezvous/etcd_address.hpp"
 #include "acc/rendezvous/listener.hpp"
 #include "acc/rendezvous/security.hpp"
 
@@ -43,6 +44,11 @@ struct ServerOptions {
   std::filesystem::path state_dir{};
   /// False: replies wait until the kernel has the log. True: until the disk has it.
   bool syncs = true;
+  /// Instead of `state_dir`: the log is in etcd, for several servers. One of them leads; the others
+  /// stand by, serve nobody, and tell agents so. When the leader is lost, another one recovers.
+  std::optional<EtcdAddress> etcd{};
+  /// With `etcd`: name of this server for agents of others, and for people.
+  std::string address{};
 
   /// Further connections are closed as soon as they are accepted.
   std::size_t max_connections = 65'536;
@@ -105,6 +111,8 @@ class Server {
   [[nodiscard]] std::size_t num_connections() const noexcept;
   [[nodiscard]] std::size_t num_jobs() const noexcept;
   [[nodiscard]] std::size_t num_keys() const noexcept;
+  /// False while it stands by (ServerOptions::etcd).
+  [[nodiscard]] bool leads() const noexcept;
   /// True if machines of some job disagree and not all of them have connected yet. Each one that
   /// connects within JobTimes::close is sent the reason.
   [[nodiscard]] bool is_refusing() const noexcept;

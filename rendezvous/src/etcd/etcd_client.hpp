@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/base/error.hpp"
+#include "acc/rendezvous/etcd_address.hpp"
+
+#include <nlohmann/json_fwd.hpp>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+namespace acc::rendezvous {
+
+/// No member of etcd has answered in time. The request may have had its effect.
+struct EtcdUnavailable : Error {
+  explicit EtcdUnavailable(const std::string& why) : Error(Errc::connection, why) {}
+};
+
+/// Client of etcd's JSON interface (/v3/…, version 3.4 and later), over HTTP. Blocks its thread;
+/// one thread at a time.
+class EtcdClient {
+ public:
+  using Json = nlohmann::json;
+
+  /// `patience`: time limit of one attempt at one member.
+  EtcdClient(const EtcdAddress& address, std::chrono::milliseconds patience);
+  ~EtcdClient();
+  EtcdClient(const EtcdClient&) = delete;
+  EtcdClient& operator=(const EtcdClient&) = delete;
+
+  /// Sends a request to the member that has answered last, then to the others in turn, once each.
+  /// Throws EtcdUnavailable, or Error(process) if etcd refuses the request.
+  Json post(const std::string& path, const Json& request);
+
+ private:
+  class Connection;
+
+  EtcdAddress address_;
+  std::chrono::milliseconds patience_;
+  std::size_t member_ = 0;
+  std::unique_ptr<Connection> connection_;
+};
+
+/// etcd's JSON has keys and values in base64, and 64-bit numbers as texts; a field that is missing
+/// is zero.
+std::string to_base64(std::string_view bytes);
+std::string from_base64(std::string_view text);
+std::int64_t etcd_number(const nlohmann::json& object, const char* field);
+
+}  // namespace acc::rendezvous

@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Two daemons with their state in a real etcd, of which one leads: several_daemons_test.py BIN
+
+BIN holds acc-rendezvous and acclaunch. Exits with 77 without etcd."""
+import base64
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
+import etcd
+from store_bytes import ADD, APPEND, GET, QUEUE_LEN, QUEUE_PUSH, SET, StoreClient, request
+
+BIN = Path(sys.argv[1])
+DEADLINE = 60
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end, f"timeout while waiting for {what()}"
+        time.sleep(0.02)
+
+
+class Program:
+    """A program whose output is read continuously."""
+
+    def __init__(self, *command):
+        self.lines, self.command = [], command
+        self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True)
+        self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stdout.readline, "")))
+        self.reader.start()
+
+    def count(self, text):
+        return sum(text in line for line in list(self.lines))
+
+    def wait_for(self, text, count=1):
+        wait_until(lambda: self.count(text) >= count,
+                   lambda: f"'{text}', {count} times, of {self.command}:\n{''.join(self.lines)}")
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        self.process.send_signal(signal.SIGCONT)
+        self.process.kill()
+        self.process.wait()
+        self.reader.join()
+
+    def wait(self):
+        self.process.wait(DEADLINE)
+        self.reader.join()
+        return self.process.returncode
+
+
+class Daemon(Program):
+    def __init__(self, state, port, *flags):
+        self.port = port
+        super().__init__(BIN / "acc-rendezvous", "--port", port, "--state", state, "--lease", "1s", *flags)
+        self.wait_for("listening on")
+
+    def leads(self):
+        return self.count("leading: ") > self.count("does not lead any more")
+
+
+class Site:
+    """An etcd and two daemons."""
+
+    def __init__(self, folder, prefix):
+        self.etcd = etcd.Etcd(folder)
+        self.state = f"{self.etcd.address}/{prefix}"
+        self.ports = etcd.free_ports(2)
+        self.daemons = [Daemon(self.state, port) for port in self.ports]
+
+    def leader(self):
+        wait_until(lambda: any(each.leads() for each in self.daemons),
+                   lambda: "a leader:\n" + "\n".join("".join(each.lines) for each in self.daemons))
+        return next(each for each in self.daemons if each.leads())
+
+    def restart(self, daemon):
+        place = self.daemons.index(daemon)
+        self.daemons[place] = Daemon(self.state, daemon.port)
+        return self.daemons[place]
+
+    def close(self):
+        for each in self.daemons:
+            each.kill()
+        self.etcd.close()
+
+
+def value(client, key):
+    client.send(request(GET, key))
+    return client.read(int.from_bytes(client.read(8), "little"))
+
+
+def number(client, content):
+    client.send(content)
+    return int.from_bytes(client.read(8), "little")
+
+
+def keys_outlive_the_leader(site):
+    """Nothing that was acknowledged is lost when the leader is killed, suspended or stopped, or a member is."""
+    large = os.urandom(3 << 20)  # several values of etcd
+    client = StoreClient(site.leader().port)
+    client.send(request(SET, b"/large", large))
+    client.send(request(QUEUE_PUSH, b"/queue", b"first"))
+    client.ping()
+    expected = 0
+    for turn, end in enumerate(("kill", "suspend", "member", "stop")):
+        leader = site.leader()
+        client = StoreClient(leader.port)
+        for _ in range(20):
+            expected += 1
+            assert number(client, request(ADD, b"/count", number=1)) == expected
+        if end == "member":
+            site.etcd.members[0].kill()
+            site.etcd.members[0].wait()
+            expected += 1
+            assert number(client, request(ADD, b"/count", number=1)) == expected, "a member is lost"
+            assert site.leader() is leader
+            continue
+        if end == "suspend":
+            leader.signal(signal.SIGSTOP)
+            client.send(request(ADD, b"/count", number=1))  # must not be acknowledged after the resumption
+        else:
+            leader.signal(signal.SIGKILL if end == "kill" else signal.SIGTERM)
+        other = next(each for each in site.daemons if each is not leader)
+        other.wait_for("leading: ", count=other.count("leading: ") + (0 if other.leads() else 1))
+        if end == "suspend":
+            leader.signal(signal.SIGCONT)
+            leader.wait_for("does not lead any more")
+            try:
+                assert client.socket.recv(1) == b"", "a suspended leader acknowledges a change"
+            except ConnectionError:
+                pass
+        else:
+            leader.wait()
+            site.restart(leader).wait_for("standing by: ")
+        client = StoreClient(other.port)
+        assert number(client, request(ADD, b"/count", number=0)) == expected, f"turn {turn}: {end}"
+        assert value(client, b"/large") == large
+        assert number(client, request(QUEUE_LEN, b"/queue")) == 1
+    standby = next(each for each in site.daemons if not each.leads())
+    try:
+        StoreClient(standby.port)
+        raise AssertionError("a daemon that stands by serves a client")
+    except ConnectionError:
+        pass
+
+
+def the_log_stays_short(site):
+    """The log in etcd is rewritten, and what it was is deleted."""
+    client = StoreClient(site.leader().port)
+    for turn in range(24):
+        client.send(request(SET, b"/key", bytes([turn]) * (1 << 20)))
+    client.ping()
+    prefix = base64.b64encode(site.state.rsplit("/", 1)[1].encode() + b"/log/").decode()
+    end = base64.b64encode(site.state.rsplit("/", 1)[1].encode() + b"/log0").decode()
+
+    def count():
+        return int(site.etcd.post("/v3/kv/range", {"key": prefix, "range_end": end, "count_only": True}).get("count", 0))
+
+    wait_until(lambda: 0 < count() < 10, lambda: f"a short log, it has {count()} chunks")
+    leader = site.leader()
+    leader.kill()
+    site.restart(leader)
+    assert value(StoreClient(site.leader().port), b"/key") == bytes([23]) * (1 << 20)
+
+
+def workers_do_not_notice(site):
+    """A job whose agents know both daemons, and one that finds them in etcd."""
+    with tempfile.TemporaryDirectory() as folder:
+        finish = Path(folder) / "finish"
+        script = f"echo start $RANK/$WORLD_SIZE; while [ ! -e {finish} ]; do sleep 0.05; done; echo done $RANK"
+        both = ",".join(f"127.0.0.1:{port}" for port in site.ports)
+        ways = {"known": ["--rdzv-backend", "c10d", "--rdzv-endpoint", both],
+                "etcd": ["--rdzv-backend", "etcd-v2", "--rdzv-endpoint", site.state.removeprefix("etcd://")]}
+        with contextlib.ExitStack() as running:
+            machines = []
+            for way, flags in ways.items():
+                for _ in range(2):
+                    machines.append(Program(
+                        BIN / "acclaunch", "torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-id", way, *flags,
+                        "--rdzv-conf", "heartbeat_timeout=4", "--no-python", "sh", "-c", script))
+                    running.callback(machines[-1].kill)
+            for each in machines:
+                each.wait_for("/2")
+            for number_of_loss in (1, 2):
+                leader = site.leader()
+                leader.kill()
+                site.restart(leader)
+                for each in machines:
+                    each.wait_for(" again", 2 * number_of_loss)  # "connecting again", "connected … again"
+            finish.touch()
+            for each in machines:
+                assert each.wait() == 0, "".join(each.lines)
+                assert each.count("start ") == 1 and each.count("done ") == 1, "".join(each.lines)
+
+
+def what_is_refused(site):
+    def refused(*flags):
+        result = subprocess.run([BIN / "acc-rendezvous", "--port", "0", *flags], capture_output=True, text=True, timeout=DEADLINE)
+        assert result.returncode == 2, result
+        return result.stderr
+
+    assert "expected etcd://" in refused("--state", "http://host")
+    assert "names and passwords" in refused("--state", "etcd://user@host")
+    assert "cannot be used with state_dir" in refused("--state", site.state, "--state_dir", "/tmp/x")
+    assert '"host:x": expected a port' in refused("--state", "etcd://host:x")
+    site.etcd.post("/v3/kv/put", {"key": base64.b64encode(b"newer/version").decode(),
+                                  "value": base64.b64encode(b"2").decode()})
+    said = refused("--state", f"{site.etcd.address}/newer")
+    assert "newer/ in etcd have version 2, expected 1" in said, said
+    said = subprocess.run([BIN / "acclaunch", "torchrun", "--nnodes", "2", "--rdzv-backend", "etcd", "x.py"],
+                          capture_output=True, text=True)
+    assert said.returncode == 2 and "etcd needs --rdzv-endpoint" in said.stderr, said
+
+
+def main():
+    why = etcd.why_impossible()
+    if why:
+        print(f"skipped: {why}")
+        return 77
+    wanted = sys.argv[2:]
+    for case in (what_is_refused, keys_outlive_the_leader, the_log_stays_short, workers_do_not_notice):
+        if wanted and case.__name__ not in wanted:
+            continue
+        with tempfile.TemporaryDirectory() as folder, contextlib.closing(Site(folder, case.__name__)) as site:
+            begin = time.monotonic()
+            case(site)
+            print(f"{case.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
