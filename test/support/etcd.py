@@ -51,7 +51,7 @@ class Etcd:
 
     @staticmethod
     def wait_for(port, host="127.0.0.1"):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while True:
             try:
                 with urllib.request.urlopen(f"http://{host}:{port}/health", timeout=1) as reply:

@@ -100,13 +100,18 @@ void EtcdLeadership::campaign() {
   if (lease_ == 0) {
     const auto seconds =
         std::chrono::ceil<std::chrono::seconds>(address_.lease).count();  // etcd counts seconds
-    lease_ = etcd_number(client_.post("/v3/lease/grant", {{"TTL", seconds}}), "ID");
-    renewed_at_ = before;
+    const std::int64_t lease =
+        etcd_number(client_.post("/v3/lease/grant", {{"TTL", seconds}}), "ID");
     client_.post("/v3/kv/put", {{"key", to_base64(address_.prefix + "/servers/" + own_address_)},
                                 {"value", to_base64(own_address_)},
-                                {"lease", std::to_string(lease_)}});
+                                {"lease", std::to_string(lease)}});
+    lease_ = lease;  // from now on: an attempt without that key is repeated
+    renewed_at_ = before;
   } else if (before - renewed_at_ > address_.lease.count() / 4) {
     renew();
+    if (lease_ == 0) {
+      return;  // it has run out: a key without a lease would never be free again
+    }
   }
   const Json put = {
       {"request_put",
@@ -166,8 +171,8 @@ void EtcdLeadership::renew() {
 void EtcdLeadership::lose(const std::string& why) {
   certain_until_ = 0;
   leads_ = false;
+  events_.on_lost(why);  // first: etcd may not answer
   revoke();
-  events_.on_lost(why);
 }
 
 /// Ends the lease, and with it the leadership. If that fails, it runs out.

@@ -115,7 +115,8 @@ void Journal::commit() {
   }
 }
 
-bool Journal::is_long() const noexcept {
+bool Journal::is_long() {
+  take_result();
   return !is_writing_ && bytes_ + pending_.size() > std::max(kShortLog, 2 * rewritten_bytes_);
 }
 

@@ -47,9 +47,9 @@ class Journal {
   void commit();
   /// Number of the last entry that is durable.
   [[nodiscard]] std::uint64_t num_written() const noexcept { return num_written_; }
-  /// True if the log should be rewritten now: it is much longer than after the last rewrite, and no
-  /// write is in progress.
-  [[nodiscard]] bool is_long() const noexcept;
+  /// True if `rewrite` should be called now, instead of `commit`: the log is much longer than after
+  /// the last rewrite, and no write is in progress. Throws like `commit`.
+  [[nodiscard]] bool is_long();
   /// Replaces the whole log by the entries that `state` passes on, like `commit`. The entries added
   /// since the last commit are dropped: they must be part of the state.
   void rewrite(const std::function<void(const Receive& add)>& state);

@@ -249,6 +249,9 @@ void Connection::finish(ShutdownMode mode) {
   is_paused_ = false;
   owner_.leaving(id_);
   touch();
+  if (is_held_) {
+    watch();  // input stays in the socket until it may send
+  }
 }
 
 void Connection::flush() {

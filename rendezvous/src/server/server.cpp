@@ -232,10 +232,14 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const bool forms_rounds = mine.forms_rounds;
     const bool syncs = mine.syncs;
     auto state_dir = std::move(mine.state_dir);
+    auto etcd = std::move(mine.etcd);
+    auto address = std::move(mine.address);
     mine = options;
     mine.forms_rounds = forms_rounds;
     mine.syncs = syncs;
     mine.state_dir = std::move(state_dir);
+    mine.etcd = std::move(etcd);
+    mine.address = std::move(address);
     table_.limit_keys(options.max_keys);
     table_.limit_bytes(bytes_besides(jobs_.bytes()));
     decoder_.limit(options.max_frame_bytes);
@@ -265,6 +269,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       close(id);
     }
     end_turn();
+    // Their threads post to the event loop, which may end before this object.
+    table_.record_with({});
+    jobs_.record_with({});
+    shared_.may_act = {};
+    journal_.reset();
+    leadership_.reset();
   }
 
   [[nodiscard]] std::uint16_t port() const noexcept { return port_; }
@@ -353,6 +363,10 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   /// Recovers the state that the last leader has left, and serves.
   void lead(std::int64_t token) {
+    // Their ids may be those of the last leader's connections, which the log names.
+    for (const Connection::Id id : all_connections()) {
+      close(id);
+    }
     const auto is_certain = [this] { return leadership_->is_certain(); };
     try {
       recover(std::make_unique<JournalInEtcd>(*shared_.options.etcd, token, is_certain));
@@ -450,7 +464,6 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   /// Returns true if changes have reached the log since the last call, and sends what shows them.
   bool write_changes() {
-    journal_->commit();
     if (journal_->is_long()) {
       journal_->rewrite([this](const Journal::Receive& add) {
         table_.save([&](KeyTable::Change change, std::string_view key, std::string_view value) {
@@ -458,6 +471,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         });
         jobs_.save([&](std::string_view job) { add({kJob, job}); });
       });
+    } else {
+      journal_->commit();
     }
     if (shared_.written == journal_->num_written()) {
       return false;
@@ -747,6 +762,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   std::string execute(const std::vector<std::string>& words) {
     const std::string& name = words.front();
+    if (!leads_ && name != "dump") {
+      throw Error(Errc::config,
+                  leader_.empty()
+                      ? "this daemon stands by, and none leads at the moment"
+                      : fmt::format("this daemon stands by: ask {}, which leads", leader_));
+    }
     const auto expect = [&](std::size_t least, std::size_t most, const char* usage) {
       if (words.size() < least || words.size() > most) {
         throw Error(Errc::config, fmt::format("usage: {}", usage));

@@ -117,8 +117,8 @@ class Server {
   /// connects within JobTimes::close is sent the reason.
   [[nodiscard]] bool is_refusing() const noexcept;
 
-  /// Replaces the limits, the token and the certificate (not state_dir and forms_rounds). Connected
-  /// clients stay.
+  /// Replaces the limits, the token and the certificate (not forms_rounds and where the log is).
+  /// Connected clients stay.
   void reconfigure(const ServerOptions& options);
 
   /// Prepares the store for the workers of the next round, after those of the last one have ended:
