@@ -24,7 +24,7 @@ TEST_CASE("a closed link reports nothing, not even messages that were received b
 
   bool has_told = false;
   const auto link = std::make_shared<AgentLink>(
-      std::move(socket), 1h, false,
+      std::move(socket), nullptr, 1h, false,
       AgentLink::Events{.on_message = [&](const rounds::ServerMessage&) { has_told = true; },
                         .on_end = [&](const std::string&) { has_told = true; }});
   link->start();
