@@ -36,7 +36,7 @@ def formed(rank=0, sizes=(1, 1), round_number=0, restarts=0, host="127.0.0.1", p
 # Values that the server sends, and the launcher's messages.
 SERVERS = {
     "no beat interval": (frame(0, struct.pack("<2q", 0, 5_000), b"\0", struct.pack("<q", 0)), "beat_interval is 0 ms, expected 20 to"),
-    "a negative interval": (frame(0, struct.pack("<2q", -5, 5_000), b"\0"), "beat_interval is -5 ms"),
+    "a negative interval": (frame(0, struct.pack("<2q", -5, 5_000), b"\0", struct.pack("<q", 0)), "beat_interval is -5 ms"),
     "an interval beyond the limit": (frame(0, struct.pack("<2q", 5_000, 1_000), b"\0", struct.pack("<q", 0)), "expected less than silence_limit"),
     "rank -1": (WELCOME + formed(rank=-1), "machine_rank is -1, expected 0 to 1"),
     "rank 77": (WELCOME + formed(rank=77), "machine_rank is 77, expected 0 to 1"),
