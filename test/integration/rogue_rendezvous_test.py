@@ -20,7 +20,13 @@ from daemon import Daemon
 
 BIN = Path(sys.argv[1]).resolve()
 MAX_INT = 2**31 - 1
-WELCOME = frame(0, struct.pack("<2q", 1_000, 5_000), b"\0", struct.pack("<q", 0))
+
+
+def welcome(beat_interval, silence_limit):
+    return frame(0, struct.pack("<2q", beat_interval, silence_limit), b"\0", struct.pack("<q", 0))
+
+
+WELCOME = welcome(1_000, 5_000)
 # Attempts in one second, with pauses that double from 10 ms; far fewer than without pauses.
 MOST_CONNECTIONS = 40
 MOST_BYTES = 100_000
@@ -35,9 +41,9 @@ def formed(rank=0, sizes=(1, 1), round_number=0, restarts=0, host="127.0.0.1", p
 
 # Values that the server sends, and the launcher's messages.
 SERVERS = {
-    "no beat interval": (frame(0, struct.pack("<2q", 0, 5_000), b"\0", struct.pack("<q", 0)), "beat_interval is 0 ms, expected 20 to"),
-    "a negative interval": (frame(0, struct.pack("<2q", -5, 5_000), b"\0", struct.pack("<q", 0)), "beat_interval is -5 ms"),
-    "an interval beyond the limit": (frame(0, struct.pack("<2q", 5_000, 1_000), b"\0", struct.pack("<q", 0)), "expected less than silence_limit"),
+    "no beat interval": (welcome(0, 5_000), "beat_interval is 0 ms, expected 20 to"),
+    "a negative interval": (welcome(-5, 5_000), "beat_interval is -5 ms"),
+    "an interval beyond the limit": (welcome(5_000, 1_000), "expected less than silence_limit"),
     "rank -1": (WELCOME + formed(rank=-1), "machine_rank is -1, expected 0 to 1"),
     "rank 77": (WELCOME + formed(rank=77), "machine_rank is 77, expected 0 to 1"),
     "no machines": (WELCOME + formed(sizes=()), "the number of machines is 0"),
