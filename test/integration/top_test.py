@@ -132,8 +132,11 @@ def check_live(endpoint):
 
 
 def check_local():
-    job = subprocess.Popen([ACCLAUNCH, "torchrun", "--nproc-per-node", "3", "--max-restarts", "2", "--rdzv-id", "watched", "--no-python", "sh", "-c",
-                            "echo here; read line; sleep 1000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    job = subprocess.Popen(
+        [ACCLAUNCH, "torchrun", "--nproc-per-node", "3", "--max-restarts", "2", "--rdzv-backend", "c10d",
+         "--rdzv-endpoint", "localhost:0", "--rdzv-id", "watched", "--no-python", "sh", "-c",
+         "echo here; read line; sleep 1000"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     for _ in range(3):
         job.stdout.readline()
     for name in ("watched", str(job.pid)):
