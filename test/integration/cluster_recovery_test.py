@@ -43,7 +43,7 @@ class Site:
     def start_daemon(self, name):
         state = "etcd://" + ",".join(f"{member}:{CLIENT_PORT}" for member in MEMBERS)
         self.daemons[name] = self.cluster[name].start(
-            [self.programs / "acc-rendezvous", "--insecure", "--host", "0.0.0.0", "--port", PORT, "--state", state, "--lease", "1s",
+            [self.programs / "acc-rendezvous", "--insecure", "--host", "0.0.0.0", "--port", PORT, "--state", state, "--lease", "2s",
              "--advertised_address", f"{name}:{PORT}"], self.clock)
 
     def leads(self, name):

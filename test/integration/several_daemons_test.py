@@ -6,7 +6,10 @@ BIN holds acc-rendezvous and acclaunch. Exits with 77 without etcd."""
 import base64
 import contextlib
 import os
+import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -16,6 +19,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import etcd
+from agent_bytes import frame, i32, text
 from store_bytes import ADD, APPEND, GET, QUEUE_LEN, QUEUE_PUSH, SET, StoreClient, request
 
 BIN = Path(sys.argv[1])
@@ -72,10 +76,10 @@ class Daemon(Program):
 
 
 class Site:
-    """An etcd and two daemons."""
+    """Two daemons with keys of their own in an etcd."""
 
-    def __init__(self, folder, prefix):
-        self.etcd = etcd.Etcd(folder)
+    def __init__(self, members, prefix):
+        self.etcd = members
         self.state = f"{self.etcd.address}/{prefix}"
         self.ports = etcd.free_ports(2)
         self.daemons = [Daemon(self.state, port) for port in self.ports]
@@ -93,7 +97,6 @@ class Site:
     def close(self):
         for each in self.daemons:
             each.kill()
-        self.etcd.close()
 
 
 def value(client, key):
@@ -237,6 +240,24 @@ def workers_do_not_notice(site):
                 assert each.count("start ") == 1 and each.count("done ") == 1, "".join(each.lines)
 
 
+def a_silent_daemon_is_left(_):
+    """An agent whose daemon is silent, but accepts connections as a suspended one does, begins at the other one."""
+    welcome = frame(0, struct.pack("<2q", 200, 1_000), b"\1", struct.pack("<q", 0))
+    formed = frame(3, i32(0, 0, 0), struct.pack("<Iii", 1, 2, 1), text("127.0.0.1"), struct.pack("<H", 1), text("0" * 32))
+    with socket.create_server(("127.0.0.1", 0)) as silent, socket.create_server(("127.0.0.1", 0)) as other:
+        both = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in (silent, other))
+        machine = Program(BIN / "acclaunch", "torchrun", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d",
+                          "--rdzv-endpoint", both, "--no-python", "sh", "-c", "echo start; sleep 1000")
+        try:
+            with silent.accept()[0] as agent:
+                agent.sendall(welcome + formed)
+                machine.wait_for("start")
+                machine.wait_for("the workers go on")
+                assert other in select.select([silent, other], [], [], DEADLINE)[0], "".join(machine.lines)
+        finally:
+            machine.kill()
+
+
 def what_is_refused(site):
     def refused(*flags):
         result = subprocess.run([BIN / "acc-rendezvous", "--port", "0", *flags], capture_output=True, text=True, timeout=DEADLINE)
@@ -272,12 +293,13 @@ def main():
         print(f"skipped: {why}")
         return 77
     wanted = sys.argv[2:]
-    for case in (what_is_refused, keys_outlive_the_leader, the_lease_runs_out_at_all_daemons, the_log_stays_short, workers_do_not_notice):
-        if wanted and case.__name__ not in wanted:
-            continue
-        with tempfile.TemporaryDirectory() as folder, contextlib.closing(Site(folder, case.__name__)) as site:
+    with tempfile.TemporaryDirectory() as folder, contextlib.closing(etcd.Etcd(folder)) as members:
+        for case in (what_is_refused, a_silent_daemon_is_left, keys_outlive_the_leader, the_lease_runs_out_at_all_daemons, the_log_stays_short, workers_do_not_notice):
+            if wanted and case.__name__ not in wanted:
+                continue
             begin = time.monotonic()
-            case(site)
+            with contextlib.closing(Site(members, case.__name__)) as site:
+                case(site)
             print(f"{case.__name__}: {time.monotonic() - begin:.1f} s", flush=True)
     return 0
 

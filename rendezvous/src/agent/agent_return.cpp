@@ -26,6 +26,11 @@ asio::awaitable<void> Agent::Impl::come_back() {
         "the connection to the rendezvous at {} is lost ({}): the workers go on, connecting again",
         where(), why_lost_));
   }
+  // Begins at the next address, if there is one: a server that is suspended accepts connections,
+  // and the time that it takes to find this out is missing before the new one gives this machine
+  // up.
+  num_tried_ = 0;
+  try_next_server();
   Backoff backoff;
   while (goes_on()) {
     const auto left = std::chrono::ceil<Milliseconds>(give_up_at_ - steady_clock::now());
