@@ -167,6 +167,7 @@ class SlowStorage final : public JournalStorage {
     std::condition_variable changed;
     int permits = 0;
     std::vector<std::size_t> sizes;  ///< of the groups
+    int num_rewrites = 0;
   };
   explicit SlowStorage(State& state) : state_(state) {}
 
@@ -177,7 +178,10 @@ class SlowStorage final : public JournalStorage {
     --state_.permits;
     state_.sizes.push_back(group.size());
   }
-  void replace(std::span<const std::string> /*groups*/) override {}
+  void replace(std::span<const std::string> /*groups*/) override {
+    const std::lock_guard lock(state_.mutex);
+    ++state_.num_rewrites;
+  }
   [[nodiscard]] bool waits() const noexcept override { return true; }
 
  private:
@@ -225,6 +229,35 @@ TEST_CASE("a log collects entries while it waits for the disk, and says what is 
     permit();  // the end of the journal writes the last entry
   }
   CHECK(disk.sizes == std::vector<std::size_t>{4, 12, 4});
+}
+
+TEST_CASE("a log is rewritten also if entries are added during each write") {
+  SlowStorage::State disk;
+  disk.permits = 100;
+  std::mutex mutex;
+  std::condition_variable written;
+  int num_writes = 0;
+  const std::string value(1 << 20, 'v');
+  {
+    Journal journal(
+        std::make_unique<SlowStorage>(disk), [](const Journal::Entry&) {},
+        [&] {
+          const std::lock_guard lock(mutex);
+          ++num_writes;
+          written.notify_all();
+        });
+    for (int i = 0; i < 40; ++i) {
+      journal.add({1, "key", value});
+      if (journal.is_long()) {
+        journal.rewrite([&](const Journal::Receive& add) { add({1, "key", value}); });
+      } else {
+        journal.commit();
+      }
+      std::unique_lock lock(mutex);
+      written.wait(lock, [&] { return num_writes > i; });
+    }
+  }
+  CHECK(disk.num_rewrites == 2);
 }
 
 // Clients count at several keys; each reply is acknowledged when the change that it shows is in the
