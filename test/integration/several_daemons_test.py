@@ -5,6 +5,7 @@
 BIN holds acc-rendezvous and acclaunch. Exits with 77 without etcd."""
 import base64
 import contextlib
+import json
 import os
 import select
 import signal
@@ -15,11 +16,13 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 import etcd
-from agent_bytes import frame, i32, text
+from agent_bytes import HELLO, enter, frame, i32, text
 from store_bytes import ADD, APPEND, GET, QUEUE_LEN, QUEUE_PUSH, SET, StoreClient, request
 
 BIN = Path(sys.argv[1])
@@ -210,6 +213,35 @@ def the_log_stays_short(site):
     assert value(StoreClient(site.leader().port), b"/key") == bytes([23]) * (1 << 20)
 
 
+def watchers_follow_the_leader(site):
+    """A daemon that stands by shows no jobs; one that leads again shows those of the log."""
+    def get(daemon, path):
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port}{path}", timeout=DEADLINE) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def jobs(daemon):
+        return [each["id"] for each in json.loads(get(daemon, "/api/v1/jobs")[1])["jobs"]]
+
+    first = site.leader()
+    other = next(each for each in site.daemons if each is not first)
+    with socket.create_connection(("127.0.0.1", first.port)) as agent:
+        agent.sendall(HELLO + enter(run_id="watched", machines=(1, 1), heartbeat=600_000))
+        wait_until(lambda: jobs(first) == ["watched"], lambda: "the job")
+        first.signal(signal.SIGSTOP)
+        other.wait_for("leading: ")
+        first.signal(signal.SIGCONT)
+        first.wait_for("does not lead any more")
+    assert get(first, "/readyz") == (503, "standing by\n") and jobs(first) == [], jobs(first)
+    assert get(other, "/readyz") == (200, "ready\n") and jobs(other) == ["watched"], jobs(other)
+    other.signal(signal.SIGTERM)
+    other.wait()
+    first.wait_for("leading: ", 2)
+    assert get(first, "/readyz") == (200, "ready\n") and jobs(first) == ["watched"], jobs(first)
+
+
 def workers_do_not_notice(site):
     """A job whose agents know both daemons, and one that finds them in etcd."""
     with tempfile.TemporaryDirectory() as folder:
@@ -294,7 +326,8 @@ def main():
         return 77
     wanted = sys.argv[2:]
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(etcd.Etcd(folder)) as members:
-        for case in (what_is_refused, a_silent_daemon_is_left, keys_outlive_the_leader, the_lease_runs_out_at_all_daemons, the_log_stays_short, workers_do_not_notice):
+        for case in (what_is_refused, a_silent_daemon_is_left, keys_outlive_the_leader, the_lease_runs_out_at_all_daemons, the_log_stays_short,
+                     watchers_follow_the_leader, workers_do_not_notice):
             if wanted and case.__name__ not in wanted:
                 continue
             begin = time.monotonic()

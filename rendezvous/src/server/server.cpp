@@ -179,10 +179,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         board_(options.board || !options.forms_rounds ? options.board : std::make_shared<Board>()) {
     if (board_) {
       board_->listen(listener_);
-      jobs_.tell_to([this](std::uint64_t job, const news::News& news) {
-        board_->tell(job, news, std::chrono::system_clock::now(), is_recovering_);
-      });
     }
+    watch_jobs();
     if (!options.state_dir.empty()) {
       recover(std::make_unique<JournalFile>(options.state_dir, options.syncs));
     }
@@ -391,6 +389,10 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     table_.record_with({});
     table_.clear();
     jobs_ = rounds::Jobs(true);
+    if (board_) {
+      board_->clear();
+    }
+    watch_jobs();
     journal_.reset();
     held_.clear();
     shared_.recorded = shared_.written = 0;
@@ -909,6 +911,15 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   // Those who watch.
 
+  /// Lets new jobs_ tell the board what happens.
+  void watch_jobs() {
+    if (board_) {
+      jobs_.tell_to([this](std::uint64_t job, const news::News& news) {
+        board_->tell(job, news, std::chrono::system_clock::now(), is_recovering_);
+      });
+    }
+  }
+
   std::unique_ptr<ProtocolHandler> open_http(Connection::Id id, const ClientFacts& facts) {
     auto session = std::make_unique<HttpSession>(
         [this, id, peer = facts.peer,
@@ -952,7 +963,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
                                          {.num_connections = connections_.size(),
                                           .num_keys = table_.values().size(),
                                           .num_watchers = streams_.size(),
-                                          .is_stopping = stops_ || retired_ != nullptr},
+                                          .is_stopping = stops_ || retired_ != nullptr,
+                                          .leads = leads_},
                                          std::chrono::system_clock::now());
     if (answer.stream && request.method != "HEAD") {
       if (streams_.size() >= kMaxStreams) {

@@ -160,7 +160,10 @@ Answer answer(const Request& request, const Board& board, const ServerFacts& fac
     return text_answer(200, "ok\n");
   }
   if (path == "/readyz") {
-    return facts.is_stopping ? text_answer(503, "shutting down\n") : text_answer(200, "ready\n");
+    if (facts.is_stopping) {
+      return text_answer(503, "shutting down\n");
+    }
+    return facts.leads ? text_answer(200, "ready\n") : text_answer(503, "standing by\n");
   }
   if (path == "/metrics") {
     return metrics(request, board, facts);

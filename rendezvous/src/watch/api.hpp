@@ -16,6 +16,7 @@ struct ServerFacts {
   std::size_t num_keys = 0;
   std::size_t num_watchers = 0;
   bool is_stopping = false;
+  bool leads = true;  ///< false: it stands by (ServerOptions::etcd)
 };
 
 /// An HTTP request, as far as the API looks at it.

@@ -97,6 +97,14 @@ void Board::tell(JobNumber number, const news::News& news, Time now, bool is_rep
   drop_old();
 }
 
+void Board::clear() {
+  by_number_.clear();
+  finished_.clear();
+  reported_.clear();
+  jobs_.clear();
+  num_ranks_ = report_bytes_ = 0;
+}
+
 Board::Job* Board::job_of(JobNumber number) {
   const auto found = by_number_.find(number);
   return found == by_number_.end() ? nullptr : &*found->second;

@@ -177,6 +177,21 @@ TEST_CASE("memory is bounded: events, points, jobs that are over, ranks and repo
   CHECK(watched.get("/api/v1/jobs/large/ranks")["total"] == 0);  // more than kMaxRanks
 }
 
+TEST_CASE(
+    "a board that is cleared shows jobs of the same number anew; events keep their sequence") {
+  Watched watched;
+  watched.begin();
+  watched.board.keep_report(0, "{}", watched.now);
+  watched.tell(news::Over{});
+  const auto last = watched.board.find("run")->events.back().number;
+  watched.board.clear();
+  CHECK(watched.board.jobs().empty());
+  watched.begin("next");
+  CHECK(watched.board.jobs().size() == 1);
+  CHECK(watched.board.find("next")->report.empty());
+  CHECK(watched.board.find("next")->events.front().number == last + 1);
+}
+
 TEST_CASE("requests: what is refused, and how") {
   Watched watched;
   watched.begin("a b");

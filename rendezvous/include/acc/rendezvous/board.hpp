@@ -135,6 +135,8 @@ class Board {
 
   /// Calls the listener with each later event, as long as it exists.
   void listen(const std::shared_ptr<Listener>& listener) { listeners_.emplace_back(listener); }
+  /// Forgets all jobs. Later events have greater numbers than those so far.
+  void clear();
   /// Takes note of what happens in a job. `is_repeated`: after a restart of the server; such news
   /// make no events.
   void tell(JobNumber job, const news::News& news, Time now, bool is_repeated = false);
