@@ -55,7 +55,7 @@ def report_of(name, markup=""):
     return {"format": 1, "command": ["python3", "train.py"], "run_id": name, "attempt": 1, "max_restarts": 1,
             "restarts_after_ms": None, "exit_status": 1, "reason": "", "first_failure": 2, "late": [late],
             "workers": [worker, worker | {"rank": 1, "pid": 4001}, first, worker | {"rank": 3, "pid": 4003}],
-            "silent_machines": [], "log_folder": "/scratch/logs/run_1/attempt_0" + markup}
+            "silent_machines": [], "stacks": [], "log_folder": "/scratch/logs/run_1/attempt_0" + markup}
 
 
 JOBS = {job["name"]: job for job in [
