@@ -18,16 +18,12 @@ class NoWork final : public Work {
 };
 
 /// A collective that consists of several steps. Only the first step is issued at once; each later
-/// step is issued inside `wait`, when the step before it is complete, or, if it permits that, by
-/// `advance`. The steps may belong to different groups: a failure of any step aborts `owner` and
-/// with it all of them, so that every rank reports the same first cause.
+/// step is issued inside `wait`, when the step before it is complete. The steps may belong to
+/// different groups: a failure of any step aborts `owner` and with it all of them, so that every
+/// rank reports the same first cause.
 class Steps final : public Work {
  public:
-  struct Step {
-    std::function<WorkPtr()> issue;
-    /// True if ranks may issue it in different orders relative to other collectives.
-    bool any_order = false;
-  };
+  using Step = std::function<WorkPtr()>;
   Steps(ProcessGroup* owner, WorkPtr first, std::vector<Step> rest)
       : owner_(owner), rest_(std::move(rest)), first_(first), current_(std::move(first)) {}
 
@@ -35,20 +31,10 @@ class Steps final : public Work {
     guarded([this] {
       current_->wait();
       while (next_ < rest_.size()) {
-        issue_next();
+        current_ = rest_[next_++]();
         current_->wait();
       }
     });
-  }
-  /// Issues, without blocking, the steps that may be issued now. Returns false if a later call may
-  /// issue more.
-  bool advance() {
-    guarded([this] {
-      while (next_ < rest_.size() && rest_[next_].any_order && current_->ready()) {
-        issue_next();
-      }
-    });
-    return next_ == rest_.size() || !rest_[next_].any_order;
   }
   /// Peers read this rank's input in the first step. In all_reduce they also read its reduced
   /// slice, in the last step.
@@ -59,8 +45,6 @@ class Steps final : public Work {
   }
 
  private:
-  void issue_next() { current_ = rest_[next_++].issue(); }
-
   template <typename Call>
   void guarded(const Call& call) {
     try {

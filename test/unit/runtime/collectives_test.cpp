@@ -304,37 +304,25 @@ TEST_CASE("collectives of several kinds under way at once keep their order") {
   }
 }
 
-TEST_CASE("sums between hosts proceed on a rank that computes and only calls progress()") {
-  // Numbers of topologies, and whether all_reduce needs no wait of rank 0 either.
-  for (const auto& [topology, all_reduces] : {std::pair(kTopologies[4], true),
-                                              {kTopologies[5], true},
-                                              {kTopologies[6], false},
-                                              {kTopologies[7], false}}) {
+TEST_CASE("sums over Gloo proceed on a rank that computes") {
+  for (const Topology& topology : {kTopologies[4], kTopologies[5]}) {
     CAPTURE(topology.name);
     std::atomic<int> waiting = topology.world_size - 1;
-    CHECK_NOTHROW(with_groups(topology, [&, all_reduces = all_reduces](ProcessGroup& group) {
+    CHECK_NOTHROW(with_groups(topology, [&](ProcessGroup& group) {
       const std::size_t numel = 6'000;
       const auto size = static_cast<std::size_t>(group.size());
-      const auto in = group.allocate_contribution(numel * size * sizeof(float));
-      std::fill_n(in->as<float>(), numel * size, static_cast<float>(group.rank() + 1));
+      std::vector<float> in(numel * size, static_cast<float>(group.rank() + 1));
       std::vector<float> out(numel);
-      std::vector<float> data(all_reduces ? numel : 0, static_cast<float>(group.rank() + 1));
+      std::vector<float> data(numel, static_cast<float>(group.rank() + 1));
       const auto scattering =
-          group.reduce_scatter(in->data(), out.data(), numel, DType::float32, {});
-      const auto reducing =
-          all_reduces ? group.all_reduce(data.data(), numel, DType::float32, 1.0F) : nullptr;
-      if (group.rank() == 0) {
-        while (waiting > 0) {
-          group.progress();
-          std::this_thread::yield();
-        }
+          group.reduce_scatter(in.data(), out.data(), numel, DType::float32, {});
+      const auto reducing = group.all_reduce(data.data(), numel, DType::float32, 1.0F);
+      while (group.rank() == 0 && waiting > 0) {
+        std::this_thread::yield();
       }
       scattering->wait();
-      if (reducing) {
-        reducing->wait();
-      }
+      reducing->wait();
       --waiting;
-      scattering->wait_released();
       const auto sum = static_cast<float>(size * (size + 1) / 2);
       expect(std::ranges::count(out, sum) == std::ssize(out), "wrong sum of reduce_scatter");
       expect(std::ranges::count(data, sum) == std::ssize(data), "wrong sum of all_reduce");

@@ -27,8 +27,6 @@ class Work {
   virtual void wait() = 0;
   /// Waits also until every peer has read this rank's input, which may then be overwritten.
   virtual void wait_released() = 0;
-  /// True if `wait` would return at once. False if that is not known.
-  [[nodiscard]] virtual bool ready() const { return false; }
   /// Point of a GPU's stream at which the result is there, with which work of other streams can be
   /// ordered behind it (`ProcessGroup::after`). Null if only `wait` tells, as for host memory.
   [[nodiscard]] virtual std::shared_ptr<device::Event> done() const { return nullptr; }

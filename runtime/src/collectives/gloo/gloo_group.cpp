@@ -506,8 +506,8 @@ WorkPtr GlooGroup::all_gather(const void* shard, void* out, std::size_t shard_nb
   return gather_to(shard, std::move(places), shard_nbytes);
 }
 
-std::shared_ptr<GlooGroup::Exchange> GlooGroup::sum(const Sum& sum, std::uint32_t number) {
-  auto work = start(sum.kind, sum.dtype, sum.numel, number);
+std::shared_ptr<GlooGroup::Exchange> GlooGroup::sum(const Sum& sum) {
+  auto work = start(sum.kind, sum.dtype, sum.numel);
   const std::size_t nbytes = sum.numel * nbytes_of(sum.dtype);
   const auto ranks = static_cast<std::size_t>(size());
   std::byte* const incoming = work->scratch(nbytes * (ranks - 1)).data();
@@ -541,20 +541,19 @@ std::shared_ptr<GlooGroup::Exchange> GlooGroup::sum(const Sum& sum, std::uint32_
 }
 
 WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
-                                  ReduceOptions options, std::uint32_t number) {
+                                  ReduceOptions options) {
   return sum({.kind = OpKind::reduce_scatter,
               .parts = slices(const_cast<void*>(in), shard_numel * nbytes_of(dtype)),
               .numel = shard_numel,
               .dtype = dtype,
               .out = out,
-              .options = options},
-             number);
+              .options = options});
 }
 
 // Two ranks exchange their arrays: one phase moves as many bytes as two phases would. So do more
 // ranks if the array cannot be divided among them. Otherwise each rank sums a slice and sends the
 // sum to the others, so that it sends only 2 / ranks as much.
-WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale, std::uint32_t number) {
+WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, DType /*dtype*/, float scale) {
   const auto ranks = static_cast<std::size_t>(size());
   if (ranks == 2 || numel % ranks != 0) {
     return sum({.kind = OpKind::all_reduce,
@@ -562,25 +561,21 @@ WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, float scale, std::
                 .numel = numel,
                 .dtype = DType::float32,
                 .out = data,
-                .options = {.scale = scale}},
-               number);
+                .options = {.scale = scale}});
   }
   const std::size_t shard = numel / ranks;
   float* const mine = data + shard * static_cast<std::size_t>(rank());
   const std::size_t nbytes = shard * sizeof(float);
-  auto work = std::make_shared<TwoPhaseSum>(
-      this,
-      sum({.kind = OpKind::all_reduce,
-           .parts = slices(data, nbytes),
-           .numel = shard,
-           .dtype = DType::float32,
-           .out = mine,
-           .options = {.scale = scale}},
-          number),
-      [=, this] {
-        return exchange_shards(start(OpKind::all_reduce, DType::float32, shard, number, true), mine,
-                               slices(data, nbytes), nbytes);
-      });
+  auto first = sum({.kind = OpKind::all_reduce,
+                    .parts = slices(data, nbytes),
+                    .numel = shard,
+                    .dtype = DType::float32,
+                    .out = mine,
+                    .options = {.scale = scale}});
+  auto work = std::make_shared<TwoPhaseSum>(this, std::move(first), [=, this, number = sequence_] {
+    return exchange_shards(start(OpKind::all_reduce, DType::float32, shard, number, true), mine,
+                           slices(data, nbytes), nbytes);
+  });
   work->start();
   return work;
 }

@@ -41,18 +41,8 @@ class GlooGroup final : public ProcessGroup {
   /// Gathers the shard of rank r to places[r]. Does not write places[rank()].
   WorkPtr gather_to(const void* shard, std::vector<void*> places, std::size_t shard_nbytes);
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
-                         ReduceOptions options) override {
-    return reduce_scatter(in, out, shard_numel, dtype, options, reserve());
-  }
-  WorkPtr all_reduce(float* data, std::size_t numel, DType /*dtype*/, float scale) override {
-    return all_reduce(data, numel, scale, reserve());
-  }
-  /// Takes the number of a collective that will be issued later. Ranks may issue it at different
-  /// moments relative to other collectives, if all of them reserve in the same order.
-  std::uint32_t reserve() { return ++sequence_; }
-  WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
-                         ReduceOptions options, std::uint32_t number);
-  WorkPtr all_reduce(float* data, std::size_t numel, float scale, std::uint32_t number);
+                         ReduceOptions options) override;
+  WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override;
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
@@ -67,12 +57,13 @@ class GlooGroup final : public ProcessGroup {
  private:
   class Exchange;
   class TwoPhaseSum;
-  /// Begins a phase of collective `number`: makes its tag, and tells the watch.
-  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count,
-                                  std::uint32_t number, bool second_phase = false);
+  /// Begins the next collective: takes its number and tag, and tells the watch.
   std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count) {
-    return start(kind, dtype, count, reserve());
+    return start(kind, dtype, count, ++sequence_, false);
   }
+  /// Begins a phase of collective `number`.
+  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count,
+                                  std::uint32_t number, bool second_phase);
   /// Sends `shard` to every rank, and receives the shard of rank r at places[r].
   WorkPtr exchange_shards(std::shared_ptr<Exchange> work, const void* shard,
                           const std::vector<void*>& places, std::size_t shard_nbytes) const;
@@ -85,7 +76,7 @@ class GlooGroup final : public ProcessGroup {
     float* out;  ///< the sum of all ranks' parts[rank()]; may be parts[rank()]
     ReduceOptions options;
   };
-  std::shared_ptr<Exchange> sum(const Sum& sum, std::uint32_t number);
+  std::shared_ptr<Exchange> sum(const Sum& sum);
   [[nodiscard]] std::vector<void*> slices(void* out, std::size_t nbytes) const;
   /// Sends `data` of every rank to every rank. The scratch memory of the result holds it in rank
   /// order.

@@ -44,16 +44,7 @@ WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<Steps::Step> rest) {
   auto work = std::make_shared<Steps>(this, std::move(first), std::move(rest));
   std::erase_if(unfinished_, [](const auto& each) { return each.expired(); });
   unfinished_.push_back(work);
-  advancing_.push_back(work);
   return work;
-}
-
-void HierarchicalGroup::progress() {
-  local_.progress();
-  std::erase_if(advancing_, [](const auto& each) {
-    const auto work = each.lock();
-    return !work || work->advance();
-  });
 }
 
 /// Completes all works that were issued before. Needed before a collective whose first step may
@@ -117,14 +108,14 @@ WorkPtr HierarchicalGroup::gather_into_common(const void* shard, std::byte* out,
     places.push_back(place(h, local_rank()));
   }
   return steps(column_.gather_to(mine, std::move(places), shard_nbytes),
-               {{[this] { return local_.barrier(); }}});
+               {[this] { return local_.barrier(); }});
 }
 
 WorkPtr HierarchicalGroup::gather_into_private(const void* shard, std::byte* out,
                                                std::size_t shard_nbytes) {
   std::byte* const block = out + host() * locals() * shard_nbytes;
   return steps(local_.all_gather(shard, block, shard_nbytes),
-               {{[=, this] { return column_.all_gather(block, out, locals() * shard_nbytes); }}});
+               {[=, this] { return column_.all_gather(block, out, locals() * shard_nbytes); }});
 }
 
 WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel,
@@ -140,12 +131,10 @@ WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_
   }
   return steps(local_.reduce_slices(in, shard_numel, dtype, std::move(firsts), std::move(outs),
                                     shard_numel, {}),
-               {{.issue =
-                     [=, this, number = column_.reserve()] {
-                       return column_.reduce_scatter(partial->data(), out, shard_numel,
-                                                     DType::float32, options, number);
-                     },
-                 .any_order = true}});
+               {[=, this] {
+                 return column_.reduce_scatter(partial->data(), out, shard_numel, DType::float32,
+                                               options);
+               }});
 }
 
 WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, DType dtype, float scale) {
@@ -153,29 +142,21 @@ WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, DType dtyp
   // Not divisible by the ranks of a host: every rank sends the whole array through its column.
   if (width * locals() != numel) {
     return steps(local_.all_reduce(data, numel, dtype, 1.0F),
-                 {{.issue =
-                       [=, this, number = column_.reserve()] {
-                         return column_.all_reduce(data, numel, scale, number);
-                       },
-                   .any_order = true}});
+                 {[=, this] { return column_.all_reduce(data, numel, dtype, scale); }});
   }
   auto mine = std::make_shared<std::vector<float>>(width);
   float* const slice = data + width * local_rank();
   return steps(local_.reduce_scatter(data, mine->data(), width, DType::float32, {}),
-               {{.issue =
-                     [=, this, number = column_.reserve()] {
-                       return column_.all_reduce(mine->data(), width, scale, number);
-                     },
-                 .any_order = true},
-                {[=, this] {
+               {[=, this] { return column_.all_reduce(mine->data(), width, dtype, scale); },
+                [=, this] {
                   std::memcpy(slice, mine->data(), width * sizeof(float));
                   return local_.all_gather(slice, data, width * sizeof(float));
-                }}});
+                }});
 }
 
 WorkPtr HierarchicalGroup::all_reduce(std::span<double> data, ReduceOp op) {
   finish_earlier();
-  return steps(local_.all_reduce(data, op), {{[=, this] { return column_.all_reduce(data, op); }}});
+  return steps(local_.all_reduce(data, op), {[=, this] { return column_.all_reduce(data, op); }});
 }
 
 WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
@@ -187,7 +168,7 @@ WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
   if (local_.rank() == root_local) {
     first = column_.broadcast(data, nbytes, root_host);
   }
-  return steps(first, {{[=, this] { return local_.broadcast(data, nbytes, root_local); }}});
+  return steps(first, {[=, this] { return local_.broadcast(data, nbytes, root_local); }});
 }
 
 WorkPtr HierarchicalGroup::barrier() {
@@ -195,7 +176,7 @@ WorkPtr HierarchicalGroup::barrier() {
   // The first local barrier makes the columns wait for every rank of this host, the second makes
   // every rank of this host wait for the columns.
   return steps(local_.barrier(),
-               {{[this] { return column_.barrier(); }}, {[this] { return local_.barrier(); }}});
+               {[this] { return column_.barrier(); }, [this] { return local_.barrier(); }});
 }
 
 std::optional<std::string> HierarchicalGroup::failure() const {

@@ -20,9 +20,7 @@ namespace acc::collectives {
 ///  - all_gather: each column gathers its shards into the host's common copy, then a local barrier;
 ///  - reduce_scatter: each host sums locally, then each column sums the hosts' sums;
 ///  - all_reduce: local reduce_scatter, column all_reduce, local all_gather.
-/// A step of the column is issued by `progress` as soon as the step before it is complete, so that
-/// its messages overlap with the caller's computation; local steps only inside a `wait`, because
-/// the ranks of a host must issue them in the same order. A failure in either group aborts both.
+/// Later steps are issued only inside a `wait` (see Steps). A failure in either group aborts both.
 class HierarchicalGroup final : public ProcessGroup {
  public:
   /// Collective. `address`: of this host, as the other hosts reach it.
@@ -47,7 +45,7 @@ class HierarchicalGroup final : public ProcessGroup {
   WorkPtr barrier() override;
   void after(const std::shared_ptr<device::Event>&) override {}
 
-  void progress() override;
+  void progress() override { local_.progress(); }
   std::optional<std::string> failure() const override;
   void abort(const std::string& reason) noexcept override;
 
@@ -72,8 +70,7 @@ class HierarchicalGroup final : public ProcessGroup {
   /// For each gathered buffer, by address: the local barrier that completes when every rank of the
   /// host has released the buffer's content. Null if the content is in use, or the buffer is new.
   std::map<const std::byte*, WorkPtr> gathered_;
-  std::vector<std::weak_ptr<Steps>> unfinished_;  ///< works that may be unfinished, in issue order
-  std::vector<std::weak_ptr<Steps>> advancing_;   ///< those whose next step `progress` may issue
+  std::vector<std::weak_ptr<Work>> unfinished_;  ///< works that may be unfinished, in issue order
 };
 
 }  // namespace acc::collectives

@@ -71,9 +71,6 @@ class ShmGroup::Op final : public Work {
     group_->complete_through(sequence_);
     group_->await_finished(sequence_);
   }
-  bool ready() const override {
-    return static_cast<std::int32_t>(group_->completed_ - sequence_) >= 0 && !result_needs_all_;
-  }
 
  private:
   friend class ShmGroup;
