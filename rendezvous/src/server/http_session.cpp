@@ -16,45 +16,48 @@ namespace acc::rendezvous {
 
 namespace http = boost::beast::http;
 
-struct HttpSession::Parser {
-  Parser() {
-    parser.eager(true);
-    parser.header_limit(kMaxRequestBytes);
+namespace {
+
+constexpr std::string_view kEndOfHeader = "\r\n\r\n";
+
+using Parser = http::request_parser<http::empty_body>;
+
+/// Parses a whole header. Beast's parser reports some errors sooner or later by how the bytes
+/// arrive, so it is given all of them at once. Errors: http::error, also of a request with a body.
+void parse(std::string_view header, Parser& parser, boost::system::error_code& error) {
+  parser.header_limit(HttpSession::kMaxRequestBytes);
+  parser.eager(true);
+  parser.put(boost::asio::buffer(header.data(), header.size()), error);
+  if (!error && !parser.is_done()) {
+    error = http::error::unexpected_body;
   }
-  http::request_parser<http::empty_body> parser;
-};
+}
+
+}  // namespace
 
 HttpSession::HttpSession(Ask ask) : ask_(std::move(ask)) {}
-HttpSession::~HttpSession() = default;
-
-std::size_t HttpSession::num_kept() const noexcept {
-  return parser_ ? kMaxRequestBytes : 0;
-}
 
 bool HttpSession::step(std::string_view& bytes, std::string& out) {
   if (is_stream_ || is_finished_) {
     bytes = {};
     return false;
   }
-  if (!parser_) {
-    if (bytes.empty()) {
-      return false;
-    }
-    parser_ = std::make_unique<Parser>();
-  }
-  auto& parser = parser_->parser;
-  boost::system::error_code error;
-  while (!parser.is_done() && !error) {
-    bytes.remove_prefix(parser.put(boost::asio::buffer(bytes.data(), bytes.size()), error));
-  }
-  if (error == http::error::need_more) {
+  const auto end = bytes.substr(0, kMaxRequestBytes).find(kEndOfHeader);
+  if (end == std::string_view::npos && bytes.size() < kMaxRequestBytes) {
     return false;
+  }
+  Parser parser;
+  boost::system::error_code error = http::error::header_limit;
+  if (end != std::string_view::npos) {
+    const auto header = bytes.substr(0, end + kEndOfHeader.size());
+    parse(header, parser, error);
+    bytes.remove_prefix(header.size());
   }
   was_active_ = true;
   has_served_ = true;
   if (error) {
     const bool is_long = error == http::error::header_limit || error == http::error::body_limit ||
-                         error == http::error::unexpected_body;
+                         error == http::error::unexpected_body || error == http::error::need_more;
     reply(is_long ? watch::refusal(413, fmt::format("a request has no body and at most {} bytes",
                                                     kMaxRequestBytes))
                   : watch::refusal(400, "malformed HTTP request: " + error.message()),
@@ -69,7 +72,6 @@ bool HttpSession::step(std::string_view& bytes, std::string& out) {
                              .last_event_id = view(request["Last-Event-ID"]),
                              .authorization = view(request[http::field::authorization])};
   reply(ask_(asked), asked.method != "HEAD", request.keep_alive(), out);
-  parser_.reset();
   return true;
 }
 

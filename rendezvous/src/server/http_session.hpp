@@ -5,7 +5,6 @@
 #include "watch/api.hpp"
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,12 +21,8 @@ class HttpSession : public ProtocolHandler {
   using Ask = std::function<watch::Answer(const watch::Request& request)>;
 
   explicit HttpSession(Ask ask);
-  ~HttpSession() override;
-  HttpSession(const HttpSession&) = delete;
-  HttpSession& operator=(const HttpSession&) = delete;
 
   bool step(std::string_view& bytes, std::string& out) override;
-  [[nodiscard]] std::size_t num_kept() const noexcept override;
   /// True after the first complete request.
   [[nodiscard]] bool is_open() const noexcept override { return has_served_; }
   [[nodiscard]] bool is_finished() const noexcept override { return is_finished_; }
@@ -37,11 +32,9 @@ class HttpSession : public ProtocolHandler {
   }
 
  private:
-  struct Parser;
   void reply(const watch::Answer& answer, bool has_body, bool keeps_alive, std::string& out);
 
   Ask ask_;
-  std::unique_ptr<Parser> parser_;  // null between two requests
   bool has_served_ = false;
   bool was_active_ = false;
   bool is_stream_ = false;  // server-sent events: what the client sends is discarded
