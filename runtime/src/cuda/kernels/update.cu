@@ -106,15 +106,14 @@ __device__ __forceinline__ typename All::WeightType narrow_weight(const All& arr
 }
 
 // The rule for one element. It has the same operations in the same order as the CPU's in
-// kernels_body.inc, so the results are bitwise equal. `first` and `second` are the optimizer
-// states, updated in place.
+// kernels_body.inc, so the results are bitwise equal. `grad` is already multiplied by grad_scale;
+// `first` and `second` are the optimizer states, updated in place.
 struct AdamWStep {
   static constexpr int kStates = 2;
   kernels::AdamWCoefficients c;
 
-  __device__ __forceinline__ float operator()(float weight, float scaled_from, float& first,
-                                              float& second, bool decays) const {
-    const float grad = scaled_from * c.grad_scale;
+  __device__ __forceinline__ float operator()(float weight, float grad, float& first, float& second,
+                                              bool decays) const {
     const float m = first + c.beta1_complement * (grad - first);
     const float v = second * c.beta2 + c.beta2_complement * grad * grad;
     const float denominator = sqrtf(v) / c.sqrt_bias_correction2 + c.eps;
@@ -129,9 +128,9 @@ struct SgdStep {
   static constexpr int kStates = with_momentum ? 1 : 0;
   kernels::SgdCoefficients c;
 
-  __device__ __forceinline__ float operator()(float weight, float scaled_from, float& first, float&,
+  __device__ __forceinline__ float operator()(float weight, float scaled, float& first, float&,
                                               bool decays) const {
-    const float grad = scaled_from * c.grad_scale + (decays ? c.weight_decay : 0.0F) * weight;
+    const float grad = scaled + (decays ? c.weight_decay : 0.0F) * weight;
     if constexpr (with_momentum) {
       const float v = (c.first ? 0.0F : c.momentum) * first + grad;
       first = v;
@@ -156,7 +155,8 @@ __device__ __forceinline__ int range_of(const RangeTable& ranges, std::uint32_t 
 
 // Updates a whole tile by quads. All loads come before the computation, so that many are in flight.
 template <typename Step, typename All>
-__device__ void update_tile(const Step& step, const All& arrays, std::int64_t begin, bool decays) {
+__device__ void update_tile(const Step& step, const All& arrays, float grad_scale,
+                            std::int64_t begin, bool decays) {
   using Moment = typename All::MomentType;
   using Rounded = typename All::RoundedType;
   Quad<typename All::WeightType> weights[kQuads];
@@ -182,7 +182,8 @@ __device__ void update_tile(const Step& step, const All& arrays, std::int64_t be
     for (unsigned j = 0; j < 4; ++j) {
       float m = widen(first[i].values[j]);
       float v = widen(second[i].values[j]);
-      const float weight = step(widen(weights[i].values[j]), grads[i].values[j], m, v, decays);
+      const float weight =
+          step(widen(weights[i].values[j]), grads[i].values[j] * grad_scale, m, v, decays);
       first[i].values[j] = narrow<Moment>(m);
       second[i].values[j] = narrow<Moment>(v);
       weights[i].values[j] = narrow_weight(arrays, weight, at + j);
@@ -205,12 +206,14 @@ __device__ void update_tile(const Step& step, const All& arrays, std::int64_t be
 
 // Updates one element, for the last, incomplete tile of a range.
 template <typename Step, typename All>
-__device__ void update_one(const Step& step, const All& arrays, std::int64_t at, bool decays) {
+__device__ void update_one(const Step& step, const All& arrays, float grad_scale, std::int64_t at,
+                           bool decays) {
   using Moment = typename All::MomentType;
   using Rounded = typename All::RoundedType;
   float first = Step::kStates > 0 ? widen(arrays.first[at]) : 0.0F;
   float second = Step::kStates > 1 ? widen(arrays.second[at]) : 0.0F;
-  const float weight = step(widen(arrays.weights[at]), arrays.grads[at], first, second, decays);
+  const float weight =
+      step(widen(arrays.weights[at]), arrays.grads[at] * grad_scale, first, second, decays);
   arrays.weights[at] = narrow_weight(arrays, weight, static_cast<std::size_t>(at));
   if constexpr (Step::kStates > 0) {
     arrays.first[at] = narrow<Moment>(first);
@@ -228,10 +231,8 @@ __global__ void __launch_bounds__(kThreads)
     update_ranges(const __grid_constant__ Step step, const __grid_constant__ All arrays,
                   const __grid_constant__ RangeTable ranges) {
   const std::uint32_t tiles = ranges.first_tile[ranges.count];
-  Step own = step;
-  if (arrays.clip != nullptr) {
-    own.c.grad_scale *= *arrays.clip;
-  }
+  // No changed copy of `step`: nvcc 13.0 loses stores into copies of __grid_constant__ parameters.
+  const float grad_scale = step.c.grad_scale * (arrays.clip != nullptr ? *arrays.clip : 1.0F);
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int range = range_of(ranges, tile);
     const std::int64_t offset = (tile - ranges.first_tile[range]) * kUpdateTile;
@@ -239,10 +240,10 @@ __global__ void __launch_bounds__(kThreads)
     const std::int64_t left = ranges.numel[range] - offset;
     const bool decays = (ranges.decays >> range & 1U) != 0;
     if (left >= kUpdateTile) {
-      update_tile(own, arrays, begin, decays);
+      update_tile(step, arrays, grad_scale, begin, decays);
     } else {
       for (std::int64_t i = threadIdx.x; i < left; i += kThreads) {
-        update_one(own, arrays, begin + i, decays);
+        update_one(step, arrays, grad_scale, begin + i, decays);
       }
     }
   }
