@@ -4,9 +4,8 @@ set(train_gpt_cuda_sources attention.cpp batch_upload.cpp block.cpp cublaslt.cpp
                            cudnn_attention.cpp cudnn_graph.cpp device_buffer.cpp fp8.cpp gpt.cpp
                            graphs.cpp linears.cpp matmul.cpp)
 set(train_gpt_cuda_kernels
-  kernels/attention.cu kernels/attention_tensor_backward.cu kernels/attention_tensor_forward.cu
-  kernels/cross_entropy.cu kernels/elementwise.cu kernels/embedding.cu kernels/layernorm.cu
-  kernels/quantize.cu)
+  kernels/attention.cu kernels/cross_entropy.cu kernels/elementwise.cu kernels/embedding.cu
+  kernels/layernorm.cu kernels/quantize.cu)
 list(TRANSFORM train_gpt_cuda_sources PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM train_gpt_cuda_kernels PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 

@@ -88,8 +88,6 @@ void Block::start() {
   }
   for (FiberThread& thread : threads_) {
     thread.ended = false;
-    thread.copies.clear();
-    thread.groups = 0;
     warps_[thread.rank / kWarpSize].live |= 1U << thread.lane;
   }
   started_ = 0;
@@ -141,9 +139,6 @@ void Block::run_fresh_threads(Worker& worker) {
 }
 
 void Block::end(FiberThread& thread) {
-  for (const AsyncCopy& copy : thread.copies) {
-    copy.run();
-  }
   thread.ended = true;
   ++ended_;
   const unsigned w = thread.rank / kWarpSize;

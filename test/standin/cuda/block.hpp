@@ -5,7 +5,6 @@
 
 #include <boost/context/fiber.hpp>
 
-#include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -34,27 +33,12 @@ class Worker {
   boost::context::fiber resumer_;
 };
 
-struct AsyncCopy {
-  void* to;
-  const void* from;
-  std::size_t nbytes;
-  std::size_t source_nbytes;  ///< bytes to copy; the rest of the target becomes zero
-  std::size_t group;
-
-  void run() const {
-    std::memcpy(to, from, source_nbytes);
-    std::memset(static_cast<char*>(to) + source_nbytes, 0, nbytes - source_nbytes);
-  }
-};
-
 struct FiberThread : Thread {
   uint3 index{};
   bool ended = false;
   Worker* worker = nullptr;
   const char* waits_for = "";
   std::source_location where;
-  std::vector<AsyncCopy> copies;
-  std::size_t groups = 0;  ///< committed so far
 };
 
 struct WarpCall {

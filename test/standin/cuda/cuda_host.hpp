@@ -42,7 +42,6 @@
 inline constexpr int warpSize = 32;
 
 #include "standin/cuda/cuda_host_functions.hpp"
-#include "standin/cuda/cuda_host_mma.hpp"
 #include "standin/cuda/cuda_host_warp.hpp"
 
 namespace standin {

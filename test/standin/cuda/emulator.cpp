@@ -87,28 +87,4 @@ void warp_operation(unsigned mask, WarpOperation operation, void* arguments, con
   self().block->warp_operation(self(), {mask, operation, name, where}, arguments);
 }
 
-void async_copy(void* to_shared, const void* from, std::size_t nbytes, std::size_t source_nbytes) {
-  const auto misaligned = [nbytes](const void* address) {
-    return reinterpret_cast<std::uintptr_t>(address) % nbytes != 0;
-  };
-  if (misaligned(to_shared) || misaligned(from)) {
-    die("cp.async of " + std::to_string(nbytes) + " bytes at an address that is not aligned to it");
-  }
-  std::memset(to_shared, kPoison, nbytes);
-  self().copies.push_back({to_shared, from, nbytes, source_nbytes, /*group=*/self().groups});
-}
-
-void async_copy_commit() {
-  ++self().groups;
-}
-
-void async_copy_wait(std::size_t pending) {
-  auto& copies = self().copies;
-  std::size_t done = 0;
-  for (; done < copies.size() && copies[done].group + pending < self().groups; ++done) {
-    copies[done].run();
-  }
-  copies.erase(copies.begin(), copies.begin() + static_cast<std::ptrdiff_t>(done));
-}
-
 }  // namespace standin

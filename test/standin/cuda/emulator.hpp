@@ -61,10 +61,4 @@ using WarpOperation = void (*)(void* const (&lanes)[kWarpSize]);
 void warp_operation(unsigned mask, WarpOperation operation, void* arguments, const char* name,
                     std::source_location where);
 
-/// cp.async: the copy runs as late as is allowed. Until then its target is filled with NaNs.
-void async_copy(void* to_shared, const void* from, std::size_t nbytes, std::size_t source_nbytes);
-void async_copy_commit();
-/// Waits until at most `pending` committed groups of this thread are incomplete.
-void async_copy_wait(std::size_t pending);
-
 }  // namespace standin

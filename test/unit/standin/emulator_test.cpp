@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
-#include <random>
 #include <vector>
 
 using namespace standin_test;
@@ -29,12 +28,6 @@ std::vector<T> block_sums(const std::vector<T>& values, std::size_t each) {
     sums.push_back(std::accumulate(begin, begin + static_cast<std::ptrdiff_t>(each), T{}));
   }
   return sums;
-}
-
-std::uint16_t to_bf16(float value) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  return static_cast<std::uint16_t>(bits >> 16);
 }
 
 }  // namespace
@@ -105,51 +98,6 @@ TEST_CASE("atomics see every thread") {
   CHECK(as_float.read().front() == 350.0F);
   CHECK(as_double.read().front() == 350.0);
   CHECK(largest.read().front() == 349);
-}
-
-TEST_CASE("ldmatrix and mma.sync multiply a tile") {
-  std::mt19937 random(7);
-  std::uniform_int_distribution<int> small(-8, 8);  // exact in bfloat16, and so are the sums
-  std::vector<float> a(16 * 16);
-  std::vector<float> b(16 * 8);
-  std::vector<std::uint16_t> a_bits;
-  std::vector<std::uint16_t> b_bits;
-  for (float& value : a) {
-    value = static_cast<float>(small(random));
-    a_bits.push_back(to_bf16(value));
-  }
-  for (float& value : b) {
-    value = static_cast<float>(small(random));
-    b_bits.push_back(to_bf16(value));
-  }
-  std::vector<float> expected(16 * 8, 0.0F);
-  for (std::size_t row = 0; row < 16; ++row) {
-    for (std::size_t column = 0; column < 8; ++column) {
-      for (std::size_t k = 0; k < 16; ++k) {
-        expected[row * 8 + column] += a[row * 16 + k] * b[k * 8 + column];
-      }
-    }
-  }
-  const DeviceArray<std::uint16_t> a_device(a_bits);
-  const DeviceArray<std::uint16_t> b_device(b_bits);
-  for (const auto multiply : {multiply_tile, multiply_fragments}) {
-    const DeviceArray<float> c(16 * 8);
-    REQUIRE(multiply(a_device.data(), b_device.data(), c.data()) == cudaSuccess);
-    CHECK(c.read() == expected);
-  }
-}
-
-TEST_CASE("cp.async is complete only after the wait for it") {
-  std::vector<float> input(128);
-  std::iota(input.begin(), input.end(), 1.0F);
-  const DeviceArray<float> from(input);
-  const DeviceArray<float> to(128);
-  REQUIRE(copy_async(from.data(), to.data(), /*waits=*/true) == cudaSuccess);
-  CHECK(to.read() == input);
-  REQUIRE(copy_async(from.data(), to.data(), /*waits=*/false) == cudaSuccess);
-  for (const float value : to.read()) {
-    CHECK(std::isnan(value));
-  }
 }
 
 TEST_CASE("more than 48 KiB of shared memory must be allowed first, and 227 KiB is the limit") {

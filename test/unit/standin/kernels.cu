@@ -93,55 +93,6 @@ __global__ void count_threads_kernel(int* as_int, float* as_float, double* as_do
   atomicMax(largest, static_cast<int>(global_thread()));
 }
 
-__global__ void multiply_tile_kernel(const std::uint16_t* a, const std::uint16_t* b, float* c) {
-  __shared__ __align__(16) std::uint16_t a_tile[16 * 16];
-  __shared__ __align__(16) std::uint16_t b_tile[16 * 8];
-  const unsigned lane = threadIdx.x;
-  for (unsigned i = lane; i < 16 * 16; i += warpSize) {
-    a_tile[i] = a[i];
-  }
-  for (unsigned i = lane; i < 16 * 8; i += warpSize) {
-    b_tile[i] = b[i];
-  }
-  __syncwarp();
-  std::uint32_t a_registers[4];
-  std::uint32_t b_registers[2];
-  // Matrices of a: rows 0-7 and 8-15 of its left half, then of its right half.
-  standin::ldmatrix(a_registers, a_tile + lane % 16 * 16 + lane / 16 * 8);
-  standin::ldmatrix_trans(b_registers, b_tile + lane % 16 * 8);
-  float d[4] = {};
-  standin::mma_m16n8k16<__nv_bfloat16>(d, a_registers, b_registers, d);
-  for (unsigned i = 0; i < 4; ++i) {
-    c[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = d[i];
-  }
-}
-
-__device__ std::uint32_t pair_of(std::uint16_t first, std::uint16_t second) {
-  return first | static_cast<std::uint32_t>(second) << 16;
-}
-
-/// Without ldmatrix: fills registers with the fragment layout of the PTX ISA.
-__global__ void multiply_fragments_kernel(const std::uint16_t* a, const std::uint16_t* b,
-                                          float* c) {
-  const unsigned group = threadIdx.x / 4;
-  const unsigned k = threadIdx.x % 4 * 2;
-  const auto a_pair = [&](unsigned row, unsigned column) {
-    return pair_of(a[row * 16 + column], a[row * 16 + column + 1]);
-  };
-  const auto b_pair = [&](unsigned row) {
-    return pair_of(b[row * 8 + group], b[(row + 1) * 8 + group]);
-  };
-  const std::uint32_t a_registers[4] = {a_pair(group, k), a_pair(group + 8, k),
-                                        a_pair(group, k + 8), a_pair(group + 8, k + 8)};
-  const std::uint32_t b_registers[2] = {b_pair(k), b_pair(k + 8)};
-  float d[4] = {};
-  standin::mma_m16n8k16<__nv_bfloat16>(d, a_registers, b_registers, d);
-  c[group * 8 + k] = d[0];
-  c[group * 8 + k + 1] = d[1];
-  c[(group + 8) * 8 + k] = d[2];
-  c[(group + 8) * 8 + k + 1] = d[3];
-}
-
 __global__ void fill_shared_kernel(unsigned nbytes, int* sum) {
   auto* bytes = acc::cuda::dynamic_shared<unsigned char>();
   for (unsigned i = threadIdx.x; i < nbytes; i += blockDim.x) {
@@ -155,18 +106,6 @@ __global__ void fill_shared_kernel(unsigned nbytes, int* sum) {
   const int of_warp = __reduce_add_sync(kAll, mine);
   if (threadIdx.x % warpSize == 0) {
     atomicAdd(sum, of_warp);
-  }
-}
-
-__global__ void copy_async_kernel(const float* from, float* to, bool waits) {
-  __shared__ __align__(16) float tile[32 * 4];
-  standin::cp_async_16(tile + threadIdx.x * 4, from + threadIdx.x * 4);
-  standin::cp_async_commit();
-  if (waits) {
-    standin::cp_async_wait(0);
-  }
-  for (unsigned i = 0; i < 4; ++i) {
-    to[threadIdx.x * 4 + i] = tile[threadIdx.x * 4 + i];
   }
 }
 
@@ -249,21 +188,12 @@ cudaError_t count_threads(const Launch& launch, int* as_int, float* as_float, do
                           int* largest) {
   return start(launch, count_threads_kernel, as_int, as_float, as_double, largest);
 }
-cudaError_t multiply_tile(const std::uint16_t* a, const std::uint16_t* b, float* c) {
-  return start({}, multiply_tile_kernel, a, b, c);
-}
-cudaError_t multiply_fragments(const std::uint16_t* a, const std::uint16_t* b, float* c) {
-  return start({}, multiply_fragments_kernel, a, b, c);
-}
 cudaError_t allow_shared(int nbytes) {
   return cudaFuncSetAttribute(fill_shared_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               nbytes);
 }
 cudaError_t fill_shared(unsigned nbytes, int* sum) {
   return start({.threads = 64, .shared_bytes = nbytes}, fill_shared_kernel, nbytes, sum);
-}
-cudaError_t copy_async(const float* from, float* to, bool waits) {
-  return start({}, copy_async_kernel, from, to, waits);
 }
 cudaError_t diverge_at_barrier() {
   return start({}, diverge_at_barrier_kernel);

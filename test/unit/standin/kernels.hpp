@@ -30,15 +30,9 @@ cudaError_t warp_functions(int* out);
 /// counters[0..3]: threads by atomicAdd on int, float, double; the largest thread number.
 cudaError_t count_threads(const Launch& launch, int* as_int, float* as_float, double* as_double,
                           int* largest);
-/// c [16, 8] = a [16, 16] b [16, 8], through ldmatrix and mma.sync; bf16 bits.
-cudaError_t multiply_tile(const std::uint16_t* a, const std::uint16_t* b, float* c);
-/// The same without ldmatrix.
-cudaError_t multiply_fragments(const std::uint16_t* a, const std::uint16_t* b, float* c);
 /// *sum += nbytes, over that much dynamic shared memory, which must be allowed first.
 cudaError_t fill_shared(unsigned nbytes, int* sum);
 cudaError_t allow_shared(int nbytes);
-/// Copies 16 bytes per thread by cp.async, and waits for them if `waits`.
-cudaError_t copy_async(const float* from, float* to, bool waits);
 
 /// Kernels with errors for which the emulator ends the process.
 cudaError_t diverge_at_barrier();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/kernels.hpp"
-#include "cuda/kernels/attention_tensor.hpp"
 #include "cuda/kernels/launch.cuh"
 #include "cuda/kernels/reduce.cuh"
 #include "cuda/kernels/vector8.cuh"
@@ -8,7 +7,7 @@
 #include <cmath>
 
 // Causal attention for every dtype and head size, with one warp per row and without tensor cores.
-// Used in fp32 and for head sizes that attention_tensor_*.cu do not support.
+// Used in fp32 and where cuDNN is missing or does not support the shape.
 
 namespace train_gpt::cuda {
 namespace {
@@ -237,20 +236,11 @@ LaunchShape launch_shape(const AttentionShape& shape) {
           .block = dim3(kThreads)};
 }
 
-template <class T>
-constexpr bool kTensorCores = sizeof(T) == 2;
-
 }  // namespace
 
 template <class T>
 void attention_forward(cudaStream_t stream, const AttentionShape& shape, const T* qkv, T* out,
                        float* log_sum) {
-  if constexpr (kTensorCores<T>) {
-    if (tensor_attention_supports(shape.head_dim)) {
-      tensor_attention_forward(stream, shape, qkv, out, log_sum);
-      return;
-    }
-  }
   launch(stream, "attention", launch_shape(shape), forward_kernel<T>, sizes_of(shape), qkv, out,
          log_sum);
 }
@@ -259,12 +249,6 @@ template <class T>
 void attention_backward(cudaStream_t stream, const AttentionShape& shape, const T* qkv,
                         const T* out, const float* log_sum, const T* d_out, float* delta, T* dqkv) {
   const Sizes sizes = sizes_of(shape);
-  if constexpr (kTensorCores<T>) {
-    if (tensor_attention_supports(shape.head_dim)) {
-      tensor_attention_backward(stream, shape, qkv, out, log_sum, d_out, delta, dqkv);
-      return;
-    }
-  }
   launch(stream, "attention's gradient", launch_shape(shape), delta_kernel<T>, sizes, out, d_out,
          delta);
   launch(stream, "attention's gradient of queries", launch_shape(shape), query_gradient_kernel<T>,
