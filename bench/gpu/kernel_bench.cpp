@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures train_gpt's matrix products and its attention on their own, and compares them.
 //
-//   kernel_bench gemm ROWS DIM VOCAB REPETITIONS
-//     every product of a block and of the head in bf16, next to the same product in fp32
+//   kernel_bench gemm ROWS DIM VOCAB REPETITIONS [LAYER]
+//     every product of a block and of the head in bf16, next to the same product in fp32; or those
+//     of one layer: qkv, attention's projection, MLP up, MLP down, head
 //   kernel_bench fp8 ROWS DIM REPETITIONS
 //     the linear layers of a block in fp8, with the rounding of their operands, next to bf16.
 //     Exit status 2 if the GPU has no fp8
@@ -249,7 +250,9 @@ void measure_layer(const Stream& stream, const LayerShape& shape, int repetition
   }
 }
 
-void measure_products(std::int64_t rows, std::int64_t dim, std::int64_t vocab, int repetitions) {
+/// layer: the name of the only one to measure; empty: all
+void measure_products(std::int64_t rows, std::int64_t dim, std::int64_t vocab, int repetitions,
+                      const std::string& layer) {
   const Stream stream;
   for (const LayerShape& shape :
        {LayerShape{"qkv", rows, dim, 3 * dim, Forward::linear},
@@ -257,7 +260,9 @@ void measure_products(std::int64_t rows, std::int64_t dim, std::int64_t vocab, i
         LayerShape{"MLP up", rows, dim, 4 * dim, Forward::linear_gelu},
         LayerShape{"MLP down", rows, 4 * dim, dim, Forward::linear_add, true},
         LayerShape{"head", rows, dim, vocab, Forward::multiply}}) {
-    measure_layer(stream, shape, repetitions);
+    if (layer.empty() || layer == shape.name) {
+      measure_layer(stream, shape, repetitions);
+    }
   }
 }
 
@@ -363,7 +368,7 @@ void measure_attention(const AttentionShape& shape, const std::filesystem::path&
 
 int usage() {
   std::fprintf(stderr,
-               "usage: kernel_bench gemm ROWS DIM VOCAB REPETITIONS\n"
+               "usage: kernel_bench gemm ROWS DIM VOCAB REPETITIONS [LAYER]\n"
                "       kernel_bench fp8 ROWS DIM REPETITIONS\n"
                "       kernel_bench attention BATCH TIME HEADS HEAD_DIM FOLDER REPETITIONS\n");
   return 2;
@@ -375,8 +380,9 @@ int main(int argc, char** argv) {
   const auto number = [&](int i) { return std::max(1LL, std::atoll(argv[i])); };
   const std::string mode = argc > 1 ? argv[1] : "";
   try {
-    if (mode == "gemm" && argc == 6) {
-      measure_products(number(2), number(3), number(4), static_cast<int>(number(5)));
+    if (mode == "gemm" && (argc == 6 || argc == 7)) {
+      measure_products(number(2), number(3), number(4), static_cast<int>(number(5)),
+                       argc == 7 ? argv[6] : "");
     } else if (mode == "fp8" && argc == 5) {
       measure_fp8(number(2), number(3), static_cast<int>(number(4)));
     } else if (mode == "attention" && argc == 8) {

@@ -15,13 +15,13 @@ FEW_STEPS = 2
 FP32_TOLERANCE = 2e-5  # largest difference of a step's loss from the double-precision run
 # (tolerance, configuration's flag) by precision. 16-bit losses may differ by their rounding.
 PRECISIONS = {"fp32": (FP32_TOLERANCE, "no"), "bf16": (0.02, "bf16"), "fp16": (0.01, "fp16")}
-TEST_SECONDS = 60  # limit per test program
+TEST_SECONDS = 100  # limit per test program
 PEER_SECONDS = 30  # timeout of collectives, after which a rank names the missing one
 ATTENTION_SHAPES = [(8, 1024, 12, 64), (4, 2048, 16, 128), (64, 1024, 12, 64), (8, 2048, 16, 128),
                     (3, 1000, 12, 64)]  # batch, time, heads, channels per head
 PRODUCT_SIZES = {"124M": (16384, 768, 50304), "1.3B": (8192, 2048, 50304)}  # rows, dim, vocabulary
 PRODUCT_ERROR = 0.01  # of bf16, relative to fp32
-FP8_ERROR = 0.08  # of a layer in fp8, relative to bf16
+FP8_ERRORS = (0.001, 0.08)  # of a layer in fp8, relative to bf16; less: it was computed in bf16
 FP8_TOLERANCE = 0.05  # largest difference of a step's loss in fp8 from the one in bf16
 ATTENTION_ERROR = 0.01  # relative to fp32, or twice that of PyTorch's best back end
 OUR_ATTENTION = ("acc kernels", "acc cudnn")
@@ -30,7 +30,7 @@ TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 SANITIZED = {"the runtime's kernels": ["cuda_kernels_test"],
              "train_gpt's kernels": ["train_gpt_gpu_test", "--source-file=*/kernels_test.cpp"],
              "attention": ["train_gpt_gpu_test", "--source-file=*/attention_test.cpp",
-                           "--test-case-exclude=*of real models*"]}
+                           "--test-case-exclude=*cuDNN*"]}  # synccheck stops cuDNN's own kernels
 
 
 def parity_command(places, config, workers, metrics, flags=(), steps=STEPS):
@@ -229,7 +229,8 @@ def fp8_layers(setup, step, size, rows, dim):
         name = f"{size}, {values.pop('what')}"
         step.figure(name, values)
         error = values["error"]
-        step.check(name, error is not None and error <= FP8_ERROR,
+        least, most = FP8_ERRORS
+        step.check(name, error is not None and least <= error <= most,
                    f"error {error}, {values['tflops']} TFLOP/s")
     ran = step.run([setup.places.program("kernel_bench"), "fp8", rows, dim,
                     1 if setup.tiny else 20], setup.places.environment(), None, found)

@@ -154,7 +154,7 @@ def gpt(setup, step, name):
         ours |= memory_over_formulas(model, line)
         step.figure("train_gpt", ours)
         if setup.places.torch:
-            for mode in ("plain",) if setup.standin else ("compile", "plain"):
+            for mode in ("plain",) if setup.standin else ("fsdp2+compile", "compile", "plain"):
                 runs.torch(mode, [full], full)
         else:
             step.note("no Python with torch was found, so there is no peer (give one with "
@@ -165,19 +165,18 @@ def gpt(setup, step, name):
         for key in ("tokens_per_s", "mfu"):
             ours[key] = ours[key] and (ours[key] + again[key]) / 2
         step.figure("train_gpt", ours)
+        if setup.gpu.capability is None or tuple(setup.gpu.capability) >= FP8_CAPABILITY:
+            step.figure("train_gpt, fp8", runs.ours(full, TUNED, "fp8")[0])
+        else:
+            step.note("fp8 was not measured: it needs compute capability 8.9")
         for micro_batch in small:
             step.figure(of_batch("train_gpt", micro_batch, full), runs.ours(micro_batch, TUNED)[0])
         for micro_batch in (full, *small[-1:]):
             step.figure(of_batch("train_gpt, CUDA graphs", micro_batch, full),
                         runs.ours(micro_batch, TUNED | GRAPHS)[0])
-        if setup.gpu.capability is None or tuple(setup.gpu.capability) >= FP8_CAPABILITY:
-            step.figure("train_gpt, fp8", runs.ours(full, TUNED, "fp8")[0])
-        else:
-            step.note("fp8 was not measured: it needs compute capability 8.9")
         if setup.places.torch:
             runs.torch("fsdp2", [full], full)
             if not setup.standin:
-                runs.torch("fsdp2+compile", [full], full)
                 runs.torch("plain", [full], full, ",".join(SDPA))
             if small:
                 runs.torch("plain", small, full)
@@ -198,7 +197,7 @@ def peak(setup, step):
             step.figure("product_tflops", values["tflops"])
     step.attempt("product of train_gpt", step.succeed,
                  [setup.places.program("kernel_bench"), "gemm", size, size, size,
-                  1 if setup.tiny else 20], dict(setup.places.environment(), **TUNED), None, found)
+                  1 if setup.tiny else 20, "head"], dict(setup.places.environment(), **TUNED), None, found)
     measured = None
     if setup.places.torch and not setup.standin:
         ran = step.attempt("product of torch", step.succeed,
@@ -215,7 +214,7 @@ def peak(setup, step):
 
 
 def adamw(setup, step):
-    numel = 1 << (16 if setup.tiny else 28)
+    numel = 1 << (17 if setup.tiny else 28)
     seen = {}
 
     def found(line):
@@ -248,7 +247,8 @@ def kernels_of(text):
         name = NCU_METRICS.get(line.get("Metric Name"))
         if name is None:
             continue
-        kernel = line["Kernel Name"].split("(")[0].split("<")[0].removeprefix("void ")
+        kernel = line["Kernel Name"].removeprefix("void ").replace("<unnamed>::", "")
+        kernel = kernel.split("<")[0].split("(")[0]
         values = kernels.setdefault(kernel, {"launches": 0, **dict.fromkeys(NCU_METRICS.values(),
                                                                             0.0)})
         values[name] += float(line["Metric Value"].replace(",", "")) * scale[line["Metric Unit"]]

@@ -39,7 +39,7 @@ Fp8::Fp8(cudaStream_t stream, Matmul<T>& matmul, const acc::plugins::Fp8Settings
   constexpr const char* kScales = "fp8 scales";
   constexpr const char* kOperands = "fp8 operands";
   scale_ = {count, kScales};
-  inverse_ = {count, kScales};
+  inverse_ = {count * kFp8ScaleStride, kScales};
   amax_ = {count, kScales};
   history_ = {count * settings.amax_history, kScales};
   input_ = {rows * channels, kOperands};
@@ -82,7 +82,7 @@ Fp8Matrix Fp8::matrix(std::int64_t layer, Tensor tensor, const std::uint8_t* dat
                       std::int64_t rows, std::int64_t cols) const {
   const std::int64_t index = layer * kTensors + tensor;
   return {data, rows, cols, index % kTensors == scales_.e5m2_at ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3,
-          scales_.inverse + index};
+          scales_.inverse + index * kFp8ScaleStride};
 }
 
 void Fp8::forward(std::int64_t layer, Matrix<T> out, ConstMatrix<T> x, ConstMatrix<T> w,

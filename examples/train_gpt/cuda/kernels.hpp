@@ -83,11 +83,14 @@ void column_sums(cudaStream_t stream, const T* x, T* sums, float beta, float* sc
 /// In place: adds bias (C) to each row of x (N, C). C: a multiple of 8, may exceed kMaxChannels.
 template <class T>
 void add_bias(cudaStream_t stream, const T* bias, T* x, std::int64_t rows, std::int64_t channels);
+/// Distance of two scales of an operand in an array, in numbers: cuBLASLt takes only scales at
+/// addresses that are multiples of 16 bytes.
+constexpr std::int64_t kFp8ScaleStride = 4;
 /// Scales of `count` tensors that are rounded to fp8, in device memory. A number is multiplied by
 /// its tensor's scale before it is rounded, and by `inverse` after the product.
 struct Fp8Scales {
   float* scale;    ///< (count)
-  float* inverse;  ///< (count)
+  float* inverse;  ///< (count, kFp8ScaleStride): the first of each row
   float* amax;     ///< (count): largest absolute value since the last update
   float* history;  ///< (count, length): those of earlier updates
   std::int64_t count;

@@ -30,7 +30,7 @@ struct GradientOf {
 };
 
 /// A row-major matrix of fp8 numbers in GPU memory, aligned to 16 bytes. rows, cols: multiples of
-/// 16. inverse_scale: in GPU memory; the matrix is data * *inverse_scale.
+/// 16. inverse_scale: in GPU memory, aligned to 16 bytes; the matrix is data * *inverse_scale.
 struct Fp8Matrix {
   const std::uint8_t* data;
   std::int64_t rows;

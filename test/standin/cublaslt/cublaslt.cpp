@@ -197,7 +197,8 @@ bool is_fp8(cudaDataType_t type) {
 
 /// Conditions for fp8 operands (cuBLAS documentation, cublasLtMatmul, "To use FP8 kernels"): A is
 /// transposed and B is not, both have rows and columns of whole 16-byte vectors, not both are e5m2,
-/// the result is bf16, and no epilogue but a bias is fused. Only operands of fp8 have scales.
+/// the result is bf16, and no epilogue but a bias is fused. Only operands of fp8 have scales. What
+/// the documentation does not say but cuBLAS 13 does: a scale is aligned to 16 bytes.
 bool fp8_allowed(const Description& d, const Layout& a, const Layout& b, const Layout& c,
                  const Layout& out) {
   if (!is_fp8(a.type) && !is_fp8(b.type)) {
@@ -206,7 +207,10 @@ bool fp8_allowed(const Description& d, const Layout& a, const Layout& b, const L
   const auto aligned = [](const Layout& layout) {
     return layout.rows % 16 == 0 && layout.cols % 16 == 0 && layout.stride % 16 == 0;
   };
-  return is_fp8(a.type) && is_fp8(b.type) &&
+  const auto aligned_scale = [](const float* scale) {
+    return reinterpret_cast<std::uintptr_t>(scale) % 16 == 0;
+  };
+  return is_fp8(a.type) && is_fp8(b.type) && aligned_scale(d.a_scale) && aligned_scale(d.b_scale) &&
          !(a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) && c.type == CUDA_R_16BF &&
          out.type == CUDA_R_16BF && d.a_operation == CUBLAS_OP_T && d.b_operation == CUBLAS_OP_N &&
          aligned(a) && aligned(b) && aligned(out) &&

@@ -470,8 +470,12 @@ class Sets(unittest.TestCase):
             self.assertEqual(step.figures["124M, qkv, bias"]["tflops"], 500.0)
 
     def test_a_gpu_without_fp8_is_noted_and_a_wrong_layer_fails(self):
-        line = json.dumps({"what": "fp8 qkv, forward", "error": 0.3, "tflops": 900.0})
-        for ran, checks, notes in ((runner.Ran(0, line, 1.0), [("1.3B, fp8 qkv, forward", False)], 0),
+        def line(error):
+            return json.dumps({"what": "fp8 qkv, forward", "error": error, "tflops": 900.0})
+        name = "1.3B, fp8 qkv, forward"
+        for ran, checks, notes in ((runner.Ran(0, line(0.3), 1.0), [(name, False)], 0),
+                                   (runner.Ran(0, line(0.0), 1.0), [(name, False)], 0),  # in bf16
+                                   (runner.Ran(0, line(0.03), 1.0), [(name, True)], 0),
                                    (runner.Ran(2, "needs 8.9", 1.0), [], 1)):
             step = Recorded(lambda _, ran=ran: ran)
             correctness.fp8_layers(setup(), step, "1.3B", 64, 32)
@@ -487,9 +491,10 @@ class Sets(unittest.TestCase):
             '"0","9","void gelu<float>(int, float*)","dram__bytes_read.sum","Mbyte","1.5"',
             '"0","9","void gelu<float>(int, float*)","gpu__time_duration.sum","usecond","1,250.5"',
             '"1","9","adamw(int)","gpu__time_duration.sum","nsecond","900"',
-            '"2","9","void gelu<half>(int, half*)","gpu__time_duration.sum","usecond","10"'))
+            '"2","9","void gelu<half>(int, half*)","gpu__time_duration.sum","usecond","10"',
+            '"3","9","void a::<unnamed>::cast<(int)4>(T*)","gpu__time_duration.sum","ns","1"'))
         kernels = speed.kernels_of(table)
-        self.assertEqual(list(kernels), ["gelu", "adamw"])
+        self.assertEqual(list(kernels), ["gelu", "adamw", "a::cast"])
         self.assertAlmostEqual(kernels["gelu"]["seconds"], 1.2605e-3)
         self.assertEqual((kernels["gelu"]["bytes_read"], kernels["gelu"]["launches"]), (1.5e6, 2))
         with self.assertRaises(runner.StepFailed):

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void reset_scales_kernel(Fp8Scales scales) {
   const std::int64_t tensor = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (tensor < scales.count) {
-    scales.scale[tensor] = scales.inverse[tensor] = 1.0f;
+    scales.scale[tensor] = scales.inverse[tensor * kFp8ScaleStride] = 1.0f;
     scales.amax[tensor] = 0.0f;
     for (std::int64_t i = 0; i < scales.length; ++i) {
       scales.history[tensor * scales.length + i] = 0.0f;
@@ -111,7 +111,7 @@ __global__ void update_scales_kernel(Fp8Scales scales, std::int64_t slot) {
   // A tensor of zeros, or one with an infinity, says nothing about the next one.
   if (highest > 0.0f && scale > 0.0f && scale < INFINITY) {
     scales.scale[tensor] = scale;
-    scales.inverse[tensor] = 1.0f / scale;
+    scales.inverse[tensor * kFp8ScaleStride] = 1.0f / scale;
   }
 }
 

@@ -97,7 +97,7 @@ TEST_CASE("scales follow the last or the largest amax, and survive zeros and inf
                         Case{false, 1, {7.0f}, 32.0f}, Case{false, 0, {7.0f, 0.0f}, 64.0f},
                         Case{false, 0, {7.0f, infinity}, 64.0f},
                         Case{true, 0, {1000.0f, 2.0f, 7.0f}, 64.0f}, Case{false, 0, {}, 1.0f}}) {
-    const DeviceArray<float> scale(2), inverse(2), amax(2), history(4);
+    const DeviceArray<float> scale(2), inverse(2 * kFp8ScaleStride), amax(2), history(4);
     const Fp8Scales scales{
         scale.data(), inverse.data(), amax.data(), history.data(), 2, 2, c.margin, c.use_max, 2, 1};
     fp8_reset_scales(stream, scales);
