@@ -36,6 +36,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 // Longest sleep of a wait. Between two sleeps the peer's pidfd and the abort state are checked, so
 // this bounds how late the death of a peer is noticed.
 constexpr auto kLivenessInterval = 50ms;
+constexpr int kPublishPolls = 10'000;  // for the reason that another rank is writing
 
 /// True if the process exists and is not a zombie. For kernels and sandboxes without pidfd_open(2).
 bool is_alive(pid_t pid) {
@@ -289,6 +290,11 @@ void ShmChannel::abort(const std::string& reason, int at_fault) noexcept {
     std::memcpy(head_->abort_text.data(), reason.data(), length);
     head_->abort_rank = at_fault;
     head_->abort_state.store(2, std::memory_order_release);
+  }
+  // This rank may leave at once, and peers that see that look for the reason. Another rank that is
+  // writing it needs nanoseconds, unless it is killed meanwhile.
+  for (int i = 0; i < kPublishPolls && head_->abort_state.load() != 2; ++i) {
+    std::this_thread::yield();
   }
   // Waiters may sleep on any counter of any rank.
   for (int r = 0; r < size(); ++r) {

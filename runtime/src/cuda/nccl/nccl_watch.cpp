@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 namespace acc::cuda {
 namespace {
@@ -58,6 +59,14 @@ void NcclWatch::look() {
   }
   if (!reason) {
     return;
+  }
+  // A rank that aborts one group and leaves has only left the others. The group of all ranks is
+  // made first and knows the reason, even if it has no collective that waits.
+  for (const Watched* group : groups_) {
+    if (auto known = group->failure()) {
+      reason = std::move(known);
+      break;
+    }
   }
   // Aborts all groups at the same time, each on its own thread: an abort frees GPU memory, which
   // waits until the kernels of all other groups have ended.

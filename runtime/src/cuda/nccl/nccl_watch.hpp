@@ -17,6 +17,8 @@ class Watched {
   /// The reason why the group cannot go on, if there is one; it names the rank at fault if that is
   /// known. Called on the watch's thread.
   virtual std::optional<std::string> trouble() = 0;
+  /// Why the group's ranks can no longer meet, as the host knows it, also if no collective waits.
+  [[nodiscard]] virtual std::optional<std::string> failure() const = 0;
   /// Aborts the group. May block until the other groups are aborted too. A second call does
   /// nothing. Called on a thread of the watch.
   virtual void end(const std::string& reason) noexcept = 0;
