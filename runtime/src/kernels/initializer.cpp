@@ -23,9 +23,18 @@ constexpr std::size_t kWords = 4;
 constexpr std::size_t kBatch = kBlocks * kWords;
 using Words = std::array<std::array<std::uint32_t, kBlocks>, kWords>;
 
+// Compiles a loop over a batch for several instruction sets; the program loader selects one. All
+// give the same bits. Only for GCC, whose clones work with its sanitizers.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define ACC_EACH_VECTOR_SIZE [[gnu::target_clones("default", "avx2", "avx512f")]]
+#else
+#define ACC_EACH_VECTOR_SIZE
+#endif
+
 // Philox4x32-10 (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011).
 // The key is the stream, the counter is the number of the block.
-void philox(std::uint64_t stream, std::uint64_t first_block, Words& x) noexcept {
+ACC_EACH_VECTOR_SIZE void philox(std::uint64_t stream, std::uint64_t first_block,
+                                 Words& x) noexcept {
   for (std::size_t b = 0; b < kBlocks; ++b) {
     const std::uint64_t block = first_block + b;
     x[0][b] = static_cast<std::uint32_t>(block);
@@ -92,7 +101,7 @@ inline float open_unit(std::uint32_t word) noexcept {
 
 // Box-Muller transform: words 0 and 1 of a block give its elements 0 and 1, words 2 and 3 the other
 // two.
-void normal_batch(const Words& x, float stddev, float* out) noexcept {
+ACC_EACH_VECTOR_SIZE void normal_batch(const Words& x, float stddev, float* out) noexcept {
   std::array<std::array<float, kBlocks>, kWords> z;
   for (std::size_t pair = 0; pair < kWords; pair += 2) {
     for (std::size_t b = 0; b < kBlocks; ++b) {
@@ -110,7 +119,8 @@ void normal_batch(const Words& x, float stddev, float* out) noexcept {
 }
 
 // Uses the upper 24 bits of each word. The product may round up to `high`, which is excluded.
-void uniform_batch(const Words& x, float low, float high, float* out) noexcept {
+ACC_EACH_VECTOR_SIZE void uniform_batch(const Words& x, float low, float high,
+                                        float* out) noexcept {
   const float below_high = std::nextafter(high, low);
   for (std::size_t b = 0; b < kBlocks; ++b) {
     for (std::size_t w = 0; w < kWords; ++w) {
