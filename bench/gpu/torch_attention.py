@@ -2,7 +2,7 @@
 """Compares train_gpt's causal attention in bf16 with PyTorch's, forward and backward.
 
     python torch_attention.py --shape BATCH,TIME,HEADS,CHANNELS --program kernel_bench
-                              [--device cuda|cpu] [--repetitions N]
+                              [--ours kernels,cudnn] [--device cuda|cpu] [--repetitions N]
 
 Prints one JSON object for each implementation: train_gpt's kernels and its cuDNN (acc kernels, acc
 cudnn), and PyTorch's back ends flash, cudnn and efficient, or math on a CPU. *_error: ||result -
@@ -119,6 +119,8 @@ def main():
     parser.add_argument("--shape", required=True,
                         type=lambda text: [int(word) for word in text.split(",")])
     parser.add_argument("--program", required=True)
+    parser.add_argument("--ours", default="kernels,cudnn",
+                        type=lambda text: [word for word in text.split(",") if word])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--repetitions", type=int, default=20)
     args = parser.parse_args()
@@ -127,7 +129,7 @@ def main():
     qkv = torch.randn(batch, time, 3, heads, channels).to(args.device, torch.bfloat16)
     d_out = torch.randn(batch, time, heads, channels).to(args.device, torch.bfloat16)
     expected = expected_of(qkv, d_out)
-    for choice in ("kernels", "cudnn"):
+    for choice in args.ours:
         try:
             repetitions = args.repetitions if choice == "cudnn" else min(3, args.repetitions)
             ours, times = run_ours(args.program, choice, qkv, d_out, repetitions)

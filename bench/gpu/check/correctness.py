@@ -19,12 +19,12 @@ TEST_SECONDS = 100  # limit per test program
 PEER_SECONDS = 30  # timeout of collectives, after which a rank names the missing one
 ATTENTION_SHAPES = [(8, 1024, 12, 64), (4, 2048, 16, 128), (64, 1024, 12, 64), (8, 2048, 16, 128),
                     (3, 1000, 12, 64)]  # batch, time, heads, channels per head
+KERNEL_SHAPES = ATTENTION_SHAPES[-1:]  # also with the kernels, which use no tensor cores
 PRODUCT_SIZES = {"124M": (16384, 768, 50304), "1.3B": (8192, 2048, 50304)}  # rows, dim, vocabulary
 PRODUCT_ERROR = 0.01  # of bf16, relative to fp32
 FP8_ERRORS = (0.001, 0.08)  # of a layer in fp8, relative to bf16; less: it was computed in bf16
 FP8_TOLERANCE = 0.05  # largest difference of a step's loss in fp8 from the one in bf16
 ATTENTION_ERROR = 0.01  # relative to fp32, or twice that of PyTorch's best back end
-OUR_ATTENTION = ("acc kernels", "acc cudnn")
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 # Programs and arguments for compute-sanitizer: single kernels, at sizes that it can run.
 SANITIZED = {"the runtime's kernels": ["cuda_kernels_test"],
@@ -163,14 +163,15 @@ def attention(setup, step):
     """Compares attention, forward and backward, with PyTorch's back ends at real shapes."""
     if not setup.places.torch:
         raise Skipped("no Python with torch was found (give one with --python)")
-    ours = OUR_ATTENTION
-    if setup.places.library("cudnn") is None:
-        ours = OUR_ATTENTION[:1]
+    has_cudnn = setup.places.library("cudnn") is not None
+    if not has_cudnn:
         step.note("no libcudnn.so.9 was found: only the kernels are compared")
     shapes = [(2, 48, 2, 64), (1, 70, 2, 128)] if setup.tiny else ATTENTION_SHAPES
     for shape in shapes:
         name = "x".join(map(str, shape))
         rows = {}
+        ours = [*(["kernels"] if setup.tiny or shape in KERNEL_SHAPES else []),
+                *(["cudnn"] if has_cudnn else [])]
 
         def found(line):
             values = json_of(line)
@@ -182,11 +183,11 @@ def attention(setup, step):
         def compare():
             step.succeed([setup.places.python, setup.places.scripts / "torch_attention.py",
                           "--shape", ",".join(map(str, shape)), "--program",
-                          setup.places.program("kernel_bench"), "--device",
+                          setup.places.program("kernel_bench"), "--ours", ",".join(ours), "--device",
                           "cpu" if setup.standin else "cuda", "--repetitions",
                           1 if setup.tiny else 20], setup.places.environment(), 60, found)
             peers = [row for impl, row in rows.items() if not impl.startswith("acc")]
-            for impl in ours:
+            for impl in (f"acc {choice}" for choice in ours):
                 step.check(f"{name}, {impl} ran", impl in rows, "see the log")
                 for part in ("out_error", "grad_error") if impl in rows else ():
                     allowed = max(ATTENTION_ERROR, 2 * min((row[part] for row in peers), default=0))

@@ -16,6 +16,7 @@ OFFLOADS = {
     "zero3, optimizer and parameters offloaded":
         ("zero3", ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"]),
 }
+OVERLAP_BATCH = 32  # sequences per rank: ranks on one GPU communicate by host memory, at 15 GB/s
 RUN_SECONDS = 45  # limit per run that hangs: above PEER_SECONDS, after which a rank is named
 
 
@@ -89,7 +90,7 @@ def overlap(setup, step):
     workers = max(2, min(setup.gpu.count, 8))
     shares = {}
     with tempfile.TemporaryDirectory() as folder:
-        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << 14)
+        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << (14 if setup.tiny else 18))
         for name, variables in backends(setup):
             shares[name] = step.attempt(f"{name}: timeline", traced, setup, step, name, variables,
                                         (model, workers, folder))
@@ -100,7 +101,7 @@ def traced(setup, step, name, variables, run):
     """Records the figures of one route. Returns its smallest hidden share."""
     model, workers, folder = run
     timeline = os.path.join(folder, name + ".json")
-    speed, _ = run_gpt(setup.places, step, model, 1 if setup.tiny else 8, folder,
+    speed, _ = run_gpt(setup.places, step, model, 1 if setup.tiny else OVERLAP_BATCH, folder,
                        2 if setup.tiny else WARMUP + 5,
                        dict(variables, ACC_SHARE_GPUS="1", ACC_TRACE=timeline), workers=workers)
     ranks = trace.overlap(trace.read_events(timeline))

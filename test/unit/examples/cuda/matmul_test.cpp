@@ -135,7 +135,8 @@ void check_gradients(MatmulOptions options, float dw_beta, float db_beta) {
   for (std::size_t i = 0; i < expected_db.size(); ++i) {
     expected_db[i] += db_beta * layer.bias[i];
   }
-  CHECK(worst_error<T>(dw.read(), expected_dw) < kTolerance<T>);
+  // On a GPU, the product may be rounded before it is added to the gradient.
+  CHECK(worst_error<T>(dw.read(), expected_dw) < (1.0 + dw_beta) * kTolerance<T>);
   CHECK(worst_error<T>(db.read(), expected_db) < 2.0 * kTolerance<T>);
 }
 
