@@ -4,13 +4,19 @@ with the command of a pod and what its controller gives the pod, finds the machi
 
     kubernetes_test.py schemas FOLDER                 needs kubernetes-validate, kubeflow-training, kubeflow-trainer-api
     kubernetes_test.py pods FOLDER ACCLAUNCH CONFIGS  needs root, for host names of the pods
+    kubernetes_test.py probes FOLDER DAEMON           the daemon of rendezvous.yaml answers its probes, and recovers
 """
 import json
 import os
 import pathlib
+import signal
+import socket
+import ssl
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 
 import yaml
 
@@ -68,6 +74,8 @@ def schemas():
     version = kubernetes_validate.latest_version()
     for name in ("base/service.yaml", "base/job.yaml"):
         kubernetes_validate.validate(load(name), version, strict=True)
+    for document in yaml.safe_load_all((FOLDER / "rendezvous.yaml").read_text()):
+        kubernetes_validate.validate(document, version, strict=True)
     for name in ("base/job.yaml", "jobset.yaml", "pytorchjob.yaml", "mpijob.yaml"):
         pods = list(pods_of(load(name)))
         assert pods, name
@@ -165,5 +173,46 @@ def pods():
         print(f"{name}: {manager}, {len(machines)} machines, machine 0 at {address}:{ports.pop()}")
 
 
+def ask(probe, port):
+    """Status of a probe's request, as a kubelet makes it: without a check of the certificate. None: no connection."""
+    get = probe["httpGet"]
+    try:
+        with urllib.request.urlopen(f"{get['scheme'].lower()}://127.0.0.1:{port}{get['path']}", timeout=10,
+                                    context=ssl._create_unverified_context()) as reply:
+            return reply.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except (urllib.error.URLError, OSError):
+        return None
+
+
+def probes():
+    daemon = str(pathlib.Path(sys.argv[3]).absolute())
+    documents = list(yaml.safe_load_all((FOLDER / "rendezvous.yaml").read_text()))
+    container = next(next(pods_of(document)) for document in documents if list(pods_of(document)))["containers"][0]
+    variables = {entry["name"]: entry["value"] for entry in container["env"]}
+    with tempfile.TemporaryDirectory() as folder:
+        for mount in container["volumeMounts"]:
+            (pathlib.Path(folder) / mount["mountPath"].lstrip("/")).mkdir()
+        token = pathlib.Path(folder + variables["ACC_RENDEZVOUS_TOKEN_FILE"])
+        token.write_text("0123456789abcdef0123456789abcdef\n")
+        token.chmod(0o400)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = str(free.getsockname()[1])
+        places = {"29500": port, "/state": f"{folder}/state", "acc-rendezvous": daemon}
+        command = [places.get(word, word) for word in container["command"]]
+        for start in ("first", "recovered"):
+            process = subprocess.Popen(command, env={"ACC_RENDEZVOUS_TOKEN_FILE": str(token)},
+                                       stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert "listening" in process.stdout.readline(), process.stderr.read()
+            for name in ("readinessProbe", "livenessProbe"):
+                assert ask(container[name], port) == 200, (start, name)
+            process.send_signal(signal.SIGKILL if start == "first" else signal.SIGTERM)
+            process.wait()
+            assert ask(container["livenessProbe"], port) is None
+    print("rendezvous.yaml: ready and alive, also after a restart")
+
+
 if __name__ == "__main__":
-    {"schemas": schemas, "pods": pods}[sys.argv[1]]()
+    {"schemas": schemas, "pods": pods, "probes": probes}[sys.argv[1]]()
