@@ -94,8 +94,7 @@ void HttpSession::reply(const watch::Answer& answer, bool has_body, bool keeps_a
   }
   fmt::format_to(std::back_inserter(out),
                  "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
-                 "Content-Security-Policy: default-src 'self' 'unsafe-inline'; "
-                 "frame-ancestors 'none'\r\n"
+                 "Content-Security-Policy: frame-ancestors 'none'\r\n"  // the page has the rest
                  "Connection: {}\r\n\r\n",
                  is_finished_ || is_stream_ ? "close" : "keep-alive");
   if (has_body) {
