@@ -170,6 +170,8 @@ int main(int argc, char** argv) {
       loss = train(&first, &second, x);
     }
     check(acc_optimizer_step(optimizer, NULL));
+    const char* const name = "loss"; /* of this rank */
+    check(acc_runtime_report(runtime, &name, &loss, 1));
     if (++step % kSaveEvery == 0 && series != NULL) {
       check(acc_checkpoint_series_save(series, model, optimizer, NULL, 0));
     }

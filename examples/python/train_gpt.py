@@ -135,6 +135,7 @@ def main():
             optimizer.scale(loss).backward()
             total += loss.item() / micro_steps
         norm, loss = optimizer.step().grad_norm, runtime.mean(total)
+        runtime.report({"loss": loss})
         if metrics:
             print(json.dumps({"step": step, "loss": loss, "grad_norm": norm}), file=metrics)
         if runtime.rank == 0 and (step + 1) % max(1, args.steps // 10) == 0:

@@ -50,6 +50,7 @@ int main(int argc, char** argv) try {
       total += loss.item<double>() / micro_steps;
     }
     const double norm = optimizer.step().grad_norm, loss = runtime.mean(total);
+    runtime.report({{"loss", loss}});
     metrics << "{\"step\": " << step << std::setprecision(10) << ", \"loss\": " << loss
             << ", \"grad_norm\": " << norm << "}" << std::endl;
     if (runtime.rank() == 0 && step % 10 == 9) {

@@ -171,6 +171,7 @@ _CALLS = {
     "acc_runtime_last_micro_step": (_POINTER, _POINTER, _INTS),
     "acc_runtime_mean": (_POINTER, c.c_double, _DOUBLES),
     "acc_runtime_all_gather": (_POINTER, _DOUBLES, _SIZE, _DOUBLES),
+    "acc_runtime_report": (_POINTER, c.POINTER(_TEXT), _DOUBLES, _SIZE),
     "acc_runtime_barrier": (_POINTER,),
     "acc_runtime_abort": (_POINTER, _TEXT),
     "acc_runtime_wrap": (_POINTER, c.POINTER(Module), _SIZE, c.POINTER(c.c_int32)),

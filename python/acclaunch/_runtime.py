@@ -140,6 +140,14 @@ class Runtime:
         self._library.runtime_all_gather(self.handle, own, len(values), every)
         return [list(every[i:i + len(values)]) for i in range(0, len(every), len(values))]
 
+    def report(self, values):
+        """Reports values of this rank to those who watch the job (docs/watching.md): a dict of names
+        and numbers, such as {"loss": 2.31, "tokens_per_s": 51200}. Steps, learning rate, gradient norm,
+        times and the library's memory are reported without a call. Not collective; waits for nobody."""
+        names = (c.c_char_p * len(values))(*(name.encode() for name in values))
+        numbers = (c.c_double * len(values))(*map(float, values.values()))
+        self._library.runtime_report(self.handle, names, numbers, len(values))
+
     def barrier(self):
         """Returns when all ranks have called it."""
         self._library.runtime_barrier(self.handle)

@@ -13,7 +13,7 @@ import tempfile
 import venv
 
 SCRIPT = '''
-import importlib.util, os, sys
+import importlib.util, json, os, subprocess, sys
 for name in ("numpy", "accelerate", "deepspeed"):
     assert importlib.util.find_spec(name) is None, name
 import torch
@@ -40,6 +40,15 @@ later = train(3)
 assert later < first, (first, later)
 assert runtime.load(sys.argv[1], model, optimizer).get("epoch") == 3
 assert train(3) == later
+runtime.report({"loss": later, "accuracy": float("nan")})
+try:
+    runtime.report({"two words": 1})
+    raise AssertionError("an impossible name")
+except acc.InvalidArgumentError as error:
+    assert "left out" in str(error), error
+jobs = json.loads(subprocess.check_output([sys.argv[2], "top", "--json"]))
+shown, = (rank for job in jobs for rank in job["ranks"] if rank["pid"] == os.getpid())
+assert (shown["step"], shown["loss"], shown["not_finite"]) == (5, later, ["accuracy"]), shown
 dist.init_process_group("acc")
 total = torch.ones(3)
 dist.all_reduce(total)
@@ -85,7 +94,7 @@ def main():
         script.write_text(SCRIPT)
         done = subprocess.run(
             [acclaunch, "--cpu", "--num_processes", "2", "--main_process_port", "0", "--use_fsdp",
-             f"{folder}/bin/python", str(script), f"{folder}/saved"],
+             f"{folder}/bin/python", str(script), f"{folder}/saved", acclaunch],
             env=os.environ | {"PYTHONPATH": package, "PYTHONWARNINGS": "ignore"}, text=True,
             timeout=300, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0 and done.stdout.count("trained") == 2, done.stdout

@@ -119,7 +119,7 @@ def proof_seeds():
 
 
 def watching_seeds():
-    """Requests to the HTTP API."""
+    """Requests to the HTTP API, and lines that workers report."""
     head = "GET {} HTTP/1.1\r\nHost: a\r\n"
     requests = {
         "jobs": head.format("/api/v1/jobs") + "\r\n",
@@ -135,6 +135,15 @@ def watching_seeds():
     }
     for name, request in requests.items():
         yield "http_requests", name, CUT + request.encode()
+    lines = {
+        "usual": '{"step": 12, "loss": 3.21, "lr": 3e-4, "grad_norm": NaN, "tokens_per_s": Infinity, "memory": {"a": 1, "b": null}}\n',
+        "several": '{"loss": 1}\n\n[1]\n{"a": "text", "b": [1], "c": true}\n{"step": -1, "memory_bytes": 1e300}\n{"torn": 1',
+        "names": '{"": 1, "%s": 2, "a b": 3, "memory.": 4, "memory.x": 5}\n' % ("n" * 40),
+        "long": '{"x": 1' + " " * 5000 + "}\n{}\n",
+        "nested": "[" * 2000 + "\n" + '{"a":' * 500 + "1" + "}" * 500 + "\n",
+    }
+    for name, line in lines.items():
+        yield "report_lines", name, CUT + line.encode()
 
 
 def journal_seeds():

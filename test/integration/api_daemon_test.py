@@ -22,10 +22,7 @@ from pathlib import Path
 DAEMON, SOURCE = os.path.abspath(sys.argv[1]), Path(sys.argv[2]).absolute()
 sys.path.insert(0, str(SOURCE / "test/support"))
 from agent_bytes import HELLO, enter, frame, i32, text  # noqa: E402
-from json_schema import Schema  # noqa: E402
-
-SCHEMA = Schema(SOURCE / "docs/api.schema.json")
-LIMIT = 60  # seconds, of every wait
+from api_client import LIMIT, Client, promtool  # noqa: E402
 
 
 def status(rank, loss, tokens):
@@ -35,42 +32,6 @@ def status(rank, loss, tokens):
                + struct.pack("<I", 1) + text("accuracy") + struct.pack("<d", 0.5))
     return frame(8, struct.pack("<I", 1), i32(rank, rank, 4711), b"\1", metrics, b"\1" + struct.pack("<q", 20),
                  b"\1" + struct.pack("<q", 1 << 20), b"\1" + struct.pack("<d", 99.5), b"\0\0")
-
-
-class Client:
-    def __init__(self, address):
-        self.base = f"http://{address}"
-
-    def get(self, path, kind=None, status=200, accept=None):
-        request = urllib.request.Request(self.base + path, headers={"Accept": accept} if accept else {})
-        try:
-            with urllib.request.urlopen(request, timeout=LIMIT) as answer:
-                found, body = answer.status, answer.read().decode()
-        except urllib.error.HTTPError as error:
-            found, body = error.code, error.read().decode()
-        assert found == status, (path, found, body)
-        if kind is None:
-            return body
-        value = json.loads(body)
-        faults = SCHEMA.faults(value, {"$ref": f"#/$defs/{kind}"})
-        assert faults == [], (path, faults, value)
-        return value
-
-    def wait(self, path, kind, found):
-        """The answer for which `found` is true."""
-        end = time.monotonic() + LIMIT
-        while True:
-            value = self.get(path, kind)
-            if found(value):
-                return value
-            assert time.monotonic() < end, (path, value)
-            time.sleep(0.02)
-
-
-def promtool(metrics):
-    if shutil.which("promtool"):
-        ran = subprocess.run(["promtool", "check", "metrics"], input=metrics, capture_output=True, text=True)
-        assert ran.returncode == 0, (ran.stdout, ran.stderr)
 
 
 def scrape(folder, address, query, value):

@@ -431,10 +431,23 @@ static void expect_wrap(acc_runtime* runtime) {
   destroy(&p);
 }
 
+/* What cannot be shown is refused. */
+static void expect_report(acc_runtime* runtime) {
+  const char* const names[] = {"loss", "accuracy", ""};
+  const double values[] = {2.5, NAN, 1.0};
+  EXPECT_OK(acc_runtime_report(runtime, NULL, NULL, 0));
+  EXPECT_OK(acc_runtime_report(runtime, names, values, 2));
+  EXPECT(acc_runtime_report(runtime, names, values, 3) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "left out") != NULL);
+  EXPECT(acc_runtime_report(runtime, names, NULL, 1) == ACC_INVALID_ARGUMENT);
+  EXPECT(acc_runtime_report(NULL, names, values, 1) == ACC_INVALID_ARGUMENT);
+}
+
 /* The reason reaches every rank. */
 static void expect_abort(void) {
   acc_runtime* runtime = NULL;
   EXPECT_OK(acc_runtime_from_environment(&runtime));
+  expect_report(runtime);
   EXPECT(acc_runtime_abort(runtime, NULL) == ACC_INVALID_ARGUMENT);
   if (acc_runtime_rank(runtime) == 0) {
     EXPECT_OK(acc_runtime_abort(runtime, "the data have ended"));

@@ -100,6 +100,25 @@ TEST_CASE("GPUs: explain shows the GPUs and the placement of each worker") {
   CHECK(contains(shown.out, "local rank 1 on GPU 1, CPUs " + last + " of NUMA node 1"));
 }
 
+TEST_CASE("GPUs: those who watch a job see the use of each worker's GPU") {
+  const Machine machine;
+  Program job({ACC_BIN_DIR "/acclaunch", "--use_fsdp", "--num_processes", "2", "--gpu_ids", "1,0",
+               "--status_port", "0", "/bin/sleep", "1000"},
+              machine.with({}));
+  job.wait_for_text("watched at http://");
+  const std::string address = job.err().substr(job.err().find("http://") + 7);
+  const Words top = {"top", "--rdzv_endpoint", address.substr(0, address.find('\n')), "--json"};
+  Ran shown;
+  do {
+    shown = acclaunch(top, {});
+    REQUIRE_MESSAGE(shown.status == 0, shown.err);
+  } while (!contains(shown.out, "utilization_percent"));
+  // Rank 0 is on GPU 1, whose stand-in is used to 15 %.
+  const auto rank_0 = shown.out.find("utilization_percent\": 15");
+  CHECK(rank_0 < shown.out.size());
+  CHECK(shown.out.find("utilization_percent\": 5") > rank_0);
+}
+
 TEST_CASE("GPUs: without NVML the CUDA driver is queried, independent of CUDA_VISIBLE_DEVICES") {
   const Machine machine;
   const TemporaryFolder folder;

@@ -47,6 +47,9 @@ class Browser:
         return self
 
     def __exit__(self, *_):
+        self.close()
+
+    def close(self):
         os.close(self.to)
         os.killpg(self.process.pid, 9)
         self.process.wait()

@@ -263,6 +263,8 @@ class Trainer {
     const auto now = std::chrono::steady_clock::now();
     const std::chrono::duration<double> elapsed = now - std::exchange(ended_, now);
     const auto tokens = static_cast<double>(global_batch_.sequences() * options_.seq_len);
+    runtime_.report(
+        {{"loss", loss}, {"tokens_per_s", tokens / elapsed.count() / runtime_.world_size()}});
     return {.step = issued.step,
             .loss = loss,
             .grad_norm = info.grad_norm,

@@ -161,6 +161,9 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
   }
   supervision.keeps_exit_status = draft.policy.keeps_exit_status;
   const bool is_ranks = workers.launcher == ProgramLauncher::ranks;
+  // A single process has a log folder only to be watched; mpirun's and deepspeed's ranks have none.
+  const bool is_watched_alone =
+      workers.launcher == ProgramLauncher::one_process && draft.settings.has("status_port"_key);
   return plan::finished(std::move(draft),
                         {.command = std::move(command),
                          .mode = workers.mode,
@@ -175,6 +178,7 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
                          .manager = std::move(role.manager),
                          .start = std::move(role.start),
                          .is_controlled = role.is_controlled,
+                         .has_records = is_ranks || is_watched_alone,
                          .role = draft.settings.text("role"_key),
                          .virtual_local_rank = virtual_local_rank,
                          .variables = std::move(variables),

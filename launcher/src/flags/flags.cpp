@@ -35,7 +35,7 @@ constexpr std::array kLaunchGroups = {
     Group{"Output",
           "log_dir redirects tee local_ranks_filter duplicate_stdout_filters "
           "duplicate_stderr_filters log_line_prefix_template fold_lines no_status_line "
-          "log_level log_format trace"},
+          "log_level log_format trace status_port"},
 };
 
 /// True if `keys`, a list separated by spaces, contains `key`.

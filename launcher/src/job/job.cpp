@@ -6,6 +6,7 @@
 #include "job/job.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "host/gpu/gpu_monitor.hpp"
 #include "host/own_variables.hpp"
 #include "job/running_job.hpp"
 #include "output/line_prefix.hpp"
@@ -20,6 +21,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
+#include <span>
 #include <utility>
 
 namespace acc::launcher::job {
@@ -28,6 +31,29 @@ using rendezvous::AttemptEnd;
 using rendezvous::Round;
 using rendezvous::RoundResult;
 using Cause = AttemptEnd::Cause;
+
+namespace {
+
+/// Returns the index of the GPU that a worker uses; empty if it uses none, or several.
+std::optional<int> gpu_of_worker(const LaunchPlan& plan, const plugins::Environment& environment,
+                                 int local_rank) {
+  if (plan.device != plugins::Device::cuda) {
+    return std::nullopt;
+  }
+  const std::string list = host::value_of(environment, host::variables::cuda_visible_devices);
+  std::vector<int> visible;
+  if (!list.empty()) {
+    visible = visible_gpus(list, plan.gpus.devices);
+  } else {
+    for (int device = 0; device < static_cast<int>(plan.gpus.devices.size()); ++device) {
+      visible.push_back(device);
+    }
+  }
+  const auto index = static_cast<std::size_t>(plan.virtual_local_rank ? 0 : local_rank);
+  return index < visible.size() ? std::optional(visible[index]) : std::nullopt;
+}
+
+}  // namespace
 
 Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, supervision::Guard guard)
     : plan_(plan),
@@ -40,7 +66,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, superv
               {.on_signal = [this](supervision::PassedSignal signal) { on_signal(signal); },
                .before_exit = [this] { return end_without_guard(); }}),
       logs_(plan.output, first_local_rank(plan.layout),
-            plan.identity == Identity::none ? 0 : plan.layout.local_world_size),
+            plan.has_records ? plan.layout.local_world_size : 0),
       rounds_(make_rounds(runner_.io(), plan, host_,
                           {.on_end = [this](const AttemptEnd& end) { on_attempt_end(end); },
                            .on_force_stop = [this] { on_force_stop(); },
@@ -186,7 +212,15 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   options.stuck_timeout = plan_.supervision.stuck_timeout;
   options.surroundings = runner_.surroundings();
   options.other_descriptors = rounds_->num_clients(*round_);
-  options.on_running = [this](int running) { show_status(running); };
+  options.on_running = [this](int running) {
+    show_status(running);
+    if (attempt_->rank_monitor) {
+      attempt_->rank_monitor->start([this] {
+        using Records = monitor::RankMonitor::Records;
+        return attempt_->supervisor ? Records(attempt_->supervisor->workers()) : Records();
+      });
+    }
+  };
   options.find_cause = [this](const auto& workers, bool is_last) {
     return find_cause(workers, is_last);
   };
@@ -199,7 +233,12 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   attempt_->supervisor.emplace(runner_.io().get_executor(), runner_.output(), std::move(options));
   advance(JobEvent::workers_start);
   logs_.keep();
-  supervision::AttemptOutcome outcome = co_await attempt_->supervisor->run(worker_specs());
+  std::vector<supervision::WorkerSpec> specs = worker_specs();
+  monitor_workers(specs);
+  supervision::AttemptOutcome outcome = co_await attempt_->supervisor->run(std::move(specs));
+  if (attempt_->rank_monitor) {
+    attempt_->rank_monitor->finish(outcome.workers);
+  }
   co_await first_failure_is_explained();
   co_return outcome;
 }
@@ -251,6 +290,50 @@ std::vector<supervision::WorkerSpec> Job::worker_specs() const {
     spec.numa_node = placement.numa_node;
   }
   return specs;
+}
+
+/// If the job can be watched, samples the workers while they run, and gives each one a descriptor
+/// for reports.
+void Job::monitor_workers(std::vector<supervision::WorkerSpec>& specs) {
+  const auto interval = rounds_->status_interval();
+  if (!interval) {
+    return;
+  }
+  std::vector<monitor::RankMonitor::Worker> workers;
+  for (const supervision::WorkerSpec& spec : specs) {
+    workers.push_back({.rank = spec.rank,
+                       .local_rank = spec.local_rank,
+                       .flight_record = logs_.flight_record(round_->round, spec.local_rank),
+                       .gpu = gpu_of_worker(plan_, spec.environment, spec.local_rank)});
+  }
+  // NVML is opened only if a worker has a GPU.
+  std::shared_ptr<host::GpuMonitor> gpus;
+  if (std::ranges::any_of(workers, [](const auto& each) { return each.gpu.has_value(); })) {
+    gpus = std::make_shared<host::GpuMonitor>();
+  }
+  attempt_->rank_monitor.emplace(
+      runner_.io().get_executor(), std::move(workers), *interval,
+      [gpus](int device, rendezvous::RankStatus& status) {
+        const host::GpuUsage usage = gpus->usage(device);
+        status.gpu_percent = usage.percent;
+        status.gpu_bytes = usage.used_bytes;
+      },
+      [this](std::vector<rendezvous::RankStatus> ranks) { rounds_->show(std::move(ranks)); });
+  for (std::size_t i = 0; plan_.has_records && i < specs.size(); ++i) {
+    specs[i].reports = attempt_->rank_monitor->report_descriptor(i);
+    specs[i].environment[monitor::kReportVariable] = std::to_string(specs[i].reports);
+  }
+}
+
+/// Shows the report to those who watch the job. All machines have the same one; the first of those
+/// that could report sends it.
+void Job::show_report(const report::JobReport& report, const RoundResult& round_result) {
+  const auto first = std::ranges::find_if(
+      round_result.machines, [](const auto& machine) { return !machine.report.empty(); });
+  if (rounds_->status_interval() && first != round_result.machines.end() &&
+      first->machine_rank == round_->machine_rank) {
+    rounds_->show_report(report::report_json(report));
+  }
 }
 
 /// Sends this machine's report and receives the round result: the reports of all machines and what
@@ -334,6 +417,7 @@ void Job::publish(report::JobReport report, const RoundResult& round_result) {
   if (!is_explained && prints_report(plan_, round_->machine_rank, round_result)) {
     notice_lines(Component::launcher, LogLevel::critical, "", format_report(report));
   }
+  show_report(report, round_result);
   if (!report.report_file.empty()) {
     leave_file(report.report_file, report::report_json(report));
   }

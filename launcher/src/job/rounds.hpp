@@ -4,10 +4,12 @@
 #include "acc/launcher/launch_plan.hpp"
 #include "acc/rendezvous/job.hpp"
 #include "acc/rendezvous/listener.hpp"
+#include "acc/rendezvous/rank_status.hpp"
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -68,6 +70,13 @@ class Rounds {
   /// Returns the port on loopback through which the workers of this machine reach their store in
   /// the current round; empty: they connect to the store itself.
   [[nodiscard]] virtual std::optional<std::uint16_t> tunnel() const { return std::nullopt; }
+
+  /// Returns the interval at which `show` is wanted; empty: nobody can watch the job.
+  [[nodiscard]] virtual std::optional<std::chrono::milliseconds> status_interval() const = 0;
+  /// Shows this machine's workers to those who watch the job.
+  virtual void show(std::vector<rendezvous::RankStatus> ranks) = 0;
+  /// Shows the report of a failed round, as JSON. One machine calls it.
+  virtual void show_report(std::string json) = 0;
 
   /// Returns the number of connections that this machine's servers accept in such a round. Used for
   /// the limit of open files.

@@ -7,6 +7,8 @@
 #include "acc/rendezvous/host_addresses.hpp"
 #include "acc/rendezvous/listener.hpp"
 
+#include <unistd.h>
+
 #include <utility>
 
 namespace acc::launcher::job {
@@ -15,6 +17,15 @@ using rendezvous::AttemptEnd;
 using rendezvous::Round;
 using rendezvous::RoundResult;
 using rendezvous::Server;
+
+namespace {
+
+// Numbers of the only job and the only machine.
+constexpr std::uint64_t kOwnJob = 0;
+constexpr std::uint64_t kOwnAgent = 0;
+constexpr std::chrono::milliseconds kStatusInterval{1'000};
+
+}  // namespace
 
 RoundsAlone::RoundsAlone(asio::io_context& io, const LaunchPlan& plan, std::string host,
                          Events events)
@@ -25,6 +36,7 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
     co_return std::nullopt;
   }
   if (!round_) {
+    begin_to_show();
     round_.emplace();
     round_->local_world_sizes.push_back(plan_.layout.local_world_size);
     round_->secret = random_token();
@@ -39,7 +51,46 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
     }
   }
   end_.reset();
+  tell(rendezvous::news::Formed{*round_, {kOwnAgent}});
   co_return round_;
+}
+
+/// Opens the port at which the job can be watched. On one machine no server knows the job, so this
+/// class tells what happens in it.
+void RoundsAlone::begin_to_show() {
+  status_port_ = open_status_port(io_, plan_.settings, events_.say, board_);
+  const std::string& given = plan_.rendezvous.run_id;
+  tell(rendezvous::news::Created{
+      .run_id = given == "none" ? host_ + "-" + std::to_string(::getpid()) : given,
+      .max_restarts = plan_.supervision.max_restarts});
+  tell(rendezvous::news::Joined{kOwnAgent,
+                                {.machine_rank = std::nullopt,
+                                 .host = host_,
+                                 .address = {},
+                                 .local_world_size = plan_.layout.local_world_size,
+                                 .pid = ::getpid()}});
+}
+
+void RoundsAlone::tell(const rendezvous::news::News& news) {
+  if (status_port_) {
+    board_->tell(kOwnJob, news, std::chrono::system_clock::now());
+  }
+}
+
+std::optional<std::chrono::milliseconds> RoundsAlone::status_interval() const {
+  return status_port_ ? std::optional(kStatusInterval) : std::nullopt;
+}
+
+void RoundsAlone::show(std::vector<rendezvous::RankStatus> ranks) {
+  if (status_port_) {
+    board_->update(kOwnJob, kOwnAgent, std::move(ranks), std::chrono::system_clock::now());
+  }
+}
+
+void RoundsAlone::show_report(std::string json) {
+  if (status_port_) {
+    board_->keep_report(kOwnJob, std::move(json), std::chrono::system_clock::now());
+  }
 }
 
 /// Starts the TCP store of the workers, at the plan's address or, with c10d, on loopback.
@@ -93,10 +144,14 @@ void RoundsAlone::end(AttemptEnd end) {
   end.machine_rank = 0;
   end.host = host_;
   end.restarts = end.restarts && round_ && round_->restart_count < plan_.supervision.max_restarts;
+  const bool is_new = !end_ || (end_->restarts && !end.restarts);
   if (!end_) {
     end_ = std::move(end);
   } else {
     end_->restarts = end_->restarts && end.restarts;
+  }
+  if (round_ && is_new) {
+    tell(rendezvous::news::Ended{*end_});
   }
 }
 
@@ -110,6 +165,12 @@ asio::awaitable<RoundResult> RoundsAlone::settle(bool /*failed*/, std::string re
   round_result.machines.push_back({0, host_, std::move(report)});
   round_result.next =
       end_ && end_->restarts ? RoundResult::Next::next_round : RoundResult::Next::finished;
+  tell(rendezvous::news::Reported{kOwnAgent});
+  if (round_result.next == RoundResult::Next::next_round) {
+    tell(rendezvous::news::Settled{});
+  } else {
+    tell(rendezvous::news::Over{end_});
+  }
   co_return round_result;
 }
 
@@ -119,6 +180,13 @@ asio::awaitable<void> RoundsAlone::leave() {
 
 asio::awaitable<void> RoundsAlone::part() {
   co_return;
+}
+
+void RoundsAlone::close() {
+  store_.reset();
+  if (status_port_) {
+    status_port_->stop();
+  }
 }
 
 std::size_t RoundsAlone::num_clients(const Round& round) const {

@@ -3,6 +3,7 @@
 
 #include "acc/rendezvous/server.hpp"
 #include "job/rounds.hpp"
+#include "job/status_port.hpp"
 
 namespace acc::launcher::job {
 
@@ -22,18 +23,25 @@ class RoundsAlone : public Rounds {
   void hurry() override {}
   boost::asio::awaitable<void> leave() override;
   boost::asio::awaitable<void> part() override;
-  void close() override { store_.reset(); }
+  void close() override;
+  [[nodiscard]] std::optional<std::chrono::milliseconds> status_interval() const override;
+  void show(std::vector<rendezvous::RankStatus> ranks) override;
+  void show_report(std::string json) override;
   [[nodiscard]] std::size_t num_clients(const rendezvous::Round& round) const override;
 
  private:
   boost::asio::awaitable<void> serve_store();
   void listen(const std::vector<std::string>& addresses, std::uint16_t port);
+  void begin_to_show();
+  void tell(const rendezvous::news::News& news);
 
   boost::asio::io_context& io_;
   const LaunchPlan& plan_;
   std::string host_;
   Events events_;
   std::optional<rendezvous::Server> store_;
+  std::shared_ptr<rendezvous::Board> board_ = std::make_shared<rendezvous::Board>();
+  std::unique_ptr<rendezvous::Server> status_port_;  ///< shows board_; null: nobody can watch
   std::optional<rendezvous::Round> round_;
   std::optional<rendezvous::AttemptEnd> end_;
 };

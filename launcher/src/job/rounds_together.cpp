@@ -121,6 +121,7 @@ RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std
       host_(std::move(host)),
       secret_(random_token()),
       security_(plan),
+      board_(std::make_shared<rendezvous::Board>()),
       agent_(io.get_executor(), plan.rendezvous.run_id, terms(plan), times(plan),
              {.on_end = std::move(events.on_end),
               .on_force_stop = std::move(events.on_force_stop),
@@ -423,12 +424,16 @@ bool RoundsTogether::serves_if_nobody_does() {
                                   ":0; set a port that all machines know");
   }
   try {
-    rendezvous_.emplace(io_, listen(server_hosts_, plan.port),
-                        rendezvous::ServerOptions{.security = security_.rendezvous_server});
+    rendezvous_.emplace(
+        io_, listen(server_hosts_, plan.port),
+        rendezvous::ServerOptions{.board = board_, .security = security_.rendezvous_server});
   } catch (const Error& error) {
     if (ranks_are_given() || plan.is_host || error.code() == Errc::config) {
       throw Error(Errc::config, error.what());
     }
+  }
+  if (rendezvous_ && !status_port_) {
+    status_port_ = open_status_port(io_, plan_.settings, say_, board_, security_.rendezvous_server);
   }
   return rendezvous_.has_value();
 }
@@ -498,6 +503,9 @@ void RoundsTogether::close() {
     if (*server) {
       (*server)->stop();
     }
+  }
+  if (status_port_) {
+    status_port_->stop();
   }
 }
 

@@ -9,6 +9,7 @@
 #include "acc/rendezvous/server.hpp"
 #include "acc/rendezvous/tunnel.hpp"
 #include "job/rounds.hpp"
+#include "job/status_port.hpp"
 
 #include <boost/asio/steady_timer.hpp>
 
@@ -55,6 +56,11 @@ class RoundsTogether : public Rounds {
   [[nodiscard]] std::optional<std::uint16_t> tunnel() const override {
     return tunnel_ ? std::optional(tunnel_->port()) : std::nullopt;
   }
+  [[nodiscard]] std::optional<std::chrono::milliseconds> status_interval() const override {
+    return agent_.status_interval();
+  }
+  void show(std::vector<rendezvous::RankStatus> ranks) override { agent_.show(std::move(ranks)); }
+  void show_report(std::string json) override { agent_.show_report(std::move(json)); }
   [[nodiscard]] std::size_t num_clients(const rendezvous::Round& round) const override;
 
  private:
@@ -93,7 +99,9 @@ class RoundsTogether : public Rounds {
   std::string host_;
   std::string secret_;  ///< the workers' secret if this is machine 0
   Security security_;
-  std::optional<rendezvous::Tunnel> tunnel_;      ///< to the store of the current round
+  std::optional<rendezvous::Tunnel> tunnel_;  ///< to the store of the current round
+  std::shared_ptr<rendezvous::Board> board_;  ///< what rendezvous_ and status_port_ show
+  std::unique_ptr<rendezvous::Server> status_port_;
   std::optional<rendezvous::Server> rendezvous_;  ///< static: includes the workers' store
   std::optional<rendezvous::Server> store_;       ///< c10d only
   rendezvous::Agent agent_;

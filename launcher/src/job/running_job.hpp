@@ -9,6 +9,7 @@
 #include "job/restart_pauses.hpp"
 #include "job/rounds.hpp"
 #include "job/speaker.hpp"
+#include "monitor/rank_monitor.hpp"
 #include "report/job_report.hpp"
 #include "report/kernel_facts.hpp"
 #include "supervision/runner.hpp"
@@ -57,6 +58,7 @@ struct Attempt {
   Clock::time_point started_at = Clock::now();
   Clock::time_point learned_at = started_at;  ///< time at which the attempt's end was known
   report::KernelFacts kernel;
+  std::optional<monitor::RankMonitor> rank_monitor;  ///< empty: nobody can watch the job
   std::optional<supervision::Supervisor>
       supervisor;                             ///< empty if the attempt ended before workers started
   bool gave_up = false;                       ///< some workers could not be killed
@@ -128,6 +130,8 @@ class Job {
 
   output::OutputMux::Options output_options();
   void show_status(int running);
+  void monitor_workers(std::vector<supervision::WorkerSpec>& specs);
+  void show_report(const report::JobReport& report, const rendezvous::RoundResult& round_result);
   std::vector<supervision::WorkerSpec> worker_specs() const;
   report::JobReport report_of(const rendezvous::RoundResult& round_result);
   void publish(report::JobReport report, const rendezvous::RoundResult& round_result);

@@ -52,6 +52,11 @@ constexpr std::array kRows = {
     SettingRow{.key = "trace", .flag = Flag::value, .in_file = false,
                .help = "folder for timelines of the ranks, one file per machine, for Perfetto and "
                        "`acclaunch trace`; of programs that use libacc_runtime"},
+    SettingRow{.key = "status_port", .flag = Flag::value, .in_file = false,
+               .help = "PORT or HOST:PORT at which the job can be watched by HTTP (docs/api.md), on "
+                       "127.0.0.1 without a HOST; 0: a free port, which is printed. For a job of "
+                       "several machines on the one that serves the rendezvous; a daemon needs no "
+                       "such port"},
     SettingRow{.key = "redirects", .alias = "r", .flag = Flag::value, .in_file = false,
                .fallback = "0",
                .help = "streams to write to a file instead of the console: 0 none, 1 stdout, "

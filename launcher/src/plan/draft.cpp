@@ -5,6 +5,7 @@
 #include "acc/base/text.hpp"
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
+#include "plan/status_endpoint.hpp"
 
 namespace acc::launcher::plan {
 
@@ -127,6 +128,7 @@ OutputPlan read_output(Draft& draft, const OutputWords& words, const std::string
   output.stderr_filters = read_filters(draft.settings.text("duplicate_stderr_filters"_key));
   output.folds_lines = draft.settings.boolean("fold_lines"_key);
   output.trace_directory = named_folder(draft.given("trace"_key), draft.facts.working_directory);
+  status_endpoint(draft.settings);  // throws for a wrong one
   output.status_line = !draft.settings.boolean("no_status_line"_key);
   if (!output.to_file.empty() && words.log_dir.value.empty()) {
     draft.notice("the workers' files are in " + output.directory);

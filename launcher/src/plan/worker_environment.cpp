@@ -162,13 +162,14 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   }
   // The flight record and the secret of an outer acclaunch belong to its workers only.
   result.erase(flight::kRecordVariable);
-  if (plan.identity != Identity::none && !plan.output.directory.empty()) {
+  if (plan.has_records && !plan.output.directory.empty()) {
     result[flight::kRecordVariable] = flight_record_of(plan.output, assignment.round, local_rank);
   }
   if (!plan.output.trace_directory.empty()) {
     result["ACC_TRACE"] = plan.output.trace_directory + "/machine-" +
                           std::to_string(assignment.machine_rank) + ".json";
   }
+  result.erase("ACC_REPORT_FD");  // a descriptor of an outer acclaunch
   result.erase(plugins::kJobSecretVariable);
   if (plan.identity != Identity::none && !assignment.secret.empty()) {
     result[plugins::kJobSecretVariable] = assignment.secret;

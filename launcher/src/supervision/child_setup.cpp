@@ -40,6 +40,7 @@ std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
 ChildSetup::ChildSetup(const WorkerSpec& spec, const std::optional<rlimit>& descriptors)
     : parent_(::getpid()),
       process_group_(spec.process_group),
+      reports_(spec.reports),
       numa_node_(spec.numa_node),
       descriptors_(descriptors),
       core_mask_(mask_of(spec.cores)) {}
@@ -55,6 +56,9 @@ void ChildSetup::become_worker() const noexcept {
   }
   bind();
   close_on_exec_from(STDERR_FILENO + 1);
+  if (reports_ >= 0) {
+    ::fcntl(reports_, F_SETFD, 0);
+  }
   if (descriptors_) {
     ::setrlimit(RLIMIT_NOFILE, &*descriptors_);
   }

@@ -32,6 +32,7 @@ class ChildSetup {
 
   pid_t parent_;
   pid_t process_group_;
+  int reports_;
   int numa_node_;
   std::optional<rlimit> descriptors_;
   std::vector<unsigned long> core_mask_;  ///< one bit per CPU core; empty: any core

@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "supervision/process_state.hpp"
 
+#include "acc/base/text.hpp"
 #include "supervision/kernel_file.hpp"
+
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <string>
+#include <vector>
 
 namespace acc::launcher::supervision {
 namespace {
@@ -53,6 +58,26 @@ std::optional<ProcessState> process_state(pid_t pid, const fs::path& proc) {
   state.name = stat.substr(begin + 1, end - begin - 1);
   std::istringstream(stat.substr(end + 1)) >> state.letter >> state.parent;
   return state;
+}
+
+std::optional<ProcessUsage> process_usage(pid_t pid, const fs::path& proc) {
+  const std::string stat = first_line(folder_of(pid, proc) / "stat");
+  const auto end = stat.rfind(')');
+  if (end == std::string::npos) {
+    return std::nullopt;
+  }
+  std::istringstream fields(stat.substr(end + 1));  // begins with field 3
+  const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
+  if (words.size() < 22) {
+    return std::nullopt;
+  }
+  static const long per_second = ::sysconf(_SC_CLK_TCK);
+  const auto in_milliseconds = [&](const std::string& ticks) {
+    return std::chrono::milliseconds(parse_integer(ticks).value_or(0) * 1000 / per_second);
+  };
+  return ProcessUsage{in_milliseconds(words[11]) + in_milliseconds(words[12]),
+                      in_milliseconds(words[19]),
+                      parse_integer(words[21]).value_or(0) * ::sysconf(_SC_PAGESIZE)};
 }
 
 std::string describe_state(pid_t pid, const fs::path& proc) {

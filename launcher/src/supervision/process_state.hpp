@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -22,6 +23,15 @@ struct ProcessState {
 /// Returns the state of a process; empty if it does not exist. `proc`: mount point of the proc file
 /// system.
 std::optional<ProcessState> process_state(pid_t pid, const std::filesystem::path& proc = "/proc");
+
+/// What a process has used.
+struct ProcessUsage {
+  std::chrono::milliseconds cpu{0};
+  std::chrono::milliseconds started{0};  ///< since the start of the machine
+  std::int64_t resident_bytes = 0;
+};
+/// Returns nothing if the process does not exist.
+std::optional<ProcessUsage> process_usage(pid_t pid, const std::filesystem::path& proc = "/proc");
 
 /// Returns the state in words, with the kernel function that the process waits in if that is
 /// readable: "in uninterruptible sleep (nfs_wait_bit_killable)". Empty if it does not exist.

@@ -83,6 +83,10 @@ class Supervisor {
   /// SIGKILL.
   void stop(PassedSignal signal);
 
+  /// The workers that have been started, by local rank.
+  [[nodiscard]] const std::vector<WorkerRecord>& workers() const noexcept {
+    return outcome_.workers;
+  }
   /// True if `worker` is the leader: the worker in the launcher's process group. There is at most
   /// one.
   [[nodiscard]] bool is_leader(const WorkerRecord& worker) const;

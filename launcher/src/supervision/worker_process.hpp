@@ -29,6 +29,7 @@ struct WorkerSpec {
   std::string working_directory;  ///< empty: the launcher's
   bool inherits_stdin = false;    ///< true: uses the launcher's stdin and ignores `input`
   int input = -1;                 ///< stdin, owned by the caller; -1: /dev/null
+  int reports = -1;               ///< descriptor that it keeps, owned by the caller; -1: none
   pid_t process_group = 0;        ///< existing group to join; 0: creates its own
   bool inherits_output = false;   ///< true: uses the launcher's stdout and stderr
   std::string prefix;             ///< console prefix of each line, unless `inherits_output`
@@ -45,7 +46,7 @@ struct WorkerSurroundings {
 
 /// One running worker, usually the leader of its own process group. The kernel kills it when the
 /// thread that started it dies (PR_SET_PDEATHSIG). It starts with an empty signal mask and with no
-/// descriptors except 0, 1 and 2.
+/// descriptors except 0, 1, 2 and WorkerSpec::reports.
 class WorkerProcess {
  public:
   /// Starts the worker with the descriptors `out` and `err` as stdout and stderr. If the program

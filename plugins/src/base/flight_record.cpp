@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 #include <utility>
 
 namespace acc::flight {
@@ -74,7 +75,73 @@ std::optional<Collective> collective(const file::FileSlot& slot, std::size_t ind
                     .ended_us = std::max<std::int64_t>(slot.ended_us, 0)};
 }
 
+/// Scalars of TrainingMetrics in the order of FileMetrics::scalars.
+constexpr std::array kScalars = {&TrainingMetrics::loss,          &TrainingMetrics::learning_rate,
+                                 &TrainingMetrics::gradient_norm, &TrainingMetrics::tokens_per_s,
+                                 &TrainingMetrics::step_s,        &TrainingMetrics::compute_s,
+                                 &TrainingMetrics::gather_s,      &TrainingMetrics::reduce_s,
+                                 &TrainingMetrics::wait_s};
+static_assert(kScalars.size() == std::tuple_size_v<decltype(file::FileMetrics::scalars)>);
+
+template <std::size_t N>
+void put_name(std::array<char, N>& to, std::string_view name) {
+  *std::ranges::copy(name.substr(0, N - 1), to.begin()).out = '\0';
+}
+
 }  // namespace
+
+void to_file(const Metrics& metrics, file::FileMetrics& to) {
+  const TrainingMetrics& values = metrics.values;
+  to.reported_us = metrics.reported_us;
+  to.step = values.step.value_or(-1);
+  to.is_set = 0;
+  for (std::size_t i = 0; i < kScalars.size(); ++i) {
+    const auto& scalar = values.*kScalars[i];
+    to.is_set |= scalar ? 1U << i : 0U;
+    to.scalars[i] = scalar.value_or(0.0);
+  }
+  to.num_memory = 0;
+  for (const auto& [name, nbytes] : values.memory) {
+    file::FileMetrics::Bytes& entry = to.memory.at(to.num_memory++);
+    put_name(entry.name, name);
+    entry.nbytes = nbytes;
+  }
+  to.num_values = 0;
+  for (const auto& [name, value] : values.values) {
+    file::FileMetrics::Value& entry = to.values.at(to.num_values++);
+    put_name(entry.name, name);
+    entry.value = value;
+  }
+}
+
+std::optional<Metrics> from_file(const file::FileMetrics& from) {
+  constexpr std::size_t kMost = TrainingMetrics::kMaxEntries;
+  if (from.finished != from.started || from.reported_us <= 0 || from.num_memory > kMost ||
+      from.num_values > kMost) {
+    return std::nullopt;
+  }
+  Metrics metrics{.reported_us = from.reported_us};
+  TrainingMetrics& values = metrics.values;
+  if (from.step >= 0) {
+    values.step = from.step;
+  }
+  for (std::size_t i = 0; i < kScalars.size(); ++i) {
+    if ((from.is_set >> i & 1U) != 0) {
+      values.*kScalars[i] = from.scalars[i];
+    }
+  }
+  for (std::size_t i = 0; i < from.num_memory; ++i) {
+    if (const std::string name = text(from.memory[i].name); is_metric_name(name)) {
+      values.memory[name] = std::max<std::int64_t>(from.memory[i].nbytes, 0);
+    }
+  }
+  for (std::size_t i = 0; i < from.num_values; ++i) {
+    if (const std::string name = text(from.values[i].name); is_metric_name(name)) {
+      values.values[name] = from.values[i].value;
+    }
+  }
+  return metrics;
+}
 
 // Collects the valid slots and sorts them by number, because the ring may start at any slot.
 std::optional<Record> decode(std::string_view bytes) {
@@ -92,7 +159,8 @@ std::optional<Record> decode(std::string_view bytes) {
                 .has_left = head.has_left == 1,
                 .failure = failure(part<FileFailure>(bytes, sizeof(FileHead))),
                 .groups = {},
-                .last = {}};
+                .last = {},
+                .metrics = from_file(part<FileMetrics>(bytes, kMetricsOffset))};
   constexpr std::size_t kFirstGroup = sizeof(FileHead) + sizeof(FileFailure);
   for (std::size_t i = 0; i < head.num_groups; ++i) {
     const auto group = part<FileGroup>(bytes, kFirstGroup + i * sizeof(FileGroup));

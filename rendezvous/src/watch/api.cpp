@@ -2,8 +2,8 @@
 #include "watch/api.hpp"
 
 #include "acc/base/text.hpp"
+#include "acc/rendezvous/board_json.hpp"
 #include "page/page.hpp"
-#include "watch/json_text.hpp"
 
 #include <fmt/format.h>
 

@@ -155,6 +155,14 @@ ACC_API acc_status acc_runtime_all_gather(acc_runtime* runtime, const double* va
                                           double* all) ACC_NOEXCEPT;
 /* Returns when all ranks have called it. Collective. */
 ACC_API acc_status acc_runtime_barrier(acc_runtime* runtime) ACC_NOEXCEPT;
+/* Reports values of this rank to those who watch the job (docs/watching.md), by their names: loss,
+ * tokens_per_s, memory.CATEGORY or names of the program. The runtime reports steps, learning rate,
+ * gradient norm, times and its own memory by itself. Waits for nobody. names, values: [count]. A
+ * value may be NaN or infinite. ACC_INVALID_ARGUMENT: at least one value was left out, because more
+ * than 16 names or 16 memory categories, or a name of more than 31 characters, were given. Not
+ * collective. */
+ACC_API acc_status acc_runtime_report(acc_runtime* runtime, const char* const* names,
+                                      const double* values, size_t count) ACC_NOEXCEPT;
 /* Makes every later collective call of all ranks fail with `reason`, as soon as they notice. For a
  * program that cannot go on and whose peers would otherwise wait for it. Not collective. */
 ACC_API acc_status acc_runtime_abort(acc_runtime* runtime, const char* reason) ACC_NOEXCEPT;

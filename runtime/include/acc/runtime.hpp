@@ -19,12 +19,14 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -553,6 +555,14 @@ class ACC_API Runtime {
   [[nodiscard]] std::vector<double> all_gather(std::span<const double> values);
   /// Returns when all ranks have called it.
   void barrier();
+  /// Reports values of this rank to those who watch the job (docs/watching.md), by their names:
+  /// `loss`, `tokens_per_s`, `memory.CATEGORY` or names of the program. The runtime reports steps,
+  /// learning rate, gradient norm, times and its own memory by itself. Takes less than a
+  /// microsecond per value, waits for nobody, and does nothing if nobody watches. Returns false if
+  /// a value was left out: at most 16 names and 16 memory categories of at most 31 printable
+  /// characters are kept. Values may be NaN or infinite. Not collective.
+  bool report(std::span<const std::pair<std::string_view, double>> values);
+  bool report(std::initializer_list<std::pair<std::string_view, double>> values);
   /// Makes every later collective call of all ranks fail with `reason`, as soon as they notice. For
   /// a program that cannot go on and whose peers would otherwise wait for it.
   void abort(const std::string& reason) noexcept;

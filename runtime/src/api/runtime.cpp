@@ -6,6 +6,7 @@
 #include "acc/rendezvous/store.hpp"
 #include "api/runtime_state.hpp"
 #include "collectives/make_group.hpp"
+#include "flight/recorder.hpp"
 #include "model/model_state.hpp"
 #include "model/wrap.hpp"
 
@@ -212,6 +213,14 @@ std::vector<double> Runtime::all_gather(std::span<const double> values) {
 
 void Runtime::barrier() {
   guarded(state_->groups, [&] { state_->groups.world->barrier()->wait(); });
+}
+
+bool Runtime::report(std::span<const std::pair<std::string_view, double>> values) {
+  return state_->groups.recorder->report(values);
+}
+
+bool Runtime::report(std::initializer_list<std::pair<std::string_view, double>> values) {
+  return report(std::span(values.begin(), values.size()));
 }
 
 void Runtime::abort(const std::string& reason) noexcept {

@@ -6,6 +6,9 @@
 #include "capi/capi.hpp"
 
 #include <algorithm>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 namespace {
 
@@ -168,6 +171,23 @@ acc_status acc_runtime_all_gather(acc_runtime* runtime, const double* values, si
 
 acc_status acc_runtime_abort(acc_runtime* runtime, const char* reason) noexcept {
   return guarded([&] { required(runtime, "runtime").value.abort(string_of(reason, "reason")); });
+}
+
+acc_status acc_runtime_report(acc_runtime* runtime, const char* const* names, const double* values,
+                              size_t count) noexcept {
+  return guarded([&] {
+    acc::Runtime& known = required(runtime, "runtime").value;
+    std::vector<std::pair<std::string_view, double>> reported;
+    for (size_t i = 0; i < count; ++i) {
+      const char* const name = (&required(names, "names"))[i];
+      reported.emplace_back(&required(name, "names"), (&required(values, "values"))[i]);
+    }
+    if (!known.report(reported)) {
+      throw acc::Error(acc::Errc::invalid_argument,
+                       "report: a value was left out: at most 16 names and 16 memory categories of "
+                       "at most 31 printable characters are kept; step and memory are at least 0");
+    }
+  });
 }
 
 acc_status acc_runtime_barrier(acc_runtime* runtime) noexcept {

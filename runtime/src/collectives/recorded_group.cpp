@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
 #include <utility>
 
 namespace acc::collectives {
@@ -68,7 +69,9 @@ class RecordedWork final : public Work {
   template <typename Wait>
   void wait_for(const Wait& wait) {
     recorder_->waits(call_);
+    const auto begin = std::chrono::steady_clock::now();
     recorded(*recorder_, call_, kind_, wait);
+    recorder_->waited(kind_, std::chrono::steady_clock::now() - begin);
     recorder_->ended(call_, State::done);
   }
 

@@ -86,6 +86,7 @@ Recorder::Recorder(const std::string& path, int rank) : memory_(map(path)) {
   failure_ = reinterpret_cast<file::FileFailure*>(bytes + sizeof(file::FileHead));
   groups_ = reinterpret_cast<file::FileGroup*>(failure_ + 1);
   slots_ = reinterpret_cast<file::FileSlot*>(groups_ + file::kGroups);
+  file_metrics_ = reinterpret_cast<file::FileMetrics*>(bytes + file::kMetricsOffset);
   head_->magic = file::kMagic;
   head_->rank = rank;
   publish(head_->version, file::kVersion);
@@ -198,6 +199,59 @@ void Recorder::failed(const Call& call, const Error& error) noexcept {
     publish(failure_->is_set, std::uint32_t{1});
   }
   ended(call, State::failed);
+}
+
+void Recorder::waited(std::string_view kind, std::chrono::nanoseconds time) noexcept {
+  const bool reduces = kind == "reduce_scatter" || kind == "all_reduce";
+  (kind == "all_gather" ? gather_time_ : reduces ? reduce_time_ : wait_time_) += time;
+}
+
+void Recorder::end_step(std::span<const std::pair<std::string_view, double>> values) {
+  const auto now = std::chrono::steady_clock::now();
+  const auto seconds = [](std::chrono::nanoseconds& time) {
+    return std::chrono::duration<double>(std::exchange(time, {})).count();
+  };
+  TrainingMetrics& metrics = metrics_.values;
+  metrics.step_s = std::chrono::duration<double>(now - std::exchange(step_began_, now)).count();
+  metrics.gather_s = seconds(gather_time_);
+  metrics.reduce_s = seconds(reduce_time_);
+  metrics.wait_s = seconds(wait_time_);
+  metrics.compute_s =
+      std::max(0.0, *metrics.step_s - *metrics.gather_s - *metrics.reduce_s - *metrics.wait_s);
+  set(values);
+  if (std::ranges::any_of(values,
+                          [](const auto& each) { return each.first.starts_with("memory."); })) {
+    memory_at_ = now;
+  }
+  publish_metrics();
+}
+
+bool Recorder::report(std::span<const std::pair<std::string_view, double>> values) {
+  const bool all_fit = set(values);
+  publish_metrics();
+  return all_fit;
+}
+
+bool Recorder::set(std::span<const std::pair<std::string_view, double>> values) {
+  bool all_fit = true;
+  for (const auto& [name, value] : values) {
+    all_fit = set_metric(metrics_.values, name, value) && all_fit;
+  }
+  return all_fit;
+}
+
+bool Recorder::wants_memory() const noexcept {
+  return std::chrono::steady_clock::now() - memory_at_ >= std::chrono::seconds(1);
+}
+
+/// Writes the values to the file. See file::FileMetrics for the order.
+void Recorder::publish_metrics() noexcept {
+  metrics_.reported_us = now_us();
+  const std::uint64_t number = file_metrics_->started + 1;
+  publish(file_metrics_->started, number);
+  std::atomic_thread_fence(std::memory_order_release);
+  to_file(metrics_, *file_metrics_);
+  publish(file_metrics_->finished, number);
 }
 
 }  // namespace acc::flight

@@ -5,10 +5,13 @@
 #include "acc/base/flight_record.hpp"
 #include "acc/base/unique_fd.hpp"
 
+#include <chrono>
 #include <cstdint>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace acc::flight {
@@ -56,6 +59,16 @@ class Recorder {
   /// Records that the collective failed with `error`. The record keeps only the first failure.
   void failed(const Call& call, const Error& error) noexcept;
 
+  /// Adds to the time that the current step has waited for collectives of `kind`.
+  void waited(std::string_view kind, std::chrono::nanoseconds time) noexcept;
+  /// Ends a step: records its duration and the times that it has waited, and `values`, by their
+  /// names (training_metrics.hpp).
+  void end_step(std::span<const std::pair<std::string_view, double>> values);
+  /// Records values that the program reports. Returns false if one of them was left out.
+  bool report(std::span<const std::pair<std::string_view, double>> values);
+  /// True if no step of the last second has recorded memory categories.
+  [[nodiscard]] bool wants_memory() const noexcept;
+
  private:
   struct Scope {
     const char* phase;
@@ -63,6 +76,8 @@ class Recorder {
   };
   void* map(const std::string& path);
   void show_place() noexcept;
+  bool set(std::span<const std::pair<std::string_view, double>> values);
+  void publish_metrics() noexcept;
   [[nodiscard]] file::FileSlot* slot_of(const Call& call) const noexcept;
 
   UniqueFd file_;
@@ -71,9 +86,17 @@ class Recorder {
   file::FileFailure* failure_;
   file::FileGroup* groups_;
   file::FileSlot* slots_;
+  file::FileMetrics* file_metrics_;
   std::uint64_t number_ = 0;                  ///< of the last collective
   std::set<std::string, std::less<>> names_;  ///< units' names; addresses of elements are stable
   std::vector<Scope> scopes_;                 ///< open scopes, the current one last
+  Metrics metrics_;
+  std::chrono::steady_clock::time_point step_began_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point memory_at_{};  ///< last report of memory categories
+  // Times that the current step has waited.
+  std::chrono::nanoseconds gather_time_{};
+  std::chrono::nanoseconds reduce_time_{};
+  std::chrono::nanoseconds wait_time_{};
 };
 
 /// Enters a scope of the recorder and leaves it in the destructor. `recorder` may be null.

@@ -4,8 +4,10 @@
 #include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
 
+#include <array>
 #include <cmath>
 #include <limits>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -213,7 +215,35 @@ OptimizerState::Issued OptimizerState::step() {
   if (const auto& tracer = model_->context().tracer) {
     tracer->end_step();
   }
+  record_step(issued);
   return issued;
+}
+
+void OptimizerState::record_step(const Issued& issued) const {
+  const auto& recorder = groups().recorder;
+  if (!recorder) {
+    return;
+  }
+  using Value = std::pair<std::string_view, double>;
+  std::vector<Value> values = {{"step", static_cast<double>(issued.info.step)},
+                               {"learning_rate", issued.info.lr}};
+  if (!issued.late) {  // otherwise `result` knows it
+    values.emplace_back("gradient_norm", issued.info.grad_norm);
+  }
+  if (recorder->wants_memory()) {
+    const MemoryReport memory = model_->memory();
+    for (const auto& [name, nbytes] : {std::pair{"memory.parameters", memory.parameter_bytes},
+                                       {"memory.gradients", memory.gradient_bytes},
+                                       {"memory.optimizer", memory.optimizer_bytes},
+                                       {"memory.gathered", memory.gathered_bytes},
+                                       {"memory.gradient_buffers", memory.gradient_buffer_bytes},
+                                       {"memory.buffers", memory.buffer_bytes},
+                                       {"memory.device", memory.device_bytes},
+                                       {"memory.pinned", memory.pinned_bytes}}) {
+      values.emplace_back(name, static_cast<double>(nbytes));
+    }
+  }
+  recorder->end_step(values);
 }
 
 StepInfo OptimizerState::result(const Issued& issued) const {
@@ -222,6 +252,10 @@ StepInfo OptimizerState::result(const Issued& issued) const {
     const auto figures = sharding::guarded(groups(), [&] { return issued.late->wait(); });
     info.grad_norm = figures[0];
     info.clip_coefficient = figures[1];
+    if (const auto& recorder = groups().recorder) {
+      const std::array norm = {std::pair{std::string_view("gradient_norm"), info.grad_norm}};
+      recorder->report(norm);
+    }
   }
   return info;
 }

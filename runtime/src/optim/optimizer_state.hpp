@@ -94,6 +94,8 @@ class OptimizerState {
   void allocate_moments();
   /// Makes the step, except for the loss scale. Returns the error of the NaN policy "raise".
   std::optional<Error> reduce_and_update(Issued& issued);
+  /// Records the step for those who watch the job.
+  void record_step(const Issued& issued) const;
   /// The part of it that the norm decides.
   std::optional<Error> decide_and_update(StepInfo& info);
   /// True if the host has to know the norm before it issues the update.

@@ -11,6 +11,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <csignal>
 #include <random>
 
@@ -59,6 +61,35 @@ TEST_CASE("a record has groups, scope and the last collectives, however the work
   CHECK(record->last[1].state == State::waiting);
   CHECK(record->last[1].nbytes == 64);
   CHECK(record->last[1].place == record->place);
+}
+
+TEST_CASE("a step's values and waiting times are in the record, and what the program reports") {
+  const TemporaryFolder folder;
+  Recorder recorder(path_in(folder), 0);
+  CHECK_FALSE(read_record(path_in(folder))->metrics);
+  CHECK(recorder.wants_memory());
+  recorder.waited("all_gather", std::chrono::seconds(1));
+  recorder.waited("reduce_scatter", std::chrono::seconds(2));
+  recorder.waited("all_reduce", std::chrono::seconds(3));
+  recorder.waited("barrier", std::chrono::seconds(4));
+  using Value = std::pair<std::string_view, double>;
+  recorder.end_step(std::array{Value{"step", 7.0}, Value{"memory.parameters", 4096.0}});
+  CHECK_FALSE(recorder.wants_memory());
+  CHECK(recorder.report(std::array{Value{"loss", 2.5}}));
+  CHECK_FALSE(recorder.report(std::array{Value{"", 2.5}, Value{"accuracy", 0.5}}));
+  const auto metrics = read_record(path_in(folder))->metrics;
+  REQUIRE(metrics);
+  CHECK(metrics->reported_us > 0);
+  CHECK(metrics->values.step == 7);
+  CHECK(metrics->values.gather_s == 1.0);
+  CHECK(metrics->values.reduce_s == 5.0);
+  CHECK(metrics->values.wait_s == 4.0);
+  CHECK(metrics->values.compute_s == 0.0);  // never negative
+  CHECK(metrics->values.memory.at("parameters") == 4096);
+  CHECK(metrics->values.loss == 2.5);
+  CHECK(metrics->values.values.at("accuracy") == 0.5);
+  recorder.end_step({});
+  CHECK(read_record(path_in(folder))->metrics->values.gather_s == 0.0);
 }
 
 TEST_CASE("the last 64 collectives are kept, oldest first") {

@@ -174,6 +174,8 @@ struct LaunchPlan {
   /// Standard input carries the control messages of the acclaunch that started this one
   /// (remote_launch/control_message.hpp). Workers do not get it.
   bool is_controlled = false;
+  /// The workers have flight records in the log folder, and can report to those who watch the job.
+  bool has_records = true;
 
   std::string role = "default";
   bool virtual_local_rank = false;  ///< each worker is local rank 0 and sees only its own GPU

@@ -3,58 +3,21 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
+#include "monitor/json_line.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <limits>
-#include <string_view>
 
 namespace acc::launcher::commands {
 namespace {
 
 using Json = nlohmann::json;
-
-/// Replaces NaN, Infinity and -Infinity outside of strings by null. Python's json module writes
-/// them, but they are not JSON.
-std::string without_python_numbers(std::string_view line) {
-  constexpr std::array<std::string_view, 3> kWords = {"NaN", "-Infinity", "Infinity"};
-  std::string text;
-  bool in_string = false;
-  for (std::size_t i = 0; i < line.size();) {
-    const std::string_view rest = line.substr(i);
-    const auto* const word = std::ranges::find_if(
-        kWords, [&](std::string_view each) { return !in_string && rest.starts_with(each); });
-    if (word != kWords.end()) {
-      text += "null";
-      i += word->size();
-      continue;
-    }
-    if (in_string && rest.front() == '\\' && rest.size() > 1) {
-      text += rest.substr(0, 2);
-      i += 2;
-      continue;
-    }
-    in_string ^= rest.front() == '"';
-    text += rest.front();
-    ++i;
-  }
-  return text;
-}
-
-/// Returns the JSON object in a line; a discarded value if the line is none.
-Json object_of(const std::string& line) {
-  Json object = Json::parse(line, nullptr, false);
-  if (object.is_discarded()) {
-    object = Json::parse(without_python_numbers(line), nullptr, false);
-  }
-  return object.is_object() ? object : Json(Json::value_t::discarded);
-}
 
 double number_in(const Json& object, const char* key) {
   const auto found = object.find(key);
@@ -111,7 +74,7 @@ Run read_metrics(const std::filesystem::path& path) {
     if (trimmed(line).empty()) {
       continue;
     }
-    const Json object = object_of(line);
+    const Json object = monitor::json_line(line);
     if (!object.is_discarded()) {
       add_line(run, object, line_number);
       ++complete;

@@ -7,8 +7,6 @@
 #include "report/torch_record.hpp"
 #include "supervision/process_state.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -59,37 +57,6 @@ std::string command_line(const fs::path& process) {
 fs::path executable(const fs::path& process) {
   std::error_code error;
   return fs::read_symlink(process / "exe", error);
-}
-
-/// Times of a process in /proc/PID/stat.
-struct Times {
-  milliseconds cpu{0};
-  milliseconds started{0};  ///< since the start of the machine
-};
-
-std::optional<Times> times_of(const fs::path& process) {
-  const std::string stat = text_of(process / "stat");
-  const auto end = stat.rfind(')');
-  if (end == std::string::npos) {
-    return std::nullopt;
-  }
-  std::istringstream fields(stat.substr(end + 1));  // begins with field 3
-  const std::vector<std::string> words{std::istream_iterator<std::string>(fields), {}};
-  if (words.size() < 20) {
-    return std::nullopt;
-  }
-  const long per_second = ::sysconf(_SC_CLK_TCK);
-  const auto in_milliseconds = [&](const std::string& ticks) {
-    return milliseconds(parse_integer(ticks).value_or(0) * 1000 / per_second);
-  };
-  return Times{in_milliseconds(words[11]) + in_milliseconds(words[12]), in_milliseconds(words[19])};
-}
-
-std::int64_t resident_bytes_of(const fs::path& process) {
-  std::int64_t total = 0;
-  std::int64_t resident = 0;
-  std::istringstream(text_of(process / "statm")) >> total >> resident;
-  return resident * ::sysconf(_SC_PAGESIZE);
 }
 
 milliseconds time_since_boot(const fs::path& proc) {
@@ -146,8 +113,8 @@ std::optional<RunningWorker> worker_of(const Candidate& candidate, const fs::pat
                                        milliseconds now) {
   const fs::path process = proc / std::to_string(candidate.pid);
   const auto rank = number_in(candidate, "RANK");
-  const auto times = times_of(process);
-  if (!rank || !times) {
+  const auto usage = supervision::process_usage(candidate.pid, proc);
+  if (!rank || !usage) {
     return std::nullopt;
   }
   RunningWorker worker;
@@ -160,9 +127,9 @@ std::optional<RunningWorker> worker_of(const Candidate& candidate, const fs::pat
   worker.report.ended_at = std::chrono::system_clock::now();
   worker.program = executable(process).filename().string();
   worker.state = supervision::describe_state(candidate.pid, proc);
-  worker.cpu_time = times->cpu;
-  worker.running_for = std::max(milliseconds(0), now - times->started);
-  worker.resident_bytes = resident_bytes_of(process);
+  worker.cpu_time = usage->cpu;
+  worker.running_for = std::max(milliseconds(0), now - usage->started);
+  worker.resident_bytes = usage->resident_bytes;
   return worker;
 }
 
@@ -205,8 +172,8 @@ std::vector<RunningJob> running_jobs(const fs::path& proc) {
   for (auto& [launcher, job] : jobs) {
     const fs::path process = proc / std::to_string(launcher);
     job.command = command_line(process);
-    if (const auto times = times_of(process)) {
-      job.running_for = std::max(milliseconds(0), now - times->started);
+    if (const auto usage = supervision::process_usage(launcher, proc)) {
+      job.running_for = std::max(milliseconds(0), now - usage->started);
     }
     std::ranges::sort(job.workers, {}, [](const RunningWorker& each) { return each.report.rank; });
     result.push_back(std::move(job));

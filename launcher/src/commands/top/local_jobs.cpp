@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/rendezvous/board_json.hpp"
 #include "commands/status/running_jobs.hpp"
 #include "commands/top/watched_job.hpp"
 
@@ -6,18 +7,14 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
+#include <utility>
 
 namespace acc::launcher::commands {
 namespace {
 
-using Json = nlohmann::json;
+using rendezvous::Board;
 using std::chrono::milliseconds;
 using Seconds = std::chrono::duration<double>;
-
-double unix_seconds(std::chrono::system_clock::time_point time) {
-  return Seconds(time.time_since_epoch()).count();
-}
 
 std::string this_host() {
   std::array<char, 256> name{};
@@ -25,59 +22,47 @@ std::string this_host() {
   return name.data();
 }
 
-Json rank_json(const RunningWorker& worker, const std::string& host, double cpu_percent) {
-  return {{"rank", worker.report.rank},
-          {"local_rank", worker.report.local_rank},
-          {"machine_rank", worker.report.machine_rank},
-          {"host", host},
-          {"pid", worker.report.pid},
-          {"state", "running"},
-          {"step", nullptr},
-          {"loss", nullptr},
-          {"tokens_per_s", nullptr},
-          {"learning_rate", nullptr},
-          {"gradient_norm", nullptr},
-          {"step_s", nullptr},
-          {"compute_s", nullptr},
-          {"gather_s", nullptr},
-          {"reduce_s", nullptr},
-          {"wait_s", nullptr},
-          {"memory", Json::object()},
-          {"resident_bytes", worker.resident_bytes},
-          {"cpu_percent", cpu_percent},
-          {"gpu", nullptr},
-          {"values", Json::object()},
-          {"not_finite", Json::array()},
-          {"last_heartbeat", unix_seconds(worker.report.ended_at)},
-          {"last_report", nullptr}};
+Board::WatchedRank watched(const RunningWorker& worker, double cpu_percent) {
+  Board::WatchedRank rank{.status = {.rank = worker.report.rank,
+                                     .local_rank = worker.report.local_rank,
+                                     .pid = worker.report.pid,
+                                     .state = rendezvous::RankStatus::State::running,
+                                     .resident_bytes = worker.resident_bytes,
+                                     .cpu_percent = cpu_percent},
+                          .machine_rank = worker.report.machine_rank,
+                          .last_heartbeat = worker.report.ended_at};
+  if (worker.report.flight && worker.report.flight->metrics) {
+    const flight::Metrics& reported = *worker.report.flight->metrics;
+    rank.status.metrics = reported.values;
+    rank.last_report = Board::Time(std::chrono::microseconds(reported.reported_us));
+  }
+  return rank;
 }
 
-Json job_json(const RunningJob& job, Json machine) {
-  return {{"format", 1},
-          {"id", job.run_id.empty() ? std::to_string(job.launcher) : job.run_id},
-          {"state", "running"},
-          {"reason", ""},
-          {"exit_status", nullptr},
-          {"waiting_for", ""},
-          {"created_at", unix_seconds(std::chrono::system_clock::now() - job.running_for)},
-          {"ended_at", nullptr},
-          {"round", nullptr},
-          {"restarts", job.restarts},
-          {"max_restarts", job.max_restarts},
-          {"min_machines", 1},
-          {"num_machines", job.num_machines},
-          {"world_size", job.world_size},
-          {"machines", Json::array({std::move(machine)})},
-          {"step", nullptr},
-          {"loss", nullptr},
-          {"tokens_per_s", nullptr},
-          {"learning_rate", nullptr},
-          {"gradient_norm", nullptr},
-          {"slowest_rank", nullptr},
-          {"num_reporting", 0},
-          {"last_heartbeat", unix_seconds(std::chrono::system_clock::now())},
-          {"has_report", false},
-          {"last_event", 0}};
+/// Returns the job as a server would show it, but with the ranks of this machine only.
+Board::Job watched(const RunningJob& job, std::vector<Board::WatchedRank> ranks) {
+  const auto now = std::chrono::system_clock::now();
+  const int machine_rank = job.workers.front().report.machine_rank;
+  const std::string host = this_host();
+  Board::Job result;
+  result.id = job.run_id.empty() ? std::to_string(job.launcher) : job.run_id;
+  result.terms.num_machines = job.num_machines;
+  result.terms.max_restarts = job.max_restarts;
+  result.state = Board::JobState::running;
+  result.created_at = now - job.running_for;
+  result.ranks = std::move(ranks);
+  Board::WatchedMachine& machine = result.machines[0];
+  machine.machine.host = host;
+  machine.machine.local_world_size = static_cast<int>(job.workers.size());
+  machine.machine.pid = job.launcher;
+  machine.rank = machine_rank;
+  machine.state = Board::MachineState::running;
+  machine.last_heartbeat = now;
+  Board::WatchedRound& round = result.rounds.emplace_back();
+  round.restarts = job.restarts;
+  round.world_size = job.world_size;
+  round.machines.resize(static_cast<std::size_t>(machine_rank) + 1, {.host = host});
+  return result;
 }
 
 }  // namespace
@@ -86,25 +71,22 @@ Json job_json(const RunningJob& job, Json machine) {
 std::vector<WatchedJob> LocalJobs::look() {
   std::vector<WatchedJob> result;
   std::map<pid_t, Sample> samples;
-  const std::string host = this_host();
   const auto now = std::chrono::steady_clock::now();
   for (const RunningJob& job : job_.empty() ? running_jobs() : chosen_jobs(job_)) {
-    Json ranks = Json::array();
+    std::vector<Board::WatchedRank> ranks;
     for (const RunningWorker& worker : job.workers) {
       const auto before = samples_.find(worker.report.pid);
       const bool is_known = before != samples_.end() && now > before->second.time;
       const Seconds cpu = worker.cpu_time - (is_known ? before->second.cpu : milliseconds(0));
       const Seconds time = is_known ? Seconds(now - before->second.time) : worker.running_for;
       samples[worker.report.pid] = {now, worker.cpu_time};
-      ranks.push_back(rank_json(worker, host, time.count() > 0.0 ? 100.0 * (cpu / time) : 0.0));
+      ranks.push_back(watched(worker, time.count() > 0.0 ? 100.0 * (cpu / time) : 0.0));
     }
-    Json machine = {{"machine_rank", job.workers.front().report.machine_rank},
-                    {"host", host},
-                    {"pid", job.launcher},
-                    {"local_world_size", job.workers.size()},
-                    {"state", "running"},
-                    {"last_heartbeat", unix_seconds(std::chrono::system_clock::now())}};
-    result.push_back({job_json(job, std::move(machine)), std::move(ranks)});
+    const Board::Job shown = watched(job, std::move(ranks));
+    WatchedJob& each = result.emplace_back();
+    each.job = nlohmann::json::parse(rendezvous::watch::job_json(shown));
+    each.job["round"] = nullptr;  // not known here
+    each.ranks = nlohmann::json::parse(rendezvous::watch::ranks_json(shown, 0, SIZE_MAX))["ranks"];
   }
   samples_ = std::move(samples);
   return result;

@@ -156,10 +156,9 @@ int top_command(std::span<const std::string> arguments) {
   bool as_json = false;
   double interval = 1.0;
   app.add_option("job", job, "run ID, or process ID of an acclaunch");
-  app.add_option(
-      "--rdzv_endpoint", endpoint,
-      "HOST:PORT of acc-rendezvous, or of an acclaunch that serves its job; port 29500 by "
-      "default");
+  app.add_option("--rdzv_endpoint", endpoint,
+                 "HOST:PORT of acc-rendezvous, or of an acclaunch that serves its job or has a "
+                 "--status_port; port 29500 by default");
   app.add_flag("--once", once, "print a table once");
   app.add_flag(
       "--json", as_json,

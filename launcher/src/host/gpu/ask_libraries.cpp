@@ -3,8 +3,7 @@
 // without a GPU, so it neither links to these libraries nor needs their headers; the few types are
 // declared here. A missing function counts as a fact that the driver does not report.
 #include "host/gpu/ask_driver.hpp"
-
-#include <dlfcn.h>
+#include "host/gpu/driver_library.hpp"
 
 #include <array>
 #include <bit>
@@ -16,32 +15,6 @@ namespace {
 
 constexpr std::size_t kTextSize = 96;  // NVML_DEVICE_NAME_V2_BUFFER_SIZE, ..._UUID_V2_BUFFER_SIZE
 using Text = std::array<char, kTextSize>;
-
-/// A shared library that may be missing, as may its functions.
-class Library {
- public:
-  explicit Library(const char* name) : handle_(dlopen(name, RTLD_NOW | RTLD_LOCAL)) {}
-  ~Library() {
-    if (handle_ != nullptr) {
-      dlclose(handle_);
-    }
-  }
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-
-  /// Calls the function `name`. True if it exists and returns 0, which is success in NVML and CUDA.
-  /// The argument types must match the C prototype exactly.
-  template <typename... Arguments>
-  bool call(const char* name, Arguments... arguments) const {
-    using Function = int (*)(Arguments...);
-    const auto function =
-        handle_ == nullptr ? nullptr : reinterpret_cast<Function>(dlsym(handle_, name));
-    return function != nullptr && function(arguments...) == 0;
-  }
-
- private:
-  void* handle_;
-};
 
 /// Formats a PCI address as sysfs does: 0000:1b:00.0.
 std::string pci_text(unsigned domain, unsigned bus, unsigned device) {
@@ -59,7 +32,7 @@ struct NvmlPciInfo {
 
 using NvmlDevice = void*;
 
-std::string nvml_uuid(const Library& nvml, NvmlDevice device) {
+std::string nvml_uuid(const DriverLibrary& nvml, NvmlDevice device) {
   Text text{};
   const bool told =
       nvml.call("nvmlDeviceGetUUID", device, text.data(), static_cast<unsigned>(text.size()));
@@ -67,7 +40,7 @@ std::string nvml_uuid(const Library& nvml, NvmlDevice device) {
 }
 
 /// Returns the UUIDs of a GPU's MIG devices.
-std::vector<std::string> nvml_partitions(const Library& nvml, NvmlDevice device) {
+std::vector<std::string> nvml_partitions(const DriverLibrary& nvml, NvmlDevice device) {
   std::vector<std::string> uuids;
   unsigned most = 0;
   if (!nvml.call("nvmlDeviceGetMaxMigDeviceCount", device, &most)) {
@@ -82,7 +55,7 @@ std::vector<std::string> nvml_partitions(const Library& nvml, NvmlDevice device)
   return uuids;
 }
 
-int nvml_numa_node(const Library& nvml, NvmlDevice device) {
+int nvml_numa_node(const DriverLibrary& nvml, NvmlDevice device) {
   std::array<unsigned long, 16> nodes{};  // bit set, one bit per node
   constexpr unsigned kNearestNode = 0;    // NVML_AFFINITY_SCOPE_NODE
   if (nvml.call("nvmlDeviceGetMemoryAffinity", device, static_cast<unsigned>(nodes.size()),
@@ -96,7 +69,7 @@ int nvml_numa_node(const Library& nvml, NvmlDevice device) {
   return -1;
 }
 
-Gpu nvml_gpu(const Library& nvml, NvmlDevice device) {
+Gpu nvml_gpu(const DriverLibrary& nvml, NvmlDevice device) {
   Gpu gpu;
   Text name{};
   if (nvml.call("nvmlDeviceGetName", device, name.data(), static_cast<unsigned>(name.size()))) {
@@ -146,7 +119,7 @@ std::string uuid_text(const std::array<unsigned char, 16>& bytes) {
   return text;
 }
 
-Gpu cuda_gpu(const Library& cuda, int device) {
+Gpu cuda_gpu(const DriverLibrary& cuda, int device) {
   Gpu gpu;
   Text text{};
   const int size = static_cast<int>(text.size());
@@ -170,7 +143,7 @@ Gpu cuda_gpu(const Library& cuda, int device) {
 }  // namespace
 
 std::optional<GpuFacts> ask_nvml() {
-  const Library nvml("libnvidia-ml.so.1");
+  const DriverLibrary nvml("libnvidia-ml.so.1");
   if (!nvml.call("nvmlInit_v2")) {
     return std::nullopt;
   }
@@ -193,7 +166,7 @@ std::optional<GpuFacts> ask_nvml() {
 
 std::optional<GpuFacts> ask_cuda_driver() {
   const AllDevicesVisible visible;
-  const Library cuda("libcuda.so.1");
+  const DriverLibrary cuda("libcuda.so.1");
   int count = 0;
   if (!cuda.call("cuInit", 0U) || !cuda.call("cuDeviceGetCount", &count)) {
     return std::nullopt;

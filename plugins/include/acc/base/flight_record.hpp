@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/training_metrics.hpp"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -9,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-/// The flight record of a worker: its last collectives, in a small file that the worker maps into
-/// memory. The kernel keeps the file's bytes when the worker is killed. The runtime writes the
-/// record (runtime/src/flight) and the launcher reads it after the job has failed; this format is
-/// their only interface.
+/// The flight record of a worker: its last collectives and the values that it reports, in a small
+/// file that the worker maps into memory. The kernel keeps the file's bytes when the worker is
+/// killed. The runtime writes the record (runtime/src/flight); the launcher reads it while the job
+/// is watched and after it has failed. This format is their only interface.
 namespace acc::flight {
 
 /// Environment variable that holds the path of the worker's file. If it is unset, no record is
@@ -20,14 +22,14 @@ namespace acc::flight {
 inline constexpr const char* kRecordVariable = "ACC_FLIGHT_RECORD";
 
 /// Layout of the file: one `FileHead`, one `FileFailure`, `kGroups` times `FileGroup`, `kSlots`
-/// times `FileSlot`. Integers are in the machine's byte order, because the file is read only on the
-/// machine that wrote it. Unused bytes are zero. Texts end with a zero byte; a unit's name that is
-/// too long loses its beginning, since the end tells layers apart.
+/// times `FileSlot`, one `FileMetrics`. Integers are in the machine's byte order, because the file
+/// is read only on the machine that wrote it. Unused bytes are zero. Texts end with a zero byte; a
+/// unit's name that is too long loses its beginning, since the end tells layers apart.
 namespace file {
 
 /// First bytes of the file. A reader refuses another magic or version.
 inline constexpr std::array<char, 8> kMagic = {'A', 'C', 'C', 'F', 'L', 'I', 'G', 'T'};
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr std::size_t kGroups = 16;
 inline constexpr std::size_t kSlots = 64;
 inline constexpr std::size_t kUnitBytes = 96;
@@ -84,9 +86,37 @@ struct alignas(64) FileSlot {
   Place place;
 };
 
+/// TrainingMetrics of the rank. The writer increments `started`, writes, and increments `finished`.
+/// A reader copies from the beginning to the end: if the two counts of its copy are equal, no write
+/// was in progress, because it has read `finished` before and `started` after the values.
+struct alignas(64) FileMetrics {
+  static constexpr std::size_t kNameBytes = TrainingMetrics::kMaxNameBytes + 1;
+  struct Bytes {
+    std::array<char, kNameBytes> name;
+    std::int64_t nbytes;
+  };
+  struct Value {
+    std::array<char, kNameBytes> name;
+    double value;
+  };
+
+  std::uint64_t finished;
+  std::int64_t reported_us;  ///< microseconds since 1970; 0: nothing is reported
+  std::int64_t step;         ///< -1: not reported
+  std::uint32_t is_set;      ///< bit i: scalars[i] has been reported
+  std::uint32_t num_memory;
+  std::uint32_t num_values;
+  std::array<double, 9> scalars;  ///< the optional doubles of TrainingMetrics, in their order
+  std::array<Bytes, TrainingMetrics::kMaxEntries> memory;
+  std::array<Value, TrainingMetrics::kMaxEntries> values;
+  std::uint64_t started;
+};
+
 /// Size of every flight record in bytes.
-inline constexpr std::size_t kNbytes = sizeof(FileHead) + sizeof(FileFailure) +
-                                       kGroups * sizeof(FileGroup) + kSlots * sizeof(FileSlot);
+inline constexpr std::size_t kMetricsOffset = sizeof(FileHead) + sizeof(FileFailure) +
+                                              kGroups * sizeof(FileGroup) +
+                                              kSlots * sizeof(FileSlot);
+inline constexpr std::size_t kNbytes = kMetricsOffset + sizeof(FileMetrics);
 
 }  // namespace file
 
@@ -144,6 +174,18 @@ struct Failure {
   bool operator==(const Failure&) const = default;
 };
 
+/// Values that a rank has reported.
+struct Metrics {
+  std::int64_t reported_us = 0;  ///< microseconds since 1970
+  TrainingMetrics values{};
+  bool operator==(const Metrics&) const = default;
+};
+
+/// Copies values to the file's form and back. `from_file` returns nullopt if nothing is reported,
+/// or if a write was in progress.
+void to_file(const Metrics& metrics, file::FileMetrics& to);
+std::optional<Metrics> from_file(const file::FileMetrics& from);
+
 /// A decoded flight record.
 struct Record {
   int rank = 0;
@@ -152,6 +194,7 @@ struct Record {
   std::optional<Failure> failure = {};
   std::vector<Group> groups;
   std::vector<Collective> last;  ///< oldest first
+  std::optional<Metrics> metrics = {};
   bool operator==(const Record&) const = default;
 };
 

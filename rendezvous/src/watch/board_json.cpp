@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "watch/json_text.hpp"
+#include "acc/rendezvous/board_json.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
