@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <map>
 #include <set>
@@ -42,6 +43,15 @@ std::vector<std::string> training(const std::string& config) {
           "3"};
 }
 
+/// Begin and end are whole nanoseconds.
+void check_no_overlap(std::vector<json>& spans) {
+  const auto ns = [](const json& value) { return std::llround(value.get<double>() * 1000.0); };
+  std::ranges::sort(spans, {}, [&](const json& span) { return ns(span.at("ts")); });
+  for (std::size_t i = 1; i < spans.size(); ++i) {
+    CHECK(ns(spans[i].at("ts")) >= ns(spans[i - 1].at("ts")) + ns(spans[i - 1].at("dur")));
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a trace shows the computation, waiting and communication of every rank") {
@@ -53,17 +63,26 @@ TEST_CASE("a trace shows the computation, waiting and communication of every ran
   REQUIRE_MESSAGE(launcher.wait() == 0, launcher.err());
 
   std::map<int, std::vector<json>> compute_stream;
+  std::map<std::pair<int, std::string>, std::vector<json>> lanes;  // by rank and name of the lane
+  std::map<std::pair<int, int>, std::string> lane_of;
   std::map<int, std::set<std::string>> names;
   std::map<int, std::map<std::string, int>> categories;
-  for (const json& event : read_trace(path)) {
+  const json trace = read_trace(path);
+  for (const json& event : trace) {
+    if (event.at("name") == "thread_name") {
+      lane_of[{event.at("pid"), event.at("tid")}] = event.at("args").at("name");
+    }
+  }
+  for (const json& event : trace) {
     if (event.at("ph") != "X") {
       continue;
     }
     const int rank = event.at("pid");
+    lanes[{rank, lane_of.at({rank, event.at("tid")})}].push_back(event);
     CHECK(event.at("dur").get<double>() >= 0.0);
     names[rank].insert(event.at("name"));
     ++categories[rank][event.at("cat")];
-    if (event.at("tid") == 0) {
+    if (event.at("cat") != "communication") {
       compute_stream[rank].push_back(event);
     }
   }
@@ -78,14 +97,15 @@ TEST_CASE("a trace shows the computation, waiting and communication of every ran
     // The ranks compare their declarations. Then root and three blocks are gathered in the forward
     // pass, the blocks again in the backward pass, and all four are reduced.
     CHECK(categories[rank]["communication"] == 1 + 3 * (4 + 3 + 4));
-    // Nothing overlaps on the compute stream.
-    auto& spans = compute_stream[rank];
-    std::sort(spans.begin(), spans.end(),
-              [](const json& a, const json& b) { return a.at("ts") < b.at("ts"); });
-    for (std::size_t i = 1; i < spans.size(); ++i) {
-      const double end = spans[i - 1].at("ts").get<double>() + spans[i - 1].at("dur").get<double>();
-      CHECK(spans[i].at("ts").get<double>() >= end - 0.01);  // both were rounded
+    // Nothing overlaps on the compute stream, nor in a lane; Perfetto drops what does.
+    check_no_overlap(compute_stream[rank]);
+    for (const std::string lane : {"compute", "optimizer", "wait", "gather", "reduce"}) {
+      CHECK_MESSAGE(lanes.contains({rank, lane}), lane);
     }
+  }
+  for (auto& [lane, spans] : lanes) {
+    CAPTURE(lane.second);
+    check_no_overlap(spans);
   }
 }
 

@@ -55,11 +55,12 @@ def overlap(events):
     """
     result = {}
     for rank in sorted({event["pid"] for event in events}):
-        def intervals(category):
+        def intervals(*categories):
             return merged((float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in events
-                          if e["pid"] == rank and e.get("cat") == category)
+                          if e["pid"] == rank and e.get("cat") in categories)
         communication = intervals("communication")
-        total, hidden = length(communication), common(communication, intervals("compute"))
+        computing = intervals("compute", "optimizer", "checkpoint")
+        total, hidden = length(communication), common(communication, computing)
         result[rank] = {"communication_us": total, "hidden_us": hidden,
                         "wait_us": length(intervals("wait")),
                         "share": hidden / total if total > 0 else None}

@@ -46,7 +46,7 @@ void Runtime::save(const std::string& directory, std::span<const Trained> parts,
 void detail::RuntimeState::save(const std::string& directory, std::span<const Trained> parts,
                                 const SavedState& state, checkpoint::Existing existing) {
   const flight::Scope scope(groups.recorder.get(), "save", "");
-  const trace::Scope traced(tracer.get(), "compute", "checkpoint", "save");
+  const trace::Scope traced(tracer.get(), "checkpoint", "checkpoint", "save");
   std::vector<checkpoint::Part> all;
   for (const Trained& each : parts) {
     all.push_back(checkpoint::part_of(*each.model.state_, *each.optimizer.state_));
@@ -61,7 +61,7 @@ SavedState Runtime::load(const std::string& directory, Model& model, Optimizer& 
 
 SavedState Runtime::load(const std::string& directory, std::span<const Trained> parts) {
   const flight::Scope scope(state_->groups.recorder.get(), "load", "");
-  const trace::Scope traced(state_->tracer.get(), "compute", "checkpoint", "load");
+  const trace::Scope traced(state_->tracer.get(), "checkpoint", "checkpoint", "load");
   std::vector<checkpoint::Part> all;
   for (const Trained& each : parts) {
     all.push_back(checkpoint::part_of(*each.model.state_, *each.optimizer.state_));

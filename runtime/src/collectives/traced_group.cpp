@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
 
 namespace acc::collectives {
@@ -49,7 +50,7 @@ class TracedWork final : public Work {
 class TracedGroup final : public ProcessGroup {
  public:
   TracedGroup(std::shared_ptr<ProcessGroup> inner, device::DevicePtr device)
-      : inner_(std::move(inner)), device_(std::move(device)), stream_(inner_->describe()) {}
+      : inner_(std::move(inner)), device_(std::move(device)) {}
 
   int rank() const noexcept override { return inner_->rank(); }
   int size() const noexcept override { return inner_->size(); }
@@ -93,13 +94,15 @@ class TracedGroup final : public ProcessGroup {
 
  private:
   WorkPtr traced(WorkPtr work, const char* name, std::size_t nbytes) {
+    // The names of the streams on which a GPU runs them.
+    const bool reduces = std::string_view(name).find("reduce") != std::string_view::npos;
     return std::make_shared<TracedWork>(std::move(work), device_,
-                                        fmt::format("{} {} bytes", name, nbytes), stream_);
+                                        fmt::format("{} {} bytes", name, nbytes),
+                                        reduces ? "reduce" : "gather");
   }
 
   std::shared_ptr<ProcessGroup> inner_;
   device::DevicePtr device_;
-  std::string stream_;
 };
 
 }  // namespace

@@ -272,7 +272,7 @@ bool OptimizerState::needs_norm() const {
 std::optional<Error> OptimizerState::reduce_and_update(Issued& issued) {
   StepInfo& info = issued.info;
   const auto& context = model_->context();
-  const trace::Scope scope(context.tracer.get(), "compute", "optimizer", "step");
+  const trace::Scope scope(context.tracer.get(), "optimizer", "optimizer", "step");
   const flight::Scope recorded(context.groups.recorder.get(), "step", "");
   model_->check_step();
   model_->finish_reductions();
@@ -400,7 +400,7 @@ void OptimizerState::update(FlatState& state, const GradientFactor& factor, Step
   arrays.clip = factor.clip;
   const bool in_tiles = context.settings.sharding.sub_group_size > 0;
   for (const optim::Tile& tile : state.tiles) {
-    const trace::Scope scope(in_tiles ? context.tracer.get() : nullptr, "compute", "update",
+    const trace::Scope scope(in_tiles ? context.tracer.get() : nullptr, "optimizer", "update",
                              "tile");
     for (const optim::GroupRanges& part : tile) {
       update_ranges(part, factor.known, arrays);

@@ -11,10 +11,14 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <string_view>
+#include <utility>
 
 namespace acc::trace {
 namespace {
@@ -23,7 +27,9 @@ namespace {
 // complete spans with begin (`ts`) and duration (`dur`) in microseconds of the host's steady clock,
 // which all ranks of a machine share; "i" events mark the end of a step. The "M" event `acc_clock`
 // relates the steady clock to the time of day, so that files of several machines can be merged.
-constexpr const char* kComputeStream = "compute";
+// A rank's lanes are threads in the trace, in this order: the categories of the host's time, then
+// the streams of the collectives.
+constexpr std::array kLanes = {"compute", "optimizer", "checkpoint", "wait", "gather", "reduce"};
 constexpr std::string_view kOpen = "[\n";
 constexpr std::string_view kClose = "\n]\n";
 
@@ -81,7 +87,9 @@ Tracer::Tracer(std::string path, int rank, std::shared_ptr<device::Device> devic
       "{{\"name\":\"acc_clock\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"steady_us\":{:.3f},"
       "\"unix_us\":{:.3f}}}}},\n",
       rank_, device::host_microseconds(), unix_microseconds());
-  thread_of(kComputeStream);
+  for (const char* const lane : kLanes) {
+    thread_of(lane);
+  }
   device_->time_events(true);
   device_->set_timeline(this);
 }
@@ -95,13 +103,15 @@ Tracer::~Tracer() {
   }
 }
 
-int Tracer::thread_of(const std::string& stream) {
-  const auto [found, added] = threads_.try_emplace(stream, static_cast<int>(threads_.size()));
+int Tracer::thread_of(const std::string& lane) {
+  const auto [found, added] = threads_.try_emplace(lane, static_cast<int>(threads_.size()));
   if (added) {
     head_ += fmt::format(
-        "{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":{}}}}},"
-        "\n",
-        rank_, found->second, quoted(stream));
+        "{{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":{0},\"tid\":{1},\"args\":{{\"name\":{2}}}}"
+        "},\n"
+        "{{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":{0},\"tid\":{1},"
+        "\"args\":{{\"sort_index\":{1}}}}},\n",
+        rank_, found->second, quoted(lane));
   }
   return found->second;
 }
@@ -111,7 +121,8 @@ int Tracer::thread_of(const std::string& stream) {
 void Tracer::cut() {
   device::EventPtr now = device_->record(device_->compute());
   if (!scopes_.empty()) {
-    spans_.push_back({scopes_.back().name, scopes_.back().category, 0, since_, now});
+    const Scope& scope = scopes_.back();
+    spans_.push_back({scope.name, scope.category, scope.category, since_, now});
   }
   since_ = std::move(now);
 }
@@ -128,18 +139,31 @@ void Tracer::leave() {
 
 void Tracer::add(std::string name, const std::string& stream, device::EventPtr begin,
                  device::EventPtr end) {
-  spans_.push_back(
-      {std::move(name), "communication", thread_of(stream), std::move(begin), std::move(end)});
+  spans_.push_back({std::move(name), "communication", stream, std::move(begin), std::move(end)});
 }
 
-std::string Tracer::line(const Span& span) const {
-  const double begin = span.begin->microseconds();
+// The spans of a thread must not overlap, but collectives do: one may be issued before another is
+// waited for. A span that begins before the last one of its lane has ended is put into a further
+// lane, "gather 2".
+int Tracer::free_thread(const std::string& lane, std::int64_t begin, std::int64_t end) {
+  for (int i = 1;; ++i) {
+    const int thread = thread_of(i == 1 ? lane : fmt::format("{} {}", lane, i));
+    if (std::int64_t& last = ends_[thread]; last <= begin) {
+      last = end;
+      return thread;
+    }
+  }
+}
+
+// Both ends are rounded to nanoseconds, so that spans which follow each other do not overlap.
+std::string Tracer::line(const Span& span) {
+  const auto begin = std::llround(span.begin->microseconds() * 1000.0);
+  const auto end = std::max(begin, std::llround(span.end->microseconds() * 1000.0));
   return fmt::format(
-      "{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},\"dur\":{:.3f}"
-      "}},"
-      "\n",
-      quoted(span.name), span.category, rank_, span.thread, begin,
-      span.end->microseconds() - begin);
+      "{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03},"
+      "\"dur\":{}.{:03}}},\n",
+      quoted(span.name), span.category, rank_, free_thread(span.lane, begin, end), begin / 1000,
+      begin % 1000, (end - begin) / 1000, (end - begin) % 1000);
 }
 
 void Tracer::end_step() {
@@ -152,8 +176,7 @@ void Tracer::end_step() {
 // Spans whose end is not reached yet are kept for the next flush, so that a flush never waits for
 // the GPU.
 void Tracer::flush() {
-  std::string text = std::move(head_);
-  head_.clear();
+  std::string text;
   std::deque<Span> unfinished;
   for (Span& span : spans_) {
     if (span.end->done()) {
@@ -163,6 +186,7 @@ void Tracer::flush() {
     }
   }
   spans_ = std::move(unfinished);
+  text = std::exchange(head_, {}) + text;  // with the names of the lanes
   if (!text.empty()) {
     append(path_, std::move(text));
   }

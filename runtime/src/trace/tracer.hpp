@@ -3,6 +3,7 @@
 
 #include "device/device.hpp"
 
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
@@ -15,10 +16,10 @@ namespace acc::trace {
 /// Format (a JSON array), which Chrome and Perfetto read. A rank is a process of the trace and a
 /// stream is a thread.
 ///
-/// Categories: `compute` and `wait` divide the time of the compute stream without overlap (a nested
-/// scope interrupts the one around it). `communication` is a collective on its own stream. The time
-/// in `wait` is the cost of communication; communication outside of it is hidden behind
-/// computation.
+/// Categories: `compute`, `optimizer`, `checkpoint` and `wait` divide the time of the compute
+/// stream without overlap (a nested scope interrupts the one around it); each has a lane, a thread
+/// of the trace. `communication` is a collective, in the lane of its stream. The time in `wait` is
+/// the cost of communication; communication outside of it is hidden behind computation.
 ///
 /// Spans are kept as pairs of events and written once both are reached, so tracing does not wait
 /// for a GPU.
@@ -46,7 +47,7 @@ class Tracer final : public device::Timeline {
   struct Span {
     std::string name;
     const char* category;
-    int thread;
+    std::string lane;
     device::EventPtr begin;
     device::EventPtr end;
   };
@@ -54,17 +55,20 @@ class Tracer final : public device::Timeline {
     const char* category;
     std::string name;
   };
-  /// Thread id of a stream in the trace; assigned at first use.
-  int thread_of(const std::string& stream);
+  /// Thread id of a lane in the trace; assigned at first use.
+  int thread_of(const std::string& lane);
   /// Ends the current span of the compute stream and begins the next.
   void cut();
-  [[nodiscard]] std::string line(const Span& span) const;
+  /// Thread of a lane in which a span has room. Times in nanoseconds.
+  int free_thread(const std::string& lane, std::int64_t begin, std::int64_t end);
+  std::string line(const Span& span);
   void flush();
 
   std::string path_;
   int rank_;
   std::shared_ptr<device::Device> device_;
   std::map<std::string, int> threads_;
+  std::map<int, std::int64_t> ends_;  ///< end of the last span written, in ns, by thread
   std::vector<Scope> scopes_;
   device::EventPtr since_;  ///< start of the current span of the innermost scope
   std::deque<Span> spans_;

@@ -107,7 +107,7 @@ class Trace(unittest.TestCase):
                              {0: share})
 
     def test_events_that_overlap_count_once(self):
-        self.assertEqual(self.overlap(event(0, "compute", 0, 6), event(0, "compute", 4, 10),
+        self.assertEqual(self.overlap(event(0, "compute", 0, 6), event(0, "optimizer", 4, 10),
                                       event(0, "communication", 5, 15),
                                       event(0, "communication", 5, 10)), {0: 0.5})
 

@@ -99,8 +99,9 @@ TEST_CASE("a summary: parts of a step, exposed and hidden communication") {
        span(3, "forward b", "compute", 1500, 2500), span(3, "backward b", "compute", 3000, 5000),
        span(3, "for a reduction", "wait", 5000, 5250),
        span(3, "for the norm of all ranks", "wait", 5250, 5300),
-       span(3, "optimizer step", "compute", 5300, 6000), span(3, "update a", "compute", 6000, 6300),
-       span(3, "checkpoint save", "compute", 7000, 9000), step, step,
+       span(3, "optimizer step", "optimizer", 5300, 6000),
+       span(3, "update a", "optimizer", 6000, 6300),
+       span(3, "checkpoint save", "checkpoint", 7000, 9000), step, step,
        // Two collectives overlap; together they last from 200 to 1500, and 3500 to 5250.
        span(3, "all_gather 8 bytes", "communication", 200, 900),
        span(3, "all_gather 8 bytes", "communication", 700, 1500),
@@ -158,6 +159,15 @@ TEST_CASE("trace files that are wrong are refused with file and place") {
     CHECK(error.starts_with("config: trace: " + path.string() + ": "));
     CHECK(contains(error, message));
   }
+}
+
+TEST_CASE("a trace whose last line is incomplete lacks that line only") {
+  const TemporaryFolder folder;
+  const auto path = folder.path() / "a.json";
+  const std::string line = R"({"ph":"M","name":"x","pid":0},)"
+                           "\n";
+  write_text(path, "[\n" + line + line + line.substr(0, 12));
+  CHECK(read_traces(std::vector{path.string()}).front().events.size() == 2);
 }
 
 TEST_CASE("a folder stands for its trace files; a rank is in one of them only") {

@@ -59,10 +59,10 @@ double& part_of(RankTimes& times, const TraceFile::Span& span) {
            : name.starts_with("for a reduction") ? times.reduce_wait
                                                  : times.other_wait;
   }
-  return name.starts_with("forward")      ? times.forward
-         : name.starts_with("backward")   ? times.backward
-         : name.starts_with("checkpoint") ? times.checkpoint
-                                          : times.optimizer;
+  return span.category == "optimizer"    ? times.optimizer
+         : span.category == "checkpoint" ? times.checkpoint
+         : name.starts_with("backward")  ? times.backward
+                                         : times.forward;
 }
 
 void add_span(RankTimes& times, RankSpans& spans, const TraceFile::Span& span) {
@@ -75,7 +75,7 @@ void add_span(RankTimes& times, RankSpans& spans, const TraceFile::Span& span) {
     return;
   }
   part_of(times, span) += milliseconds;
-  if (span.category == "compute") {
+  if (span.category != "wait") {
     spans.computing.emplace_back(span.begin, span.end);
   }
 }

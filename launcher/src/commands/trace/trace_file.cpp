@@ -2,6 +2,7 @@
 #include "commands/trace/trace_file.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -56,6 +58,19 @@ void check_event(const fs::path& path, const Json& event, std::size_t number) {
   }
 }
 
+/// Parses the events. A rank may have been killed while it wrote: the last line is left out then,
+/// with a remark.
+Json parse_events(const fs::path& path, const std::string& text) {
+  const auto end = text.rfind("},\n");
+  if (text.ends_with("]\n") || end == std::string::npos || Json::accept(text)) {
+    return Json::parse(text);
+  }
+  Json events = Json::parse(text.substr(0, end + 1) + "]");
+  notice(Component::launcher, LogLevel::warn,
+         "trace: ", printable(path.string()) + ": the last line is incomplete and is left out");
+  return events;
+}
+
 TraceFile read_trace(const fs::path& path) {
   std::ifstream file(path);
   if (!file) {
@@ -64,7 +79,8 @@ TraceFile read_trace(const fs::path& path) {
   }
   TraceFile trace{path, {}, std::nullopt};
   try {
-    Json events = Json::parse(file);
+    Json events = parse_events(
+        path, {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()});
     if (!events.is_array()) {
       throw wrong(path, "expected a JSON array of events, found another value");
     }
