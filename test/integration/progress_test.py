@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress of the checkpoint commands, on a terminal and elsewhere. Time passes by
+"""Progress of the checkpoint commands and of a training's saves and loads, on a terminal and elsewhere. Time passes by
 a preloaded clock: a second for each large read or write.
 
-    progress_test.py ACCLAUNCH FAST_CLOCK"""
+    progress_test.py ACCLAUNCH TRAIN_GPT FAST_CLOCK SOURCE_FOLDER"""
 import json
 import os
 import pty
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-ACCLAUNCH, CLOCK = sys.argv[1:3]
+ACCLAUNCH, TRAIN_GPT, CLOCK, SOURCE = sys.argv[1:5]
 LINE = r"\d\S* [KM]B of \d\S* [KM]B, \d+ %, \d\S* [KM]?B/s(, (\d+ s|\d+:\d\d min) left|, flushing to the disk)"
 
 
@@ -68,3 +68,14 @@ with tempfile.TemporaryDirectory() as name:
         assert len(drawn) > 5, shown
         left = re.sub(r"[^\n]*\r\x1b\[K", "", shown)
         assert what + ":" not in left, left  # the line is erased at the end
+
+    # The saves and loads of a training: rank 0 tells of its part.
+    train = ["--cpu", "--use_fsdp", "--num_processes", "2", TRAIN_GPT, "--data", f"{SOURCE}/docs", "--layers", "12", "--dim", "128",
+             "--seq_len", "16", "--steps"]
+    for kind in ("SHARDED_STATE_DICT", "FULL_STATE_DICT"):
+        checkpoint = folder / kind
+        saving = run("--fsdp_state_dict_type", kind, *train, "1", "--save", checkpoint)
+        assert re.search(rf"\[0\] acclaunch: saving {checkpoint}: {LINE}", saving), saving
+        assert "[1] acclaunch: saving" not in saving, saving
+        loading = run("--fsdp_state_dict_type", kind, *train, "2", "--resume", checkpoint)
+        assert re.search(rf"\[0\] acclaunch: loading {checkpoint}: {LINE}", loading), loading
