@@ -30,7 +30,7 @@ if(ACC_LIBTORCH AND EXISTS "${version_header}" AND EXISTS "${ACC_LIBTORCH}/lib/l
     message(STATUS "LibTorch ${acc_libtorch} in ${ACC_LIBTORCH} is too old, acc::torch needs 2.6")
     set(acc_libtorch FALSE)
   elseif(NOT TARGET acc::libtorch)
-    add_library(acc::libtorch INTERFACE IMPORTED)
+    add_library(acc::libtorch INTERFACE IMPORTED GLOBAL)
     target_include_directories(acc::libtorch SYSTEM INTERFACE
       "${ACC_LIBTORCH}/include" "${ACC_LIBTORCH}/include/torch/csrc/api/include")
     target_link_libraries(acc::libtorch INTERFACE "${ACC_LIBTORCH}/lib/libtorch.so"
