@@ -11,10 +11,13 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
 import textwrap
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 ACCLAUNCH, DAEMON, TRAIN_GPT, SOURCE = (Path(word).absolute() for word in sys.argv[1:5])
@@ -48,9 +51,9 @@ WORKER = textwrap.dedent("""
 """)
 
 
-def start(*words, folder):
+def start(*words, folder, **variables):
     return subprocess.Popen(words, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                            env={"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder)})
+                            env={"PATH": os.environ["PATH"], "HOME": str(folder), "TMPDIR": str(folder), **variables})
 
 
 def line_with(stream, pattern):
@@ -126,10 +129,11 @@ def training(folder):
     address = line_with(daemon.stdout, r"listening on (\S+)")
     program = [TRAIN_GPT, "--data", SOURCE / "docs", "--layers", "2", "--dim", "32", "--seq_len", "16", "--steps", "1000000"]
     words = ["--nproc_per_node", "4", "--no_python", *program]
-    at_daemon = start(ACCLAUNCH, "torchrun", "--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", address, "--rdzv_id", "gpt",
-                      "--rdzv_conf", "last_call_timeout=1", *words, folder=folder)
+    at_daemon = start(ACCLAUNCH, "torchrun", "--status_port", "0", "--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint",
+                      address, "--rdzv_id", "gpt", "--rdzv_conf", "last_call_timeout=1", *words, folder=folder)
     client = Client(address)
     client.wait("/api/v1/jobs", "jobs", lambda answer: answer["jobs"])
+    assert line_with(at_daemon.stderr, "--status_port has no effect on this machine: .*(port of the rendezvous)")
     check_training(client, at_daemon.pid)
     end_training(at_daemon)
     state = client.wait("/api/v1/jobs/gpt", "job", lambda each: each["ended_at"])["state"]
@@ -241,6 +245,30 @@ def bad_input(folder):
     stop(folder, job, 0)
 
 
+def with_token(folder):
+    """Who shows no token sees nothing."""
+    token = folder / "token"
+    token.write_text("0123456789abcdef" * 2 + "\n")
+    token.chmod(0o600)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    launchers = [start(ACCLAUNCH, "torchrun", "--nnodes", "2", "--node_rank", rank, "--master_addr", "127.0.0.1", "--master_port", port,
+                       "--nproc_per_node", "1", "--status_port", "0", *worker_command(folder, "ends"), folder=folder,
+                       ACC_RENDEZVOUS_TOKEN_FILE=str(token)) for rank in ("0", "1")]
+    url = line_with(launchers[0].stderr, r"watched at (https://\S+), with a token") + "/api/v1/jobs"
+    tls = ssl._create_unverified_context()
+    for words, status in (("", 401), ("Bearer " + token.read_text().strip(), 200)):
+        try:
+            with urllib.request.urlopen(urllib.request.Request(url, headers={"Authorization": words}), context=tls, timeout=LIMIT) as answer:
+                found = answer.status
+        except urllib.error.HTTPError as error:
+            found = error.code
+        assert found == status, (words, found)
+    (folder / "end").touch()
+    for launcher in launchers:
+        finish(launcher, 0)
+
+
 def stop(folder, job, status):
     (folder / "end").touch()
     finish(job, status)
@@ -315,7 +343,7 @@ BROWSER = Browser(find_browser()) if find_browser() else None
 try:
     with tempfile.TemporaryDirectory() as parent:
         for number, (case, *arguments) in enumerate(
-                [(one_machine, "garbage"), (one_machine, "fails"), (daemon_job,), (elastic,), (training,), (restarting,), (bad_input,)]):
+                [(one_machine, "garbage"), (one_machine, "fails"), (daemon_job,), (elastic,), (training,), (restarting,), (bad_input,), (with_token,)]):
             folder = Path(parent) / str(number)
             folder.mkdir()
             case(folder, *arguments)

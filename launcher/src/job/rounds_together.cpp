@@ -183,6 +183,13 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next_round() {
   if (fault) {
     std::rethrow_exception(fault);
   }
+  if (round && round->machine_rank == 0 && !status_port_ &&
+      !plan_.settings.text("status_port"_key).empty()) {
+    say_(
+        "--status_port has no effect on this machine: the job can be watched at the port of the "
+        "rendezvous, " +
+        std::to_string(port_) + " of " + address_);
+  }
   co_return round;
 }
 

@@ -8,7 +8,7 @@
 namespace acc::launcher::plan {
 
 std::optional<StatusEndpoint> status_endpoint(const plugins::Settings& settings) {
-  const std::string text = settings.text("status_port"_key);
+  const std::string& text = settings.text("status_port"_key);
   if (text.empty()) {
     return std::nullopt;
   }
