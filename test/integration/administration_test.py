@@ -93,6 +93,23 @@ def jobs(folder):
     daemon.stop()
 
 
+def restarts(folder):
+    """A killed daemon that is started again still drains."""
+    path = f"unix:{folder}/again"
+    flags = ["--host", f"127.0.0.1,{path}", "--log_level", "error", "--state_dir", f"{folder}/state"]
+    for command, drains in (("drain", True), ("resume", False)):
+        daemon = Daemon(DAEMON, *flags)
+        ctl(path, command)
+        daemon.process.kill()
+        daemon.process.wait()
+        daemon = Daemon(DAEMON, *flags)
+        check(f"draining {str(drains).lower()}" in ctl(path, "dump"), f"{command} is in the log")
+        refused = b"drains it" in Agent(daemon.port, f"after {command}", "node1").next(DROPPED if drains else FORMED)
+        check(refused == drains, f"a new job after {command} and a restart")
+        daemon.process.kill()
+        daemon.process.wait()
+
+
 def tokens(folder):
     token = Path(folder) / "token"
     token.write_text("t" * 32 + "\n")
@@ -140,5 +157,6 @@ def copy_of(folder, text):
 
 with tempfile.TemporaryDirectory() as folder:
     jobs(folder)
+    restarts(folder)
     tokens(folder)
 exit_with(failures)

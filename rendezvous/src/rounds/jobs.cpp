@@ -21,6 +21,13 @@ std::string encoded(const Occurrence& what) {
   return bytes;
 }
 
+/// Entry of the log for `drain`.
+std::string encoded_draining(bool is_draining) {
+  std::string bytes;
+  Writer(bytes).put(is_draining);
+  return bytes;
+}
+
 }  // namespace
 
 void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
@@ -146,10 +153,30 @@ void Jobs::record(const Job& job, AgentId agent, std::string_view what) {
   const auto [at, stalled] = job.membership.moment();
   Writer writer(moment);
   writer(job.number, at, stalled, agent);
-  record_(moment, what);
+  record_(Change::event, moment, what);
 }
 
-void Jobs::repeat(std::string_view moment, std::string_view what) {
+void Jobs::drain(bool is_draining) {
+  if (std::exchange(is_draining_, is_draining) != is_draining && record_) {
+    record_(Change::draining, encoded_draining(is_draining), "");
+  }
+}
+
+void Jobs::repeat(Change change, std::string_view first, std::string_view second) {
+  switch (change) {
+    case Change::event: return repeat_event(first, second);
+    case Change::job: return restore(first);
+    case Change::draining: {
+      Reader reader(first);
+      reader(is_draining_);
+      return reader.expect_end();
+    }
+  }
+  throw Error(Errc::protocol,
+              fmt::format("a change of the jobs has kind {}", static_cast<int>(change)));
+}
+
+void Jobs::repeat_event(std::string_view moment, std::string_view what) {
   JobEvent event;
   Reader first(moment);
   first(event.job, event.at, event.stalled, event.agent);
@@ -192,15 +219,19 @@ void Jobs::repeat(std::string_view moment, std::string_view what) {
   refresh(job, out, 0);
 }
 
-void Jobs::save(const std::function<void(std::string_view job)>& save) const {
+void Jobs::save(const Record& save) const {
+  if (is_draining_) {
+    save(Change::draining, encoded_draining(is_draining_), "");
+  }
   for (const Job& job : jobs_) {
     std::string bytes;
     Writer writer(bytes);
     writer(job.number, job.run_id, job.membership.save());
-    save(bytes);
+    save(Change::job, bytes, "");
   }
 }
 
+/// Adds a job that `save` has encoded; jobs are added in the order of `save`.
 void Jobs::restore(std::string_view saved) {
   std::uint64_t number = 0;
   std::string run_id;

@@ -44,17 +44,19 @@ struct JobView {
 /// with the same run id may exist for a while: a finished one whose agents are still connected, and
 /// its successor, which new agents join.
 ///
-/// A recoverable server records every event. The events, or the encoded jobs and the events after
-/// that, lead to the same jobs in another process: `repeat` and `restore`, then `recover`.
+/// A recoverable server records every change. The changes, or the saved state and the changes after
+/// that, lead to the same jobs in another process: `repeat`, then `recover`.
 class Jobs {
  public:
   /// `recovers`: agents may continue on new connections (Welcome::recovers).
   explicit Jobs(bool recovers = false) : recovers_(recovers) {}
 
-  /// Receives an event in two parts.
-  using Record = std::function<void(std::string_view moment, std::string_view what)>;
+  /// Kinds of the changes that are recorded: an event of a job, in two parts; a whole job; that no
+  /// new jobs are accepted, or again are (`drain`).
+  enum class Change : std::uint8_t { event, job, draining };
+  using Record = std::function<void(Change, std::string_view first, std::string_view second)>;
 
-  /// Records every event from now on.
+  /// Passes every change to `record` from now on. None: records nothing.
   void record_with(Record record) { record_ = std::move(record); }
   /// Receives what happens in a job, which has a number.
   using Tell = std::function<void(std::uint64_t job, const news::News& news)>;
@@ -64,13 +66,10 @@ class Jobs {
   void tell_to(Tell tell) { tell_ = std::move(tell); }
   /// Returns the number of the agent's job; nothing for an agent without a job.
   [[nodiscard]] std::optional<std::uint64_t> job_of(AgentId agent) const;
-  /// Makes the changes of a recorded event. Throws Error(protocol) if it does not fit the jobs.
-  void repeat(std::string_view moment, std::string_view what);
-  /// Calls `save` with each job, encoded.
-  void save(const std::function<void(std::string_view job)>& save) const;
-  /// Adds a job that `save` has encoded; jobs are added in the order of `save`. Throws
-  /// Error(protocol).
-  void restore(std::string_view job);
+  /// Makes a recorded change. Throws Error(protocol) if it does not fit the jobs.
+  void repeat(Change change, std::string_view first, std::string_view second);
+  /// Passes the changes that lead from nothing to the present state to `save`.
+  void save(const Record& save) const;
   /// Ends the recovery: agents have the heartbeat timeout from `now` on to connect again. Call
   /// after `record_with`, and before any event.
   void recover(Time now);
@@ -93,7 +92,7 @@ class Jobs {
   [[nodiscard]] std::size_t size() const noexcept { return jobs_.size(); }
   /// While draining, an Enter that would create a job throws Error(config), with the reason for the
   /// user. Existing jobs go on.
-  void drain(bool is_draining) noexcept { is_draining_ = is_draining; }
+  void drain(bool is_draining);
   [[nodiscard]] bool is_draining() const noexcept { return is_draining_; }
   /// Returns all jobs with their machines, in order of creation.
   [[nodiscard]] std::vector<JobView> view();
@@ -127,6 +126,8 @@ class Jobs {
 
   JobRef job_of(const Enter& enter, Time now);
   JobRef create(std::uint64_t number, std::string run_id, Membership membership);
+  void repeat_event(std::string_view moment, std::string_view what);
+  void restore(std::string_view saved);
   void record(const Job& job, AgentId agent, std::string_view what);
   void tell_news(Job& job);
   [[nodiscard]] bool has_room(std::size_t more_bytes) const noexcept {

@@ -128,9 +128,19 @@ class LimitedSession final : public Session {
   Limits limits_;
 };
 
-// Kinds of the entries in the log besides the values of KeyTable::Change.
-constexpr std::uint8_t kJobEvent = 16;
-constexpr std::uint8_t kJob = 17;
+// Kinds of the entries in the log: the values of KeyTable::Change, and from this one on those of
+// Jobs::Change.
+constexpr std::uint8_t kFirstOfJobs = 16;
+
+Journal::Entry to_entry(KeyTable::Change change, std::string_view key, std::string_view value) {
+  return {static_cast<std::uint8_t>(change), key, value};
+}
+
+Journal::Entry to_entry(rounds::Jobs::Change change, std::string_view first,
+                        std::string_view second) {
+  return {static_cast<std::uint8_t>(kFirstOfJobs + static_cast<std::uint8_t>(change)), first,
+          second};
+}
 
 // Longest time for which a turn serves clients without returning to the event loop, which other
 // users share (timers, signals, the launcher's work).
@@ -417,13 +427,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         });
     shift_ = jobs_.last_event() - Clock::now();
     next_id_ = std::max(next_id_, jobs_.first_free_agent());
-    table_.record_with(
-        [this](KeyTable::Change change, std::string_view key, std::string_view value) {
-          return add({static_cast<std::uint8_t>(change), key, value});
-        });
-    jobs_.record_with([this](std::string_view moment, std::string_view what) {
-      add({kJobEvent, moment, what});
-    });
+    const auto record = [this](auto change, std::string_view first, std::string_view second) {
+      return shared_.recorded = journal_->add(to_entry(change, first, second));
+    };
+    table_.record_with(record);
+    jobs_.record_with(record);
     jobs_.recover(now());
     is_recovering_ = false;
     table_.limit_bytes(bytes_besides(jobs_.bytes()));
@@ -431,14 +439,16 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   void repeat(const Journal::Entry& entry) {
     try {
-      if (entry.kind == kJobEvent) {
-        jobs_.repeat(entry.first, entry.second);
-      } else if (entry.kind == kJob) {
-        jobs_.restore(entry.first);
-      } else if (entry.kind <= static_cast<std::uint8_t>(KeyTable::Change::clear)) {
+      if (entry.kind <= static_cast<std::uint8_t>(KeyTable::Change::clear)) {
         table_.repeat(static_cast<KeyTable::Change>(entry.kind), entry.first, entry.second);
+      } else if (entry.kind >= kFirstOfJobs &&
+                 entry.kind <= to_entry(rounds::Jobs::Change::draining, "", "").kind) {
+        jobs_.repeat(static_cast<rounds::Jobs::Change>(entry.kind - kFirstOfJobs), entry.first,
+                     entry.second);
       } else {
-        throw Error(Errc::protocol, fmt::format("an entry has kind {}", entry.kind));
+        throw Error(Errc::protocol,
+                    fmt::format("an entry has kind {}: it is the log of a newer acc-rendezvous",
+                                entry.kind));
       }
     } catch (const Error& error) {
       throw Error(Errc::config,
@@ -446,8 +456,6 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
                               leads_ ? shared_.options.state_dir.string() : "etcd", error.what()));
     }
   }
-
-  std::uint64_t add(const Journal::Entry& entry) { return shared_.recorded = journal_->add(entry); }
 
   /// Writes the changes of this turn to the log, unless earlier ones are still being written; then
   /// those of several turns become one group.
@@ -468,10 +476,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   bool write_changes() {
     if (journal_->is_long()) {
       journal_->rewrite([this](const Journal::Receive& add) {
-        table_.save([&](KeyTable::Change change, std::string_view key, std::string_view value) {
-          add({static_cast<std::uint8_t>(change), key, value});
-        });
-        jobs_.save([&](std::string_view job) { add({kJob, job}); });
+        const auto save = [&](auto change, std::string_view first, std::string_view second) {
+          add(to_entry(change, first, second));
+        };
+        table_.save(save);
+        jobs_.save(save);
       });
     } else {
       journal_->commit();

@@ -24,6 +24,7 @@ struct Outcome {
   std::uint64_t rounds = 0;
   std::uint64_t crashes = 0;
   std::uint64_t takeovers = 0;
+  std::uint64_t refused = 0;
   std::optional<std::string> violation;
   std::vector<std::string> log;
 };
@@ -43,6 +44,7 @@ Outcome simulate(std::uint64_t seed, int num_machines, Simulation::Mode mode, bo
   outcome.rounds = simulation.num_rounds();
   outcome.crashes = simulation.num_crashes();
   outcome.takeovers = simulation.num_takeovers();
+  outcome.refused = simulation.num_refused();
   outcome.log = simulation.log();
   return outcome;
 }
@@ -84,6 +86,7 @@ void check_all(Simulation::Mode mode) {
   std::uint64_t rounds = 0;
   std::uint64_t crashes = 0;
   std::uint64_t takeovers = 0;
+  std::uint64_t refused = 0;
   std::uint64_t seed = first;
   for (; events < wanted; ++seed) {
     const Outcome outcome = simulate(seed, machines_of(seed), mode, false);
@@ -91,15 +94,17 @@ void check_all(Simulation::Mode mode) {
     rounds += outcome.rounds;
     crashes += outcome.crashes;
     takeovers += outcome.takeovers;
+    refused += outcome.refused;
     if (outcome.violation) {
       tell(seed, mode);
     }
   }
   MESSAGE(fmt::format(
-      "{} events, {} rounds, {} ends of a server, {} of them take-overs, in {} worlds, seeds "
-      "{} to {}",
-      events, rounds, crashes, takeovers, seed - first, first, seed - 1));
+      "{} events, {} rounds, {} ends of a server, {} of them take-overs, {} machines refused while "
+      "it drained, in {} worlds, seeds {} to {}",
+      events, rounds, crashes, takeovers, refused, seed - first, first, seed - 1));
   CHECK(rounds > 0);
+  CHECK(refused > 0);
   CHECK((takeovers > 0 && crashes > takeovers) == (mode == Simulation::Mode::recovers));
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "rounds_simulation.hpp"
 
+#include "acc/base/error.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,9 +28,7 @@ Simulation::Simulation(std::uint64_t seed, int num_machines, Mode mode)
       jobs_(std::make_unique<Jobs>(recovers_)),
       machines_(static_cast<std::size_t>(num_machines)) {
   if (recovers_) {
-    jobs_->record_with([this](std::string_view moment, std::string_view what) {
-      unflushed_.emplace_back(moment, what);
-    });
+    record();
   }
   slowest_ = std::array{5ms, 500ms, 5000ms}[draw(3)];
   pause_between_faults_ = std::array{2s, 20s, 60s}[draw(3)];
@@ -81,6 +81,7 @@ void Simulation::run() {
   meddle();
   run_for(30s + up_to(300s));
   has_faults_ = false;
+  resume();
   calm_from_ = now_ + 2min;  // the effects of all faults have been detected by then
   note("no more faults");
   Milliseconds longest = 0ms;
@@ -180,10 +181,38 @@ void Simulation::flush(std::uint64_t life) {
     return;
   }
   newly_gone_.clear();
+  drains_ = std::exchange(drain_asked_, {}).value_or(drains_);
   flushed_.insert(flushed_.end(), unflushed_.begin(), unflushed_.end());
   unflushed_.clear();
   for (const Outbox& out : std::exchange(held_, {})) {
     deliver(out);
+  }
+}
+
+void Simulation::record() {
+  jobs_->record_with([this](Jobs::Change change, std::string_view first, std::string_view second) {
+    unflushed_.push_back({change, std::string(first), std::string(second)});
+  });
+}
+
+/// An administrator's command.
+void Simulation::drain(bool is_draining) {
+  note(is_draining ? "an administrator drains the server" : "an administrator resumes");
+  if (recovers_) {
+    drain_asked_ = is_draining;
+  } else {
+    drains_ = is_draining;
+  }
+  on_server([&](Outbox& /*out*/) { jobs_->drain(is_draining); });
+}
+
+/// Resumes, as soon as the server can.
+void Simulation::resume() {
+  if (is_down_ || drain_asked_) {
+    return after(1s, [this] { resume(); });
+  }
+  if (jobs_->is_draining()) {
+    drain(false);
   }
 }
 
@@ -230,20 +259,29 @@ void Simulation::crash() {
     }
   }
   for (const std::uint64_t number : std::exchange(newly_gone_, {})) {
-    seats_[number] = {.connection = seats_[number].connection};  // the log may not have its loss
+    seats_[number] = {.connection = seats_[number].connection,
+                      .job = seats_[number].job};  // the log may not have its loss
   }
   // The jobs that result from the log are those of the killed server.
   auto again = jobs_of_log();
-  const auto bytes_of = [](const Jobs& jobs) {
-    std::vector<std::string> all;
-    jobs.save([&](std::string_view job) {
-      all.emplace_back(job.substr(0, job.size() - 16));  // without the time of the last event
+  const auto state_of = [](const Jobs& jobs) {
+    std::vector<Entry> all;
+    jobs.save([&](Jobs::Change change, std::string_view first, std::string_view second) {
+      // A job without the time of the last event.
+      const std::size_t ignored = change == Jobs::Change::job ? 16 : 0;
+      all.push_back(
+          {change, std::string(first.substr(0, first.size() - ignored)), std::string(second)});
     });
     return all;
   };
-  if (is_whole && bytes_of(*again) != bytes_of(*jobs_)) {
+  if (is_whole && state_of(*again) != state_of(*jobs_)) {
     violated("the jobs of the log differ from those of the server");
   }
+  if (!drain_asked_ && again->is_draining() != drains_) {
+    violated("the server has forgotten an administrator's command");
+  }
+  drains_ = again->is_draining();
+  drain_asked_.reset();
   jobs_ = std::move(again);
   after(happens(2) ? up_to(30s) : up_to(300ms), [this] { restart(); });
 }
@@ -251,8 +289,8 @@ void Simulation::crash() {
 std::unique_ptr<Jobs> Simulation::jobs_of_log() const {
   auto jobs = std::make_unique<Jobs>(true);
   try {
-    for (const auto& [first, second] : flushed_) {
-      second.empty() ? jobs->restore(first) : jobs->repeat(first, second);
+    for (const Entry& entry : flushed_) {
+      jobs->repeat(entry.change, entry.first, entry.second);
     }
   } catch (const std::exception& error) {
     violated(std::string("an event of the log does not fit: ") + error.what());
@@ -264,12 +302,12 @@ void Simulation::restart() {
   note("the server is started again");
   if (happens(3)) {  // the log is rewritten
     flushed_.clear();
-    jobs_->save([&](std::string_view job) { flushed_.emplace_back(job, ""); });
+    jobs_->save([&](Jobs::Change change, std::string_view first, std::string_view second) {
+      flushed_.push_back({change, std::string(first), std::string(second)});
+    });
   }
   jobs_ = jobs_of_log();
-  jobs_->record_with([this](std::string_view moment, std::string_view what) {
-    unflushed_.emplace_back(moment, what);
-  });
+  record();
   shift_ = jobs_->last_event() - now_;
   is_down_ = false;
   jobs_->recover(server_time());
@@ -347,14 +385,44 @@ void Simulation::arrive_at_server(AgentId id) {
   if (std::holds_alternative<Leave>(*message)) {
     mark_gone(id);
   }
-  on_server([&](Outbox& out) { jobs_->receive(id, *message, server_time(), out); });
+  receive(id, *message);
+}
+
+/// Passes a message to the server. While it drains, it refuses an agent of a new job.
+void Simulation::receive(AgentId id, const AgentMessage& message) {
+  const bool must_refuse = drains_ && !drain_asked_;
+  const std::size_t num_jobs = jobs_->size();
+  on_server([&](Outbox& out) {
+    if (std::holds_alternative<Enter>(message)) {
+      seat_of(id).job = job_of_[id] = {};
+    }
+    try {
+      jobs_->receive(id, message, server_time(), out);
+      if (std::holds_alternative<Enter>(message)) {
+        seat_of(id).job = job_of_[id] = jobs_->job_of(id);
+      }
+    } catch (const Error& error) {
+      if (error.code() != Errc::config || !jobs_->is_draining()) {
+        throw;
+      }
+      ++num_refused_;
+      auto frame = std::make_shared<std::string>();
+      encode(Dropped{Dropped::Why::config, error.what()}, *frame);
+      out.push_back({.to = id, .frame = std::move(frame), .is_last = true});
+    }
+  });
+  if (must_refuse && jobs_->size() > num_jobs) {
+    violated("a server that drains has accepted a new job");
+  }
 }
 
 void Simulation::check(const Outbox& out) {
   for (std::size_t i = 0; i < out.size(); ++i) {
     check_round(out, i);
     if (out[i].is_last) {
-      mark_gone(out[i].to);
+      if (concerns_seat(out[i].to)) {
+        mark_gone(out[i].to);
+      }
       if (const auto found = links_.find(out[i].to); found != links_.end()) {
         found->second.server_has_closed = true;
       }
@@ -450,6 +518,9 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
 }
 
 void Simulation::check_seat(AgentId id, const ServerMessage& message) {
+  if (!concerns_seat(id)) {
+    return;
+  }
   Seat& seat = seat_of(id);
   if (seat.is_gone) {
     violated(fmt::format("agent {} has disconnected and is sent {}", id,

@@ -32,6 +32,8 @@ struct Violation : std::runtime_error {
 /// of what it had not flushed. Messages leave the server when their events are flushed. It is also
 /// cut off from its log at any event: it goes on for a while, but its writes are fenced off, until
 /// another server takes over with the log and any part of the write that was under way.
+///
+/// An administrator drains the server, and resumes.
 class Simulation {
  public:
   using Milliseconds = JobTimes::Milliseconds;
@@ -53,6 +55,8 @@ class Simulation {
   [[nodiscard]] std::uint64_t num_rounds() const { return num_rounds_; }
   [[nodiscard]] std::uint64_t num_crashes() const { return num_crashes_; }
   [[nodiscard]] std::uint64_t num_takeovers() const { return num_takeovers_; }
+  /// Number of new jobs that were refused because the server drained.
+  [[nodiscard]] std::uint64_t num_refused() const { return num_refused_; }
 
  private:
   enum class State {
@@ -95,7 +99,8 @@ class Simulation {
   struct Seat {
     bool is_taken = false;  ///< in a round for which it has not reported
     bool is_gone = false;
-    AgentId connection = 0;  ///< the one that entered last
+    AgentId connection = 0;              ///< the one that entered last
+    std::optional<std::uint64_t> job{};  ///< number of the job that it entered
   };
   struct Gathered {
     int round = -1;
@@ -136,6 +141,8 @@ class Simulation {
   void check(const Outbox& out);
   void deliver(const Outbox& out);
   Seat& seat_of(AgentId id) { return seats_[owners_.at(id).second]; }
+  /// False for a connection of a job that is over, if its agent is in the next job on another one.
+  bool concerns_seat(AgentId id) { return !recovers_ || seat_of(id).job == job_of_[id]; }
   [[nodiscard]] Machine& machine_of(AgentId id) {
     return machines_[static_cast<std::size_t>(owners_.at(id).first)];
   }
@@ -144,6 +151,10 @@ class Simulation {
     seat_of(id).is_gone = true;
     newly_gone_.push_back(owners_.at(id).second);
   }
+  void record();
+  void receive(AgentId id, const AgentMessage& message);
+  void drain(bool is_draining);
+  void resume();
   void flush(std::uint64_t life);
   void cut_off();
   void crash();
@@ -197,9 +208,13 @@ class Simulation {
   bool recovers_;
   bool is_fenced_;
   std::unique_ptr<Jobs> jobs_;
-  // The server's log: events as two parts, saved jobs with an empty second part.
-  using Entry = std::pair<std::string, std::string>;
-  std::vector<Entry> flushed_;
+  struct Entry {
+    Jobs::Change change;
+    std::string first;
+    std::string second;
+    bool operator==(const Entry&) const = default;
+  };
+  std::vector<Entry> flushed_;  ///< the server's log
   std::vector<Entry> unflushed_;
   std::vector<Outbox> held_;               ///< messages that wait until unflushed_ is flushed
   std::vector<std::uint64_t> newly_gone_;  ///< seats that are gone since the last flush
@@ -211,6 +226,9 @@ class Simulation {
   Time::duration shift_{};  ///< time of the server less now_
   std::uint64_t num_crashes_ = 0;
   std::uint64_t num_takeovers_ = 0;
+  bool drains_ = false;                ///< the last command that was acknowledged
+  std::optional<bool> drain_asked_{};  ///< a command that is not acknowledged
+  std::uint64_t num_refused_ = 0;
   std::vector<Terms> terms_;
   std::vector<JobTimes> times_;
   std::vector<Machine> machines_;
@@ -218,6 +236,7 @@ class Simulation {
   /// Machine and seat of each connection. A seat belongs to an agent, whose connections share it.
   std::unordered_map<AgentId, std::pair<int, std::uint64_t>> owners_;
   std::unordered_map<std::uint64_t, Seat> seats_;
+  std::unordered_map<AgentId, std::optional<std::uint64_t>> job_of_;  ///< as Seat::job
   std::map<std::string, Gathered> rounds_;
   AgentId next_id_ = 1;
   Milliseconds slowest_{};

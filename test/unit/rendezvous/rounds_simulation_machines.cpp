@@ -189,10 +189,13 @@ void Simulation::hear_formed(Machine& machine, const Round& round) {
   }
   if (recovers_) {
     seat_of(machine.link).is_taken = true;
-    // No rank is given twice, and no round is formed twice, across restarts of the server.
+    // No rank is given twice, and no round is formed twice, across restarts of the server. A
+    // machine that has hung may hear of its round after the server has dropped it and the job has
+    // begun anew.
     for (const Machine& other : machines_) {
-      if (&other == &machine || other.job != machine.job || !is_in_round(other) || !other.round ||
-          other.link == 0 || other.round->round != round.round || seat_of(other.link).is_gone ||
+      if (&other == &machine || seat_of(machine.link).is_gone || other.job != machine.job ||
+          !is_in_round(other) || !other.round || other.link == 0 ||
+          other.round->round != round.round || seat_of(other.link).is_gone ||
           !seat_of(other.link).is_taken || links_.at(other.link).is_cut) {
         continue;
       }
@@ -309,6 +312,8 @@ void Simulation::meddle() {
     const Milliseconds pause = happens(2) ? up_to(10s) : up_to(200ms);
     note(fmt::format("the server is suspended for {} ms", pause.count()));
     server_stalled_until_ = now_ + pause;
+  } else if (!is_down_ && !drain_asked_ && happens(jobs_->is_draining() ? 10 : 60)) {
+    drain(!jobs_->is_draining());
   } else if (happens(200)) {
     note("an hour is skipped");
     std::priority_queue<Event> later;
