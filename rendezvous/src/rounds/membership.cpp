@@ -97,7 +97,10 @@ void Membership::describe_state() {
   std::vector<std::pair<int, AgentId>> members;
   for (const Agent* agent : agents_.all()) {
     news_.emplace_back(news::Joined{agent->id, agent->machine});
-    if (agent->rank && agent->state != State::waiting && agent->state != State::settled) {
+    // The rank of any other agent is that of an earlier round.
+    const bool is_in_round = agent->state == State::running || agent->state == State::leaving ||
+                             agent->state == State::reported;
+    if (agent->rank && is_in_round) {
       members.emplace_back(*agent->rank, agent->id);
     }
   }
