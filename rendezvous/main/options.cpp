@@ -162,7 +162,13 @@ std::filesystem::path state_dir(const Settings& settings, const Environment& env
 }
 
 /// Returns the etcd that keeps the log; none: it is in a folder, or there is none.
-std::optional<EtcdAddress> etcd_of(const Settings& settings) {
+std::optional<EtcdAddress> etcd_of(const Settings& settings, const Environment& environment) {
+  for (const plugins::SettingKey key : {"etcd_cacert"_key, "etcd_cert"_key, "etcd_key"_key}) {
+    if (settings.given(key) && !settings.text("state"_key).starts_with("etcds://")) {
+      throw Error(Errc::config, fmt::format("{}: {} needs state etcds://HOST[:PORT],...",
+                                            settings.source(key).where, key.name()));
+    }
+  }
   if (!settings.has("state"_key)) {
     return std::nullopt;
   }
@@ -172,7 +178,15 @@ std::optional<EtcdAddress> etcd_of(const Settings& settings) {
                                   settings.source("state_dir"_key).where + ")");
   }
   try {
-    EtcdAddress address = parse_etcd_address(settings.text("state"_key));
+    const TlsFiles files =
+        complete_etcd_files({.certificate = settings.text("etcd_cert"_key),
+                             .key = settings.text("etcd_key"_key),
+                             .ca = settings.text("etcd_cacert"_key)},
+                            [&](const auto& name) { return plugins::variable(environment, name); });
+    EtcdAddress address = parse_etcd_address(settings.text("state"_key), files);
+    if (address.tls) {
+      make_etcd_tls(*address.tls);  // finds out mistakes before the daemon serves
+    }
     address.lease = settings.duration("lease"_key);
     return address;
   } catch (const Error& error) {
@@ -275,7 +289,7 @@ Options to_options(const Settings& settings, const Environment& environment) {
   server.idle_timeout = settings.duration("idle_timeout"_key);
   server.stop_timeout = settings.duration("stop_timeout"_key);
   server.logs_jobs = true;
-  server.etcd = etcd_of(settings);
+  server.etcd = etcd_of(settings, environment);
   server.address = settings.text("advertised_address"_key);
   server.state_dir = server.etcd ? "" : state_dir(settings, environment);
   server.syncs = settings.text("durability"_key) == "disk";

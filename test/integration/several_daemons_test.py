@@ -39,10 +39,10 @@ def wait_until(condition, what):
 class Program:
     """A program whose output is read continuously."""
 
-    def __init__(self, *command):
+    def __init__(self, *command, **variables):
         self.lines, self.command = [], command
         self.process = subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True)
+                                        stderr=subprocess.STDOUT, text=True, env=with_variables(variables))
         self.reader = threading.Thread(target=lambda: self.lines.extend(iter(self.process.stdout.readline, "")))
         self.reader.start()
 
@@ -69,9 +69,9 @@ class Program:
 
 
 class Daemon(Program):
-    def __init__(self, state, port, *flags):
+    def __init__(self, state, port, *flags, **variables):
         self.port = port
-        super().__init__(BIN / "acc-rendezvous", "--port", port, "--state", state, "--lease", "2s", *flags)
+        super().__init__(BIN / "acc-rendezvous", "--port", port, "--state", state, "--lease", "2s", *flags, **variables)
         self.wait_for("listening on")
 
     def leads(self):
@@ -100,6 +100,10 @@ class Site:
     def close(self):
         for each in self.daemons:
             each.kill()
+
+
+def with_variables(variables):
+    return {**os.environ, **{name: str(value) for name, value in variables.items()}}
 
 
 def value(client, key):
@@ -319,6 +323,85 @@ def what_is_refused(site):
     assert said.returncode == 2 and "etcd needs --rdzv-endpoint" in said.stderr, said
 
 
+def certificates(site):
+    """An etcd that requires certificates. What one daemon was told, the other one knows when it leads."""
+    with tempfile.TemporaryDirectory() as folder:
+        own, foreign = Path(folder) / "own", Path(folder) / "foreign"
+        for made in (own, foreign):
+            subprocess.run([BIN / "acc-rendezvous", "init-tls", made], check=True, stdout=subprocess.DEVNULL)
+        with contextlib.closing(etcd.Etcd(folder, members=1, tls=own)) as members:
+            with_certificates(site, members, own, foreign, folder)
+
+
+def with_certificates(site, members, own, foreign, folder):
+    def variables(ca, identity):
+        return {"ETCDCTL_CACERT": ca, **({"ETCDCTL_CERT": identity / "client.pem",
+                                         "ETCDCTL_KEY": identity / "client.key"} if identity else {})}
+
+    plain = "etcd://" + members.address.removeprefix("etcds://")
+    for state, given, flags, message in (
+            (members.address, variables(foreign / "ca.pem", own), [], "certificate of the other side is refused"),
+            (members.address, {"ETCDCTL_CERT": own / "client.pem", "ETCDCTL_KEY": own / "client.key"}, [],
+             "certificate of the other side is refused"),
+            (members.address, variables(own / "ca.pem", None), [], "it requires a client certificate (ETCDCTL_CERT"),
+            (members.address, variables(own / "ca.pem", foreign), [], "the other side refuses this side's certificate"),
+            (members.address, variables(own / "none.pem", own), [], "none.pem: cannot open the file"),
+            (members.address, variables(own / "ca.pem", None), ["--etcd_cert", own / "client.pem"], "belong together"),
+            (members.address, {}, ["--etcd_cacert", own / "client.key"], "client.key: expected certificates"),
+            (plain, {}, [], "it requires TLS: use etcds:// instead of etcd://"),
+            (plain, {}, ["--etcd_key", own / "client.key"], "--etcd_key: etcd_key needs state etcds://"),
+            (site.etcd.address.replace("etcd:", "etcds:"), variables(own / "ca.pem", own), [],
+             "it does not use TLS: use etcd:// instead of etcds://")):
+        said = subprocess.run(list(map(str, [BIN / "acc-rendezvous", "--port", 0, "--state", state, *flags])),
+                              capture_output=True, text=True, timeout=DEADLINE, env=with_variables(given))
+        assert said.returncode == 2 and message in said.stderr, (message, said)
+
+    def control(name, command, status=0):
+        said = subprocess.run([BIN / "acc-rendezvous", "ctl", f"unix:{folder}/{name}", command], capture_output=True, text=True,
+                              timeout=DEADLINE)
+        assert said.returncode == status, said
+        return said.stdout
+
+    def join(conf):
+        """A job that finds the daemons in etcd."""
+        return Program(BIN / "acclaunch", "torchrun", "--nnodes", "1:2", "--nproc-per-node", 1, "--rdzv-backend", "etcd",
+                       "--rdzv-endpoint", members.address.removeprefix("etcds://"), "--rdzv-id", "job", "--rdzv-conf",
+                       f"last_call_timeout=1,{conf}", "--no-python", "sh", "-c", "echo works")
+
+    ports = etcd.free_ports(2)
+    hosts = [f"127.0.0.1,unix:{folder}/{name}" for name in "ab"]
+    first = Daemon(members.address, ports[0], "--host", hosts[0], "--etcd_cacert", own / "ca.pem", "--etcd_cert",
+                   own / "client.pem", "--etcd_key", own / "client.key")
+    second = None
+    try:
+        first.wait_for("leading: ")
+        second = Daemon(members.address, ports[1], "--host", hosts[1], **variables(own / "ca.pem", own))
+        second.wait_for("standing by: ")
+        large = os.urandom(3 << 20)  # many records of TLS
+        client = StoreClient(first.port)
+        client.send(request(SET, b"/large", large))
+        assert value(client, b"/large") == large
+        control("a", "drain")
+        first.kill()
+        second.wait_for("leading: ")
+        assert value(StoreClient(second.port), b"/large") == large
+        assert "draining true" in control("b", "dump")
+        files = f"cert={own}/client.pem,key={own}/client.key"
+        for conf, status, message in (
+                (f"protocol=https,cacert={own}/ca.pem,{files}", 2, "its administrator drains it"),
+                (f"protocol=https,cacert={foreign}/ca.pem,{files}", 2, "certificate of the other side is refused"),
+                ("protocol=http", 2, "it requires TLS: use etcds://")):
+            machine = join(conf)
+            assert machine.wait() == status and machine.count(message), (message, machine.lines)
+        control("b", "resume")
+        machine = join(f"protocol=https,ca_cert={own}/ca.pem,ssl_cert={own}/client.pem,ssl_cert_key={own}/client.key")
+        assert machine.wait() == 0 and machine.count("works"), machine.lines
+    finally:
+        first.kill()
+        if second:
+            second.kill()
+
+
 def main():
     why = etcd.why_impossible()
     if why:
@@ -327,7 +410,7 @@ def main():
     wanted = sys.argv[2:]
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(etcd.Etcd(folder)) as members:
         for case in (what_is_refused, a_silent_daemon_is_left, keys_outlive_the_leader, the_lease_runs_out_at_all_daemons, the_log_stays_short,
-                     watchers_follow_the_leader, workers_do_not_notice):
+                     watchers_follow_the_leader, workers_do_not_notice, certificates):
             if wanted and case.__name__ not in wanted:
                 continue
             begin = time.monotonic()

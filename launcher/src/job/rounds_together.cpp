@@ -312,7 +312,7 @@ void RoundsTogether::check_open(const std::vector<rendezvous::Listener>& listene
 /// one and tells the agent the others.
 asio::awaitable<void> RoundsTogether::find_servers() {
   std::string servers = plan_.rendezvous.address;
-  const bool are_in_etcd = servers.starts_with("etcd://");
+  const bool are_in_etcd = rendezvous::is_etcd_address(servers);
   if (are_in_etcd) {
     servers = co_await servers_in_etcd();
   }
@@ -333,7 +333,8 @@ asio::awaitable<void> RoundsTogether::find_servers() {
 asio::awaitable<std::string> RoundsTogether::servers_in_etcd() {
   constexpr std::chrono::seconds kInterval{1};
   const auto deadline = std::chrono::steady_clock::now() + plan_.rendezvous.join_timeout;
-  const rendezvous::EtcdAddress etcd = rendezvous::parse_etcd_address(plan_.rendezvous.address);
+  const rendezvous::EtcdAddress etcd =
+      rendezvous::parse_etcd_address(plan_.rendezvous.address, plan_.rendezvous.etcd_files);
   for (bool has_said = false; true; has_said = true) {
     std::string failure =
         "no acc-rendezvous is registered there; start one with --state " + plan_.rendezvous.address;
@@ -347,6 +348,9 @@ asio::awaitable<std::string> RoundsTogether::servers_in_etcd() {
           },
           asio::use_awaitable);
     } catch (const Error& error) {
+      if (error.code() == Errc::config) {
+        throw;
+      }
       failure = error.what();
     }
     if (!servers.empty()) {

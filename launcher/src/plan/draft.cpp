@@ -3,6 +3,7 @@
 
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
+#include "acc/rendezvous/etcd_address.hpp"
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
 #include "plan/status_endpoint.hpp"
@@ -88,6 +89,9 @@ SupervisionPlan read_supervision(Draft& draft) {
 
 void read_rendezvous_conf(Draft& draft, int num_machines, RendezvousPlan& rendezvous) {
   const auto notices = read_rendezvous_conf(draft.given("rdzv_conf"_key), rendezvous);
+  rendezvous.etcd_files = rendezvous::complete_etcd_files(
+      rendezvous.etcd_files,
+      [&](const std::string& name) { return plugins::variable(draft.environment, name); });
   if (num_machines > 1) {
     draft.notice_all(notices);
   }

@@ -7,8 +7,10 @@
 #include "acc/base/text.hpp"
 #include "acc/plugins/faults.hpp"
 #include "acc/plugins/settings.hpp"
+#include "acc/rendezvous/etcd_address.hpp"
 
 #include <arpa/inet.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -27,7 +29,7 @@ constexpr std::chrono::seconds kElasticJoinTimeout{600};
 /// A key of --rdzv-conf and the type of its value.
 struct ConfKey {
   std::string_view name;
-  enum Kind { seconds, fraction, count, boolean, store } kind;
+  enum Kind { seconds, fraction, count, boolean, store, protocol, file } kind;
 };
 
 constexpr std::array kConfKeys = {
@@ -41,6 +43,14 @@ constexpr std::array kConfKeys = {
     ConfKey{"keep_alive_max_attempt", ConfKey::count},
     ConfKey{"is_host", ConfKey::boolean},
     ConfKey{"store_type", ConfKey::store},
+    // Of etcd, then the other names that torch's etcd-v2 has for them.
+    ConfKey{"protocol", ConfKey::protocol},
+    ConfKey{"cacert", ConfKey::file},
+    ConfKey{"cert", ConfKey::file},
+    ConfKey{"key", ConfKey::file},
+    ConfKey{"ca_cert", ConfKey::file},
+    ConfKey{"ssl_cert", ConfKey::file},
+    ConfKey{"ssl_cert_key", ConfKey::file},
 };
 
 /// Parses seconds, possibly with a fraction, from 0.1 to 1e6.
@@ -62,6 +72,9 @@ std::string expected_conf_value(const ConfKey& key, const std::string& value) {
     case ConfKey::count: return number && *number > 0 ? "" : name + "=NUMBER, at least 1";
     case ConfKey::boolean: return plugins::parse_boolean(value) ? "" : name + "=true or false";
     case ConfKey::store: return value == "tcp" ? "" : name + "=tcp: machines meet over the network";
+    case ConfKey::protocol:
+      return value == "http" || value == "https" ? "" : name + "=http or https";
+    case ConfKey::file: return "";
   }
   return {};
 }
@@ -120,6 +133,31 @@ void set_times(const Conf& conf, RendezvousPlan& plan) {
   }
 }
 
+/// Sets how the plan connects to etcd. Returns the keys that have no effect.
+std::vector<std::string_view> set_etcd(const Conf& conf, RendezvousPlan& plan) {
+  const auto file = [&](std::string_view key, std::string_view other) {
+    const auto found = conf.contains(key) ? conf.find(key) : conf.find(other);
+    return found == conf.end() ? "" : found->second;
+  };
+  const auto protocol = conf.find("protocol");
+  const bool is_etcd = rendezvous::is_etcd_address(plan.address);
+  if (is_etcd && protocol != conf.end() && protocol->second == "https") {
+    plan.address = "etcds" + plan.address.substr(plan.address.find(':'));
+    plan.etcd_files = {.certificate = file("cert", "ssl_cert"),
+                       .key = file("key", "ssl_cert_key"),
+                       .ca = file("cacert", "ca_cert")};
+    return {};
+  }
+  std::vector<std::string_view> unused;
+  for (const auto& [key, value] : conf) {
+    const auto kind = std::ranges::find(kConfKeys, key, &ConfKey::name)->kind;
+    if (kind == ConfKey::file || (kind == ConfKey::protocol && !is_etcd)) {
+      unused.push_back(key);
+    }
+  }
+  return unused;
+}
+
 }  // namespace
 
 std::vector<std::string> read_rendezvous_conf(const Sourced<std::string>& given,
@@ -149,6 +187,10 @@ std::vector<std::string> read_rendezvous_conf(const Sourced<std::string>& given,
   }
   faults.raise();
   set_times(conf, plan);
+  for (const std::string_view key : set_etcd(conf, plan)) {
+    notices.push_back(
+        fmt::format("{}: {} has no effect without etcd and protocol=https", given.where, key));
+  }
   const bool elastic = plan.backend == RendezvousPlan::Backend::c10d;
   if (conf.contains(elastic ? "timeout" : "join_timeout")) {
     notices.push_back(given.where +

@@ -16,11 +16,17 @@ namespace acc::rendezvous {
 
 /// No member of etcd has answered in time. The request may have had its effect.
 struct EtcdUnavailable : Error {
-  explicit EtcdUnavailable(const std::string& why) : Error(Errc::connection, why) {}
+  explicit EtcdUnavailable(const std::string& why, bool refused = false)
+      : Error(Errc::connection, why), is_refused(refused) {}
+
+  /// The reason is in the settings: one side of a connection needs TLS and the other does not use
+  /// it, or a certificate is refused.
+  bool is_refused;
 };
 
-/// Client of etcd's JSON interface (/v3/…, version 3.4 and later), over HTTP. Blocks its thread;
-/// one thread at a time.
+/// Client of etcd's JSON interface (/v3/…, version 3.4 and later), over HTTP, with TLS if the
+/// address has it. Each connection reads the certificate files again, so that they may be renewed.
+/// Blocks its thread; one thread at a time.
 class EtcdClient {
  public:
   using Json = nlohmann::json;

@@ -72,6 +72,7 @@ void EtcdLeadership::work() {
     }
     try {
       leads_ ? renew() : campaign();
+      has_answer_ = true;
       next = leads_ ? address_.lease / 4 : std::min(milliseconds(500), address_.lease / 4);
     } catch (const std::exception& error) {
       logger(Component::rendezvous).debug("election: {}", error.what());
@@ -83,6 +84,10 @@ void EtcdLeadership::work() {
         logger(Component::rendezvous).warn("no election: {}", error.what());
       }
       next = std::min(milliseconds(200), address_.lease / 8);
+      const auto* unavailable = dynamic_cast<const EtcdUnavailable*>(&error);
+      if (unavailable != nullptr && unavailable->is_refused && !std::exchange(has_answer_, true)) {
+        events_.on_refused(error.what());
+      }
     }
   }
 }

@@ -26,6 +26,9 @@ class EtcdLeadership {
     std::function<void(const std::string& why)> on_lost;
     /// Another server leads; its address. Called when it changes.
     std::function<void(const std::string& leader)> on_leader;
+    /// No member has ever answered, and the reason is in the settings
+    /// (EtcdUnavailable::is_refused).
+    std::function<void(const std::string& why)> on_refused;
   };
 
   /// `own_address`: the value of the leader's key, for agents and administrators.
@@ -60,6 +63,7 @@ class EtcdLeadership {
   std::int64_t renewed_at_ = 0;  // boot time in ms at which it was surely granted or renewed
   std::string leader_;           // the last that was passed to on_leader
   bool leads_ = false;
+  bool has_answer_ = false;                     // of a member
   std::atomic<std::int64_t> certain_until_{0};  // boot time in ms
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -9,7 +9,7 @@
 
 namespace acc::rendezvous {
 
-std::vector<std::string> servers_in_etcd(const EtcdAddress& address) {
+std::vector<std::string> servers_in_etcd(const EtcdAddress& address) try {
   using Json = EtcdClient::Json;
   constexpr std::chrono::milliseconds kPatience{1'000};
   EtcdClient client(address, kPatience);
@@ -27,6 +27,11 @@ std::vector<std::string> servers_in_etcd(const EtcdAddress& address) {
     }
   }
   return servers;
+} catch (const EtcdUnavailable& error) {
+  if (error.is_refused) {
+    throw Error(Errc::config, error.what());
+  }
+  throw;
 }
 
 }  // namespace acc::rendezvous

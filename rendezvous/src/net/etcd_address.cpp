@@ -12,6 +12,7 @@ namespace acc::rendezvous {
 namespace {
 
 constexpr std::string_view kScheme = "etcd://";
+constexpr std::string_view kTlsScheme = "etcds://";
 constexpr std::size_t kMostMembers = 16;
 constexpr std::size_t kLongestPrefix = 256;
 
@@ -36,16 +37,25 @@ EtcdAddress::Member parse_member(std::string_view text) {
 
 }  // namespace
 
-EtcdAddress parse_etcd_address(std::string_view text) {
-  if (!text.starts_with(kScheme)) {
+bool is_etcd_address(std::string_view text) noexcept {
+  return text.starts_with(kScheme) || text.starts_with(kTlsScheme);
+}
+
+EtcdAddress parse_etcd_address(std::string_view text, const TlsFiles& files) {
+  if (!is_etcd_address(text)) {
     throw Error(Errc::config,
-                fmt::format("expected etcd://HOST[:PORT],...[/PREFIX], got \"{}\"", text));
+                fmt::format("expected etcd://HOST[:PORT],...[/PREFIX] or etcds://..., "
+                            "got \"{}\"",
+                            text));
   }
   if (text.find('@') != std::string_view::npos) {
     throw Error(Errc::config, "user names and passwords of etcd are not supported");
   }
-  text.remove_prefix(kScheme.size());
   EtcdAddress address;
+  if (text.starts_with(kTlsScheme)) {
+    address.tls = files;
+  }
+  text.remove_prefix(address.tls ? kTlsScheme.size() : kScheme.size());
   if (const auto slash = text.find('/'); slash != std::string_view::npos) {
     std::string_view prefix = text.substr(slash + 1);
     while (prefix.ends_with('/')) {
@@ -68,6 +78,18 @@ EtcdAddress parse_etcd_address(std::string_view text) {
                                           kMostMembers));
   }
   return address;
+}
+
+TlsFiles complete_etcd_files(TlsFiles files,
+                             const std::function<std::string(const std::string& name)>& variable) {
+  if (files.ca.empty()) {
+    files.ca = variable("ETCDCTL_CACERT");
+  }
+  if (files.certificate.empty() && files.key.empty()) {
+    files.certificate = variable("ETCDCTL_CERT");
+    files.key = variable("ETCDCTL_KEY");
+  }
+  return files;
 }
 
 }  // namespace acc::rendezvous

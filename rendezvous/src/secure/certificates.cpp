@@ -188,7 +188,9 @@ void make_tls_folder(const fs::path& folder, const std::vector<std::string>& hos
   }
   const Issued ca = issue({"acc-rendezvous CA", ""}, valid_for, nullptr);
   write_files(folder, "ca", ca);
-  write_files(folder, "server", issue({"acc-rendezvous", "serverAuth", names}, valid_for, &ca));
+  // etcd's HTTP interface is a client of its own member, with the certificate of the server.
+  write_files(folder, "server",
+              issue({"acc-rendezvous", "serverAuth,clientAuth", names}, valid_for, &ca));
   write_files(folder, "client", issue({"acclaunch", "clientAuth"}, valid_for, &ca));
   write_new(folder / "token", make_token() + "\n", S_IRUSR | S_IWUSR);
 }

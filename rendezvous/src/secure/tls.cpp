@@ -80,11 +80,13 @@ void use_ca(SSL_CTX* context, const std::filesystem::path& ca) {
   SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
 }
 
-std::shared_ptr<TlsContext> make_context(const SSL_METHOD* method, const TlsFiles& files) {
+std::shared_ptr<TlsContext> make_context(const SSL_METHOD* method, const TlsFiles& files,
+                                         TlsMessages messages = {},
+                                         int oldest_version = TLS1_3_VERSION) {
   ERR_clear_error();
-  auto context = std::make_shared<TlsContext>(SSL_CTX_new(method));
+  auto context = std::make_shared<TlsContext>(SSL_CTX_new(method), messages);
   SSL_CTX* const raw = context->get();
-  if (raw == nullptr || SSL_CTX_set_min_proto_version(raw, TLS1_3_VERSION) != 1) {
+  if (raw == nullptr || SSL_CTX_set_min_proto_version(raw, oldest_version) != 1) {
     throw Error(Errc::internal, "OpenSSL has no TLS 1.3: " + openssl_reason());
   }
   // Each connection has its own proof; nothing is resumed.
@@ -120,13 +122,31 @@ std::shared_ptr<const ServerSecurity> ServerSecurity::make(std::optional<Tokens>
 }
 
 std::shared_ptr<const ClientSecurity> ClientSecurity::make(Tokens tokens, const TlsFiles& files) {
+  constexpr TlsMessages kMessages = {
+      .no_tls = "the server does not use TLS: it has no token, or another program listens there",
+      .no_certificate =
+          "the server requires a client certificate (ACC_RENDEZVOUS_CLIENT_CERT, "
+          "ACC_RENDEZVOUS_CLIENT_KEY)"};
   return std::make_shared<ClientSecurity>(
-      ClientSecurity{std::move(tokens), make_context(TLS_client_method(), files)});
+      ClientSecurity{std::move(tokens), make_context(TLS_client_method(), files, kMessages)});
+}
+
+std::shared_ptr<TlsContext> make_etcd_tls(const TlsFiles& files) {
+  constexpr TlsMessages kMessages = {
+      .no_tls = "it does not use TLS: use etcd:// instead of etcds://",
+      .no_certificate = "it requires a client certificate (ETCDCTL_CERT, ETCDCTL_KEY)"};
+  auto context = make_context(TLS_client_method(), files, kMessages, TLS1_2_VERSION);
+  if (files.ca.empty()) {
+    SSL_CTX_set_default_verify_paths(context->get());
+    SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER, nullptr);
+  }
+  return context;
 }
 
 namespace secure {
 
-TlsChannel::TlsChannel(SSL* ssl) : ssl_(ssl) {
+TlsChannel::TlsChannel(const TlsContext& context)
+    : ssl_(SSL_new(context.get())), messages_(context.messages()) {
   BIO* const incoming = BIO_new(BIO_s_mem());
   BIO* const outgoing = BIO_new(BIO_s_mem());
   if (ssl_ == nullptr || incoming == nullptr || outgoing == nullptr) {
@@ -136,13 +156,13 @@ TlsChannel::TlsChannel(SSL* ssl) : ssl_(ssl) {
 }
 
 std::unique_ptr<TlsChannel> TlsChannel::server(const TlsContext& context) {
-  std::unique_ptr<TlsChannel> channel(new TlsChannel(SSL_new(context.get())));
+  std::unique_ptr<TlsChannel> channel(new TlsChannel(context));
   SSL_set_accept_state(channel->ssl_);
   return channel;
 }
 
 std::unique_ptr<TlsChannel> TlsChannel::client(const TlsContext& context, const std::string& host) {
-  std::unique_ptr<TlsChannel> channel(new TlsChannel(SSL_new(context.get())));
+  std::unique_ptr<TlsChannel> channel(new TlsChannel(context));
   SSL_set_connect_state(channel->ssl_);
   X509_VERIFY_PARAM* const wanted = SSL_get0_param(channel->ssl_);
   if (is_address(host)) {
@@ -181,13 +201,15 @@ void TlsChannel::fail(std::string& out) {
   const std::string text = openssl_reason();
   if (SSL_is_server(ssl_) == 0 &&
       (reason == SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE || reason == SSL_R_WRONG_VERSION_NUMBER)) {
-    throw Error(Errc::config,
-                "the server does not use TLS: it has no token, or another program listens there");
+    throw Error(Errc::config, std::string(messages_.no_tls));
   }
-  if (reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED) {
-    throw Error(Errc::config,
-                "the server requires a client certificate (ACC_RENDEZVOUS_CLIENT_CERT, "
-                "ACC_RENDEZVOUS_CLIENT_KEY)");
+  // Go's servers send bad_certificate if there is none.
+  if (reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED ||
+      (reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE && SSL_get_certificate(ssl_) == nullptr)) {
+    throw Error(Errc::config, std::string(messages_.no_certificate));
+  }
+  if (reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE || reason == SSL_R_TLSV1_ALERT_UNKNOWN_CA) {
+    throw Error(Errc::config, "the other side refuses this side's certificate: " + text);
   }
   throw Error(Errc::config, "TLS failed: " + text);
 }

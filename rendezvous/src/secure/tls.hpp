@@ -13,19 +13,27 @@ struct ssl_st;
 
 namespace acc::rendezvous {
 
-/// TLS 1.3 settings and identity of one side; shared by its connections.
+/// Messages of a client for two failures, which depend on the kind of server.
+struct TlsMessages {
+  std::string_view no_tls{};          ///< the server does not use TLS
+  std::string_view no_certificate{};  ///< the server requires a certificate and got none
+};
+
+/// TLS settings and identity of one side; shared by its connections.
 class TlsContext {
  public:
-  /// Takes ownership.
-  explicit TlsContext(ssl_ctx_st* context) : context_(context) {}
+  /// Takes ownership of `context`.
+  TlsContext(ssl_ctx_st* context, TlsMessages messages) : context_(context), messages_(messages) {}
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
   [[nodiscard]] ssl_ctx_st* get() const noexcept { return context_; }
+  [[nodiscard]] const TlsMessages& messages() const noexcept { return messages_; }
 
  private:
   ssl_ctx_st* context_;
+  TlsMessages messages_;
 };
 
 namespace secure {
@@ -65,11 +73,12 @@ class TlsChannel {
   [[nodiscard]] std::string binding() const;
 
  private:
-  explicit TlsChannel(ssl_st* ssl);
+  explicit TlsChannel(const TlsContext& context);
   void drain(std::string& out);
   [[noreturn]] void fail(std::string& out);
 
   ssl_st* ssl_;
+  TlsMessages messages_;
   bool is_finished_ = false;
 };
 

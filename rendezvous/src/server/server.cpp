@@ -361,8 +361,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     leadership_.emplace(*shared_.options.etcd, shared_.options.address,
                         EtcdLeadership::Events{.on_elected = in_loop(&Impl::lead),
                                                .on_lost = in_loop(&Impl::stand_by),
-                                               .on_leader = in_loop(&Impl::learn_leader)});
+                                               .on_leader = in_loop(&Impl::learn_leader),
+                                               .on_refused = in_loop(&Impl::refuse_etcd)});
   }
+
+  void refuse_etcd(std::string why) { throw Error(Errc::config, "state: " + why); }
 
   void learn_leader(std::string leader) {
     leader_ = std::move(leader);

@@ -136,5 +136,27 @@ TEST_CASE("torchrun: several daemons, named or in etcd") {
   CHECK(found.address == "etcd://a:1,b/prefix");
 }
 
+TEST_CASE("torchrun: etcd with TLS") {
+  Fixture fixture;
+  fixture.environment["ETCDCTL_CACERT"] = "/ca";
+  fixture.environment["ETCDCTL_CERT"] = "/ignored";
+  const auto of = [&](const std::string& backend, const std::string& conf) {
+    return fixture
+        .plan(with_program({"--nnodes=2", "--rdzv-backend=" + backend, "--rdzv-endpoint=a",
+                            "--rdzv-conf=" + conf}))
+        .rendezvous;
+  };
+  for (const RendezvousPlan& plan :
+       {of("etcd", "protocol=https,cert=/cert,key=/key"),
+        of("etcd-v2", "protocol=https,ssl_cert=/cert,ssl_cert_key=/key,ca_cert=/ca")}) {
+    CHECK(plan.address == "etcds://a");
+    CHECK(plan.etcd_files == rendezvous::TlsFiles{"/cert", "/key", "/ca"});
+  }
+  CHECK(of("etcd", "protocol=http").address == "etcd://a");
+  const std::vector<std::string> plain = {"--nnodes=2", "--rdzv-backend=etcd", "--rdzv-endpoint=a",
+                                          "--rdzv-conf=cacert=/ca", "train.py"};
+  CHECK(contains(fixture.notices(plain), "cacert has no effect without etcd and protocol=https"));
+}
+
 }  // namespace
 }  // namespace acc::launcher

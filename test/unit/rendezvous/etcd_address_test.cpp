@@ -18,12 +18,16 @@ TEST_CASE("an address of etcd has members and a prefix") {
   CHECK(parse_etcd_address("etcd://a") == EtcdAddress{.members = {{"a", 2379}}});
   CHECK(parse_etcd_address("etcd://a:1,[::1]:2,[fe80::1]/jobs/x/") ==
         EtcdAddress{.members = {{"a", 1}, {"::1", 2}, {"fe80::1", 2379}}, .prefix = "jobs/x"});
+  const TlsFiles files{"", "", "ca.pem"};
+  CHECK(parse_etcd_address("etcds://a/jobs", files) ==
+        EtcdAddress{.members = {{"a", 2379}}, .prefix = "jobs", .tls = files});
+  CHECK(!parse_etcd_address("etcd://a", files).tls);
   struct Case {
     std::string text;
     std::string part;
   };
   for (const Case& each : {
-           Case{"a", "expected etcd://HOST[:PORT],...[/PREFIX], got \"a\""},
+           Case{"a", "expected etcd://HOST[:PORT],...[/PREFIX] or etcds://..., got \"a\""},
            Case{"https://a", "expected etcd://"},
            Case{"etcd://", "\"\": expected HOST or HOST:PORT"},
            Case{"etcd://a,,b", "\"\": expected HOST or HOST:PORT"},

@@ -5,6 +5,7 @@
 #include "acc/launcher/remote_launch_plan.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/plugins/settings.hpp"
+#include "acc/rendezvous/tls_files.hpp"
 
 #include <chrono>
 #include <csignal>
@@ -39,8 +40,10 @@ struct RendezvousPlan {
   };
 
   Backend backend = Backend::fixed;
-  int min_machines = 1;               ///< smaller than num_machines if the job may start with fewer
-  std::string address = "127.0.0.1";  ///< c10d: also HOST:PORT,… of several daemons, or etcd://…
+  int min_machines = 1;  ///< smaller than num_machines if the job may start with fewer
+  /// c10d: also HOST:PORT,… of several daemons, etcd://… or etcds://…
+  std::string address = "127.0.0.1";
+  rendezvous::TlsFiles etcd_files{};  ///< of an address etcds://…
   std::uint16_t port = 29500;
   bool port_was_given = false;  ///< a given port in use is an error; the default one is replaced
   std::string local_address{};  ///< address at which other machines reach this one; empty: detect

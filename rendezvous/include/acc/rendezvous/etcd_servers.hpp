@@ -10,7 +10,7 @@ namespace acc::rendezvous {
 
 /// Returns the addresses (ServerOptions::address) of the servers that have their state in this etcd
 /// and run; the leader is the first. Blocks for a few seconds at most. Throws Error(connection) if
-/// no member answers.
+/// no member answers, Error(config) if the reason is TLS or a certificate.
 std::vector<std::string> servers_in_etcd(const EtcdAddress& address);
 
 }  // namespace acc::rendezvous

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/rendezvous/tls_files.hpp"
+
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -49,13 +51,6 @@ class Tokens {
 /// Returns a new random token of 256 bits.
 std::string make_token();
 
-/// Certificate files in PEM format; empty: none.
-struct TlsFiles {
-  std::filesystem::path certificate;  ///< own certificate, followed by intermediate ones
-  std::filesystem::path key;          ///< private key of `certificate`
-  std::filesystem::path ca;           ///< certificates that the peer's certificate must lead to
-};
-
 class TlsContext;
 
 /// Conditions under which a server admits clients, and its TLS identity. Without tokens it encrypts
@@ -83,6 +78,11 @@ struct ClientSecurity {
   /// Error(not_found) with the file.
   static std::shared_ptr<const ClientSecurity> make(Tokens tokens, const TlsFiles& files);
 };
+
+/// Returns the TLS identity of a client of etcd. The certificate of etcd must lead to `files.ca`,
+/// or to an authority of the system if there is none. Throws Error(config) or Error(not_found) with
+/// the file.
+std::shared_ptr<TlsContext> make_etcd_tls(const TlsFiles& files);
 
 /// Creates in `folder` a certificate authority (ca.pem, ca.key), a certificate of a server with
 /// these names and addresses (server.pem, server.key), one of its clients (client.pem, client.key)
