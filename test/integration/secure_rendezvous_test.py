@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
@@ -109,18 +110,48 @@ def ask(port, content, host="127.0.0.1", tls=False):
             return read_all(connection)
 
 
+def connected(port):
+    """Unlike create_connection, this loads no module, which another user may not read."""
+    client = socket.socket()
+    client.settimeout(20)
+    client.connect(("127.0.0.1", port))
+    return client
+
+
 def is_served_as(user, port):
     """True if a process of this user is answered by the store on a port."""
     child = os.fork()
     if child == 0:
         try:
             os.setuid(user)
-            with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            with connected(port) as client:
                 client.sendall(VALIDATE + ping(1))
                 os._exit(0 if len(client.recv(4)) == 4 else 1)
         except OSError:
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def write_and_leave(user, tunnel):
+    """A process of this user has written a key and closed its connection before the tunnel looks at it."""
+    tunnel.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, tunnel.process.pid, os.WSTOPPED | os.WNOWAIT)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setuid(user)
+            with connected(tunnel.port) as client:
+                client.sendall(WRITE)
+        finally:
+            os._exit(0 if sys.exc_info()[0] is None else 1)
+    check(os.waitpid(child, 0)[1] == 0, f"user {user} cannot connect to the tunnel")
+    # The kernel then shows the closed socket in state FIN_WAIT2, without its user.
+    end = time.monotonic() + 20
+    while f":{tunnel.port:04X} 05 " not in Path("/proc/net/tcp").read_text() and time.monotonic() < end:
+        time.sleep(0.01)
+    tunnel.process.send_signal(signal.SIGCONT)
+    for _ in range(5):  # connections are served in order
+        StoreClient(tunnel.port).close()
 
 
 def start_fails(*flags, message, **variables):
@@ -188,7 +219,13 @@ def strangers(folder, token):
         # Another user of this machine cannot use the tunnel.
         for user, works in ((NOBODY, False), (0, True)):
             check(is_served_as(user, tunnel.port) == works, f"user {user} at the tunnel")
+        write_and_leave(NOBODY, tunnel)
+        own.send(bytes([NUM_KEYS]))
+        check(own.integer() == before, "a user that has left at once wrote a key through the tunnel")
         own.close()
+    said = tunnel.process.stderr.read()
+    check(said.count("closing a connection of another user") == 2,
+          f"the tunnel closes a connection of another user, also if that has left, found {said}")
     recorded = proxy.recorded()
     check(len(recorded) > len(large), "the proxy has recorded the connection")
     for secret in (b"secret key", b"secret value", TOKEN.encode(), b"job1", VALIDATE, large[:16]):

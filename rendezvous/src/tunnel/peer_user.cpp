@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <fstream>
 #include <optional>
@@ -27,7 +28,8 @@ std::string in_table6(const sockaddr_in& address) {
   return "0000000000000000FFFF0000" + in_table(address);
 }
 
-/// Returns the user id of a socket with these two addresses.
+/// Returns the user id of a socket with these two addresses. A socket that its process has closed
+/// counts as missing: it has no inode, and the kernel shows root as its user.
 std::optional<uid_t> find_user(const char* table, const std::string& local,
                                const std::string& remote) {
   std::ifstream file(table);
@@ -38,9 +40,12 @@ std::optional<uid_t> find_user(const char* table, const std::string& local,
       continue;
     }
     std::istringstream row(line);
-    std::string slot, from, to, state, queues, timer, retransmits;
+    std::string slot, from, to, state, queues, timer, retransmits, timeout;
     uid_t user = 0;
-    if (row >> slot >> from >> to >> state >> queues >> timer >> retransmits >> user) {
+    std::uint64_t inode = 0;
+    if (row >> slot >> from >> to >> state >> queues >> timer >> retransmits >> user >> timeout >>
+            inode &&
+        inode != 0) {
       return user;
     }
   }
@@ -64,7 +69,9 @@ bool is_own_users(int socket) {
     user = find_user("/proc/net/tcp6", in_table6(peer), in_table6(own));
   }
   if (!user) {
-    return !std::ifstream("/proc/net/tcp");  // a client that is gone, or a kernel without tables
+    // A client that is gone, or a kernel without tables. Any other error, such as a lack of
+    // descriptors, admits nobody.
+    return ::access("/proc/net/tcp", F_OK) != 0 && errno == ENOENT;
   }
   return *user == ::geteuid() || *user == 0;
 }
