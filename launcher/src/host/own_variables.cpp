@@ -22,6 +22,13 @@ constexpr OwnVariable kClientCertificate{
     "ACC_RENDEZVOUS_CLIENT_CERT", "own certificate, for a rendezvous server that requires one"};
 constexpr OwnVariable kClientKey{"ACC_RENDEZVOUS_CLIENT_KEY",
                                  "private key of ACC_RENDEZVOUS_CLIENT_CERT"};
+// complete_etcd_files reads these.
+constexpr OwnVariable kEtcdCa{"ETCDCTL_CACERT",
+                              "certificate authority of etcd, with `--rdzv-conf protocol=https`; "
+                              "default: those of the system"};
+constexpr OwnVariable kEtcdCertificate{"ETCDCTL_CERT",
+                                       "own certificate, for an etcd that requires one"};
+constexpr OwnVariable kEtcdKey{"ETCDCTL_KEY", "private key of ETCDCTL_CERT"};
 
 }  // namespace
 
@@ -44,6 +51,9 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       kCaFile,
                                       kClientCertificate,
                                       kClientKey,
+                                      kEtcdCa,
+                                      kEtcdCertificate,
+                                      kEtcdKey,
                                       pdsh_options,
                                       sys_root,
                                       cuda_visible_devices,
