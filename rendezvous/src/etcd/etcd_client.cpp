@@ -158,7 +158,7 @@ class MemberStream {
 
   /// Receives bytes of TLS, and answers them.
   void receive() {
-    std::array<char, 16 * 1024> bytes;
+    std::array<char, std::size_t{16} << 10> bytes;
     const std::size_t size =
         complete([&](auto handler) { stream_.async_read_some(asio::buffer(bytes), handler); });
     refusing([&] { channel_->receive({bytes.data(), size}, plain_, outgoing_); });
