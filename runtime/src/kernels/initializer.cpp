@@ -24,8 +24,8 @@ constexpr std::size_t kBatch = kBlocks * kWords;
 using Words = std::array<std::array<std::uint32_t, kBlocks>, kWords>;
 
 // Compiles a loop over a batch for several instruction sets; the program loader selects one. All
-// give the same bits. Only for GCC, whose clones work with its sanitizers.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+// give the same bits. The function that selects runs too early for the thread sanitizer.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__)
 #define ACC_EACH_VECTOR_SIZE [[gnu::target_clones("default", "avx2", "avx512f")]]
 #else
 #define ACC_EACH_VECTOR_SIZE
