@@ -159,6 +159,12 @@ Meeting meet_at_endpoint(plan::Draft& draft, plan::MachineRange machines) {
     meeting.machine_rank = plan::read_node_rank(draft, machines.most);
   }
   if (machines.most == 1) {  // no rendezvous; the store takes a free port in any case
+    if (draft.settings.given("rdzv_endpoint"_key) &&
+        !draft.settings.text("rdzv_endpoint"_key).ends_with(":0")) {
+      draft.notice(draft.given("rdzv_endpoint"_key).where +
+                   " is not connected to, because one machine needs no rendezvous; --nnodes 1:2 "
+                   "lets the job join a daemon there, --status_port shows it without one");
+    }
     rendezvous.address = "localhost";
     rendezvous.port = 0;
     return meeting;

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 namespace acc::launcher {
 namespace {
@@ -207,6 +208,19 @@ TEST_CASE("threads of the workers") {
                           "OMP_NUM_THREADS") == "1");
   CHECK(contains(fixture.notices({"--nproc-per-node=2", "train.py"}), "OMP_NUM_THREADS is 1"));
   CHECK_FALSE(fixture.worker({"train.py"}, 0).contains("OMP_NUM_THREADS"));
+}
+
+TEST_CASE("one machine does not connect to an endpoint, and says so if that names a port") {
+  Fixture fixture;
+  for (const auto& [nnodes, endpoint, is_told] :
+       {std::tuple{"1", "node0:29400", true}, std::tuple{"1", "localhost:0", false},
+        std::tuple{"1:2", "node0:29400", false}}) {
+    CAPTURE(nnodes);
+    CAPTURE(endpoint);
+    const auto notices = fixture.notices({std::string("--nnodes=") + nnodes, "--rdzv-backend=c10d",
+                                          std::string("--rdzv-endpoint=") + endpoint, "train.py"});
+    CHECK(contains(notices, "is not connected to") == is_told);
+  }
 }
 
 TEST_CASE("a virtual local rank is 0 with one GPU") {
