@@ -183,8 +183,8 @@ def attention(setup, step):
         def compare():
             step.succeed([setup.places.python, setup.places.scripts / "torch_attention.py",
                           "--shape", ",".join(map(str, shape)), "--program",
-                          setup.places.program("kernel_bench"), "--ours", ",".join(ours), "--device",
-                          "cpu" if setup.standin else "cuda", "--repetitions",
+                          setup.places.program("kernel_bench"), "--ours", ",".join(ours),
+                          "--device", "cpu" if setup.standin else "cuda", "--repetitions",
                           1 if setup.tiny else 20], setup.places.environment(), 60, found)
             peers = [row for impl, row in rows.items() if not impl.startswith("acc")]
             for impl in (f"acc {choice}" for choice in ours):

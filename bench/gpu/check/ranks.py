@@ -90,7 +90,8 @@ def overlap(setup, step):
     workers = max(2, min(setup.gpu.count, 8))
     shares = {}
     with tempfile.TemporaryDirectory() as folder:
-        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << (14 if setup.tiny else 18))
+        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"],
+                     1 << (14 if setup.tiny else 18))
         for name, variables in backends(setup):
             shares[name] = step.attempt(f"{name}: timeline", traced, setup, step, name, variables,
                                         (model, workers, folder))

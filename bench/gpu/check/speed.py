@@ -197,7 +197,8 @@ def peak(setup, step):
             step.figure("product_tflops", values["tflops"])
     step.attempt("product of train_gpt", step.succeed,
                  [setup.places.program("kernel_bench"), "gemm", size, size, size,
-                  1 if setup.tiny else 20, "head"], dict(setup.places.environment(), **TUNED), None, found)
+                  1 if setup.tiny else 20, "head"],
+                 dict(setup.places.environment(), **TUNED), None, found)
     measured = None
     if setup.places.torch and not setup.standin:
         ran = step.attempt("product of torch", step.succeed,
