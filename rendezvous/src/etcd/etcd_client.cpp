@@ -123,8 +123,10 @@ class MemberStream {
  private:
   void start_tls(const EtcdAddress::Member& member, const TlsFiles& files,
                  std::chrono::milliseconds patience) {
+    std::shared_ptr<TlsContext> context;
     refusing([&] {
-      channel_ = secure::TlsChannel::client(*make_etcd_tls(files), member.host);
+      context = make_etcd_tls(files);
+      channel_ = secure::TlsChannel::client(*context, member.host);
       channel_->start(outgoing_);
     });
     try {
@@ -136,7 +138,7 @@ class MemberStream {
       // An etcd without TLS does not answer with an alert.
       if (is_closed_by_member() &&
           first_answer(member, "GET /version HTTP/1.0\r\n\r\n", patience) == 'H') {
-        throw unavailable("it does not use TLS: use etcd:// instead of etcds://", true);
+        throw unavailable(std::string(context->messages().no_tls), true);
       }
       throw;
     }

@@ -26,9 +26,8 @@ using Parser = http::request_parser<http::empty_body>;
 /// arrive, so it is given all of them at once. Errors: http::error, also of a request with a body.
 void parse(std::string_view header, Parser& parser, boost::system::error_code& error) {
   parser.header_limit(HttpSession::kMaxRequestBytes);
-  parser.eager(true);
   parser.put(boost::asio::buffer(header.data(), header.size()), error);
-  if (!error && !parser.is_done()) {
+  if ((!error || error == http::error::need_more) && !parser.is_done()) {
     error = http::error::unexpected_body;
   }
 }
@@ -57,7 +56,7 @@ bool HttpSession::step(std::string_view& bytes, std::string& out) {
   has_served_ = true;
   if (error) {
     const bool is_long = error == http::error::header_limit || error == http::error::body_limit ||
-                         error == http::error::unexpected_body || error == http::error::need_more;
+                         error == http::error::unexpected_body;
     reply(is_long ? watch::refusal(413, fmt::format("a request has no body and at most {} bytes",
                                                     kMaxRequestBytes))
                   : watch::refusal(400, "malformed HTTP request: " + error.message()),
