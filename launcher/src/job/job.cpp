@@ -321,7 +321,7 @@ void Job::monitor_workers(std::vector<supervision::WorkerSpec>& specs) {
       [this](std::vector<rendezvous::RankStatus> ranks) { rounds_->show(std::move(ranks)); });
   for (std::size_t i = 0; plan_.has_records && i < specs.size(); ++i) {
     specs[i].reports = attempt_->rank_monitor->report_descriptor(i);
-    specs[i].environment[monitor::kReportVariable] = std::to_string(specs[i].reports);
+    specs[i].environment[kReportVariable] = std::to_string(specs[i].reports);
   }
 }
 

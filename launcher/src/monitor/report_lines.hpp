@@ -9,11 +9,8 @@
 
 namespace acc::launcher::monitor {
 
-/// Environment variable with the number of the descriptor to which a worker may write reports: one
-/// JSON object per line (docs/watching.md).
-inline constexpr const char* kReportVariable = "ACC_REPORT_FD";
-
-/// Reads the reports of one worker, which may write anything. Keeps the last value of each name.
+/// Reads the reports of one worker, which may write anything: one JSON object per line
+/// (docs/watching.md). Keeps the last value of each name.
 class ReportLines {
  public:
   static constexpr std::size_t kMaxLineBytes = 4096;

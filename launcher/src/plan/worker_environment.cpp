@@ -169,7 +169,7 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
     result["ACC_TRACE"] = plan.output.trace_directory + "/machine-" +
                           std::to_string(assignment.machine_rank) + ".json";
   }
-  result.erase("ACC_REPORT_FD");  // a descriptor of an outer acclaunch
+  result.erase(kReportVariable);  // a descriptor of an outer acclaunch
   result.erase(plugins::kJobSecretVariable);
   if (plan.identity != Identity::none && !assignment.secret.empty()) {
     result[plugins::kJobSecretVariable] = assignment.secret;

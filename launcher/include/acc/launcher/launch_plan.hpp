@@ -216,6 +216,10 @@ struct Assignment {
 /// undecided number of workers are assumed to have as many as this one.
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port);
 
+/// Variable with the number of the descriptor to which a worker may write reports (ReportLines).
+/// Set when the worker is started; `worker_environment` removes that of an outer acclaunch.
+inline constexpr const char* kReportVariable = "ACC_REPORT_FD";
+
 /// Returns the complete environment of one worker: the parent's variables, the plan's, and the
 /// worker's identity.
 plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/launcher/host_facts.hpp"
 #include "acc/rendezvous/board_json.hpp"
 #include "commands/status/running_jobs.hpp"
 #include "commands/top/watched_job.hpp"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace acc::launcher::commands {
@@ -15,12 +13,6 @@ namespace {
 using rendezvous::Board;
 using std::chrono::milliseconds;
 using Seconds = std::chrono::duration<double>;
-
-std::string this_host() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  return name.data();
-}
 
 Board::WatchedRank watched(const RunningWorker& worker, double cpu_percent) {
   Board::WatchedRank rank{.status = {.rank = worker.report.rank,
@@ -43,7 +35,7 @@ Board::WatchedRank watched(const RunningWorker& worker, double cpu_percent) {
 Board::Job watched(const RunningJob& job, std::vector<Board::WatchedRank> ranks) {
   const auto now = std::chrono::system_clock::now();
   const int machine_rank = job.workers.front().report.machine_rank;
-  const std::string host = this_host();
+  const std::string host = host_name();
   Board::Job result;
   result.id = job.run_id.empty() ? std::to_string(job.launcher) : job.run_id;
   result.terms.num_machines = job.num_machines;
