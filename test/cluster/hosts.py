@@ -10,6 +10,7 @@ A host has its own network, name, processes, /dev/shm and boot ID; the rest of t
 shared, as on a cluster with shared storage. Needs root, iproute2 and util-linux. Everything is a
 child of this process and ends with it.
 """
+import fnmatch
 import os
 import pathlib
 import shutil
@@ -224,11 +225,15 @@ def _signal(pid, number):
 
 
 def _remove_control_groups(pid_namespace):
-    """Removes the control groups of a crashed host's launchers; a real crash would remove them."""
+    """Removes the control groups of a crashed host's launchers; a real crash would remove them.
+
+    Jobs beside this one remove their groups meanwhile: os.walk passes over a folder that is gone, pathlib's glob fails.
+    """
     for mount in ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"):
-        for group in pathlib.Path(mount).glob(f"**/acclaunch-*.{pid_namespace}"):
-            for folder, _, _ in os.walk(group, topdown=False):
-                os.rmdir(folder)
+        for parent, names, _ in os.walk(mount):
+            for name in fnmatch.filter(names, f"acclaunch-*.{pid_namespace}"):
+                for folder, _, _ in os.walk(os.path.join(parent, name), topdown=False):
+                    os.rmdir(folder)
 
 
 class Cluster:
