@@ -77,10 +77,9 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
                          : device,
           .fetches = offloads_param ? device->make_stream("copy to GPU") : nullptr,
           .precision = precision,
-          // Gradients that are kept whole are always reduced in float32.
           .gradient_scaling = sharding::scale_gradients(
               settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
-              on.shard_gradients ? precision.reduced : DType::float32),
+              on.shard_gradients ? precision.reduced : precision.reduced_whole),
           // mprotect(2) protects host memory only.
           .guard =
               std::make_unique<sharding::ViewGuard>(settings.check && !gpu, settings.identity.rank),

@@ -47,8 +47,10 @@ PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType loa
   policy.frozen = policy.rounds_initial ? policy.gathered : load;
   // The squares of gradients leave float16's range.
   policy.moments = policy.stored == DType::float16 ? DType::bfloat16 : policy.stored;
-  policy.reduced =
-      settings.reduce_precision ? dtype_of(*settings.reduce_precision) : policy.gathered;
+  // As in DDP, gradients that are kept whole are reduced in float32 unless the user asks for less.
+  policy.reduced_whole =
+      settings.reduce_precision ? dtype_of(*settings.reduce_precision) : DType::float32;
+  policy.reduced = settings.reduce_precision ? policy.reduced_whole : policy.gathered;
   policy.buffers = policy.gathered;
   // A CPU widens 16-bit weights before use.
   policy.viewed = device == plugins::Device::cuda ? policy.gathered : DType::float32;

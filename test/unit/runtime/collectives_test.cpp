@@ -234,6 +234,43 @@ TEST_CASE("all_reduce of arrays and doubles, and broadcast, agree on every rank"
   }
 }
 
+TEST_CASE("all_reduce in 16 bits: other hosts get rounded numbers, all ranks the same sums") {
+  for (const Topology& topology : kTopologies) {
+    for (const DType dtype : {DType::bfloat16, DType::float16}) {
+      for (const std::size_t numel : {std::size_t{7}, std::size_t{48 * 6}, std::size_t{400'000}}) {
+        CAPTURE(topology.name);
+        CAPTURE(std::string(to_string(dtype)));
+        CAPTURE(numel);
+        CHECK_NOTHROW(with_groups(topology, [&](ProcessGroup& group) {
+          const float epsilon = topology.num_machines == 1 ? 1e-5F
+                                : dtype == DType::bfloat16 ? 0x1p-8F
+                                                           : 0x1p-11F;
+          const auto memory = group.allocate_contribution(numel * sizeof(float));
+          float* const data = memory->as<float>();
+          for (std::size_t i = 0; i < numel; ++i) {
+            data[i] = element(group.rank(), i);
+          }
+          // The sum of a host exceeds float16, the mean over all ranks does not.
+          data[0] = 60'000.0F;
+          const float mean = 1.0F / static_cast<float>(group.size());
+          group.all_reduce(data, numel, dtype, mean)->wait_released();
+          expect(std::abs(data[0] - 60'000.0F) <= epsilon * 60'000.0F, "wrong large sum");
+          for (std::size_t i = 1; i < numel; ++i) {
+            const float expected = sum_of(group.size(), i) * mean;
+            expect(std::abs(data[i] - expected) <= epsilon * expected, "wrong sum");
+          }
+          const std::size_t nbytes = numel * sizeof(float);
+          std::vector<float> all(numel * static_cast<std::size_t>(group.size()));
+          group.all_gather(data, all.data(), nbytes)->wait_released();
+          for (std::size_t i = 0; i < all.size(); ++i) {
+            expect(all[i] == data[i % numel], "ranks have different sums");
+          }
+        }));
+      }
+    }
+  }
+}
+
 TEST_CASE("a peer that issues another collective is named, and no rank hangs") {
   for (const Topology& topology :
        {kTopologies[1], kTopologies[4], kTopologies[6], kTopologies[8]}) {
@@ -326,6 +363,39 @@ TEST_CASE("sums over Gloo proceed on a rank that computes") {
       const auto sum = static_cast<float>(size * (size + 1) / 2);
       expect(std::ranges::count(out, sum) == std::ssize(out), "wrong sum of reduce_scatter");
       expect(std::ranges::count(data, sum) == std::ssize(data), "wrong sum of all_reduce");
+    }));
+  }
+}
+
+TEST_CASE("reductions over hosts of several ranks proceed on a rank that calls progress") {
+  for (const Topology& topology : {kTopologies[6], kTopologies[7]}) {
+    CAPTURE(topology.name);
+    std::atomic<int> waiting = topology.world_size - 1;
+    CHECK_NOTHROW(with_groups(topology, [&](ProcessGroup& group) {
+      const std::size_t numel = 6'000;
+      const auto size = static_cast<std::size_t>(group.size());
+      const auto in = group.allocate_contribution(numel * size * sizeof(float));
+      std::vector<std::vector<float>> outs(3, std::vector<float>(numel));
+      std::fill_n(in->as<float>(), numel * size, static_cast<float>(group.rank() + 1));
+      std::vector<acc::collectives::WorkPtr> reductions;
+      reductions.reserve(outs.size());
+      for (auto& out : outs) {
+        reductions.push_back(
+            group.reduce_scatter(in->data(), out.data(), numel, DType::float32, {}));
+      }
+      while (group.rank() == 0 && waiting > 0) {
+        group.progress();
+        std::this_thread::yield();
+      }
+      for (std::size_t i = 0; i < outs.size(); ++i) {
+        // Ranks of one column issue their steps in different orders.
+        reductions[group.rank() % 2 == 0 ? i : outs.size() - 1 - i]->wait();
+      }
+      --waiting;
+      const auto sum = static_cast<float>(size * (size + 1) / 2);
+      for (const auto& out : outs) {
+        expect(std::ranges::count(out, sum) == std::ssize(out), "wrong sum");
+      }
     }));
   }
 }

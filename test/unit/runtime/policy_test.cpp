@@ -85,6 +85,7 @@ TEST_CASE("the three modes of precision, in every combination") {
               .gathered = row.gathered,
               .viewed = device == Device::cpu ? kF32 : row.gathered,
               .reduced = reduce.reduced.value_or(row.gathered),
+              .reduced_whole = reduce.reduced.value_or(kF32),
               .buffers = row.gathered,
               .rounds_initial = row.deepspeed && row.mixed != MixedPrecision::no,
               .stochastic_rounding = chance && row.stored != kF32};

@@ -27,6 +27,8 @@ class Work {
   virtual void wait() = 0;
   /// Waits also until every peer has read this rank's input, which may then be overwritten.
   virtual void wait_released() = 0;
+  /// True if the result is there, so that `wait` returns at once. May stay false until `wait`.
+  [[nodiscard]] virtual bool is_complete() const { return false; }
   /// Point of a GPU's stream at which the result is there, with which work of other streams can be
   /// ordered behind it (`ProcessGroup::after`). Null if only `wait` tells, as for host memory.
   [[nodiscard]] virtual std::shared_ptr<device::Event> done() const { return nullptr; }
@@ -100,12 +102,13 @@ class ProcessGroup {
   virtual WorkPtr all_gather(const void* shard, void* out, std::size_t shard_nbytes) = 0;
   /// Sums over ranks and gives each rank its slice of the sum. in: [shard_numel * size()] of
   /// `dtype` (float32, bfloat16 or float16); out: [shard_numel] float32. The sum is computed in
-  /// float32 (NCCL: in `dtype`). Infinities and NaN are kept. out may be this rank's slice of a
-  /// float32 `in`.
+  /// float32 (NCCL: in `dtype`); if ranks share hosts, the sum of each host is rounded to `dtype`.
+  /// Infinities and NaN are kept. out may be this rank's slice of a float32 `in`.
   virtual WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
                                  ReduceOptions options) = 0;
-  /// Sums over ranks in place and multiplies the sum by `scale`. data: [numel] float32. The sum is
-  /// computed in float32 (NCCL: sent and summed in `dtype`, so that it is rounded to it).
+  /// Sums over ranks in place and multiplies the sum by `scale`. data: [numel] float32. What is
+  /// sent to other hosts is rounded to `dtype`; the sum is computed in float32. NCCL sums in
+  /// `dtype`.
   virtual WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) = 0;
   /// Combines up to 8 doubles in place, in host memory; the result is the same on all ranks.
   virtual WorkPtr all_reduce(std::span<double> data, ReduceOp op) = 0;

@@ -156,6 +156,44 @@ class MeshStore final : public Mesh::Store {
   std::string value_;  ///< of the last key
 };
 
+/// What an all_reduce of a float32 array sends: the array itself, or a copy of it in a 16-bit
+/// dtype.
+class SentArray {
+ public:
+  SentArray(float* data, std::size_t numel, DType dtype)
+      : data_(data), numel_(numel), dtype_(dtype) {
+    if (dtype != DType::float32) {
+      copy_ = std::make_shared<std::vector<std::byte>>(numel * nbytes_of(dtype));
+      round(0, numel);
+    }
+  }
+  [[nodiscard]] std::byte* data() const noexcept {
+    return copy_ ? copy_->data() : reinterpret_cast<std::byte*>(data_);
+  }
+  /// Owner of `data`; null if that is the caller's array.
+  [[nodiscard]] std::shared_ptr<void> owner() const noexcept { return copy_; }
+
+  /// Copies elements [first, first + count) of the array to what is sent.
+  void round(std::size_t first, std::size_t count) const {
+    if (copy_) {
+      kernels::cast(data_ + first, DType::float32, data() + first * nbytes_of(dtype_), dtype_,
+                    count);
+    }
+  }
+  /// Copies what was received to the whole array.
+  void widen() const {
+    if (copy_) {
+      kernels::cast(data(), dtype_, data_, DType::float32, numel_);
+    }
+  }
+
+ private:
+  float* data_;
+  std::size_t numel_;
+  DType dtype_;
+  std::shared_ptr<std::vector<std::byte>> copy_;
+};
+
 /// Ignores SIGPIPE unless the program has its own handler. Gloo 0.5 writes to its sockets without
 /// MSG_NOSIGNAL: the connection of a dead peer would kill this process before it could name the
 /// peer.
@@ -190,6 +228,8 @@ class GlooGroup::Exchange final : public Work {
       receives_.push_back({peer, std::move(message)});
     });
   }
+  /// Keeps memory that the messages use. They end before it is freed.
+  void keep(std::shared_ptr<void> memory) { kept_ = std::move(memory); }
   /// Sets the computation: it runs once, in the first wait, after all messages are complete.
   void then(std::function<void()> finish) { finish_ = std::move(finish); }
   std::vector<std::byte>& scratch() { return scratch_; }
@@ -321,6 +361,7 @@ class GlooGroup::Exchange final : public Work {
   GlooGroup* group_;
   std::string call_;
   std::uint64_t tag_;
+  std::shared_ptr<void> kept_;
   std::vector<std::byte> scratch_;  ///< messages point into it, so it is destroyed after them
   std::vector<Posted> sends_;
   std::vector<Posted> receives_;
@@ -437,8 +478,9 @@ BufferPtr GlooGroup::allocate_contribution(std::size_t nbytes) {
   return std::make_shared<PrivateBuffer>(nbytes);
 }
 
-std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(OpKind kind, DType dtype, std::uint64_t count,
-                                                      std::uint32_t number, bool second_phase) {
+std::shared_ptr<GlooGroup::Exchange> GlooGroup::start(std::uint32_t number, OpKind kind,
+                                                      DType dtype, std::uint64_t count,
+                                                      bool second_phase) {
   std::string call = fmt::format("{} of {} x {}", to_string(kind), count, to_string(dtype));
   // High 32 bits: the collective's number; bit 31: its phase; low 31 bits: a hash of what all ranks
   // must agree on.
@@ -507,7 +549,7 @@ WorkPtr GlooGroup::all_gather(const void* shard, void* out, std::size_t shard_nb
 }
 
 std::shared_ptr<GlooGroup::Exchange> GlooGroup::sum(const Sum& sum) {
-  auto work = start(sum.kind, sum.dtype, sum.numel);
+  auto work = start(sum.number, sum.kind, sum.dtype, sum.numel);
   const std::size_t nbytes = sum.numel * nbytes_of(sum.dtype);
   const auto ranks = static_cast<std::size_t>(size());
   std::byte* const incoming = work->scratch(nbytes * (ranks - 1)).data();
@@ -540,9 +582,10 @@ std::shared_ptr<GlooGroup::Exchange> GlooGroup::sum(const Sum& sum) {
   return work;
 }
 
-WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
-                                  ReduceOptions options) {
-  return sum({.kind = OpKind::reduce_scatter,
+WorkPtr GlooGroup::reduce_scatter(std::uint32_t number, const void* in, float* out,
+                                  std::size_t shard_numel, DType dtype, ReduceOptions options) {
+  return sum({.number = number,
+              .kind = OpKind::reduce_scatter,
               .parts = slices(const_cast<void*>(in), shard_numel * nbytes_of(dtype)),
               .numel = shard_numel,
               .dtype = dtype,
@@ -552,29 +595,41 @@ WorkPtr GlooGroup::reduce_scatter(const void* in, float* out, std::size_t shard_
 
 // Two ranks exchange their arrays: one phase moves as many bytes as two phases would. So do more
 // ranks if the array cannot be divided among them. Otherwise each rank sums a slice and sends the
-// sum to the others, so that it sends only 2 / ranks as much.
-WorkPtr GlooGroup::all_reduce(float* data, std::size_t numel, DType /*dtype*/, float scale) {
+// sum to the others, so that it sends only 2 / ranks as much. Every number is sent in `dtype`. A
+// rank takes what it sends into its own sum as well, so that all ranks have the same result.
+WorkPtr GlooGroup::all_reduce(std::uint32_t number, float* data, std::size_t numel, DType dtype,
+                              float scale) {
   const auto ranks = static_cast<std::size_t>(size());
+  const SentArray sent(data, numel, dtype);
   if (ranks == 2 || numel % ranks != 0) {
-    return sum({.kind = OpKind::all_reduce,
-                .parts = std::vector<void*>(ranks, data),
-                .numel = numel,
-                .dtype = DType::float32,
-                .out = data,
-                .options = {.scale = scale}});
+    auto work = sum({.number = number,
+                     .kind = OpKind::all_reduce,
+                     .parts = std::vector<void*>(ranks, sent.data()),
+                     .numel = numel,
+                     .dtype = dtype,
+                     .out = data,
+                     .options = {.scale = scale}});
+    work->keep(sent.owner());
+    return work;
   }
   const std::size_t shard = numel / ranks;
-  float* const mine = data + shard * static_cast<std::size_t>(rank());
-  const std::size_t nbytes = shard * sizeof(float);
-  auto first = sum({.kind = OpKind::all_reduce,
-                    .parts = slices(data, nbytes),
+  const std::size_t first = shard * static_cast<std::size_t>(rank());
+  const std::size_t nbytes = shard * nbytes_of(dtype);
+  auto phase = sum({.number = number,
+                    .kind = OpKind::all_reduce,
+                    .parts = slices(sent.data(), nbytes),
                     .numel = shard,
-                    .dtype = DType::float32,
-                    .out = mine,
+                    .dtype = dtype,
+                    .out = data + first,
                     .options = {.scale = scale}});
-  auto work = std::make_shared<TwoPhaseSum>(this, std::move(first), [=, this, number = sequence_] {
-    return exchange_shards(start(OpKind::all_reduce, DType::float32, shard, number, true), mine,
-                           slices(data, nbytes), nbytes);
+  phase->keep(sent.owner());
+  auto work = std::make_shared<TwoPhaseSum>(this, std::move(phase), [=, this] {
+    sent.round(first, shard);
+    const std::vector<void*> places = slices(sent.data(), nbytes);
+    auto gather = start(number, OpKind::all_reduce, dtype, shard, true);
+    gather->then([sent] { sent.widen(); });
+    return exchange_shards(std::move(gather), places[static_cast<std::size_t>(rank())], places,
+                           nbytes);
   });
   work->start();
   return work;

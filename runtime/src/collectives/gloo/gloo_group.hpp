@@ -41,9 +41,21 @@ class GlooGroup final : public ProcessGroup {
   /// Gathers the shard of rank r to places[r]. Does not write places[rank()].
   WorkPtr gather_to(const void* shard, std::vector<void*> places, std::size_t shard_nbytes);
   WorkPtr reduce_scatter(const void* in, float* out, std::size_t shard_numel, DType dtype,
-                         ReduceOptions options) override;
-  WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override;
+                         ReduceOptions options) override {
+    return reduce_scatter(reserve(), in, out, shard_numel, dtype, options);
+  }
+  WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override {
+    return all_reduce(reserve(), data, numel, dtype, scale);
+  }
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override;
+
+  /// Takes the number of the next collective, which the caller issues later. All ranks take their
+  /// numbers in the same order; they may issue the collectives in different orders.
+  std::uint32_t reserve() { return ++sequence_; }
+  WorkPtr reduce_scatter(std::uint32_t number, const void* in, float* out, std::size_t shard_numel,
+                         DType dtype, ReduceOptions options);
+  WorkPtr all_reduce(std::uint32_t number, float* data, std::size_t numel, DType dtype,
+                     float scale);
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override;
   WorkPtr barrier() override;
   void after(const std::shared_ptr<device::Event>&) override {}
@@ -59,16 +71,17 @@ class GlooGroup final : public ProcessGroup {
   class TwoPhaseSum;
   /// Begins the next collective: takes its number and tag, and tells the watch.
   std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count) {
-    return start(kind, dtype, count, ++sequence_, false);
+    return start(reserve(), kind, dtype, count);
   }
   /// Begins a phase of collective `number`.
-  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count,
-                                  std::uint32_t number, bool second_phase);
+  std::shared_ptr<Exchange> start(std::uint32_t number, OpKind kind, DType dtype,
+                                  std::uint64_t count, bool second_phase = false);
   /// Sends `shard` to every rank, and receives the shard of rank r at places[r].
   WorkPtr exchange_shards(std::shared_ptr<Exchange> work, const void* shard,
                           const std::vector<void*>& places, std::size_t shard_nbytes) const;
   /// A sum over ranks of one part of the array of each rank.
   struct Sum {
+    std::uint32_t number;
     OpKind kind;
     std::vector<void*> parts;  ///< of this rank's array, the part that rank r sums; not written
     std::size_t numel;         ///< of a part
@@ -86,7 +99,7 @@ class GlooGroup final : public ProcessGroup {
   GroupSpec spec_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<StallWatch> watch_;
-  std::uint32_t sequence_ = 0;              ///< number of the last collective
+  std::uint32_t sequence_ = 0;              ///< last number taken by a collective
   std::unique_ptr<Background> background_;  ///< its thread is started by the first use
 };
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "collectives/hierarchical/hierarchical_group.hpp"
 
+#include "acc/base/error.hpp"
+#include "collectives/no_work.hpp"
+#include "kernels/kernels.hpp"
+
 #include <fmt/format.h>
 
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -39,12 +44,93 @@ GroupSpec column_part(const GroupSpec& spec, int ranks_per_host) {
 
 }  // namespace
 
+/// A collective that consists of several steps. Only the first step is issued at once. The steps
+/// belong to different groups: a failure of any step aborts the owner and with it both of them, so
+/// that every rank reports the same first cause.
+class HierarchicalGroup::Steps final : public Work {
+ public:
+  /// number: of the call of HierarchicalGroup::steps.
+  Steps(HierarchicalGroup* owner, std::uint64_t number, WorkPtr first, std::vector<Step> rest)
+      : owner_(owner),
+        number_(number),
+        rest_(std::move(rest)),
+        first_(first),
+        current_(std::move(first)) {}
+
+  [[nodiscard]] std::uint64_t number() const noexcept { return number_; }
+
+  void wait() override {
+    guarded([this] {
+      // A rank of another host may leave only after it has this host's part of earlier sums.
+      owner_->begin_numbered(number_);
+      current_->wait();
+      while (next_ < rest_.size()) {
+        issue_next();
+        current_->wait();
+      }
+    });
+  }
+  /// Peers read this rank's input in the first step. In all_reduce they also read its reduced
+  /// slice, in the last step.
+  void wait_released() override {
+    guarded([this] { first_->wait_released(); });
+    wait();
+    guarded([this] { current_->wait_released(); });
+  }
+
+  /// Issues the next step if it is numbered and can begin. Does not block.
+  void advance() {
+    if (is_next_numbered() && current_->is_complete()) {
+      guarded([this] { issue_next(); });
+    }
+  }
+  /// Issues the next step if it is numbered, after waiting for the step before it.
+  void begin_numbered() {
+    if (is_next_numbered()) {
+      current_->wait();
+      issue_next();
+    }
+  }
+
+ private:
+  [[nodiscard]] bool is_next_numbered() const {
+    return next_ < rest_.size() && rest_[next_].is_numbered;
+  }
+  void issue_next() { current_ = rest_[next_++].issue(); }
+
+  template <typename Call>
+  void guarded(const Call& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      owner_->abort(error.what());
+      throw;
+    }
+  }
+
+  HierarchicalGroup* owner_;
+  std::uint64_t number_;
+  std::vector<Step> rest_;  ///< captures own intermediate buffers, so these outlive the steps' work
+  WorkPtr first_;
+  WorkPtr current_;
+  std::size_t next_ = 0;  ///< index in `rest_` of the next step to issue
+};
+
 // Keeps a weak reference only: a work that the caller has dropped is not waited for.
-WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<Steps::Step> rest) {
-  auto work = std::make_shared<Steps>(this, std::move(first), std::move(rest));
+WorkPtr HierarchicalGroup::steps(WorkPtr first, std::vector<Step> rest) {
+  auto work = std::make_shared<Steps>(this, ++issued_, std::move(first), std::move(rest));
   std::erase_if(unfinished_, [](const auto& each) { return each.expired(); });
   unfinished_.push_back(work);
   return work;
+}
+
+void HierarchicalGroup::begin_numbered(std::uint64_t end) {
+  for (const auto& each : unfinished_) {
+    const auto work = each.lock();
+    if (work && work->number() < end) {
+      work->begin_numbered();
+    }
+  }
 }
 
 /// Completes all works that were issued before. Needed before a collective whose first step may
@@ -108,21 +194,29 @@ WorkPtr HierarchicalGroup::gather_into_common(const void* shard, std::byte* out,
     places.push_back(place(h, local_rank()));
   }
   return steps(column_.gather_to(mine, std::move(places), shard_nbytes),
-               {[this] { return local_.barrier(); }});
+               {{[this] { return local_.barrier(); }}});
 }
 
 WorkPtr HierarchicalGroup::gather_into_private(const void* shard, std::byte* out,
                                                std::size_t shard_nbytes) {
   std::byte* const block = out + host() * locals() * shard_nbytes;
   return steps(local_.all_gather(shard, block, shard_nbytes),
-               {[=, this] { return column_.all_gather(block, out, locals() * shard_nbytes); }});
+               {{[=, this] { return column_.all_gather(block, out, locals() * shard_nbytes); }}});
+}
+
+/// Factor of a host's sum before it is sent. The sum may exceed the range of float16 although the
+/// mean over all ranks does not. A power of two, so that nothing is rounded.
+float HierarchicalGroup::host_scale(DType dtype) const {
+  return dtype == DType::float16 ? 1.0F / static_cast<float>(std::bit_ceil(locals())) : 1.0F;
 }
 
 WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_t shard_numel,
                                           DType dtype, ReduceOptions options) {
   // partial: [hosts, shard_numel], this host's sums for the ranks of the column. The column then
-  // sums them over hosts; scale and accumulate apply only there.
+  // sums them over hosts, in `dtype`; scale and accumulate apply only there.
+  const float part = host_scale(dtype);
   auto partial = std::make_shared<std::vector<float>>(shard_numel * hosts());
+  auto rounded = std::make_shared<std::vector<std::byte>>();
   std::vector<std::size_t> firsts;
   std::vector<float*> outs;
   for (std::size_t h = 0; h < hosts(); ++h) {
@@ -130,33 +224,46 @@ WorkPtr HierarchicalGroup::reduce_scatter(const void* in, float* out, std::size_
     outs.push_back(partial->data() + h * shard_numel);
   }
   return steps(local_.reduce_slices(in, shard_numel, dtype, std::move(firsts), std::move(outs),
-                                    shard_numel, {}),
-               {[=, this] {
-                 return column_.reduce_scatter(partial->data(), out, shard_numel, DType::float32,
-                                               options);
-               }});
+                                    shard_numel, {.scale = part}),
+               {{[=, this, number = column_.reserve()] {
+                   const void* sums = partial->data();
+                   if (dtype != DType::float32) {
+                     rounded->resize(partial->size() * nbytes_of(dtype));
+                     kernels::cast(sums, DType::float32, rounded->data(), dtype, partial->size());
+                     sums = rounded->data();
+                   }
+                   return column_.reduce_scatter(
+                       number, sums, out, shard_numel, dtype,
+                       {.scale = options.scale / part, .accumulate = options.accumulate});
+                 },
+                 true}});
 }
 
 WorkPtr HierarchicalGroup::all_reduce(float* data, std::size_t numel, DType dtype, float scale) {
   const std::size_t width = numel / locals();
+  const std::uint32_t number = column_.reserve();
+  const float part = host_scale(dtype);
+  const float rest = scale / part;
   // Not divisible by the ranks of a host: every rank sends the whole array through its column.
   if (width * locals() != numel) {
-    return steps(local_.all_reduce(data, numel, dtype, 1.0F),
-                 {[=, this] { return column_.all_reduce(data, numel, dtype, scale); }});
+    return steps(
+        local_.all_reduce(data, numel, dtype, part),
+        {{[=, this] { return column_.all_reduce(number, data, numel, dtype, rest); }, true}});
   }
   auto mine = std::make_shared<std::vector<float>>(width);
   float* const slice = data + width * local_rank();
-  return steps(local_.reduce_scatter(data, mine->data(), width, DType::float32, {}),
-               {[=, this] { return column_.all_reduce(mine->data(), width, dtype, scale); },
-                [=, this] {
-                  std::memcpy(slice, mine->data(), width * sizeof(float));
-                  return local_.all_gather(slice, data, width * sizeof(float));
-                }});
+  return steps(
+      local_.reduce_scatter(data, mine->data(), width, DType::float32, {.scale = part}),
+      {{[=, this] { return column_.all_reduce(number, mine->data(), width, dtype, rest); }, true},
+       {[=, this] {
+         std::memcpy(slice, mine->data(), width * sizeof(float));
+         return local_.all_gather(slice, data, width * sizeof(float));
+       }}});
 }
 
 WorkPtr HierarchicalGroup::all_reduce(std::span<double> data, ReduceOp op) {
   finish_earlier();
-  return steps(local_.all_reduce(data, op), {[=, this] { return column_.all_reduce(data, op); }});
+  return steps(local_.all_reduce(data, op), {{[=, this] { return column_.all_reduce(data, op); }}});
 }
 
 WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
@@ -168,7 +275,7 @@ WorkPtr HierarchicalGroup::broadcast(void* data, std::size_t nbytes, int root) {
   if (local_.rank() == root_local) {
     first = column_.broadcast(data, nbytes, root_host);
   }
-  return steps(first, {[=, this] { return local_.broadcast(data, nbytes, root_local); }});
+  return steps(first, {{[=, this] { return local_.broadcast(data, nbytes, root_local); }}});
 }
 
 WorkPtr HierarchicalGroup::barrier() {
@@ -176,7 +283,16 @@ WorkPtr HierarchicalGroup::barrier() {
   // The first local barrier makes the columns wait for every rank of this host, the second makes
   // every rank of this host wait for the columns.
   return steps(local_.barrier(),
-               {[this] { return column_.barrier(); }, [this] { return local_.barrier(); }});
+               {{[this] { return column_.barrier(); }}, {[this] { return local_.barrier(); }}});
+}
+
+void HierarchicalGroup::progress() {
+  local_.progress();
+  for (const auto& each : unfinished_) {
+    if (const auto work = each.lock()) {
+      work->advance();
+    }
+  }
 }
 
 std::optional<std::string> HierarchicalGroup::failure() const {

@@ -3,8 +3,9 @@
 
 #include "collectives/gloo/gloo_group.hpp"
 #include "collectives/shm/shm_group.hpp"
-#include "collectives/steps.hpp"
 
+#include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -20,7 +21,10 @@ namespace acc::collectives {
 ///  - all_gather: each column gathers its shards into the host's common copy, then a local barrier;
 ///  - reduce_scatter: each host sums locally, then each column sums the hosts' sums;
 ///  - all_reduce: local reduce_scatter, column all_reduce, local all_gather.
-/// Later steps are issued only inside a `wait` (see Steps). A failure in either group aborts both.
+/// The column's step of a reduction takes its number with the first step, so that hosts may issue
+/// it at different times: `progress` issues it once the local sum is complete, and a wait for this
+/// or a later collective waits for the local sum and issues it. Other later steps are issued inside
+/// the `wait` for their collective. A failure in either group aborts both.
 class HierarchicalGroup final : public ProcessGroup {
  public:
   /// Collective. `address`: of this host, as the other hosts reach it.
@@ -45,13 +49,20 @@ class HierarchicalGroup final : public ProcessGroup {
   WorkPtr barrier() override;
   void after(const std::shared_ptr<device::Event>&) override {}
 
-  void progress() override { local_.progress(); }
+  void progress() override;
   std::optional<std::string> failure() const override;
   void abort(const std::string& reason) noexcept override;
 
  private:
-  WorkPtr steps(WorkPtr first, std::vector<Steps::Step> rest);
+  class Steps;
+  struct Step {
+    std::function<WorkPtr()> issue;
+    bool is_numbered = false;  ///< does not take its place in the order of its group when issued
+  };
+  WorkPtr steps(WorkPtr first, std::vector<Step> rest);
   void finish_earlier();
+  /// Issues the numbered steps of the collectives before number `end` of `steps`.
+  void begin_numbered(std::uint64_t end);
   /// `out` is common memory of the host: this rank's column brings one shard per host, and the
   /// local barrier says that all columns have brought theirs.
   WorkPtr gather_into_common(const void* shard, std::byte* out, std::size_t shard_nbytes,
@@ -59,6 +70,7 @@ class HierarchicalGroup final : public ProcessGroup {
   /// `out` is private memory: gathers the host's block locally, then exchanges whole blocks in the
   /// column.
   WorkPtr gather_into_private(const void* shard, std::byte* out, std::size_t shard_nbytes);
+  [[nodiscard]] float host_scale(DType dtype) const;
   [[nodiscard]] std::size_t host() const { return static_cast<std::size_t>(column_.rank()); }
   [[nodiscard]] std::size_t hosts() const { return static_cast<std::size_t>(column_.size()); }
   [[nodiscard]] std::size_t locals() const { return static_cast<std::size_t>(local_.size()); }
@@ -70,7 +82,8 @@ class HierarchicalGroup final : public ProcessGroup {
   /// For each gathered buffer, by address: the local barrier that completes when every rank of the
   /// host has released the buffer's content. Null if the content is in use, or the buffer is new.
   std::map<const std::byte*, WorkPtr> gathered_;
-  std::vector<std::weak_ptr<Work>> unfinished_;  ///< works that may be unfinished, in issue order
+  std::uint64_t issued_ = 0;                      ///< number of calls of `steps`
+  std::vector<std::weak_ptr<Steps>> unfinished_;  ///< works that may be unfinished, in issue order
 };
 
 }  // namespace acc::collectives

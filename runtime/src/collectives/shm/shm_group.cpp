@@ -71,6 +71,9 @@ class ShmGroup::Op final : public Work {
     group_->complete_through(sequence_);
     group_->await_finished(sequence_);
   }
+  bool is_complete() const override {
+    return !result_needs_all_ && static_cast<std::int32_t>(group_->completed_ - sequence_) >= 0;
+  }
 
  private:
   friend class ShmGroup;

@@ -2,7 +2,7 @@
 #include "collectives/solo/solo_group.hpp"
 
 #include "collectives/device_buffer.hpp"
-#include "collectives/steps.hpp"
+#include "collectives/no_work.hpp"
 
 #include <fmt/format.h>
 

@@ -26,8 +26,7 @@ inline bool program_adds(const precision::PrecisionPolicy& precision) noexcept {
 }
 
 /// Rule 5 for a sharded gradient. sums: the memory is kept for further micro-steps (rule 4). A
-/// whole gradient, which is always summed and sent in float32, is written directly if
-/// `program_adds`.
+/// whole gradient, which is always summed in float32, is written directly if `program_adds`.
 inline bool writes_contribution(const precision::PrecisionPolicy& precision, bool sums) noexcept {
   return precision.viewed == precision.reduced && (!sums || program_adds(precision));
 }

@@ -48,6 +48,7 @@ class WholeGradient final : public FlatGradient {
   [[nodiscard]] float* own_part() const { return buffer_->as<float>() + owned_.offset; }
 
   void choose_memory() override {
+    context_.groups.world->progress();  // the backward calls this regularly, as in GradientPool
     if (program_adds(context_.precision)) {
       written_.open(buffer_->data());
     } else {
@@ -74,16 +75,30 @@ class WholeGradient final : public FlatGradient {
 
   void reduce() {
     auto& world = *context_.groups.world;
+    auto& device = *context_.device;
     float* const full = buffer_->as<float>();
+    const auto numel = static_cast<std::size_t>(layout_.padded_numel);
+    const DType dtype = context_.precision.reduced_whole;
+    const GradientScaling& mean = context_.gradient_scaling;
+    if (mean.before != 1.0F) {
+      device.add_scaled(full, DType::float32, full, numel, mean.before, false, device.compute());
+    }
     if (context_.on.shard_optimizer) {
-      reduction_ =
-          world.reduce_scatter(full, own_part(), static_cast<std::size_t>(layout_.shard_numel),
-                               DType::float32, {.scale = context_.gradient_scaling.after});
+      collectives::BufferPtr rounded;
+      if (dtype != DType::float32) {
+        rounded = pools_.gradients.acquire(numel * nbytes_of(dtype));
+        device.cast(full, DType::float32, rounded->data(), dtype, numel, device.compute());
+      }
+      reduction_ = world.reduce_scatter(rounded ? rounded->data() : buffer_->data(), own_part(),
+                                        static_cast<std::size_t>(layout_.shard_numel), dtype,
+                                        {.scale = mean.after});
+      if (rounded) {
+        pools_.gradients.in_flight(std::move(rounded), reduction_, nullptr);
+      }
       counters_.traffic.reduced_elements += layout_.numel;
       counters_.traffic.reduce_calls += 1;
     } else {
-      reduction_ = world.all_reduce(full, static_cast<std::size_t>(layout_.padded_numel),
-                                    DType::float32, context_.gradient_scaling.after);
+      reduction_ = world.all_reduce(full, numel, dtype, mean.after);
       counters_.traffic.all_reduced_elements += layout_.numel;
       counters_.traffic.all_reduce_calls += 1;
     }
