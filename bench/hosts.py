@@ -4,12 +4,13 @@
     python bench/hosts.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
                           [--hosts 2,4,8] [--ranks R] [--mbit 100,1000,0] [--dtype fp32|bf16]
                           [--case large|small] [--strategies full,grad_op,ddp] [--impls fsdp2,ddp]
-                          [--rounds R] [--steps S]
+                          [--rounds R] [--steps S] [--reduce_dtype fp32|bf16|fp16]
 
 Virtual machines (test/cluster) train the GPT of a case of bench/train.py with R ranks each, one thread per
 rank. Every pair of machines is connected by a link of M Mbit/s in each direction; 0: no limit. Every round
 runs each implementation once, one after the other; speeds are medians over the rounds of each run's median
-step. "link" is the time that the bytes of the strategy need on the link, by the formulas of bench/wire.py,
+step. "exposed" is the time of a step in which the ranks of train_gpt wait for others, by the timelines of
+`acclaunch --trace`: the mean over all ranks and steps, also those of the warm-up. "link" is the time that the bytes of the strategy need on the link, by the formulas of bench/wire.py,
 "one host" the speed of the same number of ranks on one machine. Needs root.
 """
 import argparse
@@ -17,7 +18,9 @@ import collections
 import json
 import os
 import pathlib
+import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 
@@ -30,20 +33,26 @@ import hosts  # noqa: E402
 
 
 def train_gpt(args, case, cluster, names, strategy, folder, port):
-    """Returns the tokens/s of all ranks."""
-    metrics = folder / "metrics.jsonl"
+    """Returns the tokens/s of all ranks, and the exposed communication in ms per step."""
+    metrics, traces = folder / "metrics.jsonl", folder / "traces"
     metrics.unlink(missing_ok=True)
+    shutil.rmtree(traces, ignore_errors=True)
     world = len(names) * args.ranks
     command = train.train_gpt_command(args, case, world, strategy, args.dtype, folder, metrics)
     place = command.index(str(args.bin / "train_gpt"))
+    environment = {"ACC_REDUCE_DTYPE": args.reduce_dtype} if args.reduce_dtype else {}
     running = [cluster[name].start(
-        [*command[:place], "--num_machines", len(names), "--machine_rank", rank,
-         "--main_process_ip", cluster[names[0]].address, "--main_process_port", port, *command[place:]])
+        [*command[:place], "--num_machines", len(names), "--machine_rank", rank, "--trace", traces,
+         "--main_process_ip", cluster[names[0]].address, "--main_process_port", port, *command[place:]],
+        environment)
         for rank, name in enumerate(names)]
     for job in running:
         if job.wait(args.limit) != 0:
             raise job.failure(f"ended with {job.process.returncode}")
-    return train.median_rate(metrics)
+    summary = subprocess.run([args.bin / "acclaunch", "trace", "summary", traces, "--json"],
+                             check=True, capture_output=True, text=True).stdout
+    exposed = statistics.mean(rank["exposed_ms"] / rank["steps"] for rank in json.loads(summary))
+    return train.median_rate(metrics), exposed
 
 
 def torch_peer(args, case, cluster, names, impl, strategy, port):
@@ -88,11 +97,12 @@ def measure(args, case, cluster, count, mbit, folder, port):
     runs += [("fsdp2", strategy) for strategy in args.strategies
              if "fsdp2" in args.impls and strategy in train.PEERS["fsdp2"]]
     runs += [("ddp", "ddp")] * ("ddp" in args.impls) + [("one host", "full")] * ("one" in args.impls)
-    speeds = collections.defaultdict(list)
+    speeds, exposed = collections.defaultdict(list), collections.defaultdict(list)
     for _ in range(args.rounds):
         for impl, strategy in runs:
             if impl == "train_gpt":
-                speed = train_gpt(args, case, cluster, names, strategy, folder, next(port))
+                speed, waits = train_gpt(args, case, cluster, names, strategy, folder, next(port))
+                exposed[impl, strategy].append(waits)
             elif impl == "one host":
                 alone = dict(case, workers=count * args.ranks)
                 speed = train.run_train_gpt(args, alone, strategy, args.dtype, folder, False)[0]
@@ -103,15 +113,16 @@ def measure(args, case, cluster, count, mbit, folder, port):
     tokens = count * args.ranks * case["micro_batch"] * case["seq"]
     limit = f"{mbit} Mbit/s" if mbit else "no limit"
     print(f"\n{count} machines x {args.ranks} ranks, {args.dtype}, {limit} between two of them")
-    print(f"{'':<10} {'strategy':<8} {'tokens/s':>9} {'step':>9} {'link':>9}   of "
+    print(f"{'':<10} {'strategy':<8} {'tokens/s':>9} {'step':>9} {'exposed':>9} {'link':>9}   of "
           + ", of ".join(f"{impl} {strategy}" for impl, strategy in runs if impl != "train_gpt"))
     for impl, strategy in runs:
         speed = medians[impl, strategy]
         link = (link_seconds(case, train.CONFIGS[strategy], count, mbit) * 1e3
                 if mbit and impl == "train_gpt" else 0)
+        waits = f"{statistics.median(exposed[impl, strategy]):6.0f} ms" if impl == "train_gpt" else ""
         ratios = ", ".join(f"{speed / medians[each]:.2f}" for each in runs if each[0] != "train_gpt")
-        print(f"{impl:<10} {strategy:<8} {speed:9.0f} {tokens / speed * 1e3:6.0f} ms {link:6.0f} ms   {ratios}",
-              flush=True)
+        print(f"{impl:<10} {strategy:<8} {speed:9.0f} {tokens / speed * 1e3:6.0f} ms {waits:>9}"
+              f" {link:6.0f} ms   {ratios}", flush=True)
 
 
 def main():
@@ -132,6 +143,7 @@ def main():
     parser.add_argument("--impls", default=["fsdp2", "ddp", "one"], type=words)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--reduce_dtype", help="of train_gpt's gradients; default: that of the strategy")
     parser.add_argument("--limit", type=int, default=600, help="seconds for one run")
     args = parser.parse_args()
     if reason := hosts.why_impossible():

@@ -15,6 +15,8 @@ input, one per line, and replies "ok" when a command has taken effect:
 The kernel's own features for this (netem, nftables) are not part of every kernel.
 """
 import collections
+import heapq
+import itertools
 import random
 import select
 import socket
@@ -50,7 +52,8 @@ class Switch:
         self.rate = {}  # pair of hosts -> bits per second in each direction
         self.free_at = collections.Counter()  # (source, target) -> time when a link with a rate becomes idle
         self.blocks = {}  # (source, target) -> range of ports
-        self.late = collections.deque()  # (due time, port, frame), in order of arrival
+        self.late = []  # heap of (due time, number of the frame, port, frame)
+        self.delayed = itertools.count()
         self.random = random.Random(7)
         self.poll = select.poll()
         self.poll.register(sys.stdin, select.POLLIN)
@@ -131,7 +134,7 @@ class Switch:
         if delay == 0:
             self.send(target, frame)
         else:
-            self.late.append((time.monotonic() + delay, target, frame))
+            heapq.heappush(self.late, (time.monotonic() + delay, next(self.delayed), target, frame))
 
     def send(self, target, frame):
         try:
@@ -141,20 +144,16 @@ class Switch:
 
     def send_late(self):
         now = time.monotonic()
-        waiting = collections.deque()
-        for due, target, frame in self.late:
-            if due <= now:
-                self.send(target, frame)
-            else:
-                waiting.append((due, target, frame))
-        self.late = waiting
+        while self.late and self.late[0][0] <= now:
+            _, _, target, frame = heapq.heappop(self.late)
+            self.send(target, frame)
 
     def run(self):
         print("ok", flush=True)
         while True:
             wait = None
             if self.late:
-                wait = max(0.0, min(due for due, _, _ in self.late) - time.monotonic()) * 1000 + 1
+                wait = max(0.0, self.late[0][0] - time.monotonic()) * 1000 + 1
             for descriptor, _ in self.poll.poll(wait):
                 if descriptor != sys.stdin.fileno():
                     self.receive(self.by_descriptor.get(descriptor))

@@ -109,6 +109,23 @@ TEST_CASE("a trace shows the computation, waiting and communication of every ran
   }
 }
 
+TEST_CASE("a trace shows the waits for whole gradients") {
+  for (const std::string config : {"fsdp_no_shard", "zero1"}) {
+    CAPTURE(config);
+    const acc::test::TemporaryFolder folder;
+    const auto path = folder.path() / "trace.json";
+    acc::test::Program launcher(training(config), {{"ACC_TRACE", path.string()}});
+    REQUIRE_MESSAGE(launcher.wait() == 0, launcher.err());
+    std::map<int, int> waits;
+    for (const json& event : read_trace(path)) {
+      if (event.at("name") == "for a reduction") {
+        ++waits[event.at("pid")];
+      }
+    }
+    CHECK(waits == std::map<int, int>{{0, 3 * 4}, {1, 3 * 4}});  // steps, units
+  }
+}
+
 TEST_CASE("acclaunch trace and acclaunch plot read what a training wrote") {
   const acc::test::TemporaryFolder folder;
   const std::string trace = folder.path() / "run" / "trace" / "machine-0.json";

@@ -2,6 +2,7 @@
 #include "sharding/flat_gradient.hpp"
 
 #include "sharding/gradient/variants.hpp"
+#include "trace/tracer.hpp"
 
 namespace acc::sharding {
 
@@ -50,6 +51,7 @@ void FlatGradient::add_to(float* sum, bool accumulate) {
 
 void FlatGradient::wait_reduction() {
   if (reduction_) {
+    const trace::Scope scope(context_.tracer.get(), "wait", "for", "a reduction");
     reduction_->wait_released();
     reduction_.reset();
   }
