@@ -143,8 +143,10 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
     check_as_accelerate(draft, workers.mode);
   }
   std::vector<std::string> command;
+  PreloadPlan preload;
   if (!flags.faults.any() && runs_here) {  // with a bad flag, PROGRAM may be misread
     command = draft.result_of([&] { return choose_command(draft, workers, device.device); });
+    preload = draft.result_of([&] { return choose_preload(draft, workers, command); });
   }
   draft.faults.raise();
 
@@ -166,6 +168,7 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
       workers.launcher == ProgramLauncher::one_process && draft.settings.has("status_port"_key);
   return plan::finished(std::move(draft),
                         {.command = std::move(command),
+                         .preload = std::move(preload),
                          .mode = workers.mode,
                          .identity = is_ranks ? Identity::torchrun : Identity::none,
                          .device = device.device,

@@ -5,6 +5,7 @@
 #include "accelerate_cli/stages.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"
+#include "plan/preload.hpp"
 #include "plan/program_command.hpp"
 
 namespace acc::launcher::accelerate_cli {
@@ -158,6 +159,18 @@ std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& w
     case ProgramLauncher::deepspeed: return deepspeed_command(draft, workers);
   }
   return {};
+}
+
+PreloadPlan choose_preload(const AccelerateDraft& draft, const Workers& workers,
+                           const std::vector<std::string>& command) {
+  if (draft.settings.has("preload"_key) && (workers.launcher == ProgramLauncher::mpirun ||
+                                            workers.launcher == ProgramLauncher::deepspeed)) {
+    throw Error(Errc::config,
+                draft.place("preload"_key) + ": " +
+                    (workers.launcher == ProgramLauncher::mpirun ? "mpirun" : "deepspeed") +
+                    " starts the workers, so that acclaunch cannot fork them; remove it");
+  }
+  return plan::read_preload(draft, program_kind(draft, workers), command);
 }
 
 // DeepSpeed's launcher reads .deepspeed_env on this machine and exports its lines on the others. As

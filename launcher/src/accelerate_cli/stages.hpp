@@ -128,6 +128,10 @@ plugins::ShardingSettings read_sharding(AccelerateDraft& draft, const Workers& w
 /// Builds the command line.
 std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& workers,
                                         plugins::Device device);
+/// Reads which modules one process imports for all workers. Throws Error(config) if acclaunch does
+/// not start the workers itself.
+PreloadPlan choose_preload(const AccelerateDraft& draft, const Workers& workers,
+                           const std::vector<std::string>& command);
 /// Compatibility mode: adds the faults at which Accelerate's launcher would stop.
 void check_as_accelerate(AccelerateDraft& draft, Mode mode);
 /// Chooses the number of threads.

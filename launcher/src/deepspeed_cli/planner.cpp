@@ -8,6 +8,7 @@
 #include "deepspeed_cli/front_end.hpp"
 #include "host/own_variables.hpp"
 #include "plan/inherited_settings.hpp"
+#include "plan/preload.hpp"
 #include "plan/program_command.hpp"
 #include "plan/remote_launch.hpp"
 
@@ -76,6 +77,7 @@ OutputPlan read_rank_logs(plan::Draft& draft, const std::string& run_id, const R
 struct Command {
   std::vector<std::string> words{};
   bool has_local_rank = false;  ///< one of the words is --local_rank=${local_rank}
+  PreloadPlan preload{};
 };
 
 /// Returns the command line. DeepSpeed adds --local_rank to every program. A binary that runs
@@ -83,19 +85,19 @@ struct Command {
 /// argument.
 Command choose_command(const plan::Draft& draft) {
   const bool no_python = draft.settings.boolean("no_python"_key);
+  const plan::ProgramKind kind = {.module = draft.settings.boolean("module"_key),
+                                  .no_python = no_python,
+                                  .only_binaries_without_python = true};
   std::vector<std::string> command =
-      plan::program_command(draft.flags,
-                            {.module = draft.settings.boolean("module"_key),
-                             .no_python = no_python,
-                             .only_binaries_without_python = true},
-                            draft.environment, draft.facts);
+      plan::program_command(draft.flags, kind, draft.environment, draft.facts);
+  PreloadPlan preload = plan::read_preload(draft, kind, command);
   const bool binary = command.size() == draft.flags.arguments.size() + 1 && !no_python;
   const bool adds = !draft.settings.boolean("no_local_rank"_key) && !binary && !command.empty();
   if (adds) {
     const auto arguments = static_cast<std::ptrdiff_t>(draft.flags.arguments.size());
     command.insert(command.end() - arguments, "--local_rank=${local_rank}");
   }
-  return {std::move(command), adds};
+  return {std::move(command), adds, std::move(preload)};
 }
 
 /// Reads NAME=VALUE lines of a .deepspeed_env file.
@@ -284,6 +286,7 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   return plan::finished(std::move(draft),
                         {.command = std::move(command.words),
                          .replaces_local_rank = command.has_local_rank,
+                         .preload = std::move(command.preload),
                          .mode = workers.mode,
                          .identity = Identity::deepspeed,
                          .device = workers.device,

@@ -20,7 +20,7 @@ struct Group {
 
 /// Flags of the section `launch` by subject. A flag that is missing here is listed under "Launch".
 constexpr std::array kLaunchGroups = {
-    Group{"Program and configuration", "config_file compat module no_python debug quiet"},
+    Group{"Program and configuration", "config_file compat module no_python preload debug quiet"},
     Group{"Mode and device",
           "use_cpu multi_gpu use_fsdp use_deepspeed use_parallelism_config mixed_precision gpu_ids "
           "downcast_bf16 cpu_backend"},

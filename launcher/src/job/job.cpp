@@ -110,6 +110,7 @@ asio::awaitable<void> Job::work() {
   runner_.leftovers().add_folder(logs_.scratch());
   try {
     logs_.open_attempt(0);  // before joining: a machine that cannot start must not delay the others
+    co_await prepare_fork_server();
     const bool begins = co_await join_round();
     if (begins) {
       if (control_) {
@@ -202,6 +203,7 @@ asio::awaitable<bool> Job::run_attempt() {
 /// Starts the workers and waits until all of them have ended.
 asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   attempt_.emplace(runner_.io());
+  co_await prepare_fork_server();
   if (const auto& end = rounds_->known_end()) {  // another machine has ended the attempt already
     advance(JobEvent::workers_ended);
     advance(event_of(*end));
@@ -211,6 +213,7 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   options.shutdown_timeout = plan_.supervision.shutdown_timeout;
   options.stuck_timeout = plan_.supervision.stuck_timeout;
   options.surroundings = runner_.surroundings();
+  options.surroundings.fork_server = fork_server_ ? &*fork_server_ : nullptr;
   options.other_descriptors = rounds_->num_clients(*round_);
   options.on_running = [this](int running) {
     show_status(running);
@@ -241,6 +244,28 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   }
   co_await first_failure_is_explained();
   co_return outcome;
+}
+
+/// Waits until the workers can be forked from a process that has imported --preload's modules.
+asio::awaitable<void> Job::prepare_fork_server() {
+  if (plan_.preload.modules.empty()) {
+    co_return;
+  }
+  if (!fork_server_) {
+    supervision::WorkerSpec like;
+    like.command = worker_command(plan_, first_local_rank(plan_.layout));
+    like.environment = environment_without_rank(plan_, environment_);
+    like.working_directory = plan_.working_directory;
+    like.cores = plan_.binding.workers.front().cpus;
+    like.numa_node = plan_.binding.workers.front().numa_node;
+    fork_server_.emplace(
+        runner_.io().get_executor(), runner_.output(),
+        supervision::ForkServer::Options{.modules = plan_.preload.modules,
+                                         .interpreter = plan_.preload.interpreter,
+                                         .worker = std::move(like),
+                                         .descriptors = runner_.surroundings().descriptors});
+  }
+  co_await fork_server_->ready();
 }
 
 output::OutputMux::Options Job::output_options() {
@@ -321,7 +346,7 @@ void Job::monitor_workers(std::vector<supervision::WorkerSpec>& specs) {
       [this](std::vector<rendezvous::RankStatus> ranks) { rounds_->show(std::move(ranks)); });
   for (std::size_t i = 0; plan_.has_records && i < specs.size(); ++i) {
     specs[i].reports = attempt_->rank_monitor->report_descriptor(i);
-    specs[i].environment[kReportVariable] = std::to_string(specs[i].reports);
+    specs[i].reports_variable = kReportVariable;
   }
 }
 

@@ -12,6 +12,7 @@
 #include "monitor/rank_monitor.hpp"
 #include "report/job_report.hpp"
 #include "report/kernel_facts.hpp"
+#include "supervision/fork_server.hpp"
 #include "supervision/runner.hpp"
 #include "supervision/supervisor.hpp"
 
@@ -86,6 +87,7 @@ class Job {
   boost::asio::awaitable<void> work();
   boost::asio::awaitable<void> flush_output();
   boost::asio::awaitable<bool> join_round();
+  boost::asio::awaitable<void> prepare_fork_server();
   boost::asio::awaitable<void> run_attempts();
   boost::asio::awaitable<bool> run_attempt();
   boost::asio::awaitable<supervision::AttemptOutcome> run_workers();
@@ -158,6 +160,7 @@ class Job {
   supervision::Runner runner_;
   std::optional<Control> control_;  ///< set if another acclaunch started this launcher
   LogFolder logs_;
+  std::optional<supervision::ForkServer> fork_server_;  ///< set if the plan has modules to preload
   std::unique_ptr<Rounds> rounds_;
   std::optional<rendezvous::Round> round_;  ///< the current or last round
   std::optional<Attempt> attempt_;          ///< the current or last attempt

@@ -91,6 +91,9 @@ constexpr std::array kRows = {
 // clang-format on
 static_assert(names_settings(kRows));
 
+/// Settings of the workers' table that every front end has.
+constexpr std::array kSharedRows = {"preload"_key};
+
 }  // namespace
 
 std::vector<SettingRow> with_common_rows(std::span<const SettingRow> rows) {
@@ -98,6 +101,11 @@ std::vector<SettingRow> with_common_rows(std::span<const SettingRow> rows) {
   for (const SettingRow& row : kRows) {
     if (plugins::find_setting(row.key, rows) == nullptr) {
       all.push_back(row);
+    }
+  }
+  for (const plugins::SettingKey key : kSharedRows) {
+    if (plugins::find_setting(key.name(), all) == nullptr) {
+      all.push_back(*plugins::find_setting(key.name()));
     }
   }
   return all;

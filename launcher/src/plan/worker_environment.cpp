@@ -144,8 +144,8 @@ Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
           .restart_count = 0};
 }
 
-plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
-                                        const plugins::Environment& parent, int local_rank) {
+plugins::Environment environment_without_rank(const LaunchPlan& plan,
+                                              const plugins::Environment& parent) {
   plugins::Environment result = parent;
   for (const std::string& name : plan.variables.removed) {
     result.erase(name);
@@ -157,11 +157,28 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
   for (const auto& [name, value] : plan.variables.set) {
     result[name] = value;
   }
+  for (const auto& [name, of_outer_launcher] : identity_of(plan, {}, 0)) {
+    result.erase(name);
+  }
+  // The flight record, the descriptor and the secret of an outer acclaunch are for its workers
+  // only.
+  for (const char* of_outer_acclaunch :
+       {flight::kRecordVariable, kReportVariable, plugins::kJobSecretVariable}) {
+    result.erase(of_outer_acclaunch);
+  }
+  result.erase("ACC_LOCAL_WORLD_SIZES");
+  if (plan.identity == Identity::torchrun) {
+    result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // keeps the parent's value
+  }
+  return result;
+}
+
+plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment& assignment,
+                                        const plugins::Environment& parent, int local_rank) {
+  plugins::Environment result = environment_without_rank(plan, parent);
   for (const auto& [name, value] : identity_of(plan, assignment, local_rank)) {
     result[name] = value;
   }
-  // The flight record and the secret of an outer acclaunch belong to its workers only.
-  result.erase(flight::kRecordVariable);
   if (plan.has_records && !plan.output.directory.empty()) {
     result[flight::kRecordVariable] = flight_record_of(plan.output, assignment.round, local_rank);
   }
@@ -169,17 +186,11 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
     result["ACC_TRACE"] = plan.output.trace_directory + "/machine-" +
                           std::to_string(assignment.machine_rank) + ".json";
   }
-  result.erase(kReportVariable);  // a descriptor of an outer acclaunch
-  result.erase(plugins::kJobSecretVariable);
   if (plan.identity != Identity::none && !assignment.secret.empty()) {
     result[plugins::kJobSecretVariable] = assignment.secret;
   }
-  result.erase("ACC_LOCAL_WORLD_SIZES");
   if (std::string sizes = uneven_sizes(node_of(plan, assignment)); !sizes.empty()) {
     result["ACC_LOCAL_WORLD_SIZES"] = std::move(sizes);
-  }
-  if (plan.identity == Identity::torchrun) {
-    result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // keeps the parent's value
   }
   if (plan.virtual_local_rank) {
     result["CUDA_VISIBLE_DEVICES"] = own_gpu(result, local_rank);

@@ -28,6 +28,9 @@ class Cgroup {
   /// returns. The child may call async-signal-safe functions only, and must call exec or _exit.
   [[nodiscard]] pid_t fork_into() const noexcept;
 
+  /// The group's folder, for a process that is to join it by its cgroup.procs; -1: there is none.
+  [[nodiscard]] int directory() const noexcept { return directory_.get(); }
+
   /// Sends SIGKILL to all processes in the group. Since Linux 5.14 the kernel does this atomically
   /// (cgroup.kill), so that a process that forks continuously cannot escape.
   void kill() const noexcept;

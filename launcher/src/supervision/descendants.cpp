@@ -48,12 +48,12 @@ void append_children(pid_t parent, const fs::path& proc, std::vector<pid_t>& pid
   }
 }
 
-/// Reaps all children that have ended. True if a child is still running.
-bool reap_ended_children() noexcept {
+/// Reaps all children that have ended. True if a child other than `spared` is still running.
+bool reap_ended_children(pid_t spared) noexcept {
   for (;;) {
     const pid_t pid = ::waitpid(-1, nullptr, WNOHANG);
     if (pid == 0) {
-      return true;
+      return spared == 0 || !descendants(::getpid(), "/proc", spared).empty();
     }
     if (pid < 0 && errno != EINTR) {
       return false;
@@ -63,20 +63,21 @@ bool reap_ended_children() noexcept {
 
 }  // namespace
 
-std::vector<pid_t> descendants(pid_t ancestor, const fs::path& proc) {
+std::vector<pid_t> descendants(pid_t ancestor, const fs::path& proc, pid_t spared) {
   std::vector<pid_t> pids;
   append_children(ancestor, proc, pids);
+  std::erase(pids, spared);
   for (std::size_t i = 0; i < pids.size(); ++i) {  // breadth-first: `pids` grows in the loop
     append_children(pids[i], proc, pids);
   }
   return pids;
 }
 
-void kill_descendants(const Cgroup* cgroup) noexcept {
+void kill_descendants(const Cgroup* cgroup, pid_t spared) noexcept {
   if (cgroup != nullptr) {
     cgroup->kill();
   }
-  for (const pid_t pid : descendants(::getpid())) {
+  for (const pid_t pid : descendants(::getpid(), "/proc", spared)) {
     ::kill(pid, SIGKILL);
   }
 }
@@ -91,13 +92,13 @@ void reap_orphans(std::span<const pid_t> workers) noexcept {
   }
 }
 
-bool end_descendants(const Cgroup* cgroup, std::chrono::milliseconds limit) noexcept {
+bool end_descendants(const Cgroup* cgroup, std::chrono::milliseconds limit, pid_t spared) noexcept {
   const auto deadline = std::chrono::steady_clock::now() + limit;
   sigset_t child_ended;
   sigemptyset(&child_ended);
   sigaddset(&child_ended, SIGCHLD);
-  while (reap_ended_children()) {
-    kill_descendants(cgroup);
+  while (reap_ended_children(spared)) {
+    kill_descendants(cgroup, spared);
     if (std::chrono::steady_clock::now() >= deadline) {
       return false;
     }

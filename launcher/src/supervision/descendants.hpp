@@ -15,21 +15,24 @@ namespace acc::launcher::supervision {
 /// Returns every running or unreaped process below `ancestor`, parents before their children.
 /// Reads /proc/PID/task/TID/children, or the stat file of every process where that file is missing
 /// (kernels without CONFIG_PROC_CHILDREN, gVisor). `proc`: mount point of the proc file system.
-std::vector<pid_t> descendants(pid_t ancestor, const std::filesystem::path& proc = "/proc");
+/// `spared`: a child that is left out together with its own descendants; 0: none.
+std::vector<pid_t> descendants(pid_t ancestor, const std::filesystem::path& proc = "/proc",
+                               pid_t spared = 0);
 
-/// Sends SIGKILL to all descendants once, without reaping them. `cgroup`: the control group of the
-/// workers; may be null.
-void kill_descendants(const Cgroup* cgroup) noexcept;
+/// Sends SIGKILL to all descendants once, without reaping them, except `spared` and its own.
+/// `cgroup`: the control group of the workers; may be null.
+void kill_descendants(const Cgroup* cgroup, pid_t spared = 0) noexcept;
 
 /// Reaps the children that have ended, except `workers`, whose exit status is read elsewhere.
 void reap_orphans(std::span<const pid_t> workers) noexcept;
 
-/// Kills and reaps until this process has no child left. This includes grandchildren that called
-/// setsid() or daemonized: the caller must be a child subreaper (PR_SET_CHILD_SUBREAPER), so that
-/// orphans become its children. The caller must block SIGCHLD. Returns false if some process did
-/// not end within `limit` (one in uninterruptible sleep, or one of another user).
-/// `cgroup`: the control group of the workers; may be null.
+/// Kills and reaps until this process has no child left except `spared`. This includes
+/// grandchildren that called setsid() or daemonized: the caller must be a child subreaper
+/// (PR_SET_CHILD_SUBREAPER), so that orphans become its children. The caller must block SIGCHLD.
+/// Returns false if some process did not end within `limit` (one in uninterruptible sleep, or one
+/// of another user). `cgroup`: the control group of the workers; may be null.
 bool end_descendants(const Cgroup* cgroup = nullptr,
-                     std::chrono::milliseconds limit = std::chrono::seconds(10)) noexcept;
+                     std::chrono::milliseconds limit = std::chrono::seconds(10),
+                     pid_t spared = 0) noexcept;
 
 }  // namespace acc::launcher::supervision

@@ -4,6 +4,7 @@
 #include "acc/base/log.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/descriptors.hpp"
+#include "supervision/fork_server.hpp"
 
 #include <boost/asio/co_spawn.hpp>
 #include <sys/wait.h>
@@ -66,15 +67,22 @@ asio::awaitable<AttemptOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   co_return outcome_;  // a copy, because `watch` still runs for workers that could not be killed
 }
 
+/// The child that is no worker and outlives the attempt.
+pid_t Supervisor::spared() const noexcept {
+  const ForkServer* const server = options_.surroundings.fork_server;
+  return server != nullptr ? server->pid() : 0;
+}
+
 /// Kills the processes that workers started and left running.
 void Supervisor::end_stragglers() {
   Cgroup* const cgroup = options_.surroundings.cgroup;
   const auto limit = std::clamp(options_.shutdown_timeout, kShortestLimit, kLongestLimit);
-  outcome_.gave_up = !end_descendants(cgroup, limit);
+  outcome_.gave_up = !end_descendants(cgroup, limit, spared());
   if (!outcome_.gave_up && cgroup != nullptr) {
     cgroup->remove();
   }
-  for (const pid_t pid : outcome_.gave_up ? descendants(::getpid()) : std::vector<pid_t>()) {
+  for (const pid_t pid :
+       outcome_.gave_up ? descendants(::getpid(), "/proc", spared()) : std::vector<pid_t>()) {
     if (const auto state = process_state(pid)) {
       outcome_.left_behind.push_back("pid " + std::to_string(pid) + " (" + state->name + "), " +
                                      describe_state(pid));
@@ -108,6 +116,9 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
       leader_ = processes_.size() - 1;
       options_.job_control->set_leader(worker.pid);
     }
+  }
+  if (options_.surroundings.fork_server != nullptr) {
+    options_.surroundings.fork_server->release();
   }
   remaining_ = specs.size();
   tell_running();
@@ -348,7 +359,7 @@ void Supervisor::stop_workers() {
 void Supervisor::kill_workers() {
   tell_to_end(SIGKILL);
   signal_running({SIGKILL});
-  kill_descendants(options_.surroundings.cgroup);
+  kill_descendants(options_.surroundings.cgroup, spared());
   start_clock(std::max(options_.shutdown_timeout, kTimeToDie));
 }
 

@@ -98,6 +98,7 @@ class Supervisor {
 
  private:
   void start(const std::vector<WorkerSpec>& specs);
+  [[nodiscard]] pid_t spared() const noexcept;
   boost::asio::awaitable<void> watch(std::size_t index);
   void look_for_stuck();
   boost::asio::awaitable<void> end_stuck(std::size_t index);

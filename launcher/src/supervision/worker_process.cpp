@@ -5,6 +5,7 @@
 #include "spawn/child_launcher.hpp"
 #include "supervision/child_setup.hpp"
 #include "supervision/descendants.hpp"
+#include "supervision/fork_server.hpp"
 #include "supervision/process_watch.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -16,6 +17,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -61,9 +63,12 @@ class ExecError {
 
 std::vector<std::string> environment_strings(const WorkerSpec& spec) {
   std::vector<std::string> strings;
-  strings.reserve(spec.environment.size());
+  strings.reserve(spec.environment.size() + 1);
   for (const auto& [name, value] : spec.environment) {
     strings.push_back(name + "=" + value);
+  }
+  if (spec.reports >= 0 && !spec.reports_variable.empty()) {
+    strings.push_back(spec.reports_variable + "=" + std::to_string(spec.reports));
   }
   return strings;
 }
@@ -132,14 +137,19 @@ WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const Worker
     nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     streams.in.fd = nothing.get();
   }
-  const pid_t child = start(spec, streams, surroundings, process_->exec_error);
+  const pid_t child =
+      surroundings.fork_server != nullptr
+          ? surroundings.fork_server->fork(spec, nothing ? nothing.get() : std::max(spec.input, 0),
+                                           out, err, surroundings.cgroup)
+          : start(spec, streams, surroundings, process_->exec_error);
   if (child < 0) {
     throw Error(Errc::process,
                 "cannot start a process for rank " + std::to_string(spec.rank) + ": " +
                     std::strerror(errno),
                 spec.rank);
   }
-  // Parent and child both call setpgid, so that the group is set whichever of them runs first.
+  // Parent and child both call setpgid, so that the group is set whichever of them runs first. A
+  // forked worker is no child yet; its parent has done it.
   ::setpgid(child, spec.process_group);
   process_->pid = child;
   process_->joined = ::getpgid(child) == spec.process_group ? spec.process_group : 0;

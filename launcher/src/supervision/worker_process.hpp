@@ -30,6 +30,7 @@ struct WorkerSpec {
   bool inherits_stdin = false;    ///< true: uses the launcher's stdin and ignores `input`
   int input = -1;                 ///< stdin, owned by the caller; -1: /dev/null
   int reports = -1;               ///< descriptor that it keeps, owned by the caller; -1: none
+  std::string reports_variable;   ///< gets the number of that descriptor; empty: none
   pid_t process_group = 0;        ///< existing group to join; 0: creates its own
   bool inherits_output = false;   ///< true: uses the launcher's stdout and stderr
   std::string prefix;             ///< console prefix of each line, unless `inherits_output`
@@ -38,10 +39,13 @@ struct WorkerSpec {
   int numa_node = -1;             ///< preferred NUMA node for memory; -1: any
 };
 
+class ForkServer;
+
 /// Resources that the workers of a job share.
 struct WorkerSurroundings {
   Cgroup* cgroup = nullptr;           ///< control group to start in; null: the launcher's
   std::optional<rlimit> descriptors;  ///< limit on file descriptors; empty: the launcher's
+  ForkServer* fork_server = nullptr;  ///< forks the workers; null: they are started
 };
 
 /// One running worker, usually the leader of its own process group. The kernel kills it when the
@@ -49,9 +53,9 @@ struct WorkerSurroundings {
 /// descriptors except 0, 1, 2 and WorkerSpec::reports.
 class WorkerProcess {
  public:
-  /// Starts the worker with the descriptors `out` and `err` as stdout and stderr. If the program
-  /// cannot be executed, this does not throw; `wait()` returns `not_executed`. Throws
-  /// Error(process) if fork fails.
+  /// Starts the worker with the descriptors `out` and `err` as stdout and stderr, or lets the fork
+  /// server fork it, where it waits for ForkServer::release. If the program cannot be executed,
+  /// this does not throw; `wait()` returns `not_executed`. Throws Error(process) if fork fails.
   WorkerProcess(const boost::asio::any_io_executor& executor, const WorkerSpec& spec, int out,
                 int err, const WorkerSurroundings& surroundings = {});
   WorkerProcess(WorkerProcess&&) noexcept;

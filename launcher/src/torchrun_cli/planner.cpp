@@ -9,6 +9,7 @@
 #include "plan/draft.hpp"
 #include "plan/gpu_checks.hpp"
 #include "plan/inherited_settings.hpp"
+#include "plan/preload.hpp"
 #include "plan/program_command.hpp"
 #include "plan/rendezvous_values.hpp"
 #include "plan/signal_words.hpp"
@@ -200,13 +201,11 @@ Meeting read_meeting(plan::Draft& draft, plan::MachineRange machines) {
   return meeting;
 }
 
-std::vector<std::string> choose_command(const plan::Draft& draft) {
+plan::ProgramKind program_kind(const plan::Draft& draft) {
   const bool run_path = draft.settings.boolean("run_path"_key);
-  return plan::program_command(draft.flags,
-                               {.module = draft.settings.boolean("module"_key),
-                                .no_python = draft.settings.boolean("no_python"_key) && !run_path,
-                                .only_binaries_without_python = true},
-                               draft.environment, draft.facts);
+  return {.module = draft.settings.boolean("module"_key),
+          .no_python = draft.settings.boolean("no_python"_key) && !run_path,
+          .only_binaries_without_python = true};
 }
 
 bool read_virtual_local_rank(const plan::Draft& draft, int local_world_size) {
@@ -271,7 +270,10 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
       draft.result_of([&] { return plan::read_signals(draft.given("signals_to_handle"_key)); });
   const bool virtual_local_rank =
       draft.result_of([&] { return read_virtual_local_rank(draft, layout.local_world_size); });
-  std::vector<std::string> command = draft.result_of([&] { return choose_command(draft); });
+  const plan::ProgramKind kind = program_kind(draft);
+  std::vector<std::string> command = draft.result_of(
+      [&] { return plan::program_command(draft.flags, kind, draft.environment, draft.facts); });
+  PreloadPlan preload = draft.result_of([&] { return plan::read_preload(draft, kind, command); });
   draft.faults.raise();
 
   const auto gpus = static_cast<int>(facts.visible_gpus.size());
@@ -287,6 +289,7 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
   limit_threads(draft, layout.local_world_size, inherited.variables);
   return plan::finished(std::move(draft), {.command = std::move(command),
                                            .replaces_local_rank = true,
+                                           .preload = std::move(preload),
                                            .mode = inherited.mode,
                                            .device = inherited.device,
                                            .sharding = inherited.sharding,

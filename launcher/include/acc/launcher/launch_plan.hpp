@@ -135,6 +135,12 @@ struct SupervisionPlan {
   bool keeps_exit_status = true;      ///< exit with the failed worker's status; else with 1
 };
 
+/// Python modules that one process per machine imports; the workers are forked from it.
+struct PreloadPlan {
+  std::string modules{};                   ///< names joined by commas; empty: workers are started
+  std::vector<std::string> interpreter{};  ///< first words of the command: Python and its flags
+};
+
 /// Job manager (Slurm, mpirun, Kubernetes, …) that this launcher runs under.
 struct JobManager {
   std::string name;         ///< empty: no manager, for example in a terminal
@@ -155,6 +161,7 @@ struct LaunchPlan {
   /// `replaces_local_rank` is set.
   std::vector<std::string> command{};
   bool replaces_local_rank = false;
+  PreloadPlan preload{};
   std::string working_directory{};
 
   Mode mode = Mode::plain;
@@ -219,6 +226,10 @@ Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port);
 /// Variable with the number of the descriptor to which a worker may write reports (ReportLines).
 /// Set when the worker is started; `worker_environment` removes that of an outer acclaunch.
 inline constexpr const char* kReportVariable = "ACC_REPORT_FD";
+
+/// Returns the variables that all workers of this machine have in common in every round.
+plugins::Environment environment_without_rank(const LaunchPlan& plan,
+                                              const plugins::Environment& parent);
 
 /// Returns the complete environment of one worker: the parent's variables, the plan's, and the
 /// worker's identity.

@@ -86,6 +86,9 @@ return std::array{
     SettingRow{.section = launch, .key = "no_python", .flag = Flag::toggle, .in_file = false,
                .type = Type::boolean, .fallback = "false",
                .help = "execute PROGRAM directly even if its name ends in .py"},
+    SettingRow{.section = launch, .key = "preload", .flag = Flag::value,
+               .help = "Python modules, joined by commas, that one process per machine imports; the "
+                       "workers are forked from it"},
     SettingRow{.section = launch, .key = "debug", .flag = Flag::toggle, .type = Type::boolean,
                .fallback = "false", .environment = "ACCELERATE_DEBUG_MODE",
                .exported = Export::when_true, .format = TextFormat::lower,
