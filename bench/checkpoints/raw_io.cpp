@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of the machine without any checkpoint format: each process writes its own file, overwrites
-// it in place and reads it. Memory is small and stays in the CPU cache, except in one run that
-// reads into a large array. I/O goes through the page cache and, if the file system supports it,
-// past it (O_DIRECT, in larger pieces).
+// it in place and reads it. Memory is small and stays in the CPU cache, except in two runs that
+// write from and read into a large array, as saving and loading do. I/O goes through the page cache
+// and, if the file system supports it, past it (O_DIRECT, in larger pieces).
 //
 //     raw_io DIR BYTES PROCESSES REPETITIONS
 #include "checkpoints/team.hpp"
@@ -85,14 +85,22 @@ void measure(const acc::bench::Team& team, int rank, const std::string& folder, 
   report("write", remove, [&] { pass(job, O_WRONLY | O_CREAT, kCached, write); });
   report("rewrite", nothing, [&] { pass(job, O_WRONLY, kCached, write); });
   report("read", nothing, [&] { pass(job, O_RDONLY, kCached, read); });
-  {  // as in loading a checkpoint: into memory that is not in the CPU cache
+  {  // as in a checkpoint: with memory that is not in the CPU cache
     std::vector<char> memory(job.nbytes, 1);
+    std::size_t done = 0;
+    const auto next = [&](std::size_t count) {
+      done += count;
+      return memory.data() + done - count;
+    };
+    report("write from memory", remove, [&] {
+      done = 0;
+      pass(job, O_WRONLY | O_CREAT, kCached,
+           [&](int fd, const char*, std::size_t count) { return ::write(fd, next(count), count); });
+    });
     report("read to memory", nothing, [&] {
-      std::size_t done = 0;
-      pass(job, O_RDONLY, kCached, [&](int fd, char*, std::size_t count) {
-        done += count;
-        return ::read(fd, memory.data() + done - count, count);
-      });
+      done = 0;
+      pass(job, O_RDONLY, kCached,
+           [&](int fd, char*, std::size_t count) { return ::read(fd, next(count), count); });
     });
   }
   report("write and fsync", remove, [&] {

@@ -76,15 +76,14 @@ void TorchFileWriter::storage(std::uint64_t nbytes, const Fill& fill) {
   ++storages_;
 }
 
-/// Appends tile by tile. The bytes are still in the processor's cache when the second of checksum
-/// and copy to the page cache uses them.
+/// Appends tile by tile. The bytes are still in the processor's cache when the checksum follows the
+/// copy to the page cache.
 void TorchFileWriter::append(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto tile = bytes.first(std::min(bytes.size(), kBlock - block_nbytes_));
-    const std::uint32_t crc = crc32(0, tile);
+    const std::uint32_t crc = writer_.append(tile);
     block_crc_ = block_nbytes_ == 0 ? crc : crc32_combine(block_crc_, crc, tile.size());
     block_nbytes_ += tile.size();
-    writer_.append(tile, crc);
     if (block_nbytes_ == kBlock) {
       blocks_.push_back(block_crc_);
       block_nbytes_ = 0;

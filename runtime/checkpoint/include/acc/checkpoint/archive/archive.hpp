@@ -44,9 +44,8 @@ class Writer {
   void add(std::string_view name, std::string_view payload);
   /// Starts a record of `nbytes`, whose payload comes in pieces by `append`.
   void begin(std::string_view name, std::uint64_t nbytes);
-  void append(std::span<const std::byte> payload);
-  /// Appends a piece whose CRC-32 the caller already knows.
-  void append(std::span<const std::byte> payload, std::uint32_t crc32);
+  /// Returns the CRC-32 of the piece. Pieces should fit the processor's cache.
+  std::uint32_t append(std::span<const std::byte> payload);
   void end();
   /// Writes the central directory and the end records, which completes the archive.
   void finish();
