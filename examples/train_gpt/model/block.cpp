@@ -67,13 +67,14 @@ void Block::forward_attention(const acc::ForwardUse& use, BatchShape shape, Scra
                     config_.layer_norm_epsilon, z, ln_1_stats(), N, C);
 
   add_bias(a_->qkv.data(), nullptr, values(use, p_.c_attn.bias, 3 * C), N, 3 * C);
-  gemm.apply({a_->qkv.data(), N, 3 * C}, {z, N, C}, weight(use, p_.c_attn.weight, C, 3 * C), 1.0f);
+  gemm.apply({a_->qkv.data(), N, 3 * C}, gemm.input({z, N, C}),
+             weight(use, p_.c_attn.weight, C, 3 * C), 1.0f);
 
   attention_forward(attention_shape(shape), a_->qkv.data(), a_->attended.data(), a_->log_sum.data(),
                     scratch.attention);
 
   add_bias(a_->middle.data(), x_, values(use, p_.attn_c_proj.bias, C), N, C);
-  gemm.apply({a_->middle.data(), N, C}, {a_->attended.data(), N, C},
+  gemm.apply({a_->middle.data(), N, C}, gemm.input({a_->attended.data(), N, C}),
              weight(use, p_.attn_c_proj.weight, C, C), 1.0f);
 }
 
@@ -88,13 +89,14 @@ void Block::forward_mlp(const acc::ForwardUse& use, BatchShape shape, Scratch& s
   layernorm_forward(a_->middle.data(), values(use, p_.ln_2.weight, C), values(use, p_.ln_2.bias, C),
                     config_.layer_norm_epsilon, z, ln_2_stats(), N, C);
 
-  gemm.apply({a_->expanded.data(), N, 4 * C}, {z, N, C}, weight(use, p_.c_fc.weight, C, 4 * C));
+  gemm.apply({a_->expanded.data(), N, 4 * C}, gemm.input({z, N, C}),
+             weight(use, p_.c_fc.weight, C, 4 * C));
   float* h = scratch.wide.data();  // (N, 4C)
   gelu_forward(a_->expanded.data(), values(use, p_.c_fc.bias, 4 * C), h, N, 4 * C);
 
   add_bias(a_->out.data(), a_->middle.data(), values(use, p_.mlp_c_proj.bias, C), N, C);
-  gemm.apply({a_->out.data(), N, C}, {h, N, 4 * C}, weight(use, p_.mlp_c_proj.weight, 4 * C, C),
-             1.0f);
+  gemm.apply({a_->out.data(), N, C}, gemm.input({h, N, 4 * C}),
+             weight(use, p_.mlp_c_proj.weight, 4 * C, C), 1.0f);
 }
 
 void Block::backward(acc::BackwardUse& use, float* dx, BatchShape shape, Scratch& scratch) {
@@ -117,16 +119,18 @@ void Block::backward_mlp(acc::BackwardUse& use, float* dx, BatchShape shape, Scr
   float* dz = scratch.d_channels.data();  // (N, C)
   float* h = a_->expanded.data();         // (N, 4C): u, then h
 
-  gemm.apply({wide, N, 4 * C}, {dx, N, C}, weight(use, p_.mlp_c_proj.weight, 4 * C, C).t());
+  Operand dy = gemm.gradient({dx, N, C});
+  gemm.apply({wide, N, 4 * C}, dy, weight(use, p_.mlp_c_proj.weight, 4 * C, C).t());
   gelu_backward(h, values(use, p_.c_fc.bias, 4 * C), wide,
                 values.gradient(use, p_.c_fc.bias, 4 * C).to_add(), N, 4 * C);
-  gemm.weight_gradient(use, p_.mlp_c_proj.weight, {h, N, 4 * C}, {dx, N, C});
+  gemm.weight_gradient(use, p_.mlp_c_proj.weight, gemm.input({h, N, 4 * C}), dy);
   bias_gradient(values, use, p_.mlp_c_proj.bias, {dx, N, C});
 
   layernorm_recompute(a_->middle.data(), values(use, p_.ln_2.weight, C),
                       values(use, p_.ln_2.bias, C), ln_2_stats(), z, N, C);
-  gemm.weight_gradient(use, p_.c_fc.weight, {z, N, C}, {wide, N, 4 * C});
-  gemm.apply({dz, N, C}, {wide, N, 4 * C}, weight(use, p_.c_fc.weight, C, 4 * C).t());
+  dy = gemm.gradient({wide, N, 4 * C});
+  gemm.weight_gradient(use, p_.c_fc.weight, gemm.input({z, N, C}), dy);
+  gemm.apply({dz, N, C}, dy, weight(use, p_.c_fc.weight, C, 4 * C).t());
   layernorm_backward(a_->middle.data(), values(use, p_.ln_2.weight, C), ln_2_stats(), dz, dx,
                      values.gradient(use, p_.ln_2.weight, C).to_add(),
                      values.gradient(use, p_.ln_2.bias, C).to_add(), N, C);
@@ -144,17 +148,19 @@ void Block::backward_attention(acc::BackwardUse& use, float* dx, BatchShape shap
   float* z = scratch.normalized.data();           // (N, C)
   float* d_channels = scratch.d_channels.data();  // (N, C): d attended, then dz
 
-  gemm.weight_gradient(use, p_.attn_c_proj.weight, {a_->attended.data(), N, C}, {dx, N, C});
+  Operand dy = gemm.gradient({dx, N, C});
+  gemm.weight_gradient(use, p_.attn_c_proj.weight, gemm.input({a_->attended.data(), N, C}), dy);
   bias_gradient(values, use, p_.attn_c_proj.bias, {dx, N, C});
-  gemm.apply({d_channels, N, C}, {dx, N, C}, weight(use, p_.attn_c_proj.weight, C, C).t());
+  gemm.apply({d_channels, N, C}, dy, weight(use, p_.attn_c_proj.weight, C, C).t());
   attention_backward(attention_shape(shape), a_->qkv.data(), a_->attended.data(),
                      a_->log_sum.data(), d_channels, dqkv, scratch.attention);
 
   layernorm_recompute(x_, values(use, p_.ln_1.weight, C), values(use, p_.ln_1.bias, C),
                       ln_1_stats(), z, N, C);
-  gemm.weight_gradient(use, p_.c_attn.weight, {z, N, C}, {dqkv, N, 3 * C});
+  dy = gemm.gradient({dqkv, N, 3 * C});
+  gemm.weight_gradient(use, p_.c_attn.weight, gemm.input({z, N, C}), dy);
   bias_gradient(values, use, p_.c_attn.bias, {dqkv, N, 3 * C});
-  gemm.apply({d_channels, N, C}, {dqkv, N, 3 * C}, weight(use, p_.c_attn.weight, C, 3 * C).t());
+  gemm.apply({d_channels, N, C}, dy, weight(use, p_.c_attn.weight, C, 3 * C).t());
   layernorm_backward(x_, values(use, p_.ln_1.weight, C), ln_1_stats(), d_channels, dx,
                      values.gradient(use, p_.ln_1.weight, C).to_add(),
                      values.gradient(use, p_.ln_1.bias, C).to_add(), N, C);

@@ -10,11 +10,13 @@ namespace train_gpt {
 namespace {
 
 /// Returns the number of rows whose logits are computed at a time: about 4 MiB of logits, which fit
-/// in a cache, but enough rows for an efficient GEMM.
-std::int64_t choose_logit_rows(std::int64_t vocab, std::int64_t rows) {
+/// in a cache, but at least as many rows as channels. The product that adds to the gradient of the
+/// head reads and writes all of it for each group of rows, which would take longer than its
+/// multiplications; and the logits then take no more memory than that gradient.
+std::int64_t choose_logit_rows(const ModelConfig& config, std::int64_t rows) {
   constexpr std::int64_t kElements = std::int64_t{1} << 20;
   constexpr std::int64_t kFewest = 64;
-  return std::min(rows, std::max(kFewest, kElements / vocab));
+  return std::min(rows, std::max({kFewest, config.dim, kElements / config.vocab}));
 }
 
 }  // namespace
@@ -22,7 +24,7 @@ std::int64_t choose_logit_rows(std::int64_t vocab, std::int64_t rows) {
 Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest, acc::Runtime* keeper)
     : config_(config),
       p_(model, config),
-      logit_rows_(choose_logit_rows(config.vocab, largest.rows())),
+      logit_rows_(choose_logit_rows(config, largest.rows())),
       scratch_(config, largest, model.compute_dtype(), logit_rows_ * config.vocab),
       values_(model.compute_dtype()),
       embedded_(largest.rows() * config.dim),
@@ -157,11 +159,11 @@ double Gpt::loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch
   double loss = 0.0;
   for (std::int64_t first = 0; first < N; first += logit_rows_) {
     const std::int64_t rows = std::min(logit_rows_, N - first);
-    const ConstMatrix z_rows(z + first * C, rows, C);
+    const Operand z_rows = gemm.input({z + first * C, rows, C});
     gemm.apply({logits_.data(), rows, V}, z_rows, head.t());
     loss += cross_entropy(logits_.data(), batch.targets.data() + first,
                           batch.loss_scale * batch.weight / static_cast<float>(N), rows, V);
-    const ConstMatrix d_logits(logits_.data(), rows, V);
+    const Operand d_logits = gemm.gradient({logits_.data(), rows, V});
     gemm.apply({dz + first * C, rows, C}, d_logits, head);
     gemm.weight_gradient(d_head, d_logits, z_rows);
   }
@@ -182,7 +184,7 @@ std::span<const float> Gpt::next_token_logits(std::span<const std::int32_t> toke
   layernorm_forward(x + (shape.time - 1) * C, values_(use, p_.ln_f.weight, C),
                     values_(use, p_.ln_f.bias, C), config_.layer_norm_epsilon, z,
                     {stats_.data(), stats_.data() + 1}, 1, C);
-  scratch_.gemm.apply({logits_.data(), 1, config_.vocab}, {z, 1, C},
+  scratch_.gemm.apply({logits_.data(), 1, config_.vocab}, scratch_.gemm.input({z, 1, C}),
                       weight(use, p_.head, config_.vocab, C).t());
   use.end();
   return {logits_.data(), static_cast<std::size_t>(config_.vocab)};
