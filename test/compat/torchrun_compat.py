@@ -141,6 +141,8 @@ def shown(name, value, folder):
     if name in RANDOM and RANDOM[name].match(value):
         return "<random>"
     if name == "TORCHELASTIC_ERROR_FILE":
+        # In a temporary folder acclaunch has dots where torchrun has folders.
+        value = re.sub(r"/(attempt_\d+)\.(\d+)\.(error.json)$", r"/RUN_X/\1/\2/\3", value)
         return re.sub(r"^.*/[^/]+_[^/]+/(attempt_\d+/\d+/error.json)$", r"\1", value)
     if name == "MASTER_ADDR" and value in ("localhost", socket.gethostname(), socket.getfqdn()):
         return "<this machine>"

@@ -30,7 +30,7 @@ TEST_CASE("restart: all workers start again until the job succeeds") {
   CHECK(job.wait() == 0);
   for (const char* attempt : {"0", "1", "2"}) {
     CHECK(contains(job.out(), "[1] 1 in " + std::string(attempt) + " of 3\n"));
-    CHECK(contains(job.out(), "/attempt_" + std::string(attempt) + "/1/error.json\n"));
+    CHECK(contains(job.out(), "/attempt_" + std::string(attempt) + ".1.error.json\n"));
   }
   CHECK(contains(job.out(), "[0] 0 in 2 of 3\n"));
   CHECK(contains(job.err(), "attempt 0 failed: rank 1: exited with code 9\n"));

@@ -7,6 +7,7 @@
 #include <hwloc.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 
 namespace acc::launcher::host {
@@ -30,7 +31,31 @@ void leave_out_unusable(hwloc_topology_t topology) {
   hwloc_bitmap_free(usable);
 }
 
+/// Keeps hwloc from loading its plugins (PCI, OpenCL, X11, libxml2), unless the user has chosen
+/// some, for the lifetime of the object. They detect nothing that is used here, and loading their
+/// libraries takes half as long as the rest of a plan.
+class WithoutPlugins {
+ public:
+  WithoutPlugins() : chooses_(::getenv(kVariable) == nullptr) {
+    if (chooses_) {
+      ::setenv(kVariable, "/nonexistent", 0);
+    }
+  }
+  ~WithoutPlugins() {
+    if (chooses_) {
+      ::unsetenv(kVariable);
+    }
+  }
+  WithoutPlugins(const WithoutPlugins&) = delete;
+  WithoutPlugins& operator=(const WithoutPlugins&) = delete;
+
+ private:
+  static constexpr const char* kVariable = "HWLOC_PLUGINS_PATH";
+  bool chooses_;
+};
+
 Topology load_topology() {
+  const WithoutPlugins while_loading;
   hwloc_topology_t raw = nullptr;
   if (hwloc_topology_init(&raw) != 0) {
     throw Error(Errc::internal, "hwloc cannot be initialised");

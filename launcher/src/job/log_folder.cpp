@@ -76,10 +76,12 @@ void LogFolder::open_attempt(int attempt) const {
     return;
   }
   if (plan_.is_private && count_ > 0) {
-    make_private(fs::path(plan_.directory).parent_path());
+    const fs::path folder = plan_.directory;
+    make_private(plan_.keeps_directory ? folder.parent_path() : folder);
   }
-  for (int index = 0; index < count_; ++index) {
-    const std::string folder = worker_folder(plan_, attempt, first_local_rank_ + index);
+  for (int index = 0; index < count_ && plan_.keeps_directory; ++index) {
+    const fs::path file = worker_file(plan_, attempt, first_local_rank_ + index, "");
+    const fs::path folder = file.parent_path();
     std::error_code error;
     fs::create_directories(folder, error);
     if (error) {
@@ -91,13 +93,13 @@ void LogFolder::open_attempt(int attempt) const {
 output::WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
   const OutputPlan::Streams files = of_worker(plan_.to_file, local_rank, 0);
   const OutputPlan::Streams console = of_worker(plan_.to_console, local_rank, kBoth);
-  const std::string folder = worker_folder(plan_, attempt, local_rank);
   const auto target = [&](OutputPlan::Streams stream, const std::string& name,
                           const std::vector<std::string>& words) {
-    output::StreamTarget result{.file = (files & stream) != 0 ? folder + "/" + name : "",
-                                .console = (console & stream) != 0};
+    output::StreamTarget result{
+        .file = (files & stream) != 0 ? worker_file(plan_, attempt, local_rank, name) : "",
+        .console = (console & stream) != 0};
     if (!result.file.empty() && !words.empty()) {  // one file for all ranks
-      result.filter = {words, fs::path(folder).parent_path() / ("filtered_" + name)};
+      result.filter = {words, attempt_file(plan_, attempt, "filtered_" + name)};
     }
     for (const std::string& file : {result.file, result.filter.file}) {
       if (plan_.is_private && !file.empty()) {
@@ -111,7 +113,7 @@ output::WorkerTargets LogFolder::targets(int attempt, int local_rank) const {
 }
 
 std::string LogFolder::error_file(int attempt, int local_rank) const {
-  return plan_.directory.empty() ? "" : worker_folder(plan_, attempt, local_rank) + "/error.json";
+  return plan_.directory.empty() ? "" : worker_file(plan_, attempt, local_rank, "error.json");
 }
 
 std::string LogFolder::flight_record(int attempt, int local_rank) const {
@@ -120,14 +122,12 @@ std::string LogFolder::flight_record(int attempt, int local_rank) const {
 
 std::string LogFolder::kept_folder(int attempt) const {
   return plan_.keeps_directory && count_ > 0
-             ? fs::path(worker_folder(plan_, attempt, 0)).parent_path().string()
+             ? fs::path(attempt_file(plan_, attempt, "")).parent_path().string()
              : "";
 }
 
 std::string LogFolder::stacks_file(int attempt) const {
-  return plan_.directory.empty() || count_ == 0
-             ? ""
-             : fs::path(worker_folder(plan_, attempt, 0)).parent_path().string() + "/stacks.txt";
+  return plan_.directory.empty() || count_ == 0 ? "" : attempt_file(plan_, attempt, "stacks.txt");
 }
 
 std::string LogFolder::report_file(int attempt) const {
@@ -145,7 +145,7 @@ void LogFolder::remove() const noexcept {
 }
 
 std::string LogFolder::scratch() const {
-  return plan_.keeps_directory ? "" : fs::path(plan_.directory).parent_path().string();
+  return plan_.keeps_directory ? "" : plan_.directory;
 }
 
 }  // namespace acc::launcher::job

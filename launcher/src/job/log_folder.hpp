@@ -20,7 +20,7 @@ class LogFolder {
   LogFolder(const LogFolder&) = delete;
   LogFolder& operator=(const LogFolder&) = delete;
 
-  /// Creates the folders of all workers. Throws Error(config) if that fails.
+  /// Creates the folders for the files of all workers. Throws Error(config) if that fails.
   void open_attempt(int attempt) const;
 
   /// Return the destinations of a worker's output and the paths of its files; "" without a folder.

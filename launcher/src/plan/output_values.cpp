@@ -159,9 +159,12 @@ OutputPlan plan_output(const OutputWords& words, const std::string& run_id, int 
   faults.collect([&] { folder = log_folder(words, working_directory, scratch); });
   faults.raise();
   OutputPlan output = routed(redirects, tee, shown);
-  output.directory = (folder.lexically_normal() / folder_name(run_id)).string();
   output.is_private = folder == scratch;
   output.keeps_directory = !output.is_private || !output.to_file.empty();
+  output.directory = folder.lexically_normal().string();
+  if (output.keeps_directory) {
+    output.directory += "/" + folder_name(run_id);
+  }
   return output;
 }
 

@@ -60,7 +60,7 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
       {"TORCHELASTIC_RESTART_COUNT", attempt},
       {"TORCHELASTIC_MAX_RESTARTS", std::to_string(plan.supervision.max_restarts)},
       {"TORCHELASTIC_ERROR_FILE",
-       worker_folder(plan.output, assignment.round, local_rank) + "/error.json"},
+       worker_file(plan.output, assignment.round, local_rank, "error.json")},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", signal_list(plan)},
   };
 }
@@ -118,12 +118,19 @@ std::string own_gpu(const plugins::Environment& environment, int local_rank) {
 
 }  // namespace
 
-std::string worker_folder(const OutputPlan& output, int round, int local_rank) {
-  return output.directory + "/attempt_" + std::to_string(round) + "/" + std::to_string(local_rank);
+std::string attempt_file(const OutputPlan& output, int round, const std::string& name) {
+  const char* const separator = output.keeps_directory ? "/" : ".";
+  return output.directory + "/attempt_" + std::to_string(round) + separator + name;
+}
+
+std::string worker_file(const OutputPlan& output, int round, int local_rank,
+                        const std::string& name) {
+  const char* const separator = output.keeps_directory ? "/" : ".";
+  return attempt_file(output, round, std::to_string(local_rank) + separator + name);
 }
 
 std::string flight_record_of(const OutputPlan& output, int round, int local_rank) {
-  return worker_folder(output, round, local_rank) + "/flight_record";
+  return worker_file(output, round, local_rank, "flight_record");
 }
 
 int first_local_rank(const RankLayout& layout) noexcept {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "spawn/create_child.hpp"
+
 // Boost.Process 1.81 does not include the first two.
 #include <boost/asio/detail/throw_error.hpp>
 #include <boost/process/v2/detail/last_error.hpp>
@@ -10,9 +12,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace acc::launcher::spawn {
@@ -22,13 +22,13 @@ namespace acc::launcher::spawn {
 /// `default_launcher` in three ways:
 /// - It returns a pid. Boost's process object watches the child by its own SIGCHLD handler, and so
 ///   would need an event loop with five descriptors for each child.
-/// - It does not wait until the child has called exec.
+/// - The child shares the memory of this process until it calls exec (`create_child`).
 /// - A child that cannot call exec ends by _exit. By exit() it would write the output that this
 ///   process has buffered a second time.
 class ChildLauncher : public boost::process::v2::posix::default_launcher {
  public:
-  /// `fork`: replaces fork(), for a child that starts in a control group.
-  explicit ChildLauncher(std::function<pid_t()> fork = ::fork) : fork_(std::move(fork)) {}
+  /// `cgroup`: the folder of the control group in which children start; -1: that of this process.
+  explicit ChildLauncher(int cgroup = -1) : cgroup_(cgroup) {}
 
   /// Starts the program at the path `program`, with the environment `env` (that of this process
   /// unless it is set). Returns the child's pid, or -1 and sets errno. The child calls
@@ -40,8 +40,7 @@ class ChildLauncher : public boost::process::v2::posix::default_launcher {
               Initializers&&... initializers) {
     const boost::process::v2::filesystem::path path(program);
     const char* const* const argv = build_argv_(path, arguments);
-    pid = fork_();
-    if (pid == 0) {
+    auto become_program = [&] {
       boost::process::v2::error_code error;
       [[maybe_unused]] const auto set_up = [&](auto& initializer) {
         if constexpr (requires { initializer.on_exec_setup(*this, path, argv); }) {
@@ -60,12 +59,15 @@ class ChildLauncher : public boost::process::v2::posix::default_launcher {
       }
       (report(initializers), ...);
       ::_exit(127);
-    }
+    };
+    pid = create_child(
+        cgroup_, [](void* child) { (*static_cast<decltype(become_program)*>(child))(); },
+        &become_program);
     return pid;
   }
 
  private:
-  std::function<pid_t()> fork_;
+  int cgroup_;
 };
 
 }  // namespace acc::launcher::spawn

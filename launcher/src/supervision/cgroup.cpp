@@ -4,10 +4,10 @@
 // folder of a group is the mount point followed by the name.
 #include "supervision/cgroup.hpp"
 
+#include "spawn/create_child.hpp"
+
 #include <fcntl.h>
-#include <linux/sched.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -145,15 +145,8 @@ bool Cgroup::lets_live() const noexcept {
   return !WIFSIGNALED(wait_status);
 }
 
-// Writing a pid to cgroup.procs waits for an RCU grace period, 6 to 16 ms on Linux 6.18.
-// CLONE_INTO_CGROUP (Linux 5.7) creates the process in the group at the cost of a fork.
 pid_t Cgroup::fork_into() const noexcept {
-  clone_args how{};
-  how.flags = CLONE_INTO_CGROUP;
-  how.exit_signal = SIGCHLD;
-  how.cgroup = static_cast<__u64>(directory_.get());
-  const long pid = directory_ ? ::syscall(SYS_clone3, &how, sizeof how) : -1;
-  return pid >= 0 ? static_cast<pid_t>(pid) : ::fork();
+  return spawn::fork_into(directory_.get());
 }
 
 void Cgroup::kill() const noexcept {

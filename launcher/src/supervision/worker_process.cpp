@@ -84,10 +84,8 @@ pid_t start(const WorkerSpec& spec, process::process_stdio& streams,
     environment_pointers.push_back(entry.c_str());
   }
   environment_pointers.push_back(nullptr);
-  spawn::ChildLauncher launcher;
-  if (surroundings.cgroup != nullptr) {
-    launcher = spawn::ChildLauncher([cgroup = surroundings.cgroup] { return cgroup->fork_into(); });
-  }
+  spawn::ChildLauncher launcher(surroundings.cgroup != nullptr ? surroundings.cgroup->directory()
+                                                               : -1);
   launcher.env = environment_pointers.data();
   return launcher.start(
       spec.command.front(), {spec.command.begin() + 1, spec.command.end()}, streams,

@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "supervision/cgroup.hpp"
 
+#include "spawn/create_child.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <fstream>
 
@@ -155,4 +159,34 @@ TEST_CASE("cgroup: a process created below a group that was killed earlier stays
   std::error_code gone;  // a process that has ended may still be in the group for a moment
   while (!fs::remove(folder, gone) && gone == std::errc::device_or_resource_busy) {
   }
+}
+
+TEST_CASE("cgroup: a child is created in the group and runs before its parent continues") {
+  struct Child {
+    std::string path = "/proc/self/cgroup";
+    std::array<char, 4096> groups{};
+  };
+  supervision::Cgroup group(kName);
+  group.make();
+  Child child;
+  const pid_t pid = spawn::create_child(
+      group.directory(),
+      [](void* data) {
+        auto& own = *static_cast<Child*>(data);
+        const int file = ::open(own.path.c_str(), O_RDONLY | O_CLOEXEC);
+        const bool is_read = ::read(file, own.groups.data(), own.groups.size() - 1) > 0;
+        ::_exit(is_read ? 3 : 4);
+      },
+      &child);
+  REQUIRE(pid > 0);
+  int status = 0;
+  CHECK(::waitpid(pid, &status, 0) == pid);
+  CHECK(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 3);
+#if defined(__x86_64__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  // The child wrote to the memory of its parent.
+  const std::string groups(child.groups.data());
+  CHECK((groups.find(kName) != std::string::npos) == (group.directory() >= 0));
+#endif
+  group.remove();
 }

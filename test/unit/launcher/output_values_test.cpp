@@ -90,7 +90,8 @@ TEST_CASE("the folder of a run") {
   }
   CHECK(folders.size() == 20);
   CHECK(output_of("", "", "", "/var/log/../x").directory.starts_with("/var/x/job_7_"));
-  CHECK(output_of("", "", "").directory.starts_with("/tmp/scratch/job_7_"));
+  CHECK(output_of("3", "", "").directory.starts_with("/tmp/scratch/job_7_"));
+  CHECK(output_of("", "", "").directory == "/tmp/scratch");
 
   const OutputPlan nowhere = output_of("3", "3", "", "/dev/null");
   CHECK(nowhere.to_file.empty());

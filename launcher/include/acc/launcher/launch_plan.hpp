@@ -61,9 +61,9 @@ struct OutputPlan {
   /// Set of a worker's streams: bit 0 is stdout, bit 1 is stderr, as in torchrun's -r and -t.
   using Streams = unsigned;
 
-  /// Folder of this run. `attempt_N/LOCAL_RANK/` in it holds stdout.log and stderr.log, if
-  /// requested, and error.json, which TORCHELASTIC_ERROR_FILE names. While the workers run it also
-  /// holds their flight records.
+  /// Folder of this run. It holds stdout.log and stderr.log of each worker, if requested, and
+  /// error.json, which TORCHELASTIC_ERROR_FILE names; while the workers run also their flight
+  /// records. `worker_file` returns their paths.
   std::string directory;
   bool keeps_directory = false;  ///< the user wants the files; else they are removed with the job
   /// The user named no folder: `directory` is in a temporary folder of the job that only this user
@@ -80,8 +80,14 @@ struct OutputPlan {
   std::string trace_directory;  ///< folder for timelines of the ranks; empty: none
 };
 
-/// Returns the folder with the files of one worker in one round.
-std::string worker_folder(const OutputPlan& output, int round, int local_rank);
+/// Returns the path of a file of all workers in one round: in the folder `attempt_N`. A temporary
+/// folder has no folders inside, because some file systems need milliseconds to remove one; there
+/// the name begins with `attempt_N.`.
+std::string attempt_file(const OutputPlan& output, int round, const std::string& name);
+/// Returns the path of a file of one worker in one round: `LOCAL_RANK/NAME` in the folder of the
+/// attempt, or `attempt_N.LOCAL_RANK.NAME` in a temporary folder.
+std::string worker_file(const OutputPlan& output, int round, int local_rank,
+                        const std::string& name);
 /// Returns the path of the worker's flight record, which ACC_FLIGHT_RECORD names.
 std::string flight_record_of(const OutputPlan& output, int round, int local_rank);
 
