@@ -202,8 +202,9 @@ def check_values(folder):
     assert {f"seen [None, None, None] 1 {rank} None" in output for rank in (0, 1)} == {True}, output
     # A library that ends its threads before the fork is allowed: OpenBLAS in numpy.
     assert run(folder, "--cpu", "--num_cpu_threads_per_process", "4", "--preload", "numpy", "streams.py")[0] == 0
-    _, output = run(folder, "--cpu", "--preload", "prints", "streams.py")
+    _, output = run(folder, "--cpu", "--log_level", "debug", "--preload", "prints,json", "streams.py")
     assert "[preload] hello" in output and "raw" in output, output
+    assert re.search(r"has imported prints in \d+\.\d\d s, json in \d+\.\d\d s", output), output
     (folder / "config.yaml").write_text("distributed_type: 'NO'\nuse_cpu: true\nnum_processes: 1\npreload: prints\n")
     assert "[preload] hello" in run(folder, "--config_file", "config.yaml", "streams.py")[1]
 

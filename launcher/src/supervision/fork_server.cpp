@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstring>
 #include <span>
 #include <string_view>
@@ -149,7 +148,6 @@ asio::awaitable<void> ForkServer::ready() {
   if (process_ && !process_->has_ended()) {
     co_return;
   }
-  const auto began = std::chrono::steady_clock::now();
   start();
   asio::posix::stream_descriptor readable(executor_, ::dup(control_.get()));
   co_await readable.async_wait(asio::posix::stream_descriptor::wait_read,
@@ -160,12 +158,10 @@ asio::awaitable<void> ForkServer::ready() {
     const ProcessEnd end = co_await process_->wait();
     throw failed("the process that imports the modules has ended: " + end.describe());
   }
-  if (answer != "R") {
+  if (!answer.starts_with('R')) {
     throw Error(Errc::config, "--preload " + options_.modules + ": " + answer.substr(1));
   }
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-  logger(Component::launcher)
-      .debug("process {} has imported {} in {:.2f} s", pid(), options_.modules, took.count());
+  logger(Component::launcher).debug("process {} has imported {}", pid(), answer.substr(1));
 }
 
 pid_t ForkServer::fork(const WorkerSpec& spec, int in, int out, int err, const Cgroup* cgroup) {

@@ -5,7 +5,7 @@ Command line: PYTHON FLAGS -c BOOT THIS_FILE CONTROL FLAGS+1 MODULES COMMAND...,
 to the launcher and COMMAND is that of a worker. It runs outside __main__, which is the program's.
 
     launcher                server                           forker, one per attempt
-    (starts it)             imports MODULES; R, or F reason
+    (starts it)             imports MODULES; R times, or F reason
     B [cgroup]              forks the forker, waits for it   joins the control group
     W spec in out err ...                                    forks a worker; its pid, or F reason
     E                                                        exits, which gives the workers to the launcher
@@ -28,6 +28,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import traceback
 
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
@@ -96,15 +97,19 @@ def check_can_fork(module):
 
 def import_all(modules):
     """Imports the modules, and takes their objects out of the garbage collector, as its documentation advises before a
-    fork: a worker then neither copies their pages nor walks through them when it ends."""
+    fork: a worker then neither copies their pages nor walks through them when it ends. Returns the times."""
+    times = []
     thresholds = gc.get_threshold()
     gc.set_threshold(0, *thresholds[1:])
     for module in modules:
+        began = time.monotonic()
         import_module(module)
+        times.append(f"{module} in {time.monotonic() - began:.2f} s")
     if gc.get_threshold()[0] == 0:  # else a module has set its own
         gc.set_threshold(*thresholds)
     gc.collect()
     gc.freeze()
+    return ", ".join(times)
 
 
 def import_module(module):
@@ -367,13 +372,13 @@ def start():
     prepare_main([os.fsencode(word) for word in sys.argv[5:]], interpreter_words)
     show([b"acc-preload", ",".join(modules).encode()], [b"%s=%s" % entry for entry in os.environb.items()])
     try:
-        import_all(modules)
+        times = import_all(modules)
     except Refused as reason:
         sys.stdout.flush()
         control.send(b"F" + str(reason).encode(errors="backslashreplace")[:60000])
         os._exit(2)
     sys.stdout.flush()
-    control.send(b"R")
+    control.send(b"R" + times.encode()[:60000])
     return prepare_main(serve(control, launcher), interpreter_words)
 
 
