@@ -46,9 +46,6 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr int kKeys = 1024;
 constexpr int kCounters = 64;
-// Connections opened at a time. PyTorch 2.13's server stops accepting when thousands connect at
-// once.
-constexpr int kConnectBatch = 64;
 constexpr std::size_t kValueBytes = 32;
 constexpr auto kPatience = std::chrono::seconds(60);
 constexpr Seconds kWarmUp{0.3};
@@ -183,8 +180,7 @@ class Client {
 /// All clients, and an epoll set of their sockets.
 class Clients {
  public:
-  /// Starts to connect `count` more clients.
-  void connect(std::uint16_t port, int count) {
+  Clients(std::uint16_t port, int count) {
     for (int i = 0; i < count; ++i) {
       Client& client = clients_.emplace_back(port);
       client.ask(hello(), Clock::now());
@@ -220,13 +216,16 @@ class Clients {
     }
   }
 
-  /// Connects `count` clients and completes their handshakes.
-  void greet(std::uint16_t port, int count) {
-    for (int done = 0; done < count; done += kConnectBatch) {
-      const int batch = std::min(count - done, kConnectBatch);
-      connect(port, batch);
-      await_greetings(batch);
-    }
+  void greet() {
+    std::size_t left = clients_.size();
+    const auto limit = Clock::now() + kPatience;
+    run([&](Client& client) { client.receive([&](auto, auto) { --left; }); },
+        [&] {
+          if (Clock::now() > limit) {
+            fail(fmt::format("timeout: {} clients have no reply to the handshake", left));
+          }
+          return left == 0;
+        });
   }
 
   /// Sends commands through one client and waits until the server has processed all of them.
@@ -243,17 +242,6 @@ class Clients {
   }
 
  private:
-  void await_greetings(int left) {
-    const auto limit = Clock::now() + kPatience;
-    run([&](Client& client) { client.receive([&](auto, auto) { --left; }); },
-        [&] {
-          if (Clock::now() > limit) {
-            fail(fmt::format("timeout: {} clients have no reply to the handshake", left));
-          }
-          return left == 0;
-        });
-  }
-
   void watch(Client& client, int what, std::uint32_t events) const {
     epoll_event event{.events = events, .data = {.ptr = &client}};
     checked(epoll_ctl(epoll_.get(), what, client.fd(), &event), "epoll_ctl");
@@ -282,8 +270,8 @@ double microseconds(std::vector<float>& latencies, double share) {
 
 void mix(std::uint16_t port, int connections, int in_flight, Seconds seconds,
          const std::string& pid) {
-  Clients clients;
-  clients.greet(port, connections);
+  Clients clients(port, connections);
+  clients.greet();
   std::vector<Command> keys;
   for (int i = 0; i < kKeys; ++i) {
     keys.push_back(set(key(i)));
@@ -342,8 +330,7 @@ void join(std::uint16_t port, int count, bool uses_barrier) {
   const Command release = set(last);
 
   const auto start = Clock::now();
-  Clients clients;
-  clients.connect(port, count);
+  Clients clients(port, count);
   int left = count;
   const auto step = [&](Client& client) {
     client.receive([&](std::string_view reply, Clock::time_point) {
@@ -370,8 +357,8 @@ void join(std::uint16_t port, int count, bool uses_barrier) {
 }
 
 void hold(std::uint16_t port, int connections) {
-  Clients clients;
-  clients.greet(port, connections);
+  Clients clients(port, connections);
+  clients.greet();
   fmt::print("{{\"held\": {}}}\n", connections);
   std::fflush(stdout);
   while (std::getchar() != EOF) {
@@ -379,8 +366,8 @@ void hold(std::uint16_t port, int connections) {
 }
 
 void fill(std::uint16_t port, int keys) {
-  Clients clients;
-  clients.greet(port, 1);
+  Clients clients(port, 1);
+  clients.greet();
   constexpr int kAtOnce = 10'000;
   for (int done = 0; done < keys; done += kAtOnce) {
     std::vector<Command> batch;
