@@ -30,12 +30,12 @@ using acc::test::TemporaryFolder;
 
 const fs::path kData = fs::path(ACC_TEST_DATA) / "checkpoints";
 
-struct Opened {
+struct OpenedFolder {
   Catalog catalog;
   TrainingState training;
   Provenance provenance;
 
-  explicit Opened(const fs::path& path) {
+  explicit OpenedFolder(const fs::path& path) {
     deepspeed::read_checkpoint(path, catalog, training, provenance);
   }
 };
@@ -81,7 +81,7 @@ TEST_CASE("DeepSpeed: three ranks' checkpoints give the fp32 weights that DeepSp
     Catalog expected = read_safetensors(kData / name / "fp32_full.safetensors");
     CHECK(deepspeed::is_checkpoint(kData / name));
     for (const char* folder : {"", "global_step3"}) {
-      Opened opened(kData / name / folder);
+      OpenedFolder opened(kData / name / folder);
       for (const StoredTensor& tensor : expected.tensors) {
         check_same(opened.catalog, tensor.name, "param", expected, tensor);
       }
@@ -113,7 +113,7 @@ TEST_CASE("DeepSpeed: weights and moments equal those that DeepSpeed gathers") {
                                                    {"ds_zero2_w2", "DeepSpeed ZeRO 2"},
                                                    {"ds_zero3_w2", "DeepSpeed ZeRO 3"}}) {
     CAPTURE(c.name);
-    Opened opened(kData / c.name);
+    OpenedFolder opened(kData / c.name);
     CHECK(opened.provenance.format == c.format);
     Catalog expected = read_safetensors(kData / c.name / "reference.safetensors");
     for (const StoredTensor& tensor : expected.tensors) {
@@ -129,7 +129,7 @@ TEST_CASE("DeepSpeed: weights and moments equal those that DeepSpeed gathers") {
 }
 
 TEST_CASE("DeepSpeed: an export for any stage and world size is read back bit for bit") {
-  Opened source(kData / "ds_zero3_w2");
+  OpenedFolder source(kData / "ds_zero3_w2");
   source.training.loss_scaler = {{"scale", 1024.0},
                                  {"clean_steps", 0.0},
                                  {"iteration", 7.0},
@@ -145,7 +145,7 @@ TEST_CASE("DeepSpeed: an export for any stage and world size is read back bit fo
       deepspeed::write_checkpoint(folder.path(), source.catalog, reader, source.training,
                                   {.stage = stage, .world_size = world_size, .tag = ""});
       CHECK(fs::exists(folder.path() / "global_step3"));
-      Opened copy(folder.path());
+      OpenedFolder copy(folder.path());
       for (const StoredTensor& tensor : source.catalog.tensors) {
         check_same(copy.catalog, tensor.name, tensor.kind, source.catalog, tensor);
       }
@@ -174,7 +174,7 @@ TEST_CASE("DeepSpeed: weights alone are written as one group") {
   TensorReader reader(catalog);
   deepspeed::write_checkpoint(folder.path(), catalog, reader, {},
                               {.stage = 2, .world_size = 3, .tag = "first"});
-  Opened copy(folder.path());
+  OpenedFolder copy(folder.path());
   for (const StoredTensor& tensor : catalog.tensors) {
     check_same(copy.catalog, tensor.name, "param", catalog, tensor);
   }
@@ -349,7 +349,7 @@ TEST_CASE("DeepSpeed: an inconsistent checkpoint is refused with file and key") 
     Small small;
     c.change(small);
     small.save(folder.path());
-    const std::string message = refusal([&] { Opened opened(folder.path()); });
+    const std::string message = refusal([&] { OpenedFolder opened(folder.path()); });
     CAPTURE(message);
     CHECK(message.empty() == c.expected.empty());
     for (const std::string& part : c.expected) {
@@ -362,7 +362,7 @@ TEST_CASE("DeepSpeed: an inconsistent checkpoint is refused with file and key") 
 TEST_CASE("DeepSpeed: the small checkpoint's elements are in their places") {
   TemporaryFolder folder;
   Small().save(folder.path());
-  Opened opened(folder.path());
+  OpenedFolder opened(folder.path());
   CHECK(opened.training.step == 4);
   CHECK(opened.training.skipped_steps == 1);
   TensorReader reader(opened.catalog);
@@ -443,7 +443,7 @@ TEST_CASE("DeepSpeed: files that are missing, foreign or damaged are named") {
     TemporaryFolder folder;
     fs::copy(kData / "ds_zero2_w3", folder.path(), fs::copy_options::recursive);
     c.change(folder.path());
-    const std::string message = refusal([&] { Opened opened(folder.path()); });
+    const std::string message = refusal([&] { OpenedFolder opened(folder.path()); });
     CAPTURE(message);
     CHECK_FALSE(message.empty());
     for (const std::string& part : c.expected) {
@@ -456,7 +456,7 @@ TEST_CASE("DeepSpeed: files that are missing, foreign or damaged are named") {
 TEST_CASE("DeepSpeed: a damaged byte of the weights is found when it is read") {
   TemporaryFolder folder;
   fs::copy(kData / "ds_zero2_w3", folder.path(), fs::copy_options::recursive);
-  Opened opened(folder.path());
+  OpenedFolder opened(folder.path());
   const StoredTensor& tensor = opened.catalog.at("transformer.wte.weight", "param", "test");
   const StoredPiece& piece = tensor.pieces.front();
   {

@@ -37,7 +37,7 @@ std::span<const std::byte> bytes_of(const std::vector<float>& values) {
   return std::as_bytes(std::span(values));
 }
 
-std::vector<float> counting(std::int64_t numel) {
+std::vector<float> counted_values(std::int64_t numel) {
   std::vector<float> values(static_cast<std::size_t>(numel));
   std::iota(values.begin(), values.end(), 1.0F);
   return values;
@@ -193,7 +193,7 @@ TEST_CASE("any range and any box of any cut is read, with any kind of checksum")
       const std::int64_t count = i == 0 ? numel : below(generator, numel - begin + 1);
       auto values = unread(count);
       reader.read(tensor, begin, count, Dtype::f32, values.data());
-      const auto all = counting(begin + count);
+      const auto all = counted_values(begin + count);
       REQUIRE(std::equal(values.begin(), values.end(), all.begin() + begin));
       std::vector<double> doubles(static_cast<std::size_t>(count));
       reader.read(tensor, begin, count, Dtype::f64, doubles.data());
@@ -280,7 +280,7 @@ TEST_CASE("small records are checked for every element that is read") {
   TensorReader reader(catalog);
   auto values = unread(25);
   reader.read(tensor, 0, 25, Dtype::f32, values.data());
-  CHECK(values == counting(25));
+  CHECK(values == counted_values(25));
   CHECK(contains(refusal([&] { reader.read(tensor, 24, 2, Dtype::f32, values.data()); }),
                  "tensor 'w', elements 25 to 40: damaged"));
 }
@@ -355,7 +355,7 @@ TEST_CASE("more files than may be open at once are read by many threads") {
     file.end();
   }
   TensorReader reader(catalog);
-  const auto expected = counting(kFiles * 10);
+  const auto expected = counted_values(kFiles * 10);
   std::vector<std::vector<float>> values(4, unread(kFiles * 10));
   {
     std::vector<std::jthread> threads;
@@ -399,7 +399,7 @@ TEST_CASE("an archive is a piece with its own dtype, shape and checksums") {
   {
     TensorReader reader(catalog);
     reader.read(tensor, 0, numel, Dtype::f32, values.data());
-    CHECK(values == counting(numel));
+    CHECK(values == counted_values(numel));
     const Box box = {{1, 70'000}, {2, 3}};
     auto few = unread(6);
     reader.read(tensor, box, Dtype::f32, few.data());
@@ -428,7 +428,7 @@ TEST_CASE("an archive is a piece with its own dtype, shape and checksums") {
       CHECK((contains(message, "tensor 'w'") || contains(message, ", w: ")));
     } else {  // padding, or bytes that are not read: nothing was changed
       reader.read(tensor, 0, numel, Dtype::f32, values.data());
-      CHECK(values == counting(numel));
+      CHECK(values == counted_values(numel));
     }
     flip(path, at);
   }

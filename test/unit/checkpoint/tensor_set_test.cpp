@@ -39,7 +39,7 @@ void write_set(const fs::path& folder, const SafetensorsPlan& plan) {
   }
 }
 
-std::string refusal(const fs::path& path) {
+std::string refusal_of_set(const fs::path& path) {
   return acc::test::refusal([&] { read_safetensors(path); });
 }
 
@@ -173,18 +173,18 @@ TEST_CASE("an index and files that disagree are refused by name") {
     auto index = nlohmann::json::parse(plan.index);
     row.spoil(path, index);
     acc::test::write_text(path / kIndex, index.dump());
-    const std::string message = refusal(path);
+    const std::string message = refusal_of_set(path);
     CAPTURE(message);
     CHECK(message.starts_with(path.string()));
     CHECK(message.find(row.message) != std::string::npos);
   }
   const fs::path path = folder.path() / "other";
   fs::create_directory(path);
-  CHECK(refusal(path).find("found neither") != std::string::npos);
+  CHECK(refusal_of_set(path).find("found neither") != std::string::npos);
   acc::test::write_text(path / kIndex, "{\"weight_map\":");
-  CHECK(refusal(path).find("not valid JSON") != std::string::npos);
+  CHECK(refusal_of_set(path).find("not valid JSON") != std::string::npos);
   fs::remove(path / kIndex);
   acc::test::write_text(path / "a.safetensors", "");
   acc::test::write_text(path / "b.safetensors", "");
-  CHECK(refusal(path).find("expected one *.safetensors, found 2") != std::string::npos);
+  CHECK(refusal_of_set(path).find("expected one *.safetensors, found 2") != std::string::npos);
 }

@@ -58,7 +58,7 @@ class Folder {
   }
 
  private:
-  test::TemporaryFolder folder_;
+  acc::test::TemporaryFolder folder_;
 };
 
 TEST_CASE("convert-config: settings that Accelerate's file lacks are written to a second file") {
@@ -66,14 +66,14 @@ TEST_CASE("convert-config: settings that Accelerate's file lacks are written to 
   const std::string input = folder.write("in.yaml", kHybrid);
   CHECK(refusal("convert-config", {input, "-o", folder.path("out.yaml")}).empty());
   CHECK(folder.names() == Words{"in.yaml", "out.yaml", "out_deepspeed.json"});
-  CHECK(test::contains(folder.read("out.yaml"),
-                       "deepspeed_config_file: " + folder.path("out_deepspeed.json")));
-  CHECK(test::contains(folder.read("out_deepspeed.json"), "\"zero_hpz_partition_size\": 4"));
+  CHECK(acc::test::contains(folder.read("out.yaml"),
+                            "deepspeed_config_file: " + folder.path("out_deepspeed.json")));
+  CHECK(acc::test::contains(folder.read("out_deepspeed.json"), "\"zero_hpz_partition_size\": 4"));
   // The conversion back reads both files.
   CHECK(refusal("convert-config",
                 {folder.path("out.yaml"), "--output_file", folder.path("back.yaml")})
             .empty());
-  CHECK(test::contains(folder.read("back.yaml"), "fsdp_sharding_strategy: HYBRID_SHARD"));
+  CHECK(acc::test::contains(folder.read("back.yaml"), "fsdp_sharding_strategy: HYBRID_SHARD"));
 }
 
 TEST_CASE("convert-config: an output name that ends in .json selects JSON") {
@@ -90,7 +90,7 @@ TEST_CASE("convert-config: no file is written if one of the output files exists"
     const std::string input = folder.write("in.yaml", kHybrid);
     const std::string other = folder.write(taken, "mine");
     const Words arguments = {input, "-o", folder.path("out.yaml")};
-    CHECK(test::contains(refusal("convert-config", arguments), other + " exists"));
+    CHECK(acc::test::contains(refusal("convert-config", arguments), other + " exists"));
     CHECK(folder.read(taken) == "mine");
     CHECK(folder.names().size() == 2);
     CHECK(refusal("convert-config", {input, "-o", folder.path("out.yaml"), "--overwrite"}).empty());
@@ -118,7 +118,7 @@ TEST_CASE("convert-config and to-fsdp2: invalid arguments are rejected") {
            {"to-fsdp2", {"--config_file", input, "--output_file", input}, "exists"},
        }) {
     CAPTURE(part);
-    CHECK(test::contains(refusal(command, arguments), part));
+    CHECK(acc::test::contains(refusal(command, arguments), part));
   }
   CHECK(folder.read("in.yaml") == kHybrid);
   CHECK(folder.names() == Words{"in.yaml"});

@@ -15,7 +15,7 @@ namespace acc::launcher {
 namespace {
 
 std::string file_text(const std::string& name) {
-  return test::file_text(std::string(ACC_SOURCE_DIR) + "/" + name);
+  return acc::test::file_text(std::string(ACC_SOURCE_DIR) + "/" + name);
 }
 
 // After a change of the table, update the pages: acclaunch environment-table > docs/environment.md

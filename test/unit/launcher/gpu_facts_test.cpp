@@ -55,7 +55,7 @@ TEST_CASE("CUDA_VISIBLE_DEVICES is read as CUDA reads it") {
 }
 
 TEST_CASE("without the driver's libraries the kernel module is read, ordered by PCI address") {
-  const test::TemporaryFolder proc;
+  const acc::test::TemporaryFolder proc;
   const fs::path nvidia = proc.path() / "driver/nvidia";
   write(nvidia / "version",
         "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build\n");
@@ -73,7 +73,7 @@ TEST_CASE("without the driver's libraries the kernel module is read, ordered by 
 }
 
 TEST_CASE("a GPU's NUMA node is that of its PCI device") {
-  const test::TemporaryFolder sys;
+  const acc::test::TemporaryFolder sys;
   write(sys.path() / "bus/pci/devices/0000:1b:00.0/numa_node", "1\n");
   write(sys.path() / "bus/pci/devices/0000:9b:00.0/numa_node", "-1\n");
   CHECK(host::numa_node_of(sys.path(), "0000:1b:00.0") == 1);

@@ -69,14 +69,14 @@ const std::string kStepPlace =
     "Slurm job 17, step 2 has 2 of the job's 4 nodes";
 const Environment kPod = {{"KUBERNETES_SERVICE_HOST", "10.0.0.1"}};
 
-struct Case {
+struct ManagerCase {
   std::string what;
   Environment environment;
   HostFacts facts;
   std::string place;
 };
 
-void check(const std::vector<Case>& cases) {
+void check(const std::vector<ManagerCase>& cases) {
   for (const auto& [what, environment, facts, place] : cases) {
     CAPTURE(what);
     CHECK(shown(cluster::find_job_environment(environment, facts)) == place);

@@ -7,12 +7,12 @@
 #include <initializer_list>
 #include <vector>
 
-using namespace acc::launcher::job;
+namespace acc::launcher::job {
+namespace {
+
 using enum JobState;
 using enum JobEvent;
 using Action = JobAction;
-
-namespace {
 
 constexpr JobState kStates[] = {starting, joining,  leaving,          running, failing,     ending,
                                 stopping, settling, settling_failure, pausing, withdrawing, over};
@@ -143,8 +143,6 @@ struct Run {
 
 using Actions = std::vector<Action>;
 
-}  // namespace
-
 TEST_CASE("job table: the transition of each state and event") {
   REQUIRE(std::size(kStates) == kJobStates);
   REQUIRE(std::size(kEvents) == kJobEvents);
@@ -221,3 +219,6 @@ TEST_CASE("job table: actions of complete runs") {
             forcing_request}
             .actions == Actions{Action::end, Action::hurry, Action::quit});
 }
+
+}  // namespace
+}  // namespace acc::launcher::job

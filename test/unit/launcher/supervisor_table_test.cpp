@@ -5,10 +5,10 @@
 
 #include <vector>
 
-using namespace acc::launcher::supervision;
-using enum AttemptAction;
-
+namespace acc::launcher::supervision {
 namespace {
+
+using enum AttemptAction;
 
 constexpr AttemptState kStates[] = {AttemptState::running, AttemptState::failing,
                                     AttemptState::stopping, AttemptState::killing,
@@ -34,8 +34,6 @@ struct Run {
 };
 
 using Actions = std::vector<AttemptAction>;
-
-}  // namespace
 
 TEST_CASE("attempt table: the transition of each state and event") {
   using enum AttemptState;
@@ -114,3 +112,6 @@ TEST_CASE("attempt table: actions of complete runs") {
   CHECK(Run{worker_failed, time_is_over, time_is_over, time_is_over}.actions ==
         Actions{find_cause, stop, kill, give_up});
 }
+
+}  // namespace
+}  // namespace acc::launcher::supervision

@@ -140,18 +140,19 @@ TEST_CASE("a file of 90,000 keys is read, YAML and JSON") {
   CHECK(parse_json(json + "}", "f").root.entries.size() == kKeys);
 }
 
-std::string refusal(const std::filesystem::path& path) {
+std::string refusal_of_file(const std::filesystem::path& path) {
   return test::refusal([&] { return load_document(path); });
 }
 
 TEST_CASE("an endless file is refused, and so is a FIFO without a writer") {
   const test::TemporaryFolder folder;
-  CHECK(refusal("/dev/zero") == "cannot read /dev/zero: it is larger than 16 MiB, the limit");
+  CHECK(refusal_of_file("/dev/zero") ==
+        "cannot read /dev/zero: it is larger than 16 MiB, the limit");
   CHECK(load_document("/dev/null").root.entries.empty());
   const std::filesystem::path fifo = folder.path() / "c.yaml";
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
-  CHECK(refusal(fifo) == "cannot read " + fifo.string() +
-                             ": it is a FIFO, and no process has opened it for writing");
+  CHECK(refusal_of_file(fifo) == "cannot read " + fifo.string() +
+                                     ": it is a FIFO, and no process has opened it for writing");
   std::thread writer([&] { std::ofstream(fifo) << "a: " << std::string(100'000, 'x') << "\n"; });
   CHECK(load_document(fifo).root.find("a")->text.size() == 100'000);
   writer.join();

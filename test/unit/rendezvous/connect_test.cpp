@@ -46,7 +46,7 @@ struct Names {
   }
 };
 
-Names names;
+Names resolver;
 
 /// A port of 127.0.0.2 at which connects time out, because its listen queue is full.
 class Silence {
@@ -74,7 +74,7 @@ extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo
   const std::string name = node != nullptr ? node : "";
   const bool is_name = hints == nullptr || (hints->ai_flags & AI_NUMERICHOST) == 0;
   if (name == "slow.test" && is_name) {
-    acc::rendezvous::names.ask_for_slow();
+    acc::rendezvous::resolver.ask_for_slow();
     return EAI_AGAIN;
   }
   if (name != "two.test" || !is_name) {
@@ -97,12 +97,12 @@ TEST_CASE("a name look-up without an answer ends at the deadline and on a stop r
 
   std::stop_source stop;
   std::jthread stopper([&] {
-    names.await_question();
+    resolver.await_question();
     stop.request_stop();
   });
   CHECK(contains(error_of([&] { TcpStore("slow.test", 29500, kSoon, {.stop = stop.get_token()}); }),
                  "connection: store at slow.test:29500: stopped on request"));
-  names.let_slow_answer();
+  resolver.let_slow_answer();
 }
 
 TEST_CASE("an unknown name is looked up again until the deadline, and the error names it") {

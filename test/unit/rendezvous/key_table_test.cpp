@@ -16,7 +16,7 @@ namespace acc::rendezvous {
 namespace {
 
 using Ids = std::vector<KeyTable::WaiterId>;
-using Keys = std::vector<std::string_view>;
+using KeyViews = std::vector<std::string_view>;
 
 /// A table that records the waiters that it has released.
 struct Fixture {
@@ -66,25 +66,25 @@ TEST_CASE_FIXTURE(Fixture, "compare_set stores on a match only") {
 }
 
 TEST_CASE_FIXTURE(Fixture, "every way of creating a key releases its waiters") {
-  CHECK_FALSE(table.wait(1, Keys{"a"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"a"}));
   table.set("a", "");
   CHECK(take() == Ids{1});
-  CHECK_FALSE(table.wait(1, Keys{"b"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"b"}));
   table.add("b", 0);
   CHECK(take() == Ids{1});
-  CHECK_FALSE(table.wait(1, Keys{"c"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"c"}));
   table.append("c", "");
   CHECK(take() == Ids{1});
-  CHECK_FALSE(table.wait(1, Keys{"d"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"d"}));
   table.compare_set("d", "", "x");
   CHECK(take() == Ids{1});
-  CHECK(table.wait(1, Keys{"a", "b", "c", "d"}));
-  CHECK(table.wait(1, Keys{}));
+  CHECK(table.wait(1, KeyViews{"a", "b", "c", "d"}));
+  CHECK(table.wait(1, KeyViews{}));
   CHECK(released.empty());
 }
 
 TEST_CASE_FIXTURE(Fixture, "a waiter is released once, by the last of its keys") {
-  CHECK_FALSE(table.wait(1, Keys{"a", "b", "a"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"a", "b", "a"}));
   table.set("a", "1");
   table.set("a", "2");
   table.erase("a");
@@ -96,21 +96,21 @@ TEST_CASE_FIXTURE(Fixture, "a waiter is released once, by the last of its keys")
 }
 
 TEST_CASE_FIXTURE(Fixture, "a compare_set that stores nothing releases no waiter") {
-  CHECK_FALSE(table.wait(1, Keys{"k"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"k"}));
   table.compare_set("k", "expected", "desired");
   CHECK(released.empty());
 }
 
 TEST_CASE_FIXTURE(Fixture, "a cancelled or replaced wait is forgotten") {
-  CHECK_FALSE(table.wait(1, Keys{"a", "b"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"a", "b"}));
   table.cancel(1);
   table.cancel(1);
   table.set("a", "");
   table.set("b", "");
   CHECK(released.empty());
 
-  CHECK_FALSE(table.wait(1, Keys{"old"}));
-  CHECK_FALSE(table.wait(1, Keys{"new"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"old"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"new"}));
   table.set("old", "");
   CHECK(released.empty());
   table.set("new", "");
@@ -121,19 +121,19 @@ TEST_CASE_FIXTURE(Fixture, "a queue is first in, first out, and is not a key") {
   table.queue_push("q", "x");
   table.queue_push("q", "");
   CHECK(table.queue_size("q") == 2);
-  CHECK(table.all_present(Keys{"q"}));
+  CHECK(table.all_present(KeyViews{"q"}));
   CHECK(table.find("q") == nullptr);
   CHECK_FALSE(table.erase("q"));
   CHECK(table.values().empty());
   CHECK(table.queue_pop("q") == "x");
   CHECK(table.queue_pop("q") == "");
   CHECK(table.queue_pop("q") == std::nullopt);
-  CHECK_FALSE(table.all_present(Keys{"q"}));
+  CHECK_FALSE(table.all_present(KeyViews{"q"}));
 }
 
 TEST_CASE_FIXTURE(Fixture, "each push releases the client that has waited longest") {
   for (const KeyTable::WaiterId id : {3, 1, 2}) {
-    CHECK_FALSE(table.wait(id, Keys{"q"}));
+    CHECK_FALSE(table.wait(id, KeyViews{"q"}));
   }
   table.cancel(1);
   table.queue_push("q", "x");
@@ -145,10 +145,10 @@ TEST_CASE_FIXTURE(Fixture, "each push releases the client that has waited longes
 }
 
 TEST_CASE_FIXTURE(Fixture, "a waiter that a queue has released is not registered there any more") {
-  CHECK_FALSE(table.wait(1, Keys{"q"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"q"}));
   table.queue_push("q", "x");
   CHECK(take() == Ids{1});
-  CHECK_FALSE(table.wait(1, Keys{"unrelated"}));
+  CHECK_FALSE(table.wait(1, KeyViews{"unrelated"}));
   table.queue_push("q", "y");
   CHECK(released.empty());
 }
@@ -181,7 +181,7 @@ TEST_CASE("a call that would exceed a limit changes nothing, and later calls tha
     return acc::test::error_of(call) == "out_of_memory: the store is full: it may hold 2 keys";
   };
   table.set("a", "1");
-  CHECK(refused([&] { table.set_all(Keys{"b", "c"}, Keys{"2", "3"}); }));
+  CHECK(refused([&] { table.set_all(KeyViews{"b", "c"}, KeyViews{"2", "3"}); }));
   CHECK(table.find("b") == nullptr);
   table.set("b", "2");
   CHECK(refused([&] { table.set("c", "3"); }));
@@ -222,11 +222,11 @@ TEST_CASE("memory is counted for everything that is stored, and released with it
   }
   CHECK(table.bytes() == 0);
   KeyTable::WaiterId waiter = 0;
-  fill([&](const std::string& name) { table.wait(++waiter, Keys{name, "other"}); });
+  fill([&](const std::string& name) { table.wait(++waiter, KeyViews{name, "other"}); });
   for (; waiter > 1; --waiter) {
     table.cancel(waiter);
   }
-  table.wait(1, Keys{"b"});
+  table.wait(1, KeyViews{"b"});
   table.set("b", "");
   CHECK(table.erase("b"));
   CHECK(table.bytes() == 0);

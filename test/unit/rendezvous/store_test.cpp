@@ -13,12 +13,11 @@ namespace {
 
 using test::contains;
 using test::error_of;
+using test::kForEver;
 using test::kSoon;
 using test::ServerThread;
 using Keys = std::vector<std::string>;
 using namespace std::chrono_literals;
-
-constexpr auto kForEver = Store::Milliseconds::max();
 
 Keys sorted(Keys keys) {
   std::ranges::sort(keys);

@@ -14,10 +14,10 @@ namespace {
 using test::contains;
 using test::error_of;
 using test::Impostor;
+using test::kForEver;
 using test::kSoon;
 using test::ServerThread;
 using Keys = std::vector<std::string>;
-constexpr auto kForEver = Store::Milliseconds::max();
 using namespace std::chrono_literals;
 
 using Socket = Impostor::Socket;

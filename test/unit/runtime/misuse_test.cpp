@@ -24,8 +24,8 @@ using acc::test::job_of;
 constexpr int kNumel = 32;
 
 /// Units "fc1" and "fc2", each with a weight, and "frozen" with nothing to train.
-struct Net {
-  explicit Net(acc::Model made)
+struct TwoUnits {
+  explicit TwoUnits(acc::Model made)
       : model(std::move(made)),
         fc1(model.unit("fc1", "Linear")),
         fc2(model.unit("fc2", "Linear")),
@@ -77,22 +77,22 @@ std::vector<std::optional<Said>> told(const Job& job,
 /// A program and the expected error of its optimizer step.
 struct Program {
   const char* name;
-  void (*run)(Net&);
+  void (*run)(TwoUnits&);
   const char* refusal;  ///< part of the message; null: the step succeeds
   int micro_steps = 1;
 };
 
 const Program kPrograms[] = {
-    {"all is there", [](Net& net) { net.micro_step(); }, nullptr},
-    {"no unit is used", [](Net&) {}, nullptr},
+    {"all is there", [](TwoUnits& net) { net.micro_step(); }, nullptr},
+    {"no unit is used", [](TwoUnits&) {}, nullptr},
     {"one unit is not used",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.fc1.forward().end();
-       Net::backward(net.fc1, net.w1);
+       TwoUnits::backward(net.fc1, net.w1);
      },
      nullptr},
     {"evaluation under no_grad",
-     [](Net& net) {
+     [](TwoUnits& net) {
        {
          const auto guard = net.model.no_grad();
          net.fc1.forward().end();
@@ -101,35 +101,35 @@ const Program kPrograms[] = {
      },
      nullptr},
     {"a unit without trained parameters",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.frozen.forward().end();
        net.micro_step();
        net.frozen.backward().end();
      },
      nullptr},
     {"the same without its backward",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.frozen.forward().end();
        net.micro_step();
      },
      nullptr},
     {"a forward that is computed again",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.fc1.forward().end();
        net.fc1.recompute().end();
-       Net::backward(net.fc1, net.w1);
+       TwoUnits::backward(net.fc1, net.w1);
      },
      nullptr},
     {"a unit that is used twice",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.fc1.forward().end();
        net.fc1.forward().end();
-       Net::backward(net.fc1, net.w1);
-       Net::backward(net.fc1, net.w1);
+       TwoUnits::backward(net.fc1, net.w1);
+       TwoUnits::backward(net.fc1, net.w1);
      },
      nullptr},
     {"accumulation, also without communication",
-     [](Net& net) {
+     [](TwoUnits& net) {
        {
          const auto guard = net.model.no_sync();
          net.micro_step();
@@ -138,39 +138,39 @@ const Program kPrograms[] = {
      },
      nullptr, 2},
     {"a backward was forgotten",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.fc1.forward().end();
        net.fc2.forward().end();
-       Net::backward(net.fc2, net.w2);
+       TwoUnits::backward(net.fc2, net.w2);
      },
      "unit 'fc1' had 1 forward scope(s) outside no_grad() and 0 backward scope(s)"},
     {"… of the second use",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.fc1.forward().end();
        net.fc1.forward().end();
-       Net::backward(net.fc1, net.w1);
+       TwoUnits::backward(net.fc1, net.w1);
      },
      "unit 'fc1' had 2 forward scope(s) outside no_grad() and 1 backward scope(s)"},
     {"… in the second micro-step",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.micro_step();
        net.fc2.forward().end();
      },
      "unit 'fc2' had 2 forward scope(s) outside no_grad() and 1 backward scope(s)", 2},
     {"evaluation without no_grad",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.micro_step();
        net.fc1.forward().end();
      },
      "unit 'fc1' had 2 forward scope(s) outside no_grad() and 1 backward scope(s)", 2},
     {"a backward without a gradient",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.fc1.forward().end();
        net.fc1.backward().end();
      },
      "the backward scopes of unit 'fc1' asked for no gradient"},
     {"… of several units",
-     [](Net& net) {
+     [](TwoUnits& net) {
        net.fc1.forward().end();
        net.fc2.forward().end();
        net.fc2.backward().end();
@@ -198,7 +198,7 @@ TEST_CASE("a step with a missing gradient is refused on every rank") {
         Job job = job_of(layout.strategy, layout.ranks, layout.machines);
         job.sharding.gradient_accumulation_steps = each.micro_steps;
         return told(job, [&](acc::Runtime& runtime) {
-          Net net(runtime.model(0, {.unused_units = allowed}));
+          TwoUnits net(runtime.model(0, {.unused_units = allowed}));
           auto optimizer = net.model.optimizer(acc::Sgd{});
           const bool same = allowed || at_fault < 0 || each.refusal == nullptr;
           if (same || runtime.rank() == at_fault) {
@@ -234,7 +234,7 @@ TEST_CASE("a rank that fails in one group fails the ranks of its other groups") 
     void (*run)(acc::Runtime&, acc::Optimizer&);
   };
   const auto make_another = [](acc::Runtime& runtime, acc::Optimizer&) {
-    Net another(runtime.model(8));
+    TwoUnits another(runtime.model(8));
     const auto optimizer = another.model.optimizer(acc::Sgd{.lr = 0.1});
   };
   constexpr auto step = [](acc::Runtime&, acc::Optimizer& optimizer) { optimizer.step(); };
@@ -247,7 +247,7 @@ TEST_CASE("a rank that fails in one group fails the ranks of its other groups") 
     job.timeout = std::chrono::seconds(10);
     std::latch failed(3);
     const auto all = told(job, [&](acc::Runtime& runtime) {
-      Net net(runtime.model(7));
+      TwoUnits net(runtime.model(7));
       auto optimizer = net.model.optimizer(acc::Sgd{.lr = 0.1});
       runtime.barrier();
       if (runtime.rank() == 1) {
@@ -273,7 +273,7 @@ TEST_CASE("a rank that fails in one group fails the ranks of its other groups") 
 
 TEST_CASE("a step inside a scope is refused") {
   const auto all = told(job_of(Strategy::no_shard, 1), [](acc::Runtime& runtime) {
-    Net net(runtime.model());
+    TwoUnits net(runtime.model());
     auto optimizer = net.model.optimizer(acc::Sgd{});
     const auto use = net.fc1.forward();
     optimizer.step();
@@ -285,7 +285,7 @@ TEST_CASE("a step inside a scope is refused") {
 
 TEST_CASE("a handle is refused by every other unit, with the names of both") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
-  Net net(runtime.model());
+  TwoUnits net(runtime.model());
   const auto mask = net.fc2.buffer("mask", {4}, acc::zeros());
   auto other = runtime.model();
   auto& twin = other.unit("fc1", "Linear");
@@ -325,7 +325,7 @@ TEST_CASE("a handle is refused by every other unit, with the names of both") {
 
 TEST_CASE("a scope that has ended cannot be used") {
   auto runtime = acc::Runtime::from_settings({}, nullptr);
-  Net net(runtime.model());
+  TwoUnits net(runtime.model());
   auto forward = net.fc1.forward();
   auto moved = std::move(forward);
   CHECK_THROWS_WITH_AS((void)forward[net.w1], "this scope of a unit has ended", Error);
@@ -441,16 +441,16 @@ TEST_CASE("ranks that use units of one size in different orders get an error bef
       CAPTURE(to_string(strategy));
       CAPTURE(machines);
       const auto all = told(job_of(strategy, 3, machines), [&](acc::Runtime& runtime) {
-        Net net(runtime.model());
+        TwoUnits net(runtime.model());
         auto optimizer = net.model.optimizer(acc::Sgd{});
         net.micro_step();
         optimizer.step();  // correct on all ranks
         net.fc1.forward().end();
         net.fc2.forward().end();
-        Net::backward(runtime.rank() == 1 ? net.fc1 : net.fc2,
-                      runtime.rank() == 1 ? net.w1 : net.w2);
-        Net::backward(runtime.rank() == 1 ? net.fc2 : net.fc1,
-                      runtime.rank() == 1 ? net.w2 : net.w1);
+        TwoUnits::backward(runtime.rank() == 1 ? net.fc1 : net.fc2,
+                           runtime.rank() == 1 ? net.w1 : net.w2);
+        TwoUnits::backward(runtime.rank() == 1 ? net.fc2 : net.fc1,
+                           runtime.rank() == 1 ? net.w2 : net.w1);
         optimizer.step();
       });
       for (const auto& each : all) {
@@ -496,7 +496,7 @@ TEST_CASE("checked accesses change no result") {
           acc::test::run_ranks(job, [&](acc::plugins::RuntimeSettings settings, auto store) {
             settings.check = check;
             auto runtime = acc::Runtime::from_settings(settings, std::move(store));
-            Net net(runtime.model());
+            TwoUnits net(runtime.model());
             auto optimizer = net.model.optimizer(acc::AdamW{.lr = 0.1});
             for (int step = 0; step < 3; ++step) {
               net.micro_step();

@@ -21,7 +21,6 @@ using acc::test::Job;
 using acc::test::ModuleNet;
 using acc::test::TemporaryFolder;
 using acc::test::train;
-using acc::test::Trained;
 using acc::test::UnitSpec;
 using acc::test::usual_gradient;
 using acc::test::Weights;
@@ -34,14 +33,14 @@ const std::vector<UnitSpec> kNet = {
     {"net.h.1.mlp", "Mlp", 3, {{"weight", 30}}},
 };
 
-Job job_of(Strategy strategy, int world_size = 2) {
+Job module_job(Strategy strategy, int world_size = 2) {
   Job job = acc::test::job_of(strategy, world_size);
   job.copy_gathers = true;
   return job;
 }
 
 Weights reference(int steps = 2, const std::vector<UnitSpec>& specs = kNet) {
-  return train(job_of(Strategy::no_shard), specs, steps)[0].weights;
+  return train(module_job(Strategy::no_shard), specs, steps)[0].weights;
 }
 
 }  // namespace
@@ -64,11 +63,11 @@ TEST_CASE("each wrap policy gives the same training, with different units") {
         Case{WrapPolicy::size_based, {}, 1000, 1}}) {
     CAPTURE(to_string(each.policy));
     CAPTURE(each.min_numel);
-    Job job = job_of(Strategy::full_shard);
+    Job job = module_job(Strategy::full_shard);
     job.sharding.wrap_policy = each.policy;
     job.sharding.transformer_layer_classes = each.classes;
     job.sharding.min_num_params = each.min_numel;
-    const Trained found = train(job, kNet, 2)[0];
+    const acc::test::Trained found = train(job, kNet, 2)[0];
     CHECK(distance(expected, found.weights) == 0.0);
     CHECK(found.traffic.gather_calls == each.gather_calls);
     CHECK(found.traffic.reduced_elements == 147);
@@ -80,7 +79,7 @@ TEST_CASE("a unit that is part of another sharded unit is used outside of that u
   specs[2].parent = specs[4].parent = 0;  // no longer within the blocks
   const Weights expected = reference(2, specs);
   for (const char* wrapped : {"Block", "Mlp"}) {
-    Job job = job_of(Strategy::full_shard);
+    Job job = module_job(Strategy::full_shard);
     job.sharding.wrap_policy = WrapPolicy::transformer_based;
     job.sharding.transformer_layer_classes = {wrapped};
     CHECK(distance(expected, train(job, specs, 2)[0].weights) == 0.0);
@@ -107,10 +106,10 @@ TEST_CASE("bucket sizes and contiguous_gradients divide a unit's reductions") {
                 [](auto& s) { s.contiguous_gradients = false; }, 6},
        }) {
     CAPTURE(each.name);
-    Job job = job_of(each.strategy);
+    Job job = module_job(each.strategy);
     job.sharding.wrap_policy = WrapPolicy::no_wrap;
     each.ask(job.sharding);
-    const Trained found = train(job, kNet, 2)[0];
+    const acc::test::Trained found = train(job, kNet, 2)[0];
     CHECK(found.traffic.reduce_calls == each.reduce_calls);
     CHECK(found.traffic.reduced_elements == 147);
     CHECK(distance(expected, found.weights) == 0.0);
@@ -121,7 +120,7 @@ TEST_CASE("round_robin_gradients: every rank owns parameters of all of the model
   for (const bool round_robin : {false, true}) {
     std::mutex mutex;
     std::set<std::pair<int, int>> owners;  // parameter, rank
-    Job job = job_of(Strategy::shard_optimizer);
+    Job job = module_job(Strategy::shard_optimizer);
     job.sharding.round_robin_gradients = round_robin;
     acc::test::run_ranks(job, [&](const auto& settings, auto store) {
       auto runtime = acc::Runtime::from_settings(settings, std::move(store));
@@ -150,21 +149,21 @@ TEST_CASE("ignored modules are whole on every rank and not reduced") {
       return static_cast<float>((rank + 1) * (micro_step + 1));
     };
   };
-  const Weights before = train(job_of(Strategy::no_shard), kNet, 0)[0].weights;
+  const Weights before = train(module_job(Strategy::no_shard), kNet, 0)[0].weights;
   for (const Strategy strategy :
        {Strategy::no_shard, Strategy::shard_optimizer, Strategy::shard_grad_op,
         Strategy::full_shard, Strategy::hybrid_shard}) {
     for (const int micro_steps : {1, 2}) {
       CAPTURE(to_string(strategy));
       CAPTURE(micro_steps);
-      Job job = job_of(strategy, 4);
+      Job job = module_job(strategy, 4);
       job.num_machines = 2;
       job.sharding.ignored_modules = ".*attn|net\\.h\\.1";
       job.sharding.gradient_accumulation_steps = micro_steps;
-      const std::vector<Trained> ranks = train(job, kNet, 1, rule);
+      const std::vector<acc::test::Trained> ranks = train(job, kNet, 1, rule);
       const double micro = micro_steps == 1 ? 1.0 : 1.5;
       for (int rank = 0; rank < 4; ++rank) {
-        const Trained& mine = ranks[static_cast<std::size_t>(rank)];
+        const acc::test::Trained& mine = ranks[static_cast<std::size_t>(rank)];
         for (const auto& [name, values] : mine.weights) {
           CAPTURE(name);
           const bool ignored = name == "net.h.0.attn.weight" || name.rfind("net.h.1.", 0) == 0;
@@ -181,7 +180,7 @@ TEST_CASE("ignored modules are whole on every rank and not reduced") {
 }
 
 TEST_CASE("ignored modules: memory, files, frozen parameters, and an invalid pattern") {
-  Job job = job_of(Strategy::full_shard);
+  Job job = module_job(Strategy::full_shard);
   const std::vector<UnitSpec> specs = {
       {"net", "Net", -1, {{"weight", 64}}},
       {"net.own", "Own", 0, {{"weight", 64}, {"fixed", 64, {.trainable = false}}}}};
@@ -224,8 +223,8 @@ TEST_CASE("use_orig_params: frozen and trained parameters in one unit, or each i
       {"net", "Net", -1, {{"weight", 20}}},
       {"net.layer", "Layer", 0, {{"weight", 20}}},
       {"net.layer.fixed", "Fixed", 1, {{"fixed", 9, {.trainable = false}}}}};
-  Job job = job_of(Strategy::full_shard);
-  const Trained free = train(job, mixed, 2)[0];
+  Job job = module_job(Strategy::full_shard);
+  const acc::test::Trained free = train(job, mixed, 2)[0];
   CHECK(distance(reference(2, mixed), free.weights) == 0.0);
   job.sharding.use_orig_params = false;
   CHECK_THROWS_WITH_AS(train(job, mixed, 2),
@@ -266,11 +265,11 @@ TEST_CASE("a frozen unit is gathered for the gradient of its input, and reduces 
       parameter.options.trainable = false;
     }
   }
-  const Trained found = train(job_of(Strategy::full_shard), specs, 2)[0];
+  const acc::test::Trained found = train(module_job(Strategy::full_shard), specs, 2)[0];
   CHECK(found.traffic.gather_calls == 9);
   CHECK(found.traffic.reduce_calls == 3);
   CHECK(found.traffic.reduced_elements == 73);
-  const Weights before = train(job_of(Strategy::no_shard), specs, 0)[0].weights;
+  const Weights before = train(module_job(Strategy::no_shard), specs, 0)[0].weights;
   CHECK(found.weights.at("net.h.0.mlp.weight") == before.at("net.h.0.mlp.weight"));
   CHECK(distance(reference(2, specs), found.weights) == 0.0);
 }
@@ -279,7 +278,7 @@ TEST_CASE("a tied parameter is stored once, wherever its second name is") {
   const TemporaryFolder folder;
   const std::string path = (folder.path() / "weights.safetensors").string();
   std::atomic<int> right = 0;
-  acc::test::run_ranks(job_of(Strategy::full_shard), [&](const auto& settings, auto store) {
+  acc::test::run_ranks(module_job(Strategy::full_shard), [&](const auto& settings, auto store) {
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     ModuleNet net(runtime.model(1, {.unused_units = true}), kNet);
     auto& root = net.unit(0);
@@ -322,7 +321,7 @@ TEST_CASE("a tied parameter is stored once, wherever its second name is") {
 TEST_CASE("two models and their optimizers take turns in one process") {
   const std::vector<UnitSpec> small = {{"small", "Net", -1, {{"weight", 21}}},
                                        {"small.layer", "Layer", 0, {{"weight", 7}}}};
-  Job job = job_of(Strategy::full_shard);
+  Job job = module_job(Strategy::full_shard);
   job.sharding.wrap_policy = WrapPolicy::size_based;  // wraps three modules of one model, and none
   job.sharding.min_num_params = 30;                   // of the other
   const Weights alone = train(job, kNet, 3)[0].weights;

@@ -25,12 +25,12 @@ using acc::test::UnitSpec;
 using acc::test::Weights;
 
 constexpr int kMicroSteps = 3;
-constexpr int kNumel = 64 * 64;  ///< of each unit
+constexpr int kUnitNumel = 64 * 64;  ///< of each unit
 
 /// A root and two blocks of one size. In some micro-steps a block writes nothing.
-const std::vector<UnitSpec> kNet = {{"net", "Net", -1, {{"weight", kNumel}}},
-                                    {"net.a", "Block", 0, {{"weight", kNumel}}},
-                                    {"net.b", "Block", 0, {{"weight", kNumel}}}};
+const std::vector<UnitSpec> kNoSyncNet = {{"net", "Net", -1, {{"weight", kUnitNumel}}},
+                                          {"net.a", "Block", 0, {{"weight", kUnitNumel}}},
+                                          {"net.b", "Block", 0, {{"weight", kUnitNumel}}}};
 
 void micro_step(ModuleNet& net, int rank, int number) {
   const float factor = 0.1F * static_cast<float>(1 + (rank * 7 + number * 3) % 5);
@@ -56,7 +56,7 @@ Seen train(const Job& job, int quiet) {
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
     auto runtime = acc::Runtime::from_settings(settings, std::move(store));
     auto model = runtime.model(5, {.unused_units = true});
-    ModuleNet net(model, kNet);
+    ModuleNet net(model, kNoSyncNet);
     auto optimizer = model.optimizer(acc::Sgd{.lr = 0.5});
     Seen mine;
     for (int step = 0; step < 3; ++step) {
@@ -83,7 +83,7 @@ Seen train(const Job& job, int quiet) {
   return seen;
 }
 
-Job job_of(Strategy strategy, MixedPrecision precision = MixedPrecision::no) {
+Job no_sync_job(Strategy strategy, MixedPrecision precision = MixedPrecision::no) {
   Job job = acc::test::job_of(strategy, 4, 2);
   job.sharding.mixed_precision = precision;
   job.sharding.gradient_accumulation_steps = kMicroSteps;
@@ -101,7 +101,7 @@ TEST_CASE("no_sync gives the same weights as a reduction in each micro-step") {
     for (const Strategy strategy : kStrategies) {
       CAPTURE(to_string(strategy));
       CAPTURE(to_string(precision));
-      const Job job = job_of(strategy, precision);
+      const Job job = no_sync_job(strategy, precision);
       const Weights each = train(job, 0).weights;
       // In bf16 either each micro-step's gradient is rounded before it is sent, or their sum once.
       const double bound = precision == MixedPrecision::no ? 2e-6 : 0.02;
@@ -128,25 +128,25 @@ TEST_CASE("micro-steps under no_sync reduce nothing, and the next reduces once")
         Expected{Strategy::hybrid_shard, 10, 15, 3, 0},
         Expected{Strategy::hybrid_shard_zero2, 3, 3, 3, 0}}) {
     CAPTURE(to_string(each.strategy));
-    const Seen seen = train(job_of(each.strategy), kMicroSteps - 1);
+    const Seen seen = train(no_sync_job(each.strategy), kMicroSteps - 1);
     CHECK(seen.quiet.gather_calls == each.quiet_gathers);
     CHECK(seen.quiet.reduce_calls == 0);
     CHECK(seen.quiet.all_reduce_calls == 0);
     CHECK(seen.step.gather_calls == each.gathers);
     CHECK(seen.step.reduce_calls == each.reduces);
     CHECK(seen.step.all_reduce_calls == each.all_reduces);
-    CHECK(seen.step.reduced_elements == each.reduces * kNumel);
+    CHECK(seen.step.reduced_elements == each.reduces * kUnitNumel);
   }
 }
 
 TEST_CASE("gradients under no_sync are whole on each rank until they are reduced") {
-  const int bytes = 3 * kNumel * 4;
+  const int bytes = 3 * kUnitNumel * 4;
   for (const MixedPrecision precision : {MixedPrecision::no, MixedPrecision::bf16}) {
     CAPTURE(to_string(precision));
-    const Seen sharded = train(job_of(Strategy::full_shard, precision), kMicroSteps - 1);
+    const Seen sharded = train(no_sync_job(Strategy::full_shard, precision), kMicroSteps - 1);
     CHECK(sharded.waiting.gradient_bytes == bytes / 4 + bytes);
     CHECK(sharded.after.gradient_bytes == bytes / 4);
-    const Seen whole = train(job_of(Strategy::no_shard, precision), kMicroSteps - 1);
+    const Seen whole = train(no_sync_job(Strategy::no_shard, precision), kMicroSteps - 1);
     CHECK(whole.waiting.gradient_bytes == bytes);
   }
 }

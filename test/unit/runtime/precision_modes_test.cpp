@@ -26,14 +26,14 @@ using acc::plugins::ShardingSettings;
 using acc::plugins::Strategy;
 using acc::test::Job;
 
-constexpr std::int64_t kNumel = 64 * 64;
+constexpr std::int64_t kModeNumel = 64 * 64;
 /// A value that rounds to 1 in bfloat16, to 1 + 2^-9 in float16, and is exact in float32.
 constexpr float kOdd = 1.0F + 0x1p-9F + 0x1p-13F;
 constexpr float kOddInBf16 = 1.0F;
 constexpr float kOddInF16 = 1.0F + 0x1p-9F;
 
-constexpr Strategy kStrategies[] = {Strategy::no_shard, Strategy::shard_optimizer,
-                                    Strategy::shard_grad_op, Strategy::full_shard};
+constexpr Strategy kModeStrategies[] = {Strategy::no_shard, Strategy::shard_optimizer,
+                                        Strategy::shard_grad_op, Strategy::full_shard};
 
 /// One unit with one weight, whose elements have the same initial value and the same gradient.
 struct Run {
@@ -69,7 +69,7 @@ Outcome train(const Run& run) {
     auto model = runtime.model(7, {.dtype = run.load});
     auto& unit = model.unit("only", "Only");
     const auto weight = unit.parameter(
-        "weight", {kNumel}, run.initializer ? run.initializer : acc::constant(run.weight));
+        "weight", {kModeNumel}, run.initializer ? run.initializer : acc::constant(run.weight));
     if (run.frozen > 0) {
       unit.parameter("frozen", {run.frozen}, acc::ones(), {.trainable = false});
     }
@@ -82,14 +82,14 @@ Outcome train(const Run& run) {
       { auto use = unit.forward(); }
       {
         auto use = unit.backward();
-        std::fill_n(use.grad_to_add(weight), kNumel, run.gradient);
+        std::fill_n(use.grad_to_add(weight), kModeNumel, run.gradient);
       }
       mine.grad_norm = optimizer.step().grad_norm;
     }
     {
       const auto guard = model.no_grad();
       const auto use = unit.forward();
-      mine.weights.assign(use[weight], use[weight] + kNumel);
+      mine.weights.assign(use[weight], use[weight] + kModeNumel);
     }
     mine.memory = model.memory();
     if (run.then) {
@@ -105,7 +105,7 @@ Outcome train(const Run& run) {
   return result;
 }
 
-ShardingSettings with(Strategy strategy, MixedPrecision mixed = MixedPrecision::no) {
+ShardingSettings in_precision(Strategy strategy, MixedPrecision mixed = MixedPrecision::no) {
   ShardingSettings settings;
   settings.strategy = strategy;
   settings.mixed_precision = mixed;
@@ -144,18 +144,18 @@ std::string header_of(const std::string& path) {
 TEST_CASE("without mixed precision a 16-bit model is kept, gathered and updated in 16 bits") {
   for (const DType load : {DType::bfloat16, DType::float16}) {
     std::optional<Outcome> first;
-    for (const Strategy strategy : kStrategies) {
+    for (const Strategy strategy : kModeStrategies) {
       for (const int machines : {1, 2}) {
         CAPTURE(std::string(to_string(load)));
         CAPTURE(std::string(to_string(strategy)));
         CAPTURE(machines);
-        const Outcome seen =
-            train({.job = {.world_size = 4, .num_machines = machines, .sharding = with(strategy)},
-                   .load = load,
-                   .gradient = 0.375F,
-                   .steps = 4,
-                   .adamw = acc::AdamW{.lr = 0.01, .weight_decay = 0.1},
-                   .initializer = uneven()});
+        const Outcome seen = train(
+            {.job = {.world_size = 4, .num_machines = machines, .sharding = in_precision(strategy)},
+             .load = load,
+             .gradient = 0.375F,
+             .steps = 4,
+             .adamw = acc::AdamW{.lr = 0.01, .weight_decay = 0.1},
+             .initializer = uneven()});
         first = first.value_or(seen);
         // Equal gradients that fit the format: sums are exact.
         CHECK(seen.weights == first->weights);
@@ -181,10 +181,10 @@ TEST_CASE("bytes held in each mode equal the formula") {
         Row{"FSDP mixed", DType::bfloat16, MixedPrecision::bf16, false, 4, 2, 8},
         Row{"FSDP mixed of fp32", DType::float32, MixedPrecision::fp16, false, 4, 4, 8},
         Row{"DeepSpeed", DType::float32, MixedPrecision::bf16, true, 4, 2, 8}}) {
-    for (const Strategy strategy : kStrategies) {
+    for (const Strategy strategy : kModeStrategies) {
       CAPTURE(row.name);
       CAPTURE(std::string(to_string(strategy)));
-      Job job{.world_size = 2, .sharding = with(strategy, row.mixed)};
+      Job job{.world_size = 2, .sharding = in_precision(strategy, row.mixed)};
       job.sharding.round_initial_weights = row.deepspeed;
       const acc::plugins::StrategySwitches on = acc::plugins::switches(strategy);
       const std::int64_t shards = on.shard_optimizer ? 2 : 1;
@@ -195,11 +195,11 @@ TEST_CASE("bytes held in each mode equal the formula") {
       };
       const bool mixed = row.mixed != MixedPrecision::no;
       const Outcome seen =
-          train({.job = job, .load = row.load, .adamw = acc::AdamW{}, .frozen = 2 * kNumel});
+          train({.job = job, .load = row.load, .adamw = acc::AdamW{}, .frozen = 2 * kModeNumel});
       CHECK(seen.memory.parameter_bytes ==
-            of(kNumel, row.weights, !mixed) +
-                of(2 * kNumel, row.frozen, !mixed || row.frozen == 2));
-      CHECK(seen.memory.optimizer_bytes == kNumel * row.moments / shards);
+            of(kModeNumel, row.weights, !mixed) +
+                of(2 * kModeNumel, row.frozen, !mixed || row.frozen == 2));
+      CHECK(seen.memory.optimizer_bytes == kModeNumel * row.moments / shards);
     }
   }
 }
@@ -218,12 +218,14 @@ TEST_CASE("gradients are reduced in the mode's dtype or in the configured one") 
                          Row{MixedPrecision::bf16, MixedPrecision::fp16, kOddInF16},
                          Row{MixedPrecision::fp16, std::nullopt, kOddInF16},
                          Row{MixedPrecision::fp16, MixedPrecision::no, kOdd}}) {
-    for (const Strategy strategy : kStrategies) {
+    for (const Strategy strategy : kModeStrategies) {
       for (const int machines : {1, 2, 4}) {
         CAPTURE(std::string(to_string(row.mixed)));
         CAPTURE(std::string(to_string(strategy)));
         CAPTURE(machines);
-        Job job{.world_size = 4, .num_machines = machines, .sharding = with(strategy, row.mixed)};
+        Job job{.world_size = 4,
+                .num_machines = machines,
+                .sharding = in_precision(strategy, row.mixed)};
         job.sharding.reduce_precision = row.reduce;
         // Whole gradients are rounded only if that is asked for. The all_reduce of no_shard rounds
         // what it sends to other machines.
@@ -246,7 +248,7 @@ TEST_CASE("a gradient beyond float16 becomes infinite and stays so, NaN stays Na
         const auto norm = [&](MixedPrecision mixed, float gradient) {
           return train({.job = {.world_size = world,
                                 .num_machines = machines,
-                                .sharding = with(strategy, mixed)},
+                                .sharding = in_precision(strategy, mixed)},
                         .gradient = gradient})
               .grad_norm;
         };
@@ -292,7 +294,7 @@ TEST_CASE("master weights start with the loaded values, with DeepSpeed rounded t
         return [path](auto&, acc::Model& model, auto&) { model.load_weights(path); };
       };
       train({.weight = kOdd, .then = exporting(initial)});
-      Run run{.job = {.world_size = 2, .sharding = with(Strategy::full_shard, row.mixed)},
+      Run run{.job = {.world_size = 2, .sharding = in_precision(Strategy::full_shard, row.mixed)},
               .load = row.load,
               .weight = from_file ? 5.0F : kOdd,
               .then = exporting(exported)};
@@ -303,7 +305,7 @@ TEST_CASE("master weights start with the loaded values, with DeepSpeed rounded t
       train(run);
       CHECK(header_of(exported).find(std::string("\"") + row.dtype + "\"") != std::string::npos);
       const Outcome seen = train({.before = loading(exported)});
-      CHECK(seen.weights == std::vector<float>(kNumel, row.expected));
+      CHECK(seen.weights == std::vector<float>(kModeNumel, row.expected));
     }
   }
 }
@@ -314,7 +316,7 @@ TEST_CASE("a 16-bit model resumes bitwise equal from its checkpoint, also with a
       const acc::test::TemporaryFolder folder;
       const std::string path = (folder.path() / "checkpoint").string();
       const auto run = [&](Strategy strategy, int world, int steps) {
-        Run each{.job = {.world_size = world, .sharding = with(strategy)},
+        Run each{.job = {.world_size = world, .sharding = in_precision(strategy)},
                  .load = load,
                  .gradient = 0.375F,
                  .steps = steps,
@@ -347,14 +349,14 @@ TEST_CASE("stochastic rounding keeps updates that nearest rounding loses, equall
   for (const DType load : {DType::bfloat16, DType::float16}) {
     CAPTURE(std::string(to_string(load)));
     const auto run = [&](Strategy strategy, int world, bool chance) {
-      Run each{.job = {.world_size = world, .sharding = with(strategy)},
+      Run each{.job = {.world_size = world, .sharding = in_precision(strategy)},
                .load = load,
                .steps = kSteps,
                .sgd = {.lr = kMove}};
       each.job.sharding.stochastic_rounding = chance;
       return train(each).weights;
     };
-    CHECK(run(Strategy::no_shard, 1, false) == std::vector<float>(kNumel, 1.0F));
+    CHECK(run(Strategy::no_shard, 1, false) == std::vector<float>(kModeNumel, 1.0F));
     const auto moved = run(Strategy::no_shard, 1, true);
     double sum = 0.0;
     double squares = 0.0;
@@ -362,8 +364,8 @@ TEST_CASE("stochastic rounding keeps updates that nearest rounding loses, equall
       sum += 1.0 - weight;
       squares += (1.0 - weight) * (1.0 - weight);
     }
-    CHECK(std::abs(sum / kNumel - kSteps * kMove) <= 5.0 * std::sqrt(squares) / kNumel);
-    for (const Strategy strategy : kStrategies) {
+    CHECK(std::abs(sum / kModeNumel - kSteps * kMove) <= 5.0 * std::sqrt(squares) / kModeNumel);
+    for (const Strategy strategy : kModeStrategies) {
       for (const int world : {2, 4}) {
         CHECK(run(strategy, world, true) == moved);
       }

@@ -74,7 +74,7 @@ Weights train(const Job& job, const Part& part) {
   return result;
 }
 
-ShardingSettings with(Strategy strategy, int shard_size = 0) {
+ShardingSettings settings_with(Strategy strategy, int shard_size = 0) {
   ShardingSettings settings;
   settings.strategy = strategy;
   settings.shard_size = shard_size;
@@ -85,12 +85,12 @@ std::vector<Job> jobs(int ranks) {
   std::vector<Job> all;
   for (const Strategy strategy :
        {Strategy::full_shard, Strategy::shard_grad_op, Strategy::shard_optimizer}) {
-    all.push_back({.world_size = ranks, .sharding = with(strategy)});
+    all.push_back({.world_size = ranks, .sharding = settings_with(strategy)});
   }
   if (ranks % 2 == 0) {
     all.push_back({.world_size = ranks,
                    .num_machines = ranks / 2,
-                   .sharding = with(Strategy::hybrid_shard, 2)});
+                   .sharding = settings_with(Strategy::hybrid_shard, 2)});
   }
   return all;
 }
@@ -113,7 +113,7 @@ void check_resumed(const Weights& unbroken, const Job& first, const std::vector<
 }  // namespace
 
 TEST_CASE("any number of ranks resumes from the checkpoint of any other number") {
-  const Weights unbroken = train({.sharding = with(Strategy::no_shard)}, {.until = 6});
+  const Weights unbroken = train({.sharding = settings_with(Strategy::no_shard)}, {.until = 6});
   std::vector<Job> all;
   for (const int ranks : {1, 2, 3, 4}) {
     const std::vector<Job> some = jobs(ranks);
@@ -126,8 +126,9 @@ TEST_CASE("any number of ranks resumes from the checkpoint of any other number")
 
 TEST_CASE("the master weights of a bf16 run are restored") {
   const auto job = [](int ranks, int machines) {
-    Job result{
-        .world_size = ranks, .num_machines = machines, .sharding = with(Strategy::full_shard)};
+    Job result{.world_size = ranks,
+               .num_machines = machines,
+               .sharding = settings_with(Strategy::full_shard)};
     result.sharding.mixed_precision = acc::plugins::MixedPrecision::bf16;
     return result;
   };

@@ -19,7 +19,7 @@ namespace {
 
 using acc::plugins::Environment;
 
-constexpr int kNumel = 8;
+constexpr int kEffectNumel = 8;
 
 Environment with(Environment environment, const Environment& more) {
   for (const auto& [name, value] : more) {
@@ -43,7 +43,7 @@ Trajectory train(const Environment& environment, const MakeOptimizer& make_optim
   auto runtime = acc::Runtime::from_settings(acc::plugins::settings_from_environment(environment));
   auto model = runtime.model();
   auto& unit = model.unit("layer", "Layer");
-  const auto weight = unit.parameter("weight", {kNumel}, acc::ones());
+  const auto weight = unit.parameter("weight", {kEffectNumel}, acc::ones());
   auto optimizer = make_optimizer(model);
   Trajectory seen;
   for (int step = 0; step < steps; ++step) {
@@ -51,7 +51,7 @@ Trajectory train(const Environment& environment, const MakeOptimizer& make_optim
     unit.forward().end();
     auto use = unit.backward();
     const acc::Gradient to = use.grad(weight);
-    for (int i = 0; i < kNumel; ++i) {
+    for (int i = 0; i < kEffectNumel; ++i) {
       to.data[i] = overflows.contains(step)
                        ? std::numeric_limits<float>::infinity()
                        : static_cast<float>(seen.scales.back() * std::sin(i + 3 * step));
@@ -61,7 +61,7 @@ Trajectory train(const Environment& environment, const MakeOptimizer& make_optim
   }
   const auto guard = model.no_grad();
   const auto use = unit.forward();
-  seen.weights.assign(use[weight], use[weight] + kNumel);
+  seen.weights.assign(use[weight], use[weight] + kEffectNumel);
   return seen;
 }
 
@@ -210,7 +210,7 @@ TEST_CASE("fsdp_state_dict_type and zero3_save_16bit_model name the files of a c
     auto runtime =
         acc::Runtime::from_settings(acc::plugins::settings_from_environment(each.environment));
     auto model = runtime.model();
-    model.unit("layer", "Layer").parameter("weight", {kNumel}, acc::ones());
+    model.unit("layer", "Layer").parameter("weight", {kEffectNumel}, acc::ones());
     auto optimizer = model.optimizer(acc::AdamW{});
     runtime.save((folder.path() / "saved").string(), model, optimizer);
     std::set<std::string> files;

@@ -87,7 +87,8 @@ Job copying(const ShardingSettings& sharding) {
   return {.world_size = 4, .sharding = sharding, .copy_gathers = true};
 }
 
-ShardingSettings with(Strategy strategy, const std::function<void(ShardingSettings&)>& set = {}) {
+ShardingSettings settings_of(Strategy strategy,
+                             const std::function<void(ShardingSettings&)>& set = {}) {
   ShardingSettings settings;
   settings.strategy = strategy;
   if (set) {
@@ -107,16 +108,18 @@ TEST_CASE("gathers and reductions equal the counts of FSDP 2") {
   const auto twice = [](ShardingSettings& s) { s.gradient_accumulation_steps = 2; };
   const auto groups = [](ShardingSettings& s) { s.shard_size = 2; };
   for (const Case& each : {
-           Case{"full", with(Strategy::full_shard), 78592, 7, 40480, 4, 0},
-           Case{"reshard_after_forward false", with(Strategy::shard_grad_op), 40480, 4, 40480, 4,
-                0},
+           Case{"full", settings_of(Strategy::full_shard), 78592, 7, 40480, 4, 0},
+           Case{"reshard_after_forward false", settings_of(Strategy::shard_grad_op), 40480, 4,
+                40480, 4, 0},
            Case{"a size reshards the root as well",
-                with(Strategy::full_shard, [](auto& s) { s.reshard_size = 2; }), 80960, 8, 40480, 4,
-                0},
-           Case{"2 x 2 hybrid", with(Strategy::hybrid_shard, groups), 78592, 7, 40480, 4, 20240},
-           Case{"two micro-steps", with(Strategy::full_shard, twice), 2 * 78592, 14, 80960, 8, 0},
-           Case{"two micro-steps, false", with(Strategy::shard_grad_op, twice), 80960, 8, 80960, 8,
-                0},
+                settings_of(Strategy::full_shard, [](auto& s) { s.reshard_size = 2; }), 80960, 8,
+                40480, 4, 0},
+           Case{"2 x 2 hybrid", settings_of(Strategy::hybrid_shard, groups), 78592, 7, 40480, 4,
+                20240},
+           Case{"two micro-steps", settings_of(Strategy::full_shard, twice), 2 * 78592, 14, 80960,
+                8, 0},
+           Case{"two micro-steps, false", settings_of(Strategy::shard_grad_op, twice), 80960, 8,
+                80960, 8, 0},
        }) {
     CAPTURE(each.name);
     const acc::TrafficReport traffic = watch(copying(each.sharding)).traffic;
@@ -138,18 +141,18 @@ TEST_CASE("two machines of two ranks: every strategy moves the elements of the f
   constexpr std::int64_t kTwice = 2 * kAll - kRoot;
   const auto size_of_two = [](ShardingSettings& s) { s.reshard_size = 2; };
   for (const Case& each : {
-           Case{"no_shard", with(Strategy::no_shard), 0, 0, 0, 0, kAll},
-           Case{"shard_optimizer", with(Strategy::shard_optimizer), 0, 0, 0, kAll, 0},
-           Case{"shard_grad_op", with(Strategy::shard_grad_op), kAll, kAll, 0, kAll, 0},
-           Case{"full_shard", with(Strategy::full_shard), kTwice, kTwice, 0, kAll, 0},
-           Case{"hybrid_shard", with(Strategy::hybrid_shard), kTwice, 0, 0, kAll, kAll / 2},
-           Case{"hybrid_shard_zero2", with(Strategy::hybrid_shard_zero2), kAll, 0, 0, kAll,
+           Case{"no_shard", settings_of(Strategy::no_shard), 0, 0, 0, 0, kAll},
+           Case{"shard_optimizer", settings_of(Strategy::shard_optimizer), 0, 0, 0, kAll, 0},
+           Case{"shard_grad_op", settings_of(Strategy::shard_grad_op), kAll, kAll, 0, kAll, 0},
+           Case{"full_shard", settings_of(Strategy::full_shard), kTwice, kTwice, 0, kAll, 0},
+           Case{"hybrid_shard", settings_of(Strategy::hybrid_shard), kTwice, 0, 0, kAll, kAll / 2},
+           Case{"hybrid_shard_zero2", settings_of(Strategy::hybrid_shard_zero2), kAll, 0, 0, kAll,
                 kAll / 2},
            // Only the gather of the forward crosses machines.
-           Case{"hpZ", with(Strategy::full_shard, [](auto& s) { s.hpz_partition_size = 2; }),
+           Case{"hpZ", settings_of(Strategy::full_shard, [](auto& s) { s.hpz_partition_size = 2; }),
                 kTwice, kAll, kAll - kRoot, kAll, 0},
-           Case{"reshard to a machine", with(Strategy::full_shard, size_of_two), 2 * kAll, kAll,
-                kAll, kAll, 0},
+           Case{"reshard to a machine", settings_of(Strategy::full_shard, size_of_two), 2 * kAll,
+                kAll, kAll, kAll, 0},
        }) {
     CAPTURE(each.name);
     const acc::TrafficReport traffic =
@@ -172,7 +175,7 @@ TEST_CASE("micro-steps: hpZ's copy lasts until the step, a reshard size's until 
   for (const Case& each : {Case{"hpZ", 2, 0, 2 * (kAll + kBlocks), 2 * kBlocks + kAll},
                            Case{"a size of 2", 1, 2, 4 * kAll, 2 * kAll}}) {
     CAPTURE(each.name);
-    const auto sharding = with(Strategy::full_shard, [&](ShardingSettings& s) {
+    const auto sharding = settings_of(Strategy::full_shard, [&](ShardingSettings& s) {
       s.gradient_accumulation_steps = 2;
       s.hpz_partition_size = each.hpz;
       s.reshard_size = each.reshard;
@@ -187,7 +190,7 @@ TEST_CASE("a recomputed forward shares its gather with the backward: two gathers
   for (const int size : {0, 2}) {
     CAPTURE(size);
     const auto sharding =
-        with(Strategy::full_shard, [size](ShardingSettings& s) { s.reshard_size = size; });
+        settings_of(Strategy::full_shard, [size](ShardingSettings& s) { s.reshard_size = size; });
     const acc::TrafficReport plain = watch(copying(sharding)).traffic;
     const acc::TrafficReport recomputed = watch(copying(sharding), true).traffic;
     CHECK(recomputed.gathered_elements == plain.gathered_elements);
@@ -201,7 +204,7 @@ TEST_CASE("micro-steps without sync gather each time and reduce once") {
        {std::pair{Strategy::full_shard, 2 * 78592}, std::pair{Strategy::shard_grad_op, 40480}}) {
     CAPTURE(to_string(strategy));
     const auto sharding =
-        with(strategy, [](ShardingSettings& s) { s.gradient_accumulation_steps = 2; });
+        settings_of(strategy, [](ShardingSettings& s) { s.gradient_accumulation_steps = 2; });
     acc::TrafficReport traffic;
     acc::test::run_ranks(copying(sharding), [&](const auto& settings, auto store) {
       auto runtime = acc::Runtime::from_settings(settings, std::move(store));
@@ -258,7 +261,7 @@ TEST_CASE("DeepSpeed's limits: units kept, freed and gathered ahead") {
                 [](auto& s) { s.max_live_parameters = 1; }, 2 * kAll, 2},
        }) {
     CAPTURE(each.name);
-    const Seen seen = watch(copying(with(Strategy::full_shard, each.set)));
+    const Seen seen = watch(copying(settings_of(Strategy::full_shard, each.set)));
     CHECK(seen.traffic.gathered_elements == each.gathered);
     CHECK(seen.memory.gathered_bytes / (kBlock * 4) == each.buffers);
   }
@@ -277,7 +280,7 @@ TEST_CASE("FSDP's prefetches hold one more gathered unit and gather nothing twic
              3},
         Case{"forward_prefetch", [](auto& s) { s.forward_prefetch = true; }, 3}}) {
     CAPTURE(each.name);
-    const Seen seen = watch(copying(with(Strategy::full_shard, each.set)));
+    const Seen seen = watch(copying(settings_of(Strategy::full_shard, each.set)));
     CHECK(seen.traffic.gathered_elements == 2 * kAll - kRoot);
     CHECK(seen.memory.gathered_bytes / (kBlock * 4) == each.buffers);
   }
@@ -298,7 +301,7 @@ TEST_CASE("parameters below the persistence threshold are gathered once per step
     for (const int machines : {1, 2}) {
       CAPTURE(each.name);
       CAPTURE(machines);
-      Job job = copying(with(Strategy::full_shard, [&](ShardingSettings& s) {
+      Job job = copying(settings_of(Strategy::full_shard, [&](ShardingSettings& s) {
         s.param_persistence_threshold = each.parameter;
         s.model_persistence_threshold = each.model;
       }));
@@ -313,8 +316,8 @@ TEST_CASE("parameters below the persistence threshold are gathered once per step
 
 TEST_CASE("without overlap_comm one reduction at a time is under way") {
   const auto waits = [](ShardingSettings& s) { s.overlap_comm = false; };
-  const Seen overlapping = watch(copying(with(Strategy::full_shard)));
-  const Seen waiting = watch(copying(with(Strategy::full_shard, waits)));
+  const Seen overlapping = watch(copying(settings_of(Strategy::full_shard)));
+  const Seen waiting = watch(copying(settings_of(Strategy::full_shard, waits)));
   CHECK(overlapping.memory.gradient_buffer_bytes / (kBlock * 4) == 2);
   CHECK(waiting.memory.gradient_buffer_bytes / (kBlock * 4) == 1);
   CHECK(waiting.traffic.reduced_elements == kAll);
@@ -330,9 +333,9 @@ TEST_CASE("a recomputation without a following backward is refused") {
 }
 
 TEST_CASE("units that stay gathered are held whole") {
-  const auto all = with(Strategy::full_shard,
-                        [](ShardingSettings& s) { s.param_persistence_threshold = 1'000'000; });
-  const acc::MemoryReport sharded = watch(copying(with(Strategy::full_shard))).memory;
+  const auto all = settings_of(
+      Strategy::full_shard, [](ShardingSettings& s) { s.param_persistence_threshold = 1'000'000; });
+  const acc::MemoryReport sharded = watch(copying(settings_of(Strategy::full_shard))).memory;
   const acc::MemoryReport persistent = watch(copying(all)).memory;
   CHECK(sharded.parameter_bytes < kAll * 4 / 3);
   CHECK(persistent.parameter_bytes >= kAll * 4);
