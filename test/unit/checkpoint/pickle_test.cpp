@@ -29,7 +29,7 @@ Document parse(std::string_view bytes) {
 }
 
 /// Returns the message of the Error that reading throws; empty if it succeeds.
-std::string refusal(std::string_view bytes) {
+std::string refusal_of_pickle(std::string_view bytes) {
   return acc::test::refusal([&] { return parse(bytes); });
 }
 
@@ -217,13 +217,14 @@ TEST_CASE("pickle: truncated and changed pickles are an Error or a value, never 
   for (const char* name : {"protocol0.pkl", "protocol2.pkl", "protocol4.pkl"}) {
     const std::string whole = data(name);
     for (std::size_t size = 0; size < whole.size(); size += size < 600 ? 1 : 37) {
-      CHECK(refusal(std::string_view(whole).substr(0, size)).starts_with("file: pickle, byte "));
+      CHECK(refusal_of_pickle(std::string_view(whole).substr(0, size))
+                .starts_with("file: pickle, byte "));
     }
     std::mt19937 generator(2);
     for (int i = 0; i < 3000; ++i) {
       std::string changed = whole.substr(0, 700) + ".";
       changed[generator() % changed.size()] = static_cast<char>(generator());
-      refusal(changed);  // an Error or a value, no crash
+      refusal_of_pickle(changed);  // an Error or a value, no crash
     }
   }
 }
@@ -288,31 +289,31 @@ TEST_CASE("pickle: hostile and unknown pickles are refused with place and reason
   };
   for (const auto& row : kCases) {
     CAPTURE(row.what);
-    const std::string fault = refusal(row.bytes);
+    const std::string fault = refusal_of_pickle(row.bytes);
     CHECK_MESSAGE(fault.find(row.message) != std::string::npos, fault);
     CHECK(fault.starts_with("file: pickle, byte "));
   }
 }
 
 TEST_CASE("pickle: size and nesting are bounded without recursion") {
-  CHECK(refusal(std::string(1'000'000, '(')).find("truncated") != std::string::npos);
-  CHECK(refusal(std::string(1'000'000, '(') + std::string(1'000'000, 't') + ".")
+  CHECK(refusal_of_pickle(std::string(1'000'000, '(')).find("truncated") != std::string::npos);
+  CHECK(refusal_of_pickle(std::string(1'000'000, '(') + std::string(1'000'000, 't') + ".")
             .find("nested more than 1000 deep") != std::string::npos);
-  CHECK(refusal(std::string(1'000'000, ']') + std::string(999'999, 'a') + ".")
+  CHECK(refusal_of_pickle(std::string(1'000'000, ']') + std::string(999'999, 'a') + ".")
             .find("nested more than 1000 deep") != std::string::npos);
-  CHECK(refusal(std::string(900, ']') + std::string(899, 'a') + ".").empty());
+  CHECK(refusal_of_pickle(std::string(900, ']') + std::string(899, 'a') + ".").empty());
   // Each tuple holds the one before it twice: 2^40 values in few bytes.
   std::string bomb = "Nq\0"_s;
   for (int i = 0; i < 40; ++i) {
     bomb += "h\0h\0\x86q\0"_s;
   }
-  CHECK(refusal(bomb + ".").find("repeated values would expand") != std::string::npos);
+  CHECK(refusal_of_pickle(bomb + ".").find("repeated values would expand") != std::string::npos);
   // A real state may use a value this often.
   std::string many = "K\1\x85q\0]("_s;
   for (int i = 0; i < 100'000; ++i) {
     many += "h\0"_s;
   }
-  CHECK(refusal(many + "e.").empty());
+  CHECK(refusal_of_pickle(many + "e.").empty());
 }
 
 TEST_CASE("pickle: repeated use of long strings is bounded") {
@@ -324,8 +325,8 @@ TEST_CASE("pickle: repeated use of long strings is bounded") {
     bytes += "h\1h\0\x8c\6latin1\x86R"_s;
     dicts += "}h\0Ns"_s;
   }
-  CHECK(refusal(bytes + "t.").find("decoded to more bytes") != std::string::npos);
-  CHECK(refusal(dicts + "t.").find("repeated values would expand") != std::string::npos);
+  CHECK(refusal_of_pickle(bytes + "t.").find("decoded to more bytes") != std::string::npos);
+  CHECK(refusal_of_pickle(dicts + "t.").find("repeated values would expand") != std::string::npos);
 }
 
 TEST_CASE("pickle: sets made of one list do not share later additions") {
@@ -345,7 +346,7 @@ TEST_CASE("pickle: sets made of one list do not share later additions") {
 
 TEST_CASE("pickle: a reader may allow its own globals") {
   const std::string bytes = "cmine\nThing\n(K\1tR}X\1\0\0\0aK\2sb."_s;
-  CHECK(refusal(bytes).find("mine.Thing is not allowed") != std::string::npos);
+  CHECK(refusal_of_pickle(bytes).find("mine.Thing is not allowed") != std::string::npos);
   const Document document =
       read(std::as_bytes(std::span(bytes)), "file",
            [](std::string_view module, std::string_view) { return module == "mine"; });
