@@ -39,7 +39,7 @@ function(acc_precompile target)
   list(JOIN options _ headers)
   string(APPEND headers _headers)
   if(NOT TARGET ${headers})
-    file(CONFIGURE OUTPUT ${CMAKE_BINARY_DIR}/headers.cpp CONTENT "")
+    file(WRITE ${CMAKE_BINARY_DIR}/headers.cpp "")
     add_library(${headers} OBJECT ${CMAKE_BINARY_DIR}/headers.cpp)
     target_link_libraries(${headers} PRIVATE ${options} spdlog::spdlog)
     target_precompile_headers(${headers} PRIVATE <fmt/format.h> <algorithm> <array> <chrono> <filesystem>
