@@ -25,31 +25,6 @@ function(acc_unity_by_folder target)
   acc_unity(${target})
 endfunction()
 
-# acc_precompile(TARGET [LIGHT])
-# With ACC_UNITY, the sources of the library begin with what nearly all include, parsed once for each level of
-# optimization: g++ 12 crashes on the parsed headers of another level.
-function(acc_precompile target)
-  if(NOT ACC_UNITY OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    return()
-  endif()
-  set(options acc_options)
-  if("LIGHT" IN_LIST ARGN)
-    list(APPEND options acc_light_options)
-  endif()
-  list(JOIN options _ headers)
-  string(APPEND headers _headers)
-  if(NOT TARGET ${headers})
-    file(WRITE ${CMAKE_BINARY_DIR}/headers.cpp "")
-    add_library(${headers} OBJECT ${CMAKE_BINARY_DIR}/headers.cpp)
-    target_link_libraries(${headers} PRIVATE ${options} spdlog::spdlog)
-    target_precompile_headers(${headers} PRIVATE <fmt/format.h> <algorithm> <array> <chrono> <filesystem>
-      <functional> <map> <memory> <optional> <span> <string> <vector>)
-  endif()
-  target_precompile_headers(${target} REUSE_FROM ${headers})
-  # g++ 12 takes the parsed headers for the project's own, and is wrong about std::string.
-  target_compile_options(${target} PRIVATE $<${cxx}:-Wno-stringop-overflow>)
-endfunction()
-
 # acc_add_library(NAME [SHARED] [LIGHT] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
 #                 [HEADERS public headers without a source of the same name...])
 # Target acc_NAME, alias acc::NAME; public headers in include/ of the calling folder, internals in src/.
@@ -73,9 +48,6 @@ function(acc_add_library name)
                         PRIVATE $<BUILD_INTERFACE:acc_options> ${ARG_PRIVATE})
   if(ARG_LIGHT)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:acc_light_options>)
-    acc_precompile(${target} LIGHT)
-  else()
-    acc_precompile(${target})
   endif()
   list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)

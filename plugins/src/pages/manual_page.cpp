@@ -25,7 +25,7 @@ std::string escaped(std::string_view text) {
 }
 
 /// Escapes an argument of a request that stands in quotation marks.
-std::string in_quotes(std::string_view text) {
+std::string quoted(std::string_view text) {
   std::string result = escaped(text);
   for (auto at = result.find('"'); at != std::string::npos; at = result.find('"', at + 4)) {
     result.replace(at, 1, "\\(dq");
@@ -101,16 +101,16 @@ std::string manual_page(const CommandPage& page, int section, std::string_view v
   std::ranges::replace(name, ' ', '-');
   std::string text = ".\\\" Generated from the program's table of settings.\n.TH " + upper(name) +
                      " " + std::to_string(section) + " " + std::string(date) + " " +
-                     in_quotes(version) + "\n.SH NAME\n" + escaped(name) + " \\- " +
+                     quoted(version) + "\n.SH NAME\n" + escaped(name) + " \\- " +
                      escaped(page.summary) + "\n.SH DESCRIPTION\n" + paragraphs(page.text);
   for (const auto& [title, options] : page.groups) {
-    text += ".SH " + in_quotes(upper(title)) + "\n";
+    text += ".SH " + quoted(upper(title)) + "\n";
     for (const CommandOption& option : options) {
       text += option_entry(option);
     }
   }
   for (const auto& [title, words] : more) {
-    text += ".SH " + in_quotes(title) + "\n" + paragraphs(words);
+    text += ".SH " + quoted(title) + "\n" + paragraphs(words);
   }
   return text;
 }
