@@ -124,8 +124,8 @@ TEST_CASE("failure report: a SIGKILL of another process is not reported as out o
 }
 
 TEST_CASE("failure report: a signal that acclaunch passed on is reported as such") {
-  Program job({ACC_BIN_DIR "/acclaunch", "--cpu", "--num_processes", "2", "/bin/sh", "-c",
-               "echo worker-up; exec sleep 1000"});
+  Program job({std::string(ACC_BIN_DIR) + "/acclaunch", "--cpu", "--num_processes", "2", "/bin/sh",
+               "-c", "echo worker-up; exec sleep 1000"});
   job.wait_for_text("worker-up", 2);
   job.signal(SIGXCPU);
   CHECK(job.wait() == 128 + SIGXCPU);
