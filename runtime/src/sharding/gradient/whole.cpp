@@ -6,8 +6,9 @@ namespace acc::sharding {
 namespace {
 
 /// One buffer, [padded_numel] float32, exists as long as the object and accumulates all
-/// micro-steps. The last one, or `flush`, reduces it in place: all_reduce (NO_SHARD),
-/// reduce_scatter into this rank's slice (ZeRO 1), or no communication for an ignored parameter.
+/// micro-steps. The last one, or `flush`, reduces it: all_reduce in place (NO_SHARD),
+/// reduce_scatter into this rank's slice (ZeRO 1; of a rounded copy if `reduced_whole` has 16
+/// bits), or no communication for an ignored parameter.
 class WholeGradient final : public FlatGradient {
  public:
   WholeGradient(const Context& context, Pools& pools, Counters& counters, const FlatLayout& layout,
