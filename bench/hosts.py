@@ -10,8 +10,9 @@ Virtual machines (test/cluster) train the GPT of a case of bench/train.py with R
 rank. Every pair of machines is connected by a link of M Mbit/s in each direction; 0: no limit. Every round
 runs each implementation once, one after the other; speeds are medians over the rounds of each run's median
 step. "exposed" is the time of a step in which the ranks of train_gpt wait for others, by the timelines of
-`acclaunch --trace`: the mean over all ranks and steps, also those of the warm-up. "link" is the time that the bytes of the strategy need on the link, by the formulas of bench/wire.py,
-"one host" the speed of the same number of ranks on one machine. Needs root.
+`acclaunch --trace`: the mean over all ranks and steps, also those of the warm-up. "link" is the time that the
+bytes of the strategy need on the link in fp32, by the formulas of bench/wire.py, "one host" the speed of the
+same number of ranks on one machine. Needs root.
 """
 import argparse
 import collections
