@@ -89,7 +89,7 @@ function(acc_add_test name)
     ACC_TEST_DATA="${PROJECT_SOURCE_DIR}/test/data" ACC_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
     ACC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 60)
+    set(ARG_TIMEOUT 600)
   endif()
   if(ACC_SANITIZE)
     math(EXPR ARG_TIMEOUT "5 * ${ARG_TIMEOUT}")  # sanitized and unoptimized

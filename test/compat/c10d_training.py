@@ -151,7 +151,7 @@ def launch(front_end, arguments, environment):
     """Runs this file on two ranks and returns the output."""
     command = [sys.argv[1], *front_end, __file__, *arguments]
     ended = subprocess.run(command, env={**os.environ, "PYTHON_EXEC": sys.executable,
-                                         **environment}, timeout=120, text=True,
+                                         **environment}, timeout=240, text=True,
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert ended.returncode == 0, f"{command}: {ended.returncode}\n{ended.stdout}"
     return ended.stdout
@@ -170,7 +170,7 @@ def stderr_of_rank_0(how):
                               env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "2",
                                    "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port})
              for rank in range(2)]
-    output = ranks[0].communicate(timeout=120)[1]
+    output = ranks[0].communicate(timeout=240)[1]
     ranks[1].kill()
     ranks[1].wait()
     assert ranks[0].returncode == 1, f"{ranks[0].returncode}: {output}"
@@ -224,7 +224,7 @@ def test_failures():
 
 def test_refusals():
     def refused(command, environment, *words):
-        ended = subprocess.run(command, env={**os.environ, **environment}, text=True, timeout=60,
+        ended = subprocess.run(command, env={**os.environ, **environment}, text=True, timeout=240,
                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         assert ended.returncode == 2 and all(word in ended.stdout for word in words), \
             f"{command}: {ended.returncode} {ended.stdout}"

@@ -34,7 +34,7 @@ def run(command, ranks, *flags):
     environment |= {"OMP_NUM_THREADS": "1"}
     launched = [ACCLAUNCH, "--cpu", "--num_processes", str(ranks), *flags, *command]
     done = subprocess.run(launched, env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=120)
+                          stderr=subprocess.PIPE, text=True, timeout=240)
     assert done.returncode == 0, f"{launched}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

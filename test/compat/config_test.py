@@ -102,7 +102,7 @@ def real_file(answers, path):
 def acclaunch(*arguments, answers=None, **variables):
     environment = {k: v for k, v in os.environ.items() if k not in ("CUDA_VISIBLE_DEVICES", "HF_HOME")}
     return subprocess.run(
-        [ACCLAUNCH, *arguments], capture_output=True, text=True, timeout=30, env=environment | variables,
+        [ACCLAUNCH, *arguments], capture_output=True, text=True, timeout=240, env=environment | variables,
         input="".join(answer + "\n" for answer in answers or []),
     )  # fmt: skip
 

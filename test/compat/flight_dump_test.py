@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 ACCLAUNCH, SOURCE = sys.argv[1], Path(sys.argv[2]).absolute()
-DEADLINE = 120
+DEADLINE = 240
 PROGRAM = """
 import os, time, torch, torch.distributed as dist
 import acclaunch.c10d

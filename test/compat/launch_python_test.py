@@ -14,7 +14,7 @@ import tempfile
 
 WORKERS = pathlib.Path(__file__).resolve().parent / "workers"
 DATA = pathlib.Path(__file__).resolve().parents[1] / "data"
-DEADLINE = 150
+DEADLINE = 240
 
 
 def launch(home, command, fail_rank=None):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 ACCLAUNCH, DAEMON = sys.argv[1:3]
 KILLS = 20
-DEADLINE = 200
+DEADLINE = 240
 
 WORKER = '''
 import os, sys, time

@@ -42,7 +42,7 @@ def our_server(program, port=0):
         assert server.stop(timeout=10) == 0, "the server did not end cleanly"
 
 
-def client(port, timeout=30):
+def client(port, timeout=240):
     return dist.TCPStore(LOCAL, port, is_master=False, timeout=timeout * SECONDS)
 
 
@@ -75,7 +75,7 @@ def in_processes(count, body, *args):
     for rank in ranks:
         rank.start()
     try:
-        return dict(results.get(timeout=60) for _ in ranks)
+        return dict(results.get(timeout=240) for _ in ranks)
     except queue.Empty:
         raise AssertionError(f"exit codes {[rank.exitcode for rank in ranks]}") from None
     finally:
@@ -272,7 +272,7 @@ def our_client_on_torch_server(_, store_probe):
         server = dist.TCPStore(LOCAL, 0, is_master=True, wait_for_workers=False, use_libuv=libuv)
         server.set("from_torch", "hello")
         subprocess.run([store_probe, LOCAL, str(server.port), *(["queues"] if libuv else [])],
-                       check=True, timeout=60)
+                       check=True, timeout=240)
         assert server.get("from_acc") == b"\0\xff"
         assert server.get("inner/outer/k") == b"nested"
 

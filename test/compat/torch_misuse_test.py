@@ -240,7 +240,7 @@ def test_two_ranks(acclaunch, package):
     def run(part, *flags):
         return subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", *flags,
                                sys.executable, os.path.abspath(__file__), part], env=environment,
-                              capture_output=True, text=True, timeout=60)
+                              capture_output=True, text=True, timeout=240)
 
     done = run("differ")
     assert done.returncode == 1, done.stderr
@@ -299,7 +299,7 @@ def test_two_gloos(package):
                                   env=os.environ | job | {"RANK": rank, "GROUP_RANK": rank})
                  for rank in ("0", "1")]
         try:
-            found = [rank.communicate(timeout=60)[0] for rank in ranks]
+            found = [rank.communicate(timeout=240)[0] for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
@@ -310,7 +310,7 @@ def test_imports(package):
     def run(before):
         return subprocess.run([sys.executable, "-c", f"{before}\nimport acclaunch.torch"],
                               env=os.environ | {"PYTHONPATH": package}, capture_output=True,
-                              text=True, timeout=60).stderr
+                              text=True, timeout=240).stderr
 
     found = run("import torch\ntorch.__version__ = '2.5.1'")
     assert "ImportError: acclaunch.torch needs torch 2.6 or newer, found 2.5.1" in found, found

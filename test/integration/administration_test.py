@@ -29,7 +29,7 @@ class Agent:
     """A machine of a job, in one round with itself."""
 
     def __init__(self, port, run_id, host):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=240)
         self.socket.sendall(HELLO + enter(run_id=run_id, host=host, machines=(1, 1)))
 
     def read(self, count):
@@ -52,7 +52,7 @@ class Agent:
 
 def ctl(where, *words, token=None, status=0):
     environment = {**os.environ, **({"ACC_RENDEZVOUS_TOKEN_FILE": str(token)} if token else {})}
-    run = subprocess.run([DAEMON, "ctl", where, *words], capture_output=True, text=True, timeout=60, env=environment)
+    run = subprocess.run([DAEMON, "ctl", where, *words], capture_output=True, text=True, timeout=240, env=environment)
     check(run.returncode == status, f"ctl {words}: exit status {run.returncode}, expected {status}: {run.stderr}")
     return run.stdout + run.stderr
 
@@ -87,7 +87,7 @@ def jobs(folder):
         check(message in ctl(path, *words, status=1), f"{words}: expected {message!r}")
     check("expected HOST:PORT" in ctl("nowhere", "list", status=2), "a wrong address")
     # A plain port serves no administrator: every user of this machine can connect.
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as stranger:
+    with socket.create_connection(("127.0.0.1", daemon.port), timeout=240) as stranger:
         stranger.sendall(b"\xadadm\1" + struct.pack("<I", 5) + b"list\0")
         check(stranger.recv(1) == b"", "no administration on a plain port")
     daemon.stop()

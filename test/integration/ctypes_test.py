@@ -186,7 +186,7 @@ def main():
             run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", *flags,
                                   sys.executable, os.path.abspath(__file__), path],
                                  env=os.environ | {"CHECKPOINTS": folder}, capture_output=True,
-                                 text=True, timeout=60)
+                                 text=True, timeout=240)
         assert run.returncode == 0, run.stderr
         assert run.stdout.count("trained") == 2, run.stdout
 

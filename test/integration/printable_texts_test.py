@@ -56,7 +56,7 @@ class RogueServer:
                 size, = struct.unpack("<I", peer.recv(4, socket.MSG_WAITALL))
                 kind = peer.recv(size, socket.MSG_WAITALL)[0]
         peer.shutdown(socket.SHUT_WR)
-        output, _ = launcher.communicate(timeout=50)
+        output, _ = launcher.communicate(timeout=240)
         peer.close()
         return output
 
@@ -91,7 +91,7 @@ def check_other_machines():
 
 def run(*words, **variables):
     ran = subprocess.run([ACCLAUNCH, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                         env={**os.environ, **variables}, timeout=50)
+                         env={**os.environ, **variables}, timeout=240)
     return ran.stdout
 
 
@@ -129,7 +129,7 @@ def check_workers(folder):
 def check_daemon():
     def run_daemon(port, **variables):
         return subprocess.run([RENDEZVOUS, "--port", port], stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=50,
+                              stderr=subprocess.STDOUT, timeout=240,
                               env={**os.environ, **variables}).stdout
 
     check("a setting of acc-rendezvous", run_daemon(EVIL))

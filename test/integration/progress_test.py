@@ -28,7 +28,7 @@ def write_checkpoint(path):
 
 def run(*words, clock=True, **variables):
     environment = {**os.environ, **variables, **({"LD_PRELOAD": CLOCK} if clock else {})}
-    done = subprocess.run([ACCLAUNCH, *map(str, words)], capture_output=True, text=True, env=environment, timeout=100)
+    done = subprocess.run([ACCLAUNCH, *map(str, words)], capture_output=True, text=True, env=environment, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stderr
 

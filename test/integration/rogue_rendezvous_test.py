@@ -110,7 +110,7 @@ def check_rogue_rounds():
         server = RogueServer(answer)
         server.start()
         job = launcher(server.socket.getsockname()[1])
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=240)
         print(f"{name}: status {job.returncode}")
         assert job.returncode == 1 and expected in err, (name, job.returncode, out, err)
 
@@ -118,7 +118,7 @@ def check_rogue_rounds():
 def check_own_values():
     """A launcher whose own settings are out of range names the setting."""
     job = subprocess.run([BIN / "acclaunch", "torchrun", "--nnodes", "65537", "--node-rank", "0", "--master-addr",
-                          "127.0.0.1", "--no-python", "/bin/true"], capture_output=True, text=True, timeout=60)
+                          "127.0.0.1", "--no-python", "/bin/true"], capture_output=True, text=True, timeout=240)
     assert job.returncode == 2 and "num_machines is 65537, expected 1 to 65536" in job.stderr, job
 
 
@@ -129,7 +129,7 @@ def check_rogue_servers():
         server.start()
         runs.append((name, expected, server, launcher(server.socket.getsockname()[1])))
     for name, expected, server, job in runs:
-        out, err = job.communicate(timeout=60)
+        out, err = job.communicate(timeout=240)
         print(f"{name}: status {job.returncode}, {server.num_connections} connections, {server.num_bytes} bytes")
         assert job.returncode == 124 and out == "", (name, job.returncode, out, err)
         assert expected in err, (name, expected, err)
@@ -146,11 +146,11 @@ def check_rogue_clients():
             line = first.stderr.readline()
             assert line, "the first machine has ended"
         for content in CLIENTS:
-            with socket.create_connection(("127.0.0.1", daemon.port), timeout=20) as rogue:
+            with socket.create_connection(("127.0.0.1", daemon.port), timeout=240) as rogue:
                 rogue.sendall(HELLO + content)
                 assert rogue.recv(1) == b"", "the server answers a client without meaning"
         second = launcher(daemon.port, "join_timeout=60")
-        outs = [job.communicate(timeout=60)[0] for job in (first, second)]
+        outs = [job.communicate(timeout=240)[0] for job in (first, second)]
         ranks = {out.split("] ")[-1] for out in outs}
         assert ranks == {"rank 0 of 2\n", "rank 1 of 2\n"}, outs
         assert first.returncode == second.returncode == 0

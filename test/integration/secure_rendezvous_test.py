@@ -47,7 +47,7 @@ def environment(**variables):
 
 
 def run(*words, **variables):
-    return subprocess.run([DAEMON, *map(str, words)], capture_output=True, text=True, timeout=60,
+    return subprocess.run([DAEMON, *map(str, words)], capture_output=True, text=True, timeout=240,
                           env=environment(**variables))
 
 
@@ -97,7 +97,7 @@ def read_all(connection):
 
 def ask(port, content, host="127.0.0.1", tls=False):
     """Sends bytes of a stranger; returns the whole answer."""
-    with socket.create_connection((host, port), timeout=20) as plain:
+    with socket.create_connection((host, port), timeout=240) as plain:
         if not tls:
             plain.sendall(content)
             return read_all(plain)
@@ -301,7 +301,7 @@ def launchers(folder, token):
     for port, variables, flags, message in cases:
         words = ["torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{OUTSIDE}:{port}", *flags]
         ended = subprocess.run([DAEMON.with_name("acclaunch"), *words, "--no-python", "true"], capture_output=True,
-                               text=True, timeout=60, env=environment(**variables))
+                               text=True, timeout=240, env=environment(**variables))
         check(ended.returncode == 2 and message in ended.stderr, f"expected {message!r} and status 2, found {ended}")
     daemon.stop()
 
@@ -310,11 +310,11 @@ def limits(token):
     daemon = Daemon(DAEMON, "--host", f"{OUTSIDE},127.0.0.1", "--insecure", "--max_connections", "20",
                     "--max_keys", "10")
     # Connections from outside this machine: half of them. A client on this machine gets one still.
-    held = [socket.create_connection((OUTSIDE, daemon.port), timeout=20) for _ in range(10)]
+    held = [socket.create_connection((OUTSIDE, daemon.port), timeout=240) for _ in range(10)]
     for connection in held:
         connection.sendall(VALIDATE + ping(1))
         assert len(connection.recv(4)) == 4
-    with socket.create_connection((OUTSIDE, daemon.port), timeout=20) as late:
+    with socket.create_connection((OUTSIDE, daemon.port), timeout=240) as late:
         check(read_all(late) == b"", "a peer beyond its part of the connections is closed")
     near = StoreClient(daemon.port)
     # Keys: half of them.
@@ -332,7 +332,7 @@ def limits(token):
     for _ in range(2):
         check(ask(guarded.port, PROOF, OUTSIDE, tls=True)[-1:] == b"\1", "a wrong proof is answered")
     check(b" 401 " in ask(guarded.port, http("/", "x" * 32), OUTSIDE, tls=True), "and so is a wrong token by HTTP")
-    with socket.create_connection((OUTSIDE, guarded.port), timeout=20) as late:
+    with socket.create_connection((OUTSIDE, guarded.port), timeout=240) as late:
         check(read_all(late) == b"", "an address with many wrong proofs is shut out")
     with Tunnel(guarded.port, "job", token) as tunnel:  # from 127.0.0.1
         StoreClient(tunnel.port).close()

@@ -13,7 +13,7 @@ import sys
 import tempfile
 
 SHELL, PAGES, BIN = sys.argv[1], *(pathlib.Path(name).absolute() for name in sys.argv[2:])
-DEADLINE = 60
+DEADLINE = 240
 
 # Words typed after the program's name, and the arguments that the program then gets.
 CASES = (

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 
-DEADLINE = 60
+DEADLINE = 240
 
 
 def find_browser():

@@ -74,9 +74,17 @@ class Etcd:
             time.sleep(0.02)
 
     def post(self, path, request):
+        """Tries again while the members have no leader. Use it for requests that may be made twice."""
         content = json.dumps(request).encode()
-        with self.open(self.ports[-1], path, content) as reply:
-            return json.load(reply)
+        deadline = time.monotonic() + 90
+        while True:
+            try:
+                with self.open(self.ports[-1], path, content) as reply:
+                    return json.load(reply)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
 
     def close(self):
         for member in self.members:

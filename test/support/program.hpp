@@ -15,7 +15,7 @@
 namespace acc::test {
 
 /// Time limit for events that must happen. It is not used to measure speed.
-inline constexpr std::chrono::seconds kDeadline{30};
+inline constexpr std::chrono::seconds kDeadline{120};
 
 /// A program under test. Reads its output continuously and waits for its end. Throws
 /// std::runtime_error, with the output so far, if an awaited event does not happen in time.

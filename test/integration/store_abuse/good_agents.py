@@ -39,7 +39,7 @@ class GoodAgents(GoodPeers):
 
     def walk(self, _, rank, number):
         agent = Agent(self.port)
-        agent.send(enter(rank, run_id=f"good{number}", machines=(NUM_AGENTS, NUM_AGENTS)))
+        agent.send(enter(rank, run_id=f"good{number}", machines=(NUM_AGENTS, NUM_AGENTS), heartbeat=600_000))
         round_number, restarts, machine_rank, num_runs, run = struct.unpack_from("<3i2I", agent.read_until(FORMED))
         assert (round_number, restarts, machine_rank) == (0, 0, rank)
         assert (num_runs, run) == (1, NUM_AGENTS)
