@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real etcd for tests. It does not flush to the disk, and elects its leader within half a second."""
+"""A real etcd for tests. It does not flush to the disk, and elects its leader within a second."""
 import json
 import os
 import shutil
@@ -36,8 +36,8 @@ def member_command(name, folder, host, client_port, peer_port, cluster, tls=None
             "--initial-cluster-state", "new", "--listen-peer-urls", f"http://{host}:{peer_port}",
             "--initial-advertise-peer-urls", f"http://{host}:{peer_port}",
             "--listen-client-urls", f"{scheme}://{host}:{client_port}",
-            "--advertise-client-urls", f"{scheme}://{host}:{client_port}", "--heartbeat-interval", "50",
-            "--election-timeout", "500", "--unsafe-no-fsync", "--logger", "zap", "--log-level", "error", *certificates]
+            "--advertise-client-urls", f"{scheme}://{host}:{client_port}", "--heartbeat-interval", "100",
+            "--election-timeout", "1000", "--unsafe-no-fsync", "--logger", "zap", "--log-level", "error", *certificates]
 
 
 class Etcd:
