@@ -5,6 +5,7 @@
 BIN holds acc-rendezvous and acclaunch. Exits with 77 without etcd."""
 import base64
 import contextlib
+import http.server
 import json
 import os
 import select
@@ -232,6 +233,61 @@ def the_log_stays_short(site):
     assert value(StoreClient(site.leader().port), b"/key") == bytes([23]) * (1 << 20)
 
 
+class LosesReplies(http.server.BaseHTTPRequestHandler):
+    """A proxy of etcd that loses the reply to every eighth transaction."""
+    protocol_version = "HTTP/1.1"
+    members = None
+    transactions = []
+
+    def do_POST(self):
+        content = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            with self.members.open(self.members.ports[-1], self.path, content) as reply:
+                status, said = reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            status, said = error.code, error.read()
+        if self.path == "/v3/kv/txn":
+            self.transactions.append(content)
+            if len(self.transactions) % 8 == 0:
+                self.close_connection = True
+                return
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(said)))
+        self.end_headers()
+        self.wfile.write(said)
+
+    def log_message(self, *_):
+        pass
+
+
+def late_requests_change_nothing(site):
+    """A request whose reply was lost is made once, even if etcd receives it again later."""
+    LosesReplies.members = site.etcd
+    state = "127.0.0.1:{}/late_requests"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), LosesReplies) as proxy:
+        threading.Thread(target=proxy.serve_forever).start()
+        daemon = Daemon("etcd://" + state.format(proxy.server_port), etcd.free_ports(1)[0])
+        try:
+            daemon.wait_for("leading: ")
+            client = StoreClient(daemon.port)
+            for turn in range(16):  # the log is rewritten
+                client.send(request(SET, b"/key", bytes([turn]) * (1 << 20)))
+                assert number(client, request(ADD, b"/count", number=1)) == turn + 1
+            for content in LosesReplies.transactions[: len(LosesReplies.transactions) // 2]:
+                site.etcd.post("/v3/kv/txn", json.loads(content))
+        finally:
+            daemon.kill()
+            proxy.shutdown()
+    daemon = Daemon("etcd://" + state.format(site.etcd.ports[-1]), daemon.port)
+    try:
+        daemon.wait_for("leading: ")
+        client = StoreClient(daemon.port)
+        assert value(client, b"/key") == bytes([15]) * (1 << 20)
+        assert number(client, request(ADD, b"/count", number=0)) == 16
+    finally:
+        daemon.kill()
+
+
 def watchers_follow_the_leader(site):
     """A daemon that stands by shows no jobs; one that leads again shows those of the log."""
     def get(daemon, path):
@@ -437,8 +493,8 @@ def main():
         return 77
     wanted = sys.argv[2:]
     with tempfile.TemporaryDirectory() as folder, contextlib.closing(etcd.Etcd(folder)) as members:
-        for case in (what_is_refused, a_silent_daemon_is_left, keys_outlive_the_leader, the_lease_runs_out_at_all_daemons, the_log_stays_short,
-                     watchers_follow_the_leader, workers_do_not_notice, certificates):
+        for case in (what_is_refused, a_silent_daemon_is_left, keys_outlive_the_leader, the_lease_runs_out_at_all_daemons,
+                     the_log_stays_short, late_requests_change_nothing, watchers_follow_the_leader, workers_do_not_notice, certificates):
             if wanted and case.__name__ not in wanted:
                 continue
             begin = time.monotonic()

@@ -17,12 +17,14 @@
 //   servers/ADDRESS    address of a server that leads or stands by, with its lease
 //   version            version of this layout, in decimal
 //   current            number of the current log, in decimal
+//   changes            empty; its version in etcd counts the changes
 //   log/NUMBER/CHUNK   a part of a group; both numbers in 16 hexadecimal digits. The first byte is
-//   1
-//                      for the last part of a group and 0 for the others; the rest are its bytes
-// Every change is a transaction that compares the creation of `leader` with the token. A rewritten
-// log has the next number; chunks of other logs, and those behind the last whole group, are remains
-// of a server that lost the leadership.
+//                      1 for the last part of a group and 0 for the others; the rest are its bytes
+// Every change is a transaction that compares the creation of `leader` with the token, and the
+// version of `changes` with the number of changes before it: a request whose reply was lost is sent
+// again, and the first one must not take effect later. A rewritten log has the next number; chunks
+// of other logs, and those behind the last whole group, are remains of a server that lost the
+// leadership.
 namespace acc::rendezvous {
 namespace {
 
@@ -78,25 +80,50 @@ JournalInEtcd::Json JournalInEtcd::post(const std::string& path, const Json& req
   }
 }
 
-/// Makes changes if this server leads; returns the revision of etcd. They may be made twice.
-std::int64_t JournalInEtcd::change(const Json& operations) {
-  const Json leads = {{"key", to_base64(key("leader"))},
-                      {"target", "CREATE"},
-                      {"result", "EQUAL"},
-                      {"create_revision", std::to_string(token_)}};
+/// Makes changes once if this server leads; returns the revision of etcd.
+std::int64_t JournalInEtcd::change(Json operations) {
+  const std::string leader = key("leader");
+  const std::string changes = key("changes");
+  const auto is_equal = [](const std::string& name, const char* target, const char* field,
+                           std::int64_t value) {
+    return Json{{"key", to_base64(name)},
+                {"target", target},
+                {"result", "EQUAL"},
+                {field, std::to_string(value)}};
+  };
+  const auto range = [](const std::string& name) {
+    return Json{{"request_range", {{"key", to_base64(name)}}}};
+  };
+  operations.push_back(put(changes, ""));
   const Json reply =
-      post("/v3/kv/txn", {{"compare", Json::array({leads})}, {"success", operations}});
+      post("/v3/kv/txn",
+           {{"compare", Json::array({is_equal(leader, "CREATE", "create_revision", token_),
+                                     is_equal(changes, "VERSION", "version", num_changes_)})},
+            {"success", std::move(operations)},
+            {"failure", Json::array({range(leader), range(changes)})}});
   if (!reply.value("succeeded", false)) {
-    throw LeadershipLost("another server has become the leader");
+    const auto number = [&](std::size_t place, const char* field) {
+      const Json kvs =
+          reply.at("responses").at(place).at("response_range").value("kvs", Json::array());
+      return kvs.empty() ? 0 : etcd_number(kvs.at(0), field);
+    };
+    // The reply to an earlier attempt may have been lost.
+    if (number(0, "create_revision") != token_ || number(1, "version") != num_changes_ + 1) {
+      throw LeadershipLost("another server has become the leader");
+    }
   }
+  ++num_changes_;
   return etcd_number(reply.at("header"), "revision");
 }
 
 void JournalInEtcd::read(const Receive& receive) {
+  const auto find = [&](std::string_view name) {
+    const Json kvs =
+        post("/v3/kv/range", {{"key", to_base64(key(name))}}).value("kvs", Json::array());
+    return kvs.empty() ? Json::object() : kvs.at(0);
+  };
   const auto value_of = [&](std::string_view name) {
-    const Json reply = post("/v3/kv/range", {{"key", to_base64(key(name))}});
-    const Json kvs = reply.value("kvs", Json::array());
-    return kvs.empty() ? "" : from_base64(kvs.at(0).value("value", ""));
+    return from_base64(find(name).value("value", ""));
   };
   const std::string version = value_of("version");
   if (!version.empty() && version != kVersion) {
@@ -114,6 +141,7 @@ void JournalInEtcd::read(const Receive& receive) {
     }
     log_ = static_cast<std::uint64_t>(*number);
   }
+  num_changes_ = etcd_number(find("changes"), "version");
   change(Json::array({put(key("version"), kVersion), put(key("current"), std::to_string(log_)),
                       deletion(key("log/"), chunk_key(log_, 0)),
                       deletion(chunk_key(log_ + 1, 0), key("log0"))}));

@@ -27,7 +27,7 @@ class JournalInEtcd final : public JournalStorage {
   using Json = EtcdClient::Json;
 
   Json post(const std::string& path, const Json& request);
-  std::int64_t change(const Json& operations);
+  std::int64_t change(Json operations);
   void read_log(const Receive& receive);
   void put_group(std::uint64_t log, std::uint64_t& number, std::string_view group);
   [[nodiscard]] std::string key(std::string_view name) const;
@@ -39,8 +39,9 @@ class JournalInEtcd final : public JournalStorage {
   std::string prefix_;
   std::int64_t token_;
   std::function<bool()> is_certain_;
-  std::uint64_t log_ = 1;   // number of the current log
-  std::uint64_t next_ = 0;  // number of its next chunk
+  std::int64_t num_changes_ = 0;  // of all leaders
+  std::uint64_t log_ = 1;         // number of the current log
+  std::uint64_t next_ = 0;        // number of its next chunk
 };
 
 }  // namespace acc::rendezvous
