@@ -19,12 +19,22 @@ endif()
 # Targets link CUDA::cudart_static explicitly, so that programs and libraries can be loaded on a
 # machine without CUDA and report that it is missing.
 set(CMAKE_CUDA_RUNTIME_LIBRARY None)
+cmake_path(GET ACC_NVCC PARENT_PATH nvcc_folder)
+# nvcc searches its libraries in lib64, but wheels have them in lib. CMake's test of the compiler links them.
+set(library_path $ENV{LIBRARY_PATH})
+set(ENV{LIBRARY_PATH} "${nvcc_folder}/../lib")
+if(library_path)
+  string(APPEND ENV{LIBRARY_PATH} ":${library_path}")
+endif()
 enable_language(CUDA)
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 # Wheels contain libcudart.so.13 without the symbolic link libcudart.so that CMake requires. Any
 # library satisfies CMake here, because only the static one is used.
-cmake_path(GET ACC_NVCC PARENT_PATH nvcc_folder)
 find_library(CUDA_CUDART NAMES cudart cudart_static HINTS ${nvcc_folder}/../lib NO_DEFAULT_PATH)
+# CMake 3.25 sets a property of this target although CUDA 13 has no such library.
+if(NOT TARGET CUDA::nvToolsExt)
+  add_library(CUDA::nvToolsExt INTERFACE IMPORTED)
+endif()
 find_package(CUDAToolkit 13 REQUIRED)
 
 set(cuda $<COMPILE_LANGUAGE:CUDA>)
