@@ -165,9 +165,10 @@ def read_only_places(place):
 
 
 def doctor_says_it(place):
-    """doctor names what is too small, and what to do."""
-    status, text = place.run(["acclaunch", "doctor", "--cpu", "--num_processes", "2"])
+    """doctor names what is too small or missing, and what to do."""
+    status, text = place.run(["env", "NVIDIA_VISIBLE_DEVICES=all", "acclaunch", "doctor", "--cpu", "--num_processes", "2"])
     assert "/dev/shm" in text and "--shm-size" in text, (status, text)
+    assert "libcuda.so.1" in text and "--gpus all" in text, (status, text)
 
 
 def main():

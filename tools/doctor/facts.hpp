@@ -31,6 +31,7 @@ struct MachineFacts {
   std::string cuda_version;  ///< newest CUDA version that the driver supports
   std::string nccl_version;
   std::vector<std::string> gpus;
+  std::string visible_devices;  ///< NVIDIA_VISIBLE_DEVICES: GPUs that a container should have
 
   std::string address;                        ///< address that its collectives publish
   std::vector<std::string> name_resolves_to;  ///< addresses of its host name, on itself

@@ -94,6 +94,7 @@ MachineFacts machine_of(const Json& json) {
   read(json, "cuda_version", facts.cuda_version);
   read(json, "nccl_version", facts.nccl_version);
   read(json, "gpus", facts.gpus);
+  read(json, "visible_devices", facts.visible_devices);
   read_network(json, facts);
   read_resources(json, facts);
   return facts;
@@ -151,6 +152,7 @@ Json to_json(const MachineFacts& facts) {
           {"cuda_version", facts.cuda_version},
           {"nccl_version", facts.nccl_version},
           {"gpus", facts.gpus},
+          {"visible_devices", facts.visible_devices},
           {"address", facts.address},
           {"name_resolves_to", facts.name_resolves_to},
           {"interfaces", std::move(interfaces)},

@@ -22,6 +22,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -250,6 +251,8 @@ void gather(MachineFacts& facts) {
   gather_cpus(facts);
   facts.cuda_version = cuda_version();
   facts.nccl_version = nccl_version();
+  const char* const visible = std::getenv("NVIDIA_VISIBLE_DEVICES");
+  facts.visible_devices = visible == nullptr ? "" : visible;
   facts.nofile = soft_limit(RLIMIT_NOFILE);
   facts.memlock = soft_limit(RLIMIT_MEMLOCK);
   facts.nproc = soft_limit(RLIMIT_NPROC);

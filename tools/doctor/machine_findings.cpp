@@ -113,6 +113,32 @@ void add_limits(std::vector<Finding>& to, const Examination& examination) {
       });
 }
 
+/// True if a container was meant to have GPUs, as NVIDIA's container runtime reads the variable.
+bool should_have_gpus(const MachineFacts& each) {
+  return !each.visible_devices.empty() && each.visible_devices != "void" &&
+         each.visible_devices != "none";
+}
+
+void add_missing_gpus(std::vector<Finding>& to, const Examination& examination) {
+  add_for_all(
+      to, examination,
+      {Severity::warning,
+       "no_gpu_in_container",
+       {},
+       "",
+       "Start the container with GPUs: docker run --gpus all, which needs NVIDIA's container "
+       "toolkit on the host; in a pod, resources.limits of nvidia.com/gpu. For training on the "
+       "CPU: NVIDIA_VISIBLE_DEVICES=void."},
+      // Without GPUs it has no libcuda.so.1, but the driver's version is still in its /proc.
+      [](const MachineFacts& each) {
+        return should_have_gpus(each) && each.cuda_version.empty() && each.gpus.empty();
+      },
+      [](const MachineFacts& each) {
+        return "no GPU and no libcuda.so.1, although NVIDIA_VISIBLE_DEVICES=" +
+               each.visible_devices;
+      });
+}
+
 /// True if some machine of the job is a different machine than `own`. Loopback addresses are
 /// harmless otherwise.
 bool has_other_hosts(const Examination& examination, const MachineFacts& own) {
@@ -255,6 +281,7 @@ std::vector<Finding> machine_findings(const Examination& examination) {
   }
   add_memory(found, examination);
   add_limits(found, examination);
+  add_missing_gpus(found, examination);
   add_names(found, examination);
   add_same_names(found, examination);
   return found;

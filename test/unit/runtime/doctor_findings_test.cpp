@@ -55,6 +55,16 @@ const std::vector<Case> kCases = {
      {1},
      "node1: 0.06 of 32.00 GiB",
      [](Examination& job) { machine_of(job, 1).shm_free = 64 << 20; }},
+    {"no_gpu_in_container",
+     Severity::warning,
+     {2},
+     "node2: no GPU and no libcuda.so.1, although NVIDIA_VISIBLE_DEVICES=all",
+     [](Examination& job) {
+       for (auto& each : job.machines) {
+         each->driver_version = "580.1";
+         each->visible_devices = each->machine == 2 ? "all" : "void";
+       }
+     }},
     {"little_memory",
      Severity::warning,
      {0, 3},

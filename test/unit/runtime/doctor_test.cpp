@@ -63,6 +63,7 @@ TEST_CASE("facts survive encoding and decoding") {
   Examination job = sound_job(3);
   MachineFacts& machine = machine_of(job, 1);
   machine.gpus = {"H200", "H200"};
+  machine.visible_devices = "all";
   machine.cpu_quota = 2.5;
   machine.memory_limit = 1 << 20;
   machine.interfaces.push_back({.name = "ib0", .addresses = {}});
