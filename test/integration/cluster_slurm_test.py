@@ -191,7 +191,7 @@ def requeued(site):
 def contradictions(site):
     """Each machine names the contradiction and ends with status 2."""
     begin = time.monotonic()
-    step = ["--nodes=2", "--ntasks-per-node=1"]
+    step = ["--nodelist=node[0-1]", "--nodes=2", "--ntasks-per-node=1"]
     for what, options, environment, words in (
             ("wrong number of machines", [*step, *site.line(*GOLDEN, flags=["--num_machines", "3"])],
              {}, "--num_machines 3"),
