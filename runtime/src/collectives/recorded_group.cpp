@@ -64,6 +64,7 @@ class RecordedWork final : public Work {
     wait_for([this] { inner_->wait_released(); });
   }
   std::shared_ptr<device::Event> done() const override { return inner_->done(); }
+  bool is_complete() const override { return inner_->is_complete(); }
 
  private:
   template <typename Wait>

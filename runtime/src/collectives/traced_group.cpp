@@ -29,6 +29,7 @@ class TracedWork final : public Work {
     tell();
   }
   device::EventPtr done() const override { return inner_->done(); }
+  bool is_complete() const override { return inner_->is_complete(); }
 
  private:
   /// Adds the span at the first wait; later waits of the same work add nothing.
