@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -40,6 +41,8 @@ int print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   return 0;
 }
+
+const auto kBegun = std::chrono::steady_clock::now();
 
 struct Failure {
   std::string reason;
@@ -138,7 +141,7 @@ void run_unmet(const std::vector<std::string>& command) {
 int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environment,
              supervision::Guard guard) {
   try {
-    return job::run_job(plan, environment, std::move(guard));
+    return job::run_job(plan, environment, std::move(guard), kBegun);
   } catch (const acc::Error&) {
     if (!plan.unmet_command.empty()) {
       run_unmet(plan.unmet_command);

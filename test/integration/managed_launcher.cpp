@@ -7,6 +7,7 @@
 #include "job/speaker.hpp"
 #include "supervision/guardian.hpp"
 
+#include <chrono>
 #include <cstdio>
 
 using namespace acc::launcher;
@@ -21,7 +22,7 @@ int main(int argc, char** argv) {
       LaunchPlan plan = front_end.plan(flags, environment, detect_host_facts(environment));
       plan.manager.merges_output = true;
       plan.manager.signals_everybody = true;
-      return job::run_job(plan, environment, std::move(guard));
+      return job::run_job(plan, environment, std::move(guard), std::chrono::steady_clock::now());
     } catch (const acc::Error& error) {
       std::fprintf(stderr, "acclaunch: %s\n", error.what());
       return acc::exit_status(error);

@@ -52,6 +52,20 @@ void check_no_overlap(std::vector<json>& spans) {
   }
 }
 
+/// Returns the names of the launcher's phases in a trace.
+std::set<std::string> launcher_phases(const json& trace) {
+  std::set<std::string> names;
+  for (const json& event : trace) {
+    if (event.at("ph") == "X" && event.at("cat") == "launcher") {
+      names.insert(event.at("name"));
+    }
+  }
+  return names;
+}
+
+const std::set<std::string> kPhases = {
+    "plan", "join", "create workers", "until the first output", "after the first output", "end"};
+
 }  // namespace
 
 TEST_CASE("a trace shows the computation, waiting and communication of every rank") {
@@ -126,6 +140,37 @@ TEST_CASE("a trace shows the waits for whole gradients") {
   }
 }
 
+TEST_CASE("a trace shows the launcher's phases for a program without the runtime") {
+  const acc::test::TemporaryFolder folder;
+  const std::string acclaunch = ACC_BIN_DIR "/acclaunch";
+  // Each attempt has workers; the file of an earlier run is replaced.
+  std::ofstream(folder.path() / "machine-0.json") << "of an earlier run";
+  acc::test::Program launcher({acclaunch, "torchrun", "--nproc-per-node", "1", "--max-restarts",
+                               "1", "--trace", folder.path(), "--no-python", "sh", "-c",
+                               "echo begin; exit $((1 - TORCHELASTIC_RESTART_COUNT))"});
+  REQUIRE_MESSAGE(launcher.wait() == 0, launcher.err());
+  const json trace = read_trace(folder.path() / "machine-0.json");
+  CHECK(launcher_phases(trace) == kPhases);
+  std::map<std::string, std::vector<json>> by_name;
+  for (const json& event : trace) {
+    by_name[event.at("name")].push_back(event);
+  }
+  CHECK(by_name["create workers"].size() == 2);
+  CHECK(by_name["until the first output"].size() == 2);
+  const auto begin = [](const json& event) { return event.at("ts").get<double>(); };
+  const auto end = [&](const json& event) { return begin(event) + event.at("dur").get<double>(); };
+  CHECK(end(by_name["plan"].front()) <= begin(by_name["join"].front()));
+  CHECK(end(by_name["join"].front()) <= begin(by_name["create workers"].front()));
+  CHECK(end(by_name["after the first output"].back()) <= begin(by_name["end"].front()) + 0.001);
+
+  acc::test::Program summary({acclaunch, "trace", "summary", folder.path()});
+  REQUIRE_MESSAGE(summary.wait() == 0, summary.err());
+  for (const std::string& phase : kPhases) {
+    CHECK_MESSAGE(summary.out().find("  " + phase + "\n") != std::string::npos, summary.out());
+  }
+  CHECK(summary.out().find("per step") == std::string::npos);  // no rank has a timeline
+}
+
 TEST_CASE("acclaunch trace and acclaunch plot read what a training wrote") {
   const acc::test::TemporaryFolder folder;
   const std::string trace = folder.path() / "run" / "trace" / "machine-0.json";
@@ -149,6 +194,9 @@ TEST_CASE("acclaunch trace and acclaunch plot read what a training wrote") {
     }
     CHECK(rank.at("exposed_ms").get<double>() < rank.at("total_ms").get<double>());
   }
+  std::set<std::string> phases = kPhases;
+  phases.insert("without output");  // of rank 1
+  CHECK(launcher_phases(read_trace(trace)) == phases);
 
   const std::string merged = folder.path() / "merged.json";
   acc::test::Program merge(

@@ -6,6 +6,7 @@
 #include "job/job.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/trace_file.hpp"
 #include "host/gpu/gpu_monitor.hpp"
 #include "host/own_variables.hpp"
 #include "job/running_job.hpp"
@@ -55,7 +56,8 @@ std::optional<int> gpu_of_worker(const LaunchPlan& plan, const plugins::Environm
 
 }  // namespace
 
-Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, supervision::Guard guard)
+Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, supervision::Guard guard,
+         std::chrono::steady_clock::time_point begun)
     : plan_(plan),
       environment_(environment),
       host_(host_name()),
@@ -73,7 +75,9 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, superv
                            .say = [this](const std::string& line) { announce(line); }})),
       time_limit_(runner_.io()),
       pause_(runner_.io()),
-      pauses_(plan.supervision.restart_backoff) {}
+      pauses_(plan.supervision.restart_backoff) {
+  phases_.add("plan", begun, started_at_);
+}
 
 int Job::run() {
   listen_to_starter();
@@ -132,6 +136,7 @@ asio::awaitable<void> Job::work() {
     leave_at_once();
   }
   co_await rounds_->part();
+  write_phases();
 }
 
 /// Waits until all output has been written. After a stop request it waits for the reader of the
@@ -151,7 +156,9 @@ asio::awaitable<void> Job::flush_output() {
 /// Joins the next round. False if the job ended before a round with this machine was formed.
 asio::awaitable<bool> Job::join_round() {
   advance(JobEvent::join);
+  const auto begin = Phases::Clock::now();
   round_ = co_await rounds_->next();
+  phases_.add("join", begin, Phases::Clock::now());
   if (state_ == JobState::leaving) {  // `leave_while_joining` sends its message and ends the loop
     asio::steady_timer until_then(runner_.io(), std::chrono::steady_clock::time_point::max());
     co_await until_then.async_wait(asio::use_awaitable);
@@ -174,6 +181,9 @@ asio::awaitable<void> Job::part_from_machines() {
 
 asio::awaitable<void> Job::run_attempts() {
   stop_in_time();
+  if (!plan_.output.trace_directory.empty()) {  // programs without the runtime do not create it
+    create_trace_file(trace_file(plan_.output, round_->machine_rank));
+  }
   bool again = true;
   while (again) {
     again = co_await run_attempt();
@@ -215,7 +225,10 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   options.surroundings = runner_.surroundings();
   options.surroundings.fork_server = fork_server_ ? &*fork_server_ : nullptr;
   options.other_descriptors = rounds_->num_clients(*round_);
-  options.on_running = [this](int running) {
+  options.on_running = [this, is_first = true](int running) mutable {
+    if (std::exchange(is_first, false)) {
+      phases_.add("create workers", attempt_->started_at, Phases::Clock::now());
+    }
     show_status(running);
     if (attempt_->rank_monitor) {
       attempt_->rank_monitor->start([this] {
@@ -243,6 +256,7 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
     attempt_->rank_monitor->finish(outcome.workers);
   }
   co_await first_failure_is_explained();
+  note_phases(outcome);
   co_return outcome;
 }
 
@@ -251,7 +265,9 @@ asio::awaitable<void> Job::prepare_fork_server() {
   if (plan_.preload.modules.empty()) {
     co_return;
   }
-  if (!fork_server_) {
+  const auto begin = Phases::Clock::now();
+  const bool is_first = !fork_server_;
+  if (is_first) {
     supervision::WorkerSpec like;
     like.command = worker_command(plan_, first_local_rank(plan_.layout));
     like.environment = environment_without_rank(plan_, environment_);
@@ -266,6 +282,9 @@ asio::awaitable<void> Job::prepare_fork_server() {
                                          .descriptors = runner_.surroundings().descriptors});
   }
   co_await fork_server_->ready();
+  if (is_first) {
+    phases_.add("import the modules of --preload", begin, Phases::Clock::now());
+  }
 }
 
 output::OutputMux::Options Job::output_options() {
@@ -507,6 +526,33 @@ void Job::say_who_is_here() {
            LogLevel::info);
 }
 
+void Job::note_phases(const supervision::AttemptOutcome& outcome) {
+  for (const supervision::WorkerRecord& worker : outcome.workers) {
+    const auto first_output = runner_.output().first_output(worker.rank);
+    if (first_output) {
+      phases_.add(worker.rank, "until the first output", attempt_->started_at, *first_output);
+    }
+    if (worker.end) {
+      phases_.add(worker.rank, first_output ? "after the first output" : "without output",
+                  first_output.value_or(attempt_->started_at), worker.died_at);
+      ended_at_ = std::max(ended_at_, worker.died_at);
+    }
+  }
+}
+
+/// Adds the launcher's phases to the machine's timeline, which the ranks have written.
+void Job::write_phases() {
+  if (plan_.output.trace_directory.empty() || !round_) {
+    return;
+  }
+  phases_.add("end", ended_at_, Phases::Clock::now());
+  try {
+    phases_.write(trace_file(plan_.output, round_->machine_rank), round_->machine_rank, host_);
+  } catch (const Error& error) {
+    say(error.what(), LogLevel::err);
+  }
+}
+
 void Job::announce(const std::string& line, LogLevel level) {
   if (const auto head = job_line_head(plan_, round_, host_)) {
     notice(Component::launcher, level, *head, line);
@@ -522,8 +568,8 @@ void Job::close() {
 }
 
 int run_job(const LaunchPlan& plan, const plugins::Environment& environment,
-            supervision::Guard guard) {
-  return Job(plan, environment, std::move(guard)).run();
+            supervision::Guard guard, std::chrono::steady_clock::time_point begun) {
+  return Job(plan, environment, std::move(guard), begun).run();
 }
 
 }  // namespace acc::launcher::job

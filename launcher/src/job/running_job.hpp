@@ -6,6 +6,7 @@
 #include "job/control.hpp"
 #include "job/job_table.hpp"
 #include "job/log_folder.hpp"
+#include "job/phases.hpp"
 #include "job/restart_pauses.hpp"
 #include "job/rounds.hpp"
 #include "job/speaker.hpp"
@@ -78,7 +79,8 @@ struct Attempt {
 /// everything runs on the event loop's thread.
 class Job {
  public:
-  Job(const LaunchPlan& plan, const plugins::Environment& environment, supervision::Guard guard);
+  Job(const LaunchPlan& plan, const plugins::Environment& environment, supervision::Guard guard,
+      std::chrono::steady_clock::time_point begun);
   /// Runs the job and returns the exit status for the shell. May exit the process instead.
   int run();
 
@@ -138,6 +140,8 @@ class Job {
   report::JobReport report_of(const rendezvous::RoundResult& round_result);
   void publish(report::JobReport report, const rendezvous::RoundResult& round_result);
   void leave_file(const std::string& path, const std::string& text);
+  void note_phases(const supervision::AttemptOutcome& outcome);
+  void write_phases();
   void say_who_is_here();
   int exit_status() const {
     return plan_.supervision.keeps_exit_status ? status_ : std::min(status_, 1);
@@ -165,6 +169,8 @@ class Job {
   std::optional<rendezvous::Round> round_;  ///< the current or last round
   std::optional<Attempt> attempt_;          ///< the current or last attempt
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
+  Phases phases_;
+  std::chrono::steady_clock::time_point ended_at_ = started_at_;  ///< of the last worker
   boost::asio::steady_timer time_limit_;
   boost::asio::steady_timer pause_;
   RestartPauses pauses_;

@@ -81,6 +81,7 @@ struct OutputMux::Stream {
   std::optional<asio::steady_timer> prompt_clock = {};  ///< set if the worker may prompt the user
   std::size_t prompted = 0;  ///< bytes of the unfinished line that are already on the console
   LastLines last = {};
+  std::optional<Clock::time_point> first_read = {};
 
   /// True if some destination still accepts the bytes. Otherwise the pipe is closed, so that the
   /// worker gets SIGPIPE.
@@ -211,6 +212,9 @@ bool OutputMux::take(Stream& stream) {
     return errno == EINTR;
   }
   if (count > 0) {
+    if (!stream.first_read) {
+      stream.first_read = Clock::now();
+    }
     pass_on(stream, std::string_view(chunk_.data(), static_cast<std::size_t>(count)));
   }
   if (count <= 0 || !stream.is_wanted()) {
@@ -441,6 +445,16 @@ std::vector<std::string> OutputMux::last_stderr_lines(int rank) const {
     }
   }
   return {};
+}
+
+std::optional<Clock::time_point> OutputMux::first_output(int rank) const {
+  std::optional<Clock::time_point> first;
+  for (const auto& stream : streams_) {
+    if (stream->rank == rank && stream->first_read) {
+      first = std::min(first.value_or(*stream->first_read), *stream->first_read);
+    }
+  }
+  return first;
 }
 
 void OutputMux::set_status(const JobStatus& status) {

@@ -12,9 +12,11 @@
 #include <sys/types.h>
 
 #include <array>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -91,6 +93,10 @@ class OutputMux {
 
   /// Returns the last lines that `rank` wrote to stderr in its last attempt, oldest first.
   [[nodiscard]] std::vector<std::string> last_stderr_lines(int rank) const;
+
+  /// Returns the time at which `rank` wrote its first bytes in its last attempt; nothing if it has
+  /// written none, or only to files.
+  [[nodiscard]] std::optional<std::chrono::steady_clock::time_point> first_output(int rank) const;
 
   /// Writes lines of the launcher itself. They are not mixed into a worker's unfinished line.
   void write_stderr(std::string_view text);

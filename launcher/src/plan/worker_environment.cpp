@@ -129,6 +129,10 @@ std::string worker_file(const OutputPlan& output, int round, int local_rank,
   return attempt_file(output, round, std::to_string(local_rank) + separator + name);
 }
 
+std::string trace_file(const OutputPlan& output, int machine_rank) {
+  return output.trace_directory + "/machine-" + std::to_string(machine_rank) + ".json";
+}
+
 std::string flight_record_of(const OutputPlan& output, int round, int local_rank) {
   return worker_file(output, round, local_rank, "flight_record");
 }
@@ -190,8 +194,7 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
     result[flight::kRecordVariable] = flight_record_of(plan.output, assignment.round, local_rank);
   }
   if (!plan.output.trace_directory.empty()) {
-    result["ACC_TRACE"] = plan.output.trace_directory + "/machine-" +
-                          std::to_string(assignment.machine_rank) + ".json";
+    result["ACC_TRACE"] = trace_file(plan.output, assignment.machine_rank);
   }
   if (plan.identity != Identity::none && !assignment.secret.empty()) {
     result[plugins::kJobSecretVariable] = assignment.secret;

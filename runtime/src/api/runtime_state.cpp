@@ -2,6 +2,7 @@
 #include "api/runtime_state.hpp"
 
 #include "acc/base/log.hpp"
+#include "acc/base/trace_file.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "api/agreement.hpp"
 #include "collectives/traced_group.hpp"
@@ -73,7 +74,7 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
   if (!settings.trace.empty() && identity.local_rank == 0) {
-    trace::Tracer::create_file(settings.trace);
+    create_trace_file(settings.trace);
   }
   if (identity.world_size > 1 && store != nullptr) {
     check_agreement(settings, *store);

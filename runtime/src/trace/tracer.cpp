@@ -1,72 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace/tracer.hpp"
 
-#include "acc/base/error.hpp"
-#include "acc/base/unique_fd.hpp"
+#include "acc/base/trace_file.hpp"
 #include "device/host_clock.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <chrono>
 #include <cmath>
-#include <cstring>
-#include <string_view>
 #include <utility>
 
 namespace acc::trace {
 namespace {
 
 // One event per line. "M" events name the process (rank) and its threads (streams); "X" events are
-// complete spans with begin (`ts`) and duration (`dur`) in microseconds of the host's steady clock,
-// which all ranks of a machine share; "i" events mark the end of a step. The "M" event `acc_clock`
-// relates the steady clock to the time of day, so that files of several machines can be merged.
+// complete spans with begin (`ts`) and duration (`dur`) in microseconds; "i" events mark the end of
+// a step.
 // A rank's lanes are threads in the trace, in this order: the categories of the host's time, then
 // the streams of the collectives.
 constexpr std::array kLanes = {"compute", "optimizer", "checkpoint", "wait", "gather", "reduce"};
-constexpr std::string_view kOpen = "[\n";
-constexpr std::string_view kClose = "\n]\n";
-
-UniqueFd open_file(const std::string& path, int flags) {
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC | flags, 0644));
-  if (!file) {
-    throw Error(Errc::config,
-                fmt::format("ACC_TRACE: cannot write {}: {}", path, std::strerror(errno)));
-  }
-  return file;
-}
-
-void write_at(const UniqueFd& file, off_t offset, const std::string& path,
-              const std::string& text) {
-  if (::pwrite(file.get(), text.data(), text.size(), offset) != static_cast<ssize_t>(text.size())) {
-    throw Error(Errc::config,
-                fmt::format("ACC_TRACE: cannot write {}: {}", path, std::strerror(errno)));
-  }
-}
-
-/// Appends lines to the JSON array in the file; each line ends with a comma and a newline.
-/// Overwrites the closing bracket and writes it again at the end, so the file is valid JSON after
-/// every call. The lock serializes the ranks that share the file.
-void append(const std::string& path, std::string lines) {
-  const UniqueFd file = open_file(path, 0);
-  ::flock(file.get(), LOCK_EX);
-  const off_t end = ::lseek(file.get(), 0, SEEK_END);
-  const auto close = static_cast<off_t>(kClose.size());
-  const bool is_first = end <= static_cast<off_t>(kOpen.size()) + close;
-  lines.replace(lines.size() - 2, 2, kClose);
-  write_at(file, end - close, path, (is_first ? "" : ",\n") + lines);
-}
-
-double unix_microseconds() {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration<double, std::micro>(now).count();
-}
 
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump();
@@ -74,19 +28,12 @@ std::string quoted(const std::string& text) {
 
 }  // namespace
 
-void Tracer::create_file(const std::string& path) {
-  write_at(open_file(path, O_CREAT | O_TRUNC), 0, path, std::string(kOpen).append(kClose));
-}
-
 Tracer::Tracer(std::string path, int rank, std::shared_ptr<device::Device> device)
     : path_(std::move(path)), rank_(rank), device_(std::move(device)) {
   head_ = fmt::format(
       "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}},\n", rank_,
       quoted(fmt::format("rank {} on {}", rank_, device_->describe())));
-  head_ += fmt::format(
-      "{{\"name\":\"acc_clock\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"steady_us\":{:.3f},"
-      "\"unix_us\":{:.3f}}}}},\n",
-      rank_, device::host_microseconds(), unix_microseconds());
+  head_ += trace_clock_event(rank_);
   for (const char* const lane : kLanes) {
     thread_of(lane);
   }
@@ -188,7 +135,7 @@ void Tracer::flush() {
   spans_ = std::move(unfinished);
   text = std::exchange(head_, {}) + text;  // with the names of the lanes
   if (!text.empty()) {
-    append(path_, std::move(text));
+    append_trace_events(path_, std::move(text));
   }
 }
 

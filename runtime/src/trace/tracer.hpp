@@ -25,10 +25,7 @@ namespace acc::trace {
 /// for a GPU.
 class Tracer final : public device::Timeline {
  public:
-  /// Creates an empty trace, or truncates the file. Called by one rank per machine before the
-  /// others append. Throws Error(config) with the path if the file cannot be written.
-  static void create_file(const std::string& path);
-
+  /// `path`: see create_trace_file, which one rank of each machine calls before.
   Tracer(std::string path, int rank, std::shared_ptr<device::Device> device);
   ~Tracer() override;
   Tracer(const Tracer&) = delete;

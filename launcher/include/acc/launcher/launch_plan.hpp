@@ -90,6 +90,8 @@ std::string worker_file(const OutputPlan& output, int round, int local_rank,
                         const std::string& name);
 /// Returns the path of the worker's flight record, which ACC_FLIGHT_RECORD names.
 std::string flight_record_of(const OutputPlan& output, int round, int local_rank);
+/// Returns the path of a machine's timeline, which ACC_TRACE names.
+std::string trace_file(const OutputPlan& output, int machine_rank);
 
 /// Changes to the parent's environment for the workers, without their identity, which
 /// `worker_environment` adds.

@@ -73,8 +73,11 @@ int trace_command(std::span<const std::string> arguments) {
     merge(paths, output, overwrite ? Overwrite::yes : Overwrite::no);
     return 0;
   }
-  const std::vector<RankTimes> ranks = summarize(read_traces(paths));
-  const std::string text = as_json ? summary_json(ranks).dump(2) + "\n" : summary_text(ranks);
+  const std::vector<TraceFile> traces = read_traces(paths);
+  const std::vector<RankTimes> ranks = summarize(traces);
+  const std::string text = as_json
+                               ? summary_json(ranks).dump(2) + "\n"
+                               : summary_text(ranks) + summary_text(summarize_launchers(traces));
   std::fputs(text.c_str(), stdout);
   return 0;
 }

@@ -15,6 +15,9 @@ namespace {
 
 using Interval = std::pair<double, double>;
 
+/// Category of the launchers' phases.
+constexpr std::string_view kLauncher = "launcher";
+
 /// Returns the same set of times as intervals that do not overlap, ascending.
 std::vector<Interval> united(std::vector<Interval> intervals) {
   std::ranges::sort(intervals);
@@ -107,7 +110,9 @@ std::vector<RankTimes> summarize(std::span<const TraceFile> traces) {
   std::map<int, RankSpans> spans;
   for (const TraceFile& trace : traces) {
     for (const TraceFile::Span& span : trace.spans()) {
-      add_span(times[span.rank], spans[span.rank], span);
+      if (span.category != kLauncher) {
+        add_span(times[span.rank], spans[span.rank], span);
+      }
     }
     for (const auto& event : trace.events) {
       if (event.at("ph") == "i" && event.at("name") == "step") {
@@ -132,7 +137,40 @@ std::vector<RankTimes> summarize(std::span<const TraceFile> traces) {
   return result;
 }
 
+std::vector<PhaseTimes> summarize_launchers(std::span<const TraceFile> traces) {
+  std::vector<PhaseTimes> phases;
+  for (const TraceFile& trace : traces) {
+    for (const TraceFile::Span& span : trace.spans()) {
+      if (span.category == kLauncher) {
+        const double length = (span.end - span.begin) / 1000.0;
+        const auto found = std::ranges::find(phases, span.name, &PhaseTimes::name);
+        if (found == phases.end()) {
+          phases.push_back({span.name, length, length});
+        } else {
+          found->shortest = std::min(found->shortest, length);
+          found->longest = std::max(found->longest, length);
+        }
+      }
+    }
+  }
+  return phases;
+}
+
+std::string summary_text(std::span<const PhaseTimes> phases) {
+  std::string text;
+  for (const PhaseTimes& phase : phases) {
+    text += text.empty() ? "milliseconds of the launcher's phases and of its workers'\n" : "";
+    text += fmt::format("{:>11.3f}", phase.shortest);
+    text += phase.shortest < phase.longest ? fmt::format(" to {:.3f}", phase.longest) : "";
+    text += "  " + phase.name + "\n";
+  }
+  return text;
+}
+
 std::string summary_text(std::span<const RankTimes> ranks) {
+  if (ranks.empty()) {
+    return "";
+  }
   std::string text = "milliseconds per step\nrank  steps";
   for (const Column& column : kColumns) {
     text += fmt::format("  {:>11}", column.name);

@@ -36,8 +36,21 @@ struct RankTimes {
 /// Returns the times of all ranks, by rank.
 std::vector<RankTimes> summarize(std::span<const TraceFile> traces);
 
+/// How long a phase of the launchers took (job/phases.hpp): from the shortest to the longest of all
+/// machines, workers and attempts. In milliseconds.
+struct PhaseTimes {
+  std::string name;
+  double shortest = 0.0;
+  double longest = 0.0;
+};
+
+/// Returns the times of the launchers' phases, in the order of their first occurrence.
+std::vector<PhaseTimes> summarize_launchers(std::span<const TraceFile> traces);
+
 /// Returns a table of milliseconds per step, a line for each rank.
 std::string summary_text(std::span<const RankTimes> ranks);
+/// Returns a line for each phase; "" if there is none.
+std::string summary_text(std::span<const PhaseTimes> phases);
 /// Returns a list of objects with the fields of RankTimes and `exposed`, in milliseconds.
 nlohmann::ordered_json summary_json(std::span<const RankTimes> ranks);
 
