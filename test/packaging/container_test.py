@@ -157,6 +157,14 @@ echo nothing unreaped
     assert status == 0 and "nothing unreaped" in text, text
 
 
+def trains_on_two_machines(place):
+    """Two launchers; machines exchange gradients with Gloo, which the runtime loads as a library of its own."""
+    launch = " ".join(["acclaunch --cpu --num_machines 2 --num_processes 2 --main_process_ip 127.0.0.1 --use_fsdp",
+                       "--main_process_port 29500 --machine_rank $rank train_gpt --data /etc/passwd --steps 1", *SMALL])
+    status, text = place.run(["sh", "-c", f"rank=1; {launch} & rank=0; {launch} && wait $!"])
+    assert status == 0 and "gloo[0,1]" in text and "step 1/1" in text, (status, text)
+
+
 def read_only_places(place):
     """A checkpoint where nothing can be written is refused with the place and the reason."""
     status, text = place.run(["acclaunch", *SHARDED, "train_gpt", "--data", "/etc/passwd", "--steps", "1",
@@ -176,7 +184,8 @@ def main():
                                            capture_output=True).returncode:
         sys.exit(SKIPPED)
     place = Place(sys.argv[1:])
-    for test in (sandbox_is_dockers, trains, self_test_works, saves_a_checkpoint, reaps, read_only_places, doctor_says_it):
+    for test in (sandbox_is_dockers, trains, self_test_works, saves_a_checkpoint, reaps, trains_on_two_machines,
+                 read_only_places, doctor_says_it):
         test(place)
         print(f"ok: {test.__name__}")
 
