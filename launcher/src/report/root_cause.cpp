@@ -64,7 +64,9 @@ bool lost_a_peer(const WorkerReport& worker) {
 
 /// The end of a chain of workers, each of which failed because of the next one.
 struct ChainEnd {
-  std::optional<int> rank;       ///< empty if the last rank does not know its peer, or in a cycle
+  /// Empty if the last rank does not know its peer, or only noticed the end of the job, or in a
+  /// cycle.
+  std::optional<int> rank;
   bool timed_out = false;        ///< a collective of the chain reached its timeout
   std::vector<int> circle = {};  ///< the ranks of a cycle
 };
@@ -122,6 +124,13 @@ class Decision {
                : nullptr;
   }
 
+  /// True if a worker was told to end and did so before `victim` failed, who blames it. The victim
+  /// has noticed the end of the job, not its cause.
+  [[nodiscard]] static bool ended_as_told(const WorkerReport* worker, const WorkerReport& victim) {
+    return worker != nullptr && worker->end && worker->told_to_end &&
+           worker->moment < victim.moment;
+  }
+
   /// Follows the chain that begins at `rank`: each rank's error names the next one. It ends at a
   /// rank without a failed collective, at one that blames itself or nobody, or in a cycle.
   [[nodiscard]] ChainEnd follow(int rank) const {
@@ -141,6 +150,9 @@ class Decision {
       if (!end.rank) {
         return end;
       }
+    }
+    if (!seen.empty() && !end.timed_out && ended_as_told(find(*end.rank), *find(seen.back()))) {
+      end.rank.reset();
     }
     return end;
   }

@@ -22,7 +22,8 @@ struct RootCause {
 /// failed collectives. The first rule that applies decides:
 ///
 ///  1. The error of a failed collective names the rank at fault, whose own error may name a further
-///     rank. The rank at the end of most of these chains is the cause.
+///     rank. The rank at the end of most of these chains is the cause. A chain does not count if
+///     the launcher ended that rank before its peer failed, unless the peer waited for too long.
 ///  2. Otherwise the earliest failure that is not the loss of a connection to a peer.
 ///  3. If all workers that failed have lost a connection: the first worker that destroyed its model
 ///     without an error and ended with status 0; a rank that called a different collective than its

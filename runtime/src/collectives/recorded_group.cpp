@@ -128,7 +128,15 @@ class RecordedGroup final : public ProcessGroup {
   }
   void after(const std::shared_ptr<device::Event>& event) override { inner_->after(event); }
 
-  void progress() override { inner_->progress(); }
+  /// The caller may not see the error: scopes of units make progress in their destructors.
+  void progress() override {
+    try {
+      inner_->progress();
+    } catch (const Error& error) {
+      recorder_->failed(error);
+      throw;
+    }
+  }
   std::optional<std::string> failure() const override { return inner_->failure(); }
   void abort(const std::string& reason) noexcept override { inner_->abort(reason); }
 

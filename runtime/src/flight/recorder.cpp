@@ -190,6 +190,11 @@ void Recorder::leaves() noexcept {
 }
 
 void Recorder::failed(const Call& call, const Error& error) noexcept {
+  failed(error);
+  ended(call, State::failed);
+}
+
+void Recorder::failed(const Error& error) noexcept {
   if (failure_->is_set == 0 && head_->has_left == 0) {
     const std::string_view reason = error.what();
     failure_->at_fault = error.rank().value_or(-1);
@@ -198,7 +203,6 @@ void Recorder::failed(const Call& call, const Error& error) noexcept {
                 std::min(reason.size(), failure_->reason.size() - 1));
     publish(failure_->is_set, std::uint32_t{1});
   }
-  ended(call, State::failed);
 }
 
 void Recorder::waited(std::string_view kind, std::chrono::nanoseconds time) noexcept {

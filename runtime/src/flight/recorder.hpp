@@ -58,6 +58,8 @@ class Recorder {
   void leaves() noexcept;
   /// Records that the collective failed with `error`. The record keeps only the first failure.
   void failed(const Call& call, const Error& error) noexcept;
+  /// Records the failure of a collective that went on beside the program, without a place.
+  void failed(const Error& error) noexcept;
 
   /// Adds to the time that the current step has waited for collectives of `kind`.
   void waited(std::string_view kind, std::chrono::nanoseconds time) noexcept;

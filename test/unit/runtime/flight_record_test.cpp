@@ -167,6 +167,28 @@ TEST_CASE("a file with any content is read safely") {
   CHECK(taken > 0);
 }
 
+TEST_CASE("a collective that fails in progress() is recorded with the rank at fault") {
+  class Failing final : public acc::collectives::SoloGroup {
+   public:
+    using SoloGroup::SoloGroup;
+    void progress() override { throw acc::Error(acc::Errc::collective, "lost rank 3", 3); }
+  };
+  const TemporaryFolder folder;
+  const auto recorder = std::make_shared<Recorder>(path_in(folder), 0);
+  const auto group = acc::collectives::record_group(
+      std::make_shared<Failing>(acc::collectives::GroupSpec{.name = "world", .ranks = {0}},
+                                acc::device::open_cpu_device()),
+      recorder, "world", {0});
+  CHECK(acc::test::refusal([&] { group->progress(); }, {acc::Errc::collective}) == "lost rank 3");
+  group->abort("lost rank 3");
+  CHECK_THROWS_AS(group->barrier()->wait(), acc::Error);  // names no rank
+  const auto record = read_record(path_in(folder));
+  REQUIRE(record);
+  REQUIRE(record->failure);
+  CHECK(record->failure->at_fault == 3);
+  CHECK(record->failure->reason == "lost rank 3");
+}
+
 TEST_CASE("the error of a failed collective names its purpose once") {
   const auto recorder = std::make_shared<Recorder>("", 0);
   const auto cpu = acc::device::open_cpu_device();

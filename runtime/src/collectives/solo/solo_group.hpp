@@ -11,7 +11,7 @@ namespace acc::collectives {
 /// Process group of one rank, on any device. A gathered parameter is the shard itself, so gathers
 /// move nothing. All work runs on the compute stream, so no event is needed between it and the
 /// program's work.
-class SoloGroup final : public ProcessGroup {
+class SoloGroup : public ProcessGroup {
  public:
   SoloGroup(GroupSpec spec, device::DevicePtr device)
       : spec_(std::move(spec)), device_(std::move(device)) {}
