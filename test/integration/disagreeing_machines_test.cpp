@@ -104,7 +104,7 @@ TEST_CASE("disagreeing machines: two machines with the same rank") {
     CAPTURE(rank);
     const ReservedPort port;
     const std::string why = "--machine_rank " + std::to_string(rank) + " is claimed twice";
-    const Words flags = {"--rdzv_conf", "heartbeat_timeout=1"};
+    const Words flags = {"--rdzv_conf", "heartbeat_timeout=3"};
     Program machine0(machine(0, port, 3, flags, kProgram));
     machine0.wait_for_text("waiting for machine rank");
     Program machine1(machine(1, port, 3, flags, kProgram));
@@ -121,7 +121,7 @@ TEST_CASE("disagreeing machines: another job uses the port") {
   const ReservedPort port;
   const std::map<std::string, std::string> other = {{"PET_RDZV_ID", "other"}};
   const std::string why = "serves the job 'none' there, not the job 'other'";
-  const Words flags = {"--rdzv_conf", "heartbeat_timeout=1"};
+  const Words flags = {"--rdzv_conf", "heartbeat_timeout=3"};
   Program job(machine(0, port, 2, flags, kProgram));
   job.wait_for_text("waiting for machine rank");
   Program machine1(machine(1, port, 2, {}, kProgram), other);

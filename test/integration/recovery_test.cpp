@@ -114,7 +114,7 @@ TEST_CASE(
 
 TEST_CASE("recovery: a machine that was lost during the outage is found out") {
   Meeting meeting;
-  meeting.conf = "last_call_timeout=1,heartbeat_timeout=2";
+  meeting.conf = "last_call_timeout=1,heartbeat_timeout=3";
   meeting.start_daemon();
   Program& first = meeting.start_machine("1:2");
   Program& second = meeting.start_machine("1:2");
@@ -156,7 +156,7 @@ TEST_CASE("recovery: a worker that fails during the outage restarts the job once
 TEST_CASE(
     "recovery: a machine that is stopped during the outage does not wait for the daemon for long") {
   Meeting meeting;
-  meeting.conf = "heartbeat_timeout=1";
+  meeting.conf = "heartbeat_timeout=3";
   meeting.start_daemon();
   Program& one = meeting.start_machine("2");
   Program& other = meeting.start_machine("2");
@@ -172,7 +172,7 @@ TEST_CASE(
 
 TEST_CASE("recovery: a daemon that was suspended accuses nobody") {
   Meeting meeting;
-  meeting.conf = "heartbeat_timeout=1";
+  meeting.conf = "heartbeat_timeout=3";
   meeting.start_daemon();
   Program& one = meeting.start_machine("2");
   Program& other = meeting.start_machine("2");
