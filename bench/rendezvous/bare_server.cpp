@@ -84,7 +84,7 @@ class BareServer {
 
   acc::UniqueFd listener_;
   acc::UniqueFd epoll_;
-  std::array<char, 64 * 1024> buffer_{};
+  std::array<char, std::size_t{64} << 10> buffer_{};
   std::unordered_map<int, std::string> rests_;
   const acc::bench::CannedReplies canned_;
   std::string replies_;

@@ -189,7 +189,7 @@ std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,
     if ((name + value).find_first_of(" ;\n<>") != std::string::npos) {
       left_out += (left_out.empty() ? "" : ", ") + name;
     } else if (!value.empty()) {
-      text += name + "=" + value + "\n";
+      text.append(name).append("=").append(value).append("\n");
     }
   }
   const std::string file = host::value_of(

@@ -49,6 +49,7 @@ RendezvousPlan read_rendezvous(const plan::Draft& draft, const JobHosts& job,
 RemoteLaunchPlan plan_start(plan::Draft& draft, const std::vector<cluster::Host>& hosts,
                             const RendezvousPlan& rendezvous) {
   std::vector<int> workers;
+  workers.reserve(hosts.size());
   for (const cluster::Host& host : hosts) {
     workers.push_back(static_cast<int>(host.slots.size()));
   }

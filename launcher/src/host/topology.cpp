@@ -147,6 +147,7 @@ std::vector<std::vector<Cpu>> grouped(const std::vector<Cpu>& cpus, int Cpu::*ke
 
 std::string cpu_list(const std::vector<Cpu>& cpus) {
   std::vector<int> numbers;
+  numbers.reserve(cpus.size());
   for (const Cpu& cpu : cpus) {
     numbers.push_back(cpu.id);
   }

@@ -344,6 +344,7 @@ void Job::monitor_workers(std::vector<supervision::WorkerSpec>& specs) {
     return;
   }
   std::vector<monitor::RankMonitor::Worker> workers;
+  workers.reserve(specs.size());
   for (const supervision::WorkerSpec& spec : specs) {
     workers.push_back({.rank = spec.rank,
                        .local_rank = spec.local_rank,

@@ -41,7 +41,7 @@ class ReportPipe : public std::enable_shared_from_this<ReportPipe> {
 
   UniqueFd writing_end_;
   boost::asio::posix::stream_descriptor reading_end_;
-  std::array<char, 64 * 1024> buffer_{};
+  std::array<char, std::size_t{64} << 10> buffer_{};
   ReportLines lines_;
   std::optional<std::chrono::steady_clock::time_point> reported_at_;
   std::size_t bytes_left_;  // of this interval

@@ -23,8 +23,9 @@ class LineAssembler {
 
   /// `held`: number of bytes in the unfinished lines of all streams; shared by their assemblers.
   explicit LineAssembler(std::shared_ptr<std::size_t> held) : held_(std::move(held)) {}
-  LineAssembler(LineAssembler&& other) noexcept
-      : held_(other.held_), partial_(std::exchange(other.partial_, {})) {}
+  LineAssembler(LineAssembler&& other) noexcept  // the destructor of `other` uses its `held_`
+      : held_(other.held_),                      // NOLINT(performance-move-constructor-init)
+        partial_(std::exchange(other.partial_, {})) {}
   LineAssembler& operator=(LineAssembler&&) = delete;
   ~LineAssembler() { *held_ -= partial_.size(); }
 

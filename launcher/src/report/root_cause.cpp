@@ -145,7 +145,7 @@ class Decision {
       end.rank = failure->at_fault;
       if (end.rank && std::ranges::count(seen, *end.rank) > 0) {
         end.rank.reset();
-        end.circle = std::move(seen);
+        end.circle = seen;
       }
       if (!end.rank) {
         return end;

@@ -65,7 +65,7 @@ std::vector<std::string> environment_strings(const WorkerSpec& spec) {
   std::vector<std::string> strings;
   strings.reserve(spec.environment.size() + 1);
   for (const auto& [name, value] : spec.environment) {
-    strings.push_back(name + "=" + value);
+    strings.emplace_back(name).append("=").append(value);
   }
   if (spec.reports >= 0 && !spec.reports_variable.empty()) {
     strings.push_back(spec.reports_variable + "=" + std::to_string(spec.reports));

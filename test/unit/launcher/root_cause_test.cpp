@@ -6,7 +6,6 @@
 using namespace acc::launcher;
 using acc::flight::Collective;
 using acc::flight::Failure;
-using acc::flight::Group;
 using acc::flight::Record;
 using acc::flight::State;
 using Kind = supervision::ProcessEnd::Kind;
