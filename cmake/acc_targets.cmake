@@ -68,12 +68,12 @@ function(acc_add_headers name)
     "acc::${name}||${ARG_HEADERS}|${ARG_PUBLIC}|\n")
 endfunction()
 
-# acc_add_test(NAME SOURCES ... LINK targets... [LABELS ...] [TIMEOUT seconds] [SRC_OF folder...])
+# acc_add_test(NAME SOURCES ... LINK targets... [LABELS ...] [COST seconds] [SRC_OF folder...])
 # Defines a doctest binary whose cases ctest lists one by one. SRC_OF adds the src/ folder of a
-# library to the include path. Every test links acc_test_main and acc_test_support. Defaults: label
-# unit, a timeout of 60 s per case.
+# library to the include path. Every test links acc_test_main and acc_test_support. ctest starts tests
+# of high cost first; otherwise a long one might run alone at the end. Defaults: label unit, cost 60.
 function(acc_add_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
+  cmake_parse_arguments(ARG "" "COST" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   if(NOT ACC_CUDA)  # its tests use one name for helpers of several files, and compile sources of the products again
     acc_unity(${name})
@@ -88,17 +88,17 @@ function(acc_add_test name)
   target_compile_definitions(${name} PRIVATE
     ACC_TEST_DATA="${PROJECT_SOURCE_DIR}/test/data" ACC_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
     ACC_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  if(NOT ARG_TIMEOUT)
-    set(ARG_TIMEOUT 600)
-  endif()
+  set(timeout 600)  # only guards against hangs
   if(ACC_SANITIZE)
-    math(EXPR ARG_TIMEOUT "5 * ${ARG_TIMEOUT}")  # sanitized and unoptimized
+    set(timeout 3000)  # sanitized and unoptimized
+  endif()
+  if(NOT ARG_COST)
+    set(ARG_COST 60)
   endif()
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  # ctest starts tests of high cost first; otherwise a long one might run alone at the end.
-  acc_discover_cases(${name} TIMEOUT ${ARG_TIMEOUT} COST ${ARG_TIMEOUT} LABELS "${ARG_LABELS}"
+  acc_discover_cases(${name} TIMEOUT ${timeout} COST ${ARG_COST} LABELS "${ARG_LABELS}"
                      SKIP_RETURN_CODE 77)
 endfunction()
 
