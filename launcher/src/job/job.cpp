@@ -73,6 +73,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, superv
                           {.on_end = [this](const AttemptEnd& end) { on_attempt_end(end); },
                            .on_force_stop = [this] { on_force_stop(); },
                            .say = [this](const std::string& line) { announce(line); }})),
+      phases_(!plan.output.trace_directory.empty()),
       time_limit_(runner_.io()),
       pause_(runner_.io()),
       pauses_(plan.supervision.restart_backoff) {
@@ -181,7 +182,7 @@ asio::awaitable<void> Job::part_from_machines() {
 
 asio::awaitable<void> Job::run_attempts() {
   stop_in_time();
-  if (!plan_.output.trace_directory.empty()) {  // programs without the runtime do not create it
+  if (phases_.wanted()) {  // programs without the runtime do not create it
     create_trace_file(trace_file(plan_.output, round_->machine_rank));
   }
   bool again = true;
@@ -528,6 +529,9 @@ void Job::say_who_is_here() {
 }
 
 void Job::note_phases(const supervision::AttemptOutcome& outcome) {
+  if (!phases_.wanted()) {
+    return;
+  }
   for (const supervision::WorkerRecord& worker : outcome.workers) {
     const auto first_output = runner_.output().first_output(worker.rank);
     if (first_output) {
@@ -536,19 +540,17 @@ void Job::note_phases(const supervision::AttemptOutcome& outcome) {
     if (worker.end) {
       phases_.add(worker.rank, first_output ? "after the first output" : "without output",
                   first_output.value_or(attempt_->started_at), worker.died_at);
-      ended_at_ = std::max(ended_at_, worker.died_at);
     }
   }
 }
 
 /// Adds the launcher's phases to the machine's timeline, which the ranks have written.
 void Job::write_phases() {
-  if (plan_.output.trace_directory.empty() || !round_) {
+  if (!phases_.wanted() || !round_) {
     return;
   }
-  phases_.add("end", ended_at_, Phases::Clock::now());
   try {
-    phases_.write(trace_file(plan_.output, round_->machine_rank), round_->machine_rank, host_);
+    phases_.finish(trace_file(plan_.output, round_->machine_rank), round_->machine_rank, host_);
   } catch (const Error& error) {
     say(error.what(), LogLevel::err);
   }

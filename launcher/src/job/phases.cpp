@@ -33,12 +33,15 @@ void Phases::add(std::string name, Clock::time_point begin, Clock::time_point en
 }
 
 void Phases::add(int rank, std::string name, Clock::time_point begin, Clock::time_point end) {
-  if (begin < end) {
+  if (wanted_ && begin < end) {
     phases_.push_back({rank, std::move(name), begin, end});
   }
 }
 
-void Phases::write(const std::string& path, int machine_rank, const std::string& host) const {
+void Phases::finish(const std::string& path, int machine_rank, const std::string& host) {
+  if (!phases_.empty()) {
+    add("end", std::ranges::max(phases_, {}, &Phase::end).end, Clock::now());
+  }
   const int process = kFirstLauncher + machine_rank;
   std::string lines = trace_name(process, "process_name", 0, "launcher on " + host) +
                       trace_clock_event(process) + trace_name(process, "thread_name", 0, "job");

@@ -170,7 +170,6 @@ class Job {
   std::optional<Attempt> attempt_;          ///< the current or last attempt
   const std::chrono::steady_clock::time_point started_at_ = std::chrono::steady_clock::now();
   Phases phases_;
-  std::chrono::steady_clock::time_point ended_at_ = started_at_;  ///< of the last worker
   boost::asio::steady_timer time_limit_;
   boost::asio::steady_timer pause_;
   RestartPauses pauses_;
