@@ -119,19 +119,23 @@ def number(client, content):
     return int.from_bytes(client.read(8), "little")
 
 
+def asked_again(ask, what):
+    """Returns the result of `ask`. Asks again if a daemon begins or ceases to lead meanwhile, which ends all connections."""
+    answers = []
+
+    def is_answered():
+        with contextlib.suppress(ConnectionError):
+            answers.append(ask())
+        return answers
+
+    wait_until(is_answered, lambda: what)
+    return answers[0]
+
+
 def count_at_leader(site):
-    """Returns the value of /count from the daemon that leads; tries again if it stands by meanwhile."""
-    counts = []
-
-    def is_read():
-        try:
-            counts.append(number(StoreClient(site.leader().port), request(ADD, b"/count", number=0)))
-        except ConnectionError:
-            pass
-        return counts
-
-    wait_until(is_read, lambda: "a leader that serves")
-    return counts[0]
+    """Returns the value of /count from the daemon that leads."""
+    return asked_again(lambda: number(StoreClient(site.leader().port), request(ADD, b"/count", number=0)),
+                       "a leader that serves")
 
 
 def count_up(site, expected):
@@ -291,21 +295,16 @@ def late_requests_change_nothing(site):
 def watchers_follow_the_leader(site):
     """A daemon that stands by shows no jobs; one that leads again shows those of the log."""
     def get(daemon, path):
-        """Asks again if the daemon begins or ceases to lead meanwhile, which ends all connections."""
-        answers = []
-
-        def is_answered():
+        def ask():
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{daemon.port}{path}", timeout=DEADLINE) as answer:
-                    answers.append((answer.status, answer.read().decode()))
+                    return answer.status, answer.read().decode()
             except urllib.error.HTTPError as error:
-                answers.append((error.code, error.read().decode()))
-            except OSError:
-                pass
-            return answers
+                return error.code, error.read().decode()
+            except urllib.error.URLError as error:
+                raise error.reason  # ConnectionRefusedError, as of sockets
 
-        wait_until(is_answered, lambda: f"an answer to {path}")
-        return answers[0]
+        return asked_again(ask, f"an answer to {path}")
 
     def jobs(daemon):
         return [each["id"] for each in json.loads(get(daemon, "/api/v1/jobs")[1])["jobs"]]
