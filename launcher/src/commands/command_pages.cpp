@@ -4,6 +4,7 @@
 #include "commands/command_pages.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/launcher/front_end.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
@@ -17,7 +18,6 @@ namespace acc::launcher::commands {
 namespace {
 
 using plugins::Candidate;
-using plugins::CommandOption;
 using plugins::CommandPage;
 
 constexpr std::array kFrontEnds = {
@@ -50,61 +50,6 @@ CommandPage front_end_page(const FrontEnd& front_end, std::string summary) {
                           {{"--version"}, "", {}, false, "print the version"}}});
   page.takes_program = true;
   page.abbreviates = front_end.abbreviates;
-  return page;
-}
-
-/// Returns the choices in a type such as `TEXT:{no,bf16}`, as CLI11 prints it.
-std::vector<std::string> choices_of(const std::string& type) {
-  const auto open = type.find('{');
-  const auto close = type.find('}');
-  std::vector<std::string> choices;
-  if (open != std::string::npos && close != std::string::npos) {
-    const std::string words = type.substr(open + 1, close - open - 1);
-    for (const std::string_view word : split(words, ',')) {
-      choices.emplace_back(word);
-    }
-  }
-  return choices;
-}
-
-CommandOption describe_option(const CLI::Option& option) {
-  CommandOption described;
-  const bool is_operand = option.get_positional();
-  for (const std::string& name : option.get_lnames()) {
-    described.names.push_back("--" + name);
-  }
-  for (const std::string& name : option.get_snames()) {
-    described.names.push_back("-" + name);
-  }
-  if (is_operand) {
-    described.names = {upper(option.get_name())};
-  }
-  const std::string type = option.get_type_name();
-  described.help = option.get_description();
-  if (option.get_items_expected_max() > 0 && !is_operand) {
-    described.value = "VALUE";
-  }
-  described.choices = choices_of(type);
-  described.takes_path = described.choices.empty() && type.starts_with("TEXT");
-  return described;
-}
-
-CommandPage sub_command_page(const SubCommand& command) {
-  CommandPage page;
-  visit_options(command, [&](const CLI::App& app) {
-    page.text = app.get_description() + "\n";
-    plugins::OptionGroup operands{"Operands", {}};
-    plugins::OptionGroup options{"Options", {}};
-    for (const CLI::Option* option : app.get_options()) {
-      (option->get_positional() ? operands : options).options.push_back(describe_option(*option));
-    }
-    if (!operands.options.empty()) {
-      page.groups.push_back(std::move(operands));
-    }
-    page.groups.push_back(std::move(options));
-  });
-  page.name = "acclaunch " + std::string(command.name);
-  page.summary = command.help;
   return page;
 }
 

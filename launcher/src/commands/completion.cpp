@@ -68,7 +68,7 @@ int complete_words_command(std::span<const std::string> arguments) {
 }
 
 int completion_command(std::span<const std::string> arguments) {
-  CLI::App app(
+  OptionParser parser(
       "Prints the script that completes acclaunch's command line in a shell. In ~/.bashrc:\n\n"
       "  source <(acclaunch completion bash)\n\n"
       "In ~/.zshrc, after compinit:\n\n"
@@ -77,10 +77,10 @@ int completion_command(std::span<const std::string> arguments) {
       "  acclaunch completion fish > ~/.config/fish/completions/acclaunch.fish",
       "acclaunch completion");
   std::string shell;
-  app.add_option("shell", shell, "bash, zsh or fish")
-      ->required()
-      ->check(CLI::IsMember({"bash", "zsh", "fish"}));
-  if (!read_options(app, arguments)) {
+  parser.add_option("shell", shell, "bash, zsh or fish")
+      .required()
+      .check_member({"bash", "zsh", "fish"});
+  if (!parser.parse(arguments)) {
     return 0;
   }
   std::fputs(plugins::completion_script("acclaunch", shell).c_str(), stdout);

@@ -27,22 +27,27 @@ struct ConvertOptions {
 
 /// Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConvertOptions& options) {
-  CLI::App app(
+  OptionParser parser(
       "Converts an FSDP configuration to DeepSpeed, or the reverse, and lists the settings that "
       "are lost or changed.",
       "acclaunch convert-config");
-  app.add_option("input", options.input, "Accelerate's YAML or JSON file, or DeepSpeed's JSON file")
-      ->required();
-  app.add_option("-o,--output_file", options.output, "file to write; default: stdout");
-  app.add_option("--to", options.form,
-                 "fsdp, fsdp2, deepspeed or deepspeed-json; default: deepspeed for an FSDP file, "
-                 "else fsdp");
-  app.add_option("--gpus_per_machine", options.gpus_per_machine,
-                 "GPUs per machine, needed for HYBRID_SHARD; default: num_processes / num_machines "
-                 "of the file")
-      ->check(CLI::PositiveNumber);
-  app.add_flag("--overwrite", options.overwrite, "replace existing files");
-  return read_options(app, arguments);
+  parser
+      .add_option("input", options.input,
+                  "Accelerate's YAML or JSON file, or DeepSpeed's JSON file")
+      .required();
+  parser.add_option("-o,--output_file", options.output, "file to write; default: stdout");
+  parser.add_option(
+      "--to", options.form,
+      "fsdp, fsdp2, deepspeed or deepspeed-json; default: deepspeed for an FSDP file, "
+      "else fsdp");
+  parser
+      .add_option(
+          "--gpus_per_machine", options.gpus_per_machine,
+          "GPUs per machine, needed for HYBRID_SHARD; default: num_processes / num_machines "
+          "of the file")
+      .check_positive();
+  parser.add_flag("--overwrite", options.overwrite, "replace existing files");
+  return parser.parse(arguments);
 }
 
 /// Returns the path of a file that `config` names: relative to the working directory, or, if it
@@ -105,12 +110,12 @@ struct ToFsdp2Options {
 };
 
 bool read(std::span<const std::string> arguments, ToFsdp2Options& options) {
-  CLI::App app("Converts a configuration file from FSDP 1 to FSDP 2.", "acclaunch to-fsdp2");
-  app.add_option("--config_file", options.config_file, "file to read")->required();
-  app.add_option("--output_file", options.output_file,
-                 "file to write; default, with --overwrite: the file that was read");
-  app.add_flag("--overwrite", options.overwrite, "replace an existing file");
-  return read_options(app, arguments);
+  OptionParser parser("Converts a configuration file from FSDP 1 to FSDP 2.", "acclaunch to-fsdp2");
+  parser.add_option("--config_file", options.config_file, "file to read").required();
+  parser.add_option("--output_file", options.output_file,
+                    "file to write; default, with --overwrite: the file that was read");
+  parser.add_flag("--overwrite", options.overwrite, "replace an existing file");
+  return parser.parse(arguments);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ void write_pickles(const std::map<int, std::string>& pickles, const fs::path& fo
 }  // namespace
 
 int dump_command(std::span<const std::string> arguments) {
-  CLI::App app(
+  OptionParser parser(
       "acclaunch dump [JOB] -o DIR: writes the last collectives of each rank on this machine, "
       "while "
       "the job\nruns or hangs, to DIR/rank_N in the format of torch's flight recorder. "
@@ -100,10 +100,10 @@ int dump_command(std::span<const std::string> arguments) {
   std::string name;
   std::string folder;
   bool overwrite = false;
-  app.add_option("job", name, "run ID, or process ID of an acclaunch");
-  app.add_option("-o,--output", folder, "folder for the files; it is created")->required();
-  app.add_flag("--overwrite", overwrite, "replace files of an earlier dump");
-  if (!read_options(app, arguments)) {
+  parser.add_option("job", name, "run ID, or process ID of an acclaunch");
+  parser.add_option("-o,--output", folder, "folder for the files; it is created").required();
+  parser.add_flag("--overwrite", overwrite, "replace files of an earlier dump");
+  if (!parser.parse(arguments)) {
     return 0;
   }
   const std::vector<RunningJob> jobs = chosen_jobs(name);

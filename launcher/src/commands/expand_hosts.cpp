@@ -12,12 +12,12 @@ namespace {
 
 /// Returns the host lists of the command line, or else the job's. They are not declared as CLI11
 /// options, since CLI11 would parse "[1-3]" as a vector of its own syntax.
-std::vector<Sourced<std::string>> lists_of(const CLI::App& app) {
+std::vector<Sourced<std::string>> lists_of(std::span<const std::string> words) {
   std::vector<Sourced<std::string>> lists;
-  for (const std::string& word : app.remaining()) {
+  for (const std::string& word : words) {
     if (word.starts_with("-")) {
       throw Error(Errc::invalid_argument,
-                  app.get_name() + ": unknown flag " + word + "; see --help");
+                  "acclaunch expand-hosts: unknown flag " + word + "; see --help");
     }
     lists.push_back({word, "list"});
   }
@@ -28,8 +28,8 @@ std::vector<Sourced<std::string>> lists_of(const CLI::App& app) {
       plugins::variable(plugins::current_environment(), "SLURM_JOB_NODELIST"),
       "SLURM_JOB_NODELIST"};
   if (of_job.value.empty()) {
-    throw Error(Errc::invalid_argument, app.get_name() + ": no list given, and " + of_job.where +
-                                            " is not set; see --help");
+    throw Error(Errc::invalid_argument, "acclaunch expand-hosts: no list given, and " +
+                                            of_job.where + " is not set; see --help");
   }
   return {of_job};
 }
@@ -37,17 +37,17 @@ std::vector<Sourced<std::string>> lists_of(const CLI::App& app) {
 }  // namespace
 
 int expand_hosts_command(std::span<const std::string> arguments) {
-  CLI::App app(
+  OptionParser parser(
       "acclaunch expand-hosts [LIST...]: expands Slurm host lists such as node[0-3,08-11],login, "
       "one host\nper line, like `scontrol show hostnames`. Without LIST it expands the job's list, "
       "SLURM_JOB_NODELIST.",
       "acclaunch expand-hosts");
-  app.allow_extras();
-  if (!read_options(app, arguments)) {
+  parser.allow_extras();
+  if (!parser.parse(arguments)) {
     return 0;
   }
   std::string text;
-  for (const Sourced<std::string>& list : lists_of(app)) {
+  for (const Sourced<std::string>& list : lists_of(parser.remaining())) {
     for (const std::string& host : cluster::expand_hosts(list)) {
       text += host + "\n";
     }

@@ -33,45 +33,48 @@ const std::map<std::string, Target>& targets() {
 
 /// Reads the flags of convert. Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConvertFlags& flags) {
-  CLI::App app("Converts a checkpoint from any supported format to another, in bounded memory.",
-               "acclaunch convert");
-  app.add_option("path", flags.path, "the checkpoint: a file or a folder")->required();
-  app.add_option("out", flags.out, "the output folder")->required();
-  app.add_option(
-         "--to", flags.to,
-         "output format: safetensors, bin (pytorch_model.bin, optimizer.bin), dcp "
-         "(torch.distributed.checkpoint; with optimizer state in Accelerate's folder layout) or "
-         "deepspeed")
-      ->required()
-      ->check(CLI::IsMember({"safetensors", "bin", "dcp", "deepspeed"}));
-  app.add_option("--zero_stage", flags.zero_stage, "ZeRO stage of --to deepspeed; default 2")
-      ->check(CLI::Range(1, 3));
-  app.add_option("--index", flags.index,
-                 "index of the model in a folder that holds several; default 0")
-      ->check(CLI::Range(0, 1'000'000));
-  flags.work.add_num_processes(app, false);
-  flags.work.add_dtype(app);
-  flags.work.add_max_shard_size(app);
-  flags.work.add_overwrite(app);
-  flags.work.add_threads(app);
-  return read_options(app, arguments);
+  OptionParser parser(
+      "Converts a checkpoint from any supported format to another, in bounded memory.",
+      "acclaunch convert");
+  parser.add_option("path", flags.path, "the checkpoint: a file or a folder").required();
+  parser.add_option("out", flags.out, "the output folder").required();
+  parser
+      .add_option(
+          "--to", flags.to,
+          "output format: safetensors, bin (pytorch_model.bin, optimizer.bin), dcp "
+          "(torch.distributed.checkpoint; with optimizer state in Accelerate's folder layout) or "
+          "deepspeed")
+      .required()
+      .check_member({"safetensors", "bin", "dcp", "deepspeed"});
+  parser.add_option("--zero_stage", flags.zero_stage, "ZeRO stage of --to deepspeed; default 2")
+      .check_range(1, 3);
+  parser
+      .add_option("--index", flags.index,
+                  "index of the model in a folder that holds several; default 0")
+      .check_range(0, 1'000'000);
+  flags.work.add_num_processes(parser, false);
+  flags.work.add_dtype(parser);
+  flags.work.add_max_shard_size(parser);
+  flags.work.add_overwrite(parser);
+  flags.work.add_threads(parser);
+  return parser.parse(arguments);
 }
 
 /// Reads the flags of reshard. Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConvertFlags& flags, const char* name) {
-  CLI::App app(
+  OptionParser parser(
       "Rewrites a sharded checkpoint for another number of ranks: a torch DCP folder sharded by "
       "rows,\n"
       "a folder written by Accelerate's save_state or train_gpt --save, or a DeepSpeed "
       "checkpoint.\n"
       "Most programs load a checkpoint with any number of ranks; this is for those that do not.",
       name);
-  app.add_option("path", flags.path, "the checkpoint")->required();
-  app.add_option("out", flags.out, "the output folder")->required();
-  flags.work.add_num_processes(app, true);
-  flags.work.add_overwrite(app);
-  flags.work.add_threads(app);
-  return read_options(app, arguments);
+  parser.add_option("path", flags.path, "the checkpoint").required();
+  parser.add_option("out", flags.out, "the output folder").required();
+  flags.work.add_num_processes(parser, true);
+  flags.work.add_overwrite(parser);
+  flags.work.add_threads(parser);
+  return parser.parse(arguments);
 }
 
 }  // namespace

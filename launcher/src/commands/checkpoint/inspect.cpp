@@ -195,16 +195,18 @@ Json in_json(const Stored& stored) {
 }  // namespace
 
 int inspect_command(std::span<const std::string> arguments) {
-  CLI::App app("Lists the contents of a checkpoint of any format, without reading its tensors.",
-               "acclaunch inspect");
+  OptionParser parser(
+      "Lists the contents of a checkpoint of any format, without reading its tensors.",
+      "acclaunch inspect");
   std::string path;
   bool json = false;
   int index = 0;
-  app.add_option("path", path, "the checkpoint")->required();
-  app.add_option("--index", index, "index of the model in a folder that holds several; default 0")
-      ->check(CLI::Range(0, 1'000'000));
-  app.add_flag("--json", json, "print JSON, with file and offset of every piece");
-  if (!read_options(app, arguments)) {
+  parser.add_option("path", path, "the checkpoint").required();
+  parser
+      .add_option("--index", index, "index of the model in a folder that holds several; default 0")
+      .check_range(0, 1'000'000);
+  parser.add_flag("--json", json, "print JSON, with file and offset of every piece");
+  if (!parser.parse(arguments)) {
     return 0;
   }
   const Stored stored = checkpoint::open_checkpoint(path, checkpoint::Want::everything, index);

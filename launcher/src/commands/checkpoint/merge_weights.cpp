@@ -26,23 +26,24 @@ struct MergeFlags {
 };
 
 bool read(std::span<const std::string> arguments, MergeFlags& flags) {
-  CLI::App app(
+  OptionParser parser(
       "Merges the weights of a sharded checkpoint into one file, OUT/model.safetensors, in "
       "bounded\n"
       "memory. The checkpoint may be a torch DCP folder, a folder written by Accelerate's\n"
       "save_state or train_gpt --save, or a DeepSpeed checkpoint (fp32 weights, as\n"
       "zero_to_fp32.py writes them).",
       "acclaunch merge-weights");
-  app.add_option("checkpoint_directory", flags.checkpoint_directory, "the checkpoint")->required();
-  app.add_option("output_path", flags.output_path, "folder for the merged weights")->required();
-  app.add_flag("--unsafe_serialization", flags.unsafe_serialization,
-               "write pytorch_model.bin instead of model.safetensors");
-  app.add_flag("--remove_checkpoint_dir", flags.remove_checkpoint_dir,
-               "remove the checkpoint's folder after the output has been verified");
-  flags.work.add_dtype(app);
-  flags.work.add_max_shard_size(app);
-  flags.work.add_threads(app);
-  return read_options(app, arguments);
+  parser.add_option("checkpoint_directory", flags.checkpoint_directory, "the checkpoint")
+      .required();
+  parser.add_option("output_path", flags.output_path, "folder for the merged weights").required();
+  parser.add_flag("--unsafe_serialization", flags.unsafe_serialization,
+                  "write pytorch_model.bin instead of model.safetensors");
+  parser.add_flag("--remove_checkpoint_dir", flags.remove_checkpoint_dir,
+                  "remove the checkpoint's folder after the output has been verified");
+  flags.work.add_dtype(parser);
+  flags.work.add_max_shard_size(parser);
+  flags.work.add_threads(parser);
+  return parser.parse(arguments);
 }
 
 /// True if `inner` is `outer` or is inside of it.

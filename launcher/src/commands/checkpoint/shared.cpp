@@ -68,32 +68,34 @@ std::string count_of(std::uint64_t count, std::string_view word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
 
-void WorkFlags::add_threads(CLI::App& app) {
-  app.add_option("--num_threads", num_threads_,
-                 "number of threads; default: one per core, at most 16")
-      ->check(CLI::Range(1, 1024));
-  app.add_flag("--quiet", quiet_, "print only errors");
+void WorkFlags::add_threads(OptionParser& parser) {
+  parser
+      .add_option("--num_threads", num_threads_,
+                  "number of threads; default: one per core, at most 16")
+      .check_range(1, 1024);
+  parser.add_flag("--quiet", quiet_, "print only errors");
 }
 
-void WorkFlags::add_dtype(CLI::App& app) {
-  app.add_option("--dtype", dtype_, "dtype of floating-point weights; default: as stored")
-      ->check(CLI::IsMember({"float32", "float16", "bfloat16", "fp32", "fp16", "bf16"}));
+void WorkFlags::add_dtype(OptionParser& parser) {
+  parser.add_option("--dtype", dtype_, "dtype of floating-point weights; default: as stored")
+      .check_member({"float32", "float16", "bfloat16", "fp32", "fp16", "bf16"});
 }
 
-void WorkFlags::add_max_shard_size(CLI::App& app) {
-  app.add_option("--max_shard_size", max_shard_size_,
-                 "largest size of a safetensors file, such as 5GB or 500MiB; writes several files "
-                 "and an index; default: one file");
+void WorkFlags::add_max_shard_size(OptionParser& parser) {
+  parser.add_option(
+      "--max_shard_size", max_shard_size_,
+      "largest size of a safetensors file, such as 5GB or 500MiB; writes several files "
+      "and an index; default: one file");
 }
 
-void WorkFlags::add_num_processes(CLI::App& app, bool required) {
-  app.add_option("--num_processes", num_processes_, "number of ranks to shard the output for")
-      ->check(CLI::Range(1, 1'000'000))
-      ->required(required);
+void WorkFlags::add_num_processes(OptionParser& parser, bool required) {
+  parser.add_option("--num_processes", num_processes_, "number of ranks to shard the output for")
+      .check_range(1, 1'000'000)
+      .required(required);
 }
 
-void WorkFlags::add_overwrite(CLI::App& app) {
-  app.add_flag("--overwrite", overwrite_, "replace an existing checkpoint in OUT");
+void WorkFlags::add_overwrite(OptionParser& parser) {
+  parser.add_flag("--overwrite", overwrite_, "replace an existing checkpoint in OUT");
 }
 
 Options WorkFlags::options() const {

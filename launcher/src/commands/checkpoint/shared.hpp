@@ -2,8 +2,7 @@
 #pragma once
 
 #include "acc/checkpoint/convert/convert.hpp"
-
-#include <CLI/CLI.hpp>
+#include "commands/options.hpp"
 
 #include <cstdint>
 #include <string>
@@ -22,11 +21,11 @@ std::string count_of(std::uint64_t count, std::string_view word);
 /// Flags of commands that read a whole checkpoint. A command adds the flags that it supports.
 class WorkFlags {
  public:
-  void add_threads(CLI::App& app);
-  void add_dtype(CLI::App& app);
-  void add_max_shard_size(CLI::App& app);
-  void add_num_processes(CLI::App& app, bool required);
-  void add_overwrite(CLI::App& app);
+  void add_threads(OptionParser& parser);
+  void add_dtype(OptionParser& parser);
+  void add_max_shard_size(OptionParser& parser);
+  void add_num_processes(OptionParser& parser, bool required);
+  void add_overwrite(OptionParser& parser);
 
   /// Returns the options. Call it after parsing.
   [[nodiscard]] checkpoint::conversion::Options options() const;

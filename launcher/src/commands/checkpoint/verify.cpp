@@ -35,15 +35,15 @@ std::string in_words(const conversion::Verification& found) {
 }  // namespace
 
 int verify_command(std::span<const std::string> arguments) {
-  CLI::App app(
+  OptionParser parser(
       "Reads a whole checkpoint and verifies that every file and element is present and that all\n"
       "checksums match. Exits with 1 if anything is damaged, and with 2 if it is not a checkpoint.",
       "acclaunch verify");
   std::string path;
   WorkFlags work;
-  app.add_option("path", path, "the checkpoint, in any format")->required();
-  work.add_threads(app);
-  if (!read_options(app, arguments)) {
+  parser.add_option("path", path, "the checkpoint, in any format").required();
+  work.add_threads(parser);
+  if (!parser.parse(arguments)) {
     return 0;
   }
   path = checkpoint::find_checkpoint(path);  // a series' folder stands for its newest checkpoint

@@ -30,21 +30,22 @@ struct ConfigOptions {
 
 /// Returns false if --help was given.
 bool read(std::span<const std::string> arguments, ConfigOptions& options) {
-  CLI::App app("Asks questions and writes the configuration file of a launch.", "acclaunch config");
-  app.add_option("--config_file", options.config_file,
-                 "file to write; default: $HF_HOME/accelerate/default_config.yaml");
-  app.add_option("--mixed_precision", options.mixed_precision, "with --default: no, fp16 or bf16")
-      ->check(CLI::IsMember({"no", "fp16", "bf16"}));
-  app.add_flag("--default", options.makes_default,
-               "ask nothing: one process per GPU, or one on the CPU");
-  app.add_flag("--update", options.updates,
-               "ask nothing: add the keys that an older file lacks, with their defaults");
-  app.add_flag("--overwrite", options.overwrites, "with --default: replace an existing file");
-  app.allow_config_extras(false);
+  OptionParser parser("Asks questions and writes the configuration file of a launch.",
+                      "acclaunch config");
+  parser.add_option("--config_file", options.config_file,
+                    "file to write; default: $HF_HOME/accelerate/default_config.yaml");
+  parser
+      .add_option("--mixed_precision", options.mixed_precision, "with --default: no, fp16 or bf16")
+      .check_member({"no", "fp16", "bf16"});
+  parser.add_flag("--default", options.makes_default,
+                  "ask nothing: one process per GPU, or one on the CPU");
+  parser.add_flag("--update", options.updates,
+                  "ask nothing: add the keys that an older file lacks, with their defaults");
+  parser.add_flag("--overwrite", options.overwrites, "with --default: replace an existing file");
   std::string word;
-  app.add_option("action", word, "default or update: the same as --default, --update")
-      ->check(CLI::IsMember({"default", "update"}));
-  if (!read_options(app, arguments)) {
+  parser.add_option("action", word, "default or update: the same as --default, --update")
+      .check_member({"default", "update"});
+  if (!parser.parse(arguments)) {
     return false;
   }
   options.makes_default |= word == "default";

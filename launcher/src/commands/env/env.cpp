@@ -82,11 +82,12 @@ Facts variable_facts(const plugins::Environment& environment) {
 }
 
 int env_command(std::span<const std::string> arguments) {
-  CLI::App app("Prints version, machine and configuration, for a bug report.", "acclaunch env");
+  OptionParser parser("Prints version, machine and configuration, for a bug report.",
+                      "acclaunch env");
   std::string config_file;
-  app.add_option("--config_file", config_file,
-                 "configuration to show; default: $HF_HOME/accelerate/default_config.yaml");
-  if (!read_options(app, arguments)) {
+  parser.add_option("--config_file", config_file,
+                    "configuration to show; default: $HF_HOME/accelerate/default_config.yaml");
+  if (!parser.parse(arguments)) {
     return 0;
   }
   const auto environment = plugins::current_environment();

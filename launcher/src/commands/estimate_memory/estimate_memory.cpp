@@ -34,40 +34,47 @@ struct EstimateOptions {
 };
 
 bool read(std::span<const std::string> arguments, EstimateOptions& options) {
-  CLI::App app("Estimates the memory that a model and its training need, without activations.",
-               "acclaunch estimate-memory");
-  app.add_option("source", options.source,
-                 "safetensors file or index, config.json, a folder with one of these, or the "
-                 "number of parameters, such as 7B")
-      ->required();
-  app.add_option("--dtypes", options.dtypes, "dtypes of the first table")
-      ->check(CLI::IsMember({"float32", "float16", "int8", "int4"}));
-  app.add_option("--num_processes", options.num_processes, "number of ranks on all machines")
-      ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--num_local", options.num_local,
-                 "number of ranks per machine; default: 8, or all ranks if not a multiple of 8")
-      ->check(CLI::Range(1, 1'000'000));
-  app.add_option("--optimizer", options.optimizer, "optimizer: adamw, or sgd with momentum")
-      ->check(CLI::IsMember({"adamw", "sgd"}));
-  app.add_option("--mixed_precision", options.mixed_precision,
-                 "mixed precision of the training: no or bf16")
-      ->check(CLI::IsMember({"no", "bf16"}));
-  app.add_option("--offload", options.offload,
-                 "offload to host memory: none, optimizer or all; default: any (show each)")
-      ->check(CLI::IsMember({"none", "optimizer", "all", "any"}));
-  app.add_option("--layers", options.layers,
-                 "number of equal layers, if the model is given as a number of parameters")
-      ->check(CLI::Range(1, 100'000));
-  auto* const cpu =
-      app.add_flag("--cpu", options.cpu, "train on the CPU, with all workers on one machine");
-  app.add_flag("--cpu_widens", options.cpu_widens,
-               "the CPU computes in fp32 with 16-bit weights (train_gpt without AVX512-BF16)")
-      ->needs(cpu);
-  app.add_flag("--low_precision", options.low_precision,
-               "load and train the weights in 16 bits, without mixed precision");
-  app.add_flag("--no_sync", options.no_sync,
-               "accumulate gradients over micro-steps without reducing them");
-  if (!read_options(app, arguments)) {
+  OptionParser parser(
+      "Estimates the memory that a model and its training need, without activations.",
+      "acclaunch estimate-memory");
+  parser
+      .add_option("source", options.source,
+                  "safetensors file or index, config.json, a folder with one of these, or the "
+                  "number of parameters, such as 7B")
+      .required();
+  parser.add_option("--dtypes", options.dtypes, "dtypes of the first table")
+      .check_member({"float32", "float16", "int8", "int4"});
+  parser.add_option("--num_processes", options.num_processes, "number of ranks on all machines")
+      .check_range(1, 1'000'000);
+  parser
+      .add_option("--num_local", options.num_local,
+                  "number of ranks per machine; default: 8, or all ranks if not a multiple of 8")
+      .check_range(1, 1'000'000);
+  parser.add_option("--optimizer", options.optimizer, "optimizer: adamw, or sgd with momentum")
+      .check_member({"adamw", "sgd"});
+  parser
+      .add_option("--mixed_precision", options.mixed_precision,
+                  "mixed precision of the training: no or bf16")
+      .check_member({"no", "bf16"});
+  parser
+      .add_option("--offload", options.offload,
+                  "offload to host memory: none, optimizer or all; default: any (show each)")
+      .check_member({"none", "optimizer", "all", "any"});
+  parser
+      .add_option("--layers", options.layers,
+                  "number of equal layers, if the model is given as a number of parameters")
+      .check_range(1, 100'000);
+  const Option cpu =
+      parser.add_flag("--cpu", options.cpu, "train on the CPU, with all workers on one machine");
+  parser
+      .add_flag("--cpu_widens", options.cpu_widens,
+                "the CPU computes in fp32 with 16-bit weights (train_gpt without AVX512-BF16)")
+      .needs(cpu);
+  parser.add_flag("--low_precision", options.low_precision,
+                  "load and train the weights in 16 bits, without mixed precision");
+  parser.add_flag("--no_sync", options.no_sync,
+                  "accumulate gradients over micro-steps without reducing them");
+  if (!parser.parse(arguments)) {
     return false;
   }
   if (options.low_precision && options.mixed_precision != "no") {

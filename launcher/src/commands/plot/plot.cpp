@@ -54,7 +54,7 @@ std::vector<std::string> metrics_of(const std::vector<Run>& runs,
 }  // namespace
 
 int plot_command(std::span<const std::string> arguments) {
-  CLI::App app(
+  OptionParser parser(
       "acclaunch plot RUN... --output FILE.html: draws metrics files, such as those of train_gpt "
       "--metrics,\nas one page with a chart for each metric and a line for each run.",
       "acclaunch plot");
@@ -62,13 +62,14 @@ int plot_command(std::span<const std::string> arguments) {
   std::string output;
   std::vector<std::string> wanted;
   bool overwrite = false;
-  app.add_option("runs", paths, "metrics files: one JSON object per line")->required();
-  app.add_option("-o,--output", output, "the page to write")->required();
-  app.add_option("--metric", wanted,
-                 "key to draw; may be repeated (loss, tokens_per_s, memory_bytes, grad_norm, lr)")
-      ->allow_extra_args(false);
-  app.add_flag("--overwrite", overwrite, "replace an existing page");
-  if (!read_options(app, arguments)) {
+  parser.add_option("runs", paths, "metrics files: one JSON object per line").required();
+  parser.add_option("-o,--output", output, "the page to write").required();
+  parser
+      .add_option("--metric", wanted,
+                  "key to draw; may be repeated (loss, tokens_per_s, memory_bytes, grad_norm, lr)")
+      .allow_extra_args(false);
+  parser.add_flag("--overwrite", overwrite, "replace an existing page");
+  if (!parser.parse(arguments)) {
     return 0;
   }
   std::vector<Run> runs;

@@ -86,7 +86,7 @@ std::string stacks_of(const RunningJob& job, const RunningWorker& worker, const 
 }  // namespace
 
 int stacks_command(std::span<const std::string> arguments) {
-  CLI::App app(
+  OptionParser parser(
       "acclaunch stacks [JOB] [--rank N]: prints the stacks of all threads of a running job's "
       "workers on this\nmachine, read by gdb or eu-stack, and by py-spy for Python, as far as they "
       "are installed. Each worker\nstops while its stack is read. JOB is the process ID of an "
@@ -95,10 +95,10 @@ int stacks_command(std::span<const std::string> arguments) {
   std::string job;
   std::optional<int> rank;
   bool brief = false;
-  app.add_option("job", job, "process ID of an acclaunch");
-  app.add_option("--rank", rank, "only this rank");
-  app.add_flag("--brief", brief, "for Python programs only the stacks of Python, by py-spy");
-  if (!read_options(app, arguments)) {
+  parser.add_option("job", job, "process ID of an acclaunch");
+  parser.add_option("--rank", rank, "only this rank");
+  parser.add_flag("--brief", brief, "for Python programs only the stacks of Python, by py-spy");
+  if (!parser.parse(arguments)) {
     return 0;
   }
   const std::vector<RunningJob> jobs = chosen_jobs(job);

@@ -72,16 +72,16 @@ Json json_of(const RunningJob& job) {
 }  // namespace
 
 int status_command(std::span<const std::string> arguments) {
-  CLI::App app(
+  OptionParser parser(
       "acclaunch status [JOB]: prints what the ranks of a running job do on this machine: their "
       "state,\ntheir last collective, and the ranks that others wait for. JOB is the process ID of "
       "an acclaunch;\ndefault: all jobs of this user.",
       "acclaunch status");
   std::string job;
   bool as_json = false;
-  app.add_option("job", job, "process ID of an acclaunch");
-  app.add_flag("--json", as_json, "print a JSON list, a list element for each job");
-  if (!read_options(app, arguments)) {
+  parser.add_option("job", job, "process ID of an acclaunch");
+  parser.add_flag("--json", as_json, "print a JSON list, a list element for each job");
+  if (!parser.parse(arguments)) {
     return 0;
   }
   std::string text;

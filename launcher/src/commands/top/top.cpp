@@ -145,7 +145,7 @@ class Live {
 }  // namespace
 
 int top_command(std::span<const std::string> arguments) {
-  CLI::App app(
+  OptionParser parser(
       "acclaunch top [JOB]: shows jobs and their ranks in a terminal, live: step, loss, tokens/s, "
       "waits,\nmemory and CPU. JOB is a run ID or the process ID of an acclaunch on this machine; "
       "default: all jobs\nof this user on this machine, or of the server.",
@@ -155,17 +155,17 @@ int top_command(std::span<const std::string> arguments) {
   bool once = false;
   bool as_json = false;
   double interval = 1.0;
-  app.add_option("job", job, "run ID, or process ID of an acclaunch");
-  app.add_option("--rdzv_endpoint", endpoint,
-                 "HOST:PORT of acc-rendezvous, or of an acclaunch that serves its job or has a "
-                 "--status_port; port 29500 by default");
-  app.add_flag("--once", once, "print a table once");
-  app.add_flag(
+  parser.add_option("job", job, "run ID, or process ID of an acclaunch");
+  parser.add_option("--rdzv_endpoint", endpoint,
+                    "HOST:PORT of acc-rendezvous, or of an acclaunch that serves its job or has a "
+                    "--status_port; port 29500 by default");
+  parser.add_flag("--once", once, "print a table once");
+  parser.add_flag(
       "--json", as_json,
       "print a JSON list once: for each job the objects `job` and `ranks` of the HTTP API");
-  app.add_option("--interval", interval, "seconds between two looks; default 1")
-      ->check(CLI::Range(0.1, 3600.0));
-  if (!read_options(app, arguments)) {
+  parser.add_option("--interval", interval, "seconds between two looks; default 1")
+      .check_range(0.1, 3600.0);
+  if (!parser.parse(arguments)) {
     return 0;
   }
   const auto source =

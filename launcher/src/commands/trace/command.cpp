@@ -48,7 +48,7 @@ void merge(std::span<const std::string> paths, const std::string& output, Overwr
 }  // namespace
 
 int trace_command(std::span<const std::string> arguments) {
-  CLI::App app(
+  OptionParser parser(
       "acclaunch trace merge|summary PATH...: works on timelines that ACC_TRACE made. `merge` "
       "makes "
       "one\nfile for Perfetto of those of several machines, with aligned clocks. `summary` prints "
@@ -59,14 +59,12 @@ int trace_command(std::span<const std::string> arguments) {
   std::string output;
   bool as_json = false;
   bool overwrite = false;
-  app.add_option("action", action, "what to do")
-      ->required()
-      ->check(CLI::IsMember({"merge", "summary"}));
-  app.add_option("paths", paths, "trace files, or folders of them")->required();
-  app.add_option("-o,--output", output, "merge: the file to write");
-  app.add_flag("--overwrite", overwrite, "merge: replace an existing file");
-  app.add_flag("--json", as_json, "summary: print a JSON list, a list element for each rank");
-  if (!read_options(app, arguments)) {
+  parser.add_option("action", action, "what to do").required().check_member({"merge", "summary"});
+  parser.add_option("paths", paths, "trace files, or folders of them").required();
+  parser.add_option("-o,--output", output, "merge: the file to write");
+  parser.add_flag("--overwrite", overwrite, "merge: replace an existing file");
+  parser.add_flag("--json", as_json, "summary: print a JSON list, a list element for each rank");
+  if (!parser.parse(arguments)) {
     return 0;
   }
   if (action == "merge") {
