@@ -152,7 +152,7 @@ int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environmen
 
 /// Logs what was detected and chosen. `acclaunch explain` shows all of it.
 void log_plan(const LaunchPlan& plan) {
-  auto& log = acc::logger(acc::Component::launcher);
+  const acc::Logger log = acc::logger(acc::Component::launcher);
   if (!log.should_log(acc::LogLevel::debug)) {
     return;
   }

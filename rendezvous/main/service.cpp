@@ -103,7 +103,7 @@ void check_open(const Options& options, const std::vector<Listener>& listeners) 
                       ". Give --token_file FILE, or --insecure to serve without a token");
     }
     if (listener.is_open && !has_token) {
-      logger(Component::rendezvous).warn(warning_of_open(listener.address));
+      logger(Component::rendezvous).warn("{}", warning_of_open(listener.address));
     }
   }
 }

@@ -148,7 +148,7 @@ void check_damage(Input& input) {
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  acc::logger(acc::Component::rendezvous).set_level(spdlog::level::off);
+  acc::prepare_log({.format = {}, .level = {"off", "this program"}, .components = {}});
   std::filesystem::remove(folder() / "log");
   Input input(data, size);
   if (input.below(2) == 0) {

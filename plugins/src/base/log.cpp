@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +25,12 @@ namespace {
 
 using spdlog::details::log_msg;
 using Write = std::function<void(std::string_view)>;
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  return static_cast<spdlog::level::level_enum>(level);
+}
+static_assert(static_cast<int>(LogLevel::trace) == SPDLOG_LEVEL_TRACE &&
+              static_cast<int>(LogLevel::off) == SPDLOG_LEVEL_OFF);
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -155,7 +162,7 @@ std::optional<LogLevel> level_named(std::string_view word) {
   if (std::ranges::find(names, name) == names.end()) {
     return std::nullopt;
   }
-  return spdlog::level::from_str(name);  // knows these words, and takes any other for `off`
+  return static_cast<LogLevel>(spdlog::level::from_str(name));  // knows these words, and takes any other for `off`
 }
 
 std::string in_words(std::string_view choices) {
@@ -196,7 +203,7 @@ class Log {
   void set(const LogSettings& settings) {
     sink_->set_format(settings.format);
     for (std::size_t i = 0; i < loggers_.size(); ++i) {
-      loggers_[i]->set_level(settings.levels[i]);
+      loggers_[i]->set_level(spdlog_level(settings.levels[i]));
     }
   }
   LogSink& sink() { return *sink_; }
@@ -224,14 +231,13 @@ class Log {
 std::string format_notice(Component component, LogLevel level, std::string_view head,
                           std::string text) {
   Log& log = Log::of_process();
-  const spdlog::logger& logger = log.logger(component);
-  if (!logger.should_log(level) && level != LogLevel::critical) {
+  if (!logger(component).should_log(level) && level != LogLevel::critical) {
     return {};
   }
   if (text.ends_with('\n')) {
     text.pop_back();
   }
-  return log.sink().notice_text(log_msg(logger.name(), level, text), head);
+  return log.sink().notice_text(log_msg(log.logger(component).name(), spdlog_level(level), text), head);
 }
 
 void put(const std::string& lines) {
@@ -281,8 +287,14 @@ void set_log_rank(int rank, int world_size) {
   Log::of_process().sink().set_rank(rank, world_size);
 }
 
-spdlog::logger& logger(Component component) {
-  return Log::of_process().logger(component);
+bool Logger::should_log(LogLevel level) const {
+  return Log::of_process().logger(component_).should_log(spdlog_level(level));
+}
+
+void Logger::log(LogLevel level, fmt::string_view text, fmt::format_args args) const {
+  if (should_log(level)) {
+    Log::of_process().logger(component_).log(spdlog_level(level), fmt::vformat(text, args));
+  }
 }
 
 void notice(Component component, LogLevel level, std::string_view head, std::string_view line) {

@@ -203,7 +203,7 @@ void Connection::refuse(const std::string& why, bool is_limit) {
 /// Logs why the connection is closed: exceeded limits as warnings for the operator, at a limited
 /// rate, violations by a client only at debug level.
 void Connection::tell(const std::string& why, bool is_limit) {
-  spdlog::logger& log = logger(Component::rendezvous);
+  const Logger log = logger(Component::rendezvous);
   if (!is_limit && log.should_log(LogLevel::debug)) {
     log.debug("closing {}: {}", peer_name(socket_.get()), why);
   } else if (is_limit && shared_.refusals()) {

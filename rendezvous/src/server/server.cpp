@@ -994,7 +994,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   void on_event(const Board::Event& event) {
     // Lines of the log begin with the time; a daemon that runs for days needs the date, too.
     // Agents choose the texts, which must not look like further lines.
-    spdlog::logger& log = logger(Component::rendezvous);
+    const Logger log = logger(Component::rendezvous);
     const std::string line =
         fmt::format("job '{}': {}", printable(event.id), printable(event.text));
     if (shared_.options.logs_jobs) {

@@ -77,7 +77,7 @@ Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings) {
 Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings,
                                std::unique_ptr<rendezvous::Store> store) {
   Runtime runtime(std::make_shared<detail::RuntimeState>(settings, std::move(store)));
-  if (auto& log = logger(Component::runtime); log.should_log(LogLevel::debug)) {
+  if (const Logger log = logger(Component::runtime); log.should_log(LogLevel::debug)) {
     log.debug("{}", runtime.describe());
   }
   return runtime;

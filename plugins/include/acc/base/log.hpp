@@ -4,7 +4,7 @@
 #include "acc/base/export.hpp"
 #include "acc/base/sourced.hpp"
 
-#include <spdlog/spdlog.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <cstddef>
@@ -23,7 +23,8 @@ enum class Component { launcher, rendezvous, collectives, runtime, tools };
 inline constexpr std::array<std::string_view, 5> kComponents = {"launcher", "rendezvous",
                                                                 "collectives", "runtime", "tools"};
 
-using LogLevel = spdlog::level::level_enum;
+/// The levels of spdlog, in ascending order.
+enum class LogLevel { trace, debug, info, warn, err, critical, off };
 
 enum class LogFormat {
   text,  ///< `HH:MM:SS.mmm LEVEL LOGGER: MESSAGE`; a notice is `PROGRAM: MESSAGE`
@@ -70,9 +71,41 @@ LogFormat log_format();
 /// Names the rank of this process in its later lines. Called by workers.
 void set_log_rank(int rank, int world_size);
 
-/// Returns the logger of a component. A call below the level costs a comparison. Control characters
-/// in messages are escaped. Thread-safe.
-spdlog::logger& logger(Component component);
+/// The logger of a component. Texts are formatted by fmt. A call below the level costs a comparison.
+/// Control characters in messages are escaped. Thread-safe. Callers do not see spdlog, whose headers
+/// would make each of their source files compile for seconds longer.
+class Logger {
+ public:
+  explicit Logger(Component component) : component_(component) {}
+
+  [[nodiscard]] bool should_log(LogLevel level) const;
+
+  template <class... Args>
+  void debug(fmt::format_string<Args...> text, Args&&... args) const {
+    log(LogLevel::debug, text, fmt::make_format_args(args...));
+  }
+  template <class... Args>
+  void info(fmt::format_string<Args...> text, Args&&... args) const {
+    log(LogLevel::info, text, fmt::make_format_args(args...));
+  }
+  template <class... Args>
+  void warn(fmt::format_string<Args...> text, Args&&... args) const {
+    log(LogLevel::warn, text, fmt::make_format_args(args...));
+  }
+  template <class... Args>
+  void error(fmt::format_string<Args...> text, Args&&... args) const {
+    log(LogLevel::err, text, fmt::make_format_args(args...));
+  }
+
+ private:
+  void log(LogLevel level, fmt::string_view text, fmt::format_args args) const;
+
+  Component component_;
+};
+
+inline Logger logger(Component component) {
+  return Logger(component);
+}
 
 /// Prints a line for the user: in text format `head` and the line, without time and level. Level
 /// `critical` is for the reason why the program ends; such a line is printed even if the level is
