@@ -24,12 +24,14 @@ import sys
 import time
 
 PACKET_IGNORE_OUTGOING, PACKET_VNET_HDR = 23, 15
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 SOL_PACKET, PACKET_ADD_MEMBERSHIP, PACKET_MR_PROMISC = 263, 1, 1
 ETH_P_ALL = 3
 VNET_HEADER = 10  # bytes before the frame: virtio header with the work left to the network card
 LARGEST = VNET_HEADER + 14 + (1 << 16)
 
 
+PORT_BUFFER = 16 << 20  # bytes that may wait at a port, for the switch or for the host
 LONGEST_QUEUE = 0.2  # seconds of frames queued before a link with a rate; later frames are dropped
 
 
@@ -67,6 +69,9 @@ class Switch:
         membership = socket.if_nametoindex(f"v{number}").to_bytes(4, sys.byteorder)
         membership += PACKET_MR_PROMISC.to_bytes(2, sys.byteorder) + bytes(10)
         port.setsockopt(SOL_PACKET, PACKET_ADD_MEMBERSHIP, membership)
+        # The kernel's default would lose a quarter of the segments that four hosts send at once.
+        for buffer in (SO_SNDBUFFORCE, SO_RCVBUFFORCE):
+            port.setsockopt(socket.SOL_SOCKET, buffer, PORT_BUFFER)
         port.setblocking(False)
         self.ports[number] = port
         self.by_descriptor[port.fileno()] = number
