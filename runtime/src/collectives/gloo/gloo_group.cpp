@@ -447,6 +447,9 @@ class GlooGroup::TwoPhaseSum final : public Work, public std::enable_shared_from
 GlooGroup::GlooGroup(GroupSpec spec, const std::string& address)
     : spec_(std::move(spec)), background_(std::make_unique<Background>()) {
   ignore_broken_pipes();
+  for (int distance = 1; distance < size(); ++distance) {
+    peers_.push_back((rank() + distance) % size());
+  }
   try {
     MeshStore store(*spec_.store, spec_);
     mesh_ = connect_mesh({.rank = rank(),
@@ -499,11 +502,9 @@ std::shared_ptr<GlooGroup::Exchange> GlooGroup::exchange_all(OpKind kind, DType 
   std::byte* const all = work->scratch(nbytes * static_cast<std::size_t>(size())).data();
   std::byte* const mine = all + nbytes * static_cast<std::size_t>(rank());
   std::memcpy(mine, data, nbytes);
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) {
-      work->receive(r, all + nbytes * static_cast<std::size_t>(r), nbytes);
-      work->send(r, mine, nbytes);
-    }
+  for (const int peer : peers_) {
+    work->receive(peer, all + nbytes * static_cast<std::size_t>(peer), nbytes);
+    work->send(peer, mine, nbytes);
   }
   return work;
 }
@@ -517,15 +518,11 @@ WorkPtr GlooGroup::gather_to(const void* shard, std::vector<void*> places,
 WorkPtr GlooGroup::exchange_shards(std::shared_ptr<Exchange> work, const void* shard,
                                    const std::vector<void*>& places,
                                    std::size_t shard_nbytes) const {
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) {
-      work->receive(r, places[static_cast<std::size_t>(r)], shard_nbytes);
-    }
+  for (const int peer : peers_) {
+    work->receive(peer, places[static_cast<std::size_t>(peer)], shard_nbytes);
   }
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) {
-      work->send(r, shard, shard_nbytes);
-    }
+  for (const int peer : peers_) {
+    work->send(peer, shard, shard_nbytes);
   }
   return work;
 }
@@ -565,10 +562,8 @@ std::shared_ptr<GlooGroup::Exchange> GlooGroup::sum(const Sum& sum) {
     }
   }
   // Receives are posted before sends, so that incoming data goes directly to its place.
-  for (std::size_t r = 0; r < ranks; ++r) {
-    if (static_cast<int>(r) != rank()) {
-      work->send(static_cast<int>(r), sum.parts[r], nbytes);
-    }
+  for (const int peer : peers_) {
+    work->send(peer, sum.parts[static_cast<std::size_t>(peer)], nbytes);
   }
   work->then([sources = std::move(sources), numel = sum.numel, dtype = sum.dtype, out = sum.out,
               options = sum.options] {
@@ -652,13 +647,12 @@ WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
 
 WorkPtr GlooGroup::broadcast(void* data, std::size_t nbytes, int root) {
   auto work = start(OpKind::broadcast, DType::byte, nbytes);
-  for (int r = 0; r < size(); ++r) {
-    if (rank() == root && r != root) {
-      work->send(r, data, nbytes);
-    }
-  }
   if (rank() != root) {
     work->receive(root, data, nbytes);
+    return work;
+  }
+  for (const int peer : peers_) {
+    work->send(peer, data, nbytes);
   }
   return work;
 }
@@ -666,11 +660,9 @@ WorkPtr GlooGroup::broadcast(void* data, std::size_t nbytes, int root) {
 WorkPtr GlooGroup::barrier() {
   auto work = start(OpKind::barrier, DType::byte, 1);
   std::byte* const bytes = work->scratch(static_cast<std::size_t>(size())).data();
-  for (int r = 0; r < size(); ++r) {
-    if (r != rank()) {
-      work->receive(r, bytes + r, 1);
-      work->send(r, bytes + rank(), 1);
-    }
+  for (const int peer : peers_) {
+    work->receive(peer, bytes + peer, 1);
+    work->send(peer, bytes + rank(), 1);
   }
   return work;
 }

@@ -97,6 +97,9 @@ class GlooGroup final : public ProcessGroup {
                                          const void* data, std::size_t nbytes);
 
   GroupSpec spec_;
+  /// The other ranks, in the order of messages to them. Each rank begins with the next one, so that
+  /// not all send to the same rank at once.
+  std::vector<int> peers_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<StallWatch> watch_;
   std::uint32_t sequence_ = 0;              ///< last number taken by a collective
