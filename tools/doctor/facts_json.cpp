@@ -2,6 +2,7 @@
 #include "doctor/facts_json.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 
 #include <array>
 
@@ -122,13 +123,13 @@ PairFacts pair_of(const Json& json) {
 
 /// Serializes JSON. Bytes of a host name or an error message that are not UTF-8 are replaced.
 std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text_of_json(json, -1, ' ', false, Json::error_handler_t::replace);
 }
 
 template <typename Read>
 auto decoded(const std::string& text, const Read& read_all) {
   try {
-    return read_all(Json::parse(text));
+    return read_all(json_from_text<Json>(text));
   } catch (const nlohmann::json::exception& error) {
     throw Error(Errc::protocol,
                 std::string("doctor: cannot parse a machine's facts: ") + error.what());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/report.hpp"
 
+#include "acc/base/json.hpp"
 #include "doctor/facts_json.hpp"
 
 #include <fmt/format.h>
@@ -147,7 +148,7 @@ std::string json(const Examination& examination, const std::vector<Finding>& fou
                       {"pairs", std::move(pairs)},
                       {"findings", std::move(all)},
                       {"exit_status", exit_status(found)}};
-  return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return text_of_json(whole, 2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 int exit_status(const std::vector<Finding>& found) noexcept {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/phases.hpp"
 
+#include "acc/base/json.hpp"
 #include "acc/base/trace_file.hpp"
 
 #include <fmt/format.h>
@@ -17,12 +18,11 @@ namespace {
 constexpr int kFirstLauncher = 1'000'000;
 
 std::string trace_name(int process, const char* of, int thread, const std::string& name) {
-  return nlohmann::json{{"name", of},
-                        {"ph", "M"},
-                        {"pid", process},
-                        {"tid", thread},
-                        {"args", {{"name", name}}}}
-             .dump() +
+  return text_of_json(nlohmann::json{{"name", of},
+                                     {"ph", "M"},
+                                     {"pid", process},
+                                     {"tid", thread},
+                                     {"args", {{"name", name}}}}) +
          ",\n";
 }
 
@@ -55,7 +55,7 @@ void Phases::finish(const std::string& path, int machine_rank, const std::string
     lines += fmt::format(
         "{{\"name\":{},\"cat\":\"launcher\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},"
         "\"dur\":{:.3f}}},\n",
-        nlohmann::json(phase.name).dump(), process, thread,
+        text_of_json(nlohmann::json(phase.name)), process, thread,
         Microseconds(phase.begin.time_since_epoch()).count(),
         Microseconds(phase.end - phase.begin).count());
   }

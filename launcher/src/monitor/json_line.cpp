@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "monitor/json_line.hpp"
 
+#include "acc/base/json.hpp"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -41,9 +43,9 @@ std::string without_python_numbers(std::string_view line) {
 }  // namespace
 
 Json json_line(const std::string& line) {
-  Json object = Json::parse(line, nullptr, false);
+  Json object = json_from_text<Json>(line, nullptr, false);
   if (object.is_discarded()) {
-    object = Json::parse(without_python_numbers(line), nullptr, false);
+    object = json_from_text<Json>(without_python_numbers(line), nullptr, false);
   }
   return object.is_object() ? object : Json(Json::value_t::discarded);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/error_file.hpp"
 
+#include "acc/base/json.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "report/words.hpp"
 
@@ -52,7 +53,7 @@ std::string read_regular(const std::string& path, std::string& text) {
 /// Parses `text`. Returns a discarded value if it is not JSON; drops what is nested too deeply.
 Json parse(const std::string& text) {
   const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth < kMaxDepth; };
-  return Json::parse(text, shallow, /*allow_exceptions=*/false);
+  return json_from_text<Json>(text, shallow, /*allow_exceptions=*/false);
 }
 
 std::optional<std::string> text_of(const Json& object, const char* name) {
@@ -125,7 +126,7 @@ std::string root_cause_file(const WorkerReport& worker, const std::string& text)
     document["message"]["errorCode"] =
         end.kind == supervision::ProcessEnd::Kind::killed ? -end.value : end.shell_status();
   }
-  return document.dump(-1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
+  return text_of_json(document, -1, ' ', /*ensure_ascii=*/true, Json::error_handler_t::replace);
 }
 
 }  // namespace acc::launcher::report

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/base/json.hpp"
 #include "report/flight_json.hpp"
 #include "report/job_report.hpp"
 #include "report/worker_json.hpp"
@@ -37,7 +38,7 @@ std::string report_json(const JobReport& report) {
   if (report.first_failure) {
     json["first_failure"] = report.workers[*report.first_failure].rank;
   }
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return text_of_json(json, 2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace acc::launcher::report

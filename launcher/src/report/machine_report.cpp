@@ -2,6 +2,7 @@
 #include "report/machine_report.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 #include "output/last_lines.hpp"
 #include "report/root_cause.hpp"
@@ -83,7 +84,7 @@ std::string dump(const MachineReport& report) {
   const Json json = {{"machine_rank", report.machine_rank},
                      {"host", clipped(report.host, kMaxLine)},
                      {"workers", std::move(workers)}};
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text_of_json(json, -1, ' ', false, Json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -131,7 +132,7 @@ int WorkerReport::exit_status() const {
 }
 
 MachineReport decode_machine_report(std::string_view text) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json = json_from_text<Json>(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded()) {
     throw Error(Errc::protocol, "the report of another machine must be JSON, it is \"" +
                                     printable(clipped(text, 80)) + "\"");

@@ -2,6 +2,7 @@
 #include "report/worker_json.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "report/flight_json.hpp"
 
 #include <algorithm>
@@ -57,7 +58,8 @@ void ReportFields::refuse(const std::string& name, const std::string& expected) 
   const std::string value =
       found == object_->end()
           ? "is missing"
-          : "is " + found->dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80);
+          : "is " +
+                text_of_json(*found, -1, ' ', false, Json::error_handler_t::replace).substr(0, 80);
   throw Error(Errc::protocol, where_ + ": " + name + " must be " + expected + ", it " + value);
 }
 

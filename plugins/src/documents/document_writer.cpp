@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/plugins/document_writer.hpp"
 
+#include "acc/base/json.hpp"
 #include "acc/plugins/settings.hpp"
 
 #include <nlohmann/json.hpp>
@@ -121,13 +122,14 @@ class YamlWriter {
 // strings are left to it; with `replace`, invalid UTF-8 does not throw.
 
 std::string json_text(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return text_of_json(nlohmann::json(text), -1, ' ', false,
+                      nlohmann::json::error_handler_t::replace);
 }
 
 /// Returns a number in a spelling that is valid JSON: YAML's .5 and +1 are not.
 std::string json_number(const std::string& text) {
   const auto value = parse_real(text);
-  return nlohmann::json::accept(text) || !value ? text : nlohmann::json(*value).dump();
+  return nlohmann::json::accept(text) || !value ? text : text_of_json(nlohmann::json(*value));
 }
 
 void append_json(const Node& node, const std::string& margin, std::string& out);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "etcd/etcd_client.hpp"
 
+#include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 #include "acc/rendezvous/security.hpp"
 #include "secure/tls.hpp"
@@ -277,7 +278,7 @@ EtcdClient::EtcdClient(const EtcdAddress& address, std::chrono::milliseconds pat
 EtcdClient::~EtcdClient() = default;
 
 EtcdClient::Json EtcdClient::post(const std::string& path, const Json& request) {
-  const std::string body = request.dump();
+  const std::string body = text_of_json(request);
   std::string failures;
   bool is_refused = false;
   // One more attempt than members: a member may have closed an idle connection.
@@ -288,7 +289,7 @@ EtcdClient::Json EtcdClient::post(const std::string& path, const Json& request) 
             std::make_unique<Connection>(address_.members[member_], address_.tls, patience_);
       }
       const auto [status, text] = connection_->post(path, body);
-      const Json reply = Json::parse(text, nullptr, false);
+      const Json reply = json_from_text<Json>(text, nullptr, false);
       if (status == 200 && reply.is_object()) {
         return reply;
       }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/rendezvous/board_json.hpp"
 
+#include "acc/base/json.hpp"
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -300,8 +302,8 @@ std::string json_quoted(std::string_view text) {
   if (is_plain) {
     return fmt::format("\"{}\"", text);
   }
-  return nlohmann::json(std::string(text))
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return text_of_json(nlohmann::json(std::string(text)), -1, ' ', false,
+                      nlohmann::json::error_handler_t::replace);
 }
 
 std::string jobs_json(const Board& board, Board::Time now) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace/tracer.hpp"
 
+#include "acc/base/json.hpp"
 #include "acc/base/trace_file.hpp"
 #include "device/host_clock.hpp"
 
@@ -23,7 +24,7 @@ namespace {
 constexpr std::array kLanes = {"compute", "optimizer", "checkpoint", "wait", "gather", "reduce"};
 
 std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump();
+  return text_of_json(nlohmann::json(text));
 }
 
 }  // namespace

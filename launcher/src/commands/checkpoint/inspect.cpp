@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // acclaunch inspect: lists the tensors and other values of a checkpoint from its headers and
 // metadata, as text or as JSON (docs/checkpoints.md). Does not read tensor data.
+#include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 #include "acc/checkpoint/open/open.hpp"
 #include "commands/checkpoint/shared.hpp"
@@ -210,8 +211,9 @@ int inspect_command(std::span<const std::string> arguments) {
     return 0;
   }
   const Stored stored = checkpoint::open_checkpoint(path, checkpoint::Want::everything, index);
-  std::fputs((json ? in_json(stored).dump(1) + "\n" : printable_lines(in_words(stored))).c_str(),
-             stdout);
+  std::fputs(
+      (json ? text_of_json(in_json(stored), 1) + "\n" : printable_lines(in_words(stored))).c_str(),
+      stdout);
   return 0;
 }
 

@@ -2,6 +2,7 @@
 // Reads the tensor shapes from safetensors headers (docs/formats/safetensors.md), and groups the
 // tensors into parts of a model by their names.
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "commands/estimate_memory/model_size.hpp"
 
 #include <nlohmann/json.hpp>
@@ -55,7 +56,7 @@ json read_header(const fs::path& path) {
   if (!file.read(text.data(), static_cast<std::streamsize>(length))) {
     fail(path, "truncated: its header should have " + std::to_string(length) + " bytes");
   }
-  return json::parse(text);
+  return json_from_text<json>(text);
 }
 
 /// Elements of each tensor, by name.
@@ -68,7 +69,7 @@ void add_tensors(const fs::path& path, Numels& numels) {
       std::int64_t numel = 1;
       for (const std::int64_t extent : tensor.at("shape").get<std::vector<std::int64_t>>()) {
         if (extent < 0 || __builtin_mul_overflow(numel, extent, &numel)) {
-          fail(path, "the shape of " + name + " is invalid: " + tensor.at("shape").dump());
+          fail(path, "the shape of " + name + " is invalid: " + text_of_json(tensor.at("shape")));
         }
       }
       numels[name] = numel;

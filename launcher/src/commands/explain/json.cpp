@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/base/json.hpp"
+
 #include "acc/base/text.hpp"
 #include "acc/launcher/explain.hpp"
 #include "commands/explain/plan_view.hpp"
@@ -192,7 +194,7 @@ Json faults_of(const std::string& message) {
 
 std::string text_of(const Json& json) {
   // Paths and variables may contain invalid UTF-8, for which dump() would throw by default.
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return text_of_json(json, 2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // acclaunch status: what the ranks of running jobs do (docs/watching.md).
+#include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
@@ -95,7 +96,7 @@ int status_command(std::span<const std::string> arguments) {
       text += text_of(each);
     }
   }
-  std::fputs((as_json ? list.dump(2) + "\n" : text).c_str(), stdout);
+  std::fputs((as_json ? text_of_json(list, 2) + "\n" : text).c_str(), stdout);
   return 0;
 }
 

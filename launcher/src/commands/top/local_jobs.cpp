@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/base/json.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/rendezvous/board_json.hpp"
 #include "commands/status/running_jobs.hpp"
@@ -76,9 +77,10 @@ std::vector<WatchedJob> LocalJobs::look() {
     }
     const Board::Job shown = watched(job, std::move(ranks));
     WatchedJob& each = result.emplace_back();
-    each.job = nlohmann::json::parse(rendezvous::watch::job_json(shown));
+    each.job = json_from_text<nlohmann::json>(rendezvous::watch::job_json(shown));
     each.job["round"] = nullptr;  // not known here
-    each.ranks = nlohmann::json::parse(rendezvous::watch::ranks_json(shown, 0, SIZE_MAX))["ranks"];
+    each.ranks =
+        json_from_text<nlohmann::json>(rendezvous::watch::ranks_json(shown, 0, SIZE_MAX))["ranks"];
   }
   samples_ = std::move(samples);
   return result;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 #include "commands/top/watched_job.hpp"
 
@@ -84,7 +85,7 @@ Json ServerJobs::get(const std::string& path) const {
       end == std::string::npos) {
     throw Error(Errc::protocol, name() + " does not answer as the HTTP API does");
   }
-  Json body = Json::parse(answer.substr(end + 4), nullptr, false);
+  Json body = json_from_text<Json>(answer.substr(end + 4), nullptr, false);
   const std::string_view status = std::string_view(answer).substr(std::strlen("HTTP/1.1 "), 3);
   if (status == "404") {
     throw Error(Errc::not_found, name() + ": " + reason_of(answer, body));

@@ -2,6 +2,7 @@
 // acclaunch top: jobs and their ranks, live in a terminal, or once as a table or as JSON
 // (docs/watching.md).
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
@@ -50,7 +51,7 @@ void print_once(JobSource& source, bool as_json) {
     for (const WatchedJob& each : jobs) {
       list.push_back({{"job", each.job}, {"ranks", each.ranks}});
     }
-    text = list.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+    text = text_of_json(list, 2, ' ', false, Json::error_handler_t::replace) + "\n";
   } else {
     for (const std::string& line : top_lines(jobs, {.now = unix_now()})) {
       text += line + "\n";

@@ -2,6 +2,7 @@
 // acclaunch trace: works on the timelines that ACC_TRACE makes (docs/watching.md).
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 #include "commands/commands.hpp"
@@ -74,7 +75,7 @@ int trace_command(std::span<const std::string> arguments) {
   const std::vector<TraceFile> traces = read_traces(paths);
   const std::vector<RankTimes> ranks = summarize(traces);
   const std::string text = as_json
-                               ? summary_json(ranks).dump(2) + "\n"
+                               ? text_of_json(summary_json(ranks), 2) + "\n"
                                : summary_text(ranks) + summary_text(summarize_launchers(traces));
   std::fputs(text.c_str(), stdout);
   return 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "commands/trace/merge.hpp"
 
+#include "acc/base/json.hpp"
+
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -77,7 +79,7 @@ std::string merged(std::span<const TraceFile> traces, std::span<const ClockShift
       if (const auto ts = event.find("ts"); ts != event.end() && ts->is_number()) {
         *ts = ts->get<double>() + shifts[i].microseconds;
       }
-      text += (text.size() > 2 ? ",\n" : "") + event.dump();
+      text += (text.size() > 2 ? ",\n" : "") + text_of_json(event);
     }
   }
   return text + "\n]\n";

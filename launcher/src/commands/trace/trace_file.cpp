@@ -2,6 +2,7 @@
 #include "commands/trace/trace_file.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 
@@ -63,9 +64,9 @@ void check_event(const fs::path& path, const Json& event, std::size_t number) {
 Json parse_events(const fs::path& path, const std::string& text) {
   const auto end = text.rfind("},\n");
   if (text.ends_with("]\n") || end == std::string::npos || Json::accept(text)) {
-    return Json::parse(text);
+    return json_from_text<Json>(text);
   }
-  Json events = Json::parse(text.substr(0, end + 1) + "]");
+  Json events = json_from_text<Json>(text.substr(0, end + 1) + "]");
   notice(Component::launcher, LogLevel::warn,
          "trace: ", printable(path.string()) + ": the last line is incomplete and is left out");
   return events;

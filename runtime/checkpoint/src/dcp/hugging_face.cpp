@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
 #include "acc/checkpoint/safetensors/header.hpp"
@@ -45,7 +46,7 @@ class ShardOffsets {
       const auto is_flat = [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
         return depth <= 3;
       };
-      info_ = nlohmann::json::parse(info->second, is_flat, false);
+      info_ = json_from_text<nlohmann::json>(info->second, is_flat, false);
       if (!info_.is_object()) {
         fail("is not a JSON object");
       }
@@ -68,7 +69,7 @@ class ShardOffsets {
           return offset.is_number_unsigned() && offset.template get<std::uint64_t>() < kTooLarge;
         });
     if (!fits) {
-      fail("has saved_offsets " + offsets.dump() + " of tensor '" + tensor.name +
+      fail("has saved_offsets " + text_of_json(offsets) + " of tensor '" + tensor.name +
            "', which has shape " + to_string(tensor.shape));
     }
     return offsets.get<Shape>();

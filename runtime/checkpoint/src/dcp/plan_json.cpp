@@ -2,6 +2,7 @@
 #include "acc/checkpoint/dcp/plan_json.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "files/json_value.hpp"
 
 #include <nlohmann/json.hpp>
@@ -154,7 +155,7 @@ std::string format_plan(const FolderPlan& plan) {
     }
   }
   try {
-    return root.dump();
+    return text_of_json(root);
   } catch (const json::exception&) {
     throw Error(Errc::config, "cannot write the plan of a folder: a name in it is not UTF-8");
   }
@@ -164,7 +165,7 @@ std::optional<FolderPlan> parse_plan(std::string_view text, int ranks,
                                      const std::filesystem::path& path, const std::string& name) {
   json root;
   try {
-    root = json::parse(text);
+    root = json_from_text<json>(text);
   } catch (const json::exception& error) {
     throw Error(Errc::config, path.string() + ": '" + name + "' is damaged: " + error.what());
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "files/json_value.hpp"
 
+#include "acc/base/json.hpp"
 #include "files/file_error.hpp"
 
 #include <charconv>
@@ -88,7 +89,7 @@ std::uint32_t JsonValue::crc() const {
 }
 
 std::string JsonValue::object() const {
-  return expect(value_.is_object(), "an object").dump();
+  return text_of_json(expect(value_.is_object(), "an object"));
 }
 
 // A message shows the beginning of the found value. Bytes that are not UTF-8 are replaced.
@@ -96,7 +97,7 @@ const json& JsonValue::expect(bool right, const std::string& expected) const {
   if (!right) {
     constexpr std::size_t kShown = 60;
     const std::string found =
-        value_.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, kShown);
+        text_of_json(value_, -1, ' ', true, json::error_handler_t::replace).substr(0, kShown);
     fail(path_,
          (name_.empty() ? "" : "'" + name_ + "': ") + expected + " expected, found " + found);
   }

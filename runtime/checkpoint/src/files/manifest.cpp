@@ -2,6 +2,7 @@
 #include "acc/checkpoint/files/manifest.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/json.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
 #include "files/crc32.hpp"
 #include "files/file_error.hpp"
@@ -107,7 +108,7 @@ json body_of(const Manifest& manifest) {
 std::string lines_of(const std::map<std::string, std::string>& plans) {
   std::string text;
   for (const auto& [folder, plan] : plans) {
-    text += (text.empty() ? "" : ",") + ("\n  " + json(folder).dump()) + ": " + plan;
+    text += (text.empty() ? "" : ",") + ("\n  " + text_of_json(json(folder))) + ": " + plan;
   }
   return "{" + text + "\n }";
 }
@@ -200,7 +201,7 @@ std::string text_of(const fs::path& path) {
 std::string format_manifest(const Manifest& manifest) {
   // dump(1) begins with "{\n". Both are replaced by the line with the checksum.
   try {
-    std::string body = body_of(manifest).dump(1).substr(2);
+    std::string body = text_of_json(body_of(manifest), 1).substr(2);
     if (!manifest.plans.empty()) {
       body.replace(body.size() - 2, 2, ",\n \"plans\": " + lines_of(manifest.plans) + "\n}");
     }
@@ -217,7 +218,7 @@ Manifest parse_manifest(std::string_view text, const fs::path& path) {
   json root;
   try {
     // The limit protects JsonValue::expect, which prints a value recursively for its message.
-    root = json::parse(text, [&](int depth, json::parse_event_t, const json&) {
+    root = json_from_text<json>(text, [&](int depth, json::parse_event_t, const json&) {
       if (depth > kMaxDepth) {
         fail(path, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
       }

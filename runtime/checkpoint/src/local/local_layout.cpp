@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/local/local_layout.hpp"
 
+#include "acc/base/json.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/torch/torch_file.hpp"
 #include "files/file_error.hpp"
@@ -160,13 +161,13 @@ std::string format_local_layout(const std::vector<LocalModel>& models) {
     }
     root.push_back({{"flats", std::move(flats)}, {"buffers", model.buffers}});
   }
-  return root.dump();
+  return text_of_json(root);
 }
 
 std::vector<LocalModel> parse_local_layout(const std::string& text, const fs::path& path) {
   try {
     std::vector<LocalModel> models;
-    for (const json& each : json::parse(text)) {
+    for (const json& each : json_from_text<json>(text)) {
       LocalModel model{.flats = {}, .buffers = each.at("buffers")};
       for (const json& flat : each.at("flats")) {
         model.flats.push_back(decode(flat, path));

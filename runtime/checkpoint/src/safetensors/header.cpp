@@ -2,6 +2,7 @@
 #include "acc/checkpoint/safetensors/header.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/json.hpp"
 #include "files/file_error.hpp"
 
 #include <nlohmann/json.hpp>
@@ -30,7 +31,7 @@ constexpr int kMaxDepth = 3;                       // object, tensor, list of nu
 // Returns the beginning of a value for a message.
 std::string shown(const nlohmann::json& value) {
   constexpr std::size_t kMaxShown = 200;
-  const std::string text = value.dump();
+  const std::string text = text_of_json(value);
   return text.size() <= kMaxShown ? text : text.substr(0, kMaxShown) + "…";
 }
 
@@ -69,7 +70,7 @@ nlohmann::json parse_json(std::string_view text, const std::filesystem::path& pa
     return true;
   };
   try {
-    auto parsed = nlohmann::json::parse(text, check_key);
+    auto parsed = json_from_text<nlohmann::json>(text, check_key);
     if (!parsed.is_object()) {
       fail(path, "the header is not a JSON object");
     }
@@ -198,7 +199,7 @@ namespace {
 
 std::string quoted(const std::string& name) {
   try {
-    return nlohmann::json(name).dump();
+    return text_of_json(nlohmann::json(name));
   } catch (const nlohmann::json::exception&) {
     throw Error(Errc::config,
                 "cannot write tensor '" + name + "' to a safetensors file: its name is not UTF-8");
@@ -212,7 +213,7 @@ SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
   // The text is built by hand: an ordered JSON object would compare each new name with all others.
   std::string text = "{";
   if (!metadata.empty()) {
-    text += "\"__metadata__\":" + nlohmann::json(metadata).dump();
+    text += "\"__metadata__\":" + text_of_json(nlohmann::json(metadata));
   }
   SafetensorsLayout layout;
   std::set<std::string_view> names;
@@ -228,7 +229,7 @@ SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
     const nlohmann::ordered_json entry = {{"dtype", safetensors_name(tensor.dtype)},
                                           {"shape", tensor.shape},
                                           {"data_offsets", {position, end}}};
-    text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":" + entry.dump();
+    text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":" + text_of_json(entry);
     position = end;
   }
   text += "}";

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 
+#include "acc/base/json.hpp"
 #include "files/file_error.hpp"
 
 #include <fmt/format.h>
@@ -59,7 +60,7 @@ nlohmann::json parse_index(const InputFile& file) {
   std::string text(file.nbytes(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
   try {
-    return nlohmann::json::parse(text);
+    return json_from_text<nlohmann::json>(text);
   } catch (const nlohmann::json::exception& error) {
     fail(file.path(), std::string("not valid JSON: ") + error.what());
   }
@@ -179,7 +180,7 @@ std::string format_index(const std::vector<SafetensorsPlan::File>& files) {
   const nlohmann::json index = {{"metadata", {{"total_size", total}}},
                                 {"weight_map", std::move(weight_map)}};
   // A name that is not UTF-8 is refused by lay_out_safetensors. Here it is only replaced.
-  return index.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return text_of_json(index, 2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace

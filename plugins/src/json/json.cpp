@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "acc/base/json.hpp"
+
+namespace acc {
+
+template <class Json>
+Json json_from_text(std::string_view text, const typename Json::parser_callback_t& callback,
+                    bool allow_exceptions) {
+  return Json::parse(text.begin(), text.end(), callback, allow_exceptions);
+}
+
+template <class Json>
+std::string text_of_json(const Json& value, int indent, char indent_char, bool ensure_ascii,
+                         nlohmann::json::error_handler_t on_invalid) {
+  return value.dump(indent, indent_char, ensure_ascii, on_invalid);
+}
+
+using Map = nlohmann::json;
+using OrderedMap = nlohmann::ordered_json;
+template Map json_from_text(std::string_view, const Map::parser_callback_t&, bool);
+template OrderedMap json_from_text(std::string_view, const OrderedMap::parser_callback_t&, bool);
+template std::string text_of_json(const Map&, int, char, bool, Map::error_handler_t);
+template std::string text_of_json(const OrderedMap&, int, char, bool, Map::error_handler_t);
+
+}  // namespace acc
