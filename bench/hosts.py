@@ -7,12 +7,13 @@
                           [--rounds R] [--steps S] [--reduce_dtype fp32|bf16|fp16]
 
 Virtual machines (test/cluster) train the GPT of a case of bench/train.py with R ranks each, one thread per
-rank. Every pair of machines is connected by a link of M Mbit/s in each direction; 0: no limit. Every round
+rank. A bridge of the kernel connects them, which takes less of the ranks' CPU time than the switch of the tests.
+The network card of each machine sends and receives at M Mbit/s; 0: no limit. Every round
 runs each implementation once, one after the other; speeds are medians over the rounds of each run's median
 step. "exposed" is the time of a step in which the ranks of train_gpt wait for others, by the timelines of
-`acclaunch --trace`: the mean over all ranks and steps, also those of the warm-up. "link" is the time that the
-bytes of the strategy need on the link in fp32, by the formulas of bench/wire.py, "one host" the speed of the
-same number of ranks on one machine. Needs root.
+`acclaunch --trace`: the mean over all ranks and steps, also those of the warm-up. "card" is the time that the
+bytes of the strategy need at the card in fp32, by the formulas of bench/wire.py, "one host" the speed of the
+same number of ranks on one machine. Needs root and tc.
 """
 import argparse
 import collections
@@ -78,22 +79,40 @@ def torch_peer(args, case, cluster, names, impl, strategy, port):
     return json.loads(result[0])["tokens_per_s"]
 
 
-def link_seconds(case, config, count, mbit):
-    """Time of a step's bytes on the links of one machine to the others, in fp32."""
+def connect_by_bridge(cluster):
+    """Replaces the switch between the hosts, a program, by a bridge of the kernel."""
+    network = cluster.enter_network()
+    subprocess.run([*network, "ip", "link", "add", "bridge0", "type", "bridge"], check=True)
+    subprocess.run([*network, "ip", "link", "set", "bridge0", "up"], check=True)
+    for host in cluster.hosts.values():
+        cluster.switch(f"unplug {host.number}")
+        subprocess.run([*network, "ip", "link", "set", f"v{host.number}", "master", "bridge0"], check=True)
+
+
+def limit_cards(cluster, mbit):
+    """Limits the bytes that each host sends and receives. 0: no limit."""
+    for host in cluster.hosts.values():
+        sent = ["nsenter", "--target", str(host.init), "--net", "tc", "qdisc"], "eth0"
+        received = [*cluster.enter_network(), "tc", "qdisc"], f"v{host.number}"
+        for command, device in (sent, received):
+            subprocess.run([*command, "delete", "dev", device, "root"], stderr=subprocess.DEVNULL)
+            if mbit:
+                subprocess.run([*command, "add", "dev", device, "root", "tbf", "rate", f"{mbit}mbit",
+                                "burst", "256kb", "latency", "200ms"], check=True)
+
+
+def card_seconds(case, config, count, mbit):
+    """Time of a step's bytes at the network card of one machine, in fp32."""
     dim = case["dim"]
     root = (case["vocab"] + case["seq"]) * dim + 2 * dim
     numel = root + case["layers"] * (12 * dim * dim + 13 * dim)
     gathered, reduced = wire.FORMULAS[config](numel, root)
-    return (gathered + reduced) * 4 * 8 / count / (mbit * 1e6)
+    return (gathered + reduced) * 4 * 8 * (count - 1) / count / (mbit * 1e6)
 
 
 def measure(args, case, cluster, count, mbit, folder, port):
     names = list(cluster.hosts)[:count]
-    cluster.heal()
-    for index, a in enumerate(names):
-        for b in names[index + 1:]:
-            if mbit:
-                cluster.rate(a, b, mbit * 1000)
+    limit_cards(cluster, mbit)
     runs = [("train_gpt", strategy) for strategy in args.strategies]
     runs += [("fsdp2", strategy) for strategy in args.strategies
              if "fsdp2" in args.impls and strategy in train.PEERS["fsdp2"]]
@@ -113,17 +132,17 @@ def measure(args, case, cluster, count, mbit, folder, port):
     medians = {each: statistics.median(speeds[each]) for each in runs}
     tokens = count * args.ranks * case["micro_batch"] * case["seq"]
     limit = f"{mbit} Mbit/s" if mbit else "no limit"
-    print(f"\n{count} machines x {args.ranks} ranks, {args.dtype}, {limit} between two of them")
-    print(f"{'':<10} {'strategy':<8} {'tokens/s':>9} {'step':>9} {'exposed':>9} {'link':>9}   of "
+    print(f"\n{count} machines x {args.ranks} ranks, {args.dtype}, {limit} at each network card")
+    print(f"{'':<10} {'strategy':<8} {'tokens/s':>9} {'step':>9} {'exposed':>9} {'card':>9}   of "
           + ", of ".join(f"{impl} {strategy}" for impl, strategy in runs if impl != "train_gpt"))
     for impl, strategy in runs:
         speed = medians[impl, strategy]
-        link = (link_seconds(case, train.CONFIGS[strategy], count, mbit) * 1e3
+        card = (card_seconds(case, train.CONFIGS[strategy], count, mbit) * 1e3
                 if mbit and impl == "train_gpt" else 0)
         waits = f"{statistics.median(exposed[impl, strategy]):6.0f} ms" if impl == "train_gpt" else ""
         ratios = ", ".join(f"{speed / medians[each]:.2f}" for each in runs if each[0] != "train_gpt")
         print(f"{impl:<10} {strategy:<8} {speed:9.0f} {tokens / speed * 1e3:6.0f} ms {waits:>9}"
-              f" {link:6.0f} ms   {ratios}", flush=True)
+              f" {card:6.0f} ms   {ratios}", flush=True)
 
 
 def main():
@@ -154,6 +173,7 @@ def main():
     with tempfile.TemporaryDirectory() as temporary, hosts.Cluster(names) as cluster:
         folder = pathlib.Path(temporary)
         train.write_random_tokens(folder / "tokens.bin", case["vocab"])
+        connect_by_bridge(cluster)
         port = iter(range(29500, 29900))
         for count in args.hosts:
             for mbit in args.mbit:
