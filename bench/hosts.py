@@ -13,7 +13,7 @@ runs each implementation once, one after the other; speeds are medians over the 
 step. "exposed" is the time of a step in which the ranks of train_gpt wait for others, by the timelines of
 `acclaunch --trace`: the mean over all ranks and steps, also those of the warm-up. "card" is the time that the
 bytes of the strategy need at the card in fp32, by the formulas of bench/wire.py, "one host" the speed of the
-same number of ranks on one machine. Needs root and tc.
+same number of ranks on one machine. Needs root, tc, and the kernel's bridge and token bucket filter.
 """
 import argparse
 import collections
@@ -168,6 +168,8 @@ def main():
     args = parser.parse_args()
     if reason := hosts.why_impossible():
         sys.exit(reason)
+    if shutil.which("tc") is None:
+        sys.exit("not installed: tc (package iproute2)")
     case = train.CASES[args.case]
     names = [f"node{number}" for number in range(max(args.hosts))]
     with tempfile.TemporaryDirectory() as temporary, hosts.Cluster(names) as cluster:

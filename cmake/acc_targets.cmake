@@ -28,7 +28,7 @@ endfunction()
 # acc_add_library(NAME [SHARED] [LIGHT] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
 #                 [HEADERS public headers without a source of the same name...])
 # Target acc_NAME, alias acc::NAME; public headers in include/ of the calling folder, internals in src/.
-# LIGHT: code that runs a few times per job. It is compiled with acc_light_options.
+# LIGHT: code whose speed does not matter. It is compiled with acc_light_options.
 # Who may include whom is written down for the test structure (test/structure).
 function(acc_add_library name)
   cmake_parse_arguments(ARG "SHARED;LIGHT" "" "SOURCES;PUBLIC;PRIVATE;HEADERS" ${ARGN})

@@ -78,6 +78,8 @@ class Switch:
         self.poll.register(port, select.POLLIN)
 
     def unplug(self, number):
+        if number not in self.ports:
+            return
         port = self.ports.pop(number)
         self.poll.unregister(port)
         del self.by_descriptor[port.fileno()]

@@ -22,7 +22,7 @@ struct CommandPage;
 
 namespace acc::launcher::commands {
 
-/// A declared option of an OptionParser, which must outlive it. The functions do what CLI::Option's
+/// A declared option. The OptionParser must outlive it. The functions do what CLI::Option's
 /// do, with CLI11's validators; each returns the same option.
 class Option {
  public:
@@ -66,7 +66,7 @@ class OptionParser {
 };
 
 /// Returns the description of a sub-command, with the options that it declares. Calls the command,
-/// whose OptionParser::parse then returns false. The command must have one.
+/// whose OptionParser::parse then returns false. The command must use an OptionParser.
 plugins::CommandPage sub_command_page(const SubCommand& command);
 
 }  // namespace acc::launcher::commands

@@ -8,6 +8,7 @@
 #include "acc/launcher/setting_keys.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>

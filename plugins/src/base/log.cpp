@@ -5,6 +5,7 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <poll.h>
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/base_sink.h>
@@ -162,7 +163,8 @@ std::optional<LogLevel> level_named(std::string_view word) {
   if (std::ranges::find(names, name) == names.end()) {
     return std::nullopt;
   }
-  return static_cast<LogLevel>(spdlog::level::from_str(name));  // knows these words, and takes any other for `off`
+  return static_cast<LogLevel>(
+      spdlog::level::from_str(name));  // knows these words, and takes any other for `off`
 }
 
 std::string in_words(std::string_view choices) {
@@ -231,13 +233,14 @@ class Log {
 std::string format_notice(Component component, LogLevel level, std::string_view head,
                           std::string text) {
   Log& log = Log::of_process();
-  if (!logger(component).should_log(level) && level != LogLevel::critical) {
+  const spdlog::logger& logger = log.logger(component);
+  if (!logger.should_log(spdlog_level(level)) && level != LogLevel::critical) {
     return {};
   }
   if (text.ends_with('\n')) {
     text.pop_back();
   }
-  return log.sink().notice_text(log_msg(log.logger(component).name(), spdlog_level(level), text), head);
+  return log.sink().notice_text(log_msg(logger.name(), spdlog_level(level), text), head);
 }
 
 void put(const std::string& lines) {

@@ -129,7 +129,7 @@ std::string json_text(const std::string& text) {
 /// Returns a number in a spelling that is valid JSON: YAML's .5 and +1 are not.
 std::string json_number(const std::string& text) {
   const auto value = parse_real(text);
-  return nlohmann::json::accept(text) || !value ? text : text_of_json(nlohmann::json(*value));
+  return is_json(text) || !value ? text : text_of_json(nlohmann::json(*value));
 }
 
 void append_json(const Node& node, const std::string& margin, std::string& out);

@@ -9,6 +9,10 @@ Json json_from_text(std::string_view text, const typename Json::parser_callback_
   return Json::parse(text.begin(), text.end(), callback, allow_exceptions);
 }
 
+bool is_json(std::string_view text) {
+  return nlohmann::json::accept(text.begin(), text.end());
+}
+
 template <class Json>
 std::string text_of_json(const Json& value, int indent, char indent_char, bool ensure_ascii,
                          nlohmann::json::error_handler_t on_invalid) {

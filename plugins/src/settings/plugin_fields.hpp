@@ -8,6 +8,7 @@
 #include "settings/words.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <tuple>
 #include <variant>

@@ -2,6 +2,7 @@
 #include "rounds/sentences.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 

@@ -5,6 +5,7 @@
 #include "acc/base/log.hpp"
 #include "net/socket_name.hpp"
 
+#include <fmt/format.h>
 #include <sys/socket.h>
 
 #include <algorithm>

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <set>
 
@@ -79,8 +80,9 @@ void add_tensors(const fs::path& path, Numels& numels) {
 
 void add_index(const fs::path& path, Numels& numels) {
   std::ifstream file = open(path);
+  const std::string text(std::istreambuf_iterator<char>(file), {});
   std::set<std::string> names;
-  const json index = json::parse(file);
+  const json index = json_from_text<json>(text);
   for (const auto& [tensor, name] : index.at("weight_map").items()) {
     names.insert(name.get<std::string>());
   }

@@ -17,6 +17,9 @@ Json json_from_text(std::string_view text,
                     const typename Json::parser_callback_t& callback = nullptr,
                     bool allow_exceptions = true);
 
+/// True if the text is one JSON value.
+bool is_json(std::string_view text);
+
 /// nlohmann::basic_json::dump, with the same defaults and errors.
 template <class Json>
 std::string text_of_json(

@@ -71,9 +71,9 @@ LogFormat log_format();
 /// Names the rank of this process in its later lines. Called by workers.
 void set_log_rank(int rank, int world_size);
 
-/// The logger of a component. Texts are formatted by fmt. A call below the level costs a comparison.
-/// Control characters in messages are escaped. Thread-safe. Callers do not see spdlog, whose headers
-/// would make each of their source files compile for seconds longer.
+/// The logger of a component. Texts are formatted by fmt. A call below the level formats nothing.
+/// Control characters in messages are escaped. Thread-safe. Callers do not see spdlog, whose
+/// headers would make each of their source files compile for seconds longer.
 class Logger {
  public:
   explicit Logger(Component component) : component_(component) {}
