@@ -21,7 +21,7 @@ constexpr std::size_t kKeptReplies = std::size_t{1} << 20;
 
 // Bytes passed to `send` are sent at the end of the turn, in one system call, or earlier when there
 // are more than this.
-constexpr std::size_t kSentAtOnce = 64 * 1024;
+constexpr std::size_t kSentAtOnce = std::size_t{64} * 1024;
 
 std::string peer_name(int fd) {
   sockaddr_storage peer{};

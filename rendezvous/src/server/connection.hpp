@@ -89,13 +89,14 @@ class Connection final : public ReadySet::Watcher {
   };
 
   /// State shared by all connections of a server: buffers that they use in turn, and counters.
+  static constexpr std::size_t kReceived = std::size_t{64} * 1024;
   struct SharedBuffers {
     SharedBuffers(boost::asio::io_context& io, const ServerOptions& chosen)
         : ready(io), options(chosen) {}
 
     ReadySet ready;
     ServerOptions options;
-    std::array<char, 64 * 1024> received{};  // receive buffer of the connection being read
+    std::array<char, kReceived> received{};  // receive buffer of the connection being read
     std::string replies;                     // reply buffer, lent to the connection being served
     std::string decrypted;                   // of the connection being read
     std::size_t buffered = 0;  // bytes counted against ServerOptions::max_buffered_bytes
