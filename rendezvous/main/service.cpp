@@ -75,6 +75,7 @@ std::vector<Listener> open_listeners(const Options& options) {
 
 std::vector<std::string> addresses_of(const std::vector<Listener>& listeners) {
   std::vector<std::string> addresses;
+  addresses.reserve(listeners.size());
   for (const Listener& listener : listeners) {
     addresses.push_back(listener.address);
   }

@@ -102,6 +102,7 @@ std::vector<plugins::ManualSection> main_sections() {
 
 std::vector<Candidate> command_names() {
   std::vector<Candidate> names;
+  names.reserve(kFrontEnds.size() + sub_commands().size());
   for (const auto& [name, summary] : kFrontEnds) {
     names.push_back({name, summary});
   }

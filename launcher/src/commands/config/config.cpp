@@ -68,7 +68,7 @@ fs::path file_to_write(const ConfigOptions& options, const plugins::Environment&
     }
     return options.config_file;
   }
-  const fs::path path = default_config_path(environment);
+  fs::path path = default_config_path(environment);
   fs::create_directories(path.parent_path(), error);
   if (error) {
     throw Error(Errc::config, "cannot create the folder " + path.parent_path().string() + ": " +
