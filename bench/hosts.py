@@ -92,7 +92,7 @@ def connect_by_bridge(cluster):
 def limit_cards(cluster, mbit):
     """Limits the bytes that each host sends and receives. 0: no limit."""
     for host in cluster.hosts.values():
-        sent = ["nsenter", "--target", str(host.init), "--net", "tc", "qdisc"], "eth0"
+        sent = [*host.enter_network(), "tc", "qdisc"], "eth0"
         received = [*cluster.enter_network(), "tc", "qdisc"], f"v{host.number}"
         for command, device in (sent, received):
             subprocess.run([*command, "delete", "dev", device, "root"], stderr=subprocess.DEVNULL)

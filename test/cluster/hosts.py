@@ -151,12 +151,16 @@ class Host:
         for command in (["link", "set", "lo", "up"],
                         ["address", "add", f"{self.address}/24", "dev", "eth0"],
                         ["link", "set", "eth0", "up"]):
-            subprocess.run(["nsenter", "--target", str(self.init), "--net", "ip", *command], check=True)
+            subprocess.run([*self.enter_network(), "ip", *command], check=True)
         self.cluster.switch(f"plug {self.number}")
 
     def enter(self):
         return ["nsenter", "--target", str(self.init), "--mount", "--uts", "--ipc", "--net", "--pid",
                 f"--wdns={os.getcwd()}"]
+
+    def enter_network(self):
+        """Enters the host's network alone, with the programs and files of this machine."""
+        return ["nsenter", "--target", str(self.init), "--net"]
 
     def start(self, command, environment=None):
         self.started.append(Running(self, command, environment or {}))
@@ -297,6 +301,6 @@ class Cluster:
 
     def reset(self, a, b):
         """Ends all TCP connections between two hosts with a reset."""
-        subprocess.run(["nsenter", "--target", str(self[a].init), "--net", "ss", "--kill",
+        subprocess.run([*self[a].enter_network(), "ss", "--kill",
                         "--no-header", "--tcp", "dst", self[b].address],
                        check=True, stdout=subprocess.DEVNULL)
