@@ -4,9 +4,11 @@
     python torch_gpt.py --mode plain|compile|fsdp2|fsdp2+compile --layers 12 --heads 12 --dim 768 \
         --vocab 50304 --seq_len 1024 --micro_batch 32,4 --sdpa auto,flash --steps 20 --warmup 5
 
+Under acclaunch, the modes acc and acc+compile shard the model with the package acclaunch instead.
 Prints one JSON object for each micro-batch with each back end of attention: tokens/s (median of the
 steps after --warmup), peak memory, FLOP per token and the losses, or the error. Master weights are
-fp32 and matrix products bf16, by autocast or by FSDP2's mixed precision. Runs on one device or, under torchrun, on one device per rank.
+fp32 and matrix products bf16, by autocast or by FSDP2's mixed precision. Runs on
+one device or, under torchrun, on one device per rank.
 """
 import argparse
 import contextlib
@@ -21,7 +23,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
 
-MODES = ("plain", "compile", "fsdp2", "fsdp2+compile")
+MODES = ("plain", "compile", "fsdp2", "fsdp2+compile", "acc", "acc+compile")
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION",
             "efficient": "EFFICIENT_ATTENTION", "math": "MATH"}  # auto: torch's choice
 
@@ -109,15 +111,33 @@ def shard(model, compiled):
     return fully_shard(model, mp_policy=policy)
 
 
+def shard_by_acclaunch(model, args):
+    """Returns the optimizer of a model that the package acclaunch shards; it clips in its step."""
+    import acclaunch.torch as acc
+    args.runtime = args.runtime or acc.Runtime()
+    acc.fully_shard(model, args.runtime, weight_decay=lambda name, value: value.dim() > 1)
+    if args.mode.endswith("compile"):
+        model.loss = torch.compile(model.loss)
+        for block in model.blocks:
+            block.compile()
+    optimizer = acc.AdamW(model, lr=args.lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
+    optimizer.clip_norm = args.grad_clip
+    return optimizer
+
+
 def prepare(args, device):
-    """(model, context manager for its forward)"""
+    """(model, context manager for its forward, optimizer)"""
     torch.manual_seed(args.seed)
-    model = Gpt(args).to(device)
+    model = Gpt(args)
+    if args.mode.startswith("acc"):
+        return model, contextlib.nullcontext, shard_by_acclaunch(model, args)
+    model.to(device)
+    autocast = lambda: torch.autocast(device.type, torch.bfloat16, enabled=args.dtype == "bf16")
     if args.mode.startswith("fsdp2"):
         join_group(device)
-        return shard(model, args.mode.endswith("compile")), contextlib.nullcontext
-    autocast = lambda: torch.autocast(device.type, torch.bfloat16, enabled=args.dtype == "bf16")
-    return torch.compile(model) if args.mode == "compile" else model, autocast
+        model, autocast = shard(model, args.mode.endswith("compile")), contextlib.nullcontext
+    optimizer = adamw(model, args, device)
+    return torch.compile(model) if args.mode == "compile" else model, autocast, optimizer
 
 
 def adamw(model, args, device):
@@ -159,8 +179,7 @@ def attention_by(name):
 
 
 def train(args, device):
-    model, autocast = prepare(args, device)
-    optimizer = adamw(model, args, device)
+    model, autocast, optimizer = prepare(args, device)
     generator = torch.Generator(device).manual_seed(args.seed)
     shape = (args.micro_batch, args.seq_len + 1)
     clock, losses = Clock(device), []
@@ -170,26 +189,31 @@ def train(args, device):
         with autocast():
             loss = model(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), args.grad_clip)
+        if args.runtime is None:
+            nn.utils.clip_grad_norm_(model.parameters(), args.grad_clip)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.detach())
         clock.mark()
-    return clock.seconds(), [round(float(loss), 5) for loss in losses]
+    return clock.seconds(), [round(float(loss), 5) for loss in losses], model
 
 
 def measure(args, device):
-    seconds, losses = train(args, device)
+    seconds, losses, model = train(args, device)
     counted = seconds[args.warmup:] or seconds[-1:]
-    world = dist.get_world_size() if dist.is_initialized() else 1
+    world = int(os.environ.get("WORLD_SIZE", 1))
     tokens_per_s = args.micro_batch * args.seq_len * world / statistics.median(counted)
     cuda = device.type == "cuda"
-    if not dist.is_initialized() or dist.get_rank() == 0:
+    own = 0  # of acclaunch, besides torch's
+    if args.runtime is not None:
+        import acclaunch.torch as acc
+        own = acc.memory_report(model)["device_peak_bytes"]
+    if int(os.environ.get("RANK", 0)) == 0:
         print(json.dumps({
             "mode": args.mode, "sdpa": args.sdpa, "micro_batch": args.micro_batch,
             "torch": torch.__version__, "tokens_per_s": tokens_per_s,
             "flops_per_token": flops_per_token(args),
-            "peak_bytes": torch.cuda.max_memory_allocated() if cuda else None,
+            "peak_bytes": torch.cuda.max_memory_allocated() + own if cuda else None,
             "peak_reserved_bytes": torch.cuda.max_memory_reserved() if cuda else None,
             "losses": losses}), flush=True)
 
@@ -210,6 +234,7 @@ def main():
                         type=lambda text: text.split(","))
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--grad_clip", type=float, default=1.0)
+    parser.set_defaults(runtime=None)
     args = parser.parse_args()
     device = torch.device(args.device)
     if device.type == "cuda":

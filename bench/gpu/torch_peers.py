@@ -45,7 +45,7 @@ def adamw(args):
 
 def collectives(args):
     """Mean time per NCCL call, measured like ours in bench/gpu/group_bench.cpp."""
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     dist.init_process_group("nccl")
     world = dist.get_world_size()
     full = torch.zeros(args.bytes // 4 // world * world, device="cuda")

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks that a folder includes only what its library links, that a folder belongs to one library, that folders
-do not include each other in a circle, and that messages are printed through acc/base/log.hpp.
+do not include each other in a circle, that messages are printed through acc/base/log.hpp, and that libraries that take
+long to compile are compiled in one source.
 
 usage: structure_test.py STRUCTURE SOURCE_DIR
 
@@ -18,6 +19,14 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 HEADERS = (".hpp", ".h", ".inc", ".cuh")
 PRODUCTS = ("launcher", "plugins", "rendezvous", "runtime", "tools")
 TO_STDERR = re.compile(r"\bcerr\b|\bclog\b|print\w*\(stderr|put[cs]\(.*\bstderr\)|write\(STDERR_FILENO|\bperror\(")
+# Libraries whose templates take seconds to compile: (what uses one, the source that compiles it for all, and
+# sources that may compile it again). torch_record.cpp parses into a type of its own.
+COMPILED_ONCE = (
+    (re.compile(r"#include <CLI/"), "launcher/src/commands/options.cpp", ()),
+    (re.compile(r"#include <spdlog/"), "plugins/src/base/log.cpp", ()),
+    (re.compile(r"\b\w*[Jj]son::parse\(|\.dump\("), "plugins/src/json/json.cpp",
+     ("launcher/src/report/torch_record.cpp",)),
+)
 # The log itself, a signal handler, and a progress line that is erased again.
 MAY_WRITE_TO_STDERR = {"plugins/src/base/log.cpp", "runtime/src/sharding/view_guard.cpp",
                        "plugins/src/base/progress.cpp"}
@@ -128,17 +137,26 @@ def find_circle(edges):
     return None
 
 
-def direct_messages(top):
-    """Lines of the products that write to stderr without the log: without level, and not in JSON format."""
+def product_lines(top):
+    """(path, line number, line) of all sources and headers of the products."""
     for product in PRODUCTS:
         for folder, _, leaves in os.walk(os.path.join(top, product)):
             for leaf in leaves:
-                path = os.path.relpath(os.path.join(folder, leaf), top)
-                if not leaf.endswith((".cpp", ".cu") + HEADERS) or path in MAY_WRITE_TO_STDERR:
-                    continue
-                for number, line in enumerate(open(os.path.join(top, path), encoding="utf-8"), 1):
-                    if TO_STDERR.search(line):
-                        yield f"{path}:{number}: writes to stderr; use acc/base/log.hpp: {line.strip()}"
+                if leaf.endswith((".cpp", ".cu") + HEADERS):
+                    path = os.path.relpath(os.path.join(folder, leaf), top)
+                    for number, line in enumerate(open(os.path.join(top, path), encoding="utf-8"), 1):
+                        yield path, number, line
+
+
+def forbidden_lines(top):
+    """Lines that write to stderr without the log (without level, and not in JSON format), and those that compile
+    a library again that one source compiles for all."""
+    for path, number, line in product_lines(top):
+        if TO_STDERR.search(line) and path not in MAY_WRITE_TO_STDERR:
+            yield f"{path}:{number}: writes to stderr; use acc/base/log.hpp: {line.strip()}"
+        for used, source, others in COMPILED_ONCE:
+            if used.search(line) and path != source and path not in others:
+                yield f"{path}:{number}: only {source} compiles this library; use its header: {line.strip()}"
 
 
 def without_license(top):
@@ -190,7 +208,7 @@ def main():
     circle = find_circle(edges)
     if circle:
         problems.append("folders include each other in a circle: " + " -> ".join(circle))
-    problems += direct_messages(top)
+    problems += forbidden_lines(top)
     problems += without_license(top)
     for problem in problems:
         print(problem)

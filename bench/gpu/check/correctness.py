@@ -43,6 +43,16 @@ def parity_command(places, config, workers, metrics, flags=(), steps=STEPS):
             "--grad_clip", "1.0", "--steps", steps, "--metrics", metrics]
 
 
+def module_command(places, config, workers, metrics, flags=(), steps=STEPS):
+    """Like parity_command, with a module of PyTorch that the Python package shards."""
+    return [places.program("acclaunch"), "--config_file", places.configs / config,
+            "--main_process_port", 0, *flags, "--num_processes", workers,
+            places.python, places.modules, "--tokens", places.data / "tokens.npy",
+            "--init_from", places.data / "init.safetensors", "--layers", 2, "--heads", 4,
+            "--dim", 64, "--positions", 64, "--vocab", 256, "--rows", ROWS,
+            "--lr", "1e-3", "--grad_clip", "1.0", "--steps", steps, "--metrics", metrics]
+
+
 def expected_losses(places):
     return json.loads((places.data / "losses.json").read_text())["single_fp64"]["loss"]
 
@@ -54,13 +64,14 @@ def most_apart(a, b):
     return max(abs(x - y) for x, y in zip(a, b))
 
 
-def losses(setup, step, config, workers, steps, flags=(), variables=None, limit=None):
+def losses(setup, step, config, workers, steps, flags=(), variables=None, limit=None,
+           command=parity_command):
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.jsonl")
         environment = dict(setup.places.environment(), ACC_SHARE_GPUS="1",
                            ACC_COLLECTIVE_TIMEOUT=300 if setup.standin else PEER_SECONDS,
                            **(variables or {}))
-        step.succeed(parity_command(setup.places, config, workers, metrics, flags, steps),
+        step.succeed(command(setup.places, config, workers, metrics, flags, steps),
                      environment, limit)
         lines = pathlib.Path(metrics).read_text().splitlines()
     return [json.loads(line)["loss"] for line in lines]

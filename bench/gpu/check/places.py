@@ -48,11 +48,16 @@ class Places:
         self.configs = ROOT / "configs"
         self.data = ROOT / "test/data/parity_gpt"
         self.scripts = ROOT / "bench/gpu"
+        self.modules = ROOT / "examples/python/train_gpt.py"
         self.python, self.torch, self.site_folders = find_python(python)
         self.nccl_folder = nccl
 
     def program(self, name):
         return self.bin / (STANDINS.get(name, name) if self.standin else name)
+
+    def package(self):
+        """Folder of the Python package, next to the programs' folder."""
+        return self.bin.parent / "python"
 
     def cuda_backend(self):
         return self.bin.parent / "lib/libacc_cuda.so"
@@ -111,6 +116,8 @@ class Places:
         inherited = os.environ.get("LD_LIBRARY_PATH", "")
         if folders:
             variables["LD_LIBRARY_PATH"] = ":".join([*([inherited] if inherited else []), *folders])
+        variables["PYTHONPATH"] = ":".join([str(self.package()),
+                                            *filter(None, [os.environ.get("PYTHONPATH")])])
         return variables
 
 

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The set `ranks`: every strategy with several ranks that share the GPU."""
 import concurrent.futures
+import contextlib
 import os
+import shutil
+import subprocess
 import tempfile
 
 from . import trace
-from .correctness import FEW_STEPS, FP32_TOLERANCE, STEPS, expected_losses, losses, most_apart
+from .correctness import (FEW_STEPS, FP32_TOLERANCE, PRECISIONS, STEPS, expected_losses, losses,
+                          module_command, most_apart, parity_command)
 from .places import NCCL_SHARING, NCCL_VARIABLES
 from .runner import Skipped, StepFailed, TimedOut, json_of, last_json
 from .speed import SIZES, TINY, WARMUP, run_gpt, write_tokens
@@ -16,7 +20,8 @@ OFFLOADS = {
     "zero3, optimizer and parameters offloaded":
         ("zero3", ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"]),
 }
-OVERLAP_BATCH = 32  # sequences per rank: ranks on one GPU communicate by host memory, at 15 GB/s
+OVERLAP_BATCHES = (32, 64)  # sequences per rank: on one GPU they communicate by host memory
+MPS = "nvidia-cuda-mps-control"
 RUN_SECONDS = 45  # limit per run that hangs: above PEER_SECONDS, after which a rank is named
 
 
@@ -33,7 +38,7 @@ def cases(places, most_ranks, has_offloads):
     return found
 
 
-def strategies(setup, step, variables, most_ranks, has_offloads):
+def strategies(setup, step, variables, most_ranks, has_offloads, command=parity_command):
     """Runs every configuration with ranks that share the GPU, several runs at the same time."""
     steps = FEW_STEPS if setup.tiny else STEPS
     reference = expected_losses(setup.places)[:steps]
@@ -41,7 +46,7 @@ def strategies(setup, step, variables, most_ranks, has_offloads):
     def one(case):
         _, config, workers, flags = case
         return most_apart(losses(setup, step, config, workers, steps, flags, variables,
-                                 min(RUN_SECONDS, step.left())), reference)
+                                 min(RUN_SECONDS, step.left()), command), reference)
 
     jobs = max(1, min(4, len(os.sched_getaffinity(0)) // 3))
     step.at_once = jobs > 1
@@ -57,6 +62,23 @@ def strategies(setup, step, variables, most_ranks, has_offloads):
 
 def strategies_staged(setup, step):
     strategies(setup, step, {"ACC_COLLECTIVES": "staged"}, 4, True)
+
+
+def modules(setup, step):
+    """Modules of PyTorch that the Python package shards, on one rank in every precision and on two
+    ranks with every configuration: losses as in `parity`."""
+    if not setup.places.torch or setup.standin:
+        raise Skipped("needs a Python with torch for CUDA (give one with --python)")
+    reference = expected_losses(setup.places)[:STEPS]
+    for precision, (tolerance, flag) in PRECISIONS.items():
+        name = f"fsdp_full_shard, 1 rank, {precision}"
+        ours = step.attempt(name, losses, setup, step, "fsdp_full_shard.yaml", 1, STEPS,
+                            ["--mixed_precision", flag], None, RUN_SECONDS, module_command)
+        if ours is not None:
+            apart = most_apart(ours, reference)
+            step.check(name, apart <= tolerance, f"losses at most {apart:.1e} apart")
+    _, variables = backends(setup)[0]
+    strategies(setup, step, variables, 2, True, module_command)
 
 
 def nccl_variables(setup):
@@ -84,6 +106,25 @@ def backends(setup):
     return [*ways, ("staged", {"ACC_COLLECTIVES": "staged"})]
 
 
+@contextlib.contextmanager
+def mps(setup):
+    """Variables with which kernels of several processes run on one GPU at the same time, by NVIDIA's
+    Multi-Process Service; without it they take turns. Empty where it is not needed or missing."""
+    control = shutil.which(MPS) or shutil.which(MPS, path="/usr/local/nvidia/bin:/opt/bin")
+    if setup.gpu.count > 1 or setup.standin or control is None:
+        yield {}
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        environment = {**os.environ, **variables}
+        started = subprocess.run([control, "-d"], env=environment, check=False, timeout=20)
+        try:
+            yield variables if started.returncode == 0 else {}
+        finally:
+            subprocess.run([control], input="quit\n", env=environment, text=True, check=False,
+                           stdout=subprocess.DEVNULL, timeout=20)
+
+
 def overlap(setup, step):
     """FULL_SHARD on several ranks with ACC_TRACE: cost of communication and hidden share."""
     model = TINY if setup.tiny else SIZES["gpt_124m"]
@@ -92,17 +133,25 @@ def overlap(setup, step):
     with tempfile.TemporaryDirectory() as folder:
         write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"],
                      1 << (14 if setup.tiny else 18))
+        def measure(name, variables, batch):
+            title = f"{name}, micro-batch {batch}"
+            shares[title] = step.attempt(f"{title}: timeline", traced, setup, step, title,
+                                         variables, (model, workers, batch, folder))
         for name, variables in backends(setup):
-            shares[name] = step.attempt(f"{name}: timeline", traced, setup, step, name, variables,
-                                        (model, workers, folder))
-    step.figure("hidden_share_least", shares.get("nccl", shares.get("staged")))
+            for batch in (1,) if setup.tiny else OVERLAP_BATCHES:
+                measure(name, variables, batch)
+        with mps(setup) as together:
+            for batch in OVERLAP_BATCHES if together else ():
+                measure("nccl by MPS", dict(nccl_variables(setup), **together), batch)
+    known = [share for title, share in shares.items() if "nccl" in title and share is not None]
+    step.figure("hidden_share_least", min(known, default=None))
 
 
 def traced(setup, step, name, variables, run):
     """Records the figures of one route. Returns its smallest hidden share."""
-    model, workers, folder = run
+    model, workers, batch, folder = run
     timeline = os.path.join(folder, name + ".json")
-    speed, _ = run_gpt(setup.places, step, model, 1 if setup.tiny else OVERLAP_BATCH, folder,
+    speed, _ = run_gpt(setup.places, step, model, batch, folder,
                        2 if setup.tiny else WARMUP + 5,
                        dict(variables, ACC_SHARE_GPUS="1", ACC_TRACE=timeline), workers=workers)
     ranks = trace.overlap(trace.read_events(timeline))
@@ -118,7 +167,7 @@ def traced(setup, step, name, variables, run):
 
 
 def collectives(setup, step):
-    """Our groups on device memory and, on two or more GPUs, NCCL through torch.distributed."""
+    """Our groups on device memory next to NCCL through torch.distributed."""
     nbytes, calls = (4096, 2) if setup.tiny else (64 << 20, 20)
     workers = max(2, min(setup.gpu.count, 8))
     step.figure("bytes", nbytes)
@@ -138,14 +187,24 @@ def collectives(setup, step):
         step.check(f"{name}: all_gather, reduce_scatter and all_reduce", len(times) == 3)
     for name, variables in backends(setup):
         step.attempt(f"{name}: collectives", measure, name, variables)
-    if setup.gpu.count < 2 or not setup.places.torch or setup.tiny:
-        step.note("raw NCCL is measured only on two or more GPUs with torch")
+    if not setup.places.torch or setup.tiny:
+        step.note("raw NCCL was not measured: it needs a Python with torch for CUDA")
         return
     try:
+        variables = raw_nccl_variables(setup)
         ran = step.succeed([setup.places.python, "-m", "torch.distributed.run", "--standalone",
                             "--nproc-per-node", workers, setup.places.scripts / "torch_peers.py",
-                            "collectives", "--bytes", nbytes, "--calls", calls])
+                            "collectives", "--bytes", nbytes, "--calls", calls], variables)
         step.figure(f"raw NCCL, {workers} ranks",
                     {f"{op}_us": us for op, us in last_json(ran.out).items()})
-    except (StepFailed, TimedOut) as error:
+    except (StepFailed, TimedOut, Skipped) as error:
         step.note(f"raw NCCL was not measured: {error}")
+
+
+def raw_nccl_variables(setup):
+    """Variables with which torch uses the same NCCL as our groups. Its own libnccl.so.2, which is
+    loaded by name, may not let ranks share a GPU."""
+    variables = nccl_variables(setup)
+    if setup.gpu.count >= 2:
+        return {}
+    return dict(variables, LD_PRELOAD=setup.places.library("nccl"))

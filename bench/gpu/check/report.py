@@ -15,9 +15,11 @@ AIMS = {"tests": "the tests labelled gpu pass",
         "products": "matrix products of bf16 are exact",
         "sanitizers": "compute-sanitizer finds nothing",
         "offload": "offload needs less GPU memory",
+        "offload_large": "a model that exceeds the GPU's memory",
         "resume": "the same losses after a checkpoint",
         "strategies_staged": "every strategy, ranks sharing a GPU by staging",
-        "strategies_nccl": "every strategy, ranks sharing a GPU by NCCL"}
+        "strategies_nccl": "every strategy, ranks sharing a GPU by NCCL",
+        "modules": "modules of PyTorch, every strategy"}
 
 
 def device_slug(name):

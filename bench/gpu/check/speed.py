@@ -30,6 +30,10 @@ GRADIENTS_IN_FLIGHT = 2  # units besides the root whose gradients are not reduce
 PEAK_SIZE = 8192
 RESUME_TOLERANCE = 1e-3  # of losses in bf16
 PROFILED_LAYERS = 2  # kernels of further layers are the same
+OFFLOADED = ("--offload_optimizer_device", "cpu", "--offload_param_device", "cpu")
+LARGE = {"heads": 32, "dim": 4096, "vocab": 50304, "seq_len": 1024}  # as many layers as it takes
+LARGE_OVER_GPU = 1.1  # states of the large model over the GPU's memory
+HOST_BYTES = 18  # per parameter, if states and gradients are offloaded
 NCU_METRICS = {"gpu__time_duration.sum": "seconds", "dram__bytes_read.sum": "bytes_read",
                "dram__bytes_write.sum": "bytes_written"}
 
@@ -114,26 +118,39 @@ class GptRuns:
     def torch(self, mode, micro_batches, full, sdpa="auto"):
         """Measures PyTorch, one figure per batch and back end as soon as it is there. Failures are
         notes, because they are the peer's."""
+        self.modules(f"torch {mode}", mode, micro_batches, full, sdpa=sdpa)
+
+    def package(self, mode, micro_batches, full):
+        """Measures PyTorch's modules that the Python package shards."""
+        places = self.setup.places
+        self.modules(f"modules, {mode}", mode, micro_batches, full,
+                     launch=[places.program("acclaunch"), "--config_file",
+                             places.configs / "fsdp_full_shard.yaml", "--mixed_precision", "bf16",
+                             "--main_process_port", 0, "--num_processes", 1],
+                     variables=places.environment())
+
+    def modules(self, title, mode, micro_batches, full, launch=(), variables=None, sdpa="auto"):
+        """Runs torch_gpt.py, started by the command `launch`."""
         def found(line):
             values = json_of(line)
             if values is None:
                 return
-            name = of_batch(f"torch {mode}" + ("" if values["sdpa"] == "auto" else
-                                               f", SDPA {values['sdpa']}"),
-                            values["micro_batch"], full)
+            name = of_batch(title + ("" if values["sdpa"] == "auto" else
+                                     f", SDPA {values['sdpa']}"), values["micro_batch"], full)
             if "error" in values:
                 self.step.note(f"{name} was not measured: {values['error']}")
                 return
             self.step.figure(name, row(self.model, values["tokens_per_s"],
                                        self.setup.peak_tflops, values.get("peak_bytes")))
         try:
-            self.step.succeed([self.setup.places.python, self.setup.places.scripts / "torch_gpt.py",
+            self.step.succeed([*launch, self.setup.places.python,
+                               self.setup.places.scripts / "torch_gpt.py",
                                "--mode", mode, *model_flags(self.model), "--micro_batch",
                                ",".join(map(str, micro_batches)), "--sdpa", sdpa, "--steps",
                                self.steps, "--warmup", min(WARMUP, self.steps - 1), "--device",
-                               "cpu" if self.setup.standin else "cuda"], on_line=found)
+                               "cpu" if self.setup.standin else "cuda"], variables, None, found)
         except (StepFailed, TimedOut) as error:
-            self.step.note(f"torch {mode}, SDPA {sdpa}: {error}")
+            self.step.note(f"{title}, SDPA {sdpa}: {error}")
 
 
 def gpt(setup, step, name):
@@ -156,6 +173,8 @@ def gpt(setup, step, name):
         if setup.places.torch:
             for mode in ("plain",) if setup.standin else ("fsdp2+compile", "compile", "plain"):
                 runs.torch(mode, [full], full)
+            for mode in () if setup.standin else ("acc+compile", "acc"):
+                runs.package(mode, [full], full)
         else:
             step.note("no Python with torch was found, so there is no peer (give one with "
                       "--python)")
@@ -283,13 +302,12 @@ def profile(setup, step):
 def offload(setup, step):
     """ZeRO 3 with optimizer and parameters in host memory, next to the same without: the small
     model, then the large one."""
-    offloaded = ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"]
     for name in ("tiny",) if setup.tiny else SIZES:
         model = SIZES.get(name, TINY)
         peaks = {}
         with tempfile.TemporaryDirectory() as folder:
             write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << 16)
-            for how, flags in (("on the GPU", []), ("offloaded", offloaded)):
+            for how, flags in (("on the GPU", []), ("offloaded", OFFLOADED)):
                 tokens_per_s, lines = run_gpt(
                     setup.places, step, model, 1 if setup.tiny else 4, folder,
                     2 if setup.tiny else WARMUP + 3, launch=["zero3.yaml", *flags])
@@ -300,6 +318,45 @@ def offload(setup, step):
                    peaks["offloaded"] < peaks["on the GPU"],
                    f"{peaks['offloaded'] / 2**30:.2f} instead of "
                    f"{peaks['on the GPU'] / 2**30:.2f} GiB")
+
+
+def host_memory_available():
+    """Bytes, from /proc/meminfo."""
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) * 1024
+
+
+def offload_large(setup, step):
+    """ZeRO 3 trains a model whose states exceed the GPU's memory, if they are in host memory, and
+    says that memory is short if they are not."""
+    model = dict(TINY) if setup.tiny else dict(LARGE, layers=1)
+    if not setup.tiny:
+        wanted = LARGE_OVER_GPU * setup.gpu.memory_gib * 2**30
+        while formulas.state_bytes("one_rank", formulas.gpt_parameters(model), 1) < wanted:
+            model["layers"] += 1
+        needed = HOST_BYTES * formulas.gpt_parameters(model) * 1.1
+        available = host_memory_available()
+        if needed > available:
+            raise Skipped(f"the host has {available / 2**30:.0f} GiB of free memory, a model that "
+                          f"exceeds the GPU's needs {needed / 2**30:.0f} GiB")
+    step.figure("parameters", formulas.gpt_parameters(model))
+    steps = 2 if setup.tiny else 4
+    with tempfile.TemporaryDirectory() as folder:
+        write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"], 1 << 16)
+        before = step.left()
+        tokens_per_s, lines = run_gpt(setup.places, step, model, 1 if setup.tiny else 8, folder,
+                                      steps, launch=["zero3.yaml", *OFFLOADED])
+        step.figure("offloaded", {**row(model, tokens_per_s, setup.peak_tflops,
+                                        lines[-1]["ranks"][0].get("device_peak_bytes")),
+                                  "start_and_run_s": before - step.left()})
+        losses = [line["loss"] for line in lines]
+        step.check("the model trains", all(map(math.isfinite, losses)), f"losses {losses}")
+        if setup.tiny:
+            return
+        ran = step.run(gpt_command(setup.places, model, 8, folder, 1, launch=["zero3.yaml"]),
+                       setup.places.environment())
+        step.check("without offload the GPU's memory is too small, and the error says so",
+                   ran.status != 0 and "memory" in ran.out, ran.tail()[-500:])
 
 
 def resume(setup, step):
