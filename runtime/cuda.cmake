@@ -12,6 +12,7 @@ set(acc_cuda_sources
   src/cuda/nccl/nccl_group.cpp
   src/cuda/nccl/nccl_watch.cpp
   src/cuda/nccl/registered_arena.cpp
+  src/cuda/page_locked.cpp
   src/collectives/device_route.cpp
   src/device/caching_allocator.cpp)
 set(acc_cuda_kernels

@@ -154,7 +154,7 @@ def traced(setup, step, name, variables, run):
     speed, _ = run_gpt(setup.places, step, model, batch, folder,
                        2 if setup.tiny else WARMUP + 5,
                        dict(variables, ACC_SHARE_GPUS="1", ACC_TRACE=timeline), workers=workers)
-    ranks = trace.overlap(trace.read_events(timeline))
+    ranks = trace.overlap(trace.read_events(timeline), 0 if setup.tiny else WARMUP)
     step.check(f"{name}: every rank has a timeline", len(ranks) == workers,
                f"{len(ranks)} of {workers}")
     hidden = [rank["share"] for rank in ranks.values() if rank["share"] is not None]
@@ -185,26 +185,30 @@ def collectives(setup, step):
                       calls], dict(setup.places.environment(), ACC_SHARE_GPUS="1", **variables),
                      None, found)
         step.check(f"{name}: all_gather, reduce_scatter and all_reduce", len(times) == 3)
-    for name, variables in backends(setup):
-        step.attempt(f"{name}: collectives", measure, name, variables)
-    if not setup.places.torch or setup.tiny:
-        step.note("raw NCCL was not measured: it needs a Python with torch for CUDA")
-        return
-    try:
-        variables = raw_nccl_variables(setup)
+
+    def measure_raw(variables):
         ran = step.succeed([setup.places.python, "-m", "torch.distributed.run", "--standalone",
                             "--nproc-per-node", workers, setup.places.scripts / "torch_peers.py",
                             "collectives", "--bytes", nbytes, "--calls", calls], variables)
         step.figure(f"raw NCCL, {workers} ranks",
                     {f"{op}_us": us for op, us in last_json(ran.out).items()})
-    except (StepFailed, TimedOut, Skipped) as error:
-        step.note(f"raw NCCL was not measured: {error}")
+    with mps(setup) as together:
+        step.note("kernels of the ranks run at the same time, by MPS" if together else
+                  "ranks that share a GPU take turns" if setup.gpu.count < 2 else "one rank per GPU")
+        for name, variables in backends(setup):
+            step.attempt(f"{name}: collectives", measure, name, dict(variables, **together))
+        if not setup.places.torch or setup.tiny:
+            step.note("raw NCCL was not measured: it needs a Python with torch for CUDA")
+            return
+        try:
+            measure_raw(dict(raw_nccl_variables(setup), **together))
+        except (StepFailed, TimedOut, Skipped) as error:
+            step.note(f"raw NCCL was not measured: {error}")
 
 
 def raw_nccl_variables(setup):
     """Variables with which torch uses the same NCCL as our groups. Its own libnccl.so.2, which is
     loaded by name, may not let ranks share a GPU."""
-    variables = nccl_variables(setup)
     if setup.gpu.count >= 2:
         return {}
-    return dict(variables, LD_PRELOAD=setup.places.library("nccl"))
+    return dict(nccl_variables(setup), LD_PRELOAD=setup.places.library("nccl"))

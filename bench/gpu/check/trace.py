@@ -4,7 +4,8 @@ import json
 
 
 def read_events(path):
-    """Complete events of a Chrome trace, one per line; an incomplete last line is skipped."""
+    """Complete events and ends of steps of a Chrome trace, one per line; an incomplete last line is
+    skipped."""
     events = []
     with open(path, encoding="utf-8") as lines:
         for line in lines:
@@ -15,7 +16,7 @@ def read_events(path):
                 event = json.loads(text)
             except ValueError:
                 continue
-            if event.get("ph", "X") == "X" and "dur" in event:
+            if (event.get("ph", "X") == "X" and "dur" in event) or event.get("name") == "step":
                 events.append(event)
     return events
 
@@ -47,17 +48,21 @@ def common(a, b):
     return total
 
 
-def overlap(events):
-    """{rank: {"communication_us", "hidden_us", "wait_us", "share"}}.
+def overlap(events, warmup):
+    """{rank: {"communication_us", "hidden_us", "wait_us", "share"}}, without the first `warmup` steps.
 
     hidden: communication while the rank computes; wait: time in which the compute stream waits for
     communication; share: hidden over all communication, None if there is none.
     """
     result = {}
     for rank in sorted({event["pid"] for event in events}):
+        ends = sorted(float(e["ts"]) for e in events if e["pid"] == rank and e.get("ph") == "i")
+        begin = ends[warmup - 1] if 0 < warmup <= len(ends) else 0.0
+
         def intervals(*categories):
             return merged((float(e["ts"]), float(e["ts"]) + float(e["dur"])) for e in events
-                          if e["pid"] == rank and e.get("cat") in categories)
+                          if e["pid"] == rank and e.get("cat") in categories and
+                          float(e["ts"]) >= begin)
         communication = intervals("communication")
         computing = intervals("compute", "optimizer", "checkpoint")
         total, hidden = length(communication), common(communication, computing)

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "cuda/cuda_error.hpp"
+#include "cuda/page_locked.hpp"
 
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
@@ -12,40 +13,25 @@
 namespace acc::cuda {
 namespace {
 
-// Returns null if the driver is out of memory, which the caller handles. Throws for every other
-// error.
-std::byte* checked(cudaError_t status, void* data, const char* call, int device) {
-  if (status == cudaErrorMemoryAllocation) {
-    (void)cudaGetLastError();
-    return nullptr;
-  }
-  check(status, call, device);
-  return static_cast<std::byte*>(data);
-}
-
-using Allocate = cudaError_t (*)(void** data, std::size_t nbytes);
-using Release = cudaError_t (*)(void* data);
-
-// Driver memory for a caching allocator. A release first waits for all work of the device, because
-// queued work may still use the memory.
-device::RawMemory driver_memory(int device, const char* call, Allocate allocate, Release release) {
-  return {.allocate =
-              [=](std::size_t nbytes) {
-                check(cudaSetDevice(device), "cudaSetDevice", device);
-                void* data = nullptr;
-                const cudaError_t status = allocate(&data, nbytes);
-                return checked(status, data, call, device);
-              },
+// Memory of a GPU for a caching allocator.
+device::RawMemory gpu_memory(int device) {
+  return {.allocate = [=](std::size_t nbytes) -> std::byte* {
+            check(cudaSetDevice(device), "cudaSetDevice", device);
+            void* data = nullptr;
+            const cudaError_t status = cudaMalloc(&data, nbytes);
+            if (status == cudaErrorMemoryAllocation) {
+              (void)cudaGetLastError();
+              return nullptr;
+            }
+            check(status, "cudaMalloc", device);
+            return static_cast<std::byte*>(data);
+          },
           .release =
               [=](std::byte* data) {
                 (void)cudaSetDevice(device);
-                (void)cudaDeviceSynchronize();
-                (void)release(data);
+                (void)cudaDeviceSynchronize();  // queued work may still use the memory
+                (void)cudaFree(data);
               }};
-}
-
-cudaError_t allocate_page_locked(void** data, std::size_t nbytes) {
-  return cudaHostAlloc(data, nbytes, cudaHostAllocDefault);
 }
 
 double gib(auto nbytes) {
@@ -98,9 +84,7 @@ class MemoryPool::HostPiece final : public device::Memory {
 };
 
 MemoryPool::MemoryPool(int device)
-    : device_(device),
-      gpu_(driver_memory(device, "cudaMalloc", cudaMalloc, cudaFree)),
-      host_(driver_memory(device, "cudaHostAlloc", allocate_page_locked, cudaFreeHost)) {}
+    : device_(device), gpu_(gpu_memory(device)), host_(page_locked_memory(device)) {}
 
 device::MemoryPtr MemoryPool::allocate(std::size_t nbytes, std::string_view what) {
   std::byte* const data = gpu_.allocate(nbytes);

@@ -98,7 +98,7 @@ def event(rank, category, begin, end):
 
 class Trace(unittest.TestCase):
     def overlap(self, *events):
-        return {rank: row["share"] for rank, row in trace.overlap(list(events)).items()}
+        return {rank: row["share"] for rank, row in trace.overlap(list(events), 0).items()}
 
     def test_share_that_is_hidden(self):
         compute = event(0, "compute", 10, 20)
@@ -113,8 +113,16 @@ class Trace(unittest.TestCase):
 
     def test_waiting_is_neither(self):
         row = trace.overlap([event(0, "compute", 0, 4), event(0, "wait", 4, 10),
-                             event(0, "communication", 0, 10)])[0]
+                             event(0, "communication", 0, 10)], 0)[0]
         self.assertEqual((row["hidden_us"], row["wait_us"], row["share"]), (4, 6, 0.4))
+
+    def test_steps_of_the_warm_up_do_not_count(self):
+        def end_of_step(when):
+            return {"name": "step", "ph": "i", "pid": 0, "tid": 0, "ts": when}
+        events = [event(0, "communication", 0, 10), end_of_step(10), event(0, "compute", 12, 20),
+                  event(0, "communication", 12, 18), end_of_step(20)]
+        for warmup, share in ((0, 6 / 16), (1, 1.0)):
+            self.assertEqual(trace.overlap(events, warmup)[0]["share"], share)
 
     def test_ranks_are_apart(self):
         self.assertEqual(self.overlap(event(0, "compute", 0, 10), event(1, "communication", 0, 10)),

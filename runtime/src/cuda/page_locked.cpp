@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cuda/page_locked.hpp"
+
+#include "cuda/cuda_error.hpp"
+
+#include <cuda_runtime_api.h>
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+namespace acc::cuda {
+namespace {
+
+constexpr std::size_t kHugePage = std::size_t{2} << 20;
+constexpr std::size_t kPage = 4096;
+/// Least bytes that are worth a thread.
+constexpr std::size_t kPerThread = std::size_t{64} << 20;
+
+std::size_t usable_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<std::size_t>(CPU_COUNT(&set))
+                                                        : 1;
+}
+
+/// Makes the system provide all pages now.
+void touch(std::byte* data, std::size_t nbytes) {
+  const std::size_t threads = std::clamp<std::size_t>(nbytes / kPerThread, 1, usable_cores());
+  const std::size_t share = (nbytes / threads + kHugePage) / kHugePage * kHugePage;
+  const auto touch_from = [=](std::size_t begin) {
+    for (std::size_t at = begin; at < std::min(begin + share, nbytes); at += kPage) {
+      data[at] = std::byte{0};
+    }
+  };
+  std::vector<std::jthread> others;
+  for (std::size_t begin = share; begin < nbytes; begin += share) {
+    others.emplace_back(touch_from, begin);
+  }
+  touch_from(0);
+}
+
+/// Bytes that the machine can provide; none are refused if it does not say.
+std::size_t available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string key;
+  std::size_t kib = 0;
+  for (std::string rest; file >> key >> kib; std::getline(file, rest)) {
+    if (key == "MemAvailable:") {
+      return kib * 1024;
+    }
+  }
+  return SIZE_MAX;
+}
+
+struct Mapping {
+  void* begin = nullptr;
+  std::size_t nbytes = 0;
+};
+
+/// Maps memory, all pages of it present, that begins at a huge page. Returns its begin, or null if
+/// there is not enough: the system would end the process when it is touched.
+std::byte* map(std::size_t nbytes, Mapping& mapping) {
+  mapping.nbytes = nbytes + kHugePage;
+  if (nbytes >= kPerThread && nbytes > available_memory()) {
+    return nullptr;
+  }
+  mapping.begin =
+      ::mmap(nullptr, mapping.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapping.begin == MAP_FAILED) {
+    return nullptr;
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(mapping.begin);
+  auto* const data =
+      reinterpret_cast<std::byte*>((address + kHugePage - 1) / kHugePage * kHugePage);
+  ::madvise(data, nbytes, MADV_HUGEPAGE);  // only a hint
+  // fork(2) would copy locked pages at once.
+  ::madvise(data, nbytes, MADV_DONTFORK);
+  touch(data, nbytes);
+  return data;
+}
+
+}  // namespace
+
+device::RawMemory page_locked_memory(int device) {
+  // Guarded by the lock of the allocator that calls these functions.
+  const auto mappings = std::make_shared<std::unordered_map<std::byte*, Mapping>>();
+  return {.allocate = [=](std::size_t nbytes) -> std::byte* {
+            check(cudaSetDevice(device), "cudaSetDevice", device);
+            Mapping mapping;
+            std::byte* const data = map(nbytes, mapping);
+            if (data == nullptr) {
+              return nullptr;
+            }
+            const cudaError_t status = cudaHostRegister(data, nbytes, cudaHostRegisterDefault);
+            if (status == cudaSuccess) {
+              mappings->emplace(data, mapping);
+              return data;
+            }
+            ::munmap(mapping.begin, mapping.nbytes);
+            (void)cudaGetLastError();
+            if (status != cudaErrorMemoryAllocation) {
+              check(status, "cudaHostRegister", device);
+            }
+            return nullptr;
+          },
+          .release =
+              [=](std::byte* data) {
+                (void)cudaSetDevice(device);
+                (void)cudaDeviceSynchronize();  // queued work may still use the memory
+                (void)cudaHostUnregister(data);
+                const auto found = mappings->find(data);
+                ::munmap(found->second.begin, found->second.nbytes);
+                mappings->erase(found);
+              }};
+}
+
+}  // namespace acc::cuda
