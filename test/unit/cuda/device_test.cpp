@@ -5,8 +5,11 @@
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <set>
 #include <string>
 #include <thread>
@@ -96,6 +99,32 @@ TEST_CASE(
   host = nullptr;
   const MemoryPtr next_host = gpu->allocate_host(kMiB, "host");
   CHECK(bytes_of(*gpu, *target) == std::vector<std::byte>(kMiB, std::byte{2}));
+}
+
+TEST_CASE("page-locked memory: of several threads, not in a forked process, refused in time") {
+  const auto gpu = test::open_gpu().device;
+  const std::size_t nbytes = 200 * kMiB + 3;
+  const MemoryPtr host = gpu->allocate_host(nbytes, "offloaded weights");
+  CHECK(all_zero({host->data(), host->data() + nbytes}));
+  std::fill_n(host->data(), nbytes, std::byte{1});
+
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::signal(SIGSEGV, SIG_DFL);
+    ::_exit(static_cast<int>(*static_cast<volatile std::byte*>(host->data() + nbytes / 2)));
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGSEGV);
+
+  for (const std::size_t too_much : {std::size_t{1} << 50, std::size_t{1} << 42}) {
+    const std::string message =
+        acc::test::error_of([&] { gpu->allocate_host(too_much, "offloaded gradients"); });
+    CAPTURE(message);
+    CHECK(contains(message, "of page-locked host memory for offloaded gradients"));
+    CHECK(contains(message, "the machine is short of memory"));
+  }
 }
 
 TEST_CASE("memory statistics list bytes per purpose") {
