@@ -55,7 +55,7 @@ void Phases::finish(const std::string& path, int machine_rank, const std::string
     lines += fmt::format(
         "{{\"name\":{},\"cat\":\"launcher\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{:.3f},"
         "\"dur\":{:.3f}}},\n",
-        text_of_json(nlohmann::json(phase.name)), process, thread,
+        json_quoted(phase.name), process, thread,
         Microseconds(phase.begin.time_since_epoch()).count(),
         Microseconds(phase.end - phase.begin).count());
   }

@@ -38,7 +38,7 @@ std::string report_json(const JobReport& report) {
   if (report.first_failure) {
     json["first_failure"] = report.workers[*report.first_failure].rank;
   }
-  return text_of_json(json, 2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return lossy_text_of_json(json, 2) + "\n";
 }
 
 }  // namespace acc::launcher::report

@@ -84,7 +84,7 @@ std::string dump(const MachineReport& report) {
   const Json json = {{"machine_rank", report.machine_rank},
                      {"host", clipped(report.host, kMaxLine)},
                      {"workers", std::move(workers)}};
-  return text_of_json(json, -1, ' ', false, Json::error_handler_t::replace);
+  return lossy_text_of_json(json);
 }
 
 }  // namespace

@@ -56,10 +56,7 @@ ReportFields::ReportFields(const Json& object, std::string where)
 void ReportFields::refuse(const std::string& name, const std::string& expected) const {
   const auto found = object_->find(name);
   const std::string value =
-      found == object_->end()
-          ? "is missing"
-          : "is " +
-                text_of_json(*found, -1, ' ', false, Json::error_handler_t::replace).substr(0, 80);
+      found == object_->end() ? "is missing" : "is " + lossy_text_of_json(*found).substr(0, 80);
   throw Error(Errc::protocol, where_ + ": " + name + " must be " + expected + ", it " + value);
 }
 

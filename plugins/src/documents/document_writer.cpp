@@ -119,12 +119,7 @@ class YamlWriter {
 };
 
 // JSON is written by hand, because nlohmann::json would change the spelling of numbers. Only
-// strings are left to it; with `replace`, invalid UTF-8 does not throw.
-
-std::string json_text(const std::string& text) {
-  return text_of_json(nlohmann::json(text), -1, ' ', false,
-                      nlohmann::json::error_handler_t::replace);
-}
+// strings are left to it.
 
 /// Returns a number in a spelling that is valid JSON: YAML's .5 and +1 are not.
 std::string json_number(const std::string& text) {
@@ -152,14 +147,14 @@ void append_json(const Node& node, const std::string& margin, std::string& out) 
     case Node::Kind::null: out += "null"; break;
     case Node::Kind::boolean: out += node.text; break;
     case Node::Kind::number: out += json_number(node.text); break;
-    case Node::Kind::string: out += json_text(node.text); break;
+    case Node::Kind::string: out += json_quoted(node.text); break;
     case Node::Kind::list:
       append_items(node.items, "[]", margin, out,
                    [&](const Node& item) { append_json(item, margin + "  ", out); });
       break;
     case Node::Kind::map:
       append_items(node.entries, "{}", margin, out, [&](const auto& entry) {
-        out += json_text(entry.first) + ": ";
+        out += json_quoted(entry.first) + ": ";
         append_json(entry.second, margin + "  ", out);
       });
       break;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/json.hpp"
 
+#include <algorithm>
+
 namespace acc {
 
 template <class Json>
@@ -17,6 +19,12 @@ template <class Json>
 std::string text_of_json(const Json& value, int indent, char indent_char, bool ensure_ascii,
                          nlohmann::json::error_handler_t on_invalid) {
   return value.dump(indent, indent_char, ensure_ascii, on_invalid);
+}
+
+std::string json_quoted(std::string_view text) {
+  const bool is_plain = std::ranges::all_of(
+      text, [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
+  return is_plain ? '"' + std::string(text) + '"' : lossy_text_of_json(nlohmann::json(text));
 }
 
 using Map = nlohmann::json;

@@ -296,16 +296,6 @@ std::string with_list(std::string text, std::string_view name, const List& list,
 
 }  // namespace
 
-std::string json_quoted(std::string_view text) {
-  const bool is_plain = std::ranges::all_of(
-      text, [](char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; });
-  if (is_plain) {
-    return fmt::format("\"{}\"", text);
-  }
-  return text_of_json(nlohmann::json(std::string(text)), -1, ' ', false,
-                      nlohmann::json::error_handler_t::replace);
-}
-
 std::string jobs_json(const Board& board, Board::Time now) {
   std::string text = "{\"format\":1,\"time\":";
   JsonWriter(text).number(now);

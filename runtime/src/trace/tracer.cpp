@@ -23,17 +23,13 @@ namespace {
 // the streams of the collectives.
 constexpr std::array kLanes = {"compute", "optimizer", "checkpoint", "wait", "gather", "reduce"};
 
-std::string quoted(const std::string& text) {
-  return text_of_json(nlohmann::json(text));
-}
-
 }  // namespace
 
 Tracer::Tracer(std::string path, int rank, std::shared_ptr<device::Device> device)
     : path_(std::move(path)), rank_(rank), device_(std::move(device)) {
   head_ = fmt::format(
       "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}},\n", rank_,
-      quoted(fmt::format("rank {} on {}", rank_, device_->describe())));
+      json_quoted(fmt::format("rank {} on {}", rank_, device_->describe())));
   head_ += trace_clock_event(rank_);
   for (const char* const lane : kLanes) {
     thread_of(lane);
@@ -59,7 +55,7 @@ int Tracer::thread_of(const std::string& lane) {
         "},\n"
         "{{\"name\":\"thread_sort_index\",\"ph\":\"M\",\"pid\":{0},\"tid\":{1},"
         "\"args\":{{\"sort_index\":{1}}}}},\n",
-        rank_, found->second, quoted(lane));
+        rank_, found->second, json_quoted(lane));
   }
   return found->second;
 }
@@ -110,8 +106,8 @@ std::string Tracer::line(const Span& span) {
   return fmt::format(
       "{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03},"
       "\"dur\":{}.{:03}}},\n",
-      quoted(span.name), span.category, rank_, free_thread(span.lane, begin, end), begin / 1000,
-      begin % 1000, (end - begin) / 1000, (end - begin) % 1000);
+      json_quoted(span.name), span.category, rank_, free_thread(span.lane, begin, end),
+      begin / 1000, begin % 1000, (end - begin) / 1000, (end - begin) % 1000);
 }
 
 void Tracer::end_step() {

@@ -194,7 +194,7 @@ Json faults_of(const std::string& message) {
 
 std::string text_of(const Json& json) {
   // Paths and variables may contain invalid UTF-8, for which dump() would throw by default.
-  return text_of_json(json, 2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return lossy_text_of_json(json, 2) + "\n";
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ void print_once(JobSource& source, bool as_json) {
     for (const WatchedJob& each : jobs) {
       list.push_back({{"job", each.job}, {"ranks", each.ranks}});
     }
-    text = text_of_json(list, 2, ' ', false, Json::error_handler_t::replace) + "\n";
+    text = lossy_text_of_json(list, 2) + "\n";
   } else {
     for (const std::string& line : top_lines(jobs, {.now = unix_now()})) {
       text += line + "\n";

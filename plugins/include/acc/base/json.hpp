@@ -26,4 +26,13 @@ std::string text_of_json(
     const Json& value, int indent = -1, char indent_char = ' ', bool ensure_ascii = false,
     nlohmann::json::error_handler_t on_invalid = nlohmann::json::error_handler_t::strict);
 
+/// The same; bytes that are not UTF-8 are replaced by U+FFFD.
+template <class Json>
+std::string lossy_text_of_json(const Json& value, int indent = -1) {
+  return text_of_json(value, indent, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// A text as a JSON string. Bytes that are not UTF-8 are replaced by U+FFFD.
+std::string json_quoted(std::string_view text);
+
 }  // namespace acc

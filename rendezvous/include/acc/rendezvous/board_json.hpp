@@ -24,7 +24,5 @@ std::string error_json(unsigned status, std::string_view message);
 /// first.
 std::vector<const Board::Event*> events_after(const Board& board, const Board::Job* job,
                                               std::uint64_t after);
-/// Returns a text as JSON. Bytes that are not UTF-8 are replaced.
-std::string json_quoted(std::string_view text);
 
 }  // namespace acc::rendezvous::watch

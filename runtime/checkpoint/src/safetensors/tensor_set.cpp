@@ -180,7 +180,7 @@ std::string format_index(const std::vector<SafetensorsPlan::File>& files) {
   const nlohmann::json index = {{"metadata", {{"total_size", total}}},
                                 {"weight_map", std::move(weight_map)}};
   // A name that is not UTF-8 is refused by lay_out_safetensors. Here it is only replaced.
-  return text_of_json(index, 2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  return lossy_text_of_json(index, 2) + "\n";
 }
 
 }  // namespace
