@@ -116,7 +116,8 @@ void check_against_index(const fs::path& index, const WeightMap& files, const Ca
   }
   for (const auto& [name, file] : files) {
     if (!found.contains(name)) {
-      fail(index, "tensor '" + name + "' is listed in " + file + ", which has none of that name");
+      fail(index,
+           fmt::format("tensor '{}' is listed in {}, which has none of that name", name, file));
     }
   }
 }
@@ -127,7 +128,7 @@ Catalog read_set(const fs::path& index) {
   for (const auto& [tensor, file] : files) {
     if (names.insert(file).second && !fs::exists(index.parent_path() / file)) {
       fail(index,
-           "lists the file " + file + " (with tensor '" + tensor + "'), which does not exist");
+           fmt::format("lists the file {} (with tensor '{}'), which does not exist", file, tensor));
     }
   }
   Catalog catalog;
