@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/gather.hpp"
 
+#include "acc/base/cores.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/library_search.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "doctor/probe.hpp"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
 #include <net/if.h>
 #include <netdb.h>
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -164,7 +165,7 @@ fs::path control_group(const std::string& controller) {
     if (names.empty()) {
       return "/sys/fs/cgroup" + path;
     }
-    if (("," + names + ",").find("," + controller + ",") != std::string::npos) {
+    if (fmt::format(",{},", names).find(fmt::format(",{},", controller)) != std::string::npos) {
       return "/sys/fs/cgroup/" + controller + path;
     }
   }
@@ -201,11 +202,7 @@ void gather_memory(MachineFacts& facts) {
 }
 
 void gather_cpus(MachineFacts& facts) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  facts.cpus = ::sched_getaffinity(0, sizeof(set), &set) == 0
-                   ? CPU_COUNT(&set)
-                   : static_cast<int>(::sysconf(_SC_NPROCESSORS_ONLN));
+  facts.cpus = usable_cores();
   // "cpu.max" (cgroup version 2) has quota and period in microseconds, or "max" without a limit.
   fs::path group = control_group("cpu");
   for (; group.string().starts_with("/sys/fs/cgroup"); group = group.parent_path()) {

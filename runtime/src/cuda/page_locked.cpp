@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/page_locked.hpp"
 
+#include "acc/base/cores.hpp"
 #include "cuda/cuda_error.hpp"
 
 #include <cuda_runtime_api.h>
-#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -24,15 +25,10 @@ constexpr std::size_t kPage = 4096;
 /// Least bytes that are worth a thread.
 constexpr std::size_t kPerThread = std::size_t{64} << 20;
 
-std::size_t usable_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? static_cast<std::size_t>(CPU_COUNT(&set))
-                                                        : 1;
-}
-
 /// Makes the system provide all pages now.
 void touch(std::byte* data, std::size_t nbytes) {
-  const std::size_t threads = std::clamp<std::size_t>(nbytes / kPerThread, 1, usable_cores());
+  const std::size_t threads =
+      std::clamp<std::size_t>(nbytes / kPerThread, 1, static_cast<std::size_t>(usable_cores()));
   const std::size_t share = (nbytes / threads + kHugePage) / kHugePage * kHugePage;
   const auto touch_from = [=](std::size_t begin) {
     for (std::size_t at = begin; at < std::min(begin + share, nbytes); at += kPage) {
@@ -40,8 +36,15 @@ void touch(std::byte* data, std::size_t nbytes) {
     }
   };
   std::vector<std::jthread> others;
-  for (std::size_t begin = share; begin < nbytes; begin += share) {
-    others.emplace_back(touch_from, begin);
+  std::size_t begin = share;
+  try {
+    for (; begin < nbytes; begin += share) {
+      others.emplace_back(touch_from, begin);
+    }
+  } catch (const std::system_error&) {  // no more threads: this one does the rest
+    for (; begin < nbytes; begin += share) {
+      touch_from(begin);
+    }
   }
   touch_from(0);
 }

@@ -12,6 +12,7 @@
 // make_units all rely on that numbering.
 #include "model/model_state.hpp"
 
+#include "acc/base/cores.hpp"
 #include "acc/base/log.hpp"
 #include "device/cpu_device.hpp"
 #include "flight/recorder.hpp"
@@ -23,7 +24,6 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <exception>
@@ -38,12 +38,9 @@ using sharding::ShardUnit;
 namespace {
 
 /// Threads of the CPU updater of an offloaded optimizer: an equal part of the cores that this
-/// process may use (sched_getaffinity(2), which respects cpusets and taskset).
+/// process may use.
 int updater_threads(const plugins::WorkerIdentity& identity) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  const int cores = ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
-  return std::max(1, cores / identity.local_world_size);
+  return std::max(1, usable_cores() / identity.local_world_size);
 }
 
 bool on_gpu(const device::Device& device) {

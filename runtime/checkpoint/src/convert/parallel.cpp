@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/convert/parallel.hpp"
 
-#include <sched.h>
+#include "acc/base/cores.hpp"
 
 #include <algorithm>
 #include <atomic>
@@ -43,12 +43,8 @@ void for_each_parallel(std::size_t count, int threads,
   }
 }
 
-// sched_getaffinity respects the cores that a job manager or container assigns; the number of the
-// machine's cores does not.
 int default_threads() {
-  cpu_set_t allowed;
-  const bool known = ::sched_getaffinity(0, sizeof allowed, &allowed) == 0;
-  return std::clamp(known ? CPU_COUNT(&allowed) : 1, 1, 16);
+  return std::clamp(usable_cores(), 1, 16);
 }
 
 }  // namespace acc::checkpoint::conversion
