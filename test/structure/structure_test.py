@@ -24,7 +24,7 @@ TO_STDERR = re.compile(r"\bcerr\b|\bclog\b|print\w*\(stderr|put[cs]\(.*\bstderr\
 COMPILED_ONCE = (
     (re.compile(r"#include <CLI/"), "launcher/src/commands/options.cpp", ()),
     (re.compile(r"#include <spdlog/"), "plugins/src/base/log.cpp", ()),
-    (re.compile(r"\b\w*[Jj]son::parse\(|\.dump\("), "plugins/src/json/json.cpp",
+    (re.compile(r"[Jj]son(<[^<>]*>)?::parse\(|(\.|->)dump\("), "plugins/src/json/json.cpp",
      ("launcher/src/report/torch_record.cpp",)),
 )
 # The log itself, a signal handler, and a progress line that is erased again.

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "doctor/gather.hpp"
 
-#include "acc/base/cores.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/library_search.hpp"
+#include "acc/base/machine.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "doctor/probe.hpp"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
 #include <ifaddrs.h>
 #include <linux/ethtool.h>
 #include <linux/sockios.h>
@@ -141,58 +140,11 @@ void gather_ports(MachineFacts& facts) {
   }
 }
 
-/// Value of a key of /proc/meminfo, in bytes; 0 if it is missing.
-std::int64_t meminfo(const std::string& key) {
-  std::ifstream file("/proc/meminfo");
-  std::string name, unit;
-  for (std::int64_t value = 0; file >> name >> value; std::getline(file, unit)) {
-    if (name == key + ":") {
-      return value * 1024;
-    }
-  }
-  return 0;
-}
-
-/// Folder of this process's control group (cgroup) for a controller. Lines of /proc/self/cgroup are
-/// "ID:CONTROLLERS:PATH"; the one of cgroup version 2 has no controllers.
-fs::path control_group(const std::string& controller) {
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    const std::string names = line.substr(first + 1, second - first - 1);
-    const std::string path = line.substr(second + 1);
-    if (names.empty()) {
-      return "/sys/fs/cgroup" + path;
-    }
-    if (fmt::format(",{},", names).find(fmt::format(",{},", controller)) != std::string::npos) {
-      return "/sys/fs/cgroup/" + controller + path;
-    }
-  }
-  return "/sys/fs/cgroup";
-}
-
-std::optional<std::int64_t> number_in(const fs::path& path) {
-  std::int64_t value = 0;
-  std::istringstream line(first_line(path));
-  return line >> value ? std::optional(value) : std::nullopt;
-}
-
-/// Reads memory and its limits. The limits of all parent control groups apply too. In a container,
-/// the path that the kernel reports may not exist, and the container's own group is the root of
-/// /sys/fs/cgroup.
 void gather_memory(MachineFacts& facts) {
-  facts.memory_total = meminfo("MemTotal");
-  facts.memory_available = meminfo("MemAvailable");
-  fs::path group = control_group("memory");
-  for (; group.string().starts_with("/sys/fs/cgroup"); group = group.parent_path()) {
-    const auto [limit, used] = memory_of_group(group);
-    if (limit && *limit < facts.memory_total) {
-      facts.memory_limit =
-          facts.memory_limit == kUnlimited ? *limit : std::min(facts.memory_limit, *limit);
-      facts.memory_available = std::clamp<std::int64_t>(*limit - used, 0, facts.memory_available);
-    }
-  }
+  const MachineMemory memory = machine_memory();
+  facts.memory_total = memory.total;
+  facts.memory_available = memory.available;
+  facts.memory_limit = memory.limit.value_or(kUnlimited);
   struct statvfs place {};
   if (::statvfs("/dev/shm", &place) == 0) {
     const auto block = static_cast<std::int64_t>(place.f_frsize);
@@ -221,24 +173,6 @@ std::int64_t soft_limit(int resource) {
 }
 
 }  // namespace
-
-// In version 1 "no limit" is a huge number, and only the "total_" values include the groups below.
-GroupMemory memory_of_group(const fs::path& group) {
-  const bool is_version_1 = fs::exists(group / "memory.limit_in_bytes");
-  const std::string prefix = is_version_1 ? "total_" : "";
-  GroupMemory memory{
-      .limit = number_in(group / (is_version_1 ? "memory.limit_in_bytes" : "memory.max")),
-      .used = number_in(group / (is_version_1 ? "memory.usage_in_bytes" : "memory.current"))
-                  .value_or(0)};
-  std::ifstream stat(group / "memory.stat");
-  std::string key;
-  for (std::int64_t value = 0; stat >> key >> value;) {
-    if (key == prefix + "inactive_file" || key == prefix + "active_file") {
-      memory.used -= value;
-    }
-  }
-  return memory;
-}
 
 void gather(MachineFacts& facts) {
   gather_names(facts);

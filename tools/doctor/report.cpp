@@ -148,7 +148,7 @@ std::string json(const Examination& examination, const std::vector<Finding>& fou
                       {"pairs", std::move(pairs)},
                       {"findings", std::move(all)},
                       {"exit_status", exit_status(found)}};
-  return text_of_json(whole, 2, ' ', false, Json::error_handler_t::replace) + "\n";
+  return lossy_text_of_json(whole, 2) + "\n";
 }
 
 int exit_status(const std::vector<Finding>& found) noexcept {

@@ -20,7 +20,7 @@ OFFLOADS = {
     "zero3, optimizer and parameters offloaded":
         ("zero3", ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"]),
 }
-OVERLAP_BATCHES = (32, 64)  # sequences per rank: on one GPU they communicate by host memory
+OVERLAP_BATCHES = (32, 64)  # sequences per rank
 MPS = "nvidia-cuda-mps-control"
 RUN_SECONDS = 45  # limit per run that hangs: above PEER_SECONDS, after which a rank is named
 
@@ -114,15 +114,24 @@ def mps(setup):
     if setup.gpu.count > 1 or setup.standin or control is None:
         yield {}
         return
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         variables = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        environment = {**os.environ, **variables}
-        started = subprocess.run([control, "-d"], env=environment, check=False, timeout=20)
+
+        def ask(*flags, text=""):
+            """True if the daemon did as it was told."""
+            try:
+                return subprocess.run([control, *flags], env={**os.environ, **variables},
+                                      input=text, text=True, check=False, timeout=20,
+                                      stdout=subprocess.DEVNULL).returncode == 0
+            except (OSError, subprocess.SubprocessError):
+                return False
+        if not ask("-d"):
+            yield {}
+            return
         try:
-            yield variables if started.returncode == 0 else {}
+            yield variables
         finally:
-            subprocess.run([control], input="quit\n", env=environment, text=True, check=False,
-                           stdout=subprocess.DEVNULL, timeout=20)
+            ask(text="quit\n")
 
 
 def overlap(setup, step):
@@ -137,12 +146,13 @@ def overlap(setup, step):
             title = f"{name}, micro-batch {batch}"
             shares[title] = step.attempt(f"{title}: timeline", traced, setup, step, title,
                                          variables, (model, workers, batch, folder))
-        for name, variables in backends(setup):
+        ways = dict(backends(setup))
+        for name, variables in ways.items():
             for batch in (1,) if setup.tiny else OVERLAP_BATCHES:
                 measure(name, variables, batch)
         with mps(setup) as together:
-            for batch in OVERLAP_BATCHES if together else ():
-                measure("nccl by MPS", dict(nccl_variables(setup), **together), batch)
+            for batch in OVERLAP_BATCHES if together and "nccl" in ways else ():
+                measure("nccl by MPS", dict(ways["nccl"], **together), batch)
     known = [share for title, share in shares.items() if "nccl" in title and share is not None]
     step.figure("hidden_share_least", min(known, default=None))
 
@@ -154,7 +164,11 @@ def traced(setup, step, name, variables, run):
     speed, _ = run_gpt(setup.places, step, model, batch, folder,
                        2 if setup.tiny else WARMUP + 5,
                        dict(variables, ACC_SHARE_GPUS="1", ACC_TRACE=timeline), workers=workers)
-    ranks = trace.overlap(trace.read_events(timeline), 0 if setup.tiny else WARMUP)
+    events = trace.read_events(timeline)
+    steps = 2 if setup.tiny else WARMUP + 5
+    step.check(f"{name}: {steps} steps in the timeline of rank 0",
+               trace.steps_of(events, 0) == steps, f"{trace.steps_of(events, 0)}")
+    ranks = trace.overlap(events, 0 if setup.tiny else WARMUP)
     step.check(f"{name}: every rank has a timeline", len(ranks) == workers,
                f"{len(ranks)} of {workers}")
     hidden = [rank["share"] for rank in ranks.values() if rank["share"] is not None]
@@ -190,13 +204,14 @@ def collectives(setup, step):
         ran = step.succeed([setup.places.python, "-m", "torch.distributed.run", "--standalone",
                             "--nproc-per-node", workers, setup.places.scripts / "torch_peers.py",
                             "collectives", "--bytes", nbytes, "--calls", calls], variables)
-        step.figure(f"raw NCCL, {workers} ranks",
+        step.figure(f"raw NCCL{' by MPS' if 'CUDA_MPS_PIPE_DIRECTORY' in variables else ''}, "
+                    f"{workers} ranks",
                     {f"{op}_us": us for op, us in last_json(ran.out).items()})
     with mps(setup) as together:
-        step.note("kernels of the ranks run at the same time, by MPS" if together else
-                  "ranks that share a GPU take turns" if setup.gpu.count < 2 else "one rank per GPU")
+        how = " by MPS" if together else ""
         for name, variables in backends(setup):
-            step.attempt(f"{name}: collectives", measure, name, dict(variables, **together))
+            step.attempt(f"{name}{how}: collectives", measure, name + how,
+                         dict(variables, **together))
         if not setup.places.torch or setup.tiny:
             step.note("raw NCCL was not measured: it needs a Python with torch for CUDA")
             return

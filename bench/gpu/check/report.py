@@ -39,7 +39,7 @@ def status_verdict(data, name, aim):
     step = next(each for each in data["steps"] if each["name"] == name)
     late = sum(check["good"] is None for check in step["checks"])
     if late and step["status"] == "passed":
-        return verdict(aim, f"{late} of {len(step['checks'])} checks ran out of time", None)
+        return verdict(aim, f"{late} of {len(step['checks'])} checks were not decided", None)
     return verdict(aim, step["status"], {"passed": True, "failed": False}.get(step["status"]))
 
 

@@ -16,7 +16,7 @@ import threading
 import time
 
 TAIL = 1500  # characters of a program's output that an error shows
-OURS = ("ACC_", "CUDA_", "NCCL_", "TRAIN_GPT_", "LD_LIBRARY_PATH")  # variables that logs show
+OURS = ("ACC_", "CUDA_", "NCCL_", "TRAIN_GPT_", "LD_", "PYTHONPATH")  # variables that logs show
 
 
 class StepFailed(Exception):

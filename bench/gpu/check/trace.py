@@ -48,6 +48,14 @@ def common(a, b):
     return total
 
 
+def ends_of_steps(events, rank):
+    return sorted(float(e["ts"]) for e in events if e["pid"] == rank and e.get("ph") == "i")
+
+
+def steps_of(events, rank):
+    return len(ends_of_steps(events, rank))
+
+
 def overlap(events, warmup):
     """{rank: {"communication_us", "hidden_us", "wait_us", "share"}}, without the first `warmup` steps.
 
@@ -56,7 +64,7 @@ def overlap(events, warmup):
     """
     result = {}
     for rank in sorted({event["pid"] for event in events}):
-        ends = sorted(float(e["ts"]) for e in events if e["pid"] == rank and e.get("ph") == "i")
+        ends = ends_of_steps(events, rank)
         begin = ends[warmup - 1] if 0 < warmup <= len(ends) else 0.0
 
         def intervals(*categories):

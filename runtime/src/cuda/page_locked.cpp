@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/page_locked.hpp"
 
-#include "acc/base/cores.hpp"
+#include "acc/base/machine.hpp"
 #include "cuda/cuda_error.hpp"
 
 #include <cuda_runtime_api.h>
@@ -9,9 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <fstream>
 #include <memory>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <unordered_map>
@@ -49,19 +47,6 @@ void touch(std::byte* data, std::size_t nbytes) {
   touch_from(0);
 }
 
-/// Bytes that the machine can provide; none are refused if it does not say.
-std::size_t available_memory() {
-  std::ifstream file("/proc/meminfo");
-  std::string key;
-  std::size_t kib = 0;
-  for (std::string rest; file >> key >> kib; std::getline(file, rest)) {
-    if (key == "MemAvailable:") {
-      return kib * 1024;
-    }
-  }
-  return SIZE_MAX;
-}
-
 struct Mapping {
   void* begin = nullptr;
   std::size_t nbytes = 0;
@@ -71,7 +56,7 @@ struct Mapping {
 /// there is not enough: the system would end the process when it is touched.
 std::byte* map(std::size_t nbytes, Mapping& mapping) {
   mapping.nbytes = nbytes + kHugePage;
-  if (nbytes >= kPerThread && nbytes > available_memory()) {
+  if (nbytes >= kPerThread && static_cast<std::int64_t>(nbytes) > machine_memory().available) {
     return nullptr;
   }
   mapping.begin =
@@ -83,8 +68,9 @@ std::byte* map(std::size_t nbytes, Mapping& mapping) {
   auto* const data =
       reinterpret_cast<std::byte*>((address + kHugePage - 1) / kHugePage * kHugePage);
   ::madvise(data, nbytes, MADV_HUGEPAGE);  // only a hint
-  // fork(2) would copy locked pages at once.
+  // fork(2) would copy locked pages at once, and a core dump would have all of them.
   ::madvise(data, nbytes, MADV_DONTFORK);
+  ::madvise(data, nbytes, MADV_DONTDUMP);
   touch(data, nbytes);
   return data;
 }

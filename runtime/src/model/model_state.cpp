@@ -12,8 +12,8 @@
 // make_units all rely on that numbering.
 #include "model/model_state.hpp"
 
-#include "acc/base/cores.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/machine.hpp"
 #include "device/cpu_device.hpp"
 #include "flight/recorder.hpp"
 #include "model/orig_params.hpp"

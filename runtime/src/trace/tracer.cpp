@@ -6,7 +6,6 @@
 #include "device/host_clock.hpp"
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include <algorithm>
 #include <array>

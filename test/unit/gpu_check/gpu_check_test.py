@@ -124,6 +124,22 @@ class Trace(unittest.TestCase):
         for warmup, share in ((0, 6 / 16), (1, 1.0)):
             self.assertEqual(trace.overlap(events, warmup)[0]["share"], share)
 
+    def test_mps_is_used_if_it_starts_and_is_told_to_end(self):
+        gpu = mock.Mock(count=1)
+        for status, starts in ((0, True), (1, False)):
+            with tempfile.TemporaryDirectory() as folder:
+                control = pathlib.Path(folder, ranks.MPS)
+                control.write_text(f"#!/bin/sh\necho \"$1 $(cat)\" >>{folder}/asked\nexit {status}\n")
+                control.chmod(0o755)
+                path = folder + os.pathsep + os.environ["PATH"]
+                with mock.patch.dict(os.environ, PATH=path):
+                    with ranks.mps(mock.Mock(gpu=gpu, standin=False)) as variables:
+                        self.assertEqual("CUDA_MPS_PIPE_DIRECTORY" in variables, starts)
+                asked = pathlib.Path(folder, "asked").read_text().split()
+                self.assertEqual(asked, ["-d", "quit"] if starts else ["-d"])
+        with ranks.mps(mock.Mock(gpu=mock.Mock(count=2), standin=False)) as variables:
+            self.assertEqual(variables, {})
+
     def test_ranks_are_apart(self):
         self.assertEqual(self.overlap(event(0, "compute", 0, 10), event(1, "communication", 0, 10)),
                          {0: None, 1: 0.0})
@@ -133,11 +149,14 @@ class Trace(unittest.TestCase):
             path = os.path.join(folder, "trace.json")
             lines = [json.dumps(event(0, "compute", 0, 1)),
                      json.dumps({"name": "process_name", "ph": "M", "pid": 0}),
+                     json.dumps({"name": "step", "ph": "i", "pid": 0, "tid": 0, "ts": 1}),
                      json.dumps(event(1, "compute", 0, 1))]
             pathlib.Path(path).write_text("[\n" + ",\n".join(lines) + ",\n{\"name\": \"cut")
-            self.assertEqual([e["pid"] for e in trace.read_events(path)], [0, 1])
+            self.assertEqual([e["pid"] for e in trace.read_events(path)], [0, 0, 1])
+            self.assertEqual([trace.steps_of(trace.read_events(path), rank) for rank in (0, 1)],
+                             [1, 0])
             pathlib.Path(path).write_text("[\n" + ",\n".join(lines) + "\n]\n")
-            self.assertEqual(len(trace.read_events(path)), 2)
+            self.assertEqual(len(trace.read_events(path)), 3)
 
 
 class LeapingTime:

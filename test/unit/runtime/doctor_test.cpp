@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "acc/base/machine.hpp"
 #include "doctor/alone.hpp"
 #include "doctor/answering.hpp"
 #include "doctor/examine.hpp"
@@ -44,19 +45,19 @@ TEST_CASE("the page cache of a control group is available memory") {
   const auto write = [&](const char* name, const char* text) {
     acc::test::write_text(folder.path() / name, text);
   };
-  CHECK_FALSE(memory_of_group(folder.path()).limit);
+  CHECK_FALSE(acc::memory_of_group(folder.path()).limit);
   write("memory.max", "max\n");
   write("memory.current", "900\n");
   write("memory.stat", "anon 200\nfile 700\ninactive_file 400\nactive_file 250\nshmem 50\n");
-  CHECK_FALSE(memory_of_group(folder.path()).limit);
+  CHECK_FALSE(acc::memory_of_group(folder.path()).limit);
   write("memory.max", "1000\n");
-  CHECK(memory_of_group(folder.path()).limit == 1000);
-  CHECK(memory_of_group(folder.path()).used == 250);
+  CHECK(acc::memory_of_group(folder.path()).limit == 1000);
+  CHECK(acc::memory_of_group(folder.path()).used == 250);
   write("memory.limit_in_bytes", "2000\n");
   write("memory.usage_in_bytes", "1500\n");
   write("memory.stat", "inactive_file 1\ntotal_inactive_file 600\ntotal_active_file 300\n");
-  CHECK(memory_of_group(folder.path()).limit == 2000);
-  CHECK(memory_of_group(folder.path()).used == 600);
+  CHECK(acc::memory_of_group(folder.path()).limit == 2000);
+  CHECK(acc::memory_of_group(folder.path()).used == 600);
 }
 
 TEST_CASE("facts survive encoding and decoding") {

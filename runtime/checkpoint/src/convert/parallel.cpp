@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/convert/parallel.hpp"
 
-#include "acc/base/cores.hpp"
+#include "acc/base/machine.hpp"
 
 #include <algorithm>
 #include <atomic>
