@@ -68,7 +68,7 @@ fs::path control_group(const std::string& controller) {
       return "/sys/fs/cgroup" + path;
     }
     if (fmt::format(",{},", names).find(fmt::format(",{},", controller)) != std::string::npos) {
-      return "/sys/fs/cgroup/" + controller + path;
+      return fmt::format("/sys/fs/cgroup/{}{}", controller, path);
     }
   }
   return "/sys/fs/cgroup";

@@ -49,8 +49,8 @@ bool on_gpu(const device::Device& device) {
 
 /// On the CPU, offload settings have no effect: everything is in host memory.
 sharding::Context make_context(const plugins::RuntimeSettings& settings, sharding::Groups groups,
-                               device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer,
-                               const ModelOptions& options) {
+                               const device::DevicePtr& device,
+                               std::shared_ptr<trace::Tracer> tracer, const ModelOptions& options) {
   const plugins::ShardingSettings& asked = settings.sharding;
   const plugins::StrategySwitches on = plugins::switches(asked.strategy);
   const bool gpu = on_gpu(*device);
@@ -86,10 +86,9 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
 }  // namespace
 
 ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
-                       device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer,
+                       const device::DevicePtr& device, std::shared_ptr<trace::Tracer> tracer,
                        std::uint64_t seed, const ModelOptions& options)
-    : context_(
-          make_context(settings, std::move(groups), std::move(device), std::move(tracer), options)),
+    : context_(make_context(settings, std::move(groups), device, std::move(tracer), options)),
       schedule_(sharding::schedule_rules(
           settings.sharding,
           on_gpu(*context_.device) ||

@@ -21,8 +21,8 @@ namespace acc::detail {
 class ModelState {
  public:
   ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
-             device::DevicePtr device, std::shared_ptr<trace::Tracer> tracer, std::uint64_t seed,
-             const ModelOptions& options);
+             const device::DevicePtr& device, std::shared_ptr<trace::Tracer> tracer,
+             std::uint64_t seed, const ModelOptions& options);
   ~ModelState();
 
   Unit& add_unit(std::string name, std::string class_name, bool is_root);
