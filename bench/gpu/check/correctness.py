@@ -34,8 +34,7 @@ SANITIZED = {"the runtime's kernels": ["cuda_kernels_test"],
 
 
 def parity_command(places, config, workers, metrics, flags=(), steps=STEPS):
-    return [places.program("acclaunch"), "--config_file", places.configs / config,
-            "--main_process_port", 0, *flags, "--num_processes", workers,
+    return [*places.launcher(config, workers, *flags),
             places.program("train_gpt"), "--batches", places.data / "tokens.npy",
             "--init_from", places.data / "init.safetensors", "--layers", 2, "--heads", 4,
             "--dim", 64, "--seq_len", 64, "--vocab", 256, "--micro_batch", ROWS // workers,
@@ -45,8 +44,7 @@ def parity_command(places, config, workers, metrics, flags=(), steps=STEPS):
 
 def module_command(places, config, workers, metrics, flags=(), steps=STEPS):
     """Like parity_command, with a module of PyTorch that the Python package shards."""
-    return [places.program("acclaunch"), "--config_file", places.configs / config,
-            "--main_process_port", 0, *flags, "--num_processes", workers,
+    return [*places.launcher(config, workers, *flags),
             places.python, places.modules, "--tokens", places.data / "tokens.npy",
             "--init_from", places.data / "init.safetensors", "--layers", 2, "--heads", 4,
             "--dim", 64, "--positions", 64, "--vocab", 256, "--rows", ROWS,

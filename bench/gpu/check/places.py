@@ -55,6 +55,11 @@ class Places:
     def program(self, name):
         return self.bin / (STANDINS.get(name, name) if self.standin else name)
 
+    def launcher(self, config, workers, *flags):
+        """The command that starts workers with a file of configs/; their program follows."""
+        return [self.program("acclaunch"), "--config_file", self.configs / config, *flags,
+                "--main_process_port", 0, "--num_processes", workers]
+
     def package(self):
         """Folder of the Python package, next to the programs' folder."""
         return self.bin.parent / "python"

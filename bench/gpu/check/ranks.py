@@ -12,13 +12,12 @@ from .correctness import (FEW_STEPS, FP32_TOLERANCE, PRECISIONS, STEPS, expected
                           module_command, most_apart, parity_command)
 from .places import NCCL_SHARING, NCCL_VARIABLES
 from .runner import Skipped, StepFailed, TimedOut, json_of, last_json
-from .speed import SIZES, TINY, WARMUP, run_gpt, write_tokens
+from .speed import OFFLOADED, SIZES, TINY, WARMUP, run_gpt, write_tokens
 
 OFFLOADS = {
     "fsdp_full_shard, parameters offloaded": ("fsdp_full_shard", ["--fsdp_offload_params", "true"]),
     "zero2, optimizer offloaded": ("zero2", ["--offload_optimizer_device", "cpu"]),
-    "zero3, optimizer and parameters offloaded":
-        ("zero3", ["--offload_optimizer_device", "cpu", "--offload_param_device", "cpu"]),
+    "zero3, optimizer and parameters offloaded": ("zero3", OFFLOADED),
 }
 OVERLAP_BATCHES = (32, 64)  # sequences per rank
 MPS = "nvidia-cuda-mps-control"
@@ -138,14 +137,15 @@ def overlap(setup, step):
     """FULL_SHARD on several ranks with ACC_TRACE: cost of communication and hidden share."""
     model = TINY if setup.tiny else SIZES["gpt_124m"]
     workers = max(2, min(setup.gpu.count, 8))
-    shares = {}
+    shares = []
     with tempfile.TemporaryDirectory() as folder:
         write_tokens(os.path.join(folder, "tokens.bin"), model["vocab"],
                      1 << (14 if setup.tiny else 18))
+
         def measure(name, variables, batch):
             title = f"{name}, micro-batch {batch}"
-            shares[title] = step.attempt(f"{title}: timeline", traced, setup, step, title,
-                                         variables, (model, workers, batch, folder))
+            shares.append(step.attempt(f"{title}: timeline", traced, setup, step, title, variables,
+                                       (model, workers, batch, folder)))
         ways = dict(backends(setup))
         for name, variables in ways.items():
             for batch in (1,) if setup.tiny else OVERLAP_BATCHES:
@@ -153,7 +153,7 @@ def overlap(setup, step):
         with mps(setup) as together:
             for batch in OVERLAP_BATCHES if together and "nccl" in ways else ():
                 measure("nccl by MPS", dict(ways["nccl"], **together), batch)
-    known = [share for title, share in shares.items() if "nccl" in title and share is not None]
+    known = [share for share in shares if share is not None]
     step.figure("hidden_share_least", min(known, default=None))
 
 
@@ -161,13 +161,12 @@ def traced(setup, step, name, variables, run):
     """Records the figures of one route. Returns its smallest hidden share."""
     model, workers, batch, folder = run
     timeline = os.path.join(folder, name + ".json")
-    speed, _ = run_gpt(setup.places, step, model, batch, folder,
-                       2 if setup.tiny else WARMUP + 5,
+    steps = 2 if setup.tiny else WARMUP + 5
+    speed, _ = run_gpt(setup.places, step, model, batch, folder, steps,
                        dict(variables, ACC_SHARE_GPUS="1", ACC_TRACE=timeline), workers=workers)
     events = trace.read_events(timeline)
-    steps = 2 if setup.tiny else WARMUP + 5
-    step.check(f"{name}: {steps} steps in the timeline of rank 0",
-               trace.steps_of(events, 0) == steps, f"{trace.steps_of(events, 0)}")
+    ended = len(trace.ends_of_steps(events, 0))
+    step.check(f"{name}: {steps} steps in the timeline of rank 0", ended == steps, f"{ended}")
     ranks = trace.overlap(events, 0 if setup.tiny else WARMUP)
     step.check(f"{name}: every rank has a timeline", len(ranks) == workers,
                f"{len(ranks)} of {workers}")
@@ -200,13 +199,13 @@ def collectives(setup, step):
                      None, found)
         step.check(f"{name}: all_gather, reduce_scatter and all_reduce", len(times) == 3)
 
-    def measure_raw(variables):
+    def measure_raw(name, variables):
         ran = step.succeed([setup.places.python, "-m", "torch.distributed.run", "--standalone",
                             "--nproc-per-node", workers, setup.places.scripts / "torch_peers.py",
                             "collectives", "--bytes", nbytes, "--calls", calls], variables)
-        step.figure(f"raw NCCL{' by MPS' if 'CUDA_MPS_PIPE_DIRECTORY' in variables else ''}, "
-                    f"{workers} ranks",
+        step.figure(f"{name}, {workers} ranks",
                     {f"{op}_us": us for op, us in last_json(ran.out).items()})
+
     with mps(setup) as together:
         how = " by MPS" if together else ""
         for name, variables in backends(setup):
@@ -216,7 +215,7 @@ def collectives(setup, step):
             step.note("raw NCCL was not measured: it needs a Python with torch for CUDA")
             return
         try:
-            measure_raw(dict(raw_nccl_variables(setup), **together))
+            measure_raw("raw NCCL" + how, dict(raw_nccl_variables(setup), **together))
         except (StepFailed, TimedOut, Skipped) as error:
             step.note(f"raw NCCL was not measured: {error}")
 

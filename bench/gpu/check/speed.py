@@ -54,10 +54,9 @@ def gpt_command(places, model, micro_batch, folder, steps, workers=1,
     """launch: configuration and further flags of acclaunch; program: one that runs train_gpt;
     flags: of train_gpt."""
     config, *more = launch
-    return [places.program("acclaunch"), "--config_file", places.configs / config, *more,
-            "--mixed_precision", precision, "--main_process_port", 0, "--num_processes", workers,
-            *program, places.program("train_gpt"), "--tokens",
-            os.path.join(folder, "tokens.bin"), *model_flags(model), "--micro_batch", micro_batch,
+    return [*places.launcher(config, workers, *more, "--mixed_precision", precision), *program,
+            places.program("train_gpt"), "--tokens", os.path.join(folder, "tokens.bin"),
+            *model_flags(model), "--micro_batch", micro_batch,
             "--grad_clip", 1, "--steps", steps, "--metrics", os.path.join(folder, "metrics.jsonl"),
             *flags]
 
@@ -124,9 +123,7 @@ class GptRuns:
         """Measures PyTorch's modules that the Python package shards."""
         places = self.setup.places
         self.modules(f"modules, {mode}", mode, micro_batches, full,
-                     launch=[places.program("acclaunch"), "--config_file",
-                             places.configs / "fsdp_full_shard.yaml", "--mixed_precision", "bf16",
-                             "--main_process_port", 0, "--num_processes", 1],
+                     launch=places.launcher("fsdp_full_shard.yaml", 1, "--mixed_precision", "bf16"),
                      variables=places.environment())
 
     def modules(self, title, mode, micro_batches, full, launch=(), variables=None, sdpa="auto"):

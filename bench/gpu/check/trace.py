@@ -52,10 +52,6 @@ def ends_of_steps(events, rank):
     return sorted(float(e["ts"]) for e in events if e["pid"] == rank and e.get("ph") == "i")
 
 
-def steps_of(events, rank):
-    return len(ends_of_steps(events, rank))
-
-
 def overlap(events, warmup):
     """{rank: {"communication_us", "hidden_us", "wait_us", "share"}}, without the first `warmup` steps.
 

@@ -153,8 +153,8 @@ class Trace(unittest.TestCase):
                      json.dumps(event(1, "compute", 0, 1))]
             pathlib.Path(path).write_text("[\n" + ",\n".join(lines) + ",\n{\"name\": \"cut")
             self.assertEqual([e["pid"] for e in trace.read_events(path)], [0, 0, 1])
-            self.assertEqual([trace.steps_of(trace.read_events(path), rank) for rank in (0, 1)],
-                             [1, 0])
+            self.assertEqual([trace.ends_of_steps(trace.read_events(path), rank)
+                              for rank in (0, 1)], [[1], []])
             pathlib.Path(path).write_text("[\n" + ",\n".join(lines) + "\n]\n")
             self.assertEqual(len(trace.read_events(path)), 3)
 

@@ -14,10 +14,9 @@ int usable_cores() noexcept;
 
 /// Memory in bytes.
 struct MachineMemory {
-  std::int64_t total = 0;      ///< of the machine
-  std::int64_t available = 0;  ///< also within the limits of the control groups
-  std::optional<std::int64_t>
-      limit;  ///< the smallest limit of the control groups, if less than total
+  std::int64_t total = 0;             ///< of the machine
+  std::int64_t available = 0;         ///< also within the limits of the control groups
+  std::optional<std::int64_t> limit;  ///< smallest of the control groups, if less than total
 };
 /// Returns zeros if /proc/meminfo cannot be read.
 MachineMemory machine_memory();
