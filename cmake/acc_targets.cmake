@@ -1,28 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 include(GNUInstallDirs)
 
-# acc_unity(TARGET)
-# With ACC_UNITY, compiles the sources of the target together, in the groups that their property
-# UNITY_GROUP names; without groups, eight at a time. That is for fresh builds only: after a change of
-# one file, its whole group is compiled again. Names in anonymous namespaces must differ within it.
-function(acc_unity target)
+# acc_unity(TARGET COUNT)
+# With ACC_UNITY, compiles up to COUNT sources of the target together, so that the headers that they share
+# are parsed once. That is for fresh builds only: after a change of one file, its whole group is compiled
+# again. Names in anonymous namespaces must differ within a group.
+function(acc_unity target count)
   if(ACC_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON)
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
     # This warning concerns headers; here one file includes all sources.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   endif()
-endfunction()
-
-# acc_unity_by_folder(TARGET sources...)
-# acc_unity with one group per folder.
-function(acc_unity_by_folder target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD_MODE GROUP)
-  foreach(source IN LISTS ARGN)
-    cmake_path(GET source PARENT_PATH folder)
-    string(MAKE_C_IDENTIFIER "of_${folder}" group)
-    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
-  endforeach()
-  acc_unity(${target})
 endfunction()
 
 # acc_add_library(NAME [SHARED] [LIGHT] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
@@ -39,7 +27,7 @@ function(acc_add_library name)
     add_library(${target} STATIC ${ARG_SOURCES})
   endif()
   add_library(acc::${name} ALIAS ${target})
-  acc_unity_by_folder(${target} ${ARG_SOURCES})
+  acc_unity(${target} 24)
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>
@@ -76,7 +64,7 @@ function(acc_add_test name)
   cmake_parse_arguments(ARG "" "COST" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   if(NOT ACC_CUDA)  # its tests use one name for helpers of several files, and compile sources of the products again
-    acc_unity(${name})
+    acc_unity(${name} 8)
   endif()
   if(ACC_UNITY)
     target_precompile_headers(${name} REUSE_FROM acc_test_headers)

@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// torch looks up the lines of the Python stacks, which takes seconds at the first request.
-constexpr std::chrono::seconds kTimeLimit{60};
+constexpr std::chrono::seconds kDumpLimit{60};
 
 /// Returns torch's own record of a worker, as torch has pickled it; "" if there is none.
 std::string pickled_by_torch(const RunningWorker& worker) {
@@ -45,7 +45,7 @@ void await_torch(const std::vector<RunningWorker>& workers) {
       asked.push_back(&worker);
     }
   }
-  const auto deadline = std::chrono::steady_clock::now() + kTimeLimit;
+  const auto deadline = std::chrono::steady_clock::now() + kDumpLimit;
   while (std::chrono::steady_clock::now() < deadline &&
          !std::ranges::all_of(asked, [&](const RunningWorker* worker) {
            return report::has_torch_record(worker->record, report::TorchForm::pickle);

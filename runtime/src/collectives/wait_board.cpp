@@ -19,7 +19,7 @@ namespace acc::collectives {
 namespace {
 
 // A wait is published after this many sleeps, that is after about 200 ms.
-constexpr int kLongWait = 4;
+constexpr int kSleepsOfLongWait = 4;
 
 // Pause after a failed write to the store.
 constexpr std::chrono::milliseconds kRetry{250};
@@ -118,7 +118,7 @@ LongWait::~LongWait() {
 }
 
 void LongWait::goes_on(int rank) noexcept {
-  if (board_ != nullptr && ++sleeps_ >= kLongWait) {
+  if (board_ != nullptr && ++sleeps_ >= kSleepsOfLongWait) {
     told_ = true;
     board_->waits_for(rank);
   }

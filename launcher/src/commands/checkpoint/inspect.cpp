@@ -7,6 +7,7 @@
 #include "commands/checkpoint/shared.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
+#include "commands/text_table.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -23,7 +24,7 @@ namespace {
 using checkpoint::Stored;
 using checkpoint::StoredPiece;
 using checkpoint::StoredTensor;
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 
@@ -71,32 +72,16 @@ std::string checksums_in_words(const Totals& totals) {
              : fmt::format("for {} of the tensors", totals.with_checksums);
 }
 
-/// One row of the table of tensors. The name is the last column, since it may be long.
-using Row = std::array<std::string, 6>;
-
-std::string table(const std::vector<Row>& rows) {
-  std::array<std::size_t, 5> widths{};
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < widths.size(); ++i) {
-      widths[i] = std::max(widths[i], row[i].size());
-    }
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    text += fmt::format("{:<{}}  {:<{}}  {:<{}}  {:>{}}  {:>{}}  {}\n", row[0], widths[0], row[1],
-                        widths[1], row[2], widths[2], row[3], widths[3], row[4], widths[4], row[5]);
-  }
-  return text;
-}
-
 std::string tensors_in_words(const Stored& stored) {
-  std::vector<Row> rows = {{"kind", "dtype", "shape", "pieces", "bytes", "name"}};
+  // The name is the last column, since it may be long.
+  std::vector<std::vector<std::string>> rows = {
+      {"kind", "dtype", "shape", "pieces", "bytes", "name"}};
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     rows.push_back({tensor.kind, std::string(torch_name(tensor.dtype)),
                     checkpoint::to_string(tensor.shape), std::to_string(tensor.all_pieces().size()),
                     std::to_string(elements_nbytes(tensor)), tensor.name});
   }
-  return table(rows);
+  return text_table(rows, "<<<>><");
 }
 
 std::string values_in_words(const Stored& stored) {
@@ -145,12 +130,12 @@ std::string in_words(const Stored& stored) {
 
 /// Returns `value`, or null if it is not known.
 template <typename T>
-Json known_if(bool known, const T& value) {
-  return known ? Json(value) : Json(nullptr);
+OrderedJson known_if(bool known, const T& value) {
+  return known ? OrderedJson(value) : OrderedJson(nullptr);
 }
 
-Json pieces_in_json(const Stored& stored, const StoredTensor& tensor) {
-  Json pieces = Json::array();
+OrderedJson pieces_in_json(const Stored& stored, const StoredTensor& tensor) {
+  OrderedJson pieces = OrderedJson::array();
   for (const StoredPiece& piece : tensor.all_pieces()) {
     const auto path = stored.catalog.files[piece.file].lexically_proximate(stored.path);
     pieces.push_back({{"offsets", piece.box.offsets},
@@ -162,9 +147,9 @@ Json pieces_in_json(const Stored& stored, const StoredTensor& tensor) {
   return pieces;
 }
 
-Json in_json(const Stored& stored) {
+OrderedJson in_json(const Stored& stored) {
   const Totals totals = totals_of(stored);
-  Json tensors = Json::array(), groups = Json::array();
+  OrderedJson tensors = OrderedJson::array(), groups = OrderedJson::array();
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     tensors.push_back({{"name", tensor.name},
                        {"kind", tensor.kind},

@@ -6,6 +6,7 @@
 #include "commands/estimate_memory/memory_model.hpp"
 #include "commands/estimate_memory/model_size.hpp"
 #include "commands/options.hpp"
+#include "commands/text_table.hpp"
 
 #include <algorithm>
 #include <array>
@@ -114,24 +115,7 @@ std::string in_units(double nbytes) {
 
 using Row = std::vector<std::string>;
 
-/// Formats a table. The first column is aligned to the left, the others to the right.
-std::string table(const std::vector<Row>& rows) {
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const Row& row : rows) {
-    for (std::size_t i = 0; i < row.size(); ++i) {
-      widths[i] = std::max(widths[i], row[i].size());
-    }
-  }
-  std::string text;
-  for (const Row& row : rows) {
-    std::string line = row[0] + std::string(widths[0] - row[0].size(), ' ');
-    for (std::size_t i = 1; i < row.size(); ++i) {
-      line += "  " + std::string(widths[i] - row[i].size(), ' ') + row[i];
-    }
-    text += line + "\n";
-  }
-  return text;
-}
+constexpr std::string_view kAlignment = "<>";
 
 /// Returns Accelerate's table (accelerate/commands/estimate.py). The training column is the sum of
 /// weights, gradients and Adam's two moments in float32, and half of that for float16.
@@ -147,7 +131,7 @@ std::string size_table(const ModelSize& model, const std::vector<std::string>& d
     const std::string training = share > 2.0 ? "N/A" : in_units(4.0 * total / share);
     rows.push_back({dtype, in_units(layer / share), in_units(total / share), training});
   }
-  return table(rows);
+  return text_table(rows, kAlignment);
 }
 
 /// A strategy with the defaults of its front end. DeepSpeed sets overlap_comm only for stage 3,
@@ -221,7 +205,8 @@ std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
       }
     }
   }
-  return rows.size() == 1 ? "no strategy supports this offload with these options\n" : table(rows);
+  return rows.size() == 1 ? "no strategy supports this offload with these options\n"
+                          : text_table(rows, kAlignment);
 }
 
 /// Returns DeepSpeed's own estimate, which exists only for mixed precision with Adam.
@@ -246,7 +231,7 @@ std::string deepspeed_table(const ModelSize& model, const EstimateOptions& optio
   for (const OffloadName& offload : kOffloads) {
     add("ZeRO 3", offload, deepspeed_zero3(size, offload.offload));
   }
-  return table(rows);
+  return text_table(rows, kAlignment);
 }
 
 std::string count_of(std::int64_t numel) {

@@ -12,15 +12,15 @@
 namespace acc::launcher {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 using plugins::Source;
 
 constexpr int kFormat = 1;
 
 /// Returns `value`, or null if it is not known.
 template <typename T>
-Json known_if(bool known, const T& value) {
-  return known ? Json(value) : Json(nullptr);
+OrderedJson known_if(bool known, const T& value) {
+  return known ? OrderedJson(value) : OrderedJson(nullptr);
 }
 
 std::string_view name_of(Source::Kind kind) {
@@ -37,8 +37,8 @@ std::string_view name_of(Source::Kind kind) {
   return {};
 }
 
-Json settings_json(const LaunchPlan& plan) {
-  Json settings = Json::array();
+OrderedJson settings_json(const LaunchPlan& plan) {
+  OrderedJson settings = OrderedJson::array();
   for (const auto& [name, value, source] : commands::settings_in_force(plan)) {
     settings.push_back({{"name", name},
                         {"value", known_if(!value.empty(), value)},
@@ -48,28 +48,28 @@ Json settings_json(const LaunchPlan& plan) {
   return settings;
 }
 
-Json manager_of(const LaunchPlan& plan) {
+OrderedJson manager_of(const LaunchPlan& plan) {
   const JobManager& manager = plan.manager;
-  return manager.name.empty() ? Json()
-                              : Json{{"name", manager.name},
-                                     {"job", manager.job},
-                                     {"detected_by", manager.detected_by}};
+  return manager.name.empty() ? OrderedJson()
+                              : OrderedJson{{"name", manager.name},
+                                            {"job", manager.job},
+                                            {"detected_by", manager.detected_by}};
 }
 
-Json seat_of(const LaunchPlan& plan) {
+OrderedJson seat_of(const LaunchPlan& plan) {
   return !plan.layout.rank_slot
-             ? Json()
-             : Json{{"local_rank", plan.layout.rank_slot->local_rank},
-                    {"local_world_size", plan.layout.rank_slot->local_world_size},
-                    {"node_rank", plan.layout.rank_slot->node_rank},
-                    {"num_nodes", plan.layout.rank_slot->num_nodes}};
+             ? OrderedJson()
+             : OrderedJson{{"local_rank", plan.layout.rank_slot->local_rank},
+                           {"local_world_size", plan.layout.rank_slot->local_world_size},
+                           {"node_rank", plan.layout.rank_slot->node_rank},
+                           {"num_nodes", plan.layout.rank_slot->num_nodes}};
 }
 
-Json start_of(const LaunchPlan& plan) {
+OrderedJson start_of(const LaunchPlan& plan) {
   if (!plan.start) {
     return {};
   }
-  Json machines = Json::array();
+  OrderedJson machines = OrderedJson::array();
   for (const RemoteMachine& machine : plan.start->machines) {
     machines.push_back(known_if(!machine.name.empty(), machine.name));
   }
@@ -79,15 +79,15 @@ Json start_of(const LaunchPlan& plan) {
           {"told", plan.start->environment}};
 }
 
-Json sharding_json(const LaunchPlan& plan) {
+OrderedJson sharding_json(const LaunchPlan& plan) {
   const auto groups = commands::shard_groups(plan);
   return {{"strategy", plugins::to_string(plan.sharding.strategy)},
-          {"shard_size", groups ? Json(groups->shard_size) : Json(nullptr)},
-          {"replicas", groups ? Json(groups->replicas) : Json(nullptr)},
+          {"shard_size", groups ? OrderedJson(groups->shard_size) : OrderedJson(nullptr)},
+          {"replicas", groups ? OrderedJson(groups->replicas) : OrderedJson(nullptr)},
           {"hpz_partition_size", plan.sharding.hpz_partition_size}};
 }
 
-Json machines_of(const LaunchPlan& plan) {
+OrderedJson machines_of(const LaunchPlan& plan) {
   return {{"min", plan.rendezvous.backend == RendezvousPlan::Backend::c10d
                       ? plan.rendezvous.min_machines
                       : plan.layout.num_machines},
@@ -95,7 +95,7 @@ Json machines_of(const LaunchPlan& plan) {
           {"machine_rank", known_if(commands::knows_ranks(plan), plan.layout.machine_rank)}};
 }
 
-Json ranks_of(const LaunchPlan& plan) {
+OrderedJson ranks_of(const LaunchPlan& plan) {
   const bool known = commands::knows_ranks(plan);
   const Assignment planned = planned_assignment(plan, 0);
   return {{"world_size", known_if(known, planned.world_size)},
@@ -103,7 +103,7 @@ Json ranks_of(const LaunchPlan& plan) {
           {"first", known_if(known, planned.first_rank)}};
 }
 
-Json rendezvous_json(const LaunchPlan& plan) {
+OrderedJson rendezvous_json(const LaunchPlan& plan) {
   const RendezvousPlan& rendezvous = plan.rendezvous;
   const bool meets = rendezvous.backend != RendezvousPlan::Backend::none;
   return {
@@ -115,11 +115,11 @@ Json rendezvous_json(const LaunchPlan& plan) {
       {"join_timeout_s", rendezvous.join_timeout.count()},
       {"last_call_timeout_s", rendezvous.last_call_timeout.count()},
       {"heartbeat_timeout_s", std::chrono::duration<double>(rendezvous.heartbeat_timeout).count()},
-      {"is_host", rendezvous.is_host ? Json(*rendezvous.is_host) : Json(nullptr)}};
+      {"is_host", rendezvous.is_host ? OrderedJson(*rendezvous.is_host) : OrderedJson(nullptr)}};
 }
 
-Json gpus_json(const LaunchPlan& plan) {
-  Json gpus = Json::array();
+OrderedJson gpus_json(const LaunchPlan& plan) {
+  OrderedJson gpus = OrderedJson::array();
   for (const Gpu& gpu : plan.gpus.devices) {
     gpus.push_back({{"name", gpu.name},
                     {"uuid", gpu.uuid},
@@ -129,9 +129,10 @@ Json gpus_json(const LaunchPlan& plan) {
   return gpus;
 }
 
-Json streams(const std::vector<OutputPlan::Streams>& all, std::size_t local_rank, unsigned rest) {
+OrderedJson streams(const std::vector<OutputPlan::Streams>& all, std::size_t local_rank,
+                    unsigned rest) {
   const OutputPlan::Streams chosen = local_rank < all.size() ? all[local_rank] : rest;
-  Json names = Json::array();
+  OrderedJson names = OrderedJson::array();
   if ((chosen & 1U) != 0) {
     names.push_back("stdout");
   }
@@ -141,8 +142,8 @@ Json streams(const std::vector<OutputPlan::Streams>& all, std::size_t local_rank
   return names;
 }
 
-Json workers_json(const LaunchPlan& plan) {
-  Json workers = Json::array();
+OrderedJson workers_json(const LaunchPlan& plan) {
+  OrderedJson workers = OrderedJson::array();
   for (int local_rank = 0; local_rank < plan.layout.local_world_size; ++local_rank) {
     const auto i = static_cast<std::size_t>(local_rank);
     const Placement placement =
@@ -159,14 +160,14 @@ Json workers_json(const LaunchPlan& plan) {
   return workers;
 }
 
-Json value_of(const commands::ChangedVariable::Value& value) {
-  return value ? Json(*value) : Json(nullptr);
+OrderedJson value_of(const commands::ChangedVariable::Value& value) {
+  return value ? OrderedJson(*value) : OrderedJson(nullptr);
 }
 
-Json environment_json(const LaunchPlan& plan, const plugins::Environment& parent) {
+OrderedJson environment_json(const LaunchPlan& plan, const plugins::Environment& parent) {
   const commands::EnvironmentChanges changes = commands::environment_changes(plan, parent);
-  Json set = Json::object();
-  Json by_local_rank = Json::object();
+  OrderedJson set = OrderedJson::object();
+  OrderedJson by_local_rank = OrderedJson::object();
   for (const commands::ChangedVariable& variable : changes.set) {
     set[variable.name] = value_of(variable.values.front());
     for (std::size_t i = 0; i < variable.values.size() && variable.values.size() > 1; ++i) {
@@ -178,8 +179,8 @@ Json environment_json(const LaunchPlan& plan, const plugins::Environment& parent
 
 /// Splits an error message into one text per fault. A line that begins with a blank continues the
 /// fault of the previous line.
-Json faults_of(const std::string& message) {
-  Json faults = Json::array();
+OrderedJson faults_of(const std::string& message) {
+  OrderedJson faults = OrderedJson::array();
   std::string fault;
   for (const std::string_view line : split(message, '\n')) {
     if (!fault.empty() && !line.starts_with(' ')) {
@@ -192,7 +193,7 @@ Json faults_of(const std::string& message) {
   return faults;
 }
 
-std::string text_of(const Json& json) {
+std::string text_of(const OrderedJson& json) {
   // Paths and variables may contain invalid UTF-8, for which dump() would throw by default.
   return lossy_text_of_json(json, 2) + "\n";
 }
@@ -204,7 +205,7 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
   return text_of({{"format", kFormat},
                   {"acclaunch", ACC_VERSION},
                   {"face", front_end},
-                  {"faults", Json::array()},
+                  {"faults", OrderedJson::array()},
                   {"notices", plan.notices},
                   {"settings", settings_json(plan)},
                   {"manager", manager_of(plan)},
@@ -219,7 +220,8 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"max_restarts", plan.supervision.max_restarts},
                   {"shutdown_timeout_s", plan.supervision.shutdown_timeout.count()},
                   {"log_directory", known_if(plan.output.keeps_directory, plan.output.directory)},
-                  {"appended_file", plan.appended_file ? Json(plan.appended_file->path) : Json()},
+                  {"appended_file",
+                   plan.appended_file ? OrderedJson(plan.appended_file->path) : OrderedJson()},
                   {"gpus", gpus_json(plan)},
                   {"numa_binding", to_string(plan.binding.policy)},
                   {"workers", workers_json(plan)},

@@ -22,7 +22,7 @@
 namespace acc::launcher::commands {
 namespace {
 
-constexpr std::chrono::seconds kTimeLimit{30};
+constexpr std::chrono::seconds kReaderLimit{30};
 /// Stacks that are read at the same time.
 constexpr std::size_t kAtOnce = 8;
 
@@ -60,7 +60,7 @@ std::string restriction() {
 std::string stack_of(std::vector<std::string> reader, pid_t pid) {
   const std::string name = std::filesystem::path(reader.front()).filename().string();
   reader.push_back(std::to_string(pid));
-  const auto text = host::command_output(reader, kTimeLimit);
+  const auto text = host::command_output(reader, kReaderLimit);
   return text && !text->empty() ? printable_lines(*text)
                                 : fmt::format("{} could not read the stack of process {}{}\n", name,
                                               pid, restriction());

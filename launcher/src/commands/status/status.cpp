@@ -17,7 +17,7 @@
 namespace acc::launcher::commands {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::vector<report::WorkerReport> reports_of(const RunningJob& job) {
   std::vector<report::WorkerReport> reports;
@@ -47,14 +47,14 @@ std::string text_of(const RunningJob& job) {
   return text + report::last_collectives(reports, report::late_ranks(reports, std::nullopt));
 }
 
-Json json_of(const RunningJob& job) {
-  Json object = {{"launcher_pid", job.launcher},
-                 {"command", printable(job.command)},
-                 {"running_for_s", seconds(job.running_for)},
-                 {"ranks", Json::array()},
-                 {"late", Json::array()}};
+OrderedJson json_of(const RunningJob& job) {
+  OrderedJson object = {{"launcher_pid", job.launcher},
+                        {"command", printable(job.command)},
+                        {"running_for_s", seconds(job.running_for)},
+                        {"ranks", OrderedJson::array()},
+                        {"late", OrderedJson::array()}};
   for (const RunningWorker& worker : job.workers) {
-    Json& rank = object["ranks"].emplace_back();
+    OrderedJson& rank = object["ranks"].emplace_back();
     rank["rank"] = worker.report.rank;
     rank["local_rank"] = worker.report.local_rank;
     rank["machine_rank"] = worker.report.machine_rank;
@@ -62,7 +62,8 @@ Json json_of(const RunningJob& job) {
     rank["program"] = printable(worker.program);
     rank["state"] = printable(worker.state);
     rank["cpu_s"] = seconds(worker.cpu_time);
-    rank["flight"] = worker.report.flight ? report::flight_json(*worker.report.flight) : Json();
+    rank["flight"] =
+        worker.report.flight ? report::flight_json(*worker.report.flight) : OrderedJson();
   }
   for (const report::LateRanks& late : report::late_ranks(reports_of(job), std::nullopt)) {
     object["late"].push_back(report::late_json(late));
@@ -86,7 +87,7 @@ int status_command(std::span<const std::string> arguments) {
     return 0;
   }
   std::string text;
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   std::vector<RunningJob> jobs = chosen_jobs(job);
   add_torch_records(jobs);
   for (const RunningJob& each : jobs) {

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::seconds kTimeLimit{10};
+constexpr std::chrono::seconds kAnswerLimit{10};
 constexpr std::size_t kLargestAnswer = 64U << 20U;
 /// Ranks that one request asks for.
 constexpr int kRanksPerRequest = 2000;
@@ -57,7 +57,7 @@ std::string ServerJobs::name() const {
 // HTTP/1.0, so that the answer is neither in chunks nor followed by another one.
 Json ServerJobs::get(const std::string& path) const {
   boost::asio::ip::tcp::iostream stream;
-  stream.expires_after(kTimeLimit);
+  stream.expires_after(kAnswerLimit);
   const auto require = [&](bool holds) {
     if (!holds) {
       const bool is_late = stream.error() == boost::asio::error::operation_aborted ||

@@ -69,38 +69,38 @@ double& part_of(RankTimes& times, const TraceFile::Span& span) {
 }
 
 void add_span(RankTimes& times, RankSpans& spans, const TraceFile::Span& span) {
-  const double milliseconds = (span.end - span.begin) / 1000.0;
+  const double duration = (span.end - span.begin) / 1000.0;
   spans.first = std::min(spans.first, span.begin);
   spans.last = std::max(spans.last, span.end);
   if (span.category == "communication") {
     spans.communicating.emplace_back(span.begin, span.end);
-    (span.name.find("gather") != std::string::npos ? times.gather : times.reduce) += milliseconds;
+    (span.name.find("gather") != std::string::npos ? times.gather : times.reduce) += duration;
     return;
   }
-  part_of(times, span) += milliseconds;
+  part_of(times, span) += duration;
   if (span.category != "wait") {
     spans.computing.emplace_back(span.begin, span.end);
   }
 }
 
-struct Column {
+struct TimeColumn {
   std::string_view name;
   double RankTimes::*value;
 };
 
 constexpr std::array kColumns = {
-    Column{"total", &RankTimes::total},
-    Column{"forward", &RankTimes::forward},
-    Column{"backward", &RankTimes::backward},
-    Column{"optimizer", &RankTimes::optimizer},
-    Column{"checkpoint", &RankTimes::checkpoint},
-    Column{"gather wait", &RankTimes::gather_wait},
-    Column{"reduce wait", &RankTimes::reduce_wait},
-    Column{"other wait", &RankTimes::other_wait},
-    Column{"outside", &RankTimes::outside},
-    Column{"gather", &RankTimes::gather},
-    Column{"reduce", &RankTimes::reduce},
-    Column{"hidden", &RankTimes::hidden},
+    TimeColumn{"total", &RankTimes::total},
+    TimeColumn{"forward", &RankTimes::forward},
+    TimeColumn{"backward", &RankTimes::backward},
+    TimeColumn{"optimizer", &RankTimes::optimizer},
+    TimeColumn{"checkpoint", &RankTimes::checkpoint},
+    TimeColumn{"gather wait", &RankTimes::gather_wait},
+    TimeColumn{"reduce wait", &RankTimes::reduce_wait},
+    TimeColumn{"other wait", &RankTimes::other_wait},
+    TimeColumn{"outside", &RankTimes::outside},
+    TimeColumn{"gather", &RankTimes::gather},
+    TimeColumn{"reduce", &RankTimes::reduce},
+    TimeColumn{"hidden", &RankTimes::hidden},
 };
 
 }  // namespace
@@ -172,14 +172,14 @@ std::string summary_text(std::span<const RankTimes> ranks) {
     return "";
   }
   std::string text = "milliseconds per step\nrank  steps";
-  for (const Column& column : kColumns) {
+  for (const TimeColumn& column : kColumns) {
     text += fmt::format("  {:>11}", column.name);
   }
   text += "  exposed\n";
   for (const RankTimes& rank : ranks) {
     const double per_step = 1.0 / std::max(1, rank.steps);
     text += fmt::format("{:>4}  {:>5}", rank.rank, rank.steps);
-    for (const Column& column : kColumns) {
+    for (const TimeColumn& column : kColumns) {
       text += fmt::format("  {:>11.3f}", rank.*column.value * per_step);
     }
     text +=
@@ -194,7 +194,7 @@ nlohmann::ordered_json summary_json(std::span<const RankTimes> ranks) {
   auto list = nlohmann::ordered_json::array();
   for (const RankTimes& rank : ranks) {
     nlohmann::ordered_json object = {{"rank", rank.rank}, {"steps", rank.steps}};
-    for (const Column& column : kColumns) {
+    for (const TimeColumn& column : kColumns) {
       std::string key(column.name);
       std::ranges::replace(key, ' ', '_');
       object[key + "_ms"] = rank.*column.value;
