@@ -50,12 +50,12 @@ if(ACC_SANITIZE)
 endif()
 
 # Options of code whose speed does not matter: front ends, commands, tests, and code that waits for system calls. -Og takes
-# half of the time of -O2.
+# three fifths of the time of -O2. nvcc does not know it.
 add_library(acc_light_options INTERFACE)
 if(NOT ACC_SANITIZE)  # the presets with sanitizers do not optimize at all
   # These warnings of g++ 12 are wrong about std::string and std::optional at this level.
   target_compile_options(acc_light_options INTERFACE
-    $<$<CONFIG:Release,RelWithDebInfo>:-Og>
+    $<$<AND:$<CONFIG:Release,RelWithDebInfo>,$<COMPILE_LANGUAGE:C,CXX>>:-Og>
     "$<${cxx}:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread;-Wno-maybe-uninitialized>")
 endif()
 
