@@ -19,9 +19,11 @@ if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")
   set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")
 endif()
 
-# g++ spends a tenth of its time on collecting garbage unless it may use more memory: about 1 GB for the largest sources.
-target_compile_options(acc_options INTERFACE
-  "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-expand=400;--param=ggc-min-heapsize=1500000>")
+if(ACC_UNITY)
+  # g++ spends a tenth of its time on collecting garbage unless it may use more memory: about 1 GB for the largest groups.
+  target_compile_options(acc_options INTERFACE
+    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-expand=400;--param=ggc-min-heapsize=1500000>")
+endif()
 target_compile_options(acc_options INTERFACE
   "$<${cxx}:-Wall;-Wextra;-Wpedantic;-Wconversion;-Wshadow;-Wnon-virtual-dtor>")
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)

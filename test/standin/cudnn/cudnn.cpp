@@ -62,6 +62,13 @@ bool is_aligned(const void* data) {
   return reinterpret_cast<std::uintptr_t>(data) % 16 == 0;
 }
 
+/// False for memory of the host that CUDA does not know, such as a number on the stack.
+bool is_allocated(const void* data) {
+  cudaPointerAttributes attributes{};
+  return cudaPointerGetAttributes(&attributes, data) == cudaSuccess &&
+         attributes.type != cudaMemoryTypeUnregistered;
+}
+
 }  // namespace
 
 extern "C" {
@@ -173,8 +180,8 @@ int cudnnBackendExecute(void* handle, void* plan, void* pack) {
     }
     if (tensor.is_by_value) {
       bound->second = &numbers->emplace(id, *static_cast<float*>(bound->second)).first->second;
-    } else if (!is_aligned(bound->second)) {
-      return refuse(bad_param, "tensor " + std::to_string(id) + " is not aligned");
+    } else if (!is_aligned(bound->second) || !is_allocated(bound->second)) {
+      return refuse(bad_param, "tensor " + std::to_string(id) + " is not aligned memory of CUDA");
     } else {
       standin::check_range(
           bound->second, static_cast<std::size_t>(tensor.extent()) * size_of(tensor.type), "cuDNN");

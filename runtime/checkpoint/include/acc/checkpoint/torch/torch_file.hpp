@@ -38,7 +38,7 @@ struct StoredBytes {
 
 /// Size of a checksum block in bytes. It fits a second-level cache, so that bytes are checked while
 /// they are copied.
-inline constexpr std::uint64_t kBlock = 256 * 1024;
+inline constexpr std::uint64_t kBlock = std::uint64_t{256} << 10;
 
 /// A tensor in a torch.save archive.
 struct TensorRef {
