@@ -51,8 +51,8 @@ if(ACC_SANITIZE)
   endif()
 endif()
 
-# Options of code whose speed does not matter: front ends, commands, tests, and code that waits for system calls. -Og takes
-# three fifths of the time of -O2. nvcc does not know it.
+# Options of code whose speed does not matter: front ends, commands, tests, code that waits for system calls, and what the
+# runtime does once per job or leaves to its kernels. -Og takes three fifths of the time of -O2. nvcc does not know it.
 add_library(acc_light_options INTERFACE)
 if(NOT ACC_SANITIZE)  # the presets with sanitizers do not optimize at all
   # These warnings of g++ 12 are wrong about std::string and std::optional at this level.
