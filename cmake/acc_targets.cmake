@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 include(GNUInstallDirs)
 
-# acc_unity(TARGET COUNT)
-# With ACC_UNITY, compiles up to COUNT sources of the target together, so that the headers that they share
-# are parsed once. That is for fresh builds only: after a change of one file, its whole group is compiled
+# acc_unity(TARGET [COUNT])
+# With ACC_UNITY, compiles up to COUNT (default 24) sources of the target together, so that the headers that
+# they share are parsed once. That is for fresh builds only: after a change of one file, its whole group is compiled
 # again. Names in anonymous namespaces must differ within a group.
-function(acc_unity target count)
+function(acc_unity target)
   if(ACC_UNITY)
+    set(count 24 ${ARGN})
+    list(GET count -1 count)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${count})
     # This warning concerns headers; here one file includes all sources.
     target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
@@ -27,7 +29,7 @@ function(acc_add_library name)
     add_library(${target} STATIC ${ARG_SOURCES})
   endif()
   add_library(acc::${name} ALIAS ${target})
-  acc_unity(${target} 24)
+  acc_unity(${target})
   target_include_directories(${target}
     PUBLIC $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
            $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>

@@ -2,6 +2,7 @@
 #include "catalog/piece_source.hpp"
 
 #include "acc/base/error.hpp"
+#include "files/file_error.hpp"
 
 #include <string>
 
@@ -13,26 +14,21 @@ namespace {
 constexpr std::size_t kMaxOpenFiles = 256;
 constexpr std::size_t kMaxArchives = 65'536;
 
-[[noreturn]] void fail_piece(const InputFile& file, const StoredTensor& tensor,
-                             const std::string& what) {
-  throw Error(Errc::config, file.path().string() + ": tensor '" + tensor.name + "': " + what);
-}
-
 // Checks the numbers of a source, which come from files, before anything is computed from them.
 void check_extent(const PieceSource& source, const StoredTensor& tensor, const StoredPiece& piece) {
   const std::uint64_t expected =
       static_cast<std::uint64_t>(piece.box.numel()) * size_of(tensor.dtype);
   if (source.nbytes != expected) {
-    fail_piece(*source.file, tensor,
-               "box " + to_string(piece.box) + " needs " + std::to_string(expected) +
-                   " bytes, found " + std::to_string(source.nbytes));
+    fail_tensor(source.file->path(), tensor.name,
+                "box " + to_string(piece.box) + " needs " + std::to_string(expected) +
+                    " bytes, found " + std::to_string(source.nbytes));
   }
   std::uint64_t end = 0;
   if (__builtin_add_overflow(source.offset, source.nbytes, &end) || end > source.file->nbytes()) {
-    fail_piece(*source.file, tensor,
-               "truncated: expected " + std::to_string(source.nbytes) + " bytes at byte " +
-                   std::to_string(source.offset) + ", the file has " +
-                   std::to_string(source.file->nbytes()));
+    fail_tensor(source.file->path(), tensor.name,
+                "truncated: expected " + std::to_string(source.nbytes) + " bytes at byte " +
+                    std::to_string(source.offset) + ", the file has " +
+                    std::to_string(source.file->nbytes()));
   }
   if (!source.has_record) {
     return;
@@ -45,7 +41,7 @@ void check_extent(const PieceSource& source, const StoredTensor& tensor, const S
                       source.record_nbytes <= source.file->nbytes() - source.record_offset;
   if (!inside || before % size_of(tensor.dtype) != 0 ||
       (!source.blocks.empty() && source.blocks.size() != blocks)) {
-    fail_piece(*source.file, tensor, "does not fit the record that contains it");
+    fail_tensor(source.file->path(), tensor.name, "does not fit the record that contains it");
   }
 }
 
@@ -113,11 +109,11 @@ PieceSource PieceSources::find(const StoredTensor& tensor, const StoredPiece& pi
     const auto stored = archived(tensor, piece, source.file);
     // The archive must hold exactly the box that the metadata announces.
     if (stored->dtype != tensor.dtype || stored->shape != piece.box.sizes) {
-      fail_piece(*source.file, tensor,
-                 "expected " + std::string(torch_name(tensor.dtype)) + " of shape " +
-                     to_string(piece.box.sizes) + " at byte " + std::to_string(piece.offset) +
-                     ", found " + std::string(torch_name(stored->dtype)) + " of shape " +
-                     to_string(stored->shape));
+      fail_tensor(source.file->path(), tensor.name,
+                  "expected " + std::string(torch_name(tensor.dtype)) + " of shape " +
+                      to_string(piece.box.sizes) + " at byte " + std::to_string(piece.offset) +
+                      ", found " + std::string(torch_name(stored->dtype)) + " of shape " +
+                      to_string(stored->shape));
     }
     source.offset = stored->bytes.offset;
     source.nbytes = stored->bytes.nbytes;

@@ -13,4 +13,10 @@ namespace acc::checkpoint {
   throw Error(Errc::config, path.string() + ": " + what);
 }
 
+/// The same of a tensor in the file.
+[[noreturn]] inline void fail_tensor(const std::filesystem::path& path, const std::string& name,
+                                     const std::string& what) {
+  fail(path, "tensor '" + name + "': " + what);
+}
+
 }  // namespace acc::checkpoint

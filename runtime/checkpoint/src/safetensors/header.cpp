@@ -23,11 +23,6 @@ constexpr std::uint64_t kLengthWord = 8;
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // limit of the reference implementation
 constexpr int kMaxDepth = 3;                       // object, tensor, list of numbers
 
-[[noreturn]] void fail_tensor(const std::filesystem::path& path, const std::string& name,
-                              const std::string& what) {
-  fail(path, "tensor '" + name + "': " + what);
-}
-
 // Returns the beginning of a value for a message.
 std::string shown(const nlohmann::json& value) {
   constexpr std::size_t kMaxShown = 200;
