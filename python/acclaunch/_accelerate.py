@@ -6,6 +6,8 @@ import functools
 import importlib.util
 import sys
 
+from acclaunch._autoload import quietly
+
 
 def _patch(state):
     """state: the module accelerate.state."""
@@ -27,16 +29,17 @@ class _Finder:
     """Patches accelerate.state right after its import."""
 
     def find_spec(self, name, path=None, target=None):
-        if name != "accelerate.state":
-            return None
+        return quietly(self._patching_spec) if name == "accelerate.state" else None
+
+    def _patching_spec(self):
         sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec("accelerate.state")
         if spec is not None:
             execute = spec.loader.exec_module
 
             def exec_module(module):
                 execute(module)
-                _patch(module)
+                quietly(lambda: _patch(module))
 
             spec.loader.exec_module = exec_module
         return spec

@@ -51,4 +51,8 @@ def serve():
         os.mkfifo(record + ".request", 0o600)
     except OSError:
         return  # this is a child of the worker, or the folder is gone
-    threading.Thread(target=_serve, args=(record, calls), name="acc-flight", daemon=True).start()
+    try:
+        threading.Thread(target=_serve, args=(record, calls), name="acc-flight", daemon=True).start()
+    except BaseException:  # no more threads: nobody will answer
+        os.unlink(record + ".request")
+        raise

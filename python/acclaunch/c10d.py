@@ -13,7 +13,7 @@ import sys
 
 import torch.distributed as dist
 
-from acclaunch import _accelerate, _flight
+from acclaunch import _accelerate, _autoload, _flight
 
 __all__ = ["register", "replace_gloo"]
 
@@ -33,7 +33,7 @@ def register():
     """Registers the back end, also with Accelerate; a second call does nothing."""
     if "ACC" not in dist.Backend._plugins:
         dist.Backend.register_backend("acc", _create, extended_api=True, devices=["cpu"])
-        _accelerate.accept_acc()
+        _autoload.quietly(_accelerate.accept_acc)
 
 
 def replace_gloo():
@@ -67,4 +67,4 @@ def _follow_environment():
 
 if dist.is_available():
     _follow_environment()
-    _flight.serve()
+    _autoload.quietly(_flight.serve)

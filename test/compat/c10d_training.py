@@ -5,8 +5,12 @@ makes another call.
 
 The losses of two back ends differ by rounding only: they sum the gradients in another order."""
 
+import contextlib
 import datetime
+import importlib
+import logging
 import os
+import pathlib
 import re
 import signal
 import socket
@@ -14,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from unittest import mock
 
 try:
     import accelerate
@@ -239,6 +244,67 @@ def test_refusals():
         subprocess.run(["cp", sys.argv[1], f"{folder}/bin/"], check=True)
         refused([f"{folder}/bin/{os.path.basename(sys.argv[1])}", *program], {}, "--cpu_backend",
                 "the Python package acclaunch is neither in", f"{folder}/python")
+
+
+def test_autoload():
+    """Torch loads the package at the end of `import torch`. No failure in it is one of that import, nor of
+    `import accelerate.state`, which the package watches."""
+    def fails(error):
+        return mock.Mock(side_effect=error)
+
+    def load(*patches, accelerate="class PartialState: pass", environment=None):
+        """Loads the package as torch does, in a worker of a launcher, then a module accelerate.state.
+        Returns the logged lines and the files that are left."""
+        lines = []
+        handler = logging.Handler()
+        handler.emit = lambda record: lines.append(record.getMessage())
+        logger = logging.getLogger("acclaunch")
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+            package, records = pathlib.Path(folder, "accelerate"), pathlib.Path(folder, "records")
+            package.mkdir()
+            records.mkdir()
+            (package / "__init__.py").touch()
+            (package / "state.py").write_text(accelerate)
+            for patch in (*patches, mock.patch.dict(sys.modules),
+                          mock.patch.object(sys, "meta_path", sys.meta_path[:]),
+                          mock.patch.object(sys, "path", [folder, *sys.path]),
+                          mock.patch.dict(os.environ, {"RANK": "0", "ACC_FLIGHT_RECORD": f"{records}/0",
+                                                       **(environment or {})}),
+                          mock.patch.object(logger, "handlers", [handler]),
+                          mock.patch.object(logger, "level", logging.INFO)):
+                stack.enter_context(patch)
+            for name in [name for name in sys.modules if name.startswith(("acclaunch", "accelerate"))]:
+                del sys.modules[name]
+            dist.Backend._plugins.pop("ACC", None)  # of the case before
+            torch._import_device_backends()
+            importlib.import_module("accelerate.state")
+            return lines, os.listdir(records)
+
+    class OldBackend:
+        """Without register_backend, as before torch 2.0."""
+
+        _plugins = {}
+
+    of_test = ImportError("of the test")
+    no_threads = mock.patch("threading.Thread.start", fails(RuntimeError("can't start new thread")))
+    for what, patches, options in (
+            ("can't start new thread", [no_threads], {}),
+            ("MemoryError", [mock.patch("os.mkfifo", fails(MemoryError()))], {}),
+            ("ImportError: of the test", [mock.patch.object(dist, "is_available", fails(of_test))], {}),
+            ("ImportError: of the test", [mock.patch("importlib.util.find_spec", fails(of_test))], {}),
+            ("AttributeError", [], {"accelerate": ""}),
+            ("AttributeError", [mock.patch.object(dist, "Backend", OldBackend)], {}),
+            ("ModuleNotFoundError", [mock.patch.dict(sys.modules, {"torch.distributed": None})], {}),
+            ("AttributeError", [mock.patch.object(dist, "distributed_c10d", None)],
+             {"environment": {"ACC_CPU_BACKEND": "acc"}}),
+            ("ACC_CPU_BACKEND is 'odd', expected acc or gloo", [],
+             {"environment": {"ACC_CPU_BACKEND": "odd"}})):
+        lines, left = load(*patches, **options)
+        assert any(what in line for line in lines), f"{what}: {lines}"
+        assert "thread" not in what or left == [], left
+    for environment in ({"ACC_FLIGHT_RECORD": "/nowhere/0"}, {"ACC_FLIGHT_RECORD": "x" * 5000}, {"ACC_FLIGHT_RECORD": ""}):
+        lines, left = load(environment=environment)
+        assert lines == [] and left == [], (environment, lines, left)
 
 
 if __name__ == "__main__":
