@@ -5,9 +5,11 @@ import collections
 import ctypes as c
 import datetime
 import functools
+import logging
 import os
 import queue
 import threading
+import typing
 import zlib
 
 import torch
@@ -16,6 +18,7 @@ from torch._C import _distributed_c10d as _c10d
 
 from acclaunch import _library
 
+_log = logging.getLogger(__name__)
 _ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3, torch.int8: 4,
              torch.int16: 5, torch.int32: 6, torch.int64: 7, torch.uint8: 8, torch.bool: 9}
 # acc_op has the values of torch's enumeration.
@@ -44,6 +47,7 @@ _CALLS = {
     "acc_group_create": (c.POINTER(_Config), c.POINTER(_P)),
     "acc_group_abort": (_P, c.c_char_p),
     "acc_group_check": (_P,),
+    "acc_group_refuse": (_P,),
     "acc_group_barrier": (_P, _T, _P),
     "acc_group_all_reduce": (_P, _P, _N, _I, _I, _T, _P),
     "acc_group_reduce": (_P, _P, _N, _I, _I, _I, _T, _P),
@@ -88,29 +92,34 @@ def _sizes(sizes):
 # --- works ---
 
 class Work(_c10d.Work):
-    """A call of the group; `tensors` are its result. `pairs`: (tensor, copy) for results that are
-    computed in a contiguous copy."""
+    """A call of the group; `tensors` are its result. collected: the memory of the call. An error, also one
+    of copying the result, is kept here until `wait` or the future raises it."""
 
-    def __init__(self, group, handle, tensors, inputs, pairs):
+    def __init__(self, group, handle, tensors, collected):
         super().__init__()
         self._group, self._handle, self._tensors = group, handle, tensors
-        self._inputs = inputs  # memory that the library reads until the work is done
-        self._pairs = pairs
-        self._lock = threading.Lock()
-        self._future = None
+        self._collected = collected  # memory that the library uses until the work is done
+        self._lock = threading.RLock()
+        self._awaited = self._future = None
         self._error = None
         self._source = -1
         if handle is None:
-            self._finish()
+            self._end(None)
 
-    def _finish(self):
-        with torch.no_grad():
-            for tensor, copy in self._pairs:
-                tensor.copy_(copy)
-        self._inputs = self._pairs = ()
+    def _end(self, error):
+        """Ends the work: without an error from the library, copies its result into the tensors."""
+        if error is None:
+            try:
+                self._collected.write_back()
+            except Exception as failed:  # noqa: BLE001: belongs to this call, whatever it is
+                error = _library.InvalidArgumentError(
+                    f"acc: {self._collected.name} is done, but its result cannot be written to the "
+                    f"tensor: {failed}")
+        self._error = error
+        self._collected = None
 
     def _complete(self, timeout_ms):
-        """Waits in the library and takes its result once."""
+        """Waits in the library and takes its result once. Raises nothing."""
         handle = self._handle
         if handle is None:
             return
@@ -123,16 +132,18 @@ class Work(_c10d.Work):
             if self._handle is None:
                 return
             self._source = _c().work_source(handle)
-            self._error = error
-            if error is None:
-                self._finish()
+            self._end(error)
             self._handle = None
+        self._group._pending.pop(self, None)
 
-    def wait(self, timeout=datetime.timedelta(0)):
-        self._complete(_milliseconds(timeout))
+    def _raise(self):
         if self._error is not None:
             # A new object, so that each wait has the traceback of its own caller.
             raise type(self._error)(str(self._error), self._error.rank)
+
+    def wait(self, timeout=datetime.timedelta(0)):
+        self._complete(_milliseconds(timeout))
+        self._raise()
         return True
 
     def synchronize(self):
@@ -147,7 +158,7 @@ class Work(_c10d.Work):
         return self.is_completed() and self._error is None
 
     def exception(self):
-        return self._error
+        return self._error if self.is_completed() else None
 
     def result(self):
         self.wait()
@@ -159,22 +170,26 @@ class Work(_c10d.Work):
     _source_rank = source_rank
 
     def get_future(self):
-        if self._future is None:
-            if self.is_completed() and self._error is None:
-                self._future = torch.futures.Future()
-                self._future.set_result(self._tensors)
-            else:
-                # Only a callback can give a Future an error that torch's C++ code, such as DDP's,
-                # sees as one.
-                self._awaited = torch.futures.Future()
-                self._future = self._awaited.then(lambda _: self.result())
-                self._group._resolve_later(self)
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            # Only a callback can give a Future an error that torch's C++ code, such as DDP's, sees
+            # as one.
+            self._awaited = torch.futures.Future()
+            self._future = self._awaited.then(lambda _: self.result())
+        if self.is_completed():
+            self._resolve()
+        else:
+            self._group._resolvers.resolve(self)
         return self._future
 
     def _resolve(self):
-        """Waits for the call and completes its future."""
+        """Waits for the call and completes its future, which runs the program's callbacks."""
         self._complete(0)
-        self._awaited.set_result(None)
+        try:
+            self._awaited.set_result(None)
+        except Exception:  # noqa: BLE001: torch keeps errors of Python callbacks; this is one of C++
+            _log.exception("a callback of the future of a call of %s failed", self._group)
 
 
 class _Works(Work):
@@ -182,7 +197,7 @@ class _Works(Work):
 
     def __init__(self, group, works, tensors):
         self._works = works
-        super().__init__(group, None, tensors, (), ())
+        super().__init__(group, None, tensors, _Arguments("several calls"))
 
     def _complete(self, timeout_ms):
         for work in self._works:
@@ -190,7 +205,10 @@ class _Works(Work):
             self._error = self._error or work._error
 
     def is_completed(self):
-        return all([work.is_completed() for work in self._works])
+        if not all([work.is_completed() for work in self._works]):
+            return False
+        self._complete(0)
+        return True
 
 
 class _Handle:
@@ -203,10 +221,47 @@ class _Handle:
         _c().work_free(self._as_parameter_)
 
 
-def _resolve_futures(works):
-    while (work := works.get()) is not None:
-        work._resolve()
-        del work
+class _Resolvers:
+    """Threads that wait for works and complete their futures. Each future has a thread of its own until
+    it is complete: its callbacks may wait for other futures of the group. Threads are used again."""
+
+    def __init__(self):
+        self._works = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads, self._num_idle = [], 0
+
+    def resolve(self, work):
+        with self._lock:
+            if self._num_idle > 0:
+                self._num_idle -= 1
+                self._works.put(work)
+                return
+            thread = threading.Thread(target=self._run, args=([work],), daemon=True, name="acc futures")
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads
+                thread = None
+            else:
+                self._threads.append(thread)
+        if thread is None:
+            work._resolve()
+
+    def _run(self, first):
+        work = first.pop()
+        while work is not None:
+            work._resolve()
+            work = None  # frees its memory while this thread is idle
+            with self._lock:
+                self._num_idle += 1
+            work = self._works.get()
+
+    def stop(self):
+        """Ends the threads, after the works that they wait for."""
+        for _ in self._threads:
+            self._works.put(None)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
 
 
 # --- tensors ---
@@ -224,7 +279,8 @@ def _real(tensor):
 
 
 class _Arguments:
-    """Collects the tensors of a call as contiguous memory."""
+    """Collects the tensors of a call as contiguous memory. inputs: that memory; pairs: (tensor, copy) for
+    results that are computed in a copy."""
 
     def __init__(self, name):
         self.name, self.inputs, self.pairs = name, [], []
@@ -248,6 +304,13 @@ class _Arguments:
         self.inputs.append(copy)
         self.pairs.append((tensor, copy))
         return copy
+
+    def write_back(self):
+        """Copies the results that were computed in a copy."""
+        for tensor, copy in self.pairs:
+            # Outside the mode in which it was made, a tensor of torch.inference_mode cannot be written.
+            with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+                tensor.copy_(copy)
 
 
 def _one(tensors, name):
@@ -273,6 +336,51 @@ def _same(tensors, other, name):
 
 # --- the group ---
 
+class _Call(typing.NamedTuple):
+    """A call of the library. function: takes the group, `arguments`, a timeout and a place for the work.
+    result: the tensors that the work returns."""
+
+    function: collections.abc.Callable
+    arguments: tuple
+    result: list
+    collected: _Arguments
+    opts: object
+
+
+def _first_tensor(values):
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            value = _first_tensor(value)
+        if isinstance(value, torch.Tensor):
+            return value
+    return None
+
+
+def _makes(method, is_collective=True):
+    """Makes the _Call that `method` returns. Tensors of another device go to the back end for it. A
+    collective with wrong arguments counts as one that this rank has refused: the next one must not meet
+    the other ranks' call of this one."""
+
+    @functools.wraps(method)
+    def call(self, *arguments, **named):
+        try:
+            tensor = _first_tensor([*arguments, *named.values()])
+            is_ours = tensor is None or self._is_ours(tensor)
+            prepared = method(self, *arguments, **named) if is_ours else None
+        except Exception:
+            if is_collective and self._handle is not None:
+                _c().group_refuse(self._handle)
+            raise
+        if not is_ours:
+            return getattr(dist.ProcessGroup, method.__name__)(self, *arguments, **named)
+        return self._issue(prepared) if isinstance(prepared, _Call) else prepared
+
+    return call
+
+
+_makes_message = functools.partial(_makes, is_collective=False)
+
+
 class ProcessGroup(dist.ProcessGroup):
     """Made by `create`. Calls on tensors of other devices go to the back ends that are registered
     for them."""
@@ -284,9 +392,10 @@ class ProcessGroup(dist.ProcessGroup):
         self._rank, self._size = options.group_rank, options.group_size
         self._timeout_ms = 0  # that of the creation
         self._devices = [torch.device("cpu")]
-        self._pending = collections.deque()
+        self._pending = {}  # works that are not known to be done; the program may have dropped them
+        self._enough_pending = 1
         self._coalesced = None
-        self._resolver = None
+        self._resolvers = _Resolvers()
         self._handle = _create_group(options, prefix)
         self._pid = os.getpid()
 
@@ -341,12 +450,9 @@ class ProcessGroup(dist.ProcessGroup):
     def shutdown(self):
         if self._handle and os.getpid() == self._pid:
             handle, self._handle = self._handle, None
-            if not all([work.is_completed() for work in self._pending]):
+            if not all([work.is_completed() for work in list(self._pending)]):
                 _c().group_abort(handle, f"rank {self._rank} destroyed the group".encode())
-            if self._resolver is not None:
-                futures, thread = self._resolver
-                futures.put(None)
-                thread.join()
+            self._resolvers.stop()
             self._pending.clear()
             _c().group_free(handle)
         if len(self._devices) > 1:
@@ -376,37 +482,44 @@ class ProcessGroup(dist.ProcessGroup):
                 f"with \"cpu:acc,{kind}:…\" and a back end for {kind}")
         return False
 
-    def _call(self, function, arguments, result, collected, opts, is_async=None):
-        """Calls `function` of the library; the two last arguments are timeout and work."""
+    def _issue(self, call):
         if self._handle is None:
             raise _library.InvalidArgumentError("acc: the process group has been destroyed")
-        timeout = _milliseconds(getattr(opts, "timeout", None)) or self._timeout_ms
-        if is_async is None:
-            is_async = getattr(opts, "asyncOp", True)
-        handle = None
-        if is_async or self._coalesced is not None:
-            handle = _Handle()
-            function(self._handle, *arguments, timeout, c.byref(handle._as_parameter_))
-        else:
-            function(self._handle, *arguments, timeout, None)
-        work = Work(self, handle, result, collected.inputs, collected.pairs)
-        if handle is not None:
-            # The program may drop a work before it is done.
-            while self._pending and self._pending[0].is_completed():
-                self._pending.popleft()
-            self._pending.append(work)
+        timeout = _milliseconds(getattr(call.opts, "timeout", None)) or self._timeout_ms
+        is_async = getattr(call.opts, "asyncOp", True) or self._coalesced is not None
+        handle = _Handle() if is_async else None
+        call.function(self._handle, *call.arguments, timeout,
+                      c.byref(handle._as_parameter_) if is_async else None)
+        work = Work(self, handle, call.result, call.collected)
+        if is_async:
+            self._pending[work] = None
             if self._coalesced is not None:
                 self._coalesced.append(work)
+        else:
+            work._raise()
+        self._forget_dropped(is_async)
         return work
 
-    def _resolve_later(self, work):
-        if self._resolver is None:
-            works = queue.SimpleQueue()
-            thread = threading.Thread(target=_resolve_futures, args=(works,), daemon=True,
-                                      name=f"acc futures {self._name}")
-            thread.start()
-            self._resolver = works, thread
-        self._resolver[0].put(work)
+    def _together(self, function, calls, tensors, opts):
+        """Several calls as one: each is made, also if the result of another cannot be written."""
+        waits = not getattr(opts, "asyncOp", True)
+        if waits:
+            opts.asyncOp = True
+        try:
+            work = _Works(self, [function(*call, opts) for call in calls], tensors)
+        finally:
+            if waits:
+                opts.asyncOp = False
+        if waits:
+            work.wait()
+        return work
+
+    def _forget_dropped(self, may_wait):
+        """Frees works that the program dropped and that are done since. may_wait: only if there have become
+        twice as many, so that a program with many calls under way does not look at all in each."""
+        if not may_wait or len(self._pending) >= self._enough_pending:
+            left = sum(not work.is_completed() for work in list(self._pending))
+            self._enough_pending = 2 * left + 1
 
     def _reduced(self, tensor, opts, name, collected, keeps_values=True):
         """The arguments (tensor as contiguous memory, element type, operation) of a reduction."""
@@ -423,74 +536,68 @@ class ProcessGroup(dist.ProcessGroup):
         memory = collected.written(tensor, keeps_values)
         return memory, _element(memory, name), _OPS[op]
 
+    @_makes
     def allreduce(self, tensors, opts=_c10d.AllreduceOptions()):
-        if not self._is_ours(tensors[0]):
-            return super().allreduce(tensors, opts)
         tensor = _one(tensors, "all_reduce")
         collected = _Arguments("all_reduce")
         memory, element, op = self._reduced(tensor, opts, "all_reduce", collected)
-        return self._call(_c().group_all_reduce, (memory.data_ptr(), memory.numel(), element, op),
-                          [tensor], collected, opts)
+        return _Call(_c().group_all_reduce, (memory.data_ptr(), memory.numel(), element, op),
+                     [tensor], collected, opts)
 
     def allreduce_coalesced(self, tensors, opts=_c10d.AllreduceCoalescedOptions()):
         if not self._is_ours(tensors[0]):
             return super().allreduce_coalesced(tensors, opts)
-        return _Works(self, [self.allreduce([tensor], opts) for tensor in tensors], tensors)
+        return self._together(self.allreduce, [([tensor],) for tensor in tensors], tensors, opts)
 
+    @_makes
     def reduce(self, tensors, opts=_c10d.ReduceOptions()):
-        if not self._is_ours(tensors[0]):
-            return super().reduce(tensors, opts)
         tensor = _one(tensors, "reduce")
         collected = _Arguments("reduce")
         memory, element, op = self._reduced(tensor, opts, "reduce", collected)
-        return self._call(_c().group_reduce,
-                          (memory.data_ptr(), memory.numel(), element, op, opts.rootRank), [tensor],
-                          collected, opts)
+        return _Call(_c().group_reduce,
+                     (memory.data_ptr(), memory.numel(), element, op, opts.rootRank), [tensor], collected,
+                     opts)
 
+    @_makes
     def broadcast(self, tensors, opts=_c10d.BroadcastOptions()):
-        if not self._is_ours(tensors[0]):
-            return super().broadcast(tensors, opts)
         tensor = _one(tensors, "broadcast")
         collected = _Arguments("broadcast")
         if opts.rootRank == self._rank:
             memory = collected.read(tensor)
         else:
             memory = collected.written(tensor)
-        return self._call(_c().group_broadcast,
-                          (memory.data_ptr(), memory.nbytes, opts.rootRank), [tensor], collected,
-                          opts)
+        return _Call(_c().group_broadcast,
+                     (memory.data_ptr(), memory.nbytes, opts.rootRank), [tensor], collected,
+                     opts)
 
+    @_makes
     def barrier(self, opts=_c10d.BarrierOptions()):
         device = getattr(opts, "device", None)
         if device is not None and device.type != "cpu" and len(self._devices) > 1:
             return super().barrier(opts)
-        return self._call(_c().group_barrier, (), [], _Arguments("barrier"), opts)
+        return _Call(_c().group_barrier, (), [], _Arguments("barrier"), opts)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """A barrier whose timeout names the late rank."""
         opts = _c10d.BarrierOptions()
         if timeout is not None:
             opts.timeout = timeout
-        self._call(_c().group_barrier, (), [], _Arguments("barrier"), opts, False)
+        opts.asyncOp = False
+        self.barrier(opts)
 
-    def _gathered(self, outputs, input_, result, opts, name):
+    @_makes
+    def allgather(self, output_tensors, input_tensors, opts=_c10d.AllgatherOptions()):
         """All ranks' inputs in separate tensors, which may have different sizes."""
-        collected = _Arguments(name)
-        memory = collected.read(input_)
-        parts = [collected.written(output) for output in outputs]
+        collected = _Arguments("all_gather")
+        memory = collected.read(_one(input_tensors, "all_gather"))
+        parts = [collected.written(output) for output in _one(output_tensors, "all_gather")]
         if len(parts) != self._size or any(part.dtype != memory.dtype for part in parts):
             raise _library.InvalidArgumentError(
-                f"acc: {name} needs {self._size} outputs of {memory.dtype}, got "
+                f"acc: all_gather needs {self._size} outputs of {memory.dtype}, got "
                 f"{[(tuple(part.shape), part.dtype) for part in parts]}")
-        return self._call(_c().group_all_gather,
-                          (memory.data_ptr(), _pointers(parts),
-                           _sizes([part.nbytes for part in parts])), result, collected, opts)
-
-    def allgather(self, output_tensors, input_tensors, opts=_c10d.AllgatherOptions()):
-        if not self._is_ours(input_tensors[0]):
-            return super().allgather(output_tensors, input_tensors, opts)
-        return self._gathered(_one(output_tensors, "all_gather"), _one(input_tensors, "all_gather"),
-                              output_tensors, opts, "all_gather")
+        return _Call(_c().group_all_gather,
+                     (memory.data_ptr(), _pointers(parts), _sizes([part.nbytes for part in parts])),
+                     output_tensors, collected, opts)
 
     def allgather_coalesced(self, output_lists, input_tensors, opts=_c10d.AllgatherOptions()):
         """output_lists: by rank or by tensor; torch has used both."""
@@ -499,13 +606,13 @@ class ProcessGroup(dist.ProcessGroup):
         if len(output_lists) == self._size and all(
                 len(each) == len(input_tensors) for each in output_lists):
             output_lists = list(zip(*output_lists))
-        works = [self._gathered(outputs, tensor, [], opts, "all_gather")
+        output_lists = [list(outputs) for outputs in output_lists]
+        calls = [([outputs], [tensor])
                  for outputs, tensor in zip(output_lists, input_tensors, strict=True)]
-        return _Works(self, works, [list(outputs) for outputs in output_lists])
+        return self._together(self.allgather, calls, output_lists, opts)
 
+    @_makes
     def all_gather_single(self, output, input_, opts=_c10d.AllgatherOptions()):
-        if not self._is_ours(input_):
-            return super().all_gather_single(output, input_, opts)
         if output.dtype != input_.dtype or output.numel() != input_.numel() * self._size:
             raise _library.InvalidArgumentError(
                 f"acc: all_gather of {input_.numel()} x {input_.dtype} on {self._size} ranks into "
@@ -514,20 +621,18 @@ class ProcessGroup(dist.ProcessGroup):
         memory, all_ = collected.read(input_), collected.written(output)
         nbytes, base = memory.nbytes, all_.data_ptr()
         places = (_P * self._size)(*[base + nbytes * r for r in range(self._size)])
-        return self._call(_c().group_all_gather,
-                          (memory.data_ptr(), places, _sizes([nbytes] * self._size)), [output],
-                          collected, opts)
+        return _Call(_c().group_all_gather,
+                     (memory.data_ptr(), places, _sizes([nbytes] * self._size)), [output],
+                     collected, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=_c10d.AllgatherOptions()):
         if not self._is_ours(inputs[0]):
             return super().all_gather_single_coalesced(outputs, inputs, opts)
-        works = [self.all_gather_single(output, input_, opts)
-                 for output, input_ in zip(outputs, inputs, strict=True)]
-        return _Works(self, works, outputs)
+        calls = list(zip(outputs, inputs, strict=True))
+        return self._together(self.all_gather_single, calls, outputs, opts)
 
+    @_makes
     def gather(self, output_tensors, input_tensors, opts=_c10d.GatherOptions()):
-        if not self._is_ours(input_tensors[0]):
-            return super().gather(output_tensors, input_tensors, opts)
         collected = _Arguments("gather")
         memory = collected.read(_one(input_tensors, "gather"))
         places = None
@@ -536,13 +641,12 @@ class ProcessGroup(dist.ProcessGroup):
             self._check_count(parts, "gather")
             _same(parts, memory, "gather")
             places = _pointers(parts)
-        return self._call(_c().group_gather,
-                          (memory.data_ptr(), places, memory.nbytes, opts.rootRank), output_tensors,
-                          collected, opts)
+        return _Call(_c().group_gather,
+                     (memory.data_ptr(), places, memory.nbytes, opts.rootRank), output_tensors,
+                     collected, opts)
 
+    @_makes
     def scatter(self, output_tensors, input_tensors, opts=_c10d.ScatterOptions()):
-        if not self._is_ours(output_tensors[0]):
-            return super().scatter(output_tensors, input_tensors, opts)
         collected = _Arguments("scatter")
         memory = collected.written(_one(output_tensors, "scatter"))
         places = None
@@ -551,18 +655,17 @@ class ProcessGroup(dist.ProcessGroup):
             self._check_count(parts, "scatter")
             _same(parts, memory, "scatter")
             places = _pointers(parts)
-        return self._call(_c().group_scatter,
-                          (places, memory.data_ptr(), memory.nbytes, opts.rootRank), output_tensors,
-                          collected, opts)
+        return _Call(_c().group_scatter,
+                     (places, memory.data_ptr(), memory.nbytes, opts.rootRank), output_tensors,
+                     collected, opts)
 
     def _check_count(self, parts, name):
         if len(parts) != self._size:
             raise _library.InvalidArgumentError(
                 f"acc: {name} needs a tensor for each of {self._size} ranks, got {len(parts)}")
 
+    @_makes
     def reduce_scatter(self, output_tensors, input_tensors, opts=_c10d.ReduceScatterOptions()):
-        if not self._is_ours(output_tensors[0]):
-            return super().reduce_scatter(output_tensors, input_tensors, opts)
         name = "reduce_scatter"
         output = _one(output_tensors, name)
         collected = _Arguments(name)
@@ -570,13 +673,12 @@ class ProcessGroup(dist.ProcessGroup):
         parts = [collected.read(_real(each)) for each in _one(input_tensors, name)]
         self._check_count(parts, name)
         _same(parts, memory, name)
-        return self._call(_c().group_reduce_scatter,
-                          (_pointers(parts), memory.data_ptr(), memory.numel(), element, op),
-                          output_tensors, collected, opts)
+        return _Call(_c().group_reduce_scatter,
+                     (_pointers(parts), memory.data_ptr(), memory.numel(), element, op),
+                     output_tensors, collected, opts)
 
+    @_makes
     def reduce_scatter_single(self, output, input_, opts=_c10d.ReduceScatterOptions()):
-        if not self._is_ours(input_):
-            return super().reduce_scatter_single(output, input_, opts)
         name = "reduce_scatter"
         if output.dtype != input_.dtype or input_.numel() != output.numel() * self._size:
             raise _library.InvalidArgumentError(
@@ -587,28 +689,26 @@ class ProcessGroup(dist.ProcessGroup):
         all_ = collected.read(_real(input_))
         nbytes, base = memory.nbytes, all_.data_ptr()
         places = (_P * self._size)(*[base + nbytes * r for r in range(self._size)])
-        return self._call(_c().group_reduce_scatter,
-                          (places, memory.data_ptr(), memory.numel(), element, op), [output],
-                          collected, opts)
+        return _Call(_c().group_reduce_scatter,
+                     (places, memory.data_ptr(), memory.numel(), element, op), [output],
+                     collected, opts)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=_c10d.ReduceScatterOptions()):
         if not self._is_ours(inputs[0]):
             return super().reduce_scatter_single_coalesced(outputs, inputs, opts)
-        works = [self.reduce_scatter_single(output, input_, opts)
-                 for output, input_ in zip(outputs, inputs, strict=True)]
-        return _Works(self, works, outputs)
+        calls = list(zip(outputs, inputs, strict=True))
+        return self._together(self.reduce_scatter_single, calls, outputs, opts)
 
+    @_makes
     def alltoall(self, output_tensors, input_tensors, opts=_c10d.AllToAllOptions()):
-        if not self._is_ours(output_tensors[0]):
-            return super().alltoall(output_tensors, input_tensors, opts)
         collected = _Arguments("all_to_all")
         ins = [collected.read(each) for each in input_tensors]
         outs = [collected.written(each) for each in output_tensors]
         self._check_count(ins, "all_to_all")
         self._check_count(outs, "all_to_all")
-        return self._call(_c().group_all_to_all,
-                          (_pointers(ins), _sizes([each.nbytes for each in ins]), _pointers(outs),
-                           _sizes([each.nbytes for each in outs])), output_tensors, collected, opts)
+        return _Call(_c().group_all_to_all,
+                     (_pointers(ins), _sizes([each.nbytes for each in ins]), _pointers(outs),
+                      _sizes([each.nbytes for each in outs])), output_tensors, collected, opts)
 
     def _splits(self, tensor, sizes, name):
         """Offsets and sizes in bytes of the parts of a tensor that is split in its first dimension."""
@@ -631,34 +731,28 @@ class ProcessGroup(dist.ProcessGroup):
             at += size
         return (_P * self._size)(*places), _sizes(nbytes)
 
+    @_makes
     def all_to_all_single(self, output, input_, output_split_sizes, input_split_sizes,
                           opts=_c10d.AllToAllOptions()):
-        if not self._is_ours(input_):
-            return super().all_to_all_single(output, input_, output_split_sizes, input_split_sizes,
-                                             opts)
         collected = _Arguments("all_to_all")
         memory, out = collected.read(input_), collected.written(output)
         ins, in_sizes = self._splits(memory, input_split_sizes, "input")
         outs, out_sizes = self._splits(out, output_split_sizes, "output")
-        return self._call(_c().group_all_to_all, (ins, in_sizes, outs, out_sizes), [output],
-                          collected, opts)
+        return _Call(_c().group_all_to_all, (ins, in_sizes, outs, out_sizes), [output],
+                     collected, opts)
 
+    @_makes_message
     def send(self, tensors, to, tag):
-        if not self._is_ours(tensors[0]):
-            return super().send(tensors, to, tag)
         collected = _Arguments("send")
         memory = collected.read(_one(tensors, "send"))
-        return self._call(_c().group_send, (memory.data_ptr(), memory.nbytes, to, tag), tensors,
-                          collected, None)
+        return _Call(_c().group_send, (memory.data_ptr(), memory.nbytes, to, tag), tensors,
+                     collected, None)
 
+    @_makes_message
     def recv(self, tensors, from_, tag):
-        if not self._is_ours(tensors[0]):
-            return super().recv(tensors, from_, tag)
         return self._receive(tensors, from_, tag)
 
     def _receive(self, tensors, from_, tag):
-        if self._handle is None:
-            raise _library.InvalidArgumentError("acc: the process group has been destroyed")
         collected = _Arguments("receive")
         memory = collected.written(_one(tensors, "receive"))
 
@@ -666,12 +760,11 @@ class ProcessGroup(dist.ProcessGroup):
             *first, work = arguments
             _c().group_receive(group, *first, None, work)
 
-        return self._call(receive, (memory.data_ptr(), memory.nbytes, from_, tag), tensors,
-                          collected, None)
+        return _Call(receive, (memory.data_ptr(), memory.nbytes, from_, tag), tensors,
+                     collected, None)
 
+    @_makes_message
     def recv_anysource(self, tensors, tag):
-        if not self._is_ours(tensors[0]):
-            return super().recv_anysource(tensors, tag)
         return self._receive(tensors, -1, tag)
 
     def _start_coalescing(self, device):

@@ -2,10 +2,12 @@
 """c10d_values.py: every collective, dtype and operation of the back end `acc` against torch's Gloo on the
 same tensors, on each of 2 and 4 ranks; and what the back end refuses."""
 
+import functools
 import itertools
 import os
 import socket
 import sys
+import weakref
 
 try:
     import torch
@@ -225,6 +227,109 @@ class Checks:
             work.wait()
         self.same(out[:3], torch.arange(3.0), "messages in order")
 
+    def calls_into(self, make):
+        """(name, outputs, call(async_op), value of each element) of each call that writes to tensors of
+        make(numel)."""
+        world, group, is_root = self.world, self.acc, self.rank == 0
+        ones = torch.ones(4)
+
+        def call(name, outputs, function, value=1.0):
+            return name, outputs, lambda async_op: function(group=group, async_op=async_op), value
+
+        def receive(out, group, async_op):
+            dist.isend(ones, (self.rank + 1) % world, group=group)
+            work = dist.irecv(out, (self.rank - 1) % world, group=group)
+            return work if async_op else work.wait()
+
+        def coalesced(outs, group, async_op):
+            opts = dist.AllreduceCoalescedOptions()
+            opts.asyncOp = async_op
+            return group.allreduce_coalesced(outs, opts)
+
+        one = [make(4) for _ in range(8)]
+        lists = [[make(4) for _ in range(world)] for _ in range(3)]
+        long = [make(4 * world) for _ in range(2)]
+        partial = functools.partial
+        yield call("all_reduce", one[:1], partial(dist.all_reduce, one[0]), world)
+        yield call("all_reduce", one[1:3], partial(coalesced, one[1:3]), world)
+        yield call("reduce", one[3:4], partial(dist.reduce, one[3], 0), world if is_root else 1)
+        yield call("broadcast", [] if is_root else one[4:5], partial(dist.broadcast, one[4], 0))
+        yield call("scatter", one[5:6], partial(dist.scatter, one[5], [ones] * world if is_root else None, 0))
+        yield call("reduce_scatter", one[6:7], partial(dist.reduce_scatter, one[6], [ones] * world), world)
+        yield call("receive", one[7:8], partial(receive, one[7]))
+        yield call("all_gather", lists[0], partial(dist.all_gather, lists[0], ones))
+        yield call("all_to_all", lists[1], partial(dist.all_to_all, lists[1], [ones] * world))
+        yield call("gather", lists[2] if is_root else [],
+                   partial(dist.gather, ones, lists[2] if is_root else None, 0))
+        yield call("all_gather", long[:1], partial(dist.all_gather_into_tensor, long[0], ones))
+        yield call("all_to_all", long[1:], partial(dist.all_to_all_single, long[1], torch.ones(4 * world)))
+
+    def errors_of_works(self):
+        """An error while the result is written belongs to its work, and the group goes on."""
+        def inference(numel):
+            with torch.inference_mode():
+                return torch.ones(numel, 2)[:, 0]
+
+        for how in (lambda call: call(False), lambda call: call(True).wait(),
+                    lambda call: call(True).get_future().wait()):
+            for name, outputs, call, value in self.calls_into(inference):
+                how(call)
+                for out in outputs:
+                    self.same(out, torch.full((out.numel(),), float(value)), f"{name}, inference mode")
+            for name, outputs, call, _ in self.calls_into(lambda numel: torch.ones(1).expand(numel)):
+                if outputs:
+                    self.refused(lambda: how(call), f"{name} is done", "cannot be written")
+                    call(True)  # dropped
+                else:
+                    how(call)
+                    call(True)
+        world, ones = torch.full((3,), float(self.world)), lambda: torch.ones(3)
+
+        def reduced(tensor):
+            return dist.all_reduce(tensor, group=self.acc, async_op=True)
+
+        work = reduced(torch.ones(1).expand(3))
+        for _ in range(2):
+            self.refused(work.wait, "cannot be written")
+            self.refused(work.get_future().wait, "cannot be written")
+        assert work.is_completed() and not work.is_success() and work.exception() is not None
+
+        def fails(future):
+            raise ValueError("of the callback")
+
+        futures = [reduced(ones()).get_future() for _ in range(3)]
+        futures[1].add_done_callback(fails)
+        self.refused(futures[0].then(fails).wait, "of the callback")
+        # Callbacks that wait for a call that they make, and for one that is made after theirs.
+        inner = futures[2].then(lambda future: reduced(ones()).get_future().wait()[0])
+        self.same(inner.wait(), world, "a callback waits for a call of its own")
+        later = []
+        message = dist.irecv(ones(), (self.rank - 1) % self.world, group=self.acc)
+        outer = message.get_future().then(lambda future: later[0].wait()[0])
+        later.append(reduced(ones()).get_future())
+        dist.barrier(group=self.acc)
+        dist.send(ones(), (self.rank + 1) % self.world, group=self.acc)
+        self.same(outer.wait(), world, "a callback waits for a later call")
+
+        for drop in (lambda work: None, lambda work: work.wait()):
+            tensor = torch.ones(3, 2)[:, 0]
+            left = weakref.ref(tensor)
+            drop(reduced(tensor))
+            del tensor
+            dist.barrier(group=self.acc)
+            self.count += 1
+            assert left() is None, "a dropped call keeps its tensor"
+
+    def out_of_step(self):
+        """The next call of a rank that refused one must not meet the others' call of that one."""
+        group = dist.new_group(backend="acc")
+        if self.rank == 0:
+            self.refused(lambda: dist.all_reduce(torch.eye(2).to_sparse(), group=group), "sparse")
+            self.refused(lambda: dist.all_reduce(torch.ones(2), R.BAND, group=group), "bitwise")
+        self.refused(lambda: dist.all_reduce(torch.ones(2), group=group), "differs", "as number",
+                     "having refused 2 before because of their arguments")
+        dist.destroy_process_group(group)
+
     def subgroups(self):
         group = None
         for ranks in ([0], [1, 0], list(range(1, self.world))):
@@ -283,6 +388,8 @@ def worker(rank, world, port):
     checks.only_here()
     checks.layouts()
     checks.asynchronous()
+    checks.errors_of_works()
+    checks.out_of_step()
     checks.subgroups()
     checks.refusals()
     if rank == 0:

@@ -90,6 +90,11 @@ ACC_API void acc_group_free(acc_group* group) ACC_NOEXCEPT;
 ACC_API acc_status acc_group_abort(acc_group* group, const char* reason) ACC_NOEXCEPT;
 /* ACC_COLLECTIVE, with the reason, if the group is aborted or a rank has ended; else ACC_OK. */
 ACC_API acc_status acc_group_check(acc_group* group) ACC_NOEXCEPT;
+/* Counts a collective that the caller refused to make because of its arguments, as the collectives
+ * below count themselves if they fail with ACC_INVALID_ARGUMENT. A rank that makes it then does not
+ * meet the next collective of this one: unless all ranks refuse it, the next one fails on all, and
+ * the message says so. */
+ACC_API acc_status acc_group_refuse(acc_group* group) ACC_NOEXCEPT;
 /* Returns when all ranks have called it. */
 ACC_API acc_status acc_group_barrier(acc_group* group, int64_t timeout_ms,
                                      acc_work** work) ACC_NOEXCEPT;

@@ -108,6 +108,20 @@ acc_status issue(acc_group* group, std::int64_t timeout_ms, acc_work** work, con
   });
 }
 
+/// Issues a collective. With wrong arguments it counts as refused by this rank.
+template <typename Call>
+acc_status collective(acc_group* group, std::int64_t timeout_ms, acc_work** work,
+                      const Call& call) {
+  return issue(group, timeout_ms, work, [&](auto& to, Issue how) {
+    try {
+      return call(to, how);
+    } catch (...) {
+      to.refuse();
+      throw;
+    }
+  });
+}
+
 /// Returns `data`, which may be NULL if it has no bytes.
 template <typename T>
 T* array_of(T* data, std::size_t nbytes, const char* name) {
@@ -182,14 +196,18 @@ acc_status acc_group_check(acc_group* group) noexcept {
   });
 }
 
+acc_status acc_group_refuse(acc_group* group) noexcept {
+  return guarded([&] { required(group, "group").value.refuse(); });
+}
+
 acc_status acc_group_barrier(acc_group* group, std::int64_t timeout_ms, acc_work** work) noexcept {
-  return issue(group, timeout_ms, work, [](auto& to, Issue how) { return to.barrier(how); });
+  return collective(group, timeout_ms, work, [](auto& to, Issue how) { return to.barrier(how); });
 }
 
 acc_status acc_group_all_reduce(acc_group* group, void* data, size_t numel, std::int32_t element,
                                 std::int32_t op, std::int64_t timeout_ms,
                                 acc_work** work) noexcept {
-  return issue(group, timeout_ms, work, [&](auto& to, Issue how) {
+  return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
     const Element type = element_of(element);
     return to.all_reduce(how, array_of(data, numel, "data"), numel, type, op_of(op, type));
   });
@@ -198,7 +216,7 @@ acc_status acc_group_all_reduce(acc_group* group, void* data, size_t numel, std:
 acc_status acc_group_reduce(acc_group* group, void* data, size_t numel, std::int32_t element,
                             std::int32_t op, std::int32_t root, std::int64_t timeout_ms,
                             acc_work** work) noexcept {
-  return issue(group, timeout_ms, work, [&](auto& to, Issue how) {
+  return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
     const Element type = element_of(element);
     return to.reduce(how, array_of(data, numel, "data"), numel, type, op_of(op, type), root);
   });
@@ -207,7 +225,7 @@ acc_status acc_group_reduce(acc_group* group, void* data, size_t numel, std::int
 acc_status acc_group_reduce_scatter(acc_group* group, const void* const* ins, void* out,
                                     size_t numel, std::int32_t element, std::int32_t op,
                                     std::int64_t timeout_ms, acc_work** work) noexcept {
-  return issue(group, timeout_ms, work, [&](auto& to, Issue how) {
+  return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
     const Element type = element_of(element);
     std::vector<const void*> inputs;
     for (const Input& in :
@@ -221,7 +239,7 @@ acc_status acc_group_reduce_scatter(acc_group* group, const void* const* ins, vo
 
 acc_status acc_group_broadcast(acc_group* group, void* data, size_t nbytes, std::int32_t root,
                                std::int64_t timeout_ms, acc_work** work) noexcept {
-  return issue(group, timeout_ms, work, [&](auto& to, Issue how) {
+  return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
     return to.broadcast(how, {static_cast<std::byte*>(array_of(data, nbytes, "data")), nbytes},
                         root);
   });
@@ -230,7 +248,7 @@ acc_status acc_group_broadcast(acc_group* group, void* data, size_t nbytes, std:
 acc_status acc_group_all_gather(acc_group* group, const void* in, void* const* outs,
                                 const size_t* nbytes, std::int64_t timeout_ms,
                                 acc_work** work) noexcept {
-  return issue(group, timeout_ms, work, [&](auto& to, Issue how) {
+  return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
     const std::size_t own = (&required(nbytes, "nbytes"))[to.rank()];
     return to.all_gather(how, {static_cast<const std::byte*>(array_of(in, own, "in")), own},
                          parts_of<Output>(to, outs, nbytes, 0, "outs"));
@@ -239,7 +257,7 @@ acc_status acc_group_all_gather(acc_group* group, const void* in, void* const* o
 
 acc_status acc_group_gather(acc_group* group, const void* in, void* const* outs, size_t nbytes,
                             std::int32_t root, std::int64_t timeout_ms, acc_work** work) noexcept {
-  return issue(group, timeout_ms, work, [&](auto& to, Issue how) {
+  return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
     return to.gather(how, {static_cast<const std::byte*>(array_of(in, nbytes, "in")), nbytes},
                      to.rank() == root ? parts_of<Output>(to, outs, nullptr, nbytes, "outs")
                                        : std::vector<Output>(),
@@ -249,7 +267,7 @@ acc_status acc_group_gather(acc_group* group, const void* in, void* const* outs,
 
 acc_status acc_group_scatter(acc_group* group, const void* const* ins, void* out, size_t nbytes,
                              std::int32_t root, std::int64_t timeout_ms, acc_work** work) noexcept {
-  return issue(group, timeout_ms, work, [&](auto& to, Issue how) {
+  return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
     return to.scatter(
         how,
         to.rank() == root ? parts_of<Input>(to, ins, nullptr, nbytes, "ins") : std::vector<Input>(),
@@ -260,7 +278,7 @@ acc_status acc_group_scatter(acc_group* group, const void* const* ins, void* out
 acc_status acc_group_all_to_all(acc_group* group, const void* const* ins, const size_t* in_nbytes,
                                 void* const* outs, const size_t* out_nbytes,
                                 std::int64_t timeout_ms, acc_work** work) noexcept {
-  return issue(group, timeout_ms, work, [&](auto& to, Issue how) {
+  return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
     required(in_nbytes, "in_nbytes");
     required(out_nbytes, "out_nbytes");
     return to.all_to_all(how, parts_of<Input>(to, ins, in_nbytes, 0, "ins"),

@@ -68,7 +68,7 @@ std::string Staging::name() const {
 void Staging::begin(Call call) {
   channel_.throw_if_aborted();
   call_ = call;
-  call_.number = ++calls_;
+  call_.number = ++calls_ + call_.refused;
 }
 
 std::byte* Staging::next_piece() {
@@ -134,8 +134,12 @@ void Staging::fail_different() {
   for (int r = 0; r < channel_.size(); ++r) {
     if (posted(r)) {
       const Call call = call_of(r);
-      const std::string number =
+      std::string number =
           call.number == call_.number ? "" : fmt::format(" as number {}", call.number);
+      if (call.refused != 0) {
+        number += fmt::format(", having refused {} before because of {} arguments", call.refused,
+                              call.refused == 1 ? "its" : "their");
+      }
       ranks_by_call[text_of(call) + number].push_back(channel_.global_rank(r));
     }
   }

@@ -25,14 +25,15 @@ enum class Kind : std::uint8_t {
 /// Everything in which the ranks' calls must agree. A rank publishes it with each chunk. `root` and
 /// `op` are 0 where the kind has none.
 struct Call {
-  std::uint32_t number = 0;  ///< of the group's collectives, from 1; set by Staging
+  std::uint32_t number =
+      0;  ///< of the group's collectives, from 1, with refused ones; set by Staging
   Kind kind = Kind::barrier;
   kernels::Element element = kernels::Element::uint8;
   kernels::ElementOp op = kernels::ElementOp::sum;
   std::uint8_t unused = 0;
-  std::int32_t root = 0;  ///< group rank
-  std::int32_t unused2 = 0;
-  std::uint64_t count = 0;  ///< elements per rank; own elements if sizes may differ between ranks
+  std::int32_t root = 0;      ///< group rank
+  std::uint32_t refused = 0;  ///< collectives that this rank has refused so far
+  std::uint64_t count = 0;    ///< elements per rank; own elements if sizes may differ between ranks
 
   [[nodiscard]] bool agrees_with(const Call& other) const noexcept {
     const bool may_differ = kind == Kind::all_gather || kind == Kind::all_to_all;
@@ -85,7 +86,7 @@ class Staging {
 
   collectives::ShmChannel& channel_;
   Call call_;
-  std::uint32_t calls_ = 0;
+  std::uint32_t calls_ = 0;  ///< without refused ones
   std::uint32_t chunk_ = 0;  ///< number of the current chunk, over all collectives
   std::uint32_t sums_ = 0;
 };

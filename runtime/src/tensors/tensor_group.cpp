@@ -72,6 +72,7 @@ void TensorGroup::check_rank(int rank, const char* what) const {
 
 WorkPtr TensorGroup::issue(Issue how, Call call, std::function<void()> execute) {
   channel_.throw_if_aborted();
+  call.refused = refused_;
   auto work = std::make_shared<Work>(how.timeout);
   queue_.push(
       work,

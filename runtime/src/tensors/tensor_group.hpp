@@ -7,7 +7,9 @@
 #include "tensors/staging.hpp"
 #include "tensors/work.hpp"
 
+#include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -65,6 +67,10 @@ class TensorGroup {
   /// ins[r] is sent to rank r, outs[r] is received from rank r.
   WorkPtr all_to_all(Issue issue, std::vector<Input> ins, std::vector<Output> outs);
 
+  /// Counts a collective that this rank refuses to make because of its arguments, so that the next
+  /// one does not meet the peers' call of this one. Those that throw did not call it.
+  void refuse() noexcept { ++refused_; }
+
   /// Done when the message has been copied to memory shared with the receiver.
   WorkPtr send(Issue issue, Input message, int to, int tag);
   /// from: a rank, or -1 for any. The message must have the size of `message`.
@@ -113,6 +119,7 @@ class TensorGroup {
   Staging staging_;
   Mailbox mailbox_;
   WorkQueue queue_;
+  std::atomic<std::uint32_t> refused_ = 0;
 };
 
 }  // namespace acc::tensors
