@@ -8,6 +8,7 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
+#include "acc/checkpoint/catalog/parameter_names.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 #include "deepspeed/deepspeed.hpp"
@@ -43,14 +44,9 @@ std::vector<std::byte> bytes_of(TensorReader& reader, const StoredTensor& tensor
 void copy_accelerate(const fs::path& in, const fs::path& out) {
   Catalog catalog;
   read_weights(accelerate::find_model(in, 0).value(), catalog);
-  // In the order of their numbers. Accelerate saves tied weights once.
   std::vector<accelerate::FullTensor> weights;
-  std::vector<std::string> names;
   for (const StoredTensor& tensor : catalog.tensors) {
     weights.push_back({tensor.name, tensor.dtype, tensor.shape});
-  }
-  for (const char* name : {"0.weight", "0.bias", "2.weight", "2.bias"}) {
-    names.emplace_back(name);
   }
   const Catalog model = catalog;
   TensorReader model_reader(model);
@@ -61,7 +57,8 @@ void copy_accelerate(const fs::path& in, const fs::path& out) {
   TrainingState training;
   Provenance provenance;
   accelerate::read_torch_file(accelerate::find_optimizer(in, 0).value(), catalog, training,
-                              provenance, names);
+                              provenance);
+  name_parameters(catalog, training);
   std::vector<accelerate::FullMoment> moments;
   std::vector<const StoredTensor*> sources;
   for (const StoredTensor& tensor : catalog.tensors) {

@@ -76,7 +76,8 @@ class ModelState {
   [[nodiscard]] MemoryReport memory() const;
   /// Bytes of moments, set by the optimizer for `memory()`.
   std::int64_t optimizer_nbytes = 0;
-  bool has_optimizer = false;  ///< a model has at most one optimizer at a time
+  bool has_optimizer = false;           ///< a model has at most one optimizer at a time
+  std::size_t declared_parameters = 0;  ///< number of parameters declared so far, in all units
 
  private:
   /// Descriptions of all mistakes that `check_step` refuses.

@@ -94,6 +94,7 @@ Parameter UnitState::add(std::string parameter_name, Shape shape, Initializer in
   model->check_open("parameter '" + parameter_name + "'");
   ParameterRecord record;
   record.name = full_name(parameter_name);
+  record.declared = model->declared_parameters++;
   record.numel = numel_of("parameter", record.name, shape);
   record.shape = std::move(shape);
   record.initializer = std::move(initializer);

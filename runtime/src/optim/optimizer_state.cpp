@@ -4,6 +4,7 @@
 #include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
@@ -167,30 +168,47 @@ std::vector<std::string> OptimizerState::moment_kinds() const {
 
 std::vector<OptimizerState::GroupRecord> OptimizerState::group_records() const {
   std::vector<GroupRecord> all;
-  for (std::size_t g = 0; g < rates_.size(); ++g) {
-    for (const bool decays : {true, false}) {
-      GroupRecord record{hyper_parameters(), {}, rates_.base_lr(g)};
-      record.hyper_parameters["lr"] = lr(g);
-      record.hyper_parameters["weight_decay"] = decays ? rates_.weight_decay(g) : 0.0;
-      add_members(g, decays, record.parameters);
-      all.push_back(std::move(record));
+  for (DeclaredGroup& group : declared_groups()) {
+    GroupRecord record{std::move(group.hyper_parameters), {}, group.base_lr};
+    for (const sharding::ParameterRecord* parameter : group.parameters) {
+      if (parameter->trainable) {
+        record.parameters.push_back(parameter->name);
+      }
     }
+    all.push_back(std::move(record));
   }
   std::erase_if(all, [](const GroupRecord& each) { return each.parameters.empty(); });
   return all;
 }
 
-void OptimizerState::add_members(std::size_t group, bool decays,
-                                 std::vector<std::string>& names) const {
-  for (const FlatState& state : flats_) {
-    const std::vector<std::size_t>& groups = group_of_.at(state.flat);
+std::vector<OptimizerState::DeclaredGroup> OptimizerState::declared_groups() const {
+  std::vector<DeclaredGroup> all;
+  for (std::size_t g = 0; g < rates_.size(); ++g) {
+    for (const bool decays : {true, false}) {
+      DeclaredGroup group{hyper_parameters(), members(g, decays), rates_.base_lr(g)};
+      group.hyper_parameters["lr"] = lr(g);
+      group.hyper_parameters["weight_decay"] = decays ? rates_.weight_decay(g) : 0.0;
+      all.push_back(std::move(group));
+    }
+  }
+  std::erase_if(all, [](const DeclaredGroup& each) { return each.parameters.empty(); });
+  return all;
+}
+
+std::vector<const sharding::ParameterRecord*> OptimizerState::members(std::size_t group,
+                                                                      bool decays) const {
+  std::vector<const sharding::ParameterRecord*> found;
+  for (const FlatParameter* flat : model_->flats()) {
+    const std::vector<std::size_t>& groups = group_of_.at(flat);
     for (std::size_t i = 0; i < groups.size(); ++i) {
-      const auto& parameter = state.flat->parameters()[i];
+      const auto& parameter = flat->parameters()[i];
       if (groups[i] == group && parameter.weight_decay == decays) {
-        names.push_back(parameter.name);
+        found.push_back(&parameter);
       }
     }
   }
+  std::ranges::sort(found, {}, &sharding::ParameterRecord::declared);
+  return found;
 }
 
 // --- the step ---

@@ -73,10 +73,18 @@ class OptimizerState {
   /// so parameters without decay form a separate group behind those with decay.
   struct GroupRecord {
     std::map<std::string, double> hyper_parameters;
-    std::vector<std::string> parameters;
-    double base_lr;  ///< the schedule's base
+    std::vector<std::string> parameters;  ///< the trained ones, in the order of their declaration
+    double base_lr;                       ///< the schedule's base
   };
   [[nodiscard]] std::vector<GroupRecord> group_records() const;
+  /// The same groups with all parameters that the program declared, also frozen ones. A group may
+  /// have frozen ones only.
+  struct DeclaredGroup {
+    std::map<std::string, double> hyper_parameters;
+    std::vector<const sharding::ParameterRecord*> parameters;  ///< in the order of declaration
+    double base_lr;
+  };
+  [[nodiscard]] std::vector<DeclaredGroup> declared_groups() const;
   /// True if rates follow a schedule; its position is `steps`.
   [[nodiscard]] bool has_schedule() const { return rates_.has_schedule(); }
   [[nodiscard]] std::optional<optim::LossScaler>& scaler() noexcept { return scaler_; }
@@ -89,8 +97,9 @@ class OptimizerState {
  private:
   void assign_groups(const std::vector<ParameterGroup>& groups);
   void check_groups() const;
-  /// Adds the names of a group's trained parameters with (`decays`) or without weight decay.
-  void add_members(std::size_t group, bool decays, std::vector<std::string>& names) const;
+  /// Returns a group's parameters with (`decays`) or without weight decay.
+  [[nodiscard]] std::vector<const sharding::ParameterRecord*> members(std::size_t group,
+                                                                      bool decays) const;
   void allocate_moments();
   /// Makes the step, except for the loss scale. Returns the error of the NaN policy "raise".
   std::optional<Error> reduce_and_update(Issued& issued);

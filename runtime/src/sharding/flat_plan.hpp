@@ -22,7 +22,8 @@ struct FlatTraits {
 
 /// A parameter as the program registered it.
 struct ParameterRecord {
-  std::string name;  ///< full name
+  std::string name;          ///< full name
+  std::size_t declared = 0;  ///< number in the order in which the program declared all parameters
   std::vector<std::string> aliases;
   std::vector<std::int64_t> shape;
   std::int64_t numel = 0;

@@ -53,6 +53,9 @@ std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int 
   stored.check(*part.model,
                stored.stored().manifest ? BuffersMay::not_be_missing : BuffersMay::be_missing);
   const auto moments = moment_arrays(*part.model, *part.optimizer);
+  if (!moments.empty()) {
+    stored.name_by(*part.optimizer);
+  }
   for (const FlatArray& array : moments) {
     stored.check(array);
   }

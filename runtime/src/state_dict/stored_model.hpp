@@ -3,6 +3,7 @@
 
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/open/open.hpp"
+#include "state_dict/declared_names.hpp"
 #include "state_dict/saved_arrays.hpp"
 
 #include <filesystem>
@@ -20,6 +21,8 @@ class StoredModel {
   StoredModel(const std::filesystem::path& path, Want want, int index);
 
   [[nodiscard]] const Stored& stored() const noexcept { return stored_; }
+  /// Names the states of an optimizer that have only numbers (declared_names.hpp).
+  void name_by(const detail::OptimizerState& optimizer) { name_by_declaration(stored_, optimizer); }
   /// Checks that all parameters exist with their shapes, and all buffers unless they may be
   /// missing.
   void check(detail::ModelState& model, BuffersMay buffers) const;

@@ -88,11 +88,16 @@ std::string values_in_words(const Stored& stored) {
   std::string text;
   for (std::size_t i = 0; i < stored.training.groups.size(); ++i) {
     const checkpoint::StoredGroup& group = stored.training.groups[i];
-    text += fmt::format("group {}:     {}", i, count_of(group.parameters.size(), "parameter"));
+    text +=
+        fmt::format("group {}:     {}", i,
+                    count_of(std::max(group.parameters.size(), group.numbers.size()), "parameter"));
     for (const auto& [key, value] : group.hyper_parameters) {
       text += fmt::format(", {} {:g}", key, value);
     }
     text += "\n";
+  }
+  if (!stored.training.names_unknown.empty()) {
+    text += fmt::format("names:       unknown: {}\n", stored.training.names_unknown);
   }
   if (!stored.training.loss_scaler.empty()) {
     text += "loss scaler:";
@@ -151,7 +156,7 @@ OrderedJson in_json(const Stored& stored) {
   const Totals totals = totals_of(stored);
   OrderedJson tensors = OrderedJson::array(), groups = OrderedJson::array();
   for (const StoredTensor& tensor : stored.catalog.tensors) {
-    tensors.push_back({{"name", tensor.name},
+    tensors.push_back({{"name", known_if(tensor.number_only.empty(), tensor.name)},
                        {"kind", tensor.kind},
                        {"stored_name", tensor.stored_name},
                        {"dtype", torch_name(tensor.dtype)},
@@ -173,6 +178,8 @@ OrderedJson in_json(const Stored& stored) {
       {"step", known_if(stored.training.step.has_value(), stored.training.step.value_or(0))},
       {"optimizer", known_if(!stored.training.optimizer.empty(), stored.training.optimizer)},
       {"groups", groups},
+      {"names_unknown",
+       known_if(!stored.training.names_unknown.empty(), stored.training.names_unknown)},
       {"loss_scaler", known_if(!stored.training.loss_scaler.empty(), stored.training.loss_scaler)},
       {"total_bytes", totals.nbytes},
       {"tensors", tensors}};

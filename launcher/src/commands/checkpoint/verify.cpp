@@ -29,6 +29,9 @@ std::string in_words(const conversion::Verification& found) {
         found.unchecked_tensors, count_of(found.tensors, "tensor"),
         in_decimal_units(found.unchecked_nbytes));
   }
+  for (const std::string& reason : found.names_unknown) {
+    text += "names unknown: " + reason + "\n";
+  }
   return text;
 }
 

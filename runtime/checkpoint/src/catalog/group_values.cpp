@@ -99,10 +99,12 @@ void read_betas(const pickle::Node& node, StoredGroup& group) {
   group.hyper_parameters["beta2"] = betas[1].real();
 }
 
-/// Reads names of parameters. Numbers, which plain torch has instead, carry no names.
+/// Reads names of parameters, or the numbers that plain torch has in their place.
 void read_names(const pickle::Node& node, StoredGroup& group) {
   for (const pickle::Node& name : node.items()) {
-    if (!name.value().is(pickle::Value::Kind::integer)) {
+    if (name.value().is(pickle::Value::Kind::integer)) {
+      group.numbers.push_back(std::to_string(name.integer()));
+    } else {
       group.parameters.push_back(name.text());
     }
   }
@@ -145,6 +147,10 @@ void read_group_key(const std::string& key, const pickle::Node& node, StoredGrou
   }
   if (key == "params") {
     read_names(node, group);
+  } else if (key == "param_names") {
+    for (const pickle::Node& name : node.items()) {
+      group.param_names.push_back(name.text());
+    }
   } else if (key == "betas") {
     read_betas(node, group);
   } else if (node.is_number()) {

@@ -26,7 +26,8 @@ Result write_deepspeed(const Stored& stored, const std::filesystem::path& folder
 /// Returns all tensors that are not optimizer state, in the order of the checkpoint. `dtype`
 /// replaces the dtype of real tensors.
 std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype);
-/// Returns the optimizer's state, in the order of the checkpoint, with its dtypes.
+/// Returns the optimizer's state, in the order of the checkpoint, with its dtypes. Throws
+/// Error(config) if the names of its parameters are unknown.
 std::vector<OutputTensor> moments_of(const Stored& stored);
 bool has_optimizer(const Stored& stored);
 /// Returns "adamw" or "sgd", as the checkpoint says or as its kinds of state show; "" if neither

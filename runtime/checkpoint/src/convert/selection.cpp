@@ -26,6 +26,13 @@ std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> 
 }
 
 std::vector<OutputTensor> moments_of(const Stored& stored) {
+  if (!stored.training.names_unknown.empty()) {
+    throw Error(Errc::config,
+                stored.path.string() + ": " + stored.training.names_unknown +
+                    ": which moments belong to which weight is only known to a program that loads "
+                    "both. Load it there and save it again with names (in torch: an optimizer made "
+                    "from model.named_parameters()), or convert the file of the weights alone");
+  }
   std::vector<OutputTensor> tensors;
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     if (!is_weight(tensor)) {

@@ -183,6 +183,9 @@ bool verify_opened(const std::function<Stored()>& open, const fs::path& path, in
     opened.manifest = stored.manifest;
     opened.files.insert(stored.catalog.files.begin(), stored.catalog.files.end());
     verify_tensors(stored, num_threads, progress, found);
+    if (!stored.training.names_unknown.empty()) {
+      found.names_unknown.push_back(stored.training.names_unknown);
+    }
     return true;
   } catch (const Error& error) {
     found.damaged.push_back({path, "", error.what()});

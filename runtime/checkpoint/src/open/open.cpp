@@ -4,15 +4,14 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
+#include "acc/checkpoint/catalog/parameter_names.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "acc/checkpoint/dcp/plan_json.hpp"
 #include "acc/checkpoint/local/local_layout.hpp"
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 #include "deepspeed/deepspeed.hpp"
 
-#include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 namespace acc::checkpoint {
@@ -44,22 +43,6 @@ void read_part(const fs::path& path, Format format, Stored& stored) {
     case Format::save_folder: break;
   }
   throw Error(Errc::config, path.string() + ": expected weights, found a " + to_string(format));
-}
-
-/// Returns the names of weights in their order, without the second names of tied ones. torch
-/// numbers the parameters of an optimizer in this order.
-std::vector<std::string> parameter_names(const Stored& stored) {
-  std::set<std::pair<std::uint32_t, std::uint64_t>> places;
-  std::vector<std::string> names;
-  for (const StoredTensor& tensor : stored.catalog.tensors) {
-    const bool is_alias = stored.manifest && stored.manifest->aliases.contains(tensor.name);
-    const bool is_new = tensor.pieces.empty() || numel_of(tensor.shape) == 0 ||
-                        places.emplace(tensor.pieces[0].file, tensor.pieces[0].offset).second;
-    if (tensor.kind == "param" && is_new && !is_alias) {
-      names.push_back(tensor.name);
-    }
-  }
-  return names;
 }
 
 /// Reads a folder that Accelerate's save_state or we wrote.
@@ -102,12 +85,8 @@ class SaveFolder {
       return;
     }
     check(*optimizer);
-    if (fs::is_directory(*optimizer)) {
-      read_part(*optimizer, format_of(*optimizer), stored_);
-    } else {
-      accelerate::read_torch_file(*optimizer, stored_.catalog, stored_.training, stored_.provenance,
-                                  parameter_names(stored_));
-    }
+    read_part(*optimizer, fs::is_directory(*optimizer) ? format_of(*optimizer) : Format::torch_file,
+              stored_);
   }
 
   // The manifest is preferred. Without it, the loss scaler and the step come from Accelerate's
@@ -229,9 +208,10 @@ class SaveFolder {
   Stored& stored_;
 };
 
-void index(Stored& stored) {
+// The last step of reading: names and index.
+void finish(Stored& stored) {
   try {
-    stored.catalog.index();
+    name_parameters(stored.catalog, stored.training);
   } catch (const Error& error) {
     throw Error(error.code(), stored.path.string() + ": " + error.what());
   }
@@ -245,7 +225,7 @@ Stored open(const fs::path& path, Want want, int model_index) {
   stored.format = format_of(stored.path);
   if (stored.format != Format::save_folder) {
     read_part(stored.path, stored.format, stored);
-    index(stored);
+    finish(stored);
     return stored;
   }
   SaveFolder folder(stored.path, model_index, stored);
@@ -262,7 +242,7 @@ Stored open(const fs::path& path, Want want, int model_index) {
     stored.provenance.writer = stored.manifest->writer;
     stored.provenance.world_size = stored.manifest->world_size;
   }
-  index(stored);
+  finish(stored);
   return stored;
 }
 

@@ -60,6 +60,21 @@ bool is_real(Dtype dtype) noexcept {
   return dtype == Dtype::f32 || dtype == Dtype::f16 || dtype == Dtype::bf16 || dtype == Dtype::f64;
 }
 
+bool is_trainable(Dtype dtype) noexcept {
+  switch (dtype) {
+    case Dtype::boolean:
+    case Dtype::u8:
+    case Dtype::i8:
+    case Dtype::i16:
+    case Dtype::u16:
+    case Dtype::i32:
+    case Dtype::u32:
+    case Dtype::i64:
+    case Dtype::u64: return false;
+    default: return true;
+  }
+}
+
 std::string_view safetensors_name(Dtype dtype) noexcept {
   return row_of(dtype).safetensors;
 }

@@ -74,11 +74,9 @@ void write_optimizer_file(const std::filesystem::path& path, const std::string& 
                           const std::vector<FullMoment>& moments, const FillTensor& fill);
 
 /// Reads a .bin or .pt file with weights (a dict of tensors, possibly below a single top key) or
-/// with an optimizer. Plain torch numbers the states of an optimizer. Their names then come from
-/// the group's param_names or, if there is only one group, from `parameters` (the names of the
-/// weights in their order, tied ones once), provided that all shapes agree. Otherwise Error(config)
-/// says what is missing.
+/// with an optimizer. Plain torch numbers the states of an optimizer: such tensors have their
+/// number as name until name_parameters is called.
 void read_torch_file(const std::filesystem::path& path, Catalog& catalog, TrainingState& training,
-                     Provenance& provenance, const std::vector<std::string>& parameters = {});
+                     Provenance& provenance);
 
 }  // namespace acc::checkpoint::accelerate

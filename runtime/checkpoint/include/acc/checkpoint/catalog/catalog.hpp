@@ -83,6 +83,8 @@ struct StoredTensor {
   std::vector<StoredPiece> pieces;  ///< empty if `rule` is set
   std::shared_ptr<const PieceRule> rule = nullptr;
   std::size_t number = 0;  ///< number of this tensor for `rule`
+  /// Number that the file has in place of the name (parameter_names.hpp); empty: `name` is known.
+  std::string number_only = {};
 
   /// Visits the pieces that hold any of elements [begin, end).
   void for_each_piece(std::int64_t begin, std::int64_t end, const VisitPiece& visit) const;
@@ -120,7 +122,9 @@ struct Catalog {
 /// The settings of an optimizer's parameter group.
 struct StoredGroup {
   std::map<std::string, double> hyper_parameters;  ///< booleans are 0 and 1; None is absent
-  std::vector<std::string> parameters;             ///< full names
+  std::vector<std::string> parameters;             ///< full names, as far as they are known
+  std::vector<std::string> numbers = {};      ///< what the file has in place of names; may be empty
+  std::vector<std::string> param_names = {};  ///< torch's names of the same, if it has saved them
 };
 
 /// The state of a training run that is not stored in tensors.
@@ -131,6 +135,8 @@ struct TrainingState {
   std::vector<StoredGroup> groups;
   std::map<std::string, double> loss_scaler;  ///< LossScaler::state(); empty if there is none
   std::set<std::string> buffers = {};         ///< names known to be buffers, not parameters
+  /// Reason why the names of the optimizer's parameters are unknown; empty: they are known.
+  std::string names_unknown = {};
 };
 
 /// Origin of a checkpoint, for `inspect` and for messages.

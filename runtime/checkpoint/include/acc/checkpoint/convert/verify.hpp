@@ -25,6 +25,7 @@ struct Verification {
   std::size_t unchecked_tensors = 0;
   std::size_t files = 0;  ///< files checked as a whole: values, schedulers, …
   std::vector<Damage> damaged;
+  std::vector<std::string> names_unknown;  ///< TrainingState::names_unknown of each optimizer
 };
 
 /// Reads all of a checkpoint on several threads and checks it against all checksums that exist.

@@ -31,6 +31,8 @@ enum class Dtype : std::uint8_t {
 std::size_t size_of(Dtype dtype) noexcept;
 /// True if values can be converted to and from fp32: f32, f16, bf16, f64.
 bool is_real(Dtype dtype) noexcept;
+/// True if torch can compute gradients for it: floats of any size and complex numbers.
+bool is_trainable(Dtype dtype) noexcept;
 
 /// Name in safetensors headers: "F32", "BF16", "F8_E4M3".
 std::string_view safetensors_name(Dtype dtype) noexcept;
