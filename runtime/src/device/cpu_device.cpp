@@ -39,11 +39,7 @@ class HostMemory final : public Memory {
     if (rounded >= kHugePage) {
       map(rounded);
     } else {
-      data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
-      if (data_ == nullptr) {
-        throw no_memory(nbytes, what_);
-      }
-      std::memset(data_, 0, rounded);
+      take_from_heap(rounded);
     }
     nbytes_ = nbytes;
     ledger_->add(static_cast<std::int64_t>(nbytes_), what_);
@@ -52,12 +48,28 @@ class HostMemory final : public Memory {
     ledger_->add(-static_cast<std::int64_t>(nbytes_), what_);
     if (mapping_ != nullptr) {
       ::munmap(mapping_, mapped_nbytes_);
-    } else {
-      std::free(data_);
     }
+    std::free(block_);
   }
 
  private:
+  static std::byte* aligned(void* memory, std::size_t alignment) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(memory);
+    return reinterpret_cast<std::byte*>((begin + alignment - 1) / alignment * alignment);
+  }
+
+  /// Not by aligned_alloc: glibc before 2.38 does not find the memory that it has freed again (its
+  /// bug 14581). If the program keeps something of each step, a gradient that is allocated in each
+  /// step would then take new memory each time.
+  void take_from_heap(std::size_t nbytes) {
+    block_ = std::malloc(nbytes + kAlignment);
+    if (block_ == nullptr) {
+      throw no_memory(nbytes, what_);
+    }
+    data_ = aligned(block_, kAlignment);
+    std::memset(data_, 0, nbytes);
+  }
+
   /// Maps zero-filled memory that begins at a huge page.
   void map(std::size_t nbytes) {
     mapped_nbytes_ = nbytes + kHugePage;
@@ -67,14 +79,14 @@ class HostMemory final : public Memory {
       throw no_memory(nbytes, what_);
     }
     mapping_ = mapped;
-    const auto begin = reinterpret_cast<std::uintptr_t>(mapped);
-    data_ = reinterpret_cast<std::byte*>((begin + kHugePage - 1) / kHugePage * kHugePage);
+    data_ = aligned(mapping_, kHugePage);
     ::madvise(data_, nbytes, MADV_HUGEPAGE);  // only a hint
   }
 
   std::string what_;
   std::shared_ptr<MemoryLedger> ledger_;
-  void* mapping_ = nullptr;  ///< null: `data_` comes from the heap
+  void* block_ = nullptr;  ///< of the heap; null: `data_` is mapped
+  void* mapping_ = nullptr;
   std::size_t mapped_nbytes_ = 0;
 };
 

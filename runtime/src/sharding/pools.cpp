@@ -49,14 +49,18 @@ collectives::WorkPtr GatherWindow::start(std::int64_t numel,
   if (max_numel_ == 0) {
     return gather();
   }
-  while (!flights_.empty() && under_way_ + numel > max_numel_) {
-    flights_.front().gather->wait();
+  while (!flights_.empty() &&
+         (flights_.front().gather.expired() || under_way_ + numel > max_numel_)) {
+    if (const auto oldest = flights_.front().gather.lock()) {
+      oldest->wait();
+    }
     under_way_ -= flights_.front().numel;
     flights_.pop_front();
   }
-  flights_.push_back({gather(), numel});
+  auto started = gather();
+  flights_.push_back({started, numel});
   under_way_ += numel;
-  return flights_.back().gather;
+  return started;
 }
 
 collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {

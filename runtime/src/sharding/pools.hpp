@@ -51,13 +51,14 @@ class GatherPool {
 class GatherWindow {
  public:
   explicit GatherWindow(std::int64_t max_numel) : max_numel_(max_numel) {}
-  /// Waits for the oldest gathers until `numel` more elements fit, then starts `gather`.
+  /// Waits for the oldest gathers until `numel` more elements fit, then starts `gather`. The caller
+  /// keeps the work until it has waited for it: a gather whose work is gone counts no more.
   collectives::WorkPtr start(std::int64_t numel,
                              const std::function<collectives::WorkPtr()>& gather);
 
  private:
   struct Flight {
-    collectives::WorkPtr gather;
+    std::weak_ptr<collectives::Work> gather;
     std::int64_t numel;
   };
   std::int64_t max_numel_;

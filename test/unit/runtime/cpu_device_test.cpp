@@ -4,10 +4,12 @@
 #include "device/thread_team.hpp"
 
 #include <doctest/doctest.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 namespace acc::device {
@@ -52,6 +54,25 @@ kernels::AdamWCoefficients without_gradient(float decay) {
 }
 
 }  // namespace
+
+TEST_CASE("memory that each step frees is used again, even if the program keeps a part of each") {
+  const auto device = open_cpu_device();
+  constexpr int kSteps = 20'000;
+  std::vector<std::unique_ptr<char[]>> kept;
+  kept.reserve(std::size_t{3} * kSteps);
+  std::size_t kept_nbytes = 0;
+  const auto heap = [] { return ::mallinfo2().arena; };
+  const std::size_t before = heap();
+  for (int step = 0; step < kSteps; ++step) {
+    std::vector<MemoryPtr> gradients;
+    for (const std::size_t nbytes : {100, 116, 132}) {
+      gradients.push_back(device->allocate(32'768, "gradients"));
+      kept.push_back(std::make_unique<char[]>(nbytes));
+      kept_nbytes += nbytes + 16;
+    }
+  }
+  CHECK(heap() - before < 2 * kept_nbytes);
+}
 
 TEST_CASE("weight decay applies only to ranges with decay, and gaps do not change") {
   const auto device = open_cpu_device();

@@ -6,8 +6,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace {
 
@@ -39,15 +41,29 @@ TEST_CASE("gathers after a step are limited by the bucket size") {
     CAPTURE(each.name);
     Log log;
     acc::sharding::GatherWindow window(each.bucket);
+    std::vector<acc::collectives::WorkPtr> started;
     char name = 'a';
     for (const std::int64_t numel : {10, 10, 30, 5}) {
-      const auto started =
-          window.start(numel, [&] { return std::make_shared<NotedWork>(log, name); });
-      CHECK(started != nullptr);
+      started.push_back(
+          window.start(numel, [&] { return std::make_shared<NotedWork>(log, name); }));
+      CHECK(started.back() != nullptr);
       ++name;
     }
     CHECK(log == each.waited);
   }
+}
+
+TEST_CASE("gathers that a unit has waited for do not count and are not kept") {
+  Log log;
+  acc::sharding::GatherWindow window(25);
+  std::vector<std::weak_ptr<acc::collectives::Work>> seen;
+  for (char name = 'a'; name <= 'j'; ++name) {
+    const auto gather = window.start(10, [&] { return std::make_shared<NotedWork>(log, name); });
+    seen.push_back(gather);
+    gather->wait();
+  }
+  CHECK(log == "abcdefghij");
+  CHECK(std::ranges::all_of(seen, [](const auto& each) { return each.expired(); }));
 }
 
 TEST_CASE("overlap_comm: a reduction is waited for where it is issued, or two buffers later") {
