@@ -19,6 +19,7 @@ namespace fs = std::filesystem;
 using Files = std::map<std::string, std::string>;
 
 /// Returns the text of every file below `folder`, by its path relative to the folder of the run.
+/// Links are left out.
 Files files_below(const fs::path& folder) {
   Files files;
   for (const auto& run : fs::directory_iterator(folder)) {
@@ -50,6 +51,35 @@ TEST_CASE("log files: a stream goes to its file, to the console, or to both") {
   CHECK(contains(job.err(), "[1] err 1\n"));
   CHECK(contains(job.err(), "[2] err 2\n"));
   CHECK_FALSE(contains(job.err(), "err 0"));
+}
+
+TEST_CASE("log files: machines that share a folder name themselves and the ranks of the job") {
+  TemporaryFolder folder;
+  const ReservedPort port;
+  const std::string host = prefix(0).substr(1, prefix(0).find(' ') - 1);
+  std::vector<std::unique_ptr<Program>> jobs;
+  for (const std::size_t machine : {0U, 1U}) {
+    auto flags = static_flags(machine, port);
+    flags.insert(flags.end(),
+                 {"--nproc-per-node", "2", "-r", "3", "--log-dir", folder.path().string()});
+    jobs.push_back(std::make_unique<Program>(torchrun(flags, kSpeak)));
+  }
+  for (const auto& job : jobs) {
+    CHECK(job->wait() == 0);
+  }
+  std::map<std::string, std::string> by_rank;
+  for (const auto& run : fs::directory_iterator(folder.path())) {
+    CHECK(contains(run.path().filename().string(), "_" + host + "_"));
+    for (const auto& link : fs::directory_iterator(run.path() / "attempt_0")) {
+      if (link.is_symlink()) {
+        by_rank[link.path().filename().string()] = file_text((link.path() / "stdout.log").string());
+      }
+    }
+  }
+  CHECK(by_rank == Files{{"rank_0", "out 0\n"},
+                         {"rank_1", "out 1\n"},
+                         {"rank_2", "out 2\n"},
+                         {"rank_3", "out 3\n"}});
 }
 
 TEST_CASE("log files: lines that match the filter also go to a file of all ranks") {

@@ -115,8 +115,8 @@ TEST_CASE("acclaunch status and stacks refuse what is no job") {
     const char* message;
   };
   for (const auto& [job, message] :
-       {Case{"1", "has workers and the process ID or run ID \"1\""},
-        Case{"run-7", "has workers and the process ID or run ID \"run-7\""}}) {
+       {Case{"1", "has workers and the process ID, run ID or Slurm job ID \"1\"\n"},
+        Case{"run-7", "has workers and the process ID, run ID or Slurm job ID \"run-7\"\n"}}) {
     for (const char* command : {"status", "stacks"}) {
       Program look({kAcclaunch, command, job});
       CHECK(look.wait() == 2);

@@ -51,7 +51,8 @@ def report_of(name, markup=""):
                       "traceback": ['  File "train.py", line 61, in <module>', "    loss = model(batch)"],
                       "last_stderr_lines": ["step 411, loss 2.31", "RuntimeError: mat1 and mat2 shapes" + markup]}
     late = {"ranks": [2], "group": "world", "number": 41, "kind": "reduce_scatter", "bytes": 4096, "phase": "backward",
-            "unit": "transformer.h.3", "waiting_ranks": [0, 1, 3], "waited_ms": 3200, "called_instead": ""}
+            "unit": "transformer.h.3", "waiting_ranks": [0, 1, 3], "waited_ms": 3200, "called_instead": "",
+            "without_record": []}
     return {"format": 1, "command": ["python3", "train.py"], "run_id": name, "attempt": 1, "max_restarts": 1,
             "restarts_after_ms": None, "exit_status": 1, "reason": "", "first_failure": 2, "late": [late],
             "workers": [worker, worker | {"rank": 1, "pid": 4001}, first, worker | {"rank": 3, "pid": 4003}],

@@ -106,7 +106,7 @@ int dump_command(std::span<const std::string> arguments) {
   if (!parser.parse(arguments)) {
     return 0;
   }
-  const std::vector<RunningJob> jobs = chosen_jobs(name);
+  const std::vector<RunningJob> jobs = chosen_jobs(name, "dump");
   if (jobs.size() > 1) {
     throw Error(
         Errc::invalid_argument,

@@ -251,6 +251,9 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   advance(JobEvent::workers_start);
   logs_.keep();
   std::vector<supervision::WorkerSpec> specs = worker_specs();
+  if (!specs.empty()) {
+    logs_.name_ranks(round_->round, specs.front().rank);
+  }
   monitor_workers(specs);
   supervision::AttemptOutcome outcome = co_await attempt_->supervisor->run(std::move(specs));
   if (attempt_->rank_monitor) {

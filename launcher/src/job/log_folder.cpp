@@ -5,6 +5,7 @@
 #include "acc/base/unique_fd.hpp"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -87,6 +88,15 @@ void LogFolder::open_attempt(int attempt) const {
     if (error) {
       throw not_made(folder, error);
     }
+  }
+}
+
+void LogFolder::name_ranks(int attempt, int first_rank) const {
+  for (int index = 0; index < count_ && plan_.keeps_directory; ++index) {
+    std::error_code ignored;  // a file system without symbolic links
+    fs::create_directory_symlink(
+        std::to_string(first_local_rank_ + index),
+        attempt_file(plan_, attempt, fmt::format("rank_{}", first_rank + index)), ignored);
   }
 }
 

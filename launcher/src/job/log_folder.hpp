@@ -23,6 +23,9 @@ class LogFolder {
   /// Creates the folders for the files of all workers. Throws Error(config) if that fails.
   void open_attempt(int attempt) const;
 
+  /// Adds to the folders that are kept links that name the global ranks: `rank_12`.
+  void name_ranks(int attempt, int first_rank) const;
+
   /// Return the destinations of a worker's output and the paths of its files; "" without a folder.
   [[nodiscard]] output::WorkerTargets targets(int attempt, int local_rank) const;
   [[nodiscard]] std::string error_file(int attempt, int local_rank) const;

@@ -3,6 +3,7 @@
 // which local ranks go to files and to the console. Streams are bit masks, as in torchrun's `Std`.
 #include "plan/output_values.hpp"
 
+#include "acc/launcher/host_facts.hpp"
 #include "acc/plugins/faults.hpp"
 
 #include <algorithm>
@@ -25,12 +26,13 @@ std::optional<Streams> read_digit(std::string_view text) {
              : std::nullopt;
 }
 
-/// Returns the run id with a random suffix, as torchrun names the folder of a run.
+/// Returns the run id with a random suffix, as torchrun names the folder of a run, with the host
+/// name between them: machines may share a file system.
 std::string folder_name(const std::string& run_id) {
   constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789";
   std::random_device random;
   std::uniform_int_distribution<std::size_t> letter(0, kLetters.size() - 1);
-  std::string name = run_id + "_";
+  std::string name = run_id + "_" + host_name() + "_";
   for (int i = 0; i < 8; ++i) {
     name += kLetters[letter(random)];
   }

@@ -135,7 +135,8 @@ Json late_json(const LateRanks& late) {
           {"unit", late.what.place.unit},
           {"waiting_ranks", late.waiting},
           {"waited_ms", late.waited.count()},
-          {"called_instead", late.called}};
+          {"called_instead", late.called},
+          {"without_record", late.unknown}};
 }
 
 }  // namespace acc::launcher::report

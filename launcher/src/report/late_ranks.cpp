@@ -197,11 +197,14 @@ std::optional<LateRanks> missing_call(const Members& members) {
       (member.group().called < number ? not_called : elsewhere).push_back(member);
     }
     std::vector<int> late = ranks_of(not_called.empty() ? elsewhere : not_called);
+    std::vector<int> unknown = unknown_ranks(members);
     if (late.empty() && waiters.size() == members.size()) {
-      late = unknown_ranks(members);
+      late = unknown;
     }
     if (!late.empty()) {
-      return lateness(std::move(late), waiters, number);
+      LateRanks result = lateness(std::move(late), waiters, number);
+      result.unknown = std::move(unknown);
+      return result;
     }
   }
   return std::nullopt;
@@ -275,8 +278,13 @@ std::string late_line(const LateRanks& late) {
   }
   const std::string time =
       late.waited.count() > 0 ? " for " + time_span(microseconds(late.waited)) : "";
-  return fmt::format("  late      {} did not enter {}, in which {} waited{}\n", who, what, others,
-                     time);
+  const std::string unknown =
+      late.unknown.empty() ? "" : "no record of " + numbered("rank", late.unknown);
+  if (late.ranks == late.unknown) {
+    return fmt::format("  late      {}; {} waited in {}{}\n", unknown, others, what, time);
+  }
+  return fmt::format("  late      {} did not enter {}, in which {} waited{}{}{}\n", who, what,
+                     others, time, unknown.empty() ? "" : "; ", unknown);
 }
 
 /// Returns the collective in which the rank waits or failed, or else its last one; null if none.

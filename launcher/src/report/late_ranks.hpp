@@ -21,6 +21,9 @@ struct LateRanks {
   /// The different collective that the late ranks entered, "all_reduce of 256 bytes"; empty if they
   /// entered none.
   std::string called = {};
+  /// The ranks of the group of which nothing is known: they left no record, or run where none was
+  /// read. Equal to `ranks` if no other rank can be late.
+  std::vector<int> unknown = {};
 };
 
 /// Compares the flight records of all workers and returns the late ranks. Empty if no rank waited.

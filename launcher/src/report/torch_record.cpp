@@ -337,7 +337,35 @@ void add_entry(PickleText& pickle, const Collective& each, const Group& group,
 }
 
 std::string path_of(const std::string& record, TorchForm form) {
-  return form == TorchForm::json ? torch_json_path(record) : torch_pickle_path(record);
+  switch (form) {
+    case TorchForm::json: return torch_json_path(record);
+    case TorchForm::pickle: return torch_pickle_path(record);
+    case TorchForm::stacks: break;
+  }
+  return python_stacks_path(record);
+}
+
+/// The byte of a request to acclaunch/_flight.py.
+char letter_of(TorchForm form) {
+  switch (form) {
+    case TorchForm::json: return 'j';
+    case TorchForm::pickle: return 'p';
+    case TorchForm::stacks: break;
+  }
+  return 's';
+}
+
+/// Waits until all of these workers have answered, at most for `limit`.
+void await_answers(const std::vector<std::string>& records, TorchForm form,
+                   std::chrono::milliseconds limit) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const auto has_answered = [form](const std::string& record) {
+    return has_torch_record(record, form);
+  };
+  while (!std::ranges::all_of(records, has_answered) &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 }
 
 }  // namespace
@@ -351,6 +379,9 @@ std::string torch_pickle_path(const std::string& record) {
 std::string torch_json_path(const std::string& record) {
   return record + ".torch.json";
 }
+std::string python_stacks_path(const std::string& record) {
+  return record + ".stacks";
+}
 
 bool ask_for_torch_record(const std::string& record, TorchForm form) {
   ::unlink(path_of(record, form).c_str());
@@ -358,8 +389,9 @@ bool ask_for_torch_record(const std::string& record, TorchForm form) {
   const UniqueFd fifo(
       ::open(torch_request_path(record).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   struct stat status {};
+  const char letter = letter_of(form);
   return fifo && ::fstat(fifo.get(), &status) == 0 && S_ISFIFO(status.st_mode) &&
-         ::write(fifo.get(), form == TorchForm::json ? "j" : "p", 1) == 1;
+         ::write(fifo.get(), &letter, 1) == 1;
 }
 
 bool has_torch_record(const std::string& record, TorchForm form) {
@@ -373,13 +405,17 @@ void ask_for_torch_records(const std::vector<std::string>& records,
   std::ranges::copy_if(records, std::back_inserter(asked), [](const std::string& record) {
     return ask_for_torch_record(record, TorchForm::json);
   });
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  const auto has_answered = [](const std::string& record) {
-    return has_torch_record(record, TorchForm::json);
-  };
-  while (!std::ranges::all_of(asked, has_answered) && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  await_answers(asked, TorchForm::json, limit);
+}
+
+std::optional<std::string> python_stacks(const std::string& record,
+                                         std::chrono::milliseconds limit) {
+  if (!ask_for_torch_record(record, TorchForm::stacks)) {
+    return std::nullopt;
   }
+  await_answers({record}, TorchForm::stacks, limit);
+  std::string text = text_of_file(python_stacks_path(record));
+  return text.empty() ? std::nullopt : std::optional(std::move(text));
 }
 
 std::optional<Record> torch_record(std::string_view json, int rank) {
@@ -431,8 +467,8 @@ std::optional<Record> read_any_record(const std::string& record, int rank) {
 }
 
 void remove_records(const std::string& record) {
-  for (const std::string& path :
-       {record, torch_request_path(record), torch_pickle_path(record), torch_json_path(record)}) {
+  for (const std::string& path : {record, torch_request_path(record), torch_pickle_path(record),
+                                  torch_json_path(record), python_stacks_path(record)}) {
     ::unlink(path.c_str());
   }
 }

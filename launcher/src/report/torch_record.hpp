@@ -14,22 +14,29 @@ namespace acc::launcher::report {
 // torch.distributed has a flight recorder of its own, for the back ends gloo and nccl. In a worker
 // that imports torch where the Python package acclaunch is installed, a thread of
 // acclaunch/_flight.py waits at a FIFO next to the worker's flight record, and answers with a file:
-// torch's records as JSON, which is quick, or with Python's stacks as torch pickles them.
+// torch's records as JSON, which is quick, or with Python's stacks as torch pickles them; or where
+// the threads of the program are.
 
 /// Paths that belong to the flight record of a worker.
 std::string torch_request_path(const std::string& record);
 std::string torch_pickle_path(const std::string& record);
 std::string torch_json_path(const std::string& record);
+std::string python_stacks_path(const std::string& record);
 
 /// Asks the workers with these records for torch's and waits until all that listen have answered,
 /// at most for `limit`. Blocks. A worker that hangs in a collective answers; one that holds the
 /// lock of the Python interpreter does not.
 void ask_for_torch_records(const std::vector<std::string>& records,
                            std::chrono::milliseconds limit);
-enum class TorchForm { json, pickle };
+enum class TorchForm { json, pickle, stacks };
 /// The two steps of it: sends a request (false if nobody listens), and tells if it is answered.
 bool ask_for_torch_record(const std::string& record, TorchForm form);
 bool has_torch_record(const std::string& record, TorchForm form);
+
+/// Asks one worker where its Python threads are. Blocks, at most for `limit`. Returns nullopt if it
+/// does not answer.
+std::optional<std::string> python_stacks(const std::string& record,
+                                         std::chrono::milliseconds limit);
 
 /// Decodes torch's records in JSON. `rank`: of the worker. Returns nullopt for other text. A
 /// collective that has not ended counts as one that the rank waits in.

@@ -2,6 +2,7 @@
 #include "report/late_ranks.hpp"
 
 #include "report/job_report.hpp"
+#include "support/text.hpp"
 
 #include <doctest/doctest.h>
 
@@ -143,6 +144,18 @@ TEST_CASE("the text report: the late rank first, ranks with the same last collec
         "    rank 2: reduce_scatter 40 of unit h.3, backward, done; then in backward of unit h.2\n"
         "    ranks 0-1,3: reduce_scatter 41 of unit h.3, backward, waiting\n");
   CHECK(report::last_collectives({report::WorkerReport{}}, {}).empty());
+  workers = {worker(0, {{world(4), 41, State::waiting}}),
+             worker(1, {{world(4), 41, State::waiting}})};
+  CHECK(acc::test::contains(
+      report::last_collectives(workers, report::late_ranks(workers, std::nullopt)),
+      "  late      no record of ranks 2-3; ranks 0-1 waited in reduce_scatter 41 of unit h.3, "
+      "backward for 3 s\n"));
+  workers = {worker(0, {{world(4), 41, State::waiting}}),
+             worker(1, {{world(4), 41, State::called}})};
+  CHECK(acc::test::contains(
+      report::last_collectives(workers, report::late_ranks(workers, std::nullopt)),
+      "rank 1 did not enter reduce_scatter 41 of unit h.3, backward, in which rank 0 waited for "
+      "3 s; no record of ranks 2-3\n"));
 }
 
 TEST_CASE("the text report: a thousand different last collectives give a limited number of lines") {

@@ -4,10 +4,18 @@
 #include "acc/base/error.hpp"
 #include "acc/base/flight_record.hpp"
 #include "acc/base/text.hpp"
+#include "acc/launcher/host_facts.hpp"
+#include "acc/plugins/environment.hpp"
+#include "host/command_output.hpp"
+#include "plan/program_command.hpp"
 #include "report/torch_record.hpp"
+#include "report/words.hpp"
 #include "supervision/process_state.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -24,6 +32,7 @@ using std::chrono::milliseconds;
 
 /// Time in which Python programs answer with torch's records.
 constexpr milliseconds kTorchLimit{2000};
+constexpr milliseconds kSlurmLimit{10'000};
 
 std::string text_of(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
@@ -135,13 +144,53 @@ std::optional<RunningWorker> worker_of(const Candidate& candidate, const fs::pat
 
 /// Fills in what a worker's environment says about its job.
 void describe(const Candidate& worker, RunningJob& job) {
-  const auto run_id = worker.environment.find("TORCHELASTIC_RUN_ID");
-  job.run_id = run_id == worker.environment.end() ? "" : run_id->second;
+  const auto text = [&](const char* name) {
+    const auto found = worker.environment.find(name);
+    return found == worker.environment.end() ? std::string() : found->second;
+  };
+  job.run_id = text("TORCHELASTIC_RUN_ID");
+  job.identity = text("MASTER_ADDR") + ":" + text("MASTER_PORT") + " " + job.run_id;
+  job.slurm_job = text("SLURM_JOB_ID");
+  if (const std::string array = text("SLURM_ARRAY_JOB_ID"); !array.empty()) {
+    job.slurm_array_element = array + "_" + text("SLURM_ARRAY_TASK_ID");
+  }
   job.restarts = number_in(worker, "TORCHELASTIC_RESTART_COUNT").value_or(0);
   job.max_restarts = number_in(worker, "TORCHELASTIC_MAX_RESTARTS").value_or(0);
   job.world_size = number_in(worker, "WORLD_SIZE").value_or(0);
   job.num_machines =
       number_in(worker, "GROUP_WORLD_SIZE").value_or(number_in(worker, "CROSS_SIZE").value_or(1));
+}
+
+/// Returns the line of the shell that runs `acclaunch COMMAND JOB` on all machines of a Slurm job.
+std::string on_all_machines(std::string_view slurm_job, std::string_view num_machines,
+                            const std::string& command) {
+  return fmt::format("srun --jobid={0} --overlap --nodes={1} --ntasks-per-node=1 acclaunch {2} {0}",
+                     slurm_job, num_machines, command);
+}
+
+/// Returns what Slurm knows about a job that has no workers on this machine; empty if there is no
+/// such job, or no squeue.
+std::string slurm_answer(const std::string& job, const std::string& command) {
+  const bool may_be_slurms = !job.empty() && job.find_first_not_of("0123456789_") == job.npos;
+  const auto squeue =
+      plan::find_in_path("squeue", plugins::current_environment(), fs::current_path());
+  if (!may_be_slurms || !squeue) {
+    return {};
+  }
+  const auto lines = host::command_output(
+      {squeue->string(), "--noheader", "--jobs=" + job, "--format=%A %T %D %N"}, kSlurmLimit);
+  std::string text;
+  const std::string answer = lines.value_or("");
+  for (const std::string_view line : split(answer, '\n')) {
+    const std::vector<std::string_view> words = split(trimmed(line), ' ');
+    if (words.size() == 4 && words[1] == "RUNNING") {
+      text += fmt::format("; it runs on {}: {}", printable(std::string(words[3])),
+                          on_all_machines(words[0], words[2], command));
+    } else if (words.size() >= 2) {
+      text += fmt::format("; Slurm job {} is {}", words[0], words[1]);
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -201,22 +250,60 @@ void add_torch_records(std::vector<RunningJob>& jobs) {
   }
 }
 
-std::vector<RunningJob> chosen_jobs(const std::string& job) {
+std::vector<RunningJob> chosen_jobs(const std::string& job, const std::string& command) {
   std::vector<RunningJob> jobs = running_jobs();
   if (!job.empty()) {
     std::erase_if(jobs, [&](const RunningJob& each) {
-      return each.run_id != job && std::to_string(each.launcher) != job &&
-             std::to_string(each.supervisor) != job;
+      return each.run_id != job && each.slurm_job != job && each.slurm_array_element != job &&
+             std::to_string(each.launcher) != job && std::to_string(each.supervisor) != job;
     });
   }
   if (jobs.empty()) {
     throw Error(Errc::not_found,
-                job.empty() ? "no acclaunch of this user has workers on this machine"
-                            : "no acclaunch on this machine has workers and the process ID or run "
-                              "ID \"" +
-                                  printable(job) + "\"");
+                job.empty()
+                    ? "no acclaunch of this user has workers on this machine"
+                    : fmt::format("no acclaunch on this machine ({}) has workers and the process "
+                                  "ID, run ID or Slurm job ID \"{}\"",
+                                  host_name(), printable(job)) +
+                          slurm_answer(job, command));
   }
   return jobs;
+}
+
+std::string other_machines(const std::vector<RunningJob>& jobs, const RunningJob& job,
+                           const std::string& command) {
+  std::vector<int> here;
+  for (const report::WorkerReport& worker : reports_of(jobs, job)) {
+    here.push_back(worker.rank);
+  }
+  if (job.num_machines < 2 || std::ssize(here) >= job.world_size) {
+    return {};
+  }
+  // A step of Slurm on several machines asks them all.
+  const char* const machines_of_step = std::getenv("SLURM_STEP_NUM_NODES");
+  const bool asks_all = machines_of_step != nullptr && std::string_view(machines_of_step) != "1";
+  const std::string how =
+      asks_all ? ""
+      : job.slurm_job.empty()
+          ? fmt::format("; run `acclaunch {}` on the other machines too", command)
+          : "; on all machines: " +
+                on_all_machines(job.slurm_job, std::to_string(job.num_machines), command);
+  return fmt::format("  {} of {} on this machine, {}{}\n", report::numbered("rank", here),
+                     job.world_size, host_name(), how);
+}
+
+std::vector<report::WorkerReport> reports_of(const std::vector<RunningJob>& jobs,
+                                             const RunningJob& job) {
+  std::vector<report::WorkerReport> reports;
+  for (const RunningJob& each : jobs) {
+    if (each.launcher == job.launcher || each.identity == job.identity) {
+      for (const RunningWorker& worker : each.workers) {
+        reports.push_back(worker.report);
+      }
+    }
+  }
+  std::ranges::sort(reports, {}, &report::WorkerReport::rank);
+  return reports;
 }
 
 }  // namespace acc::launcher::commands

@@ -37,6 +37,11 @@ struct RunningJob {
   std::string command;   ///< its command line
   std::chrono::milliseconds running_for{0};
   std::string run_id;  ///< empty if the front end gives the workers none
+  /// Same for all launchers of a job: the address of its rendezvous, and its run ID.
+  std::string identity;
+  /// The job of Slurm in which it runs, and the element of an array, "77_3"; empty: none.
+  std::string slurm_job;
+  std::string slurm_array_element;
   int restarts = 0;
   int max_restarts = 0;
   int num_machines = 1;
@@ -54,8 +59,18 @@ std::vector<RunningJob> running_jobs(const std::filesystem::path& proc = "/proc"
 /// most, and adds them.
 void add_torch_records(std::vector<RunningJob>& jobs);
 
-/// Returns the jobs with this run ID, or of the launcher with this process ID, or all of them if
-/// `job` is empty. Throws Error(not_found) if there is none.
-std::vector<RunningJob> chosen_jobs(const std::string& job);
+/// Returns the jobs with this run ID or Slurm job ID, or of the launcher with this process ID, or
+/// all of them if `job` is empty. Throws Error(not_found) if there is none; if Slurm runs the job
+/// on other machines, the error has the line that runs `acclaunch COMMAND JOB` there.
+std::vector<RunningJob> chosen_jobs(const std::string& job, const std::string& command);
+
+/// Returns a line for the ranks of the job that run on other machines, and how to reach them; empty
+/// if there are none. `jobs`: all on this machine.
+std::string other_machines(const std::vector<RunningJob>& jobs, const RunningJob& job,
+                           const std::string& command);
+
+/// Returns the workers of all launchers of this job on this machine.
+std::vector<report::WorkerReport> reports_of(const std::vector<RunningJob>& jobs,
+                                             const RunningJob& job);
 
 }  // namespace acc::launcher::commands

@@ -9,6 +9,7 @@
 #include "commands/status/running_jobs.hpp"
 #include "host/command_output.hpp"
 #include "plan/program_command.hpp"
+#include "report/torch_record.hpp"
 
 #include <fmt/format.h>
 
@@ -23,6 +24,8 @@ namespace acc::launcher::commands {
 namespace {
 
 constexpr std::chrono::seconds kReaderLimit{30};
+/// Time in which a Python program answers by itself.
+constexpr std::chrono::seconds kStacksLimit{2};
 /// Stacks that are read at the same time.
 constexpr std::size_t kAtOnce = 8;
 
@@ -57,30 +60,49 @@ std::string restriction() {
   return scope == 0 ? "" : fmt::format(" (kernel.yama.ptrace_scope is {}; root may)", scope);
 }
 
-std::string stack_of(std::vector<std::string> reader, pid_t pid) {
-  const std::string name = std::filesystem::path(reader.front()).filename().string();
+/// Runs a reader of stacks. Returns nullopt if it cannot read this process.
+std::optional<std::string> read_by(std::vector<std::string> reader, pid_t pid) {
+  if (reader.empty()) {
+    return std::nullopt;
+  }
   reader.push_back(std::to_string(pid));
-  const auto text = host::command_output(reader, kReaderLimit);
-  return text && !text->empty() ? printable_lines(*text)
-                                : fmt::format("{} could not read the stack of process {}{}\n", name,
-                                              pid, restriction());
+  auto text = host::command_output(reader, kReaderLimit);
+  return text && !text->empty() ? text : std::nullopt;
 }
 
-/// Returns the stacks of one worker with a headline. `brief`: Python's stacks or else the native
-/// ones, not both.
-std::string stacks_of(const RunningJob& job, const RunningWorker& worker, const Readers& readers,
-                      bool brief) {
-  std::string text =
-      fmt::format("== job {}, rank {}, process {} ({}), {}\n", job.launcher, worker.report.rank,
-                  worker.report.pid, printable(worker.program), printable(worker.state));
-  const bool is_python = !readers.python.empty() && worker.program.starts_with("python");
-  if (is_python) {
-    text += stack_of(readers.python, worker.report.pid);
+/// Returns the stacks of Python's threads, by py-spy or else by the worker itself.
+std::optional<std::string> python_stacks_of(const RunningWorker& worker, const Readers& readers) {
+  if (worker.program.starts_with("python")) {
+    if (auto text = read_by(readers.python, worker.report.pid)) {
+      return text;
+    }
   }
-  if (!readers.native.empty() && !(is_python && brief)) {
-    text += stack_of(readers.native, worker.report.pid);
+  return report::python_stacks(worker.record, kStacksLimit);
+}
+
+/// Returns the stacks of one worker with a headline; nullopt if no program on this machine can read
+/// them. `brief`: Python's stacks or else the native ones, not both.
+std::optional<std::string> stacks_of(const RunningJob& job, const RunningWorker& worker,
+                                     const Readers& readers, bool brief) {
+  const auto of_python = python_stacks_of(worker, readers);
+  if (!of_python && readers.native.empty() && readers.python.empty()) {
+    return std::nullopt;
   }
-  return text;
+  std::string text = fmt::format("== job {}, rank {}, process {} ({}), {}\n{}", job.launcher,
+                                 worker.report.rank, worker.report.pid, printable(worker.program),
+                                 printable(worker.state), printable_lines(of_python.value_or("")));
+  if (!of_python && worker.program.starts_with("python")) {
+    text += "no stacks of Python: install py-spy, or see docs/watching.md\n";
+  }
+  if (readers.native.empty() || (of_python && brief)) {
+    return text;
+  }
+  const auto native = read_by(readers.native, worker.report.pid);
+  return text +
+         (native ? printable_lines(*native)
+                 : fmt::format("{} could not read the stack of process {}{}\n",
+                               std::filesystem::path(readers.native.front()).filename().string(),
+                               worker.report.pid, restriction()));
 }
 
 }  // namespace
@@ -88,26 +110,25 @@ std::string stacks_of(const RunningJob& job, const RunningWorker& worker, const 
 int stacks_command(std::span<const std::string> arguments) {
   OptionParser parser(
       "acclaunch stacks [JOB] [--rank N]: prints the stacks of all threads of a running job's "
-      "workers on this\nmachine, read by gdb or eu-stack, and by py-spy for Python, as far as they "
-      "are installed. Each worker\nstops while its stack is read. JOB is the process ID of an "
-      "acclaunch; default: all jobs of this user.",
+      "workers on this\nmachine, read by gdb or eu-stack, and for Python by py-spy, as far as they "
+      "are installed, or else by a\nthread of the worker. Each worker stops while its stack is "
+      "read. JOB is the process ID of an acclaunch,\nor a run ID or Slurm job ID; default: all "
+      "jobs of this user.",
       "acclaunch stacks");
   std::string job;
   std::optional<int> rank;
   bool brief = false;
-  parser.add_option("job", job, "process ID of an acclaunch");
+  parser.add_option("job", job, "process ID of an acclaunch, run ID or Slurm job ID");
   parser.add_option("--rank", rank, "only this rank");
-  parser.add_flag("--brief", brief, "for Python programs only the stacks of Python, by py-spy");
+  parser.add_flag("--brief", brief, "for Python programs only the stacks of Python");
   if (!parser.parse(arguments)) {
     return 0;
   }
-  const std::vector<RunningJob> jobs = chosen_jobs(job);
+  const std::vector<RunningJob> jobs = chosen_jobs(job, "stacks");
   const Readers readers = find_readers();
-  if (readers.native.empty() && readers.python.empty()) {
-    throw Error(Errc::not_found, "stacks: install gdb, eu-stack (elfutils) or, for Python, py-spy");
-  }
-  std::vector<std::future<std::string>> texts;
+  std::vector<std::future<std::optional<std::string>>> texts;
   for (const RunningJob& each : jobs) {
+    std::fputs(other_machines(jobs, each, "stacks").c_str(), stdout);
     for (const RunningWorker& worker : each.workers) {
       if (!rank || worker.report.rank == *rank) {
         texts.push_back(std::async(std::launch::async, [&each, &worker, &readers, brief] {
@@ -119,12 +140,18 @@ int stacks_command(std::span<const std::string> arguments) {
       }
     }
   }
-  for (std::future<std::string>& text : texts) {
-    std::fputs(text.get().c_str(), stdout);
+  bool has_any = false;
+  for (std::future<std::optional<std::string>>& text : texts) {
+    const auto stacks = text.get();
+    std::fputs(stacks.value_or("").c_str(), stdout);
     std::fflush(stdout);  // whoever ends this command early gets the first ones
+    has_any = has_any || stacks;
   }
   if (texts.empty()) {
     throw Error(Errc::not_found, fmt::format("stacks: no rank {} on this machine", *rank));
+  }
+  if (!has_any) {
+    throw Error(Errc::not_found, "stacks: install gdb, eu-stack (elfutils) or, for Python, py-spy");
   }
   return 0;
 }

@@ -19,21 +19,14 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-std::vector<report::WorkerReport> reports_of(const RunningJob& job) {
-  std::vector<report::WorkerReport> reports;
-  for (const RunningWorker& worker : job.workers) {
-    reports.push_back(worker.report);
-  }
-  return reports;
-}
-
 double seconds(std::chrono::milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
-std::string text_of(const RunningJob& job) {
+std::string text_of(const std::vector<RunningJob>& jobs, const RunningJob& job) {
   std::string text = fmt::format("job {}, running for {}: {}\n", job.launcher,
                                  report::time_span(job.running_for), printable(job.command));
+  text += other_machines(jobs, job, "status");
   text += fmt::format("  {:>5}  {:>8}  {:>9}  {:<16}  {:<24}  {}\n", "rank", "pid", "CPU s",
                       "program", "state", "waits in");
   for (const RunningWorker& worker : job.workers) {
@@ -43,11 +36,11 @@ std::string text_of(const RunningJob& job) {
         worker.report.flight ? report::wait_of(*worker.report.flight, worker.report.ended_at) : "");
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
-  const auto reports = reports_of(job);
+  const auto reports = reports_of(jobs, job);
   return text + report::last_collectives(reports, report::late_ranks(reports, std::nullopt));
 }
 
-OrderedJson json_of(const RunningJob& job) {
+OrderedJson json_of(const std::vector<RunningJob>& jobs, const RunningJob& job) {
   OrderedJson object = {{"launcher_pid", job.launcher},
                         {"command", printable(job.command)},
                         {"running_for_s", seconds(job.running_for)},
@@ -65,7 +58,7 @@ OrderedJson json_of(const RunningJob& job) {
     rank["flight"] =
         worker.report.flight ? report::flight_json(*worker.report.flight) : OrderedJson();
   }
-  for (const report::LateRanks& late : report::late_ranks(reports_of(job), std::nullopt)) {
+  for (const report::LateRanks& late : report::late_ranks(reports_of(jobs, job), std::nullopt)) {
     object["late"].push_back(report::late_json(late));
   }
   return object;
@@ -77,24 +70,24 @@ int status_command(std::span<const std::string> arguments) {
   OptionParser parser(
       "acclaunch status [JOB]: prints what the ranks of a running job do on this machine: their "
       "state,\ntheir last collective, and the ranks that others wait for. JOB is the process ID of "
-      "an acclaunch;\ndefault: all jobs of this user.",
+      "an acclaunch, or a\nrun ID or Slurm job ID; default: all jobs of this user.",
       "acclaunch status");
   std::string job;
   bool as_json = false;
-  parser.add_option("job", job, "process ID of an acclaunch");
+  parser.add_option("job", job, "process ID of an acclaunch, run ID or Slurm job ID");
   parser.add_flag("--json", as_json, "print a JSON list, a list element for each job");
   if (!parser.parse(arguments)) {
     return 0;
   }
   std::string text;
   OrderedJson list = OrderedJson::array();
-  std::vector<RunningJob> jobs = chosen_jobs(job);
+  std::vector<RunningJob> jobs = chosen_jobs(job, "status");
   add_torch_records(jobs);
   for (const RunningJob& each : jobs) {
     if (as_json) {
-      list.push_back(json_of(each));
+      list.push_back(json_of(jobs, each));
     } else {
-      text += text_of(each);
+      text += text_of(jobs, each);
     }
   }
   std::fputs((as_json ? text_of_json(list, 2) + "\n" : text).c_str(), stdout);

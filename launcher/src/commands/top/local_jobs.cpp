@@ -65,7 +65,7 @@ std::vector<WatchedJob> LocalJobs::look() {
   std::vector<WatchedJob> result;
   std::map<pid_t, Sample> samples;
   const auto now = std::chrono::steady_clock::now();
-  for (const RunningJob& job : job_.empty() ? running_jobs() : chosen_jobs(job_)) {
+  for (const RunningJob& job : job_.empty() ? running_jobs() : chosen_jobs(job_, "status")) {
     std::vector<Board::WatchedRank> ranks;
     for (const RunningWorker& worker : job.workers) {
       const auto before = samples_.find(worker.report.pid);
