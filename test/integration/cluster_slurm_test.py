@@ -7,20 +7,24 @@ Prints how long each scenario took, without checking it. Exits with 77 without S
 """
 import os
 import pathlib
+import re
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cluster"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / name) for name in ("cluster", "packaging")]
 import slurm  # noqa: E402
 from cluster_jobs import (CONFIG, ENDLESS, GOLDEN, ROOT, check_losses, report,  # noqa: E402
                           steps_in)
 from hosts import check, wait_until  # noqa: E402
+from walk_test import FENCE  # noqa: E402
 
 SKIPPED = 77
 TEMPLATES = ROOT / "scripts" / "slurm"
+PYTHON = os.environ.get("ACC_TEST_PYTHON", sys.executable)
 
 
 class Site:
@@ -29,7 +33,7 @@ class Site:
     def __init__(self, cluster, programs, folder):
         self.slurm, self.folder = cluster, folder
         self.acclaunch, self.train_gpt = programs / "acclaunch", programs / "train_gpt"
-        self.variables = {"BIN": str(programs)}  # variables of the templates
+        self.variables = {"ACCLAUNCH": str(self.acclaunch)}  # variables of the templates
         cluster.variables["OMP_NUM_THREADS"] = "1"  # all nodes share this machine's cores
 
     def line(self, *training, flags=()):
@@ -41,9 +45,10 @@ class Site:
         """Submits a batch script that contains only this command line."""
         return self.slurm.sbatch([*options, "--wrap", "exec " + shlex.join(line)])
 
-    def template(self, name, options, training, **variables):
-        return self.slurm.sbatch([*options, TEMPLATES / name, *training],
-                                 {**self.variables, **variables})
+    def template(self, name, options, training, program=None, **variables):
+        """Submits a template. Its arguments are acclaunch's: a flag, the program and the program's arguments."""
+        line = ["--config_file", CONFIG, program or self.train_gpt, *training]
+        return self.slurm.sbatch([*options, TEMPLATES / name, *line], {**self.variables, **variables})
 
     def metrics(self, name):
         return self.folder / f"{name}.jsonl"
@@ -83,7 +88,7 @@ def templates(site):
     jobs = [site.template("one_node.sbatch", ["--nodelist=node0"], [*GOLDEN, "--metrics", one]),
             site.template("several_nodes.sbatch", ["--nodelist=node[1-2]"],
                           [*GOLDEN, "--metrics", several], WORKERS="2"),
-            site.template("one_node.sbatch", ["--nodelist=node3"], ["--epochs", "3"], PROGRAM=str(own), WORKERS="2")]
+            site.template("one_node.sbatch", ["--nodelist=node3"], ["--epochs", "3"], own, WORKERS="2")]
     for job in jobs:
         check(job.wait() == (0, 0), "a template's status")
     check_losses(one, 4, "one_node.sbatch")
@@ -94,11 +99,45 @@ def templates(site):
 
     begin = time.monotonic()
     runs = site.folder / "runs"
-    array = site.template("array.sbatch", ["--array=1-3", "--nodelist=node0"], GOLDEN, RUNS=str(runs))
+    golden = site.folder / "golden"  # writes its losses into the folder of the run, which is the last argument
+    golden.write_text(f'#!/bin/sh\nfor run; do :; done\nexec {site.train_gpt} "$@" --metrics "$run/metrics.jsonl"\n')
+    golden.chmod(0o755)
+    array = site.template("array.sbatch", ["--array=1-3", "--nodelist=node0"], GOLDEN, golden, RUNS=str(runs))
     wait_until(lambda: not site.slurm.ask(["squeue", "--noheader", f"--job={array.id}"]), "the array")
     for seed in (1, 2, 3):
         check_losses(runs / f"seed_{seed}" / "metrics.jsonl", 2, f"array.sbatch, seed {seed}")
     report("array.sbatch, three runs on a machine", begin)
+
+
+def page(site):
+    """The lines of docs/start/hpc.md as printed, from an empty folder, with the files that the wheel has."""
+    begin = time.monotonic()
+    if subprocess.run([PYTHON, "-c", "import torch"], capture_output=True).returncode:
+        return  # its program needs torch
+    home = site.folder / "home"
+    prefix, work = home / "train", home / "work"
+    work.mkdir(parents=True)
+    subprocess.run(["cmake", "--install", site.acclaunch.parents[1], "--prefix", prefix], check=True, capture_output=True)
+    (prefix / "bin" / "train_gpt").unlink()  # not in the wheel
+    (prefix / "bin" / "activate").write_text(f"export PATH={prefix}/bin:{pathlib.Path(PYTHON).parent}:$PATH\n"
+                                             f"export PYTHONPATH={prefix}/share/acclaunch/python\n")
+    text = (ROOT / "docs" / "start" / "hpc.md").read_text()
+    blocks = FENCE.findall(text[text.index("## 3."):text.index("## 4.")])
+    for _, title, block in blocks:
+        if title:
+            (work / title).write_text(block)
+    lines = next(block for _, _, block in blocks if "sbatch " in block)
+    running = site.slurm.run(["bash", "-euc", f"cd {work}\n{lines}"], {"HOME": str(home), "WORKERS": "1"})
+    running.expect_status(0)
+    jobs = re.findall(r"Submitted batch job (\d+)", running.text())
+    check(len(jobs) == lines.count("\nsbatch "), running.text())
+    wait_until(lambda: not site.slurm.ask(["squeue", "--noheader", "--job=" + ",".join(jobs)]), "the page's jobs",
+               limit_s=600, failure=lambda what: AssertionError(f"{what}\n{site.slurm.ask(['squeue'])}"))
+    outputs = {path.name: path.read_text() for path in work.glob("*.out")}
+    check(len(outputs) == len(jobs) + 3, f"one output per run, four of the array: {list(outputs)}")
+    for name, output in outputs.items():
+        check("saved step " in output, f"{name}:\n{output}")
+    report(f"{len(jobs)} lines of docs/start/hpc.md", begin)
 
 
 def two_jobs(site):
@@ -133,6 +172,39 @@ def cancelled(site):
     check("received SIGTERM: saved a checkpoint" in job.text(), job.text())
     check(any((site.folder / "cancelled").glob("checkpoint_*")), "no checkpoint")
     report("scancel of four machines, with a checkpoint", begin)
+
+
+def looked_into(site):
+    """status and stacks with the job's ID: from the head node the line that asks all machines; on each machine the ranks
+    there, and nothing wrong about those on the others."""
+    begin = time.monotonic()
+    probe = site.acclaunch.parent / "root_cause_probe"
+    job = site.batch(["--nodes=2", "--nodelist=node[0-1]"],
+                     [str(site.acclaunch), "--cpu", "--num_processes", "4", "--shutdown_timeout", "0", str(probe), "2", "hangs"])
+    job.wait_for("rank 2 hangs")
+    for command in ("status", "stacks"):
+        asked = site.slurm.run([site.acclaunch, command, str(job.id)])
+        check(asked.wait() == 2, asked.text())
+        line = f"it runs on node[0-1]: srun --jobid={job.id} --overlap --nodes=2 --ntasks-per-node=1 acclaunch {command} {job.id}"
+        check(line in asked.text(), asked.text())
+    path = {"PATH": f"{site.acclaunch.parent}:{os.environ['PATH']}"}
+    said = ""
+
+    def everyone_waits():
+        nonlocal said
+        words = line.split("runs on node[0-1]: ")[1].replace("stacks", "status").split()
+        running = site.slurm.run([words[0], "--label", *words[1:]], path)
+        running.expect_status(0)
+        said = running.text()
+        return (re.search("^0: +late +no record of ranks 2-3; ranks 0-1 waited in ", said, re.MULTILINE)
+                and re.search("^1: +late +rank 2 did not enter .*, in which rank 3 waited for .*; no record of ranks 0-1$", said, re.MULTILINE))
+    wait_until(everyone_waits, "node0 waits for the other", failure=lambda what: AssertionError(f"{what}\n{said}"))
+    for node, ranks in ((0, "0-1"), (1, "2-3")):
+        check(f"ranks {ranks} of 4 on this machine, node{node}\n" in said, said)
+    check(not re.search("^0: .*did not enter", said, re.MULTILINE), said)
+    site.slurm.scancel(job.id)
+    job.wait("CANCELLED")
+    report("status and stacks by the job's ID", begin)
 
 
 def crash(site):
@@ -209,7 +281,7 @@ def contradictions(site):
     report("contradictions", begin)
 
 
-SCENARIOS = (same_line, templates, two_jobs, cancelled, contradictions, requeued, crash,
+SCENARIOS = (same_line, templates, page, two_jobs, looked_into, cancelled, contradictions, requeued, crash,
              crash_unnoticed)
 
 
@@ -220,7 +292,6 @@ def main():
         return SKIPPED
     programs, wanted = pathlib.Path(sys.argv[1]).resolve(), sys.argv[2:]
     folder = pathlib.Path(tempfile.mkdtemp(prefix="acc-slurm-"))
-    os.chdir(ROOT)  # the templates must be submitted from this folder
     try:
         begin = time.monotonic()
         with slurm.Slurm(nodes=4) as cluster:

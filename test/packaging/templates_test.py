@@ -7,6 +7,7 @@ finds the machines of the job, and the program is the one that the user names. c
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -29,11 +30,14 @@ esac
 
 
 def plan_of(folder, name, variables, program):
-    """Runs a template as the first machine of the job. Returns the plan of acclaunch."""
-    words = ["unshare", "--uts", "sh", "-c", f'hostname {HOSTS[0]} && exec "$@"', "sh"]
-    done = subprocess.run([*words, "bash", str(SCRIPTS / name), "--epochs", "3"], cwd=folder, text=True, capture_output=True, env={
-        "PATH": f"{folder}/tools:{os.environ['PATH']}", "HOME": folder, "BIN": f"{folder}/bin",
-        "CONFIG": str(CONFIGS / "fsdp_hybrid_shard.yaml"), "WORKERS": "2", "PROGRAM": program, **variables})
+    """Runs a template as the first machine of the job, with the command line that its manager passes on. Returns the
+    plan of acclaunch."""
+    line = ["--config_file", str(CONFIGS / "fsdp_hybrid_shard.yaml"), program, "--epochs", "3 or 4"]
+    words = [] if "PBS_JOBID" in variables or "LSB_JOBID" in variables else line
+    first = ["unshare", "--uts", "sh", "-c", f'hostname {HOSTS[0]} && exec "$@"', "sh"]
+    done = subprocess.run([*first, "bash", str(SCRIPTS / name), *words], cwd=folder, text=True, capture_output=True, env={
+        "PATH": f"{folder}/tools:{os.environ['PATH']}", "HOME": folder, "ACCLAUNCH": f"{folder}/bin/acclaunch",
+        "WORKERS": "2", "ARGUMENTS": shlex.join(line), **variables})
     assert done.returncode == 0, (name, done.stdout, done.stderr)
     return json.loads(done.stdout)
 
@@ -60,7 +64,7 @@ def main():
                 assert found == (manager, 3, machine_rank, "gpu01", 6), (name, found)
                 command = plan["command"] or plan["start"]["arguments"]
                 assert any(word.endswith(program.removeprefix("./")) for word in command), (name, command)
-                assert command[-2:] == ["--epochs", "3"], (name, command)
+                assert command[-2:] == ["--epochs", "3 or 4"], (name, command)
             print(f"{name}: {manager}, 3 machines, machine 0 at gpu01")
 
 
