@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every link of a built site leads to a file in it, and to an anchor in that file.
+"""Every link of a built site leads to a file in it, and to an anchor in that file. Pages load nothing from elsewhere.
 
     site_links.py FOLDER
 """
@@ -16,12 +16,15 @@ class Page(HTMLParser):
     def __init__(self, path):
         super().__init__()
         self.links, self.anchors = [], {"", "__top"}
+        self.loaded = []  # scripts, pictures and styles
         self.feed(path.read_text())
 
     def handle_starttag(self, tag, attributes):
         values = dict(attributes)
         self.anchors.update(values[name] for name in ("id", "name") if values.get(name))
         self.links += [values[name] for name in ("href", "src") if values.get(name)]
+        self.loaded += [values["src"]] if values.get("src") else []
+        self.loaded += [values["href"]] if tag == "link" and "stylesheet" in values.get("rel", "") else []
 
 
 @functools.cache
@@ -35,6 +38,8 @@ def main():
     for file in sorted(SITE.rglob("*.html")):
         if file.name == "404.html":  # its links are absolute
             continue
+        wrong.update(f"{file.relative_to(SITE)}: loads {link}" for link in page(file).loaded
+                     if urllib.parse.urlsplit(link).netloc)
         for link in page(file).links:
             parts = urllib.parse.urlsplit(link)
             if parts.scheme or parts.netloc:
