@@ -72,6 +72,12 @@ void check_meaning(const rounds::Status& status) {
     require(rank.state != acc::rendezvous::RankStatus::State::lost, "only the server says lost");
     require(rank.metrics.memory.size() <= 16 && rank.metrics.values.size() <= 16,
             "a rank has a limited number of metrics");
+    require(rank.collective.size() <= 256, "a rank's collective has a limited length");
+    std::size_t bytes = 0;
+    for (const std::string& line : rank.last_stderr_lines) {
+      bytes += line.size() + 1;
+    }
+    require(bytes <= 1024, "a rank's lines have a limited length");
     for (const auto& [name, value] : rank.metrics.values) {
       require(acc::is_metric_name(name), "a metric has a printable name");
     }

@@ -40,13 +40,14 @@ def store_seeds():
             yield vector["kind"] + "_" + vector["name"], chunks, replies
 
 
-def status(rank=1, step=7, loss=2.5, name="accuracy"):
+def status(rank=1, step=7, loss=2.5, name="accuracy", line="step 7"):
     """Message type 8 with one rank."""
     metrics = (b"\1" + struct.pack("<q", step) + b"\1" + struct.pack("<d", loss) + b"\0" * 8
                + struct.pack("<I", 1) + text("activations") + struct.pack("<q", 4096)
                + struct.pack("<I", 1) + text(name) + struct.pack("<d", 0.5))
     return frame(8, struct.pack("<I", 1), i32(rank, 0, 4711), b"\1", metrics, b"\1" + struct.pack("<q", 20),
-                 b"\1" + struct.pack("<q", 1 << 20), b"\1" + struct.pack("<d", 99.5), b"\0\0")
+                 b"\1" + struct.pack("<q", 1 << 20), b"\1" + struct.pack("<d", 99.5), b"\0\0", text("all_gather 7, waiting"), b"\1" + struct.pack("<q", 3000),
+                 struct.pack("<I", 1) + text(line))
 
 
 def agent_frames():
@@ -62,7 +63,7 @@ def meaningless_frames():
             enter(machines=(1, 65_537)), enter(close=-1), frame(1, b"\0\0"),
             frame(0, struct.pack("<2q", 0, 5000), b"\0", struct.pack("<q", 0)),
             frame(0, struct.pack("<2q", 5000, 5000), b"\0", struct.pack("<q", 0)), frame(0, struct.pack("<2q", 1000, 5000), b"\0", struct.pack("<q", -1)),
-            status(rank=-1), status(name="a b"), status(step=-1),
+            status(rank=-1), status(name="a b"), status(step=-1), status(line="x" * 1024),
             enter(agent="x" * 32), enter(in_round=-1),
             frame(3, i32(0, 0, -1) + one_machine), frame(3, i32(0, 0, 77) + one_machine),
             frame(3, i32(0, 0, 0) + struct.pack("<I", 0) + text("host") + struct.pack("<H", 29500) + text("")),

@@ -31,7 +31,7 @@ def status(rank, loss, tokens):
                + b"\0" * 5 + struct.pack("<I", 1) + text("activations") + struct.pack("<q", 4096)
                + struct.pack("<I", 1) + text("accuracy") + struct.pack("<d", 0.5))
     return frame(8, struct.pack("<I", 1), i32(rank, rank, 4711), b"\1", metrics, b"\1" + struct.pack("<q", 20),
-                 b"\1" + struct.pack("<q", 1 << 20), b"\1" + struct.pack("<d", 99.5), b"\0\0")
+                 b"\1" + struct.pack("<q", 1 << 20), b"\1" + struct.pack("<d", 99.5), b"\0\0", text(""), b"\0", struct.pack("<I", 0))
 
 
 def scrape(folder, address, query, value):

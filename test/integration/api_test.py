@@ -94,7 +94,8 @@ def one_machine(folder, mode):
     client.get(f"{path}/report", "error", status=404)
     reporting = client.wait(path, "job", lambda each: each["num_reporting"] == 2)
     assert reporting["state"] == "running" and reporting["step"] == 7 and reporting["tokens_per_s"] == 200, reporting
-    assert reporting["slowest_rank"] == 0 and reporting["world_size"] == 2, reporting
+    assert reporting["world_size"] == 2, reporting
+    client.wait(path, "job", lambda each: each["slowest_rank"] == 0)  # one step behind, all the time
     for number, rank in enumerate(client.wait(f"{path}/ranks", "ranks", lambda answer: answer["ranks"][1]["cpu_percent"] is not None)["ranks"]):
         check_rank(rank, number, mode)
     part = client.get(f"{path}/ranks?from=1&limit=5", "ranks")
@@ -137,7 +138,7 @@ def training(folder):
     check_training(client, at_daemon.pid)
     end_training(at_daemon)
     state = client.wait("/api/v1/jobs/gpt", "job", lambda each: each["ended_at"])["state"]
-    assert state in ("finished", "failed"), state
+    assert state == "stopped", state
     daemon.kill()
     daemon.communicate()
     alone = start(ACCLAUNCH, "torchrun", "--status_port", "127.0.0.1:0", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0",
@@ -169,7 +170,7 @@ def check_training(client, launcher):
         parts = rank["compute_s"] + rank["gather_s"] + rank["reduce_s"] + rank["wait_s"]
         assert abs(parts - rank["step_s"]) <= 0.01 * rank["step_s"], rank
     later = client.wait(path, "job", lambda each: each["step"] > ranks[0]["step"])
-    assert later["num_reporting"] == 4 and later["slowest_rank"] is not None and later["tokens_per_s"] > 0, later
+    assert later["num_reporting"] == 4 and later["tokens_per_s"] > 0, later
     metrics = client.get("/metrics")
     for name in ("acc_rank_step{", "acc_rank_loss{", "acc_rank_tokens_per_second{", "acc_rank_step_part_seconds{", "acc_rank_memory_bytes{"):
         assert len(re.findall(f"^{name}", metrics, re.M)) >= 4, (name, metrics)
@@ -183,7 +184,7 @@ def check_training(client, launcher):
         assert len(shown["ranks"]) == 4 and shown["job"]["num_reporting"] == 4, shown
         text = top(*words, "--once")
         assert re.search(r"^gpt +running +\d +4 +\d+ +\d+\.\d+ ", text, re.M), text
-    check_page(client, "gpt", 4, ["running", "4 of 4 ranks report", "slowest"])
+    check_page(client, "gpt", 4, ["running", "4 of 4 ranks report", "Slowest rank"])
 
 
 def top(*words):
@@ -204,6 +205,35 @@ def check_page(client, job, num_ranks, words):
     BROWSER.call("Page.navigate", {"url": "about:blank"})  # before the server ends
 
 
+def hanging(folder):
+    """One rank hangs: it is the one that is waited for, in all that shows a job. A rank that is killed has failed, and the others,
+    which acclaunch ends, have not."""
+    daemon = start(DAEMON, "--port", "0", folder=folder)
+    address = line_with(daemon.stdout, r"listening on (\S+)")
+    client = Client(address)
+    job = start(ACCLAUNCH, "torchrun", "--nnodes", "1:2", "--nproc_per_node", "3", "--rdzv_backend", "c10d", "--rdzv_endpoint", address,
+                "--rdzv_id", "hangs", "--rdzv_conf", "last_call_timeout=1", "--no_python", ACCLAUNCH.parent / "root_cause_probe", "1", "hangs",
+                folder=folder)
+    client.wait("/api/v1/jobs", "jobs", lambda answer: answer["jobs"])
+    path = "/api/v1/jobs/hangs"
+    client.wait(path, "job", lambda each: each["slowest_rank"] == 1)
+    ranks = client.get(f"{path}/ranks", "ranks")["ranks"]
+    assert [rank["waits_since"] is None for rank in ranks] == [False, True, False], ranks
+    assert all(rank["collective"].endswith(", waiting") for rank in ranks[::2]), ranks
+    assert "rank 1 hangs" in " ".join(ranks[1]["last_stderr_lines"]), ranks
+    assert 'acc_job_slowest_rank{job="hangs"} 1' in client.get("/metrics")
+    (shown,) = json.loads(top(str(job.pid), "--json"))
+    assert shown["job"]["slowest_rank"] == 1, shown
+    check_page(client, "hangs", 3, ["running", "ranks 0, 2: "])
+    os.kill(ranks[1]["pid"], signal.SIGKILL)
+    client.wait(path, "job", lambda each: each["state"] == "failed")
+    ranks = client.get(f"{path}/ranks", "ranks")["ranks"]
+    assert [rank["state"] for rank in ranks] == ["stopped", "failed", "stopped"], ranks
+    job.communicate(timeout=LIMIT)
+    daemon.kill()
+    daemon.communicate()
+
+
 def restarting(folder):
     """A machine is lost, and the other one waits for it to come back."""
     daemon = start(DAEMON, "--port", "0", folder=folder)
@@ -217,6 +247,8 @@ def restarting(folder):
     os.kill(job["machines"][1]["pid"], signal.SIGKILL)
     job = client.wait("/api/v1/jobs/r", "job", lambda each: each["state"] == "restarting" and each["waiting_for"])
     check_page(client, "r", 2, ["restarting", "0 of 1", job["waiting_for"]])
+    machine = job["machines"][0]  # it waits, and is alive
+    client.wait("/api/v1/jobs/r", "job", lambda each: each["machines"][0]["last_heartbeat"] > machine["last_heartbeat"] + 0.5)
     for launcher in launchers:
         launcher.send_signal(signal.SIGTERM)
         launcher.communicate(timeout=LIMIT)
@@ -343,7 +375,7 @@ BROWSER = Browser(find_browser()) if find_browser() else None
 try:
     with tempfile.TemporaryDirectory() as parent:
         for number, (case, *arguments) in enumerate(
-                [(one_machine, "garbage"), (one_machine, "fails"), (daemon_job,), (elastic,), (training,), (restarting,), (bad_input,), (with_token,)]):
+                [(one_machine, "garbage"), (one_machine, "fails"), (daemon_job,), (elastic,), (training,), (hanging,), (restarting,), (bad_input,), (with_token,)]):
             folder = Path(parent) / str(number)
             folder.mkdir()
             case(folder, *arguments)

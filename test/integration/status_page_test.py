@@ -34,7 +34,7 @@ def check_answers():
 
 def check_list(browser, url):
     browser.open(url)
-    browser.await_true("document.querySelectorAll('#jobs tbody tr').length === 5")
+    browser.await_true("document.querySelectorAll('#jobs tbody tr').length === 6")
     text = browser.text()
     for word in ("running", "large", "restarting", "failed", "4,096", "512 of 512"):
         assert word in text, (word, text)
@@ -47,7 +47,7 @@ def check_list(browser, url):
 def check_keyboard(browser, url):
     """Tab reaches every link, field and table; Enter follows a link and sorts; keys scroll the ranks."""
     browser.open(url)
-    browser.await_true("document.querySelectorAll('#jobs tbody tr').length === 5")
+    browser.await_true("document.querySelectorAll('#jobs tbody tr').length === 6")
     reached = []
     while not reached or reached[-1] != "large":
         browser.press("Tab")
@@ -85,6 +85,29 @@ def check_job(browser, url, name, words, **size):
         browser.screenshot(SHOTS / f"{name}_{size.get('width', 1280)}{'_dark' if size.get('dark') else ''}.png")
 
 
+def check_rank(browser, url):
+    """A click on a rank shows everything that is known of it; the same key closes it. The pointer reads a value off a chart."""
+    browser.open(f"{url}/#/job/running")
+    browser.await_true(f"document.querySelector('#ranks') && {NUM_RANKS} >= 2 && document.querySelectorAll('.spark path').length === 4")
+    browser.await_true("document.querySelector('.hangs').innerText.startsWith('ranks 0, 2–3: all_gather 7 of unit transformer.h.3, forward, waiting, for 1')")
+    browser.evaluate("document.querySelector('tr[data-rank=\"3\"] td:nth-child(3)').click()")
+    browser.await_true("document.querySelector('#rank')")
+    text = browser.evaluate("document.querySelector('#rank').innerText")
+    for word in ("Rank 3", "node1", "4003", "Waits in a collective for 1", "all_gather 7 of unit transformer.h.3", "accuracy\n0.61",
+                 "parameters\n4 GiB", "Learning rate\n3.00e-4", "Loss\nnot finite", "\nrunning"):
+        assert word in text, (word, text)
+    browser.evaluate("document.querySelector('tr[data-rank=\"1\"] button').focus()")
+    browser.press("Enter")
+    browser.await_true("document.querySelector('#rank').innerText.includes('Last collective')")
+    browser.evaluate("document.querySelector('#rank .close').click()")
+    browser.await_true("!document.querySelector('#rank')")
+    box = browser.evaluate("(() => { const box = document.querySelector('[data-chart=loss] svg').getBoundingClientRect(); return [box.left, box.top, box.width, box.height]; })()")
+    browser.call("Input.dispatchMouseEvent", {"type": "mouseMoved", "x": box[0] + box[2] / 2, "y": box[1] + box[3] / 2})
+    browser.await_true("/^\\d+\\.\\d+ at \\d\\d:\\d\\d:\\d\\d, step [\\d,]+$/.test(document.querySelector('.tile.wide small').innerText)")
+    browser.await_true("document.querySelectorAll('line.cursor').length === 1")
+    assert browser.evaluate("[...document.querySelectorAll('[data-chart=loss] .y span, [data-chart=loss] .x span')].every((each) => each.innerText !== '')")
+
+
 def contrast(browser):
     """The lowest contrast of text and what is behind it, of all states' badges and of soft text (WCAG 2, 1.4.3)."""
     return browser.evaluate("""(() => {
@@ -99,11 +122,14 @@ def contrast(browser):
 
 def check_jobs(browser, url):
     check_job(browser, url, "running", ["▶\nrunning", "0 of 3", "4 of 4 ranks report", "node1", "not finite", "1 slowest", "round formed"])
+    check_job(browser, url, "stopped", ["■\nstopped", "stopped by SIGINT", "Exit status 130"])
     check_job(browser, url, "restarting", ["↻\nrestarting", "1 of 3", "1 more machine", "✕\nlost", "machine 1 (node1) is lost"])
     failed = ["✕\nfailed", "rank 2: exited with code 1", "RuntimeError: mat1 and mat2", "step 411, loss 2.31", "ranks 0–1, 3: ended by acclaunch",
               "rank 2 did not enter reduce_scatter 41 of unit transformer.h.3, backward", "/scratch/logs/run_1/attempt_0"]
     for dark in (False, True):
         check_job(browser, url, "failed", failed, dark=dark)
+        browser.await_true("[...document.querySelectorAll('#ranks tr[data-rank]')].map((row) => row.cells[0].innerText + row.cells[1].innerText)"
+                           ".join().replace(/\\s/g, '') === '0■stopped,1slowest■stopped,2firstfailure✕failed,3■stopped'")
         assert contrast(browser) >= 4.5, (dark, contrast(browser))
         check_job(browser, url, "failed", failed, width=390, height=800, dark=dark)
 
@@ -112,6 +138,8 @@ def check_markup(browser, url):
     """Text of programs and machines is shown as it is, and never becomes an element."""
     name = simulated_api.urllib.parse.quote(simulated_api.MARKUP, safe="")
     check_job(browser, url, name, [simulated_api.MARKUP])
+    browser.evaluate("document.querySelector('tr[data-rank]').click()")
+    browser.await_true(f"document.querySelector('#rank pre').innerText.includes({simulated_api.json.dumps(simulated_api.MARKUP)})")
     assert browser.evaluate("document.querySelectorAll('img').length") == 0
     assert "attacked" not in browser.evaluate("document.title").split("<")[0]
 
@@ -134,6 +162,7 @@ def main():
     with Browser(program) as browser:
         check_list(browser, url)
         check_keyboard(browser, url)
+        check_rank(browser, url)
         check_jobs(browser, url)
         check_markup(browser, url)
         # A 404 for a job that is not known is an answer, no fault of the page.

@@ -32,7 +32,8 @@ struct HangingJob {
       Program look({kAcclaunch, "status", "--json", pid()});
       REQUIRE_MESSAGE(look.wait() == 0, look.err());
       status = json::parse(look.out()).at(0);
-      if (!status.at("late").empty() && status.at("late")[0].at("waiting_ranks").size() == 2) {
+      if (!status.at("late").empty() && status.at("late")[0].at("waiting_ranks").size() == 2 &&
+          !status.at("slowest_rank").is_null()) {
         return;
       }
     }
@@ -66,6 +67,7 @@ TEST_CASE("acclaunch status names the rank that the others wait for") {
     CHECK(each.at("flight").is_object());
   }
   CHECK(job.status.at("late")[0].at("ranks") == json::array({1}));
+  CHECK(job.status.at("slowest_rank") == 1);
 
   Program text({kAcclaunch, "status", job.pid()});
   CHECK(text.wait() == 0);
@@ -73,6 +75,7 @@ TEST_CASE("acclaunch status names the rank that the others wait for") {
   CHECK(text.out().starts_with("job " + job.pid() + ", running for "));
   CHECK(contains(text.out(), "rank 1 did not enter "));
   CHECK(contains(text.out(), "in which ranks 0,2 waited for "));
+  CHECK(contains(text.out(), "  slowest   rank 1: others wait for it\n"));
   CHECK(contains(text.out(), ", for "));  // in the column "waits in"
   Program all({kAcclaunch, "status"});
   CHECK(all.wait() == 0);

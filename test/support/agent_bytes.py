@@ -2,7 +2,7 @@
 """Encodes messages of the agent protocol (docs/protocol.md)."""
 import struct
 
-HELLO = b"\xacacc\5"
+HELLO = b"\xacacc\6"
 
 
 def text(value):

@@ -4,7 +4,7 @@
     python3 simulated_api.py PAGE.html [PORT]
 
 serves until it is killed, and prints its port. Jobs: `running` (4 ranks on 2 machines), `large` (4,096 ranks
-on 512 machines), `restarting`, `failed`, and `<img src=x onerror=alert(1)>`, whose texts all contain markup."""
+on 512 machines), `restarting`, `failed`, `stopped`, and `<img src=x onerror=alert(1)>`, whose texts all contain markup."""
 
 import json
 import math
@@ -27,16 +27,18 @@ def rank_of(job, number, now):
             "loss": None if number == job["not_finite"] else loss, "tokens_per_s": 51200.0, "learning_rate": 3e-4,
             "gradient_norm": 0.8, "step_s": 0.5, "compute_s": 0.4, "gather_s": 0.04, "reduce_s": 0.03,
             "wait_s": 0.0 if number == job["slowest"] else 0.03, "memory": {"parameters": 1 << 32},
-            "resident_bytes": 18253611008, "cpu_percent": 99.5 - number % 5,
+            "resident_bytes": 18253611008, "cpu_percent": 99.5 - number % 5, "collective": job["collective"],
+            "waits_since": now - 12.5 if job["collective"] and number != job["slowest"] else None,
+            "last_stderr_lines": [f"step {step}", job["name"]],
             "gpu": {"utilization_percent": 97.0 - number % 9, "memory_bytes": 68719476736} if job["gpu"] else None,
-            "values": {}, "not_finite": ["loss"] if number == job["not_finite"] else [],
+            "values": {"accuracy": 0.61}, "not_finite": ["loss"] if number == job["not_finite"] else [],
             "last_heartbeat": now - 0.4, "last_report": now - 0.5}
 
 
 def make(name, machines, per_machine, state="running", host="node{}", **more):
     job = {"name": name, "machines": machines, "per_machine": per_machine, "state": state, "host": host, "reason": "",
            "exit_status": None, "restarts": 0, "slowest": 1 % (machines * per_machine), "not_finite": -1, "gpu": False,
-           "rank_states": {}, "waits": state == "waiting", "report": None, "ended_at": None, "waiting_for": ""}
+           "rank_states": {}, "waits": state == "waiting", "report": None, "collective": "", "ended_at": None, "waiting_for": ""}
     return job | more
 
 
@@ -60,13 +62,14 @@ def report_of(name, markup=""):
 
 
 JOBS = {job["name"]: job for job in [
-    make("running", 2, 2, not_finite=3),
+    make("running", 2, 2, not_finite=3, collective="all_gather 7 of unit transformer.h.3, forward, waiting"),
     make("large", 512, 8, gpu=True, slowest=2049, rank_states={17: "failed", 18: "lost", 4000: "starting"}),
     make("restarting", 2, 2, "restarting", restarts=1, reason="machine 1 (node1) is lost: no heartbeat for 30 s",
          waiting_for="1 more machine", rank_states={2: "lost", 3: "lost"}, exit_status=1),
     make("failed", 2, 2, "failed", restarts=1, exit_status=1, ended_at=START + 580, report=report_of("failed"),
-         reason="rank 2 (pid 4002 on node1): exited with code 1", rank_states={0: "failed", 1: "failed", 2: "failed", 3: "failed"}),
-    make(MARKUP, 1, 2, "failed", host=MARKUP, reason=MARKUP, exit_status=1, report=report_of(MARKUP, MARKUP), waiting_for=MARKUP),
+         reason="rank 2 (pid 4002 on node1): exited with code 1", rank_states={0: "stopped", 1: "stopped", 2: "failed", 3: "stopped"}),
+    make("stopped", 1, 2, "stopped", exit_status=130, ended_at=START + 500, reason="stopped by SIGINT", rank_states={0: "stopped", 1: "stopped"}),
+    make(MARKUP, 1, 2, "failed", host=MARKUP, collective=MARKUP, reason=MARKUP, exit_status=1, report=report_of(MARKUP, MARKUP), waiting_for=MARKUP),
 ]}
 
 
@@ -106,7 +109,7 @@ def events_of(job):
 
 def history_of(job, now):
     points = []
-    for i in range(600):
+    for i in range(590):
         at = (job["ended_at"] or now) - 600 + i
         gap = 200 < i < 230 and job["restarts"] > 0
         step = max(0, int((at - START) * 2))

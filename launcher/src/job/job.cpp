@@ -6,12 +6,14 @@
 #include "job/job.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/text.hpp"
 #include "acc/base/trace_file.hpp"
 #include "host/gpu/gpu_monitor.hpp"
 #include "host/own_variables.hpp"
 #include "job/running_job.hpp"
 #include "output/line_prefix.hpp"
 #include "report/error_file.hpp"
+#include "report/late_ranks.hpp"
 #include "report/root_cause.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -29,11 +31,26 @@
 namespace acc::launcher::job {
 namespace asio = boost::asio;
 using rendezvous::AttemptEnd;
+using rendezvous::RankStatus;
 using rendezvous::Round;
 using rendezvous::RoundResult;
 using Cause = AttemptEnd::Cause;
 
 namespace {
+
+/// Adds the last of the lines, as far as they fit. Of a longer line, the end stays.
+void add_last_lines(const std::vector<std::string>& lines, RankStatus& status) {
+  std::size_t left = RankStatus::kMaxLines;
+  for (auto line = lines.rbegin(); line != lines.rend() && left > 1; ++line) {
+    std::string text = printable(*line);
+    if (text.size() >= left && !status.last_stderr_lines.empty()) {
+      return;
+    }
+    text.erase(0, text.size() - std::min(text.size(), left - 1));
+    left -= text.size() + 1;
+    status.last_stderr_lines.insert(status.last_stderr_lines.begin(), std::move(text));
+  }
+}
 
 /// Returns the index of the GPU that a worker uses; empty if it uses none, or several.
 std::optional<int> gpu_of_worker(const LaunchPlan& plan, const plugins::Environment& environment,
@@ -362,12 +379,18 @@ void Job::monitor_workers(std::vector<supervision::WorkerSpec>& specs) {
   }
   attempt_->rank_monitor.emplace(
       runner_.io().get_executor(), std::move(workers), *interval,
-      [gpus](int device, rendezvous::RankStatus& status) {
-        const host::GpuUsage usage = gpus->usage(device);
-        status.gpu_percent = usage.percent;
-        status.gpu_bytes = usage.used_bytes;
+      [this, gpus](const auto& worker, const flight::Record* flight, RankStatus& status) {
+        if (worker.gpu && status.state == RankStatus::State::running) {
+          const host::GpuUsage usage = gpus->usage(*worker.gpu);
+          status.gpu_percent = usage.percent;
+          status.gpu_bytes = usage.used_bytes;
+        }
+        if (flight != nullptr) {
+          report::add_collective(*flight, std::chrono::system_clock::now(), status);
+        }
+        add_last_lines(runner_.output().last_stderr_lines(worker.rank), status);
       },
-      [this](std::vector<rendezvous::RankStatus> ranks) { rounds_->show(std::move(ranks)); });
+      [this](std::vector<RankStatus> ranks) { rounds_->show(std::move(ranks)); });
   for (std::size_t i = 0; plan_.has_records && i < specs.size(); ++i) {
     specs[i].reports = attempt_->rank_monitor->report_descriptor(i);
     specs[i].reports_variable = kReportVariable;

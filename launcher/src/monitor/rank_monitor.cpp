@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "monitor/rank_monitor.hpp"
 
-#include "acc/base/flight_record.hpp"
-
 #include <algorithm>
 #include <utility>
 
@@ -20,10 +18,10 @@ struct RankMonitor::Watched {
 };
 
 RankMonitor::RankMonitor(const boost::asio::any_io_executor& executor, std::vector<Worker> workers,
-                         std::chrono::milliseconds interval, SampleGpu sample_gpu, Show show)
+                         std::chrono::milliseconds interval, Complete complete, Show show)
     : timer_(executor),
       interval_(interval),
-      sample_gpu_(std::move(sample_gpu)),
+      complete_(std::move(complete)),
       show_(std::move(show)) {
   for (Worker& worker : workers) {
     Watched& watched = workers_.emplace_back();
@@ -88,8 +86,10 @@ RankStatus RankMonitor::status_of(Watched& watched, const supervision::WorkerRec
   watched.pipe->sample();
   if (record != nullptr && record->pid > 0) {
     status.pid = record->pid;
+    const bool is_victim = record->told_to_end || record->got_passed_signal;
     status.state = !record->end                       ? RankStatus::State::running
                    : record->end->shell_status() == 0 ? RankStatus::State::ended
+                   : is_victim                        ? RankStatus::State::stopped
                                                       : RankStatus::State::failed;
   }
   if (status.state == RankStatus::State::running) {
@@ -103,24 +103,23 @@ RankStatus RankMonitor::status_of(Watched& watched, const supervision::WorkerRec
       watched.sampled_at = now;
       status.resident_bytes = usage->resident_bytes;
     }
-    if (watched.worker.gpu) {
-      sample_gpu_(*watched.worker.gpu, status);
-    }
   }
   // What the program reports through the runtime, and over it what it writes to its descriptor.
+  std::optional<flight::Record> flight;
   if (!watched.worker.flight_record.empty()) {
-    const auto flight = flight::read_record(watched.worker.flight_record);
+    flight = flight::read_record(watched.worker.flight_record);
     if (flight && flight->metrics) {
       watched.reported = flight->metrics;
     }
   }
+  complete_(watched.worker, flight ? &*flight : nullptr, status);
   if (watched.reported) {
     const auto since_1970 = std::chrono::system_clock::now().time_since_epoch();
     status.metrics = watched.reported->values;
     status.report_age =
-        std::max(std::chrono::milliseconds(0),
-                 std::chrono::duration_cast<std::chrono::milliseconds>(
-                     since_1970 - std::chrono::microseconds(watched.reported->reported_us)));
+        std::clamp(std::chrono::duration_cast<std::chrono::milliseconds>(
+                       since_1970 - std::chrono::microseconds(watched.reported->reported_us)),
+                   std::chrono::milliseconds(0), std::chrono::milliseconds(RankStatus::kMaxAge));
   }
   if (const auto reported_at = watched.pipe->reported_at()) {
     merge(status.metrics, watched.pipe->metrics());

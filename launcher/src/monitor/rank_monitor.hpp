@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/flight_record.hpp"
 #include "acc/rendezvous/rank_status.hpp"
 #include "monitor/report_pipe.hpp"
 #include "supervision/process_state.hpp"
@@ -30,12 +31,14 @@ class RankMonitor {
     std::optional<int> gpu{};     ///< index in GpuFacts; empty: none
   };
   using Show = std::function<void(std::vector<rendezvous::RankStatus>)>;
-  /// Sets the fields of a GPU, given by its index.
-  using SampleGpu = std::function<void(int device, rendezvous::RankStatus&)>;
+  /// Adds what is known outside of this class: of the GPU, the collectives and stderr. The record
+  /// is null if there is none.
+  using Complete =
+      std::function<void(const Worker&, const flight::Record*, rendezvous::RankStatus&)>;
 
   /// Makes the pipes of the workers.
   RankMonitor(const boost::asio::any_io_executor& executor, std::vector<Worker> workers,
-              std::chrono::milliseconds interval, SampleGpu sample_gpu, Show show);
+              std::chrono::milliseconds interval, Complete complete, Show show);
   ~RankMonitor();
   RankMonitor(const RankMonitor&) = delete;
   RankMonitor& operator=(const RankMonitor&) = delete;
@@ -58,7 +61,7 @@ class RankMonitor {
 
   boost::asio::steady_timer timer_;
   std::chrono::milliseconds interval_;
-  SampleGpu sample_gpu_;
+  Complete complete_;
   Show show_;
   std::function<Records()> records_;
   std::vector<Watched> workers_;

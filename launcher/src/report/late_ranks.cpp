@@ -298,6 +298,17 @@ const Collective* significant(const flight::Record& record) {
                                        : &record.last.back();
 }
 
+/// Returns the collective in which the rank waits; null if none.
+const Collective* waits_in(const flight::Record& record) {
+  const auto found = std::ranges::find(record.last, State::waiting, &Collective::state);
+  return found == record.last.end() ? nullptr : &*found;
+}
+
+microseconds since(std::int64_t us, std::chrono::system_clock::time_point now) {
+  const auto passed = std::chrono::floor<microseconds>(now.time_since_epoch()) - microseconds(us);
+  return std::max(passed, microseconds(0));
+}
+
 std::string where(const flight::Record& record) {
   const Collective* const last = significant(record);
   if (last == nullptr) {
@@ -316,14 +327,20 @@ std::string where(const flight::Record& record) {
 }  // namespace
 
 std::string wait_of(const flight::Record& record, std::chrono::system_clock::time_point now) {
-  const auto found = std::ranges::find(record.last, State::waiting, &Collective::state);
-  if (found == record.last.end()) {
-    return {};
+  const Collective* const found = waits_in(record);
+  return found == nullptr ? ""
+                          : fmt::format("{}, for {}", name_of(*found, record.groups[found->group]),
+                                        time_span(since(found->waiting_us, now)));
+}
+
+void add_collective(const flight::Record& record, std::chrono::system_clock::time_point now,
+                    rendezvous::RankStatus& status) {
+  status.collective = where(record).substr(0, rendezvous::RankStatus::kMaxCollective);
+  if (const Collective* const found = waits_in(record);
+      found != nullptr && status.state == rendezvous::RankStatus::State::running) {
+    status.waiting_for = std::min(std::chrono::floor<milliseconds>(since(found->waiting_us, now)),
+                                  milliseconds(rendezvous::RankStatus::kMaxAge));
   }
-  const auto waited =
-      std::chrono::floor<microseconds>(now.time_since_epoch()) - microseconds(found->waiting_us);
-  return fmt::format("{}, for {}", name_of(*found, record.groups[found->group]),
-                     time_span(std::max(waited, microseconds(0))));
 }
 
 std::string last_collectives(const std::vector<WorkerReport>& workers,

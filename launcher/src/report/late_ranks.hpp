@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/rendezvous/rank_status.hpp"
 #include "report/machine_report.hpp"
 
 #include <chrono>
@@ -40,6 +41,11 @@ std::vector<int> differing_ranks(const std::vector<WorkerReport>& workers);
 
 /// Returns a name for messages: "reduce_scatter 41 of unit transformer.h.3, backward".
 std::string name_of(const flight::Collective& collective, const flight::Group& group);
+
+/// Sets the collective of a rank that is watched, and the time for which it has been waiting in it
+/// if it runs.
+void add_collective(const flight::Record& record, std::chrono::system_clock::time_point now,
+                    rendezvous::RankStatus& status);
 
 /// Returns the collective in which a rank waits and for how long: "all_gather 7 of unit root,
 /// forward, for 3.2 s". Empty if it waits in none.

@@ -79,11 +79,19 @@ inline constexpr auto kFields<TrainingMetrics> =
                &TrainingMetrics::reduce_s,      &TrainingMetrics::wait_s,
                &TrainingMetrics::memory,        &TrainingMetrics::values};
 template <>
-inline constexpr auto kFields<RankStatus> =
-    std::tuple{&RankStatus::rank,           &RankStatus::local_rank,  &RankStatus::pid,
-               &RankStatus::state,          &RankStatus::metrics,     &RankStatus::report_age,
-               &RankStatus::resident_bytes, &RankStatus::cpu_percent, &RankStatus::gpu_percent,
-               &RankStatus::gpu_bytes};
+inline constexpr auto kFields<RankStatus> = std::tuple{&RankStatus::rank,
+                                                       &RankStatus::local_rank,
+                                                       &RankStatus::pid,
+                                                       &RankStatus::state,
+                                                       &RankStatus::metrics,
+                                                       &RankStatus::report_age,
+                                                       &RankStatus::resident_bytes,
+                                                       &RankStatus::cpu_percent,
+                                                       &RankStatus::gpu_percent,
+                                                       &RankStatus::gpu_bytes,
+                                                       &RankStatus::collective,
+                                                       &RankStatus::waiting_for,
+                                                       &RankStatus::last_stderr_lines};
 template <>
 inline constexpr auto kFields<Status> = std::tuple{&Status::ranks};
 template <>
@@ -119,7 +127,7 @@ inline constexpr auto kLast<Dropped::Why> = Dropped::Why::lost;
 template <>
 inline constexpr auto kLast<Agent::State> = Agent::State::done;
 template <>
-inline constexpr auto kLast<RankStatus::State> = RankStatus::State::failed;
+inline constexpr auto kLast<RankStatus::State> = RankStatus::State::stopped;
 
 /// A struct that lists its fields in a static function `code(coder, self)`, because they are
 /// private or because more than its fields must be restored.

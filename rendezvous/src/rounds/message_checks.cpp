@@ -153,6 +153,15 @@ void check_fields(const Status& status) {
                 JobTimes::Milliseconds(0));
     expect_number("resident_bytes", rank.resident_bytes.value_or(0), 0, INT64_MAX);
     expect_number("gpu_bytes", rank.gpu_bytes.value_or(0), 0, INT64_MAX);
+    expect_text("collective", rank.collective, RankStatus::kMaxCollective);
+    expect_time("waiting_for", rank.waiting_for.value_or(JobTimes::Milliseconds(0)),
+                JobTimes::Milliseconds(0));
+    std::size_t bytes = 0;
+    for (const std::string& line : rank.last_stderr_lines) {
+      bytes += line.size() + 1;
+    }
+    expect_number("the bytes of last_stderr_lines", static_cast<std::int64_t>(bytes), 0,
+                  RankStatus::kMaxLines);
     check_metrics(rank.metrics);
   }
 }

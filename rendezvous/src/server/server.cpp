@@ -1095,10 +1095,10 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       throw;
     }
     const auto job = jobs_.job_of(id);
-    if (job && board_ && !ranks.empty()) {
-      board_->update(*job, id, std::move(ranks), std::chrono::system_clock::now());
-    } else if (job && board_ && !report.empty()) {
+    if (job && board_ && !report.empty()) {
       board_->keep_report(*job, std::move(report), std::chrono::system_clock::now());
+    } else if (job && board_) {
+      board_->update(*job, id, std::move(ranks), std::chrono::system_clock::now());
     }
     deliver(out);
   }

@@ -32,17 +32,6 @@ std::string name_of_machine(const std::optional<int>& rank, const std::string& h
   return rank ? fmt::format("machine {} ({})", *rank, host) : host;
 }
 
-/// Time in which a rank waited for others in its last step.
-double waited(const TrainingMetrics& metrics) {
-  return metrics.gather_s.value_or(0.0) + metrics.reduce_s.value_or(0.0) +
-         metrics.wait_s.value_or(0.0);
-}
-
-/// True if the ranks of `metrics` wait for a rank of `other` rather than the reverse.
-bool is_slower(const TrainingMetrics& other, const TrainingMetrics& metrics) {
-  return std::pair(*other.step, waited(other)) < std::pair(*metrics.step, waited(metrics));
-}
-
 template <typename T>
 void set_if_empty(std::optional<T>& to, const std::optional<T>& from) {
   if (!to) {
@@ -54,7 +43,8 @@ void set_if_empty(std::optional<T>& to, const std::optional<T>& from) {
 
 Board::Summary Board::Job::summary() const {
   Summary all;
-  const TrainingMetrics* slowest = nullptr;
+  std::vector<const Pace*> paces;
+  paces.reserve(ranks.size());
   for (const WatchedRank& each : ranks) {
     const TrainingMetrics& metrics = each.status.metrics;
     set_if_empty(all.step, metrics.step);
@@ -66,13 +56,11 @@ Board::Summary Board::Job::summary() const {
     }
     all.num_reporting += each.last_report ? 1 : 0;
     all.last_heartbeat = std::max(all.last_heartbeat, each.last_heartbeat);
-    if (metrics.step && (slowest == nullptr || is_slower(metrics, *slowest))) {
-      slowest = &metrics;
-      all.slowest_rank = each.status.rank;
-    }
+    const bool is_running = each.status.state == RankStatus::State::running && !is_over();
+    paces.push_back(is_running ? &each.pace : nullptr);
   }
-  if (all.num_reporting < 2) {
-    all.slowest_rank.reset();
+  if (const auto slowest = slowest_rank(paces)) {
+    all.slowest_rank = ranks[*slowest].status.rank;
   }
   for (const auto& [agent, machine] : machines) {
     all.last_heartbeat = std::max(all.last_heartbeat, machine.last_heartbeat);
@@ -336,7 +324,9 @@ void Board::on(Job& job, const news::Over& news) {
   job.ended_at = now_;
   job.waiting_for.clear();
   job.exit_status = news.end ? news.end->exit_status : 0;
-  job.state = job.exit_status == 0 ? JobState::finished : JobState::failed;
+  job.state = news.end && news.end->cause == AttemptEnd::Cause::stop ? JobState::stopped
+              : job.exit_status == 0                                 ? JobState::finished
+                                                                     : JobState::failed;
   job.reason = news.end ? shortened(news.end->reason) : "";
   for (auto& [agent, machine] : job.machines) {
     if (machine.state == MachineState::running || machine.state == MachineState::waiting) {
@@ -357,11 +347,14 @@ void Board::update(JobNumber number, AgentId agent, std::vector<RankStatus> rank
   if (job == nullptr || found == job->machines.end()) {
     return;
   }
-  now_ = now;
   WatchedMachine& machine = found->second;
+  if (job->is_over() && ranks.empty()) {
+    return;
+  }
+  now_ = now;
   machine.last_heartbeat = now;
   ++job->num_changes;
-  if (!machine.rank || job->ranks.empty()) {
+  if (!machine.rank || job->ranks.empty() || ranks.empty()) {
     return;
   }
   for (RankStatus& status : ranks) {
@@ -375,6 +368,14 @@ void Board::update(JobNumber number, AgentId agent, std::vector<RankStatus> rank
     }
     if (status.report_age) {
       rank.last_report = now - *status.report_age;
+    }
+    rank.waits_since.reset();
+    if (status.waiting_for) {
+      rank.waits_since = now - *status.waiting_for;
+    }
+    rank.pace.add(status, now);
+    if (num_ranks_ > kMaxRanksWithLines) {
+      status.last_stderr_lines.clear();
     }
     rank.status = std::move(status);
   }
@@ -391,8 +392,28 @@ void Board::add_point(Job& job) {
     return;
   }
   job.points.push_back({now_, all.step, all.loss, all.tokens_per_s});
-  if (job.points.size() > kMaxPoints) {
-    job.points.pop_front();
+  if (job.points.size() - job.num_old_points > kMaxPoints / 2) {
+    grow_old(job);
+  }
+}
+
+/// Lets the oldest of the recent points become an old one, or drops it.
+void Board::grow_old(Job& job) {
+  const auto old = [&](std::size_t i) {
+    return job.points.begin() + static_cast<std::ptrdiff_t>(i);
+  };
+  const std::size_t count = job.num_old_points;
+  if (count != 0 && old(count)->time < old(count - 1)->time + job.old_interval) {
+    job.points.erase(old(count));
+    return;
+  }
+  ++job.num_old_points;
+  if (job.num_old_points == kMaxPoints / 2) {
+    for (std::size_t i = 1; i <= job.num_old_points / 2; ++i) {
+      job.points.erase(old(i));
+    }
+    job.num_old_points -= job.num_old_points / 2;
+    job.old_interval *= 2;
   }
 }
 
@@ -474,8 +495,8 @@ std::string_view to_string(Board::EventKind kind) noexcept {
 }
 
 std::string_view to_string(Board::JobState state) noexcept {
-  constexpr std::array<std::string_view, 6> kWords = {"waiting",    "running",  "ending",
-                                                      "restarting", "finished", "failed"};
+  constexpr std::array<std::string_view, 7> kWords = {"waiting",  "running", "ending", "restarting",
+                                                      "finished", "failed",  "stopped"};
   return word_of(kWords, state);
 }
 
@@ -486,8 +507,8 @@ std::string_view to_string(Board::MachineState state) noexcept {
 }
 
 std::string_view to_string(RankStatus::State state) noexcept {
-  constexpr std::array<std::string_view, 5> kWords = {"starting", "running", "ended", "failed",
-                                                      "lost"};
+  constexpr std::array<std::string_view, 6> kWords = {"starting", "running", "ended",
+                                                      "failed",   "stopped", "lost"};
   return word_of(kWords, state);
 }
 

@@ -201,6 +201,13 @@ void put_rank(JsonWriter& json, const Board::WatchedRank& rank, const std::strin
   json.close('}');
   json.key("resident_bytes").number(status.resident_bytes);
   json.key("cpu_percent").number(status.cpu_percent);
+  json.key("collective").text(status.collective);
+  json.key("waits_since").number(rank.waits_since);
+  json.key("last_stderr_lines").open('[');
+  for (const std::string& line : status.last_stderr_lines) {
+    json.text(line);
+  }
+  json.close(']');
   json.key("gpu");
   if (status.gpu_percent || status.gpu_bytes) {
     json.open('{');

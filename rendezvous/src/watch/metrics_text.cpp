@@ -121,7 +121,8 @@ void put_server(MetricsWriter& out, const Board& board, const ServerFacts& facts
   out.family("acc_jobs", "Jobs by state.");
   for (const auto state :
        {Board::JobState::waiting, Board::JobState::running, Board::JobState::ending,
-        Board::JobState::restarting, Board::JobState::finished, Board::JobState::failed}) {
+        Board::JobState::restarting, Board::JobState::finished, Board::JobState::failed,
+        Board::JobState::stopped}) {
     const auto all = board.jobs();
     const auto count =
         std::ranges::count(all, state, [](const Board::Job* job) { return job->state; });
@@ -148,6 +149,12 @@ void put_jobs(MetricsWriter& out, const std::vector<Labelled>& jobs) {
   job_family(
       out, jobs, "acc_job_restarts", "Restarts after failures.",
       [&](const Job& job) { return round(job) != nullptr ? round(job)->restarts : 0; }, true);
+  out.family("acc_job_slowest_rank", "The rank that the others wait for, where there is one.");
+  for (const Labelled& each : jobs) {
+    if (const auto slowest = each.job->summary().slowest_rank) {
+      out.value(each.label, *slowest);
+    }
+  }
 }
 
 void put_ranks(MetricsWriter& out, const std::vector<Labelled>& jobs) {

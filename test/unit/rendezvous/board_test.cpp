@@ -103,6 +103,14 @@ TEST_CASE("a job's state follows what happens in it") {
   watched.tell(news::Formed{round_of({2}, 1), {1}});
   CHECK(state() == "running");
   CHECK(watched.get("/api/v1/jobs/run")["machines"].size() == 1);
+  AttemptEnd stop = failure(false);
+  stop.cause = AttemptEnd::Cause::stop;
+  Watched stopped;
+  stopped.begin();
+  stopped.tell(news::Ended{stop});
+  stopped.tell(news::Over{stop});
+  CHECK(stopped.get("/api/v1/jobs/run")["state"] == "stopped");
+  CHECK(stopped.get("/api/v1/jobs/run")["exit_status"] == 3);
   watched.tell(news::Over{failure(false)});
   CHECK(state() == "failed");
   CHECK(watched.get("/api/v1/jobs/run")["exit_status"] == 3);
@@ -131,7 +139,7 @@ TEST_CASE("a machine reports its own ranks only, and the job's values are those 
   CHECK(job["step"] == 5);
   CHECK(job["loss"].is_null());  // that of rank 0
   CHECK(job["tokens_per_s"] == 30);
-  CHECK(job["slowest_rank"] == 2);
+  CHECK(job["slowest_rank"].is_null());  // one sample of each rank says nothing
   CHECK(job["num_reporting"] == 2);
   const Json ranks = watched.get("/api/v1/jobs/run/ranks")["ranks"];
   CHECK(ranks[0]["not_finite"] == Json::array({"loss"}));
@@ -141,6 +149,15 @@ TEST_CASE("a machine reports its own ranks only, and the job's values are those 
   CHECK(ranks[2]["last_report"] == 999.5);
   CHECK(watched.get("/api/v1/jobs/run/ranks?from=3&limit=1000")["ranks"].size() == 1);
   CHECK(watched.get("/api/v1/jobs/run/ranks?from=9")["ranks"].empty());
+  for (int step = 6; step < 12; ++step) {
+    watched.now += seconds(1);
+    fast.metrics.step = slow.metrics.step = step;
+    watched.board.update(0, 1, {fast}, watched.now);
+    watched.board.update(0, 2, {slow}, watched.now);
+  }
+  CHECK(watched.get("/api/v1/jobs/run")["slowest_rank"] == 2);
+  CHECK(contains(watch::metrics_text(watched.board, {}, false),
+                 "acc_job_slowest_rank{job=\"run\"} 2\n"));
 }
 
 TEST_CASE("memory is bounded: events, points, jobs that are over, ranks and reports") {
@@ -157,8 +174,15 @@ TEST_CASE("memory is bounded: events, points, jobs that are over, ranks and repo
   CHECK(events.back()["number"] == 1004);
   CHECK(events.back()["text"].get<std::string>().size() < 1100);
   const Json points = watched.get("/api/v1/jobs/run/history")["points"];
-  CHECK(points.size() == Board::kMaxPoints);
+  CHECK(points.size() > Board::kMaxPoints / 2);
+  CHECK(points.size() <= Board::kMaxPoints);
+  CHECK(points.front()["step"] == 0);  // the whole job, thinned
   CHECK(points.back()["step"] == 999);
+  for (std::size_t i = 1; i < points.size(); ++i) {
+    const auto distance = points[i]["step"].get<int>() - points[i - 1]["step"].get<int>();
+    CHECK(distance >= 1);
+    CHECK(distance <= (i <= points.size() - Board::kMaxPoints / 2 ? 9 : 1));
+  }
   watched.board.keep_report(0, std::string(Board::kMaxReportBytes + 1, ' '), watched.now);
   watched.get("/api/v1/jobs/run/report", 404);
   for (Board::JobNumber job = 1; job <= 300; ++job) {
@@ -175,6 +199,46 @@ TEST_CASE("memory is bounded: events, points, jobs that are over, ranks and repo
   std::vector<int> sizes(9, 32'767);
   watched.tell(news::Formed{round_of(sizes), {1, 0, 0, 0, 0, 0, 0, 0, 0}}, 999);
   CHECK(watched.get("/api/v1/jobs/large/ranks")["total"] == 0);  // more than kMaxRanks
+}
+
+TEST_CASE("a sign of life of a machine that waits is a heartbeat, until the job is over") {
+  Watched watched;
+  watched.tell(news::Created{.run_id = "run"});
+  watched.tell(news::Joined{1, machine("a")});
+  const auto heartbeat = [&] {
+    watched.now += seconds(5);
+    watched.board.update(0, 1, {}, watched.now);
+    return watched.get("/api/v1/jobs/run")["machines"][0]["last_heartbeat"].get<double>();
+  };
+  CHECK(heartbeat() == 1005.0);
+  watched.tell(news::Formed{round_of({2}), {1}});
+  CHECK(heartbeat() == 1010.0);
+  CHECK(watched.get("/api/v1/jobs/run/history")["points"].empty());
+  watched.tell(news::Over{});
+  CHECK(heartbeat() == 1010.0);
+}
+
+TEST_CASE("a rank's collective and its last lines are shown; lines only as far as memory is") {
+  Watched watched;
+  watched.begin();
+  RankStatus status = status_of(1, 5);
+  status.collective = "all_gather 7 of unit <b>, waiting";
+  status.waiting_for = seconds(3);
+  status.last_stderr_lines = {"first", "a \xff \"b\" <img>"};
+  watched.board.update(0, 1, {status}, watched.now);
+  Json rank = watched.get("/api/v1/jobs/run/ranks")["ranks"][1];
+  CHECK(rank["collective"] == status.collective);
+  CHECK(rank["waits_since"] == 997.0);
+  CHECK(rank["last_stderr_lines"][0] == "first");
+  CHECK(rank["last_stderr_lines"].size() == 2);
+  status.waiting_for.reset();
+  watched.tell(news::Created{.run_id = "large"}, 1);
+  watched.tell(news::Joined{3, machine("c", 32'767)}, 1);
+  watched.tell(news::Formed{round_of({32'767}), {3}}, 1);
+  watched.board.update(0, 1, {status}, watched.now);
+  rank = watched.get("/api/v1/jobs/run/ranks")["ranks"][1];
+  CHECK(rank["waits_since"].is_null());
+  CHECK(rank["last_stderr_lines"].empty());
 }
 
 TEST_CASE(

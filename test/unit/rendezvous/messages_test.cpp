@@ -53,7 +53,10 @@ const std::vector<AgentMessage> kAgentMessages{
                          .memory = {{"a", 1}, {"b", 2}},
                          .values = {{"c", 0.25}}},
              .report_age = 5ms,
-             .gpu_bytes = 4},
+             .gpu_bytes = 4,
+             .collective = "all_gather 7, waiting",
+             .waiting_for = 7ms,
+             .last_stderr_lines = {"a", ""}},
             {}}},
     FailureReport{"{}"},
 };
@@ -293,10 +296,15 @@ TEST_CASE("a well-formed value out of its range is refused and named") {
   status([](RankStatus& it) { it.local_rank = 32'767; },
          "local_rank is 32767, expected 0 to 32766");
   status([](RankStatus& it) { it.pid = -1; }, "pid is -1, expected 0 to");
-  status([](RankStatus& it) { it.state = RankStatus::State::lost; }, "a byte is 4 where 0 to 3");
+  status([](RankStatus& it) { it.state = RankStatus::State::lost; }, "a byte is 5 where 0 to 4");
   status([](RankStatus& it) { it.report_age = -1ms; }, "report_age is -1 ms, expected 0 to");
   status([](RankStatus& it) { it.resident_bytes = -1; }, "resident_bytes is -1, expected 0 to");
   status([](RankStatus& it) { it.gpu_bytes = -1; }, "gpu_bytes is -1, expected 0 to");
+  status([](RankStatus& it) { it.collective.assign(257, 'x'); },
+         "collective has 257 bytes, at most 256");
+  status([](RankStatus& it) { it.waiting_for = -1ms; }, "waiting_for is -1 ms, expected 0 to");
+  status([](RankStatus& it) { it.last_stderr_lines.assign(513, "x"); },
+         "the bytes of last_stderr_lines is 1026, expected 0 to 1024");
   status([](RankStatus& it) { it.metrics.step = -1; }, "step is -1, expected 0 to");
   status([](RankStatus& it) { it.metrics.memory["a"] = -1; }, "memory is -1, expected 0 to");
   status([](RankStatus& it) { it.metrics.values["a b"] = 0.0; }, "a metric has a name that is not");

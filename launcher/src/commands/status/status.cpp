@@ -2,6 +2,7 @@
 // acclaunch status: what the ranks of running jobs do (docs/watching.md).
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
+#include "acc/rendezvous/slowest_rank.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
 #include "commands/status/running_jobs.hpp"
@@ -23,6 +24,24 @@ double seconds(std::chrono::milliseconds time) {
   return std::chrono::duration<double>(time).count();
 }
 
+/// Returns the rank that the others wait for, by the rule of `top` and of the status page. This is
+/// one look, so that only waiting in a collective counts.
+std::optional<int> slowest_of(const RunningJob& job) {
+  std::vector<rendezvous::Pace> paces(job.workers.size());
+  std::vector<const rendezvous::Pace*> ranks;
+  for (std::size_t i = 0; i < paces.size(); ++i) {
+    const report::WorkerReport& worker = job.workers[i].report;
+    rendezvous::RankStatus status{.state = rendezvous::RankStatus::State::running};
+    if (worker.flight) {
+      report::add_collective(*worker.flight, worker.ended_at, status);
+    }
+    paces[i].add(status, worker.ended_at);
+    ranks.push_back(&paces[i]);
+  }
+  const auto slowest = rendezvous::slowest_rank(ranks);
+  return slowest ? std::optional(job.workers[*slowest].report.rank) : std::nullopt;
+}
+
 std::string text_of(const std::vector<RunningJob>& jobs, const RunningJob& job) {
   std::string text = fmt::format("job {}, running for {}: {}\n", job.launcher,
                                  report::time_span(job.running_for), printable(job.command));
@@ -37,15 +56,23 @@ std::string text_of(const std::vector<RunningJob>& jobs, const RunningJob& job) 
     text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
   }
   const auto reports = reports_of(jobs, job);
-  return text + report::last_collectives(reports, report::late_ranks(reports, std::nullopt));
+  text += report::last_collectives(reports, report::late_ranks(reports, std::nullopt));
+  if (const auto slowest = slowest_of(job)) {
+    text += fmt::format("  slowest   rank {}: others wait for it\n", *slowest);
+  }
+  return text;
 }
 
 OrderedJson json_of(const std::vector<RunningJob>& jobs, const RunningJob& job) {
   OrderedJson object = {{"launcher_pid", job.launcher},
                         {"command", printable(job.command)},
                         {"running_for_s", seconds(job.running_for)},
+                        {"slowest_rank", OrderedJson()},
                         {"ranks", OrderedJson::array()},
                         {"late", OrderedJson::array()}};
+  if (const auto slowest = slowest_of(job)) {
+    object["slowest_rank"] = *slowest;
+  }
   for (const RunningWorker& worker : job.workers) {
     OrderedJson& rank = object["ranks"].emplace_back();
     rank["rank"] = worker.report.rank;

@@ -3,6 +3,7 @@
 
 #include "acc/rendezvous/job_news.hpp"
 #include "acc/rendezvous/rank_status.hpp"
+#include "acc/rendezvous/slowest_rank.hpp"
 
 #include <chrono>
 #include <cstdint>
@@ -28,12 +29,14 @@ class Board {
   using AgentId = std::uint64_t;
 
   static constexpr std::size_t kMaxEvents = 256;    ///< per job
-  static constexpr std::size_t kMaxPoints = 600;    ///< per job
+  static constexpr std::size_t kMaxPoints = 600;    ///< per job; half of them are recent
   static constexpr std::size_t kMaxRounds = 32;     ///< per job
   static constexpr std::size_t kMaxFinished = 256;  ///< jobs that are over
   static constexpr std::size_t kMaxJobs = 4096;     ///< further jobs are not shown
   static constexpr std::size_t kMaxRanks = std::size_t{1}
                                            << 18;  ///< of all jobs; further: no ranks
+  /// With more ranks of all jobs, no lines of stderr are taken.
+  static constexpr std::size_t kMaxRanksWithLines = std::size_t{1} << 15;
   static constexpr std::size_t kMaxReportBytes = std::size_t{4} << 20;  ///< of one report
   static constexpr std::size_t kMaxReportsBytes = std::size_t{64} << 20;
 
@@ -60,7 +63,7 @@ class Board {
     std::string text{};
   };
 
-  enum class JobState { waiting, running, ending, restarting, finished, failed };
+  enum class JobState { waiting, running, ending, restarting, finished, failed, stopped };
   enum class MachineState { waiting, running, ended, lost, left };
   struct WatchedMachine {
     Machine machine;
@@ -74,6 +77,8 @@ class Board {
     int machine_rank = 0;
     std::optional<Time> last_heartbeat{};
     std::optional<Time> last_report{};
+    std::optional<Time> waits_since{};  ///< beginning of the collective in which it waits
+    Pace pace{};
   };
   struct RoundMachine {
     std::string host;
@@ -120,7 +125,11 @@ class Board {
     std::deque<WatchedRound> rounds{};
     std::vector<WatchedRank> ranks{};  ///< of the last round, by rank
     std::deque<Event> events{};
+    /// Values over time, oldest first: the last kMaxPoints / 2 at full rate, and before them points
+    /// of the whole job at least `old_interval` apart, which doubles whenever they are too many.
     std::deque<Point> points{};
+    std::size_t num_old_points = 0;
+    std::chrono::seconds old_interval{2};
     std::string report{};
     std::uint64_t num_changes = 0;  ///< grows with every change of the job
 
@@ -140,7 +149,8 @@ class Board {
   /// Takes note of what happens in a job. `is_repeated`: after a restart of the server; such news
   /// make no events.
   void tell(JobNumber job, const news::News& news, Time now, bool is_repeated = false);
-  /// Takes note of the workers of a machine; ignores ranks that are not those of its round.
+  /// Takes note of a sign of life of a machine and of its workers, if there are any; ignores ranks
+  /// that are not those of its round.
   void update(JobNumber job, AgentId agent, std::vector<RankStatus> ranks, Time now);
   /// Keeps the report of a failed round: JSON, at most kMaxReportBytes. A second report of one
   /// round is ignored.
@@ -170,6 +180,7 @@ class Board {
   void set_ranks(Job& job, const Round& round);
   void end_round(Job& job);
   void add_point(Job& job);
+  static void grow_old(Job& job);
   void drop_old();
   void drop(std::list<Job>::iterator job);
 
