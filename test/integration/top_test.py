@@ -34,10 +34,11 @@ def run(*words):
 class Terminal:
     """`acclaunch top` on a terminal of its own."""
 
-    def __init__(self, words, rows, columns):
+    def __init__(self, words, rows, columns, **variables):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ["TERM"] = "xterm"
+            os.environ.pop("NO_COLOR", None)
+            os.environ |= {"TERM": "xterm"} | variables
             os.execv(ACCLAUNCH, [ACCLAUNCH, "top", *words])
         self.bytes = b""
         self.resize(rows, columns)
@@ -80,10 +81,10 @@ def check_once(endpoint):
     assert status == 0, err
     lines = out.splitlines()
     assert re.match(r"JOB +STATE +MACHINES +RANKS +STEP +LOSS +TOKENS/S +SLOWEST +RESTARTS +HEARTBEAT +FOR$", lines[0]), lines[0]
-    assert re.match(r"running +running +2 +4 +\d+ +1\.\d+ +[12]\d\dk +1 +0/3 +(now|\d.* ago) +10 min", lines[1]), lines[1]
-    assert re.match(r"large +running +512 +4096 ", lines[2]), lines[2]
+    assert re.match(r"running +running +2/2 +4 +\d+ +1\.\d+ +[12]\d\dk +1 +0/3 +(now|\d.* ago) +10 min", lines[1]), lines[1]
+    assert re.match(r"large +running +512/512 +4096 ", lines[2]), lines[2]
     assert "waits: 1 more machine" in lines and "machine 1 (node1) is lost: no heartbeat for 30 s" in lines
-    assert len(re.findall(r"^ *\d+  node\d+ +\d+  (running|failed|lost|starting) ", out, re.M)) == 4 + 4096 + 4 + 4
+    assert len(re.findall(r"^ *\d+  node\d+ +\d+  (running|failed|lost|starting|stopped) ", out, re.M)) == 4 + 4096 + 4 + 4 + 2
     assert re.search(r"^ +3  node1 .* NaN ", out, re.M), out[:2000]
     assert simulated_api.MARKUP in out
     status, out, err = run("--rdzv-endpoint", endpoint, "failed", "--once")
@@ -95,7 +96,7 @@ def check_json(endpoint):
     assert status == 0, err
     jobs = json.loads(out)
     assert [job["job"]["id"] for job in jobs] == list(simulated_api.JOBS)
-    assert [len(job["ranks"]) for job in jobs] == [4, 4096, 4, 4, 2]
+    assert [len(job["ranks"]) for job in jobs] == [4, 4096, 4, 4, 2, 2]
     check_schema(jobs)
 
 
@@ -131,6 +132,31 @@ def check_live(endpoint):
     assert top.bytes.endswith(b"\x1b[?7h\x1b[?25h\x1b[?1049l"), top.bytes[-40:]
 
 
+def check_choice(endpoint):
+    """A long name is cut and hides no column; keys choose a job; colours, unless NO_COLOR is set."""
+    names = list(simulated_api.JOBS)
+    top = Terminal(["--rdzv-endpoint", endpoint, "--interval", "0.2"], rows=30, columns=100)
+    top.wait_for(lambda lines: any(line.startswith(simulated_api.MARKUP[:15]) and "…" in line for line in lines), "a name that is cut")
+    assert f"all {len(names)} jobs" in top.screen()[0] and max(map(len, top.screen()[1:])) <= 100, top.screen()
+    for column in ("JOB", "STATE", "MACHINES", "RANKS", "STEP", "LOSS", "TOKENS/S", "SLOWEST", "RESTARTS"):
+        assert column in top.screen()[2].split(), top.screen()
+    for number in (1, 2):
+        top.press("\x1b[C")
+        top.wait_for(lambda lines: f"job {number} of {len(names)}" in lines[0], "the next job")
+        assert [line.split()[0] for line in top.screen()[3:] if line and line.split()[0] in names] == [names[number - 1]], top.screen()
+    for key, place in (("\x1b[D", f"job 1 of {len(names)}"), ("h", f"all {len(names)} jobs")):
+        top.press(key)
+        top.wait_for(lambda lines: place in lines[0], place)
+    top.press("q")
+    assert top.end() == 0 and b"\x1b[32mrunning" in top.bytes and b"\x1b[31mfailed" in top.bytes
+    for words in ([], ["--once"]):
+        top = Terminal(["--rdzv-endpoint", endpoint, "running", *words], rows=30, columns=100, NO_COLOR="1")
+        top.wait_for(lambda lines: words or len(lines) > 8, "a screen")
+        top.press("q")
+        assert top.end() == 0 and not re.search(rb"\x1b\[[0-9;]*3[0-7]m", top.bytes), top.bytes
+    assert "\x1b" not in run("--rdzv-endpoint", endpoint, "--once")[1]
+
+
 def check_local():
     job = subprocess.Popen(
         [ACCLAUNCH, "torchrun", "--nproc-per-node", "3", "--max-restarts", "2", "--rdzv-backend", "c10d",
@@ -147,7 +173,7 @@ def check_local():
         assert [rank["rank"] for rank in watched["ranks"]] == [0, 1, 2] and watched["job"]["max_restarts"] == 2
         assert all(rank["resident_bytes"] > 0 for rank in watched["ranks"])
     status, out, err = run("--once")
-    assert status == 0 and re.search(r"^watched +running +1 +3 ", out, re.M), out + err
+    assert status == 0 and re.search(r"^watched +running +1/1 +3 ", out, re.M), out + err
     top = Terminal(["watched", "--interval", "0.2"], rows=24, columns=100)
     top.wait_for(lambda lines: len(lines) == 10 and lines[9].split()[0] == "2", "three ranks")
     # A job that ends while it is watched.
@@ -176,6 +202,7 @@ check_once(f"127.0.0.1:{port}")
 check_json(f"127.0.0.1:{port}")
 status, _, err = run("--rdzv-endpoint", f"127.0.0.1:{port}", "unknown", "--once")
 assert status == 2 and "none" in err, err
+check_choice(f"127.0.0.1:{port}")
 check_live(f"127.0.0.1:{port}")
 check_bad_input(port)
 check_local()

@@ -4,6 +4,7 @@
 #include "acc/rendezvous/board_json.hpp"
 #include "commands/status/running_jobs.hpp"
 #include "commands/top/watched_job.hpp"
+#include "report/late_ranks.hpp"
 
 #include <algorithm>
 #include <utility>
@@ -15,7 +16,8 @@ using rendezvous::Board;
 using std::chrono::milliseconds;
 using Seconds = std::chrono::duration<double>;
 
-Board::WatchedRank watched(const RunningWorker& worker, double cpu_percent) {
+Board::WatchedRank watched(const RunningWorker& worker, double cpu_percent,
+                           rendezvous::Pace& pace) {
   Board::WatchedRank rank{.status = {.rank = worker.report.rank,
                                      .local_rank = worker.report.local_rank,
                                      .pid = worker.report.pid,
@@ -29,6 +31,14 @@ Board::WatchedRank watched(const RunningWorker& worker, double cpu_percent) {
     rank.status.metrics = reported.values;
     rank.last_report = Board::Time(std::chrono::microseconds(reported.reported_us));
   }
+  if (worker.report.flight) {
+    report::add_collective(*worker.report.flight, worker.report.ended_at, rank.status);
+  }
+  if (rank.status.waiting_for) {
+    rank.waits_since = worker.report.ended_at - *rank.status.waiting_for;
+  }
+  pace.add(rank.status, worker.report.ended_at);
+  rank.pace = pace;
   return rank;
 }
 
@@ -60,6 +70,11 @@ Board::Job watched(const RunningJob& job, std::vector<Board::WatchedRank> ranks)
 
 }  // namespace
 
+std::vector<std::string> LocalJobs::advice() const {
+  return {"no jobs of this user run on this machine. To start one:", "  acclaunch train.py",
+          "To watch the jobs of a server:", "  acclaunch top --rdzv_endpoint HOST:PORT"};
+}
+
 // The CPU time since the previous look, or since the start of the worker at the first.
 std::vector<WatchedJob> LocalJobs::look() {
   std::vector<WatchedJob> result;
@@ -72,8 +87,10 @@ std::vector<WatchedJob> LocalJobs::look() {
       const bool is_known = before != samples_.end() && now > before->second.time;
       const Seconds cpu = worker.cpu_time - (is_known ? before->second.cpu : milliseconds(0));
       const Seconds time = is_known ? Seconds(now - before->second.time) : worker.running_for;
-      samples[worker.report.pid] = {now, worker.cpu_time};
-      ranks.push_back(watched(worker, time.count() > 0.0 ? 100.0 * (cpu / time) : 0.0));
+      Sample& sample = samples[worker.report.pid];
+      sample = {now, worker.cpu_time, is_known ? before->second.pace : rendezvous::Pace()};
+      ranks.push_back(
+          watched(worker, time.count() > 0.0 ? 100.0 * (cpu / time) : 0.0, sample.pace));
     }
     const Board::Job shown = watched(job, std::move(ranks));
     WatchedJob& each = result.emplace_back();

@@ -50,24 +50,19 @@ winsize size_of_terminal() {
 
 Screen::Key key_of(std::string_view bytes) {
   using Key = Screen::Key;
-  constexpr std::array<std::pair<std::string_view, Key>, 18> kKeys = {{
-      {"q", Key::quit},
-      {"\x03", Key::quit},
-      {"\x1b[A", Key::up},
-      {"k", Key::up},
-      {"\x1b[B", Key::down},
-      {"j", Key::down},
-      {"\x1b[5~", Key::page_up},
-      {"b", Key::page_up},
-      {"\x1b[6~", Key::page_down},
-      {" ", Key::page_down},
-      {"\x1b[H", Key::home},
-      {"g", Key::home},
-      {"\x1b[F", Key::end},
-      {"G", Key::end},
-      {"s", Key::order},
-      {"\x1bOA", Key::up},
-      {"\x1bOB", Key::down},
+  constexpr std::array<std::pair<std::string_view, Key>, 25> kKeys = {{
+      {"q", Key::quit},       {"\x03", Key::quit},
+      {"\x1b[A", Key::up},    {"k", Key::up},
+      {"\x1b[B", Key::down},  {"j", Key::down},
+      {"\x1b[D", Key::left},  {"\x1bOD", Key::left},
+      {"h", Key::left},       {"\x1b[C", Key::right},
+      {"\x1bOC", Key::right}, {"l", Key::right},
+      {"\t", Key::right},     {"\x1b[5~", Key::page_up},
+      {"b", Key::page_up},    {"\x1b[6~", Key::page_down},
+      {" ", Key::page_down},  {"\x1b[H", Key::home},
+      {"g", Key::home},       {"\x1b[F", Key::end},
+      {"G", Key::end},        {"s", Key::order},
+      {"\x1bOA", Key::up},    {"\x1bOB", Key::down},
       {"Q", Key::quit},
   }};
   const auto* const found =

@@ -14,7 +14,20 @@ namespace acc::launcher::commands {
 /// echoed, long lines are cut. The destructor restores the terminal. One object at a time.
 class Screen {
  public:
-  enum class Key { none, quit, up, down, page_up, page_down, home, end, order, resized };
+  enum class Key {
+    none,
+    quit,
+    up,
+    down,
+    left,
+    right,
+    page_up,
+    page_down,
+    home,
+    end,
+    order,
+    resized
+  };
 
   /// Throws Error(invalid_argument) if stdin or stdout is not a terminal.
   Screen();

@@ -54,6 +54,12 @@ std::string ServerJobs::name() const {
   return printable(host_) + ":" + std::to_string(port_);
 }
 
+std::vector<std::string> ServerJobs::advice() const {
+  return {"no job has joined " + name() + " yet. To start one, on each machine:",
+          "  acclaunch torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint " + name() +
+              " --rdzv_id NAME train.py"};
+}
+
 // HTTP/1.0, so that the answer is neither in chunks nor followed by another one.
 Json ServerJobs::get(const std::string& path) const {
   boost::asio::ip::tcp::iostream stream;

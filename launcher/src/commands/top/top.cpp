@@ -11,9 +11,11 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <optional>
 
@@ -26,6 +28,10 @@ constexpr int kDefaultPort = 29500;
 
 double unix_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+bool wants_colours() {
+  return std::getenv("NO_COLOR") == nullptr;
 }
 
 /// Parses HOST, HOST:PORT or [IPv6]:PORT.
@@ -53,7 +59,11 @@ void print_once(JobSource& source, bool as_json) {
     }
     text = lossy_text_of_json(list, 2) + "\n";
   } else {
-    for (const std::string& line : top_lines(jobs, {.now = unix_now()})) {
+    const bool styled = ::isatty(STDOUT_FILENO) != 0 && wants_colours();
+    for (const std::string& line :
+         jobs.empty()
+             ? source.advice()
+             : top_lines(jobs, {.now = unix_now(), .styled = styled, .coloured = styled})) {
       text += line + "\n";
     }
   }
@@ -76,6 +86,8 @@ class Live {
         case Screen::Key::quit: return;
         case Screen::Key::up: scroll(-1); break;
         case Screen::Key::down: scroll(1); break;
+        case Screen::Key::left: choose(-1); break;
+        case Screen::Key::right: choose(1); break;
         case Screen::Key::page_up: scroll(-page()); break;
         case Screen::Key::page_down: scroll(page()); break;
         case Screen::Key::home: first_ = 0; break;
@@ -105,21 +117,47 @@ class Live {
   }
 
   void show() {
-    lines_ = top_lines(jobs_, {.now = unix_now(),
-                               .width = screen_.width(),
-                               .slowest_first = slowest_first_,
-                               .styled = true});
+    const std::size_t chosen = index_of_chosen();
+    const std::span<const WatchedJob> shown_jobs =
+        chosen < jobs_.size() ? std::span(jobs_).subspan(chosen, 1) : std::span(jobs_);
+    if (!jobs_.empty()) {
+      lines_ = top_lines(shown_jobs, {.now = unix_now(),
+                                      .width = screen_.width(),
+                                      .slowest_first = slowest_first_,
+                                      .styled = true,
+                                      .coloured = wants_colours()});
+    } else {
+      lines_ = trouble_.empty() ? source_.advice() : std::vector<std::string>();
+    }
     scroll(0);
     const auto time = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
     std::vector<std::string> shown = {
-        fmt::format("\x1b[7macclaunch top - {}  {:%H:%M:%S}  q: quit  arrows: scroll  s: {}\x1b[K"
-                    "\x1b[0m",
+        fmt::format("\x1b[7macclaunch top - {}  {:%H:%M:%S}  {}  q: quit  up, down: scroll  left, "
+                    "right: job  s: {}\x1b[K\x1b[0m",
                     source_.name(), fmt::localtime(time),
+                    chosen < jobs_.size() ? fmt::format("job {} of {}", chosen + 1, jobs_.size())
+                                          : fmt::format("all {} jobs", jobs_.size()),
                     slowest_first_ ? "by rank" : "slowest first"),
-        trouble_.empty() ? "" : "\x1b[31m" + trouble_ + "\x1b[0m"};
+        trouble_.empty() || !wants_colours() ? trouble_ : "\x1b[31m" + trouble_ + "\x1b[0m"};
     const auto begin = lines_.begin() + static_cast<std::ptrdiff_t>(first_);
     shown.insert(shown.end(), begin, lines_.end());
     screen_.draw(shown);
+  }
+
+  /// Returns the index of the chosen job; the number of jobs if all are shown.
+  [[nodiscard]] std::size_t index_of_chosen() const {
+    const auto found = std::ranges::find_if(
+        jobs_, [&](const WatchedJob& each) { return each.job.value("id", Json()) == chosen_; });
+    return static_cast<std::size_t>(found - jobs_.begin());
+  }
+  /// Goes to the next or previous job; all jobs are between the last and the first one.
+  void choose(std::ptrdiff_t step) {
+    const auto count = std::ssize(jobs_) + 1;
+    const auto next = (static_cast<std::ptrdiff_t>(index_of_chosen()) + step + count) % count;
+    chosen_ = next == std::ssize(jobs_)
+                  ? Json()
+                  : jobs_[static_cast<std::size_t>(next)].job.value("id", Json());
+    first_ = 0;
   }
 
   [[nodiscard]] std::ptrdiff_t page() const {
@@ -136,6 +174,7 @@ class Live {
   std::chrono::milliseconds interval_;
   Screen screen_;
   std::vector<WatchedJob> jobs_;
+  Json chosen_;  ///< ID of the job that is shown; null: all
   std::string trouble_;
   std::vector<std::string> lines_;
   std::size_t first_ = 0;  ///< first line that is shown

@@ -13,6 +13,8 @@
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 namespace acc::launcher::commands {
 namespace {
@@ -120,23 +122,48 @@ struct Column {
   bool right;  ///< numbers
   int level;
   std::function<std::string(const Json& row)> value;
+  bool shortens = false;  ///< a name that may be cut; at most one column of a table
 };
 
-std::string padded(const std::string& cell, std::size_t width, bool right) {
-  const std::string blanks(width - std::min(width, columns_of(cell)), ' ');
-  return right ? blanks + cell : cell + blanks;
-}
+/// Columns that are left of a name that is cut, if it has so many.
+constexpr std::size_t kLeastName = 16;
 
-std::string styled(const std::string& line, std::string_view code, const TopLook& look) {
-  return look.styled && !code.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, line) : line;
-}
-
-/// Returns the SGR code of a state.
-std::string_view colour_of(const std::string& state) {
-  if (state == "failed" || state == "lost") {
-    return "31";
+std::string shortened(const std::string& cell, std::size_t width) {
+  if (columns_of(cell) <= width) {
+    return cell;
   }
-  return state == "restarting" || state == "waiting" || state == "ending" ? "33" : "";
+  std::size_t end = 0;
+  for (std::size_t count = 0; count < width; ++end) {  // to the begin of the character that is cut
+    count += columns_of(cell.substr(end, 1));
+  }
+  return cell.substr(0, end - 1) + "…";
+}
+
+std::string styled(const std::string& text, std::string_view code, const TopLook& look) {
+  return look.styled && !code.empty() ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : text;
+}
+
+/// Returns the SGR code of a cell that is a state, or a loss that is not finite.
+std::string_view colour_of(const std::string& cell) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kCellColours = {
+      std::pair("running", "32"), std::pair("finished", "32"),   std::pair("starting", "33"),
+      std::pair("waiting", "33"), std::pair("restarting", "33"), std::pair("ending", "33"),
+      std::pair("failed", "31"),  std::pair("lost", "31"),       std::pair("NaN", "31"),
+      std::pair("stopped", "36")};
+  const auto* const found = std::ranges::find(
+      kCellColours, cell, [](const auto& each) { return std::string(each.first); });
+  return found == kCellColours.end() ? "" : found->second;
+}
+
+std::string cell_text(const std::string& cell, std::size_t width, const Column& column,
+                      bool is_marked, const TopLook& look) {
+  const bool has_colour = look.coloured && (column.name == "STATE" || column.name == "LOSS");
+  const std::string_view colour = has_colour ? colour_of(cell) : "";
+  const std::string shown =
+      styled(shortened(cell, width),
+             is_marked ? fmt::format("1{}{}", colour.empty() ? "" : ";", colour) : colour, look);
+  const std::string blanks(width - std::min(width, columns_of(cell)), ' ');
+  return column.right ? blanks + shown : shown + blanks;
 }
 
 /// Adds a table with a head. `marked`: the row that is shown in bold.
@@ -144,6 +171,7 @@ void add_table(std::vector<std::string>& lines, std::vector<Column> columns,
                std::span<const Json* const> rows, const TopLook& look, const Json* marked) {
   std::vector<std::vector<std::string>> cells;
   std::vector<std::size_t> widths;
+  std::size_t wish = 0;  // width of the whole names
   const auto lay_out = [&] {
     cells.assign(rows.size(), {});
     widths.assign(columns.size(), 0);
@@ -154,31 +182,48 @@ void add_table(std::vector<std::string>& lines, std::vector<Column> columns,
         cells[r].push_back(columns[c].value(*rows[r]));
         widths[c] = std::max(widths[c], columns_of(cells[r].back()));
       }
+      if (columns[c].shortens && look.width != 0) {
+        wish = std::exchange(widths[c], std::min(widths[c], kLeastName));
+      }
       total += widths[c] + (c == 0 ? 0 : 2);
     }
     return total;
   };
-  while (lay_out() > look.width && look.width != 0) {
+  std::size_t total = 0;
+  while ((total = lay_out()) > look.width && look.width != 0) {
     const auto least = std::ranges::max_element(columns, {}, &Column::level);
     if (least->level == 0) {
       break;
     }
     columns.erase(least);
   }
-  const auto line_of = [&](const auto& cell_of) {
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    if (columns[c].shortens && look.width > total) {  // what is left belongs to the names
+      widths[c] = std::min(wish, widths[c] + look.width - total);
+    }
+  }
+  const auto line_of = [&](const auto& cell_of, bool is_marked) {
     std::string line;
     for (std::size_t c = 0; c < columns.size(); ++c) {
-      line += (c == 0 ? "" : "  ") + padded(cell_of(c), widths[c], columns[c].right);
+      line += (c == 0 ? "" : "  ") + cell_text(cell_of(c), widths[c], columns[c], is_marked, look);
     }
     return line.substr(0, line.find_last_not_of(' ') + 1);
   };
-  lines.push_back(
-      styled(line_of([&](std::size_t c) { return std::string(columns[c].name); }), "2", look));
+  lines.push_back(styled(
+      line_of([&](std::size_t c) { return std::string(columns[c].name); }, false), "2", look));
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    const std::string line = line_of([&](std::size_t c) { return cells[r][c]; });
-    lines.push_back(
-        styled(line, rows[r] == marked ? "1" : colour_of(text(*rows[r], "state")), look));
+    lines.push_back(line_of([&](std::size_t c) { return cells[r][c]; }, rows[r] == marked));
   }
+}
+
+/// Returns the number of machines whose workers run.
+std::ptrdiff_t num_running(const Json& job) {
+  const auto machines = job.find("machines");
+  return machines == job.end() || !machines->is_array()
+             ? 0
+             : std::ranges::count_if(*machines, [](const Json& machine) {
+                 return machine.is_object() && text(machine, "state") == "running";
+               });
 }
 
 std::vector<Column> job_columns(double now) {
@@ -186,19 +231,22 @@ std::vector<Column> job_columns(double now) {
     return [key, words](const Json& job) { return words(number(job, key)); };
   };
   return {
-      {"JOB", false, 0, [](const Json& job) { return text(job, "id"); }},
+      {"JOB", false, 0, [](const Json& job) { return text(job, "id"); }, true},
       {"STATE", false, 0, [](const Json& job) { return text(job, "state"); }},
-      {"MACHINES", true, 5, of("num_machines", count_text)},
+      {"MACHINES", true, 3,
+       [](const Json& job) {
+         return fmt::format("{}/{}", num_running(job), count_text(number(job, "num_machines")));
+       }},
       {"RANKS", true, 2, of("world_size", count_text)},
       {"STEP", true, 0, of("step", count_text)},
       {"LOSS", true, 0, of("loss", short_text)},
       {"TOKENS/S", true, 1, of("tokens_per_s", rate_text)},
-      {"SLOWEST", true, 3, of("slowest_rank", count_text)},
+      {"SLOWEST", true, 2, of("slowest_rank", count_text)},
       {"RESTARTS", true, 4,
        [](const Json& job) {
          return count_text(number(job, "restarts")) + "/" + count_text(number(job, "max_restarts"));
        }},
-      {"HEARTBEAT", false, 2,
+      {"HEARTBEAT", false, 5,
        [now](const Json& job) { return ago_text(number(job, "last_heartbeat"), now); }},
       {"FOR", false, 6,
        [now](const Json& job) {
@@ -215,7 +263,7 @@ std::vector<Column> rank_columns(double now) {
   };
   return {
       {"RANK", true, 0, of("rank", count_text)},
-      {"HOST", false, 3, [](const Json& rank) { return text(rank, "host"); }},
+      {"HOST", false, 3, [](const Json& rank) { return text(rank, "host"); }, true},
       {"PID", true, 8, of("pid", count_text)},
       {"STATE", false, 0, [](const Json& rank) { return text(rank, "state"); }},
       {"STEP", true, 0, of("step", count_text)},
@@ -235,7 +283,8 @@ std::vector<Column> rank_columns(double now) {
   };
 }
 
-/// Returns the ranks by number, or those first that have done the fewest steps and wait least.
+/// Returns the ranks by number, or first the slowest one, then those that have done the fewest
+/// steps and wait least.
 std::vector<const Json*> ordered_ranks(const WatchedJob& job, bool slowest_first) {
   std::vector<const Json*> ranks;
   for (const Json& rank : job.ranks) {
@@ -244,8 +293,10 @@ std::vector<const Json*> ordered_ranks(const WatchedJob& job, bool slowest_first
     }
   }
   if (slowest_first) {
-    std::ranges::stable_sort(ranks, {}, [](const Json* rank) {
-      return std::pair(number(*rank, "step").value_or(kNever), wait_share(*rank).value_or(kNever));
+    const auto slowest = number(job.job, "slowest_rank");
+    std::ranges::stable_sort(ranks, {}, [&](const Json* rank) {
+      return std::tuple(!slowest || number(*rank, "rank") != slowest,
+                        number(*rank, "step").value_or(kNever), wait_share(*rank).value_or(kNever));
     });
   }
   return ranks;
@@ -279,9 +330,6 @@ std::vector<std::string> top_lines(std::span<const WatchedJob> jobs, const TopLo
   std::vector<const Json*> rows;
   for (const WatchedJob& job : jobs) {
     rows.push_back(&job.job);
-  }
-  if (rows.empty()) {
-    return {"no jobs"};
   }
   add_table(lines, job_columns(look.now), rows, look, nullptr);
   for (const WatchedJob& job : jobs) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/rendezvous/slowest_rank.hpp"
+
 #include <nlohmann/json.hpp>
 #include <sys/types.h>
 
@@ -27,6 +29,8 @@ class JobSource {
   [[nodiscard]] virtual std::vector<WatchedJob> look() = 0;
   /// Where the jobs come from: "this machine", "node0:29500".
   [[nodiscard]] virtual std::string name() const = 0;
+  /// What to do if there are no jobs.
+  [[nodiscard]] virtual std::vector<std::string> advice() const = 0;
 };
 
 /// The jobs of this user on this machine, by /proc and the workers' records; of one launcher (a
@@ -37,11 +41,13 @@ class LocalJobs final : public JobSource {
   explicit LocalJobs(std::string job) : job_(std::move(job)) {}
   [[nodiscard]] std::vector<WatchedJob> look() override;
   [[nodiscard]] std::string name() const override { return "this machine"; }
+  [[nodiscard]] std::vector<std::string> advice() const override;
 
  private:
   struct Sample {
     std::chrono::steady_clock::time_point time;
     std::chrono::milliseconds cpu;
+    rendezvous::Pace pace{};
   };
   std::string job_;
   std::map<pid_t, Sample> samples_;  ///< of the previous look
@@ -55,6 +61,7 @@ class ServerJobs final : public JobSource {
       : host_(std::move(host)), port_(port), job_(std::move(job)) {}
   [[nodiscard]] std::vector<WatchedJob> look() override;
   [[nodiscard]] std::string name() const override;
+  [[nodiscard]] std::vector<std::string> advice() const override;
 
  private:
   [[nodiscard]] nlohmann::json get(const std::string& path) const;
