@@ -29,6 +29,34 @@ elif [ -e "$prefix/include/acc/torch.hpp" ]; then
   fail "find_package(acc COMPONENTS torch) did not find the component: $(cat "$work/configure.log")"
 fi
 
+# A component that is missing is an error with the reason, or a line with it if the component is optional.
+mkdir "$work/component"
+cat >"$work/component/CMakeLists.txt" <<'END'
+cmake_minimum_required(VERSION 3.25)
+project(component LANGUAGES NONE)
+find_package(acc REQUIRED ${KIND} ${NAME})
+END
+expect_reason() { # TEXT NAME OPTION...
+  text=$1 name=$2
+  shift 2
+  for kind in COMPONENTS OPTIONAL_COMPONENTS; do
+    rm -rf "$work/component/build"
+    found=0
+    cmake -S "$work/component" -B "$work/component/build" -DCMAKE_PREFIX_PATH="$prefix" -DKIND=$kind -DNAME="$name" "$@" \
+      >"$work/component.log" 2>&1 || found=1
+    [ $found = $([ $kind = COMPONENTS ] && echo 1 || echo 0) ] && tr -s '\n ' '  ' <"$work/component.log" | grep -q "$text" ||
+      fail "find_package(acc REQUIRED $kind $name) ended with $found, not with '$text': $(cat "$work/component.log")"
+  done
+}
+expect_reason "there is no component 'cuda', only torch" cuda
+if [ -e "$prefix/include/acc/torch.hpp" ]; then
+  expect_reason "$work/none has no LibTorch" torch -DTorch_DIR="$work/none/share/cmake/Torch"
+fi
+mkdir "$work/torch_files"
+find "$prefix/lib/cmake/acc" -name 'accTorch*' -exec mv {} "$work/torch_files" \;
+expect_reason "built without LibTorch, like every wheel. Build and install acclaunch from a clone" torch
+find "$work/torch_files" -name 'accTorch*' -exec mv {} "$prefix/lib/cmake/acc" \;
+
 # The commands of README.md and examples/c_api/README.md must give no warning, and the program must
 # find the library.
 PKG_CONFIG_PATH=$prefix/lib/pkgconfig
