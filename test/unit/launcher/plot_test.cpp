@@ -107,13 +107,57 @@ TEST_CASE(
   CHECK_FALSE(contains(page, "a<b>"));
   CHECK_FALSE(contains(page, "nan"));
   CHECK_FALSE(contains(page, "inf"));
-  CHECK_FALSE(contains(page, "http"));  // complete by itself
+  CHECK_FALSE(contains(page, "http"));                   // complete by itself
+  CHECK(contains(page, "data-points=\"1 4 3 2 4 1\""));  // for the script that shows values
   // Two parts of the line of `a`: one point, then two.
-  const auto path = page.find("stroke=\"#0072b2\" d=\"");
+  const auto path = page.find(" d=\"M", page.find("class=\"line\" stroke=\"#0072b2\""));
   REQUIRE(path != std::string::npos);
-  const std::string d = page.substr(path + 20, page.find('"', path + 20) - path - 20);
+  const std::string d = page.substr(path + 4, page.find('"', path + 4) - path - 4);
   CHECK(std::ranges::count(d, 'M') == 2);
   CHECK(std::ranges::count(d, 'L') == 1);
+}
+
+TEST_CASE("a page: labels of ticks differ and have a unit") {
+  struct Case {
+    std::string metric;
+    double low;
+    double high;
+    std::vector<std::string> labels;
+  };
+  for (const auto& [metric, low, high, labels] : {
+           Case{"loss", 2.0001, 2.0003, {"2.00010", "2.00015", "2.00030"}},
+           Case{"lr", 0.0, 3e-4, {">0.0e-4<", ">0.5e-4<", ">3.0e-4<"}},
+           Case{"tokens_per_s", 0.0, 2e6, {">0.0 M<", ">0.5 M<", ">2.0 M<"}},
+           Case{"memory_bytes", 1e9, 3e9, {">1.0 GiB<", ">1.5 GiB<", ">2.5 GiB<"}},
+       }) {
+    CAPTURE(metric);
+    const Run run{"run", {{metric, {{{1, low}, {2'000'000, high}}}}}, {}};
+    const std::string page = metrics_page(std::vector{run}, std::vector{metric});
+    CHECK(contains(page, ">0.5 M<"));  // steps
+    for (const std::string& label : labels) {
+      CHECK_MESSAGE(contains(page, label), label);
+    }
+  }
+}
+
+TEST_CASE("a page: a line that would hide another one is drawn in dashes") {
+  const auto run = [](const std::string& name, double offset) {
+    Run result{name, {}, {}};
+    for (int i = 0; i < 100; ++i) {
+      result.series["loss"].points.push_back({static_cast<double>(i), 10.0 - 0.1 * i + offset});
+    }
+    return result;
+  };
+  const std::string page =
+      metrics_page(std::vector{run("a", 0.0), run("b", 1e-4), run("other", 5.0), run("c", 0.0)},
+                   std::vector<std::string>{"loss"});
+  for (const char* stroke :
+       {"class=\"line\" stroke=\"#0072b2\" data-points",
+        "class=\"line\" stroke=\"#d55e00\" stroke-dasharray=\"9 18\" stroke-dashoffset=\"-9\" ",
+        "class=\"line\" stroke=\"#009e73\" data-points",
+        "class=\"line\" stroke=\"#cc79a7\" stroke-dasharray=\"9 18\" stroke-dashoffset=\"-18\" "}) {
+    CHECK_MESSAGE(contains(page, stroke), stroke);
+  }
 }
 
 TEST_CASE("a page of a long run is small and keeps its peaks") {
@@ -124,5 +168,5 @@ TEST_CASE("a page of a long run is small and keeps its peaks") {
   }
   const std::string page = metrics_page(std::vector{run}, std::vector<std::string>{"loss"});
   CHECK(page.size() < 40'000);
-  CHECK(contains(page, " 10.0L"));  // the row of the largest value: the top of the chart
+  CHECK(contains(page, " 0.0L"));  // the row of the largest value: the top of the chart
 }
