@@ -4,8 +4,7 @@ import json
 
 
 def read_events(path):
-    """Complete events and ends of steps of a Chrome trace, one per line; an incomplete last line is
-    skipped."""
+    """Complete events of a Chrome trace, one per line; an incomplete last line is skipped."""
     events = []
     with open(path, encoding="utf-8") as lines:
         for line in lines:
@@ -16,7 +15,7 @@ def read_events(path):
                 event = json.loads(text)
             except ValueError:
                 continue
-            if (event.get("ph", "X") == "X" and "dur" in event) or event.get("name") == "step":
+            if event.get("ph", "X") == "X" and "dur" in event:
                 events.append(event)
     return events
 
@@ -49,7 +48,7 @@ def common(a, b):
 
 
 def ends_of_steps(events, rank):
-    return sorted(float(e["ts"]) for e in events if e["pid"] == rank and e.get("ph") == "i")
+    return sorted(float(e["ts"]) + float(e["dur"]) for e in events if e["pid"] == rank and e.get("cat") == "step")
 
 
 def overlap(events, warmup):

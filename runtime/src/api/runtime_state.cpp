@@ -81,17 +81,19 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   }
   save_id = agree_on_number(identity, settings.collective_timeout, store.get());
   groups = sharding::make_groups(settings, store.get(), compute);
+  auto recorder = std::make_shared<flight::Recorder>(settings.flight_record, identity.rank);
   if (!settings.trace.empty()) {
-    start_trace();
+    start_trace(recorder);
   }
-  groups.record(std::make_shared<flight::Recorder>(settings.flight_record, identity.rank));
+  groups.record(std::move(recorder));
 }
 
 /// Local rank 0 has created the file: it did so before the groups were made, and making the groups
 /// waits for every rank. On a GPU the groups report collectives to the tracer themselves, through
 /// Device::set_timeline; on the CPU they are wrapped.
-void RuntimeState::start_trace() {
-  tracer = std::make_shared<trace::Tracer>(settings.trace, settings.identity.rank, compute.device);
+void RuntimeState::start_trace(std::shared_ptr<const flight::Recorder> recorder) {
+  tracer = std::make_shared<trace::Tracer>(settings.trace, settings.identity.rank, compute.device,
+                                           std::move(recorder));
   if (compute.device->kind() == plugins::Device::cpu) {
     groups.replace([this](auto group, const char*, const std::vector<int>&) {
       return trace_group(std::move(group), compute.device);

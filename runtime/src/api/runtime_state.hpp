@@ -54,7 +54,7 @@ class RuntimeState {
             checkpoint::Existing existing);
 
  private:
-  void start_trace();
+  void start_trace(std::shared_ptr<const flight::Recorder> recorder);
 };
 
 /// Throws Error(config) that lists the settings that this version or build does not support.

@@ -16,9 +16,12 @@ class TracedWork final : public Work {
   TracedWork(WorkPtr inner, device::DevicePtr device, std::string name, std::string stream)
       : inner_(std::move(inner)),
         device_(std::move(device)),
-        name_(std::move(name)),
         stream_(std::move(stream)),
-        begin_(device_->record(device_->compute())) {}
+        begin_(device_->record(device_->compute())) {
+    if (device::Timeline* const timeline = device_->timeline()) {
+      collective_ = timeline->issued(std::move(name));
+    }
+  }
 
   void wait() override {
     inner_->wait();
@@ -36,14 +39,15 @@ class TracedWork final : public Work {
   void tell() {
     device::Timeline* const timeline = device_->timeline();
     if (begin_ && timeline != nullptr) {
-      timeline->add(name_, stream_, std::move(begin_), device_->record(device_->compute()));
+      timeline->add(std::move(collective_), stream_, std::move(begin_),
+                    device_->record(device_->compute()));
       begin_.reset();
     }
   }
 
   WorkPtr inner_;
   device::DevicePtr device_;
-  std::string name_;
+  device::Timeline::Collective collective_;
   std::string stream_;
   device::EventPtr begin_;
 };

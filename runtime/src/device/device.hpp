@@ -85,10 +85,19 @@ using EventPtr = std::shared_ptr<Event>;
 /// Receiver of the times at which collectives ran.
 class Timeline {
  public:
+  /// A collective as a timeline shows it.
+  struct Collective {
+    std::string name;
+    std::string id;  ///< the same on all its ranks, and of no other collective; may be empty
+  };
   virtual ~Timeline() = default;
+  /// Describes the collective that is being issued, with the unit for which it runs. `what`: its
+  /// kind and size.
+  [[nodiscard]] virtual Collective issued(std::string what) = 0;
   /// Adds a collective that runs on `stream` from `begin` to `end`. The events need not be reached
   /// yet.
-  virtual void add(std::string name, const std::string& stream, EventPtr begin, EventPtr end) = 0;
+  virtual void add(Collective collective, const std::string& stream, EventPtr begin,
+                   EventPtr end) = 0;
 };
 
 /// Memory statistics of a device, in bytes.

@@ -156,7 +156,15 @@ Recorder::Call Recorder::call(int group, const char* kind, std::size_t nbytes) {
   write(slot.place.unit, now.unit != nullptr ? *now.unit : std::string_view());
   publish(slot.number, call.number);
   publish(of.called, call.sequence);
+  last_call_ = call;
   return call;
+}
+
+std::string Recorder::id_of(const Call& call) const {
+  const file::FileGroup& group = groups_[call.group];
+  return std::string(group.name.data()) + " " + std::to_string(group.first) + "-" +
+         std::to_string(group.first + group.stride * (group.count - 1)) + "/" +
+         std::to_string(group.stride) + " " + std::to_string(call.sequence);
 }
 
 /// The slot of a collective; null if a later one has reused it.

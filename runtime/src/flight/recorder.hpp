@@ -49,6 +49,11 @@ class Recorder {
   };
   /// Records that the program issues a collective in group `group`, in the current scope.
   Call call(int group, const char* kind, std::size_t nbytes);
+  /// Returns the last recorded collective; its number is 0 if there is none.
+  [[nodiscard]] const Call& last_call() const noexcept { return last_call_; }
+  /// Returns a text that is the same on all ranks of a collective's group, and of no other
+  /// collective of the job: "shard 0-6/2 41".
+  [[nodiscard]] std::string id_of(const Call& call) const;
   /// Records that the program waits for the collective.
   void waits(const Call& call) noexcept;
   /// Records the end of the collective: done or failed.
@@ -89,7 +94,8 @@ class Recorder {
   file::FileGroup* groups_;
   file::FileSlot* slots_;
   file::FileMetrics* file_metrics_;
-  std::uint64_t number_ = 0;                  ///< of the last collective
+  std::uint64_t number_ = 0;  ///< of the last collective
+  Call last_call_;
   std::set<std::string, std::less<>> names_;  ///< units' names; addresses of elements are stable
   std::vector<Scope> scopes_;                 ///< open scopes, the current one last
   Metrics metrics_;

@@ -31,6 +31,21 @@ std::pair<double, double> rates_of(const OptimizerSettings& settings) {
       settings);
 }
 
+/// Returns the memory that a rank holds, in bytes, by the names of training_metrics.hpp.
+std::array<std::pair<std::string_view, double>, 8> memory_by_category(const MemoryReport& memory) {
+  const auto value = [](std::string_view name, std::int64_t nbytes) {
+    return std::pair(name, static_cast<double>(nbytes));
+  };
+  return {value("memory.parameters", memory.parameter_bytes),
+          value("memory.gradients", memory.gradient_bytes),
+          value("memory.optimizer", memory.optimizer_bytes),
+          value("memory.gathered", memory.gathered_bytes),
+          value("memory.gradient_buffers", memory.gradient_buffer_bytes),
+          value("memory.buffers", memory.buffer_bytes),
+          value("memory.device", memory.device_bytes),
+          value("memory.pinned", memory.pinned_bytes)};
+}
+
 std::vector<std::string> names_of(const sharding::ParameterRecord& parameter) {
   std::vector<std::string> names = {parameter.name};
   names.insert(names.end(), parameter.aliases.begin(), parameter.aliases.end());
@@ -231,7 +246,7 @@ OptimizerState::Issued OptimizerState::step() {
     scaler_->update(issued.info.skipped);
   }
   if (const auto& tracer = model_->context().tracer) {
-    tracer->end_step();
+    tracer->end_step(steps, memory_by_category(model_->memory()));
   }
   record_step(issued);
   return issued;
@@ -249,17 +264,8 @@ void OptimizerState::record_step(const Issued& issued) const {
     values.emplace_back("gradient_norm", issued.info.grad_norm);
   }
   if (recorder->wants_memory()) {
-    const MemoryReport memory = model_->memory();
-    for (const auto& [name, nbytes] : {std::pair{"memory.parameters", memory.parameter_bytes},
-                                       {"memory.gradients", memory.gradient_bytes},
-                                       {"memory.optimizer", memory.optimizer_bytes},
-                                       {"memory.gathered", memory.gathered_bytes},
-                                       {"memory.gradient_buffers", memory.gradient_buffer_bytes},
-                                       {"memory.buffers", memory.buffer_bytes},
-                                       {"memory.device", memory.device_bytes},
-                                       {"memory.pinned", memory.pinned_bytes}}) {
-      values.emplace_back(name, static_cast<double>(nbytes));
-    }
+    const auto memory = memory_by_category(model_->memory());
+    values.insert(values.end(), memory.begin(), memory.end());
   }
   recorder->end_step(values);
 }

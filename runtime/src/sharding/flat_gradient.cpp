@@ -51,7 +51,7 @@ void FlatGradient::add_to(float* sum, bool accumulate) {
 
 void FlatGradient::wait_reduction() {
   if (reduction_) {
-    const trace::Scope scope(context_.tracer.get(), "wait", "for", "a reduction");
+    const trace::Scope scope(context_.tracer.get(), "wait", "for the reduction of", layout_.unit);
     reduction_->wait_released();
     reduction_.reset();
   }

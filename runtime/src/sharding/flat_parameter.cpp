@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/flat_parameter.hpp"
 
+#include "flight/recorder.hpp"
 #include "sharding/host_array.hpp"
 #include "sharding/initial_values.hpp"
 
@@ -55,6 +56,7 @@ FlatParameter::FlatParameter(const Context& context, Pools& pools, Counters& cou
         {static_cast<std::size_t>(layout_.offsets[i] + layout_.numels[i]), parameters_[i].name});
   }
   contents_.unit = unit_name_;
+  layout_.unit = unit_name_;
   if (traits.trainable) {
     gradient_ = make_flat_gradient(context_, pools, counters, layout_, owned(), traits);
   }
@@ -139,6 +141,7 @@ std::vector<float> FlatParameter::gather_master() {
     device.copy(shard->data(), from, nbytes, device.compute());
     from = shard->data();
   }
+  const flight::Scope scope(context_.groups.recorder.get(), "export", unit_name_);
   const auto full = device.allocate(numel * nbytes_of(stored_), "gathered master weights");
   context_.groups.shard->all_gather(from, full->data(), nbytes)->wait_released();
   HostArray values(device, full->data(), stored_, layout_.padded_numel, HostArray::Copy::of_values);
@@ -146,6 +149,7 @@ std::vector<float> FlatParameter::gather_master() {
 }
 
 void FlatParameter::publish() {
+  const flight::Scope scope(context_.groups.recorder.get(), "publish", unit_name_);
   const auto numel = static_cast<std::size_t>(owned().numel);
   device::Device& device = *context_.device;
   if (rounded_) {

@@ -77,8 +77,9 @@ collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {
 }
 
 void GradientPool::in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
-                             std::function<void()> reduced) {
-  flights_.push_back({std::move(buffer), std::move(reduction), std::move(reduced)});
+                             const std::string& unit, std::function<void()> reduced) {
+  flights_.push_back({std::move(buffer), std::move(reduction),
+                      tracer_ != nullptr ? unit : std::string(), std::move(reduced)});
   if (!overlaps_) {
     drain();
   }
@@ -88,7 +89,7 @@ void GradientPool::retire_oldest() {
   Flight flight = std::move(flights_.front());
   flights_.pop_front();
   {
-    const trace::Scope scope(tracer_, "wait", "for", "a reduction");
+    const trace::Scope scope(tracer_, "wait", "for the reduction of", flight.unit);
     flight.reduction->wait_released();
   }
   if (flight.reduced) {

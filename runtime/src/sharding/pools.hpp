@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 namespace acc::sharding {
 
@@ -75,10 +76,10 @@ class GradientPool {
   GradientPool(collectives::ProcessGroup& group, trace::Tracer* tracer, bool overlaps)
       : group_(group), tracer_(tracer), overlaps_(overlaps) {}
   collectives::BufferPtr acquire(std::size_t nbytes);
-  /// Hands the buffer over until `reduction` has ended. reduced: called once later work is ordered
-  /// after the reduction; may be empty.
+  /// Hands the buffer over until `reduction`, which is for `unit`, has ended. reduced: called once
+  /// later work is ordered after the reduction; may be empty.
   void in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
-                 std::function<void()> reduced);
+                 const std::string& unit, std::function<void()> reduced);
   /// Waits for all reductions.
   void drain();
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
@@ -92,6 +93,7 @@ class GradientPool {
   struct Flight {
     collectives::BufferPtr buffer;
     collectives::WorkPtr reduction;
+    std::string unit;  ///< empty without a tracer
     std::function<void()> reduced;
   };
   std::deque<Flight> flights_;

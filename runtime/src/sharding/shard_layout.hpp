@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace acc::sharding {
@@ -22,6 +23,7 @@ struct FlatLayout {
   std::int64_t numel = 0;             ///< sum of `numels`, without gaps
   std::int64_t padded_numel = 0;      ///< shard_numel * number of shards
   std::int64_t shard_numel = 0;
+  std::string unit = {};  ///< name of the unit, for timelines
 
   [[nodiscard]] Shard shard(int rank) const { return {shard_numel * rank, shard_numel}; }
 };

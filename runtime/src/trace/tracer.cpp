@@ -16,16 +16,20 @@ namespace acc::trace {
 namespace {
 
 // One event per line. "M" events name the process (rank) and its threads (streams); "X" events are
-// complete spans with begin (`ts`) and duration (`dur`) in microseconds; "i" events mark the end of
-// a step.
-// A rank's lanes are threads in the trace, in this order: the categories of the host's time, then
-// the streams of the collectives.
-constexpr std::array kLanes = {"compute", "optimizer", "checkpoint", "wait", "gather", "reduce"};
+// complete spans with begin (`ts`) and duration (`dur`) in microseconds; "C" events are values.
+// A rank's lanes are threads in the trace, in this order: steps, the categories of the host's time,
+// then the streams of the collectives.
+constexpr std::array kLanes = {"step", "compute", "optimizer", "checkpoint",
+                               "wait", "gather",  "reduce"};
 
 }  // namespace
 
-Tracer::Tracer(std::string path, int rank, std::shared_ptr<device::Device> device)
-    : path_(std::move(path)), rank_(rank), device_(std::move(device)) {
+Tracer::Tracer(std::string path, int rank, std::shared_ptr<device::Device> device,
+               std::shared_ptr<const flight::Recorder> recorder)
+    : path_(std::move(path)),
+      rank_(rank),
+      device_(std::move(device)),
+      recorder_(std::move(recorder)) {
   head_ = fmt::format(
       "{{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":{},\"args\":{{\"name\":{}}}}},\n", rank_,
       json_quoted(fmt::format("rank {} on {}", rank_, device_->describe())));
@@ -71,6 +75,9 @@ void Tracer::cut() {
 }
 
 void Tracer::enter(const char* category, std::string name) {
+  if (!step_began_) {
+    step_began_ = device::host_microseconds();
+  }
   cut();
   scopes_.push_back({category, std::move(name)});
 }
@@ -80,9 +87,30 @@ void Tracer::leave() {
   scopes_.pop_back();
 }
 
-void Tracer::add(std::string name, const std::string& stream, device::EventPtr begin,
+// The group that records a collective has done so before it issues it.
+device::Timeline::Collective Tracer::issued(std::string what) {
+  Collective collective{std::move(what), {}};
+  if (recorder_ == nullptr || recorder_->last_call().number == 0) {
+    return collective;
+  }
+  const flight::Recorder::Call& call = recorder_->last_call();
+  if (call.unit != nullptr && !call.unit->empty()) {
+    collective.name += " of " + *call.unit;
+  }
+  if (*call.phase != '\0') {
+    collective.name += std::string(", ") + call.phase;
+  }
+  // On a GPU a collective may be issued in several parts, of which the first has the id.
+  if (call.number != std::exchange(last_collective_, call.number)) {
+    collective.id = recorder_->id_of(call);
+  }
+  return collective;
+}
+
+void Tracer::add(Collective collective, const std::string& stream, device::EventPtr begin,
                  device::EventPtr end) {
-  spans_.push_back({std::move(name), "communication", stream, std::move(begin), std::move(end)});
+  spans_.push_back({std::move(collective.name), "communication", stream, std::move(begin),
+                    std::move(end), std::move(collective.id)});
 }
 
 // The spans of a thread must not overlap, but collectives do: one may be issued before another is
@@ -102,17 +130,37 @@ int Tracer::free_thread(const std::string& lane, std::int64_t begin, std::int64_
 std::string Tracer::line(const Span& span) {
   const auto begin = std::llround(span.begin->microseconds() * 1000.0);
   const auto end = std::max(begin, std::llround(span.end->microseconds() * 1000.0));
-  return fmt::format(
-      "{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03},"
-      "\"dur\":{}.{:03}}},\n",
-      json_quoted(span.name), span.category, rank_, free_thread(span.lane, begin, end),
-      begin / 1000, begin % 1000, (end - begin) / 1000, (end - begin) % 1000);
+  return span_line(span.name, span.category, free_thread(span.lane, begin, end), begin, end,
+                   span.collective);
 }
 
-void Tracer::end_step() {
+std::string Tracer::span_line(const std::string& name, const char* category, int thread,
+                              std::int64_t begin, std::int64_t end,
+                              const std::string& collective) const {
+  return fmt::format(
+      "{{\"name\":{},\"cat\":\"{}\",\"ph\":\"X\",\"pid\":{},\"tid\":{},\"ts\":{}.{:03},"
+      "\"dur\":{}.{:03}{}}},\n",
+      json_quoted(name), category, rank_, thread, begin / 1000, begin % 1000, (end - begin) / 1000,
+      (end - begin) % 1000,
+      collective.empty() ? ""
+                         : fmt::format(",\"args\":{{\"collective\":{}}}", json_quoted(collective)));
+}
+
+void Tracer::end_step(std::int64_t step,
+                      std::span<const std::pair<std::string_view, double>> memory) {
+  const double now = device::host_microseconds();
+  const auto begin = std::llround(step_began_.value_or(now) * 1000.0);
+  const auto end = std::max(begin, std::llround(now * 1000.0));
+  step_began_ = now;
+  head_ += span_line(fmt::format("step {}", step), "step", thread_of("step"), begin, end, "");
+  std::string values;
+  for (const auto& [name, nbytes] : memory) {  // memory.parameters, …
+    values += fmt::format("{}{}:{:.0f}", values.empty() ? "" : ",",
+                          json_quoted(std::string(name.substr(name.find('.') + 1))), nbytes);
+  }
   head_ += fmt::format(
-      "{{\"name\":\"step\",\"ph\":\"i\",\"s\":\"p\",\"pid\":{},\"tid\":0,\"ts\":{:.3f}}},\n", rank_,
-      device::host_microseconds());
+      "{{\"name\":\"memory (bytes)\",\"ph\":\"C\",\"pid\":{},\"ts\":{:.3f},\"args\":{{{}}}}},\n",
+      rank_, now, values);
   flush();
 }
 

@@ -117,10 +117,8 @@ class Trace(unittest.TestCase):
         self.assertEqual((row["hidden_us"], row["wait_us"], row["share"]), (4, 6, 0.4))
 
     def test_steps_of_the_warm_up_do_not_count(self):
-        def end_of_step(when):
-            return {"name": "step", "ph": "i", "pid": 0, "tid": 0, "ts": when}
-        events = [event(0, "communication", 0, 10), end_of_step(10), event(0, "compute", 12, 20),
-                  event(0, "communication", 12, 18), end_of_step(20)]
+        events = [event(0, "communication", 0, 10), event(0, "step", 0, 10), event(0, "compute", 12, 20),
+                  event(0, "communication", 12, 18), event(0, "step", 10, 20)]
         for warmup, share in ((0, 6 / 16), (1, 1.0)):
             self.assertEqual(trace.overlap(events, warmup)[0]["share"], share)
 
@@ -149,7 +147,7 @@ class Trace(unittest.TestCase):
             path = os.path.join(folder, "trace.json")
             lines = [json.dumps(event(0, "compute", 0, 1)),
                      json.dumps({"name": "process_name", "ph": "M", "pid": 0}),
-                     json.dumps({"name": "step", "ph": "i", "pid": 0, "tid": 0, "ts": 1}),
+                     json.dumps(event(0, "step", 0, 1)),
                      json.dumps(event(1, "compute", 0, 1))]
             pathlib.Path(path).write_text("[\n" + ",\n".join(lines) + ",\n{\"name\": \"cut")
             self.assertEqual([e["pid"] for e in trace.read_events(path)], [0, 0, 1])

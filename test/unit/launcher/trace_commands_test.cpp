@@ -39,7 +39,7 @@ TraceFile trace(std::vector<json> events, std::optional<double> to_unix) {
 std::vector<json> waits(int rank, double ahead, bool late) {
   return {span(rank, "for the gather of a", "wait", 1000 + ahead, 2000 + ahead),
           span(rank, "for the gather of a", "wait", (late ? 4990 : 3000) + ahead, 5000 + ahead),
-          span(rank, "for a reduction", "wait", 6000 + ahead, 7000 + ahead),
+          span(rank, "for the reduction of a", "wait", 6000 + ahead, 7000 + ahead),
           span(rank, "for the norm of all ranks", "wait", 8000 + ahead, 9000 + ahead)};
 }
 
@@ -92,20 +92,65 @@ TEST_CASE("a merged trace holds all events, with shifted times") {
   CHECK(json::parse(merged({}, {})).empty());
 }
 
+TEST_CASE("a merged trace has arrows from the last rank of a collective to those that waited") {
+  const auto entered = [](int rank, const char* collective, double begin, double end) {
+    json event = span(rank, "all_gather 8 bytes", "communication", begin, end);
+    event["tid"] = 10 + rank;
+    event["args"] = {{"collective", collective}};
+    return event;
+  };
+  std::vector<TraceFile> traces = {
+      trace({entered(0, "world 1", 10, 50), entered(1, "world 1", 20, 50),
+             entered(0, "pair 1", 60, 70), entered(1, "world 2", 80, 90)},
+            1.0),
+      trace({entered(2, "world 1", 140, 150), entered(3, "world 1", 125, 126)}, 1.0)};
+  const std::vector<ClockShift> shifts = {{}, {-100.0, 3, true}};
+  const json all = json::parse(merged(traces, shifts));
+  std::map<int, std::vector<json>> arrows;  // by id
+  for (const json& event : all) {
+    if (event.contains("id")) {
+      arrows[event.at("id")].push_back(event);
+    }
+  }
+  REQUIRE(arrows.size() == 2);  // the clock of rank 3 is wrong
+  for (const auto& [id, ends] : arrows) {
+    REQUIRE(ends.size() == 2);
+    const int to = id - 1;
+    CHECK(ends[0] == json{{"ph", "s"},
+                          {"pid", 2},
+                          {"tid", 12},
+                          {"ts", 40.0},
+                          {"id", id},
+                          {"bp", "e"},
+                          {"name", "last to enter"},
+                          {"cat", "collective"}});
+    CHECK(ends[1] == json{{"ph", "f"},
+                          {"pid", to},
+                          {"tid", 10 + to},
+                          {"ts", 40.0},
+                          {"id", id},
+                          {"bp", "e"},
+                          {"name", "last to enter"},
+                          {"cat", "collective"}});
+  }
+  const TraceFile once = trace(all.get<std::vector<json>>(), 1.0);
+  CHECK(json::parse(merged(std::vector{once}, std::vector<ClockShift>{{}})) == all);
+}
+
 TEST_CASE("a summary: parts of a step, exposed and hidden communication") {
-  const json step = {{"name", "step"}, {"ph", "i"}, {"pid", 3}, {"ts", 9000.0}};
   const auto ranks = summarize(std::vector{trace(
       {span(3, "forward a", "compute", 0, 1000), span(3, "for the gather of b", "wait", 1000, 1500),
        span(3, "forward b", "compute", 1500, 2500), span(3, "backward b", "compute", 3000, 5000),
-       span(3, "for a reduction", "wait", 5000, 5250),
+       span(3, "for the reduction of a", "wait", 5000, 5250),
        span(3, "for the norm of all ranks", "wait", 5250, 5300),
        span(3, "optimizer step", "optimizer", 5300, 6000),
        span(3, "update a", "optimizer", 6000, 6300),
-       span(3, "checkpoint save", "checkpoint", 7000, 9000), step, step,
+       span(3, "checkpoint save", "checkpoint", 7000, 9000), span(3, "step 8", "step", 0, 6300),
+       span(3, "step 9", "step", 6300, 9000),
        // Two collectives overlap; together they last from 200 to 1500, and 3500 to 5250.
-       span(3, "all_gather 8 bytes", "communication", 200, 900),
+       span(3, "all_gather 8 bytes of b", "communication", 200, 900),
        span(3, "all_gather 8 bytes", "communication", 700, 1500),
-       span(3, "reduce_scatter 8 bytes", "communication", 3500, 5250)},
+       span(3, "reduce_scatter 8 bytes of gather, backward", "communication", 3500, 5250)},
       std::nullopt)});
   REQUIRE(ranks.size() == 1);
   const RankTimes& times = ranks.front();

@@ -319,7 +319,7 @@ std::vector<std::string> labels_of(const std::vector<double>& values, std::strin
     } else {
       label = fmt::format("{:.{}f}", value, std::max(0, -last_digit));
     }
-    labels.push_back((label == "-0" ? "0" : label) + std::string(suffix));
+    labels.push_back(label + std::string(suffix));
   }
   return labels;
 }
@@ -400,9 +400,10 @@ std::vector<double> ticks(double low, double high) {
     }
   }
   std::vector<double> values;
-  // 6 * 5e-5 is more than 3e-4.
-  for (double i = std::ceil(low / step - 1e-9); i <= high / step + 1e-9; ++i) {
-    values.push_back(i * step);
+  // 6 * 5e-5 is more than 3e-4. Beyond 2^53 the next number may be the same.
+  const double first = std::ceil(low / step - 1e-9);
+  for (int i = 0; i < 9 && first + i <= high / step + 1e-9; ++i) {
+    values.push_back((first + i) * step + 0.0);  // without the sign of -0
   }
   return values;
 }

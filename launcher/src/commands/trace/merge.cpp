@@ -14,6 +14,8 @@ namespace {
 /// came after the end.
 constexpr double kRealWait = 50.0;
 constexpr std::size_t kFewestWaits = 3;
+/// Category of the arrows.
+constexpr const char* kArrows = "collective";
 
 /// Ends of the real waits of a machine, by the name of the wait and its number within a rank. All
 /// ranks wait for the same collectives in the same order.
@@ -40,6 +42,54 @@ double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
   return *middle;
+}
+
+/// A collective on one rank.
+struct Entered {
+  const nlohmann::json* pid;
+  const nlohmann::json* tid;
+  double begin;
+  double end;
+};
+
+/// Returns arrows, as pairs of events: from the rank that entered a collective last to the ranks
+/// that were in it then and waited for that rank. Perfetto calls an arrow a flow.
+std::string arrows(std::span<const TraceFile> traces, std::span<const ClockShift> shifts) {
+  std::map<std::string, std::vector<Entered>> collectives;
+  for (std::size_t i = 0; i < traces.size(); ++i) {
+    for (const nlohmann::json& event : traces[i].events) {
+      const auto args = event.find("args");
+      if (event.at("ph") == "X" && event.contains("tid") && args != event.end() &&
+          args->is_object() && args->contains("collective")) {
+        const double begin = event.at("ts").get<double>() + shifts[i].microseconds;
+        collectives[text_of_json(args->at("collective"))].push_back(
+            {&event.at("pid"), &event.at("tid"), begin, begin + event.at("dur").get<double>()});
+      }
+    }
+  }
+  std::string text;
+  std::size_t number = 0;
+  for (const auto& [id, entered] : collectives) {
+    const auto last = std::ranges::max_element(entered, {}, &Entered::begin);
+    for (auto each = entered.begin(); each != entered.end(); ++each) {
+      if (each == last || each->end < last->begin) {
+        continue;  // has left before: its clock differs
+      }
+      ++number;
+      for (const auto& [phase, at] : {std::pair("s", last), std::pair("f", each)}) {
+        const nlohmann::json event = {{"name", "last to enter"},
+                                      {"cat", kArrows},
+                                      {"ph", phase},
+                                      {"bp", "e"},
+                                      {"id", number},
+                                      {"pid", *at->pid},
+                                      {"tid", *at->tid},
+                                      {"ts", last->begin}};
+        text += ",\n" + text_of_json(event);
+      }
+    }
+  }
+  return text;
 }
 
 }  // namespace
@@ -76,13 +126,16 @@ std::string merged(std::span<const TraceFile> traces, std::span<const ClockShift
   std::string text = "[\n";
   for (std::size_t i = 0; i < traces.size(); ++i) {
     for (nlohmann::json event : traces[i].events) {
+      if (event.value("cat", "") == kArrows) {
+        continue;  // of an earlier merge
+      }
       if (const auto ts = event.find("ts"); ts != event.end() && ts->is_number()) {
         *ts = ts->get<double>() + shifts[i].microseconds;
       }
       text += (text.size() > 2 ? ",\n" : "") + text_of_json(event);
     }
   }
-  return text + "\n]\n";
+  return text + arrows(traces, shifts) + "\n]\n";
 }
 
 }  // namespace acc::launcher::commands

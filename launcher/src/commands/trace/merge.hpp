@@ -23,7 +23,8 @@ struct ClockShift {
 /// the ends of such waits is the error of the clocks. Needs at least three waits.
 std::vector<ClockShift> align(std::span<const TraceFile> traces);
 
-/// Returns one trace, a JSON array with one event per line, of all files with shifted times.
+/// Returns one trace, a JSON array with one event per line, of all files with shifted times, and
+/// with arrows from the rank that entered a collective last to those that waited in it.
 std::string merged(std::span<const TraceFile> traces, std::span<const ClockShift> shifts);
 
 }  // namespace acc::launcher::commands

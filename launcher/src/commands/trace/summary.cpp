@@ -17,6 +17,8 @@ using Interval = std::pair<double, double>;
 
 /// Category of the launchers' phases.
 constexpr std::string_view kLauncher = "launcher";
+/// Category of the optimizer steps, which contain the other spans.
+constexpr std::string_view kStep = "step";
 
 /// Returns the same set of times as intervals that do not overlap, ascending.
 std::vector<Interval> united(std::vector<Interval> intervals) {
@@ -58,9 +60,9 @@ struct RankSpans {
 double& part_of(RankTimes& times, const TraceFile::Span& span) {
   const std::string_view name = span.name;
   if (span.category == "wait") {
-    return name.starts_with("for the gather")    ? times.gather_wait
-           : name.starts_with("for a reduction") ? times.reduce_wait
-                                                 : times.other_wait;
+    return name.starts_with("for the gather")      ? times.gather_wait
+           : name.starts_with("for the reduction") ? times.reduce_wait
+                                                   : times.other_wait;
   }
   return span.category == "optimizer"    ? times.optimizer
          : span.category == "checkpoint" ? times.checkpoint
@@ -74,7 +76,7 @@ void add_span(RankTimes& times, RankSpans& spans, const TraceFile::Span& span) {
   spans.last = std::max(spans.last, span.end);
   if (span.category == "communication") {
     spans.communicating.emplace_back(span.begin, span.end);
-    (span.name.find("gather") != std::string::npos ? times.gather : times.reduce) += duration;
+    (span.name.starts_with("all_gather") ? times.gather : times.reduce) += duration;
     return;
   }
   part_of(times, span) += duration;
@@ -110,13 +112,10 @@ std::vector<RankTimes> summarize(std::span<const TraceFile> traces) {
   std::map<int, RankSpans> spans;
   for (const TraceFile& trace : traces) {
     for (const TraceFile::Span& span : trace.spans()) {
-      if (span.category != kLauncher) {
+      if (span.category == kStep) {
+        ++times[span.rank].steps;
+      } else if (span.category != kLauncher) {
         add_span(times[span.rank], spans[span.rank], span);
-      }
-    }
-    for (const auto& event : trace.events) {
-      if (event.at("ph") == "i" && event.at("name") == "step") {
-        ++times[event.at("pid").get<int>()].steps;
       }
     }
   }

@@ -119,7 +119,7 @@ WorkPtr NcclGroup::issue(std::string what, const Communicator::Call& call,
   }
   auto done = device_->record(*stream_);
   if (timeline != nullptr) {
-    timeline->add(what, stream_->name(), begin, done);
+    timeline->add(timeline->issued(what), stream_->name(), begin, done);
   }
   const std::lock_guard lock(running_mutex_);
   // Collectives of a group complete in issue order, so complete ones are at the front.

@@ -137,7 +137,7 @@ class ShardedGradient final : public FlatGradient {
     } else if (offloaded) {
       reduced = [this, offloaded, adds] { offload(offloaded, nullptr, adds); };
     }
-    pools_.gradients.in_flight(std::move(buffer_), reduction_, std::move(reduced));
+    pools_.gradients.in_flight(std::move(buffer_), reduction_, layout_.unit, std::move(reduced));
     counters_.traffic.reduced_elements += layout_.numel;
     counters_.traffic.reduce_calls += 1;
     group.progress();

@@ -94,7 +94,7 @@ class WholeGradient final : public FlatGradient {
                                         static_cast<std::size_t>(layout_.shard_numel), dtype,
                                         {.scale = mean.after});
       if (rounded) {
-        pools_.gradients.in_flight(std::move(rounded), reduction_, nullptr);
+        pools_.gradients.in_flight(std::move(rounded), reduction_, layout_.unit, nullptr);
       }
       counters_.traffic.reduced_elements += layout_.numel;
       counters_.traffic.reduce_calls += 1;
