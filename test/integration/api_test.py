@@ -139,6 +139,7 @@ def training(folder):
     end_training(at_daemon)
     state = client.wait("/api/v1/jobs/gpt", "job", lambda each: each["ended_at"])["state"]
     assert state == "stopped", state
+    killed(client, address, words, folder)
     daemon.kill()
     daemon.communicate()
     alone = start(ACCLAUNCH, "torchrun", "--status_port", "127.0.0.1:0", "--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0",
@@ -150,6 +151,24 @@ def training(folder):
     job = client.wait("/api/v1/jobs", "jobs", lambda answer: answer["jobs"] and answer["jobs"][0]["step"])["jobs"][0]
     assert job["loss"] > 0 and job["tokens_per_s"] > 0 and job["num_reporting"] == 1, job
     end_training(single)
+
+
+def killed(client, address, words, folder):
+    """The report of a rank that was killed arrives whole, with the last collectives of all ranks: more than 64 KiB."""
+    job = start(ACCLAUNCH, "torchrun", "--nnodes", "1:2", "--rdzv_backend", "c10d", "--rdzv_endpoint", address, "--rdzv_id", "killed",
+                "--rdzv_conf", "last_call_timeout=1", *words, folder=folder)
+    client.wait("/api/v1/jobs", "jobs", lambda answer: any(each["id"] == "killed" for each in answer["jobs"]))
+    path = "/api/v1/jobs/killed"
+    ranks = client.wait(f"{path}/ranks", "ranks", lambda answer: len(answer["ranks"]) == 4 and all(
+        (each["step"] or 0) > 50 for each in answer["ranks"]))["ranks"]
+    os.kill(ranks[2]["pid"], signal.SIGKILL)
+    job.communicate(timeout=LIMIT)
+    client.wait(path, "job", lambda each: each["has_report"])
+    report = client.get(f"{path}/report", "report")
+    size = len(json.dumps(report, indent=2))
+    assert report["first_failure"] == 2 and size > 1 << 16, size
+    states = [rank["state"] for rank in client.get(f"{path}/ranks", "ranks")["ranks"]]
+    assert states == ["stopped", "stopped", "failed", "stopped"], states
 
 
 def end_training(job):
@@ -183,7 +202,7 @@ def check_training(client, launcher):
             assert rank["step"] > 0 and rank["loss"] > 0, rank
         assert len(shown["ranks"]) == 4 and shown["job"]["num_reporting"] == 4, shown
         text = top(*words, "--once")
-        assert re.search(r"^gpt +running +\d +4 +\d+ +\d+\.\d+ ", text, re.M), text
+        assert re.search(r"^gpt +running +1/\d +4 +\d+ +\d+\.\d+ ", text, re.M), text
     check_page(client, "gpt", 4, ["running", "4 of 4 ranks report", "Slowest rank"])
 
 
@@ -252,6 +271,7 @@ def restarting(folder):
     for launcher in launchers:
         launcher.send_signal(signal.SIGTERM)
         launcher.communicate(timeout=LIMIT)
+    client.wait("/api/v1/jobs/r", "job", lambda each: each["state"] == "stopped")
     daemon.kill()
     daemon.communicate()
 
@@ -332,7 +352,8 @@ def daemon_job(folder):
     assert report["run_id"] == "a job" and len(report["workers"]) == 4, report
     rounds = client.get(f"{path}/rounds", "rounds")["rounds"]
     assert [(each["round"], each["end"]["cause"]) for each in rounds] == [(0, "worker")], rounds
-    assert [rank["state"] for rank in client.get(f"{path}/ranks", "ranks")["ranks"]][1] == "failed"
+    states = [rank["state"] for rank in client.get(f"{path}/ranks", "ranks")["ranks"]]
+    assert states[1] == "failed", states
     check_page(client, "a%20job", 4, ["failed", "rank 1: exited with code 3"])
     kinds = []
     for kind, data in events:

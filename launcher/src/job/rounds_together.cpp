@@ -482,7 +482,7 @@ Machine RoundsTogether::this_machine() const {
 /// receive their last answers, late machines are told that the job is over, and jobs with other run
 /// ids may use the same server.
 asio::awaitable<void> RoundsTogether::part() {
-  agent_.close();
+  co_await agent_.finish();
   if (!rendezvous_) {
     co_return;
   }

@@ -23,6 +23,8 @@ namespace {
 
 /// Time limit for sending Leave, the last message of an agent.
 constexpr Agent::Milliseconds kLastWords{1'000};
+/// Time limit for sending the rest of a failure report, which may be long.
+constexpr Agent::Milliseconds kLastReport{10'000};
 
 }  // namespace
 
@@ -33,7 +35,8 @@ std::optional<Agent::Milliseconds> Agent::Impl::status_interval() const noexcept
 /// Sends the ranks in parts, each far below the limit of a message.
 void Agent::Impl::show(std::vector<RankStatus> ranks) {
   constexpr std::size_t kRanksPerMessage = 1024;
-  if (!link_ || !welcome_ || status_interval_.count() == 0 || !link_->is_idle()) {
+  constexpr std::size_t kMaxBacklog = std::size_t{64} << 10;
+  if (!link_ || !welcome_ || status_interval_.count() == 0 || link_->backlog() > kMaxBacklog) {
     return;
   }
   for (std::size_t begin = 0; begin < ranks.size(); begin += kRanksPerMessage) {
@@ -295,6 +298,14 @@ asio::awaitable<void> Agent::Impl::leave() {
   close();
 }
 
+asio::awaitable<void> Agent::Impl::finish() {
+  if (link_) {
+    const auto link = link_;
+    co_await link->flushed(kLastReport);
+  }
+  close();
+}
+
 void Agent::Impl::close() noexcept {
   closed_ = true;
   stop_coming_back();
@@ -347,6 +358,11 @@ asio::awaitable<void> Agent::end_is_known() {
 asio::awaitable<void> Agent::leave() {
   const auto impl = impl_;
   co_await impl->leave();
+}
+
+asio::awaitable<void> Agent::finish() {
+  const auto impl = impl_;
+  co_await impl->finish();
 }
 
 void Agent::add_server(std::string host, std::uint16_t port) {

@@ -50,6 +50,7 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   Awaitable<RoundResult> settle(bool failed, std::string report);
   Awaitable<void> end_is_known() { return end_known_.passed(); }
   Awaitable<void> leave();
+  Awaitable<void> finish();
 
   void end(AttemptEnd end);
   void force_stop();

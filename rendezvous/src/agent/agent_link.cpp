@@ -127,7 +127,10 @@ void AgentLink::take_messages() {
 /// Writes the queued messages, one write at a time: messages queued meanwhile go out together
 /// afterwards. Cancelling flush_ lets `flushed` complete when nothing is left to write.
 void AgentLink::write() {
-  if (!sending_.empty() || unsent_.empty() || !socket_.is_open()) {
+  if (!sending_.empty()) {
+    return;
+  }
+  if (unsent_.empty() || !socket_.is_open()) {
     flush_.cancel();
     return;
   }

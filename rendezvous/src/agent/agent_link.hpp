@@ -41,8 +41,8 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
   void keep_alive(Milliseconds beat_interval, Milliseconds silence_limit, bool comes_back);
   /// Queues a message. The first one is preceded by the protocol's hello.
   void send(const rounds::AgentMessage& message);
-  /// True if all messages are in the kernel's send buffer.
-  [[nodiscard]] bool is_idle() const noexcept { return sending_.empty() && unsent_.empty(); }
+  /// Number of bytes that are not in the kernel's send buffer yet.
+  [[nodiscard]] std::size_t backlog() const noexcept { return sending_.size() + unsent_.size(); }
   /// Completes when all messages are in the kernel's send buffer, after `limit`, or when the link
   /// has ended.
   boost::asio::awaitable<void> flushed(Milliseconds limit);

@@ -56,6 +56,7 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
   if (!what.empty()) {
     record(*job, agent, what);
   }
+  job->was_left = leaves;
   if (leaves) {
     by_agent_.erase(agent);
   }
@@ -72,6 +73,7 @@ void Jobs::lose(AgentId agent, const std::string& why, Time now, Outbox& out) {
   }
   const JobRef job = found->second;
   by_agent_.erase(found);
+  job->was_left = false;
   const std::size_t first_letter = out.size();
   job->membership.lose(agent, why, beside(job), now, out);
   if (record_) {
@@ -357,9 +359,10 @@ void Jobs::forget(JobRef job) {
   }
   if (tell_ && !job->membership.has_ended()) {
     tell_(job->number,
-          news::Over{AttemptEnd{.exit_status = 1,
-                                .cause = AttemptEnd::Cause::other,
-                                .reason = "every machine has left before the end of the job"}});
+          news::Over{AttemptEnd{
+              .exit_status = 1,
+              .cause = job->was_left ? AttemptEnd::Cause::stop : AttemptEnd::Cause::other,
+              .reason = "every machine has left before the end of the job"}});
   }
   by_number_.erase(job->number);
   bytes_ -= job->bytes;

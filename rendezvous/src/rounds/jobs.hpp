@@ -115,6 +115,7 @@ class Jobs {
     Time due = Time::max();      // its key in Jobs::by_due_
     bool is_remembered = false;  // it is in Jobs::remembered_
     bool is_refusing = false;    // it is counted in Jobs::num_refusing_
+    bool was_left = false;       // its last agent has left; it was not lost
   };
   using JobRef = std::list<Job>::iterator;
   /// Jobs with the same deadline are in order of creation. Addresses would differ between runs.

@@ -4,6 +4,9 @@
 #include "agent/agent_link.hpp"
 #include "support.hpp"
 
+#include <array>
+#include <functional>
+
 namespace acc::rendezvous {
 namespace {
 
@@ -31,6 +34,43 @@ TEST_CASE("a closed link reports nothing, not even messages that were received b
   link->close();
   io.run();
   CHECK_FALSE(has_told);
+}
+
+TEST_CASE("a link is flushed when all of a long message is sent, whatever is sent meanwhile") {
+  asio::io_context io;
+  tcp::acceptor acceptor(io, {asio::ip::address_v4::loopback(), 0});
+  tcp::socket socket(io);
+  socket.connect(acceptor.local_endpoint());
+  socket.set_option(tcp::socket::send_buffer_size(1 << 16));
+  tcp::socket other_end = acceptor.accept();
+  const auto link =
+      std::make_shared<AgentLink>(std::move(socket), nullptr, 1h, false, AgentLink::Events{});
+  link->start();
+  const std::string report(4 << 20, 'x');  // more than the buffers of the sockets
+  link->send(rounds::FailureReport{report});
+  bool is_flushed = false;
+  asio::co_spawn(io, link->flushed(1h), [&](const std::exception_ptr&) {
+    is_flushed = true;
+    link->close();
+  });
+  io.poll();
+  link->send(rounds::Beat{});
+  io.poll();
+  CHECK_FALSE(is_flushed);
+  std::string received;
+  std::array<char, 1 << 16> part{};
+  std::function<void()> read = [&] {
+    other_end.async_read_some(asio::buffer(part), [&](const auto& error, std::size_t count) {
+      received.append(part.data(), count);
+      if (!error) {
+        read();
+      }
+    });
+  };
+  read();
+  io.run();
+  CHECK(is_flushed);
+  CHECK(received.size() >= rounds::kHello.size() + 4 + 1 + 4 + report.size() + 4 + 1);
 }
 
 TEST_CASE("an agent may be destroyed in its own callback") {

@@ -105,7 +105,7 @@ class Agent {
   /// Interval at which the server wants `show`; empty: it does not want it, or there is no
   /// connection.
   [[nodiscard]] std::optional<Milliseconds> status_interval() const noexcept;
-  /// Shows this machine's workers to those who watch the job. Dropped while earlier messages wait
+  /// Shows this machine's workers to those who watch the job. Dropped while more than 64 KiB wait
   /// for the network.
   void show(std::vector<RankStatus> ranks);
   /// Shows the report of a failed round, as JSON.
@@ -113,6 +113,8 @@ class Agent {
 
   /// Gives up the place in the job and closes. Waits at most one second for the message to be sent.
   Awaitable<void> leave();
+  /// Closes after the end of the job, when what was shown has been sent; waits at most ten seconds.
+  Awaitable<void> finish();
   /// Closes the connection. No callback runs after it; a pending call completes with what this
   /// machine knows.
   void close() noexcept;
