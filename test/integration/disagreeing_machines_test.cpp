@@ -44,6 +44,11 @@ TEST_CASE("disagreeing machines: each names the difference and ends with status 
     std::string said0, said1;
   } cases[] = {
       {{}, {}, {"/bin/echo"}, "with the program sh", "with the program echo"},
+      {{},
+       {},
+       {"/bin/sh", "-c", "echo other"},
+       "with the arguments -c 'echo started; exec sleep 1000'",
+       "with the arguments -c 'echo other'"},
       {{"--use_deepspeed", "--zero_stage", "2"},
        {"--use_deepspeed", "--zero_stage", "3"},
        kProgram,
@@ -130,4 +135,38 @@ TEST_CASE("disagreeing machines: another job uses the port") {
   check_refused(machine0, why);
   job.signal(SIGTERM);
   CHECK(job.wait() == 128 + SIGTERM);
+}
+
+TEST_CASE("disagreeing machines: launches of different arguments without a run ID at one daemon") {
+  const ReservedPort port;
+  Program daemon({ACC_BIN_DIR "/acc-rendezvous", "--port", port.text()});
+  daemon.wait_for_text("listening on");
+  const auto launch = [&](const std::string& nodes, const Words& more) {
+    Words command = torchrun(c10d_flags(nodes, port, {"--rdzv-conf", "last_call_timeout=1"}),
+                             "echo $0 $1 on $WORLD_SIZE; exec sleep 1000");
+    command.insert(command.end(), more.begin(), more.end());
+    return command;
+  };
+  // Before a round neither launch runs: the server cannot know which one is the wrong one.
+  Program one(launch("2", {"--lr", "1"}));
+  one.wait_for_text("waiting for machines: 1 of 2");
+  Program other(launch("2", {"--lr", "2"}));
+  for (Program* each : {&one, &other}) {
+    check_refused(*each, "--lr 1", "--lr 2");
+    CHECK(contains(each->err(), "give another job its own --rdzv_id\n"));
+  }
+  // A running job goes on; the newcomer is refused.
+  Program running(launch("1:2", {"--lr", "1"}));
+  running.wait_for_text("--lr 1 on 1");
+  Program late(launch("1:2", {"--lr", "2"}));
+  check_refused(late, "--lr 1", "--lr 2");
+  // The same line joins.
+  Program same(launch("1:2", {"--lr", "1"}));
+  same.wait_for_text("--lr 1 on 2");
+  running.wait_for_text("--lr 1 on 2");
+  running.signal(SIGTERM);
+  CHECK(running.wait() == 128 + SIGTERM);
+  same.wait_for_text("--lr 1 on 1");
+  same.signal(SIGTERM);
+  CHECK(same.wait() == 128 + SIGTERM);
 }

@@ -145,7 +145,7 @@ TEST_CASE("elastic: a machine that stops during the last call leaves a round of 
   daemon.wait_for_text("listening on");
   Program one(machine(port, "1:3", "echo $RANK of $WORLD_SIZE"));
   one.wait_for_text("waiting for machines: 1 of 1 to 3 are here");
-  Program other(machine(port, "1:3", "echo started"));
+  Program other(machine(port, "1:3", "echo $RANK of $WORLD_SIZE"));
   other.wait_for_text("waiting for machines: 2 of 1 to 3 are here");
   other.signal(SIGTERM);
   CHECK(other.wait() == 128 + SIGTERM);
@@ -154,7 +154,7 @@ TEST_CASE("elastic: a machine that stops during the last call leaves a round of 
   CHECK(one.out() == prefix(0) + "0 of 1\n");
 }
 
-TEST_CASE("elastic: a waiting machine is informed that the job has ended") {
+TEST_CASE("elastic: a waiting machine is informed that the job has ended, and has not succeeded") {
   const ReservedPort port;
   Program daemon(daemon_at(port));
   daemon.wait_for_text("listening on");
@@ -162,14 +162,15 @@ TEST_CASE("elastic: a waiting machine is informed that the job has ended") {
   Program other(machine(port, "2", kRunning));
   one.wait_for_text("/2 end");
   other.wait_for_text("/2 end");
-  Program spare(machine(port, "2", "echo started"));
+  Program spare(machine(port, "2", kRunning));
   spare.wait_for_text("waiting for a place: all 2 machines of the job are running");
   one.signal(SIGTERM);
   CHECK(one.wait() == 128 + SIGTERM);
   CHECK(other.wait() == 128 + SIGTERM);
-  CHECK(spare.wait() == 0);
+  CHECK(spare.wait() == 1);
   CHECK(spare.out().empty());
   CHECK(contains(spare.err(), ": the job 'job' has ended\n"));
+  CHECK(contains(spare.err(), "nothing was run here\n"));
 }
 
 TEST_CASE("elastic: a machine whose log folder cannot be created fails at once") {

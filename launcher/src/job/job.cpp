@@ -139,6 +139,8 @@ asio::awaitable<void> Job::work() {
         control::say(control::Joined{host_});
       }
       co_await run_attempts();
+    } else if (!stop_) {
+      end_without_round();
     }
     advance(JobEvent::finish);
   } catch (const std::exception& error) {
@@ -182,6 +184,15 @@ asio::awaitable<bool> Job::join_round() {
     co_await until_then.async_wait(asio::use_awaitable);
   }
   co_return round_.has_value();
+}
+
+/// The job is over, and this machine was in none of its rounds: that is no success, because nothing
+/// was run here.
+void Job::end_without_round() {
+  const std::optional<AttemptEnd>& end = rounds_->known_end();
+  status_ = end && end->exit_status != 0 ? end->exit_status : 1;
+  say("the job ended before this machine had a place in it: nothing was run here",
+      LogLevel::critical);
 }
 
 /// Gives up this machine's place in the round that is being formed, then ends the event loop.

@@ -97,6 +97,7 @@ class Job {
       const supervision::AttemptOutcome& outcome);
   void tell_starter_of_lost(const rendezvous::RoundResult& round_result);
   boost::asio::awaitable<bool> go_on(const report::JobReport& report);
+  void end_without_round();
   boost::asio::awaitable<void> leave_while_joining();
   boost::asio::awaitable<void> part_from_machines();
   void close();

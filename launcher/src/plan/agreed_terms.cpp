@@ -5,6 +5,7 @@
 #include "plan/agreed_terms.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/launcher/setting_keys.hpp"
 
 #include <fmt/format.h>
@@ -12,7 +13,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string_view>
 
 namespace acc::launcher::plan {
 namespace {
@@ -35,25 +39,85 @@ std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-/// Returns the program that a command runs: the module of `python3 -u -m MODULE`, the file name of
-/// the script in `python3 FOLDER/SCRIPT`, else the file name of the executable.
-std::string program_of(const std::vector<std::string>& command) {
-  std::string program = file_name(command.front());
-  if (!program.starts_with("python")) {
-    return program;
+/// The program that a command runs, and the words behind it.
+struct ProgramWords {
+  std::string program;  ///< without its folder
+  std::span<const std::string> arguments;
+};
+
+/// An interpreter and its options of one letter that take a value.
+struct Interpreter {
+  std::string_view name;
+  std::string_view options;
+};
+constexpr std::array kInterpreters = {Interpreter{"python", "XW"}, Interpreter{"sh", "oO"},
+                                      Interpreter{"bash", "oO"},   Interpreter{"dash", "oO"},
+                                      Interpreter{"ksh", "oO"},    Interpreter{"zsh", "oO"}};
+
+/// Returns the interpreter with the name of an executable, with any version of Python; null if it
+/// is another program.
+const Interpreter* interpreter_named(std::string_view name) {
+  const auto version = name.find_last_not_of("0123456789.");
+  name = name.substr(0, name.starts_with("python") ? version + 1 : name.size());
+  const auto* const found = std::ranges::find(kInterpreters, name, &Interpreter::name);
+  return found == kInterpreters.end() ? nullptr : found;
+}
+
+/// Splits a command: the module of `python3 -u -m MODULE`, the script of `python3 FOLDER/SCRIPT` or
+/// `bash SCRIPT`, the interpreter itself with `-c TEXT`, else the executable. The path and the
+/// version of an interpreter and its options do not matter.
+ProgramWords split_command(const std::vector<std::string>& command) {
+  const std::span words(command);
+  const std::string executable = file_name(command.front());
+  const Interpreter* const interpreter = interpreter_named(executable);
+  if (interpreter == nullptr) {
+    return {executable, words.subspan(1)};
   }
-  for (std::size_t i = 1; i < command.size(); ++i) {
-    if (command[i] == "-m" && i + 1 < command.size()) {
-      return command[i + 1];
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word == "-m" && i + 1 < words.size() && interpreter->name == "python") {
+      return {words[i + 1], words.subspan(i + 2)};
     }
-    if (command[i] == "-c") {
-      break;
+    if (!word.starts_with('-') || word == "-") {
+      return {file_name(word), words.subspan(i + 1)};
     }
-    if (!command[i].starts_with('-')) {
-      return file_name(command[i]);
+    if (!word.starts_with("--") && word.find('c') != std::string::npos) {
+      return {std::string(interpreter->name), words.subspan(i)};  // -c, or -lc of a shell
+    }
+    if (word.size() == 2 && interpreter->options.find(word[1]) != std::string_view::npos) {
+      ++i;
     }
   }
-  return program;
+  return {std::string(interpreter->name), words.subspan(1)};
+}
+
+/// Flags of programs that have another value on each machine, as the launchers' own flags of these
+/// names have.
+constexpr std::array<std::string_view, 3> kFlagsOfOneMachine = {"machine_rank", "node_rank",
+                                                                "local_addr"};
+
+bool is_flag_of_one_machine(std::string_view word) {
+  if (!word.starts_with('-')) {
+    return false;
+  }
+  std::string name(word.substr(std::min(word.find_first_not_of('-'), word.size())));
+  std::ranges::replace(name, '-', '_');
+  return std::ranges::find(kFlagsOfOneMachine, name) != kFlagsOfOneMachine.end();
+}
+
+/// Returns the arguments as a shell reads them, with `*` for values of one machine.
+std::string text_of(std::span<const std::string> arguments) {
+  std::string text;
+  bool is_value = false;
+  for (const std::string& word : arguments) {
+    const auto equals = word.find('=');
+    const bool has_value =
+        equals != std::string::npos && is_flag_of_one_machine(word.substr(0, equals));
+    text += text.empty() ? "" : " ";
+    text += is_value ? "*" : has_value ? word.substr(0, equals) + "=*" : shell_quoted(word);
+    is_value = !is_value && is_flag_of_one_machine(word);
+  }
+  return text;
 }
 
 /// True if the setting has to be equal on all machines in this mode.
@@ -88,13 +152,23 @@ std::string in_one_spelling(const plugins::Settings& settings, const SettingRow&
   }
 }
 
-/// Shortens a value that exceeds the rendezvous' limit. Its length stays in the text, so that most
-/// differing values still differ.
+/// Returns the 64-bit FNV-1a hash of a text.
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const char c : text) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
+  }
+  return hash;
+}
+
+/// Shortens a value that exceeds the rendezvous' limit. Its length and its hash stay in the text,
+/// so that differing values still differ.
 std::string bounded(std::string value) {
   if (value.size() <= kMaxValueBytes) {
     return value;
   }
-  const std::string rest = fmt::format("... ({} bytes)", value.size());
+  const std::string rest =
+      fmt::format("... ({} bytes, hash {:016x})", value.size(), hash_of(value));
   return value.substr(0, kMaxValueBytes - rest.size()) + rest;
 }
 
@@ -122,7 +196,11 @@ void add_sharding(const plugins::ShardingSettings& sharding, Terms& terms) {
 Terms agreed_terms(const LaunchPlan& plan) {
   Terms terms;
   if (!plan.command.empty()) {
-    terms.emplace_back("the program", bounded(program_of(plan.command)));
+    const ProgramWords words = split_command(plan.command);
+    terms.emplace_back("the program", bounded(words.program));
+    if (plan.rendezvous.compares_arguments) {
+      terms.emplace_back("the arguments", bounded(text_of(words.arguments)));
+    }
   }
   terms.emplace_back("the device", plugins::to_string(plan.device));
   terms.emplace_back("the sharding mode", origin_of(plan.mode));

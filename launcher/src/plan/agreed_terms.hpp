@@ -10,9 +10,10 @@
 namespace acc::launcher::plan {
 
 /// Returns the terms that must be equal on all machines of the job, besides the counts: the
-/// program's file or module, the device, and the settings that determine the sharding, in canonical
-/// spelling. Pairs of the name used in messages and the value. Paths, GPUs, cores, the program's
-/// arguments and hosts may differ between machines and are not included.
+/// program's file or module and its arguments, the device, and the settings that determine the
+/// sharding, in canonical spelling. Pairs of the name used in messages and the value. GPUs, cores,
+/// hosts and the paths of the program and its interpreter may differ between machines and are not
+/// included.
 std::vector<std::pair<std::string, std::string>> agreed_terms(const LaunchPlan& plan);
 
 }  // namespace acc::launcher::plan

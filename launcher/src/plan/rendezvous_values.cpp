@@ -42,6 +42,7 @@ constexpr std::array kConfKeys = {
     ConfKey{"read_timeout", ConfKey::seconds},
     ConfKey{"keep_alive_max_attempt", ConfKey::count},
     ConfKey{"is_host", ConfKey::boolean},
+    ConfKey{"compare_arguments", ConfKey::boolean},
     ConfKey{"store_type", ConfKey::store},
     // Of etcd, then the other names that torch's etcd-v2 has for them.
     ConfKey{"protocol", ConfKey::protocol},
@@ -124,6 +125,9 @@ void set_times(const Conf& conf, RendezvousPlan& plan) {
   plan.join_timeout =
       seconds_of(conf, elastic ? "join_timeout" : "timeout").value_or(plan.join_timeout);
   plan.heartbeat_timeout = heartbeat_timeout(conf, plan.heartbeat_timeout);
+  if (const auto found = conf.find("compare_arguments"); found != conf.end()) {
+    plan.compares_arguments = plugins::parse_boolean(found->second).value_or(true);
+  }
   if (elastic) {
     plan.last_call_timeout = seconds_of(conf, "last_call_timeout").value_or(plan.last_call_timeout);
     plan.close_timeout = seconds_of(conf, "close_timeout").value_or(plan.close_timeout);

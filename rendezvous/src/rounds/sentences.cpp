@@ -111,9 +111,10 @@ std::string disagreement(const Machine& machine, const Terms& terms, const Machi
   if (const std::string* name = first_difference(terms.agreed, other_terms.agreed)) {
     const std::string* const value = find(terms.agreed, *name);
     const std::string* const other_value = find(other_terms.agreed, *name);
-    return fmt::format("{} was started {}, {} {}: start all machines with the same",
+    return fmt::format("{} was started {}, {} {}: start all machines with the same{}",
                        describe(machine), with(*name, value, other_value), describe(other),
-                       with(*name, other_value, value));
+                       with(*name, other_value, value),
+                       terms.ranks_are_given ? "" : ", or give another job its own --rdzv_id");
   }
   return "";
 }

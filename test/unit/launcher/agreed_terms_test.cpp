@@ -36,6 +36,49 @@ TEST_CASE("agreed terms: the program, independent of its path and interpreter") 
   }
 }
 
+TEST_CASE("agreed terms: the program's arguments, without what differs between machines") {
+  PlanFixture fixture(torchrun_front_end());
+  for (const char* interpreter : {"a/python3", "b/python3.12", "b/bash"}) {
+    fixture.write(interpreter, "#!/bin/sh\n", true);
+  }
+  const auto words = [&](const std::vector<std::string>& command) {
+    std::vector<std::string> arguments = {"--no-python"};
+    arguments.insert(arguments.end(), command.begin(), command.end());
+    return agreed(fixture, arguments);
+  };
+  const std::string in_a = (fixture.folder() / "a/python3").string();
+  const std::string in_b = (fixture.folder() / "b/python3.12").string();
+  const std::string shell = (fixture.folder() / "b/bash").string();
+  const struct {
+    std::vector<std::string> command;
+    std::string program, arguments;
+  } cases[] = {
+      {{"./train"}, "train", ""},
+      {{"./train", "--lr", "1", "a b"}, "train", "--lr 1 'a b'"},
+      {{in_a, "-u", "x/train.py", "--lr", "1"}, "train.py", "--lr 1"},
+      {{in_b, "-X", "dev", "y/train.py", "--lr", "1"}, "train.py", "--lr 1"},
+      {{in_b, "-m", "package.train", "-c", "1"}, "package.train", "-c 1"},
+      {{in_a, "-c", "print(1)", "x"}, "python", "-c 'print(1)' x"},
+      {{in_b, "-c", "print(1)", "x"}, "python", "-c 'print(1)' x"},
+      {{shell, "-o", "pipefail", "z/run.sh", "4"}, "run.sh", "4"},
+      {{shell, "-lc", "run 4"}, "bash", "-lc 'run 4'"},
+      {{"./train", "--node_rank", "3", "--machine-rank=1", "-local_addr", "10.0.0.1", "4"},
+       "train",
+       "--node_rank * --machine-rank=* -local_addr * 4"},
+  };
+  for (const auto& [command, program, arguments] : cases) {
+    CAPTURE(arguments);
+    CHECK(words(command).at("the program") == program);
+    CHECK(words(command).at("the arguments") == arguments);
+  }
+  const std::string text(5000, 'x');
+  const std::string cut = words({"./train", text + "1"}).at("the arguments");
+  CHECK(cut.size() == 4096);
+  CHECK(cut != words({"./train", text + "2"}).at("the arguments"));
+  CHECK_FALSE(agreed(fixture, {"--rdzv-conf", "compare_arguments=false", "--no-python", "./train"})
+                  .contains("the arguments"));
+}
+
 TEST_CASE("agreed terms: settings in canonical spelling, without local ones") {
   const PlanFixture fixture;
   using Words = std::vector<std::string>;

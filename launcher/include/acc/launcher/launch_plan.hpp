@@ -54,6 +54,7 @@ struct RendezvousPlan {
   std::chrono::seconds close_timeout{30};  ///< c10d: time to inform late machines of the job's end
   std::optional<bool> is_host{};           ///< c10d: this machine serves; empty: detect
   bool machine_rank_was_given = false;     ///< c10d: machine_rank then decides the order of ranks
+  bool compares_arguments = true;          ///< machines whose program has others are refused
 };
 
 /// Destinations of the workers' output besides, or instead of, the launcher's own streams.
