@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """train_gpt between virtual machines, compared with PyTorch's FSDP2 and DDP over Gloo: tokens/s.
 
-    python bench/hosts.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
+    python bench/machines.py [--bin build/release/bin] [--peers ../shared/peers] [--python PYTHON]
                           [--hosts 2,4,8] [--ranks R] [--mbit 100,1000,0] [--dtype fp32|bf16]
                           [--case large|small] [--strategies full,grad_op,ddp] [--impls fsdp2,ddp]
                           [--rounds R] [--steps S] [--reduce_dtype fp32|bf16|fp16]
