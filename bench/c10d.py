@@ -20,6 +20,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 import acclaunch.c10d  # noqa: F401
+from names import some_of
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv",
        "barrier")
@@ -82,7 +83,7 @@ def worker(rank, world, port, arguments):
     if rank == 0:
         print(f"{world} workers\n{'':>15} {'bytes':>10} {'acc, us':>10} {'Gloo, us':>10} ratio",
               flush=True)
-    for op in arguments.ops.split(","):
+    for op in arguments.ops:
         nbytes = arguments.from_bytes
         while nbytes <= arguments.to_bytes:
             found = measure(op, nbytes, rank, world, groups, arguments.budget_s)
@@ -100,7 +101,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", default="2,4")
-    parser.add_argument("--ops", default=",".join(OPS))
+    parser.add_argument("--ops", default=list(OPS), type=some_of(OPS))
     parser.add_argument("--from-bytes", type=int, default=4 << 10)
     parser.add_argument("--to-bytes", type=int, default=64 << 20)
     parser.add_argument("--budget-s", type=float, default=1.0)

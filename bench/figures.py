@@ -5,6 +5,7 @@
 
 bench/precision.py and bench/train.py --record write their results; those of bench/supervision.py are entered by hand.
 """
+import argparse
 import json
 import pathlib
 import sys
@@ -58,11 +59,14 @@ def precision_unchanged():
 
 
 def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="only compare the pictures in docs/figures")
+    args = parser.parse_args()
     FIGURES.mkdir(exist_ok=True)
     stale = []
     for draw in (train_speed, supervision, precision_losses, precision_unchanged):
         path, picture = FIGURES / f"{draw.__name__}.svg", draw()
-        if "--check" in sys.argv:
+        if args.check:
             if not path.exists() or path.read_text() != picture:
                 stale.append(str(path.relative_to(ROOT)))
         else:

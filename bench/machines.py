@@ -28,10 +28,13 @@ import tempfile
 
 import train
 import wire
+from names import some_of
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "test" / "cluster"))
 import hosts  # noqa: E402
+
+IMPLS = ("fsdp2", "ddp", "one")
 
 
 def train_gpt(args, case, cluster, names, strategy, folder, port):
@@ -152,15 +155,14 @@ def main():
                         default=ROOT / "build/release/bin")
     parser.add_argument("--peers", type=pathlib.Path, default=ROOT.parent / "shared/peers")
     parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON", sys.executable))
-    words = lambda text: text.split(",")  # noqa: E731
     numbers = lambda text: [int(each) for each in text.split(",")]  # noqa: E731
     parser.add_argument("--hosts", default=[2, 4, 8], type=numbers)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--mbit", default=[100, 1000, 0], type=numbers)
     parser.add_argument("--dtype", choices=train.PRECISIONS, default="fp32")
     parser.add_argument("--case", choices=train.CASES, default="large")
-    parser.add_argument("--strategies", default=["full", "grad_op", "ddp"], type=words)
-    parser.add_argument("--impls", default=["fsdp2", "ddp", "one"], type=words)
+    parser.add_argument("--strategies", default=["full", "grad_op", "ddp"], type=some_of(train.CONFIGS))
+    parser.add_argument("--impls", default=list(IMPLS), type=some_of(IMPLS))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--reduce_dtype", help="of train_gpt's gradients; default: that of the strategy")

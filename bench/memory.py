@@ -13,10 +13,10 @@ that. PSS is the peak of the sum over the workers.
 import argparse
 import json
 import pathlib
-import sys
 import tempfile
 
 import train
+from names import some_of
 
 RANKS = 4
 MODEL = dict(layers=4, dim=256, heads=8, vocab=4096, seq_len=128, micro_batch=2)
@@ -97,11 +97,9 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", type=pathlib.Path, default=train.ROOT / "build/release/bin")
     parser.add_argument("--dtype", choices=train.PRECISIONS, help="default: both")
-    parser.add_argument("--strategies", default=list(STRATEGIES), type=lambda text: text.split(","))
+    parser.add_argument("--strategies", default=list(STRATEGIES), type=some_of(STRATEGIES))
     parser.add_argument("--steps", type=int, default=8)
     args = parser.parse_args()
-    if unknown := set(args.strategies) - set(STRATEGIES):
-        sys.exit(f"--strategies {','.join(unknown)}: expected some of {','.join(STRATEGIES)}")
     print(f"{RANKS} ranks; {', '.join(f'{k} {v}' for k, v in MODEL.items())}; {sizes()[0]} parameters")
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)

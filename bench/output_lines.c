@@ -132,11 +132,13 @@ static void check(uint64_t lines, size_t line_size) {
 int main(int argc, char** argv) {
   const uint64_t amount = argc == 4 ? strtoull(argv[2], NULL, 10) : 0;
   const size_t line_size = argc == 4 ? strtoull(argv[3], NULL, 10) : 0;
-  if (line_size < 20 || line_size > 4096) {
+  const int produces = argc == 4 && strcmp(argv[1], "produce") == 0;
+  const int checks = argc == 4 && strcmp(argv[1], "check") == 0;
+  if ((!produces && !checks) || line_size < 20 || line_size > 4096) {
     fprintf(stderr, "usage: output_lines produce BYTES LINE_SIZE | check LINES LINE_SIZE\n");
     return 2;
   }
-  if (strcmp(argv[1], "produce") == 0) {
+  if (produces) {
     produce(amount, line_size);
   } else {
     check(amount, line_size);

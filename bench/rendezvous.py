@@ -24,6 +24,7 @@ import sys
 import tempfile
 
 from launchers import BIN, kib
+from names import some_of
 
 TORCH = """
 import datetime, sys, torch.distributed as dist
@@ -59,6 +60,7 @@ AIMS = """aims: 95 % of bare's operations and at least torch's; half of torch's 
       10 % of bare's; 1024 clients joined in 55 ms; 4 KB per idle connection; a round of 10,000
       agents in 2 s; 1024 agents joined by TLS in 2 s"""
 
+PARTS = ("ops", "join", "memory", "rounds", "tls")
 MIXES = [(1, 1), (64, 1), (512, 1), (4096, 1), (1, 16), (64, 16), (512, 16)]
 JOINS = [64, 256, 1024]
 ROUNDS = [1_000, 10_000]
@@ -204,9 +206,8 @@ def main():
     parser.add_argument("--python", default=os.environ.get("ACC_PEERS_PYTHON"))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.5, help="duration of each mix")
-    parser.add_argument("--only", default="ops,join,memory,rounds,tls")
+    parser.add_argument("--only", default=list(PARTS), type=some_of(PARTS), dest="parts")
     options = parser.parse_args()
-    parts = options.only.split(",")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
@@ -214,22 +215,22 @@ def main():
     names = "".join(f"{name:>14}" for name in commands)
     ratios = "".join(f"{'/ ' + name:>10}" for name in commands if name != "acc")
     print(f"medians of {options.rounds}, interleaved\n{AIMS}\n\n{'':48}{names}   {ratios}")
-    if "ops" in parts:
+    if "ops" in options.parts:
         for connections, in_flight in MIXES:
             compare(f"{connections} connections, {in_flight} in flight", commands, options.rounds,
                     lambda server: mix(server, connections, in_flight, options.seconds))
-    if "join" in parts:
+    if "join" in options.parts:
         for how in ("add_wait", "barrier"):
             for clients in JOINS:
                 compare(f"{clients} clients join, {how}", commands, options.rounds,
                         lambda server: join(server, clients, how))
-    if "memory" in parts:
+    if "memory" in options.parts:
         compare(f"each of {HELD} idle connections", commands, 1, idle_connections)
         stores = {name: command for name, command in commands.items() if name not in ("bare", "uring")}
         compare(f"each of {KEYS:,} keys, 16 + 32 bytes", stores, 1, stored_keys)
-    if "rounds" in parts:
+    if "rounds" in options.parts:
         rounds(commands, min(options.rounds, 5), options.python)
-    if "tls" in parts:
+    if "tls" in options.parts:
         tls(commands, min(options.rounds, 5))
 
 

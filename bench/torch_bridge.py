@@ -20,6 +20,8 @@ import sys
 import threading
 import time
 
+from names import some_of
+
 ROOT = pathlib.Path(__file__).absolute().parents[1]
 # Shapes of bench/train.py: 23 and 4 million parameters.
 CASES = {
@@ -174,16 +176,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--acclaunch", default=str(ROOT / "build/release/bin/acclaunch"))
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--variants", help="default: all that were built")
+    parser.add_argument("--cases", default=list(CASES), type=some_of(CASES))
+    parser.add_argument("--variants", type=some_of(VARIANTS), help="default: all that were built")
     parser.add_argument("--memory", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     args = parser.parse_args()
     built = [name for name in VARIANTS if library_of(args).exists() or not name.startswith("c++")]
-    variants = args.variants.split(",") if args.variants else built
+    variants = args.variants or built
+    if missing := [name for name in variants if name not in built]:
+        parser.error(f"--variants {','.join(missing)}: {library_of(args)} was not built, which needs LibTorch")
     if args.worker:
         worker(args.worker, variants, args.steps, args.memory)
-    for case_name in args.cases.split(","):
+    for case_name in args.cases:
         case = CASES[case_name]
         found = run(args, case_name, variants, args.steps)
         medians = {name: statistics.median(each) for name, each in found["times"].items()}

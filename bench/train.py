@@ -26,6 +26,8 @@ import sys
 import tempfile
 import threading
 
+from names import some_of
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WARMUP = 3
 CASES = {
@@ -35,6 +37,7 @@ CASES = {
 CONFIGS = {"full": "fsdp_full_shard", "grad_op": "fsdp_shard_grad_op", "ddp": "fsdp_no_shard",
            "hybrid": "fsdp_hybrid_shard"}
 PEERS = {"fsdp2": ("full", "grad_op", "hybrid"), "fsdp1": tuple(CONFIGS), "ddp": ("ddp",)}
+IMPLS = (*PEERS, "alone")
 PRECISIONS = {"fp32": "no", "bf16": "bf16"}
 SGEMM = """
 import time, torch
@@ -249,9 +252,8 @@ def main():
     parser.add_argument("--dtype", choices=PRECISIONS, help="default: both")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--strategies", default="full,grad_op,ddp,hybrid",
-                        type=lambda text: text.split(","))
-    parser.add_argument("--impls", default="fsdp2,fsdp1,ddp,alone", type=lambda text: text.split(","))
+    parser.add_argument("--strategies", default=list(CONFIGS), type=some_of(CONFIGS))
+    parser.add_argument("--impls", default=list(IMPLS), type=some_of(IMPLS))
     parser.add_argument("--no-memory", dest="memory", action="store_false")
     parser.add_argument("--record", type=pathlib.Path, help="file for the speeds, for bench/figures.py")
     args = parser.parse_args()

@@ -23,6 +23,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "test" / "cluster"))
 import hosts  # noqa: E402
 
+from names import some_of  # noqa: E402
+
 MODEL = {"layers": 4, "dim": 128, "heads": 4, "vocab": 512, "seq_len": 64}
 SHORT, LONG = 3, 9
 # Numbers of elements that are gathered and reduced between all machines, for p parameters of which
@@ -107,7 +109,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--mbit", type=int, default=500)
     parser.add_argument("--dtype", choices=WIDTHS, default="fp32")
-    parser.add_argument("--strategies", default=list(FORMULAS), type=lambda text: text.split(","))
+    parser.add_argument("--strategies", default=list(FORMULAS), type=some_of(FORMULAS))
     args = parser.parse_args()
     if reason := hosts.why_impossible():
         sys.exit(reason)

@@ -253,13 +253,20 @@ void measure_layer(const Stream& stream, const LayerShape& shape, int repetition
 /// layer: the name of the only one to measure; empty: all
 void measure_products(std::int64_t rows, std::int64_t dim, std::int64_t vocab, int repetitions,
                       const std::string& layer) {
+  const std::vector<LayerShape> shapes = {
+      {"qkv", rows, dim, 3 * dim, Forward::linear},
+      {"attention's projection", rows, dim, dim, Forward::linear_add},
+      {"MLP up", rows, dim, 4 * dim, Forward::linear_gelu},
+      {"MLP down", rows, 4 * dim, dim, Forward::linear_add, true},
+      {"head", rows, dim, vocab, Forward::multiply}};
+  if (!layer.empty() &&
+      std::ranges::none_of(shapes, [&](const LayerShape& shape) { return shape.name == layer; })) {
+    throw acc::Error(acc::Errc::invalid_argument,
+                     "unknown layer '" + layer +
+                         "', expected qkv, attention's projection, MLP up, MLP down or head");
+  }
   const Stream stream;
-  for (const LayerShape& shape :
-       {LayerShape{"qkv", rows, dim, 3 * dim, Forward::linear},
-        LayerShape{"attention's projection", rows, dim, dim, Forward::linear_add},
-        LayerShape{"MLP up", rows, dim, 4 * dim, Forward::linear_gelu},
-        LayerShape{"MLP down", rows, 4 * dim, dim, Forward::linear_add, true},
-        LayerShape{"head", rows, dim, vocab, Forward::multiply}}) {
+  for (const LayerShape& shape : shapes) {
     if (layer.empty() || layer == shape.name) {
       measure_layer(stream, shape, repetitions);
     }

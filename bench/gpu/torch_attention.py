@@ -22,6 +22,10 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from names import some_of  # noqa: E402
+
+OURS = ("kernels", "cudnn")
 BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION,
             "efficient": SDPBackend.EFFICIENT_ATTENTION, "math": SDPBackend.MATH}
 
@@ -119,8 +123,7 @@ def main():
     parser.add_argument("--shape", required=True,
                         type=lambda text: [int(word) for word in text.split(",")])
     parser.add_argument("--program", required=True)
-    parser.add_argument("--ours", default="kernels,cudnn",
-                        type=lambda text: [word for word in text.split(",") if word])
+    parser.add_argument("--ours", default=list(OURS), type=lambda text: some_of(OURS)(text) if text else [])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--repetitions", type=int, default=20)
     args = parser.parse_args()

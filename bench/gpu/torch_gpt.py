@@ -15,13 +15,18 @@ import contextlib
 import gc
 import json
 import os
+import pathlib
 import statistics
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from names import some_of  # noqa: E402
 
 MODES = ("plain", "compile", "fsdp2", "fsdp2+compile", "acc", "acc+compile")
 BACKENDS = {"flash": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION",
@@ -231,7 +236,7 @@ def main():
     parser.add_argument("--micro_batch", default="32", dest="micro_batches",
                         type=lambda text: [int(word) for word in text.split(",")])
     parser.add_argument("--sdpa", default="auto", dest="backends",
-                        type=lambda text: text.split(","))
+                        type=some_of(("auto", *BACKENDS)))
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--grad_clip", type=float, default=1.0)
     parser.set_defaults(runtime=None)

@@ -390,15 +390,17 @@ int main(int argc, char** argv) {
   if (is("mix", 4)) {
     mix(static_cast<std::uint16_t>(number(0)), number(2), number(3), Seconds(std::stod(args[4])),
         args[5]);
-  } else if (is("join", 2)) {
+  } else if (is("join", 2) && (args[3] == "add_wait" || args[3] == "barrier")) {
     join(static_cast<std::uint16_t>(number(0)), number(2), args[3] == "barrier");
   } else if (is("hold", 1)) {
     hold(static_cast<std::uint16_t>(number(0)), number(2));
   } else if (is("fill", 1)) {
     fill(static_cast<std::uint16_t>(number(0)), number(2));
   } else {
-    fail(
-        "usage: PORT mix CONNECTIONS IN_FLIGHT SECONDS PID | join CLIENTS add_wait|barrier | "
-        "hold CONNECTIONS | fill KEYS");
+    fmt::print(stderr,
+               "usage: store_load PORT mix CONNECTIONS IN_FLIGHT SECONDS PID | "
+               "join CLIENTS add_wait|barrier | hold CONNECTIONS | fill KEYS\n");
+    return 2;
   }
+  return 0;
 }
