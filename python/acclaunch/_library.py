@@ -3,6 +3,8 @@
 structs, and an exception for each status."""
 
 import ctypes as c
+import numbers
+import operator
 import os
 import pathlib
 
@@ -89,13 +91,75 @@ ERRORS = (InvalidArgumentError, ConfigError, NotFoundError, AccTimeoutError, Acc
           ProtocolError, ProcessError, CollectiveError, DeviceError, AccMemoryError, InternalError)
 
 
+# ---- values that pass the border. ctypes cuts integers to their width and strings at a NUL, without a word.
+
+_INTEGERS = (c.c_int32, c.c_int64, c.c_uint64, c.c_size_t)
+
+
+def integer(value, type_, what):
+    """An integer of a type of ctypes. Raises InvalidArgumentError with `what` for anything else."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise InvalidArgumentError(f"{what} must be an integer, got {value!r}") from None
+    if type_(found).value != found:
+        bits, signed = 8 * c.sizeof(type_), type_(-1).value < 0
+        raise InvalidArgumentError(
+            f"{what} is {found}, expected an integer from "
+            + (f"-2^{bits - 1} to 2^{bits - 1} - 1" if signed else f"0 to 2^{bits} - 1"))
+    return found
+
+
+def real(value, what):
+    """A number as a float. Raises InvalidArgumentError with `what` for an integer that it cannot hold."""
+    try:
+        found = float(value)
+    except OverflowError:
+        found = None
+    if isinstance(value, numbers.Real) and found != value and value == value:
+        raise InvalidArgumentError(f"{what} is {value!r}, which a float of 64 bits cannot hold")
+    return found
+
+
+def text(value, what):
+    """A str as UTF-8. Raises InvalidArgumentError with `what` for anything else."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{what} must be a str, got {value!r}")
+    try:
+        return _without_nul(value.encode(), what)
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(f"{what} {value!r} cannot be written as UTF-8") from None
+
+
+def path_of(value):
+    """A path as the bytes that the file system has."""
+    return _without_nul(os.fsencode(value), "path")
+
+
+def _without_nul(value, what):
+    if value is not None and b"\0" in value:
+        raise InvalidArgumentError(f"{what} {value.decode(errors='replace')!r} contains a NUL character")
+    return value
+
+
+def _checked(value, type_, what):
+    if type_ in _INTEGERS and not isinstance(value, type_):
+        return integer(value, type_, what)
+    return _without_nul(value, what) if type_ is c.c_char_p and not isinstance(value, type_) else value
+
+
 def sized(name, *fields):
     """A struct of the C interface that begins with its size."""
+    types = dict(fields)
+
     def initialize(self, **values):
         c.Structure.__init__(self, size=c.sizeof(type(self)), **values)
 
+    def assign(self, field, value):
+        c.Structure.__setattr__(self, field, _checked(value, types.get(field), field))
+
     return type(name, (c.Structure,), {"_fields_": [("size", c.c_size_t), *fields],
-                                       "__init__": initialize})
+                                       "__init__": initialize, "__setattr__": assign})
 
 
 FillFunction = c.CFUNCTYPE(None, c.c_uint64, c.c_int64, c.c_void_p, c.c_size_t, c.c_void_p)
@@ -112,7 +176,8 @@ Module = sized("Module", ("name", c.c_char_p), ("class_name", c.c_char_p), ("par
                ("is_candidate", c.c_int32))
 ParameterConfig = sized("ParameterConfig", ("trainable", c.c_int32), ("weight_decay", c.c_int32),
                         ("initializer", c.c_int32), ("a", c.c_float), ("b", c.c_float),
-                        ("fill", FillFunction), ("context", c.c_void_p))
+                        ("fill", FillFunction), ("context", c.c_void_p),
+                        ("buffer_dtype", c.c_int32))
 INITIALIZER_CUSTOM, INITIALIZER_PURE = 3, 4
 MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
     "parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes",
@@ -185,6 +250,8 @@ _CALLS = {
     "acc_unit_parameter": _DECLARED,
     "acc_unit_tie": (_POINTER, _TEXT, Handle),
     "acc_unit_buffer": _DECLARED,
+    "acc_unit_tie_buffer": (_POINTER, _TEXT, Handle),
+    "acc_model_share": (_POINTER, _TEXT, _POINTER, _SIZE),
     "acc_unit_buffer_data": (_POINTER, Handle, _POINTERS),
     "acc_unit_keeps_addresses": (_POINTER, _INTS),
     "acc_forward_begin": (_POINTER, _POINTERS),
@@ -274,6 +341,22 @@ def _refuse_second(path):
                                   "ACC_RUNTIME_LIBRARY to the first, or do not load it")
 
 
+def _with_checks(name, function, types):
+    """The function, with a check of the integers and strings among its arguments."""
+    places = [(place, type_) for place, type_ in enumerate(types)
+              if type_ in _INTEGERS or type_ is c.c_char_p]
+    if not places:
+        return function
+
+    def call(*arguments):
+        arguments = list(arguments)
+        for place, type_ in places:
+            arguments[place] = _checked(arguments[place], type_, f"{name}: argument {place + 1}")
+        return function(*arguments)
+
+    return call
+
+
 class Library:
     """The functions of the library as methods without the prefix acc_. Those that return a status
     raise an Error instead."""
@@ -297,7 +380,7 @@ class Library:
             function.restype, function.argtypes = result, arguments
             if name in calls:
                 function.errcheck = self._check
-            setattr(self, name[4:], function)
+            setattr(self, name[4:], _with_checks(name, function, arguments))
 
     def _check(self, status, function, arguments):
         if status:

@@ -11,7 +11,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from acclaunch._library import (AdamWConfig, ConfigError, InvalidArgumentError, LrFunction,
                                 LrScheduleConfig, ParameterGroup, ProcessError, SgdConfig,
-                                ShardsFunction, StepInfo, library)
+                                ShardsFunction, StepInfo, library, text)
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
@@ -42,11 +42,24 @@ def _groups(groups):
         if unknown:
             raise InvalidArgumentError(f"groups[{number}] has {', '.join(sorted(unknown))}, expected "
                                        "params, name, lr and weight_decay")
-        names = [_name_of(each).encode() for each in given["params"]]
-        group.__init__(name=given.get("name", f"group_{number}").encode(),
+        names = [text(_name_of(each), f"groups[{number}]: a name in params")
+                 for each in given["params"]]
+        group.__init__(name=text(given.get("name", f"group_{number}"), f"groups[{number}]: name"),
                        parameters=(c.c_char_p * len(names))(*names), num_parameters=len(names),
                        lr=given.get("lr", -1.0), weight_decay=given.get("weight_decay", -1.0))
     return made, len(groups)
+
+
+# Attributes of torch's optimizers that those here lack -> what to use.
+_IN_PLACE_OF = {
+    "param_groups": "learning rates are in `lr` and `set_group_lr`, schedules in `set_schedule`; schedulers and "
+                    "other code of torch work on `acc.TorchOptimizer(...).torch`",
+    "add_param_group": "pass `groups=` when the optimizer is made",
+    "defaults": "the settings are the arguments with which it was made",
+    "state": "the runtime holds the state; runtime.save and runtime.load contain it",
+    "state_dict": "runtime.save contains the optimizer's state",
+    "load_state_dict": "runtime.load contains the optimizer's state",
+}
 
 
 class Optimizer:
@@ -56,7 +69,13 @@ class Optimizer:
         self._library = library()
         self.model, self.handle = model_of(module), handle
         self._schedule = None
+        self._failures = []  # exceptions of the schedule, which cannot pass through the library
         release(self, self._library.optimizer_free, handle)
+
+    def __getattr__(self, name):
+        instead = _IN_PLACE_OF.get(name)
+        raise AttributeError(f"an optimizer of acclaunch has no attribute '{name}'"
+                             + (f": {instead}" if instead else ""))
 
     def step(self):
         """Makes one step: mean of the gradients over ranks and micro-steps, clipping, update. Returns a
@@ -66,8 +85,13 @@ class Optimizer:
         info = StepInfo()
         self._library.optimizer_step(self.handle, info)
         self.model.after_step()
+        self._raise_failure()
         return Step(info.step, info.grad_norm, info.clip_coefficient, info.lr, info.loss_scale,
                     bool(info.skipped))
+
+    def _raise_failure(self):
+        if self._failures:
+            raise self._failures.pop()
 
     def state_of_rank(self):
         """What checkpoints hold of this rank for the optimizer, in addition to what the runtime saves:
@@ -101,7 +125,9 @@ class Optimizer:
     @property
     def lr(self):
         """Learning rate of the next step, of parameters outside all groups."""
-        return self._library.read("optimizer_lr", c.c_double, self.handle)
+        found = self._library.read("optimizer_lr", c.c_double, self.handle)
+        self._raise_failure()
+        return found
 
     @lr.setter
     def lr(self, value):
@@ -110,12 +136,13 @@ class Optimizer:
     def group_lr(self, name):
         """Learning rate of the next step, of the group with this name. Raises ConfigError if there is
         none."""
-        return self._library.read("optimizer_group_lr", c.c_double, self.handle, name.encode())
+        return self._library.read("optimizer_group_lr", c.c_double, self.handle,
+                                  text(name, "the name of a group"))
 
     def set_group_lr(self, name, value):
         """Sets the rate of the group with this name and ends its schedule. Raises ConfigError if there is
         none."""
-        self._library.optimizer_set_group_lr(self.handle, name.encode(), value)
+        self._library.optimizer_set_group_lr(self.handle, text(name, "the name of a group"), value)
 
     @property
     def clip_norm(self):
@@ -149,7 +176,14 @@ class Optimizer:
         numbers of steps that the schedule does not allow."""
         function = LrFunction()
         if callable(schedule):
-            function = LrFunction(lambda step, base, _: float(schedule(step, base)))
+            def rate(step, base, _, given=schedule, failures=self._failures):
+                try:
+                    return float(given(step, base))
+                except BaseException as error:
+                    failures.append(error)
+                    return 0.0  # no weight changes
+
+            function = LrFunction(rate)
             schedule = "custom"
         elif schedule not in SCHEDULES[:-1]:
             raise InvalidArgumentError(f"schedule must be a function or one of "

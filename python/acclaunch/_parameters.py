@@ -8,7 +8,12 @@ import torch
 
 from acclaunch._library import InvalidArgumentError
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # by acc_dtype
+# By acc_dtype; None: a number that is not used, or a dtype that this torch lacks. The first three are
+# those of parameters.
+DTYPES = tuple(getattr(torch, name, None) for name in (
+    "float32", "bfloat16", "float16", "float64", "", "uint8", "bool", "int8", "int16", "uint16", "int32",
+    "uint32", "int64", "uint64", "complex32", "complex64", "complex128", "float8_e4m3fn",
+    "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"))
 
 
 class Uncopied:
@@ -27,10 +32,42 @@ class ShardedParameter(Uncopied, torch.Tensor):
 
     @staticmethod
     def __new__(cls, name, unit, shape, dtype, device, requires_grad):
+        """unit: the Unit that contains it."""
         made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device,
                                                    requires_grad=requires_grad)
-        made.acc_name, made.acc_unit = name, unit
+        made.acc_name, made._unit = name, unit
         return made
+
+    @property
+    def grad(self):
+        """None: the library holds gradients. Raises after a backward that wrote some: code that clips or
+        changes them would find none."""
+        if self.requires_grad and self._unit.model.has_gradients():
+            raise InvalidArgumentError(
+                f"grad of the sharded parameter '{self.acc_name}': the runtime holds the gradients until "
+                "optimizer.step(), which returns their norm. optimizer.clip_norm = 1.0 clips by norm (instead "
+                "of torch.nn.utils.clip_grad_norm_), optimizer.clip_value by value")
+        return None
+
+    @grad.setter
+    def grad(self, value):
+        if value is not None:
+            raise InvalidArgumentError(f"grad of the sharded parameter '{self.acc_name}' cannot be set: the "
+                                       "runtime holds the gradients")
+
+    @property
+    def data(self):
+        return self.detach()
+
+    @data.setter
+    def data(self, _):
+        raise self._misused("data = …")
+
+    def data_ptr(self):
+        raise self._misused("data_ptr")
+
+    def untyped_storage(self):
+        raise self._misused("untyped_storage")
 
     def __repr__(self, **_):
         return (f"ShardedParameter({self.acc_name!r}, {list(self.shape)}, {self.dtype}, "
@@ -42,20 +79,23 @@ class ShardedParameter(Uncopied, torch.Tensor):
     def _misused(self, function):
         return InvalidArgumentError(
             f"{function}: parameter '{self.acc_name}' is sharded and has values only while the "
-            f"forward of its unit '{self.acc_unit}' runs; acc.state_dict(module) returns the values "
-            "of all parameters, acc.load_weights sets them, and the unit's dtype and device cannot "
-            "be changed")
+            f"forward of its unit '{self._unit.name}' runs; acc.state_dict(module) returns the values "
+            "of all parameters, `with acc.gathered(module):` makes them whole, acc.load_weights sets "
+            "them, and the unit's dtype and device cannot be changed")
 
     @classmethod
     def __torch_dispatch__(cls, function, types, arguments=(), keywords=None):
+        if function is torch.ops.aten.detach.default:  # module.state_dict() takes one of each
+            given = arguments[0]
+            return cls(given.acc_name, given._unit, given.shape, given.dtype, given.device, False)
         for each in torch.utils._pytree.tree_leaves((arguments, keywords)):
             if isinstance(each, cls):
                 raise each._misused(str(function))
         raise InvalidArgumentError(f"{function} of a sharded parameter")
 
 
-# Names of NumPy's array interface for integers of the width of a dtype.
-_TYPE_STRINGS = {4: "<f4", 2: "<i2"}
+# Names of NumPy's array interface for a dtype of this width.
+_TYPE_STRINGS = {1: "|u1", 2: "<i2", 4: "<f4", 8: "<i8", 16: "<c16"}
 
 
 class _DeviceMemory:
@@ -69,9 +109,11 @@ class _DeviceMemory:
 @torch.inference_mode(False)  # a tensor made in inference mode could not be used in a backward
 def view(address, shape, dtype, device):
     """A tensor, [shape], whose elements are the library's memory at `address`."""
+    if shape.numel() == 0:
+        return torch.empty(shape, dtype=dtype, device=device)
     if device.type == "cuda":
         found = torch.as_tensor(_DeviceMemory(address, tuple(shape), dtype.itemsize), device=device)
         return found if found.dtype is dtype else found.view(dtype)
     nbytes = shape.numel() * dtype.itemsize
     memory = (ctypes.c_char * nbytes).from_address(address)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)
+    return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)

@@ -2,13 +2,17 @@
 """acc.Runtime: this process's membership in the job."""
 
 import ctypes as c
+import io
+import numbers
+import os
 import sys
+import warnings
 import weakref
 
 import torch
 
-from acclaunch._library import (DeviceInfo, InvalidArgumentError, NotFoundError, ProgramValue,
-                                SeriesConfig, library)
+from acclaunch._library import (DeviceInfo, InvalidArgumentError, NotFoundError,
+                                ProgramValue, SeriesConfig, integer, library, path_of, real, text)
 
 OLDEST_TORCH = (2, 6)
 
@@ -52,7 +56,7 @@ class SavedState:
     def _get(self, function, name, default):
         value = ProgramValue()
         try:
-            function(self._handle, name.encode(), value)
+            function(self._handle, text(name, "the name of a value"), value)
         except NotFoundError:
             return default
         return (value.integer, value.real,
@@ -67,26 +71,69 @@ class SavedState:
         return self._get(library().program_state_get_of_rank, name, default)
 
 
-def _program_values(optimizer, state, of_rank):
-    items = [(name, value, 0) for name, value in (state or {}).items()]
-    items += [(name, value, 1)
-              for name, value in {**(of_rank or {}), **optimizer.state_of_rank()}.items()]
+_EXTRA_STATES = "acc.extra_states"
+
+
+def _packed(states):
+    """Extra states of modules as bytes. Raises InvalidArgumentError, with its name, for one that loading
+    would refuse."""
+    for name, value in states.items():
+        out = io.BytesIO()
+        try:
+            torch.save(value, out)
+            torch.load(io.BytesIO(out.getvalue()), weights_only=True)
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"{name} (get_extra_state) is {type(value).__name__}, which cannot be saved: tensors, numbers, "
+                f"strings, bytes, and dicts, lists and tuples of them can ({error})") from error
+    out = io.BytesIO()
+    torch.save(states, out)
+    return out.getvalue()
+
+
+def _load_extra_states(model, state, directory):
+    packed = state.get(_EXTRA_STATES)
+    if packed is not None:
+        model.set_extra_states(torch.load(io.BytesIO(packed), weights_only=True), directory)
+    elif model.has_extra_states():
+        warnings.warn(f"{directory} has no extra states that this library saved: those of "
+                      f"{', '.join(model.extra_states())} stay as they are")
+
+
+def _program_values(model, optimizer, state, of_rank):
+    """The values of a checkpoint as the library's array: the program's, and those of the package."""
+    extra = model.extra_states()
+    own = {_EXTRA_STATES: _packed(extra)} if extra else {}
+    own_of_rank = optimizer.state_of_rank()
+    for name in [*(state or {}), *(of_rank or {})]:
+        if name == _EXTRA_STATES or name in own_of_rank:
+            raise InvalidArgumentError(f"a value of a checkpoint may not be named '{name}', which the "
+                                       "package uses")
+    items = [(name, value, 0) for name, value in {**(state or {}), **own}.items()]
+    items += [(name, value, 1) for name, value in {**(of_rank or {}), **own_of_rank}.items()]
     values = (ProgramValue * len(items))()
     values.kept = []  # bytes that live as long as the array
-    for made, (name, value, own) in zip(values, items):
-        made.__init__(name=name.encode(), of_rank=own)
-        if isinstance(value, int):
-            made.kind, made.integer = 0, value
-        elif isinstance(value, float):
-            made.kind, made.real = 1, value
+    for made, (name, value, of_one) in zip(values, items):
+        made.__init__(name=text(name, "the name of a value"), of_rank=of_one)
+        what = f"value '{name}' of a checkpoint"
+        if isinstance(value, numbers.Integral):
+            made.kind, made.integer = 0, integer(value, c.c_int64, what)
+        elif isinstance(value, numbers.Real):
+            made.kind, made.real = 1, real(value, what)
         elif isinstance(value, (bytes, str)):
-            data = value.encode() if isinstance(value, str) else value
+            data = value
+            if isinstance(value, str):
+                try:
+                    data = value.encode()
+                except UnicodeEncodeError:
+                    raise InvalidArgumentError(f"{what} is {value!r}, which cannot be written as UTF-8: "
+                                               "save bytes") from None
             made.kind, made.num_bytes = 2, len(data)
             made.bytes = c.cast(c.c_char_p(data), c.c_void_p)
             values.kept.append(data)
         else:
-            raise InvalidArgumentError(f"value '{name}' of a checkpoint must be an int, a float, a "
-                                       f"str or bytes, got {type(value).__name__}")
+            raise InvalidArgumentError(f"{what} must be an int, a float, a str or bytes, got "
+                                       f"{type(value).__name__}")
     return values
 
 
@@ -131,11 +178,11 @@ class Runtime:
         rank. Collective."""
         if isinstance(value, torch.Tensor):
             value = value.detach()
-        return self._library.read("runtime_mean", c.c_double, self.handle, float(value))
+        return self._library.read("runtime_mean", c.c_double, self.handle, real(value, "value"))
 
     def all_gather(self, values):
         """All ranks' lists of numbers, in rank order; they have the same length. Collective."""
-        own = (c.c_double * len(values))(*values)
+        own = (c.c_double * len(values))(*(real(each, "a value") for each in values))
         every = (c.c_double * (len(values) * self.world_size))()
         self._library.runtime_all_gather(self.handle, own, len(values), every)
         return [list(every[i:i + len(values)]) for i in range(0, len(every), len(values))]
@@ -144,7 +191,7 @@ class Runtime:
         """Reports values of this rank to those who watch the job (docs/watching.md): a dict of names
         and numbers, such as {"loss": 2.31, "tokens_per_s": 51200}. Steps, learning rate, gradient norm,
         times and the library's memory are reported without a call. Not collective; waits for nobody."""
-        names = (c.c_char_p * len(values))(*(name.encode() for name in values))
+        names = (c.c_char_p * len(values))(*(text(name, "the name of a value") for name in values))
         numbers = (c.c_double * len(values))(*map(float, values.values()))
         self._library.runtime_report(self.handle, names, numbers, len(values))
 
@@ -154,17 +201,19 @@ class Runtime:
 
     def abort(self, reason):
         """Makes every later collective call of all ranks fail with `reason`."""
-        self._library.runtime_abort(self.handle, reason.encode())
+        reason = str(reason).encode(errors="replace").replace(b"\0", b" ")
+        self._library.runtime_abort(self.handle, reason)
 
     def save(self, directory, module, optimizer, state=None, of_rank=None):
         """Writes a checkpoint folder in Accelerate's layout, in the form of fsdp_state_dict_type. state,
-        of_rank: values of the program by name (int, float, str, bytes); of `state` rank 0's are
-        saved, of `of_rank` each rank's. The folder is complete or absent. Collective. Raises ConfigError,
+        of_rank: values of the program by name (int from -2^63 to 2^63 - 1, float, str, bytes); of `state`
+        rank 0's are saved, of `of_rank` each rank's. Extra states of modules (get_extra_state) are
+        saved as `state` is. The folder is complete or absent. Collective. Raises ConfigError,
         with path and reason, on every rank if it cannot be written."""
         model = model_of(module)
         model.write_buffers()
-        values = _program_values(optimizer, state, of_rank)
-        self._library.runtime_save(self.handle, str(directory).encode(), model.handle,
+        values = _program_values(model, optimizer, state, of_rank)
+        self._library.runtime_save(self.handle, path_of(directory), model.handle,
                                    optimizer.handle, values, len(values))
 
     def load(self, directory, module, optimizer):
@@ -172,10 +221,12 @@ class Runtime:
         strategy and number of ranks. Returns the program's values. Collective. Raises ConfigError
         that names the missing or damaged file or tensor."""
         model = model_of(module)
-        state = SavedState(self._library.make("runtime_load", self.handle,
-                                              str(directory).encode(), model.handle,
-                                              optimizer.handle))
+        model.check_not_gathered("runtime.load")
+        model.write_buffers()  # a checkpoint of another program may lack some
+        state = SavedState(self._library.make("runtime_load", self.handle, path_of(directory),
+                                              model.handle, optimizer.handle))
         model.read_buffers()
+        _load_extra_states(model, state, directory)
         optimizer.load_state_of_rank(state)
         return state
 
@@ -187,7 +238,7 @@ class CheckpointSeries:
     def __init__(self, runtime, folder, total_limit=0):
         self._library = library()
         self._handle = self._library.make("checkpoint_series_create", runtime.handle,
-                                          str(folder).encode(), SeriesConfig(total_limit=total_limit))
+                                          path_of(folder), SeriesConfig(total_limit=total_limit))
         release(self, self._library.checkpoint_series_free, self._handle)
 
     def newest(self):
@@ -198,12 +249,12 @@ class CheckpointSeries:
             self._library.checkpoint_series_newest(self._handle, path, len(path))
         except NotFoundError:
             return None
-        return path.value.decode()
+        return os.fsdecode(path.value)
 
     def save(self, module, optimizer, state=None, of_rank=None):
         """Saves the next checkpoint, as Runtime.save, and removes the oldest ones. Collective."""
         model = model_of(module)
         model.write_buffers()
-        values = _program_values(optimizer, state, of_rank)
+        values = _program_values(model, optimizer, state, of_rank)
         self._library.checkpoint_series_save(self._handle, model.handle, optimizer.handle, values,
                                              len(values))

@@ -9,10 +9,10 @@ import zlib
 
 import torch
 
-from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ExportConfig,
+from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ConfigError, ExportConfig,
                                 FillFunction, Handle, InvalidArgumentError, MemoryReport,
                                 ModelConfig, Module, ParameterConfig, StateDictConfig,
-                                TrafficReport, VisitFunction, library)
+                                TrafficReport, VisitFunction, library, path_of)
 from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, view
 from acclaunch._runtime import model_of, release
 from acclaunch._units import GatheredMemory, Member, Unit
@@ -26,12 +26,13 @@ class Model(Uncopied):
         self.module, self.runtime, self.device = module, runtime, runtime.device
         self.unused_units = unused_units
         self.units = []
-        self.buffers = []  # (module, attribute, name, unit, handle) of those that are saved
+        self.buffers = []  # SavedBuffers
         self.memory = GatheredMemory()
         self.backwards = None  # Uses of the running backward, in the order of their begin
+        self.gathered = False  # in acc.gathered: the parameters are whole
         self.handle = self.library.make("model_create_with", runtime.handle, ModelConfig(
             seed=seed, dtype=DTYPES.index(dtype), bfloat16_on_cpu=1, float16_on_cpu=1,
-            unused_units=1, units_as_declared=1, float32_buffers=1))
+            unused_units=1, units_as_declared=1))
         release(self, self.library.model_free, self.handle)
         self.compute_dtype = DTYPES[self.library.read("model_compute_dtype", c.c_int, self.handle)]
         self.casts_inputs = self.compute_dtype is not dtype
@@ -90,7 +91,16 @@ class Model(Uncopied):
 
     # ---- step
 
+    def has_gradients(self):
+        """True if a backward has written gradients since the last step."""
+        return any(unit.wrote for unit in self.units)
+
+    def check_not_gathered(self, call):
+        if self.gathered:
+            raise InvalidArgumentError(f"{call} in acc.gathered: call it outside")
+
     def check_step(self):
+        self.check_not_gathered("optimizer.step()")
         for unit in self.units:
             if unit.used and unit.trains and not unit.wrote and not self.unused_units:
                 reason = (f"rank {self.runtime.rank}: optimizer.step() refused: unit '{unit.name}' had "
@@ -106,22 +116,66 @@ class Model(Uncopied):
 
     # ---- buffers, which torch keeps and the library saves
 
-    def _library_buffer(self, place):
-        module, attribute, _, unit, handle = place
-        tensor = module._buffers[attribute]
-        address = self.library.make("unit_buffer_data", unit.handle, handle).value
-        return tensor, view(address, tensor.shape, torch.float32, self.device)
-
     def write_buffers(self):
-        for place in self.buffers:
-            tensor, saved = self._library_buffer(place)
-            saved.copy_(tensor)
+        known = {slot for buffer in self.buffers for slot in buffer.slots}
+        for places in _places_of_buffers(self.module).values():
+            for name, *slot in _persistent(places):
+                if tuple(slot) not in known:
+                    raise InvalidArgumentError(f"buffer '{name}' is new since acc.fully_shard: register it, "
+                                               "with a tensor, before")
+        for buffer in self.buffers:
+            buffer.memory.copy_(buffer.tensor())
 
     def read_buffers(self):
-        for place in self.buffers:
-            tensor, saved = self._library_buffer(place)
-            with torch.no_grad():
-                tensor.copy_(saved)
+        with torch.no_grad():
+            for buffer in self.buffers:
+                buffer.tensor().copy_(buffer.memory)
+
+    # ---- extra states (torch.nn.Module.get_extra_state), which the library does not know
+
+    def extra_states(self):
+        """By their names in torch's state dict."""
+        return {name: module.get_extra_state() for name, module in self._with_extra_state()}
+
+    def has_extra_states(self):
+        return any(True for _ in self._with_extra_state())
+
+    def set_extra_states(self, states, where):
+        modules = dict(self._with_extra_state())
+        if set(states) != set(modules):
+            raise ConfigError(f"{where} has the extra states {', '.join(states)}, this model has "
+                              f"{', '.join(modules) or 'none'}: load the weights alone with "
+                              "acc.load_weights")
+        for name, module in modules.items():
+            module.set_extra_state(states[name])
+
+    def _with_extra_state(self):
+        for name, module in self.module.named_modules():
+            if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
+                yield f"{name}._extra_state" if name else "_extra_state", module
+
+
+class SavedBuffer:
+    """A persistent buffer. names, slots (module, attribute): of each place that holds it; memory: the
+    library's, as a tensor."""
+
+    def __init__(self, names, slots, unit, handle):
+        self.names, self.slots, self.unit, self.handle = names, slots, unit, handle
+        self.memory = None
+
+    def tensor(self):
+        """The module's tensor. Raises InvalidArgumentError if it is another kind than in fully_shard."""
+        found = [module._buffers.get(attribute) for module, attribute in self.slots]
+        for name, each in zip(self.names, found):
+            if each is not found[0]:
+                raise InvalidArgumentError(f"buffers '{self.names[0]}' and '{name}' were one tensor in "
+                                           "acc.fully_shard and are two now: change them in place")
+        if found[0] is None or (found[0].shape, found[0].dtype) != (self.memory.shape, self.memory.dtype):
+            what = "None" if found[0] is None else f"{list(found[0].shape)} {found[0].dtype}"
+            raise InvalidArgumentError(
+                f"buffer '{self.names[0]}' is {what}, and was {list(self.memory.shape)} "
+                f"{self.memory.dtype} in acc.fully_shard: its shape and dtype must stay the same")
+        return found[0]
 
 
 def _fields(function, handle, report):
@@ -202,51 +256,96 @@ class _Source:
         self.error = None
         self.made = None  # the module that was made last from the meta device, with its tensors
 
-    def config(self, name, module, attribute, tensor, trainable=True):
-        """The library's config of a parameter or buffer. Values of a tensor may differ between ranks;
-        those of the meta device are a function of its module's name."""
-        is_meta = tensor.is_meta
-        if is_meta and _reset_of(module) is None:
-            raise InvalidArgumentError(
-                f"'{name}' is on the meta device, and {type(module).__name__} has no "
-                "reset_parameters() that gives it values: add one, or create it on the CPU")
+    def config(self, name, module, attribute, tensor):
+        """The library's config of a parameter. Values of a tensor may differ between ranks; those of the
+        meta device are a function of its module's name."""
+        self.check(name, module, tensor)
 
         def fill(_, offset, out, count, __):
             try:
-                values = self.make(name, module)[attribute] if is_meta else tensor
+                values = self.values(name, module, attribute, tensor)
                 target = view(out, torch.Size([count]), torch.float32, torch.device("cpu"))
                 target.copy_(values.detach().reshape(-1)[offset:offset + count])
             except BaseException as error:  # a callback cannot raise through the library
                 self.error = self.error or error
 
         self.functions.append(FillFunction(fill))
-        return ParameterConfig(trainable=trainable, weight_decay=1,
-                               initializer=INITIALIZER_PURE if is_meta else INITIALIZER_CUSTOM,
-                               fill=self.functions[-1])
+        return ParameterConfig(
+            trainable=tensor.requires_grad, weight_decay=1, fill=self.functions[-1],
+            initializer=INITIALIZER_PURE if tensor.is_meta else INITIALIZER_CUSTOM)
 
     def release(self):
         """Drops the functions, which keep the original tensors alive in reference cycles."""
         self.functions.clear()
         self.made = None
 
-    def make(self, name, module):
-        """Tensors of a module on the meta device, as its reset_parameters() makes them. The random
-        numbers depend on the seed and the module's name only."""
+    def check(self, name, module, tensor):
+        if tensor.is_meta and _reset_of(module) is None:
+            raise InvalidArgumentError(
+                f"'{name}' is on the meta device, and {type(module).__name__} has no "
+                "reset_parameters() that gives it values: add one, or create it on the CPU")
+
+    def values(self, name, module, attribute, tensor):
+        """The values of a parameter or buffer: its own, or those that reset_parameters() gives it."""
+        if not tensor.is_meta:
+            return tensor
+        self.check(name, module, tensor)
+        made, blanks = self._make(name, module)
+        values = made[attribute]
+        if values is None or values.shape != tensor.shape:
+            raise InvalidArgumentError(
+                f"'{name}' has shape {list(tensor.shape)}, and reset_parameters() of "
+                f"{type(module).__name__} makes it {None if values is None else list(values.shape)}")
+        if values is blanks[attribute] and _is_blank(values):
+            raise InvalidArgumentError(
+                f"'{name}' is on the meta device, and reset_parameters() of {type(module).__name__} "
+                "leaves it, or a part of it, without values: fill it there, or create it on the CPU")
+        return values.to(tensor.dtype)
+
+    def _make(self, name, module):
+        """Tensors of a module on the meta device, as its reset_parameters() makes them, and those that it
+        was given. The random numbers depend on the seed and the module's name only."""
         if self.made is None or self.made[0] is not module:
-            kept = dict(module._parameters), dict(module._buffers)
+            kept = [(tensors, dict(tensors)) for each in module.modules()
+                    for tensors in (each._parameters, each._buffers)]
             with torch.random.fork_rng(devices=[]), torch.device("cpu"):
                 torch.manual_seed(self.seed ^ zlib.crc32(name.rpartition(".")[0].encode()))
-                for tensors in (module._parameters, module._buffers):
-                    for attribute, each in tensors.items():
-                        if each is not None and each.is_meta:
-                            empty = torch.empty_like(each, device="cpu")
-                            tensors[attribute] = (torch.nn.Parameter(empty, each.requires_grad)
-                                                  if tensors is module._parameters else empty)
-                _reset_of(module)()
-            self.made = module, {**module._parameters, **module._buffers}
-            module._parameters.update(kept[0])
-            module._buffers.update(kept[1])
-        return self.made[1]
+                for tensors, originals in kept:
+                    is_own = tensors is module._parameters or tensors is module._buffers
+                    for attribute, each in originals.items():
+                        if each is None or (each.is_meta and not is_own):
+                            continue
+                        # The function gets a copy of what has values, and so cannot change it.
+                        copy = _blank(each) if each.is_meta else each.detach().clone()
+                        tensors[attribute] = torch.nn.Parameter(copy, each.requires_grad) if isinstance(
+                            each, torch.nn.Parameter) else copy
+                given = {**module._parameters, **module._buffers}
+                try:
+                    _reset_of(module)()
+                    self.made = module, {**module._parameters, **module._buffers}, given
+                finally:
+                    for tensors, originals in kept:
+                        tensors.update(originals)
+        return self.made[1:]
+
+
+def _blank(tensor):
+    """Memory of the tensor's kind on the CPU, in which every bit is 1. Of floating point numbers this is
+    a NaN that no computation makes."""
+    made = torch.empty_like(tensor, device="cpu")
+    c.memset(made.data_ptr(), 255, made.untyped_storage().nbytes())
+    return made
+
+
+def _is_blank(tensor):
+    """True if a tensor of `_blank` was not written. Of a part of it only NaN tells."""
+    if tensor.numel() == 0:
+        return False
+    dtype = tensor.dtype
+    bits = tensor.detach().contiguous().view(-1).view(torch.uint8).view(-1, dtype.itemsize) == 255
+    if dtype is torch.bool or (dtype.itemsize > 1 and (dtype.is_floating_point or dtype.is_complex)):
+        return bits.all(1).any().item()
+    return bits.all().item() and tensor._version == 0
 
 
 def _dtype_of(module):
@@ -256,7 +355,7 @@ def _dtype_of(module):
     if not dtypes:
         raise InvalidArgumentError(f"{type(module).__name__} has no parameters to shard")
     for dtype, name in dtypes.items():
-        if dtype not in DTYPES:
+        if dtype not in DTYPES[:3]:
             raise InvalidArgumentError(f"parameter '{name}' is {dtype}, expected float32, bfloat16 or "
                                        "float16")
     if len(dtypes) > 1:
@@ -307,14 +406,14 @@ def _declare_parameters(model, source, weight_decay_of):
         if not parameter.is_meta and parameter.device.type not in ("cpu", model.device.type):
             raise InvalidArgumentError(f"parameter '{names[0]}' is on {parameter.device}, but the "
                                        f"runtime computes on {model.device}")
-        config = source.config(names[0], *slots[0], parameter, parameter.requires_grad)
+        config = source.config(names[0], *slots[0], parameter)
         config.weight_decay = weight_decay_of(names[0], parameter)
         handle = Handle()
         model.library.unit_parameter(unit.handle, _inside(unit.name, names[0]).encode(),
                                      *_shape(parameter), config, handle)
         for alias in names[1:]:
             model.library.unit_tie(unit.handle, alias.encode(), handle)
-        sharded = ShardedParameter(names[0], unit.name, parameter.shape, parameter.dtype,
+        sharded = ShardedParameter(names[0], unit, parameter.shape, parameter.dtype,
                                    model.device, parameter.requires_grad)
         working = torch.nn.Parameter(
             torch.empty(0, dtype=model.compute_dtype, device=model.device),
@@ -322,32 +421,68 @@ def _declare_parameters(model, source, weight_decay_of):
         unit.members.append(Member(names, slots, sharded, working, handle))
 
 
-def _declare_buffers(model, source):
+def _places_of_buffers(module):
+    """Distinct buffers in the order of the module, with (name, module, attribute) of each place."""
+    found = collections.OrderedDict()
+    for prefix, each in module.named_modules():
+        for attribute, buffer in each._buffers.items():
+            if buffer is not None:
+                name = f"{prefix}.{attribute}" if prefix else attribute
+                found.setdefault(buffer, []).append((name, each, attribute))
+    return found
+
+
+def _persistent(places):
+    return [place for place in places if place[2] not in place[1]._non_persistent_buffers_set]
+
+
+def _fill_buffers(model, source):
+    """Brings all buffers to the device; those of the meta device get values."""
+    for buffer, places in _places_of_buffers(model.module).items():
+        if isinstance(buffer, torch.nn.parameter.UninitializedTensorMixin):
+            raise InvalidArgumentError(f"buffer '{places[0][0]}' is not initialised: run the lazy module "
+                                       "once before acc.fully_shard")
+        if buffer.layout is not torch.strided or buffer.dtype not in DTYPES:
+            raise InvalidArgumentError(f"buffer '{places[0][0]}' is {buffer.layout} {buffer.dtype}, which "
+                                       "the runtime does not support")
+        tensor = source.values(*places[0], buffer).to(model.device)
+        if torch._debug_has_internal_overlap(tensor) == 1:  # expanded: it could not be written
+            tensor = tensor.clone(memory_format=torch.contiguous_format)
+        for _, module, attribute in places:
+            module._buffers[attribute] = tensor
+
+
+def _declare_buffers(model):
     by_name = {unit.name: unit for unit in model.units}
-    for prefix, module in model.module.named_modules():
-        for attribute, buffer in module._buffers.items():
-            if buffer is None or attribute in module._non_persistent_buffers_set or \
-                    buffer.numel() == 0:
-                continue
-            name = f"{prefix}.{attribute}" if prefix else attribute
-            if buffer.is_complex():
-                raise InvalidArgumentError(f"buffer '{name}' is complex, which checkpoints cannot hold; "
-                                           "register it with persistent=False")
-            unit = by_name[_common_unit([name], by_name)]
-            handle = Handle()
-            model.library.unit_buffer(unit.handle, _inside(unit.name, name).encode(), *_shape(buffer),
-                                      source.config(name, module, attribute, buffer), handle)
-            model.buffers.append((module, attribute, name, unit, handle))
+    for buffer, places in _places_of_buffers(model.module).items():
+        saved = _persistent(places)
+        if not saved:
+            continue
+        names, slots = [name for name, *_ in saved], [tuple(slot) for _, *slot in saved]
+        unit, handle = by_name[_common_unit([names[0]], by_name)], Handle()
+        config = ParameterConfig(buffer_dtype=DTYPES.index(buffer.dtype))
+        model.library.unit_buffer(unit.handle, _inside(unit.name, names[0]).encode(), *_shape(buffer),
+                                  config, handle)
+        for alias in names[1:]:
+            model.library.unit_tie_buffer(unit.handle, alias.encode(), handle)
+        model.buffers.append(SavedBuffer(names, slots, unit, handle))
 
 
-def _move_buffers(model):
-    """Brings buffers to the device; those of the meta device get memory, and `read_buffers` values."""
-    for module in model.module.modules():
-        for attribute, buffer in module._buffers.items():
-            if buffer is not None and buffer.is_meta:
-                module._buffers[attribute] = torch.empty_like(buffer, device=model.device)
-            elif buffer is not None:
-                module._buffers[attribute] = buffer.to(model.device)
+def _share_buffers(model):
+    """Gives all buffers rank 0's values, and those that are saved their memory in the library."""
+    for buffer, places in _places_of_buffers(model.module).items():
+        values = buffer.detach().resolve_conj().resolve_neg().contiguous()
+        model.library.model_share(model.handle, places[0][0].encode(), values.data_ptr(),
+                                  values.numel() * values.dtype.itemsize)
+        if values.data_ptr() != buffer.data_ptr():
+            with torch.no_grad():
+                buffer.copy_(values)
+    for each in model.buffers:
+        module, attribute = each.slots[0]
+        tensor = module._buffers[attribute]
+        address = model.library.make("unit_buffer_data", each.unit.handle, each.handle).value
+        each.memory = view(address, tensor.shape, tensor.dtype, model.device)
+    model.write_buffers()
 
 
 def _recompute_forward(module):
@@ -395,15 +530,15 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
                                         type(each).__name__.encode())
             model.units.append(Unit(model, each, name, handle))
     source = _Source(seed)
+    _fill_buffers(model, source)
     _declare_parameters(model, source, weight_decay or (lambda name, parameter: True))
-    _declare_buffers(model, source)
+    _declare_buffers(model)
     for unit in model.units:
         unit.install()  # the first call initialises the parameters
         if source.error is not None:
             raise source.error
     source.release()
-    _move_buffers(model)
-    model.read_buffers()
+    _share_buffers(model)
     if runtime.activation_checkpointing:
         for unit in model.units:
             if not unit.is_root:
@@ -450,8 +585,9 @@ def load_weights(module, path):
     folder, a .bin file of torch.save, a folder of torch DCP, of Accelerate or of DeepSpeed), and the
     buffers that it contains. Collective. Raises ConfigError that names the file and the tensor."""
     model = model_of(module)
+    model.check_not_gathered("acc.load_weights")
     model.write_buffers()
-    model.library.model_load_weights(model.handle, str(path).encode())
+    model.library.model_load_weights(model.handle, path_of(path))
     model.read_buffers()
 
 
@@ -459,35 +595,99 @@ def export_weights(module, path, dtype=None, max_shard_nbytes=0):
     """Writes all parameters and buffers: one file for ".safetensors" or ".bin", else a folder of
     safetensors files with an index. dtype: of parameters; default that of the master weights.
     max_shard_nbytes: largest file of a folder; 0: 10 GB. Collective; rank 0 writes. Raises ConfigError that
-    names the path."""
+    names the path, InvalidArgumentError for a module with extra states, which these files cannot hold."""
     model = model_of(module)
+    if model.has_extra_states():
+        raise InvalidArgumentError(
+            f"weights files cannot hold {', '.join(model.extra_states())} (get_extra_state): save "
+            "acc.state_dict(module) with torch.save, or use runtime.save")
     model.write_buffers()
     config = ExportConfig(dtype=-1 if dtype is None else DTYPES.index(dtype),
                           max_shard_nbytes=max_shard_nbytes)
-    model.library.model_export_weights(model.handle, str(path).encode(), config)
+    model.library.model_export_weights(model.handle, path_of(path), config)
 
 
-def state_dict(module, rank0_only=True):
-    """The full state dict: master weights and buffers, by name, on the CPU. Empty on ranks other than 0
-    with rank0_only. Collective."""
-    model = model_of(module)
-    model.write_buffers()
+def _full_tensors(model, rank0_only, on_host, wanted=lambda name: True):
+    """Copies of the master weights and buffers, by name. Collective."""
     found, errors = {}, []
-    buffers = {name: each._buffers[attribute].dtype for each, attribute, name, *_ in model.buffers}
+    device = torch.device("cpu") if on_host else model.device
 
     def visit(tensor, _):
         try:
             full = tensor.contents
             name = full.name.decode()
-            values = view(full.data, torch.Size(full.shape[:full.num_dims]), DTYPES[full.dtype],
-                          torch.device("cpu")).clone()
-            found[name] = values.to(buffers[name]) if name in buffers else values
+            if wanted(name):
+                found[name] = view(full.data, torch.Size(full.shape[:full.num_dims]),
+                                   DTYPES[full.dtype], device).clone()
         except BaseException as error:
             errors.append(error)
 
     model.library.model_state_dict(model.handle, StateDictConfig(rank0_only=rank0_only,
-                                                                 offload_to_cpu=1),
+                                                                 offload_to_cpu=on_host),
                                    VisitFunction(visit), None)
     if errors:
         raise errors[0]
     return found
+
+
+def state_dict(module, rank0_only=True):
+    """The full state dict: master weights, buffers and extra states, by name, on the CPU. Empty on ranks
+    other than 0 with rank0_only. Collective."""
+    model = model_of(module)
+    model.write_buffers()
+    found = _full_tensors(model, rank0_only, on_host=True)
+    if not rank0_only or model.runtime.rank == 0:
+        found.update(model.extra_states())
+    return found
+
+
+def _refuse_gradient(parameter):
+    parameter.grad = None
+    raise InvalidArgumentError("a backward in acc.gathered would lose the gradients: call the module "
+                               "outside, or under torch.no_grad()")
+
+
+def _sum_of_bits(tensor):
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.dtype.itemsize]
+    return tensor.detach().contiguous().view(integers).sum(dtype=torch.int64).item()
+
+
+@contextlib.contextmanager
+def gathered(module):
+    """A context in which each rank has all parameters of the module, with the values and the dtype of the
+    master weights, as if it were not sharded: for `generate()`, forwards of inner modules, averages of
+    weights (EMA), `state_dict()` and `save_pretrained` of other packages. Each rank holds a copy of its
+    own; nothing else is collective within, so that the ranks may do different things. Collective at
+    the beginning.
+
+    The copies are dropped at the end. Weights that were changed by then raise InvalidArgumentError:
+    acc.load_weights sets weights. Backwards and steps within are refused."""
+    model = model_of(module)
+    if model.gathered:
+        yield module
+        return
+    if model.backwards is not None or any(unit.forwards or unit.backwards for unit in model.units):
+        raise InvalidArgumentError("acc.gathered in a forward or backward of the module")
+    members = {member.names[0]: member for unit in model.units for member in unit.members}
+    values = _full_tensors(model, rank0_only=False, on_host=False, wanted=members.__contains__)
+    sums = {name: _sum_of_bits(value) for name, value in values.items()}
+    parameters = {}
+    for name, member in members.items():
+        parameter = torch.nn.Parameter(values.pop(name), member.sharded.requires_grad)
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(_refuse_gradient)
+        member.put(parameter)
+        parameters[name] = parameter
+    model.gathered = True
+    try:
+        yield module
+    finally:
+        model.gathered = False
+        for member in members.values():
+            member.put(member.sharded)
+    changed = [name for name, parameter in parameters.items() if _sum_of_bits(parameter) != sums[name]]
+    if changed:
+        raise InvalidArgumentError(
+            f"parameter '{changed[0]}'" + (f" and {len(changed) - 1} more" if changed[1:] else "")
+            + " changed in acc.gathered, which drops its copies: acc.load_weights sets weights, and "
+            "temporary values must be taken back before the end of the context")

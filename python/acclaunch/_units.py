@@ -192,9 +192,11 @@ class Unit(Uncopied):
             raise InvalidArgumentError(
                 "torch.compile around a unit of acc.fully_shard: compile the forward of the units "
                 "that contain no other unit, after acc.fully_shard: unit.compile()")
+        model = self.model
+        if model.gathered:
+            return None
         forward = Forward(sys.exc_info()[1])
         self.forwards.append(forward)  # after_forward removes it, also if this hook raises
-        model = self.model
         inside = in_backward() != -1
         if self.is_root and len(self.forwards) == 1 and not inside:
             model.check_module()
@@ -236,7 +238,7 @@ class Unit(Uncopied):
         return arguments, keywords
 
     def after_forward(self, module, arguments, keywords, output):
-        if not self.forwards:  # torch.compile gave up in before_forward
+        if not self.forwards:  # acc.gathered, or torch.compile gave up in before_forward
             return None
         forward = self.forwards.pop()
         self.remove()

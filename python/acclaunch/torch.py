@@ -20,12 +20,12 @@ from acclaunch._library import (AccConnectionError, AccMemoryError, AccTimeoutEr
 from acclaunch._optimizer import (SGD, AdamW, Optimizer, Step, TorchOptimizer,
                                   optimizer_from_settings)
 from acclaunch._runtime import CheckpointSeries, Runtime, SavedState
-from acclaunch._sharding import (export_weights, fully_shard, load_weights, memory_report,
-                                 no_sync, state_dict, traffic_report)
+from acclaunch._sharding import (export_weights, fully_shard, gathered, load_weights,
+                                 memory_report, no_sync, state_dict, traffic_report)
 
 __all__ = [
     "Runtime", "fully_shard", "AdamW", "SGD", "optimizer_from_settings", "Optimizer", "Step", "no_sync",
-    "state_dict", "load_weights", "export_weights", "CheckpointSeries", "SavedState", "memory_report",
+    "gathered", "state_dict", "load_weights", "export_weights", "CheckpointSeries", "SavedState", "memory_report",
     "traffic_report", "Error", "InvalidArgumentError", "ConfigError", "NotFoundError", "AccTimeoutError",
     "AccConnectionError", "ProtocolError", "ProcessError", "CollectiveError", "DeviceError", "AccMemoryError",
     "InternalError",

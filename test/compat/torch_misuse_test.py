@@ -133,6 +133,115 @@ def other_shards(acc):
         other.acc_model.runtime.load(f"{folder}/run", other, optimizer)
 
 
+def clipped(acc):
+    model = sharded(acc)
+    loss(model).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def zeroed_by_module(acc):
+    model = sharded(acc)
+    loss(model).backward()
+    model.zero_grad()
+
+
+class Counter(nn.Module):
+    """A parameter, a counter, and a state that torch's state dict calls extra."""
+
+    def __init__(self, extra=None):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("seen", torch.zeros((), dtype=torch.int64))
+        self.extra = extra
+
+    def forward(self, x):
+        return x * self.weight
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+def saving(state=None, change=None, make=lambda: nn.Linear(4, 4), of_rank=None):
+    """Saves a sharded module. change: what is done with it first."""
+    def save(acc):
+        model = sharded(acc, make)
+        if change:
+            change(model)
+        with tempfile.TemporaryDirectory() as folder:
+            model.acc_model.runtime.save(f"{folder}/run", model, acc.SGD(model), state, of_rank)
+
+    return save
+
+
+def replaced_buffer(model):
+    model.seen = model.seen.float()
+
+
+def no_longer_shared():
+    first, second = Counter(), Counter()
+    second.seen = first.seen
+    return nn.ModuleList([first, second])
+
+
+def unshare(model):
+    model[1].seen = model[1].seen + 1
+
+
+def with_buffer(buffer, persistent=True):
+    made = nn.Linear(2, 2)
+    made.register_buffer("kept", buffer, persistent)
+    return made
+
+
+class OnMeta(nn.Module):
+    """fills: what reset_parameters() fills of the buffer."""
+
+    def __init__(self, fills):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.fills = fills
+        self.register_buffer("table", torch.zeros(4), persistent=False)
+
+    def reset_parameters(self):
+        nn.init.ones_(self.weight)
+        self.table[:self.fills] = 1.0
+
+
+def on_meta(make):
+    with torch.device("meta"):
+        return make()
+
+
+def changed_in_gathered(acc):
+    model = sharded(acc)
+    with acc.gathered(model):
+        model[0].weight.data.zero_()
+
+
+def backward_in_gathered(acc):
+    model = sharded(acc)
+    with acc.gathered(model):
+        loss(model).backward()
+
+
+def step_in_gathered(acc):
+    model = sharded(acc)
+    optimizer = acc.SGD(model)
+    with acc.gathered(model):
+        optimizer.step()
+
+
+def failing_schedule(acc):
+    model = sharded(acc)
+    optimizer = acc.SGD(model)
+    optimizer.set_schedule(lambda step, base: base / step)
+    loss(model).backward()
+    optimizer.step()
+
+
 def of_two_dtypes():
     return nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4).to(torch.bfloat16))
 
@@ -161,8 +270,70 @@ MISTAKES = {
                       "_to_copy.*'0.weight'.*dtype and device cannot be changed"),
     "a copy": (lambda acc: copy.deepcopy(sharded(acc)), "InvalidArgumentError",
                "cannot be copied or pickled"),
-    "torch's state dict": (lambda acc: sharded(acc).state_dict(), "InvalidArgumentError",
-                           "acc.state_dict"),
+    "torch's state dict": (lambda acc: torch.save(sharded(acc).state_dict(), os.devnull),
+                           "InvalidArgumentError", "acc.state_dict"),
+    "a value of torch's state dict": (lambda acc: sharded(acc).state_dict()["0.weight"].clone(),
+                                      "InvalidArgumentError", "acc.gathered"),
+    "the address of a value": (lambda acc: sharded(acc).state_dict()["0.weight"].data_ptr(),
+                               "InvalidArgumentError", "data_ptr: parameter '0.weight'"),
+    "clip_grad_norm_": (clipped, "InvalidArgumentError", "optimizer.clip_norm"),
+    "zero_grad of the module before step": (zeroed_by_module, "InvalidArgumentError",
+                                            "'0.weight': the runtime holds the gradients"),
+    "param_groups": (lambda acc: acc.SGD(sharded(acc)).param_groups, "AttributeError",
+                     "'param_groups': .*set_schedule.*acc.TorchOptimizer"),
+    "a rate of torch's schedulers": (
+        lambda acc: torch.optim.lr_scheduler.LambdaLR(acc.SGD(sharded(acc)), lambda step: 1.0),
+        "AttributeError|TypeError", "param_groups|not an Optimizer"),
+    "changed in gathered": (changed_in_gathered, "InvalidArgumentError",
+                            "parameter '0.weight' changed in acc.gathered"),
+    "a backward in gathered": (backward_in_gathered, "InvalidArgumentError", "lose the gradients"),
+    "a step in gathered": (step_in_gathered, "InvalidArgumentError",
+                           r"optimizer.step\(\) in acc.gathered"),
+    "a schedule that fails": (failing_schedule, "ZeroDivisionError", "division"),
+    "an integer beyond 64 bits": (saving({"seed": 2**64 - 1}), "InvalidArgumentError",
+                                  "value 'seed' of a checkpoint is 18446744073709551615, expected"),
+    "an integer of a rank": (saving(of_rank={"seed": -2**63 - 1}), "InvalidArgumentError",
+                             "value 'seed' of a checkpoint is -9223372036854775809"),
+    "a list": (saving({"list": [1]}), "InvalidArgumentError", "'list' .* got list"),
+    "None": (saving({"none": None}), "InvalidArgumentError", "'none' .* got NoneType"),
+    "a name with NUL": (saving({"a\0b": 1}), "InvalidArgumentError", "contains a NUL"),
+    "a name of another type": (saving({1: 1}), "InvalidArgumentError", "must be a str, got 1"),
+    "a surrogate": (saving({"text": "\ud800"}), "InvalidArgumentError", "'text' .* UTF-8"),
+    "a reserved name": (saving({"acc.extra_states": 1}), "InvalidArgumentError", "the package uses"),
+    "a path with NUL": (lambda acc: acc.export_weights(sharded(acc), "a\0.safetensors"),
+                        "InvalidArgumentError", "contains a NUL"),
+    "a seed below 0": (lambda acc: sharded(acc, seed=-1), "InvalidArgumentError",
+                       r"seed is -1, expected an integer from 0 to 2\^64 - 1"),
+    "steps that are no integer": (
+        lambda acc: acc.SGD(sharded(acc)).set_schedule("linear", total_steps=1.5),
+        "InvalidArgumentError", "total_steps must be an integer, got 1.5"),
+    "a number that double cannot hold": (
+        lambda acc: acc.Runtime().all_gather([2**53 + 1]), "InvalidArgumentError",
+        "9007199254740993, which a float"),
+    "a limit beyond 32 bits": (
+        lambda acc: acc.CheckpointSeries(acc.Runtime(), "/tmp", total_limit=2**32),
+        "InvalidArgumentError", "total_limit is 4294967296"),
+    "a buffer of another dtype": (saving(change=replaced_buffer, make=Counter), "InvalidArgumentError",
+                                  r"buffer 'seen' is \[\] torch.float32, and was \[\] torch.int64"),
+    "a new buffer": (
+        saving(change=lambda model: model.register_buffer("more", torch.ones(1))),
+        "InvalidArgumentError", "buffer 'more' is new since acc.fully_shard"),
+    "a buffer that was shared": (saving(change=unshare, make=no_longer_shared),
+                                 "InvalidArgumentError", "'0.seen' and '1.seen' were one tensor"),
+    "an extra state that cannot be saved": (
+        saving(make=lambda: Counter(extra=Counter)), "InvalidArgumentError", "_extra_state .*type"),
+    "weights with an extra state": (
+        lambda acc: acc.export_weights(sharded(acc, Counter), "/tmp/unused.safetensors"),
+        "InvalidArgumentError", "cannot hold _extra_state"),
+    "a sparse buffer": (lambda acc: sharded(acc, lambda: with_buffer(torch.eye(2).to_sparse())),
+                        "InvalidArgumentError", "buffer 'kept' is torch.sparse_coo"),
+    "an unfilled buffer": (lambda acc: sharded(acc, lambda: on_meta(lambda: OnMeta(0))),
+                           "InvalidArgumentError", "'table' is on the meta device, and reset_parameters"),
+    "a buffer filled in part": (lambda acc: sharded(acc, lambda: on_meta(lambda: OnMeta(3))),
+                                "InvalidArgumentError", "'table' .* or a part of it"),
+    "a buffer on meta without reset_parameters": (
+        lambda acc: sharded(acc, lambda: with_buffer(torch.ones(2, device="meta"), False)),
+        "InvalidArgumentError", "'kept' .*Linear has no reset_parameters|'kept' is on the meta device"),
     "torch's optimizer": (torch_optimizer, "InvalidArgumentError", "use acc.AdamW"),
     "a rate of torch's optimizer": (rate_of_torch, "ConfigError", "set them there"),
     "an exception of torch's optimizer": (failing_rule, "TypeError", "closure"),
@@ -330,9 +501,9 @@ def main():
     for name, (mistake, kind, message) in MISTAKES.items():
         try:
             mistake(acc)
-        except (acc.Error, TypeError) as error:
+        except (acc.Error, TypeError, AttributeError, ZeroDivisionError) as error:
             found = f"{type(error).__name__}: {error}"
-            assert re.search(f"^{kind}: .*{message}", found), (name, found)
+            assert re.search(f"^(?s:({kind}): .*({message}))", found), (name, found)
         else:
             raise AssertionError(f"{name}: no exception")
     test_two_ranks(acclaunch, package)

@@ -719,6 +719,33 @@ const std::vector<Mistake>& mistakes() {
        "'weight' is Double"},
       {"no parameters", [] { std::ignore = fully_shard(nn::Sequential(nn::ReLU()), runtime_of()); },
        "no parameters"},
+      {"a new buffer",
+       [] {
+         const Trial trial;
+         trial.net->register_buffer("more", torch::ones(1));
+         trial.sharded.write_buffers();
+       },
+       "buffer 'more' is new since fully_shard"},
+      {"a buffer that was changed",
+       [] {
+         const Scale net(torch::ones(1));
+         const Sharded sharded = fully_shard(net, runtime_of());
+         net->offset.resize_({3});
+         sharded.write_buffers();
+       },
+       "buffer 'offset' has another shape or dtype"},
+      {"meta without values",
+       [] {
+         std::ignore = fully_shard(Scale(torch::empty(1, torch::kMeta)), runtime_of(),
+                                   {.initialize = [](const std::string& name, Tensor& values) {
+                                     if (name == "factor") {
+                                       values.fill_(1.0);
+                                     } else {
+                                       values[0].fill_(1.0);
+                                     }
+                                   }});
+       },
+       "'offset' is on the meta device, and ShardOptions::initialize leaves it, or a part of it"},
       {"meta without initialize",
        [] { std::ignore = fully_shard(Scale(torch::empty(1, torch::kMeta)), runtime_of()); },
        "'factor' is on the meta device: set ShardOptions::initialize"},
@@ -773,6 +800,66 @@ void differ(const std::string& part) {
   optimizer.step();
 }
 
+/// Buffers of several dtypes: two names of one tensor, no elements, strides, an expanded tensor,
+/// and one that differs between ranks.
+struct KeptImpl : nn::Module {
+  explicit KeptImpl(int rank) : rank_of(register_buffer("rank", torch::full({3}, rank))) {
+    register_parameter("weight", torch::ones(4));
+    const Tensor large = torch::full({}, (std::int64_t{1} << 62) + 1, torch::kLong);
+    register_buffer("seen", large);
+    register_module("inner", nn::Linear(1, 1))->register_buffer("seen", large);
+    register_buffer("mask", torch::arange(6).remainder(2).to(torch::kBool).view({2, 3}).t());
+    register_buffer("pi", torch::full({2}, 3.141592653589793, torch::kDouble));
+    register_buffer("none", torch::empty({0, 3}, torch::kShort));
+    register_buffer("row", torch::arange(3).expand({2, 3}));
+  }
+  Tensor rank_of;
+};
+TORCH_MODULE(Kept);
+
+void keep_buffers() {
+  acc::Runtime runtime = runtime_of();
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / ("torch_modules." + std::to_string(::getppid())))
+          .string();
+  Kept net(runtime.rank());
+  const auto expected = Kept(0)->named_buffers();
+  const auto compare = [&](const auto& found, const std::string& where) {
+    for (const auto& item : expected) {
+      const Tensor& value = found.at(item.key());
+      expect(value.scalar_type() == item.value().scalar_type() && value.equal(item.value()),
+             item.key() + " " + where);
+    }
+  };
+  const auto of = [](const Kept& each) {
+    std::map<std::string, Tensor> all;
+    for (const auto& item : each->named_buffers()) {
+      all[item.key()] = item.value();
+    }
+    return all;
+  };
+  const Sharded sharded = fully_shard(net, runtime);
+  acc::Optimizer optimizer = sharded.model().optimizer(acc::Sgd{});
+  compare(of(net), "after fully_shard");
+  compare(sharded.state_dict(false), "in the state dict");
+  sharded.save(folder, optimizer);
+  Kept other(7);
+  for (const auto& item : other->named_buffers()) {
+    if (item.key() != "row") {  // which is expanded
+      item.value().zero_();
+    }
+  }
+  const Sharded loaded = fully_shard(other, runtime);
+  acc::Optimizer second = loaded.model().optimizer(acc::Sgd{});
+  loaded.load(folder, second);
+  compare(of(other), "after load");
+  expect(other->named_buffers()["mask"].stride(0) == 1, "strides");
+  runtime.barrier();
+  if (runtime.rank() == 0) {
+    std::filesystem::remove_all(folder);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -785,6 +872,7 @@ int main(int argc, char** argv) try {
     differ(part);
   } else {
     train_all(arguments);
+    keep_buffers();
   }
 } catch (const std::exception& error) {
   std::cerr << "torch_modules: " << error.what() << '\n';

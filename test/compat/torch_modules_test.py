@@ -14,7 +14,9 @@ import tempfile
 import weakref
 
 try:
+    import numpy
     import torch
+    import torch.distributed.checkpoint as dcp
 except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
@@ -393,6 +395,169 @@ def train(acc, name, case, runtime):
         assert difference <= 10 * case.tolerance, (name, key, difference)
 
 
+def stored_dtypes():
+    """Those that files of every form have."""
+    return [torch.bool, torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.uint32,
+            torch.int64, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+
+
+def bits_of(tensor):
+    return tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+
+
+class Kept(nn.Module):
+    """Buffers of each dtype with every bit in use, without dimensions, without elements, with strides,
+    expanded, and shared with another module; a table that is in no file; an extra state."""
+
+    def __init__(self, factor, extra=None):
+        super().__init__()
+        self.linear, self.norm = nn.Linear(2, 2), nn.BatchNorm1d(2)
+        for number, dtype in enumerate(stored_dtypes()):
+            bits = (torch.arange(24 * dtype.itemsize) * 37 * factor + number) % 256
+            bits = bits % 2 if dtype is torch.bool else bits
+            values = bits.to(torch.uint8).view(dtype).view(-1)[:24]
+            name = str(dtype).replace(".", "_")
+            self.register_buffer(name, values[:6].view(2, 3).t())
+            self.register_buffer(name + "_scalar", values[7].clone())
+            self.register_buffer(name + "_empty", torch.empty(2, 0, dtype=dtype))
+        self.register_buffer("large", torch.tensor(2**62 + factor))
+        self.linear.register_buffer("same", self.large)
+        self.register_buffer("expanded", torch.tensor([factor, 2]).expand(3, 2))
+        self.register_buffer("table", torch.full((5,), 1j * factor), persistent=False)
+        self.extra = extra
+
+    def forward(self, x):
+        return self.norm(self.linear(x))
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
+
+
+def expect_kept(found, expected, what):
+    """found, expected: tensors by name."""
+    for name, value in expected.items():
+        other = found[name]
+        assert (other.dtype, other.shape) == (value.dtype, value.shape), (what, name, other, value)
+        assert torch.equal(bits_of(other), bits_of(value)), (what, name, other, value)
+
+
+def expect_state(acc):
+    """Buffers and extra states of a module are rank 0's, and as they were in all forms of checkpoints."""
+    torch.manual_seed(3)
+    folder = os.path.join(tempfile.gettempdir(), f"torch_modules_test.{os.getppid()}.state")
+    extra = {"scale": torch.tensor([0.5, 2.0]), "steps": 2**70, "history": [("a", 1.5, None)]}
+    expected = Kept(1, extra)
+    buffers = dict(expected.named_buffers())
+    saved = {name: value for name, value in expected.state_dict().items() if name in buffers} | \
+        {"linear.same": expected.large}
+    for form in ("SHARDED_STATE_DICT", "FULL_STATE_DICT", "LOCAL_STATE_DICT"):
+        os.environ["FSDP_STATE_DICT_TYPE"] = form
+        runtime = acc.Runtime()
+        model = acc.fully_shard(Kept(1 + runtime.rank, extra), runtime)
+        expect_kept(dict(model.named_buffers()), buffers, "after fully_shard")
+        assert model.large is model.linear.same and model.torch_int64.stride() == (1, 3)
+        state = acc.state_dict(model, rank0_only=False)
+        assert set(state) == set(expected.state_dict())
+        expect_kept(state, saved, "state_dict")
+        optimizer = acc.SGD(model)
+        runtime.save(folder, model, optimizer, {"numpy": numpy.int64(-3), "yes": True, "bytes": b"\0"},
+                     {"least": -2**63})
+        other = acc.fully_shard(Kept(3), runtime)
+        loaded = runtime.load(folder, other, acc.SGD(other))
+        assert (loaded.get("numpy"), loaded.get("yes"), loaded.get("bytes")) == (-3, 1, b"\0")
+        assert loaded.of_rank("least") == -2**63
+        expect_kept(dict(other.named_buffers(remove_duplicate=False)), saved, f"load of {form}")
+        assert other.large is other.linear.same and other.torch_int64.stride() == (1, 3)
+        assert torch.equal(other.extra.pop("scale"), extra["scale"])
+        assert other.extra == {name: extra[name] for name in ("steps", "history")}
+        runtime.barrier()
+        if form == "SHARDED_STATE_DICT":
+            theirs = {"model": {name: torch.zeros_like(value) for name, value in saved.items()}}
+            dcp.load(theirs, checkpoint_id=f"{folder}/pytorch_model_fsdp_0", no_dist=True)
+            expect_kept(theirs["model"], saved, "torch's DCP")
+        if form == "FULL_STATE_DICT":
+            theirs = torch.load(f"{folder}/pytorch_model_fsdp.bin")
+            expect_kept(theirs, saved, "torch.load")
+        runtime.barrier()
+        if runtime.rank == 0:
+            shutil.rmtree(folder)
+    del os.environ["FSDP_STATE_DICT_TYPE"]
+
+
+def expect_gathered(acc):
+    """In acc.gathered the module is whole on each rank, and none of its calls is collective."""
+    runtime = acc.Runtime()
+    for make in (Tied, lambda: Blocks(mlp), Recurrent):
+        torch.manual_seed(5)
+        expected = make()
+        model = acc.fully_shard(copy.deepcopy(expected), runtime)
+        average = {name: value.clone() for name, value in expected.named_parameters()}
+        with acc.gathered(model) as whole, torch.no_grad():
+            assert whole is model
+            for name, value in model.state_dict().items():
+                assert torch.equal(value, expected.state_dict()[name]), name
+            for name, value in model.named_parameters():
+                average[name].lerp_(value, 0.5)
+                assert value.requires_grad
+            if runtime.rank == 0:
+                for inner, theirs in zip(model.children(), expected.children()):
+                    if isinstance(inner, nn.Linear):
+                        x = torch.ones(2, inner.in_features)
+                        assert torch.equal(inner(x), theirs(x))
+            kept = [each.clone() for each in model.parameters()]
+            for each in model.parameters():
+                each.data.zero_()
+            for each, value in zip(model.parameters(), kept):
+                each.copy_(value)
+            with acc.gathered(model):
+                pass
+            assert len(list(model.parameters())) == len(kept)
+        assert {type(each).__name__ for each in model.parameters()} == {"ShardedParameter"}
+        optimizer = acc.SGD(model)
+        x = torch.ones(2, 5, dtype=torch.int64) if make is Tied else torch.ones(2, 5, 8)
+        loss_of(model(x)).backward()
+        optimizer.step()
+
+
+def expect_peft(acc):
+    """PEFT saves an adapter, and transformers generate, in acc.gathered; outside it names what to use."""
+    try:
+        import peft
+        import transformers
+        from safetensors.torch import load_file
+    except ImportError as error:
+        print(f"without peft: {error}")
+        return
+    runtime = acc.Runtime()
+    torch.manual_seed(5)
+    config = transformers.GPT2Config(n_layer=2, n_embd=8, n_head=2, vocab_size=11, n_positions=16,
+                                     bos_token_id=0, eos_token_id=0, pad_token_id=0)
+    expected = peft.get_peft_model(transformers.GPT2LMHeadModel(config), peft.LoraConfig(
+        target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)).eval()
+    model = acc.fully_shard(copy.deepcopy(expected), runtime)
+    words = torch.ones(1, 2, dtype=torch.int64)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            model.save_pretrained(f"{folder}/outside")
+        except acc.InvalidArgumentError as error:
+            assert "acc.gathered" in str(error), error
+        else:
+            raise AssertionError("saved placeholders")
+        with acc.gathered(model), torch.no_grad():
+            if runtime.rank == 0:
+                model.save_pretrained(f"{folder}/adapter")
+                found = model.generate(input_ids=words, max_new_tokens=4, do_sample=False)
+                assert torch.equal(found, expected.generate(input_ids=words, max_new_tokens=4, do_sample=False))
+                expected.save_pretrained(f"{folder}/expected")
+                saved, theirs = (load_file(f"{folder}/{name}/adapter_model.safetensors")
+                                 for name in ("adapter", "expected"))
+                assert saved.keys() == theirs.keys() and theirs
+                assert all(torch.equal(saved[name], theirs[name]) for name in theirs)
+
+
 def worker():
     import acclaunch.torch as acc
 
@@ -417,6 +582,11 @@ def worker():
             except BaseException:
                 print(f"failed: {name}, {strategy} {gather}", flush=True)
                 raise
+        if not wanted:
+            expect_state(acc)
+            expect_gathered(acc)
+            if (strategy, gather) == MODES[0]:
+                expect_peft(acc)
         gc.collect()  # frees the modules of this mode
     print("trained", flush=True)
 

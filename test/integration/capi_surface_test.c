@@ -4,6 +4,7 @@
  * of ranks and any gradient_accumulation_steps. Exits with 0, or prints the failed expectation. */
 
 #include "acc/runtime.h"
+#include "acc/runtime_checkpoint.h"
 #include "capi_expect.h"
 
 #include <math.h>
@@ -323,6 +324,52 @@ static void expect_buffers_and_kept(acc_runtime* runtime) {
   destroy(&p);
 }
 
+static void count_int64(const acc_full_tensor* tensor, void* context) {
+  if (tensor->dtype == ACC_INT64 && tensor->num_dims == 0 &&
+      *(const int64_t*)tensor->data == INT64_MAX) {
+    ++*(int*)context;
+  }
+}
+
+/* A buffer with a dtype of its own and a second name, one without elements, and values that the
+ * program holds. */
+static void expect_dtypes_of_buffers(acc_runtime* runtime) {
+  acc_model* model = NULL;
+  acc_unit* unit = NULL;
+  acc_parameter weight;
+  EXPECT_OK(acc_model_create(runtime, 3, &model));
+  EXPECT_OK(acc_model_root(model, "", "Net", &unit));
+  acc_parameter_config config = ACC_PARAMETER_CONFIG_INITIALIZER;
+  EXPECT_OK(acc_unit_parameter(unit, "weight", NULL, 0, &config, &weight));
+  config.a = 5.0F;
+  config.buffer_dtype = ACC_INT64;
+  acc_buffer seen, empty;
+  const int64_t none[] = {0};
+  EXPECT_OK(acc_unit_buffer(unit, "seen", NULL, 0, &config, &seen));
+  EXPECT_OK(acc_unit_buffer(unit, "empty", none, 1, &config, &empty));
+  EXPECT_OK(acc_unit_tie_buffer(unit, "again", seen));
+  EXPECT(acc_unit_tie_buffer(unit, NULL, seen) == ACC_INVALID_ARGUMENT);
+  for (config.buffer_dtype = 4; config.buffer_dtype <= 99; config.buffer_dtype += 95) {
+    EXPECT(acc_unit_buffer(unit, "wrong", NULL, 0, &config, &empty) == ACC_INVALID_ARGUMENT);
+    EXPECT(strstr(acc_last_error(), "config.buffer_dtype") != NULL);
+  }
+  void* data = NULL;
+  EXPECT_OK(acc_unit_buffer_data(unit, seen, &data));
+  EXPECT(*(int64_t*)data == 5);
+  *(int64_t*)data = INT64_MAX;
+  int found = 0;
+  acc_state_dict_config all = ACC_STATE_DICT_CONFIG_INITIALIZER;
+  all.rank0_only = 0;
+  EXPECT_OK(acc_model_state_dict(model, &all, count_int64, &found));
+  EXPECT(found == 2);
+  int64_t own = 7;
+  EXPECT_OK(acc_model_share(model, "table", &own, sizeof own));
+  EXPECT(own == 7);
+  EXPECT_OK(acc_model_share(model, "table", NULL, 0));
+  EXPECT(acc_model_share(model, "table", NULL, 8) == ACC_INVALID_ARGUMENT);
+  acc_model_free(model);
+}
+
 static void expect_models(acc_runtime* runtime) {
   acc_model* model = NULL;
   acc_model_config config = ACC_MODEL_CONFIG_INITIALIZER;
@@ -536,6 +583,7 @@ int main(void) {
   expect_schedules(runtime);
   expect_program_rule(runtime);
   expect_buffers_and_kept(runtime);
+  expect_dtypes_of_buffers(runtime);
   expect_misuse(runtime);
   acc_runtime_free(runtime);
   expect_abort();

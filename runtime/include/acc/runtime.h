@@ -182,8 +182,31 @@ ACC_API void acc_saved_activation_free(acc_saved_activation* saved) ACC_NOEXCEPT
 
 /* ---- model -----------------------------------------------------------------------------------*/
 
-/* Type of the elements of parameters, gradients and buffers. */
-typedef enum acc_dtype { ACC_FLOAT32 = 0, ACC_BFLOAT16 = 1, ACC_FLOAT16 = 2 } acc_dtype;
+/* Type of elements. Parameters and gradients have one of the first three; buffers have any. */
+typedef enum acc_dtype {
+  ACC_FLOAT32 = 0,
+  ACC_BFLOAT16 = 1,
+  ACC_FLOAT16 = 2,
+  ACC_FLOAT64 = 3,
+  /* 4 is not used */
+  ACC_UINT8 = 5,
+  ACC_BOOL = 6, /* one byte, 0 or 1 */
+  ACC_INT8 = 7,
+  ACC_INT16 = 8,
+  ACC_UINT16 = 9,
+  ACC_INT32 = 10,
+  ACC_UINT32 = 11,
+  ACC_INT64 = 12,
+  ACC_UINT64 = 13,
+  ACC_COMPLEX32 = 14, /* two float16 */
+  ACC_COMPLEX64 = 15,
+  ACC_COMPLEX128 = 16,
+  ACC_FLOAT8_E4M3FN = 17,
+  ACC_FLOAT8_E5M2 = 18,
+  ACC_FLOAT8_E4M3FNUZ = 19,
+  ACC_FLOAT8_E5M2FNUZ = 20,
+  ACC_FLOAT8_E8M0FNU = 21
+} acc_dtype;
 
 typedef struct acc_model_config {
   size_t size;
@@ -199,7 +222,8 @@ typedef struct acc_model_config {
   int32_t float16_on_cpu;    /* as bfloat16_on_cpu, for float16 */
   int32_t units_as_declared; /* 1: each declared unit is sharded by itself, whatever the wrap
                                 policy says (acc_runtime_wrap has applied it) */
-  int32_t float32_buffers;   /* 0: buffers have the dtype in which weights are gathered; 1: fp32 */
+  int32_t float32_buffers;   /* dtype of buffers that are declared without one. 0: that in which
+                                weights are gathered; 1: fp32 */
 } acc_model_config;
 /* Seed 0, fp32, strict use of units, the launcher's wrap policy. */
 #define ACC_MODEL_CONFIG_INITIALIZER \
@@ -271,10 +295,11 @@ typedef struct acc_parameter_config {
   float a, b;
   acc_fill_function fill; /* for ACC_INITIALIZER_CUSTOM and _PURE; outlives the model */
   void* context;          /* passed to fill; outlives the model */
+  int32_t buffer_dtype;   /* acc_dtype of a buffer; negative: acc_model_buffer_dtype */
 } acc_parameter_config;
 /* Trainable, with weight decay, filled with zeros. */
 #define ACC_PARAMETER_CONFIG_INITIALIZER \
-  { sizeof(acc_parameter_config), 1, 1, ACC_INITIALIZER_CONSTANT, 0.0F, 0.0F, NULL, NULL }
+  { sizeof(acc_parameter_config), 1, 1, ACC_INITIALIZER_CONSTANT, 0.0F, 0.0F, NULL, NULL, -1 }
 
 /* Handle of a parameter. Only the unit that registered it accepts it. */
 typedef struct acc_parameter {
@@ -300,15 +325,27 @@ typedef struct acc_buffer {
 } acc_buffer;
 
 /* Registers values that are neither trained nor sharded. Every rank holds the whole buffer; with
- * fsdp_sync_module_states all ranks begin with rank 0's values. Arguments as acc_unit_parameter; of
- * config only the initializer is used. */
+ * fsdp_sync_module_states all ranks begin with rank 0's values. Arguments as acc_unit_parameter,
+ * but sizes may be 0; of config only the initializer and buffer_dtype, which memory and files keep,
+ * are used. The first use of the model returns ACC_INVALID_ARGUMENT if the dtype cannot hold a
+ * value of the initializer. */
 ACC_API acc_status acc_unit_buffer(acc_unit* unit, const char* name, const int64_t* shape,
                                    size_t num_dims, const acc_parameter_config* config,
                                    acc_buffer* buffer) ACC_NOEXCEPT;
-/* The buffer's values, which the program may read and write. data: [shape], in
- * acc_model_buffer_dtype, device memory. The first call for a model is collective. */
+/* Gives a buffer a second full name. Files contain it under both names. */
+ACC_API acc_status acc_unit_tie_buffer(acc_unit* unit, const char* alias_full_name,
+                                       acc_buffer buffer) ACC_NOEXCEPT;
+/* The buffer's values, which the program may read and write. data: [shape] in its dtype, device
+ * memory. The first call for a model is collective. */
 ACC_API acc_status acc_unit_buffer_data(acc_unit* unit, acc_buffer buffer,
                                         void** data) ACC_NOEXCEPT;
+
+/* Gives rank 0's values to all ranks, as those of a buffer are shared at the beginning: with
+ * fsdp_sync_module_states, and unless `name`, their full name, lies in a module of
+ * fsdp_ignored_modules. For values that the program holds itself and that are in no file. data:
+ * [nbytes], device memory. Collective. */
+ACC_API acc_status acc_model_share(acc_model* model, const char* name, void* data,
+                                   size_t nbytes) ACC_NOEXCEPT;
 
 /* *keeps = 1 if the addresses that uses of the unit return for its parameters never change and
  * their memory always holds these parameters, so that the program may keep views of it between
@@ -316,7 +353,7 @@ ACC_API acc_status acc_unit_buffer_data(acc_unit* unit, acc_buffer buffer,
 ACC_API acc_status acc_unit_keeps_addresses(const acc_unit* unit, int* keeps) ACC_NOEXCEPT;
 
 /* Dtype of parameters and gradients as the program sees them, and so of the elements behind all raw
- * pointers below; and dtype of buffers. */
+ * pointers below; and dtype of buffers that are declared without one. */
 ACC_API acc_status acc_model_compute_dtype(const acc_model* model, acc_dtype* dtype) ACC_NOEXCEPT;
 ACC_API acc_status acc_model_buffer_dtype(const acc_model* model, acc_dtype* dtype) ACC_NOEXCEPT;
 /* Elements of all parameters; tied ones count once. -1 for a NULL model. */

@@ -88,7 +88,8 @@ struct ModelOptions {
   /// True: each declared unit is sharded by itself, whatever fsdp_auto_wrap_policy says. For
   /// programs that have applied the policy to their own modules (`Runtime::wrap`).
   bool units_as_declared = false;
-  /// True: buffers are float32. False: they have the dtype in which weights are gathered.
+  /// Dtype of buffers that are declared without one. True: float32. False: that in which weights
+  /// are gathered.
   bool float32_buffers = false;
 };
 
@@ -241,12 +242,17 @@ class ACC_API Unit {
   /// counted once, and used through this unit.
   void tie(std::string alias_full_name, Parameter parameter);
 
-  /// Registers values that are neither trained nor sharded (running statistics, masks). Every rank
-  /// holds the whole buffer. With fsdp_sync_module_states all ranks begin with rank 0's values.
-  /// Throws as `parameter` does.
+  /// Registers values that are neither trained nor sharded (running statistics, masks, counters).
+  /// Every rank holds the whole buffer. With fsdp_sync_module_states all ranks begin with rank 0's
+  /// values. dtype: kept in memory and in files; without it Model::buffer_dtype(). shape: as in
+  /// `parameter`, but sizes may be 0. The first use of the model throws Error(invalid_argument) if
+  /// the dtype cannot hold a value of the initializer. Throws as `parameter` does.
   Buffer buffer(std::string name, Shape shape, Initializer initializer);
-  /// Returns the buffer's values: [shape] in Model::buffer_dtype(), memory of Runtime::device().
-  /// The program may read and write them at any time. The first call is collective.
+  Buffer buffer(std::string name, Shape shape, Initializer initializer, DType dtype);
+  /// Gives a buffer a second full name, as `tie` of a parameter. Files contain it under both names.
+  void tie(std::string alias_full_name, Buffer buffer);
+  /// Returns the buffer's values: [shape] in its dtype, memory of Runtime::device(). The program
+  /// may read and write them at any time. The first call is collective.
   [[nodiscard]] void* data(Buffer buffer);
   /// True if the addresses that scopes of this unit return for its parameters never change and
   /// their memory always holds these parameters, so that the program may keep views of it between
@@ -307,7 +313,7 @@ struct StateDictOptions {
 struct FullTensor {
   std::string_view name;  ///< full name; a tied parameter is visited under each of its names
   const Shape& shape;
-  DType dtype;  ///< dtype of the master weights; float32 for buffers
+  DType dtype;  ///< dtype of the master weights, or of the buffer
   const void* data;
 };
 using VisitTensor = std::function<void(const FullTensor& tensor)>;
@@ -353,6 +359,12 @@ class ACC_API Model {
   /// `scheduler` of a DeepSpeed file). Throws Error(config) if it chooses no optimizer.
   Optimizer optimizer_from_settings();
 
+  /// Gives rank 0's values to all ranks, as those of a buffer are shared at the beginning: with
+  /// fsdp_sync_module_states, and unless `name`, the full name of the values, lies in a module of
+  /// fsdp_ignored_modules. For values that the program holds itself and that are in no file. data:
+  /// [nbytes], memory of Runtime::device(). Collective.
+  void share(const std::string& name, void* data, std::size_t nbytes);
+
   /// While the returned object lives, forward scopes expect no backward (evaluation, sampling).
   [[nodiscard]] std::shared_ptr<void> no_grad();
   /// While the returned object lives, micro-steps that end are not reduced. Each rank accumulates
@@ -364,7 +376,7 @@ class ACC_API Model {
   /// mixed precision or with weights loaded in 16 bits, else float32. On a CPU: float32, because
   /// 16-bit weights are widened, except with ModelOptions::bfloat16_on_cpu.
   [[nodiscard]] DType compute_dtype() const;
-  /// Dtype of buffers; that in which weights are gathered.
+  /// Dtype of buffers that are declared without one: that in which weights are gathered.
   [[nodiscard]] DType buffer_dtype() const;
   [[nodiscard]] std::int64_t numel() const;  ///< elements of all parameters; tied ones count once
   /// Bytes that this rank holds for the model.

@@ -42,7 +42,7 @@ typedef struct acc_full_tensor {
   const char* name; /* full name; a tied parameter is visited under each of its names */
   const int64_t* shape;
   size_t num_dims;
-  int32_t dtype; /* acc_dtype of the master weights; ACC_FLOAT32 for buffers */
+  int32_t dtype; /* acc_dtype of the master weights, or of the buffer */
   const void* data;
 } acc_full_tensor;
 typedef void (*acc_visit_function)(const acc_full_tensor* tensor, void* context);

@@ -23,7 +23,16 @@ void Unit::tie(std::string alias_full_name, Parameter parameter) {
 }
 
 Buffer Unit::buffer(std::string name, Shape shape, Initializer initializer) {
-  return state_->add_buffer(std::move(name), std::move(shape), std::move(initializer));
+  return buffer(std::move(name), std::move(shape), std::move(initializer),
+                state_->model->context().precision.buffers);
+}
+
+Buffer Unit::buffer(std::string name, Shape shape, Initializer initializer, DType dtype) {
+  return state_->add_buffer(std::move(name), std::move(shape), std::move(initializer), dtype);
+}
+
+void Unit::tie(std::string alias_full_name, Buffer buffer) {
+  state_->tie(std::move(alias_full_name), buffer);
 }
 
 void* Unit::data(Buffer buffer) {
@@ -91,6 +100,10 @@ Optimizer Model::optimizer_from_settings() {
     optimizer.set_schedule(schedule);
   }
   return optimizer;
+}
+
+void Model::share(const std::string& name, void* data, std::size_t nbytes) {
+  guarded(state_->context().groups, [&] { state_->share(name, data, nbytes); });
 }
 
 namespace {

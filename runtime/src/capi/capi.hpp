@@ -96,9 +96,16 @@ inline std::string string_of(const char* text, const char* name) {
 static_assert(static_cast<int>(acc::DType::float32) == ACC_FLOAT32);
 static_assert(static_cast<int>(acc::DType::bfloat16) == ACC_BFLOAT16);
 static_assert(static_cast<int>(acc::DType::float16) == ACC_FLOAT16);
+static_assert(static_cast<int>(acc::DType::float64) == ACC_FLOAT64);
+static_assert(static_cast<int>(acc::DType::uint8) == ACC_UINT8);
+static_assert(static_cast<int>(acc::DType::boolean) == ACC_BOOL);
+static_assert(static_cast<int>(acc::DType::uint64) == ACC_UINT64);
+static_assert(static_cast<int>(acc::DType::complex128) == ACC_COMPLEX128);
+static_assert(static_cast<int>(acc::DType::float8_e8m0fnu) == ACC_FLOAT8_E8M0FNU);
 
-inline acc::DType dtype_of(std::int32_t dtype, const char* name) {
-  if (dtype < ACC_FLOAT32 || dtype > ACC_FLOAT16) {
+/// last: the greatest dtype that is allowed.
+inline acc::DType dtype_of(std::int32_t dtype, const char* name, acc_dtype last = ACC_FLOAT16) {
+  if (dtype < ACC_FLOAT32 || dtype > last || dtype == static_cast<std::int32_t>(acc::DType::byte)) {
     throw Error(Errc::invalid_argument,
                 std::string(name) + ": unknown dtype " + std::to_string(dtype));
   }

@@ -143,8 +143,31 @@ acc_status acc_unit_buffer(acc_unit* unit, const char* name, const int64_t* shap
     acc_buffer& result = required(buffer, "buffer");
     const acc_parameter_config values =
         config_of<acc_parameter_config>(config, ACC_PARAMETER_CONFIG_INITIALIZER, "config");
-    result = std::bit_cast<acc_buffer>(unit_of(unit).buffer(
-        string_of(name, "name"), shape_of(shape, num_dims), initializer_of(values)));
+    acc::Unit& owner = unit_of(unit);
+    const auto declare = [&](auto... dtype) {
+      return owner.buffer(string_of(name, "name"), shape_of(shape, num_dims),
+                          initializer_of(values), dtype...);
+    };
+    result = std::bit_cast<acc_buffer>(
+        values.buffer_dtype < 0
+            ? declare()
+            : declare(dtype_of(values.buffer_dtype, "config.buffer_dtype", ACC_FLOAT8_E8M0FNU)));
+  });
+}
+
+acc_status acc_unit_tie_buffer(acc_unit* unit, const char* alias_full_name,
+                               acc_buffer buffer) noexcept {
+  return guarded([&] {
+    unit_of(unit).tie(string_of(alias_full_name, "alias_full_name"),
+                      std::bit_cast<acc::Buffer>(buffer));
+  });
+}
+
+acc_status acc_model_share(acc_model* model, const char* name, void* data, size_t nbytes) noexcept {
+  return guarded([&] {
+    acc::Model& shared = required(model, "model").value;
+    shared.share(string_of(name, "name"),
+                 nbytes == 0 ? nullptr : &required(static_cast<char*>(data), "data"), nbytes);
   });
 }
 

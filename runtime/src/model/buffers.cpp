@@ -1,52 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/buffers.hpp"
 
+#include "acc/base/error.hpp"
+#include "model/convert_values.hpp"
 #include "sharding/initial_values.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
 
 namespace acc::model {
 
 using sharding::Context;
 
+namespace {
+
+/// The values of the buffer's initialiser in its dtype.
+std::vector<std::byte> initial_values(const BufferRecord& buffer, std::uint64_t seed) {
+  std::vector<float> values(static_cast<std::size_t>(buffer.numel));
+  buffer.initializer(sharding::stream_of(buffer.name, seed), 0, values);
+  std::vector<std::byte> bytes(buffer.nbytes());
+  if (const auto bad = convert_values(values.data(), DType::float32, bytes.data(), buffer.dtype,
+                                      values.size())) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("buffer {} of {}: its initialiser gives element {} the value {}, which "
+                            "this dtype cannot hold",
+                            buffer.name, to_string(buffer.dtype), *bad, values[*bad]));
+  }
+  return bytes;
+}
+
+}  // namespace
+
 void make_buffer(const Context& context, BufferRecord& buffer, std::uint64_t seed) {
-  const auto numel = static_cast<std::size_t>(buffer.numel);
-  buffer.values = context.device->allocate(numel * nbytes_of(context.precision.buffers), "buffers");
+  buffer.values = context.device->allocate(std::max<std::size_t>(buffer.nbytes(), 1), "buffers");
   // Equal on all ranks: only one branch is collective. A pure initialiser needs no broadcast.
   const bool shares = context.settings.sharding.sync_module_states && !buffer.ignored &&
                       !buffer.initializer.same_everywhere();
   if (!shares || context.groups.world->rank() == 0) {
-    std::vector<float> values(numel);
-    buffer.initializer(sharding::stream_of(buffer.name, seed), 0, values);
-    set_buffer(context, buffer, values);
+    set_buffer(context, buffer, initial_values(buffer, seed));
   }
   if (shares) {
-    share_buffer(context, buffer);
+    broadcast_values(context, buffer.values->data(), buffer.nbytes());
   }
 }
 
-// Values pass through float32 memory of the device, where the cast to the buffer's dtype runs.
-void set_buffer(const Context& context, BufferRecord& buffer, std::span<const float> values) {
+void set_buffer(const Context& context, BufferRecord& buffer, std::span<const std::byte> values) {
   device::Device& device = *context.device;
-  const auto staged = device.allocate(values.size_bytes(), "buffers");
-  device.copy(staged->data(), values.data(), values.size_bytes(), device.compute());
-  device.cast(staged->data(), DType::float32, buffer.values->data(), context.precision.buffers,
-              values.size(), device.compute());
+  device.copy(buffer.values->data(), values.data(), values.size(), device.compute());
   device.record(device.compute())->synchronize();
 }
 
-std::vector<float> read_buffer(const Context& context, const BufferRecord& buffer) {
+std::vector<std::byte> read_buffer(const Context& context, const BufferRecord& buffer) {
   device::Device& device = *context.device;
-  std::vector<float> values(static_cast<std::size_t>(buffer.numel));
-  const auto staged = device.allocate(values.size() * sizeof(float), "buffers");
-  device.cast(buffer.values->data(), context.precision.buffers, staged->data(), DType::float32,
-              values.size(), device.compute());
-  device.copy(values.data(), staged->data(), staged->nbytes(), device.compute());
+  std::vector<std::byte> values(buffer.nbytes());
+  device.copy(values.data(), buffer.values->data(), values.size(), device.compute());
   device.record(device.compute())->synchronize();
   return values;
 }
 
-void share_buffer(const Context& context, BufferRecord& buffer) {
-  context.groups.world->broadcast(buffer.values->data(), buffer.values->nbytes(), 0)
-      ->wait_released();
+void broadcast_values(const Context& context, void* data, std::size_t nbytes) {
+  if (nbytes > 0) {
+    context.groups.world->broadcast(data, nbytes, 0)->wait_released();
+  }
 }
 
 }  // namespace acc::model

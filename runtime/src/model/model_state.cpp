@@ -181,7 +181,11 @@ model::Declaration ModelState::declaration() const {
       all.emplace_back(each.name, std::move(value));
     }
     for (const model::BufferRecord& each : unit->buffers) {
-      all.emplace_back(each.name, "a buffer of " + sizes(each.shape));
+      std::string value =
+          fmt::format("a buffer of {} {}", sizes(each.shape), to_string(each.dtype));
+      value +=
+          each.aliases.empty() ? "" : fmt::format(", tied to {}", fmt::join(each.aliases, ", "));
+      all.emplace_back(each.name, std::move(value));
     }
   }
   return all;
@@ -200,7 +204,7 @@ void ModelState::check_names() const {
       std::for_each(each.aliases.begin(), each.aliases.end(), claim);
     }
     for (const model::BufferRecord& each : unit->buffers) {
-      claim(each.name);
+      std::ranges::for_each(each.names(), claim);
     }
   }
 }
@@ -519,6 +523,15 @@ void ModelState::seed_noise(std::uint64_t seed) {
   }
 }
 
+void ModelState::share(const std::string& name, void* data, std::size_t nbytes) {
+  finalize();
+  const plugins::ShardingSettings& settings = context_.settings.sharding;
+  if (settings.sync_module_states &&
+      !model::IgnoredModules(settings.ignored_modules).contains_holder_of(name)) {
+    model::broadcast_values(context_, data, nbytes);
+  }
+}
+
 std::vector<model::BufferRecord*> ModelState::buffers() {
   std::vector<model::BufferRecord*> all;
   for (const auto& unit : unit_states_) {
@@ -551,7 +564,7 @@ MemoryReport ModelState::memory() const {
   }
   for (const auto& unit : unit_states_) {
     for (const model::BufferRecord& each : unit->buffers) {
-      report.buffer_bytes += each.values ? static_cast<std::int64_t>(each.values->nbytes()) : 0;
+      report.buffer_bytes += each.values ? static_cast<std::int64_t>(each.nbytes()) : 0;
     }
   }
   report.optimizer_bytes = optimizer_nbytes;

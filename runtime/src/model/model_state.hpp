@@ -69,6 +69,8 @@ class ModelState {
   [[nodiscard]] std::uint64_t seed() const noexcept { return seed_; }
   /// Sets the seed of stochastic rounding to that of the run that saved a checkpoint.
   void seed_noise(std::uint64_t seed);
+  /// Implements `Model::share`.
+  void share(const std::string& name, void* data, std::size_t nbytes);
   /// All buffers, in the order of units.
   [[nodiscard]] std::vector<model::BufferRecord*> buffers();
   [[nodiscard]] bool last_micro_step() const;

@@ -55,10 +55,12 @@ Error foreign_handle(const UnitState& asked, const char* kind, std::int32_t unit
                       whose)};
 }
 
-std::int64_t numel_of(const char* kind, const std::string& name, const Shape& shape) {
-  if (std::any_of(shape.begin(), shape.end(), [](auto d) { return d <= 0; })) {
+/// least: of each dimension.
+std::int64_t numel_of(const char* kind, const std::string& name, const Shape& shape,
+                      std::int64_t least) {
+  if (std::any_of(shape.begin(), shape.end(), [least](auto d) { return d < least; })) {
     throw Error(Errc::invalid_argument,
-                fmt::format("{} {}: every dimension must be at least 1", kind, name));
+                fmt::format("{} {}: every dimension must be at least {}", kind, name, least));
   }
   return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
 }
@@ -95,7 +97,7 @@ Parameter UnitState::add(std::string parameter_name, Shape shape, Initializer in
   ParameterRecord record;
   record.name = full_name(parameter_name);
   record.declared = model->declared_parameters++;
-  record.numel = numel_of("parameter", record.name, shape);
+  record.numel = numel_of("parameter", record.name, shape, 1);
   record.shape = std::move(shape);
   record.initializer = std::move(initializer);
   record.trainable = options.trainable;
@@ -109,13 +111,20 @@ void UnitState::tie(std::string alias, Parameter parameter) {
   parameters[checked(parameter)].aliases.push_back(std::move(alias));
 }
 
-Buffer UnitState::add_buffer(std::string buffer_name, Shape shape, Initializer initializer) {
+void UnitState::tie(std::string alias, Buffer buffer) {
+  model->check_open("tied name '" + alias + "'");
+  buffers[checked(buffer)].aliases.push_back(std::move(alias));
+}
+
+Buffer UnitState::add_buffer(std::string buffer_name, Shape shape, Initializer initializer,
+                             DType dtype) {
   model->check_open("buffer '" + buffer_name + "'");
   const std::string full = full_name(buffer_name);
-  const std::int64_t numel = numel_of("buffer", full, shape);
+  const std::int64_t numel = numel_of("buffer", full, shape, 0);
   buffers.push_back({.name = full,
                      .shape = std::move(shape),
                      .numel = numel,
+                     .dtype = dtype,
                      .initializer = std::move(initializer)});
   return {static_cast<std::int32_t>(buffers.size()) - 1, number_};
 }

@@ -24,7 +24,8 @@ class UnitState {
   Parameter add(std::string parameter_name, Shape shape, Initializer initializer,
                 ParameterOptions options);
   void tie(std::string alias, Parameter parameter);
-  Buffer add_buffer(std::string buffer_name, Shape shape, Initializer initializer);
+  Buffer add_buffer(std::string buffer_name, Shape shape, Initializer initializer, DType dtype);
+  void tie(std::string alias, Buffer buffer);
 
   [[nodiscard]] const sharding::ParameterRecord& record(Parameter parameter) const;
   /// The sharded unit that stores a parameter, and the parameter's index there.

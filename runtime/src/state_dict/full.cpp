@@ -19,7 +19,7 @@ constexpr std::size_t kTile = 1 << 16;
 // Passes a tensor to `sink`, converted tile by tile if its dtype changes.
 void emit(GatheredTensors& tensors, std::size_t index, Dtype to, const Sink& sink) {
   const FullItem& item = tensors.items()[index];
-  const Dtype from = stored_dtype(item.dtype);
+  const Dtype from = stored_dtype(item.dtype, item.name);
   const std::byte* values = tensors.bring(index);
   const auto numel = static_cast<std::size_t>(numel_of(item.shape));
   if (from == to) {
@@ -38,7 +38,7 @@ void emit(GatheredTensors& tensors, std::size_t index, Dtype to, const Sink& sin
 
 // The requested dtype applies to parameters only; buffers keep theirs.
 Dtype written_dtype(const FullItem& item, std::optional<DType> dtype) {
-  return stored_dtype(item.buffer == nullptr ? dtype.value_or(item.dtype) : item.dtype);
+  return stored_dtype(item.buffer == nullptr ? dtype.value_or(item.dtype) : item.dtype, item.name);
 }
 
 // All headers are written first, so dtypes and shapes must be known before the first tensor is

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state_dict/gathered.hpp"
 
+#include <algorithm>
 #include <utility>
 
 namespace acc::checkpoint {
@@ -25,7 +26,9 @@ std::vector<FullItem> weight_items(detail::ModelState& model,
     }
   }
   for (const BufferRecord* buffer : model.buffers()) {
-    items.push_back({buffer->name, "param", buffer->shape, DType::float32, 0, 0, buffer});
+    for (std::string& name : buffer->names()) {
+      items.push_back({std::move(name), "param", buffer->shape, buffer->dtype, 0, 0, buffer});
+    }
   }
   return items;
 }
@@ -137,13 +140,13 @@ void GatheredTensors::keep(const device::MemoryPtr& full, std::size_t nbytes) {
 /// all ranks, also on those that get no values.
 const std::byte* GatheredTensors::bring_buffer(const BufferRecord& buffer) {
   buffer_ = acc::model::read_buffer(model_.context(), buffer);
-  const auto bytes = std::as_bytes(std::span(buffer_));
   device::Device& device = *model_.context().device;
   if (where_.on_host || device.kind() == plugins::Device::cpu) {
-    return bytes.data();
+    return buffer_.data();
   }
-  buffer_on_device_ = device.allocate(bytes.size(), "gathered for a checkpoint");
-  device.copy(buffer_on_device_->data(), bytes.data(), bytes.size(), device.compute());
+  buffer_on_device_ =
+      device.allocate(std::max<std::size_t>(buffer_.size(), 1), "gathered for a checkpoint");
+  device.copy(buffer_on_device_->data(), buffer_.data(), buffer_.size(), device.compute());
   device.record(device.compute())->synchronize();
   return buffer_on_device_->data();
 }

@@ -24,7 +24,7 @@ struct FullItem {
   const acc::model::BufferRecord* buffer = nullptr;  ///< null: the item is in `array`
 };
 
-/// Returns an item per parameter and name, then one per buffer (as float32). `arrays`: as
+/// Returns an item per parameter and name, then one per buffer and name. `arrays`: as
 /// weight_arrays returns them.
 std::vector<FullItem> weight_items(detail::ModelState& model, const std::vector<FlatArray>& arrays);
 std::vector<FullItem> moment_items(const std::vector<FlatArray>& arrays);
@@ -63,7 +63,7 @@ class GatheredTensors {
   std::optional<std::size_t> at_hand_;
   device::MemoryPtr device_memory_;
   std::vector<std::byte> host_memory_;
-  std::vector<float> buffer_;
+  std::vector<std::byte> buffer_;
   device::MemoryPtr buffer_on_device_;
   const std::byte* values_ = nullptr;  ///< of the array in memory
 };

@@ -4,6 +4,8 @@
 #include "state_dict/forms.hpp"
 #include "state_dict/saved_arrays.hpp"
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 
 namespace acc::checkpoint {
@@ -38,7 +40,7 @@ LocalModel local_layout_of(detail::ModelState& model) {
     layout.flats.push_back(std::move(cut));
   }
   for (const auto* buffer : model.buffers()) {
-    layout.buffers.push_back(buffer->name);
+    std::ranges::move(buffer->names(), std::back_inserter(layout.buffers));
   }
   return layout;
 }
@@ -46,14 +48,17 @@ LocalModel local_layout_of(detail::ModelState& model) {
 void write_local_model(detail::ModelState& model, const LocalModel& layout,
                        const std::filesystem::path& path, ProgressMeter& meter) {
   const auto arrays = weight_arrays(model);
-  const auto buffers = model.buffers();
+  std::vector<const acc::model::BufferRecord*> buffers;  // by item after the arrays
   std::vector<accelerate::FullTensor> list;
   for (std::size_t i = 0; i < arrays.size(); ++i) {
     list.push_back(
         {layout.flats[i].key, stored_dtype(arrays[i].dtype), Shape{arrays[i].flat->owned().numel}});
   }
-  for (const auto* buffer : buffers) {
-    list.push_back({buffer->name, Dtype::f32, buffer->shape});
+  for (const auto* buffer : model.buffers()) {
+    for (std::string& name : buffer->names()) {
+      list.push_back({std::move(name), stored_dtype(buffer->dtype, buffer->name), buffer->shape});
+      buffers.push_back(buffer);
+    }
   }
   accelerate::write_model_file(path, list, [&](std::size_t i, const torch::Sink& to) {
     const torch::Sink sink = counted(to, meter);
@@ -63,8 +68,7 @@ void write_local_model(detail::ModelState& model, const LocalModel& layout,
           static_cast<std::size_t>(arrays[i].flat->owned().numel) * nbytes_of(arrays[i].dtype),
           sink);
     } else {
-      const auto values = acc::model::read_buffer(model.context(), *buffers[i - arrays.size()]);
-      sink(std::as_bytes(std::span(values)));
+      sink(acc::model::read_buffer(model.context(), *buffers[i - arrays.size()]));
     }
   });
 }

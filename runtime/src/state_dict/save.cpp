@@ -16,6 +16,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <optional>
@@ -347,13 +348,17 @@ class Save {
     for (const Part& part : parts_.subspan(1)) {
       manifest.others.push_back(training_of(*part.optimizer));
     }
+    const auto add_aliases = [&manifest](const auto& record) {
+      for (const std::string& alias : record.aliases) {
+        manifest.aliases[alias] = record.name;
+      }
+    };
     for (const Part& part : parts_) {
       for (const sharding::FlatParameter* flat : part.model->flats()) {
-        for (const auto& record : flat->parameters()) {
-          for (const std::string& alias : record.aliases) {
-            manifest.aliases[alias] = record.name;
-          }
-        }
+        std::ranges::for_each(flat->parameters(), add_aliases);
+      }
+      for (const auto* buffer : part.model->buffers()) {
+        add_aliases(*buffer);
       }
     }
     manifest.plans = plans_;

@@ -1,6 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state_dict/saved_arrays.hpp"
 
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
 namespace acc::checkpoint {
 
 // Saves the master weights, which the optimizer updates, not the rounded copies of them.
@@ -32,16 +39,21 @@ int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat) {
   return model.context().groups.plan.shard_size();
 }
 
-// Files have no dtype of their own for raw bytes; they are stored as uint8.
-Dtype stored_dtype(DType dtype) {
-  switch (dtype) {
-    case DType::bfloat16: return Dtype::bf16;
-    case DType::float16: return Dtype::f16;
-    case DType::float64: return Dtype::f64;
-    case DType::byte: return Dtype::u8;
-    case DType::float32: break;
+// Both sides have the names of torch.
+Dtype stored_dtype(DType dtype, const std::string& tensor) {
+  const std::optional<Dtype> found = dtype_of_torch(to_string(dtype));
+  if (!found) {
+    throw Error(Errc::config,
+                fmt::format("files cannot hold {} of dtype {}", tensor, to_string(dtype)));
   }
-  return Dtype::f32;
+  return *found;
+}
+
+std::optional<DType> dtype_in_memory(Dtype stored) noexcept {
+  const auto* const found = std::ranges::find(kDTypeNames, torch_name(stored));
+  return found == std::end(kDTypeNames)
+             ? std::nullopt
+             : std::optional(static_cast<DType>(found - std::begin(kDTypeNames)));
 }
 
 std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer) {

@@ -7,6 +7,7 @@
 #include "model/model_state.hpp"
 #include "optim/optimizer_state.hpp"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,8 +28,11 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
 /// and ranks 0 to shards - 1 hold every shard once. 1: every rank holds all of it.
 int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat);
 
-/// Returns the dtype in which values of a parameter are stored. Buffers are stored as f32.
-Dtype stored_dtype(DType dtype);
+/// Returns the dtype in which values are stored: the one of the same name. Throws Error(config)
+/// that names the tensor if files have none.
+Dtype stored_dtype(DType dtype, const std::string& tensor = "values");
+/// Returns the dtype in memory of stored values; nothing if the runtime has none.
+std::optional<DType> dtype_in_memory(Dtype stored) noexcept;
 /// Returns the optimizer's parameter groups in the form of the equivalent torch optimizer.
 std::vector<StoredGroup> stored_groups(const detail::OptimizerState& optimizer);
 

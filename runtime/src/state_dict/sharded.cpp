@@ -48,16 +48,19 @@ class FolderBuilder {
 
   // Buffers are equal on all ranks, so rank 0 writes them whole.
   void add(const BufferRecord& buffer) {
-    arrays_.push_back({.members = {{tensors_.size(), 0}},
-                       .padded_numel = buffer.numel,
-                       .shards = 1,
-                       .rank_zero_only = true});
-    add_tensor({buffer.name}, Dtype::f32, buffer.shape);
+    dcp::CutArray cut{
+        .members = {}, .padded_numel = buffer.numel, .shards = 1, .rank_zero_only = true};
+    for (std::string& name : buffer.names()) {
+      cut.members.push_back({tensors_.size(), 0});
+      add_tensor({std::move(name)}, stored_dtype(buffer.dtype, buffer.name), buffer.shape);
+    }
+    arrays_.push_back(std::move(cut));
     sources_.push_back(
         [this_model = &model_, &buffer](std::int64_t begin, std::int64_t numel, const Sink& sink) {
+          const std::size_t size = nbytes_of(buffer.dtype);
           const auto values = acc::model::read_buffer(this_model->context(), buffer);
-          sink(std::as_bytes(std::span(values).subspan(static_cast<std::size_t>(begin),
-                                                       static_cast<std::size_t>(numel))));
+          sink(std::span(values).subspan(static_cast<std::size_t>(begin) * size,
+                                         static_cast<std::size_t>(numel) * size));
         });
   }
 

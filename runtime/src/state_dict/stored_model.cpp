@@ -3,12 +3,14 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "model/convert_values.hpp"
 #include "state_dict/device_bytes.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
+#include <optional>
+#include <vector>
 
 namespace acc::checkpoint {
 
@@ -16,51 +18,26 @@ using acc::model::BufferRecord;
 using sharding::FlatParameter;
 using sharding::ParameterRecord;
 
-namespace {
-
-template <typename Integer>
-void to_floats(const std::vector<std::byte>& from, std::vector<float>& to) {
-  for (std::size_t i = 0; i < to.size(); ++i) {
-    Integer value;
-    std::memcpy(&value, from.data() + i * sizeof(Integer), sizeof(Integer));
-    to[i] = static_cast<float>(value);
-  }
-}
-
-/// Converts integers and booleans of a stored buffer (torch's num_batches_tracked is int64).
-/// Returns false for another dtype.
-bool integers_to_floats(const std::vector<std::byte>& from, Dtype dtype, std::vector<float>& to) {
-  switch (dtype) {
-    case Dtype::boolean:
-    case Dtype::u8: to_floats<std::uint8_t>(from, to); return true;
-    case Dtype::i8: to_floats<std::int8_t>(from, to); return true;
-    case Dtype::i16: to_floats<std::int16_t>(from, to); return true;
-    case Dtype::u16: to_floats<std::uint16_t>(from, to); return true;
-    case Dtype::i32: to_floats<std::int32_t>(from, to); return true;
-    case Dtype::u32: to_floats<std::uint32_t>(from, to); return true;
-    case Dtype::i64: to_floats<std::int64_t>(from, to); return true;
-    case Dtype::u64: to_floats<std::uint64_t>(from, to); return true;
-    default: return false;
-  }
-}
-
-}  // namespace
-
 StoredModel::StoredModel(const std::filesystem::path& path, Want want, int index)
     : stored_(open_checkpoint(path, want, index)), reader_(stored_.catalog) {
   logger(Component::runtime)
       .debug("reading {} ({})", stored_.path.string(), to_string(stored_.format));
 }
 
-// A tied parameter may be stored under any of its names.
-const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::string& kind) const {
-  if (const StoredTensor* found = stored_.catalog.find(record.name, kind)) {
-    return *found;
+// A tied parameter or buffer may be stored under any of its names.
+template <typename Record>
+const StoredTensor* StoredModel::find(const Record& record, const std::string& kind) const {
+  const StoredTensor* found = stored_.catalog.find(record.name, kind);
+  for (auto alias = record.aliases.begin(); found == nullptr && alias != record.aliases.end();
+       ++alias) {
+    found = stored_.catalog.find(*alias, kind);
   }
-  for (const std::string& alias : record.aliases) {
-    if (const StoredTensor* found = stored_.catalog.find(alias, kind)) {
-      return *found;
-    }
+  return found;
+}
+
+const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::string& kind) const {
+  if (const StoredTensor* found = find(record, kind)) {
+    return *found;
   }
   return stored_.catalog.at(record.name, kind, stored_.path.string());  // throws: not found
 }
@@ -91,8 +68,12 @@ void StoredModel::check(detail::ModelState& model, BuffersMay buffers) const {
     }
   }
   for (const BufferRecord* buffer : model.buffers()) {
-    if (const StoredTensor* found = stored_.catalog.find(buffer->name, "param")) {
+    if (const StoredTensor* found = find(*buffer, "param")) {
       check_shape(*found, buffer->shape);
+      const std::optional<DType> dtype = dtype_in_memory(found->dtype);
+      if (!dtype || !acc::model::converts(*dtype, buffer->dtype)) {
+        throw buffer_error(*found, *buffer, "");
+      }
     } else if (buffers == BuffersMay::not_be_missing) {
       static_cast<void>(stored_.catalog.at(buffer->name, "param", stored_.path.string()));
     }
@@ -137,21 +118,27 @@ void StoredModel::read(device::Device& device, const FlatArray& array) {
   write_bytes(device, array.values, static_cast<std::size_t>(owned.numel * size), fill);
 }
 
+Error StoredModel::buffer_error(const StoredTensor& tensor, const BufferRecord& buffer,
+                                const std::string& what) const {
+  return {Errc::config, fmt::format("{}: tensor {} has dtype {}{}, which this model's buffer of "
+                                    "dtype {} cannot hold",
+                                    stored_.path.string(), tensor.name, torch_name(tensor.dtype),
+                                    what, to_string(buffer.dtype))};
+}
+
 // Buffers are not sharded, so all of a buffer is read.
 void StoredModel::read_buffer(detail::ModelState& model, BufferRecord& buffer) {
-  const StoredTensor* found = stored_.catalog.find(buffer.name, "param");
+  const StoredTensor* found = find(buffer, "param");
   if (found == nullptr) {
     return;
   }
-  std::vector<float> values(static_cast<std::size_t>(buffer.numel));
-  if (is_real(found->dtype)) {
-    reader_.read(*found, 0, buffer.numel, Dtype::f32, values.data());
-  } else {
-    std::vector<std::byte> integers(values.size() * size_of(found->dtype));
-    reader_.read(*found, 0, buffer.numel, found->dtype, integers.data());
-    if (!integers_to_floats(integers, found->dtype, values)) {
-      check_values(*found, buffer.shape);  // throws: dtype
-    }
+  const auto numel = static_cast<std::size_t>(buffer.numel);
+  std::vector<std::byte> stored(numel * size_of(found->dtype));
+  reader_.read(*found, 0, buffer.numel, found->dtype, stored.data());
+  std::vector<std::byte> values(buffer.nbytes());
+  if (const auto bad = acc::model::convert_values(stored.data(), *dtype_in_memory(found->dtype),
+                                                  values.data(), buffer.dtype, numel)) {
+    throw buffer_error(*found, buffer, fmt::format(" and a value in element {}", *bad));
   }
   acc::model::set_buffer(model.context(), buffer, values);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/error.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/open/open.hpp"
 #include "state_dict/declared_names.hpp"
@@ -38,10 +39,16 @@ class StoredModel {
             std::int64_t numel, Dtype dtype, void* out);
   /// Reads this rank's shard of an array directly to its place in memory.
   void read(device::Device& device, const FlatArray& array);
-  /// Reads a buffer; leaves it unchanged if none is stored under its name.
+  /// Reads a buffer, in its own dtype if another one is stored; leaves it unchanged if none is
+  /// stored under one of its names.
   void read_buffer(detail::ModelState& model, acc::model::BufferRecord& buffer);
 
  private:
+  template <typename Record>
+  [[nodiscard]] const StoredTensor* find(const Record& record, const std::string& kind) const;
+  [[nodiscard]] Error buffer_error(const StoredTensor& tensor,
+                                   const acc::model::BufferRecord& buffer,
+                                   const std::string& what) const;
   [[nodiscard]] const StoredTensor& at(const sharding::ParameterRecord& record,
                                        const std::string& kind) const;
   void check_shape(const StoredTensor& tensor, const Shape& expected) const;

@@ -38,7 +38,7 @@ void load_buffers(ModelState& model, std::optional<StoredModel>& stored, Attempt
       }
     });
     if (model.context().settings.sharding.cpu_ram_efficient_loading) {
-      acc::model::share_buffer(model.context(), *buffer);
+      acc::model::broadcast_values(model.context(), buffer->values->data(), buffer->nbytes());
     }
   }
 }

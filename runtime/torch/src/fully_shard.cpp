@@ -3,6 +3,7 @@
 #include "units.hpp"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/MemoryOverlap.h>
 #include <acc/base/error.hpp>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/adaptive.h>
@@ -12,6 +13,8 @@
 #include <torch/nn/modules/transformerlayer.h>
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <set>
 #include <unordered_map>
 
@@ -206,6 +209,25 @@ std::vector<std::unique_ptr<Member>> distinct_parameters(const Module& root) {
   return found;
 }
 
+/// By DType.
+constexpr at::ScalarType kScalarTypes[] = {
+    at::kFloat,          at::kBFloat16,      at::kHalf,        at::kDouble,
+    at::kByte,           at::kByte,          at::kBool,        at::kChar,
+    at::kShort,          at::kUInt16,        at::kInt,         at::kUInt32,
+    at::kLong,           at::kUInt64,        at::kComplexHalf, at::kComplexFloat,
+    at::kComplexDouble,  at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e4m3fnuz,
+    at::kFloat8_e5m2fnuz};
+
+/// The runtime's dtype; nothing if it has none.
+std::optional<DType> dtype_of(at::ScalarType type) {
+  for (int dtype = std::ssize(kScalarTypes) - 1; dtype >= 0; --dtype) {  // uint8 before byte
+    if (kScalarTypes[dtype] == type) {
+      return static_cast<DType>(dtype);
+    }
+  }
+  return std::nullopt;
+}
+
 DType dtype_of(const std::vector<std::unique_ptr<Member>>& members) {
   if (members.empty()) {
     throw invalid("the module has no parameters to shard");
@@ -223,11 +245,7 @@ DType dtype_of(const std::vector<std::unique_ptr<Member>>& members) {
                     "')");
     }
   }
-  switch (members[0]->tensor.scalar_type()) {
-    case at::kBFloat16: return DType::bfloat16;
-    case at::kHalf: return DType::float16;
-    default: return DType::float32;
-  }
+  return *dtype_of(members[0]->tensor.scalar_type());
 }
 
 std::vector<std::string> enclosing_units(const std::string& name,
@@ -258,19 +276,17 @@ std::string inside(const Unit& unit, const std::string& full_name) {
   return unit.name.empty() ? full_name : full_name.substr(unit.name.size() + 1);
 }
 
-/// Initial values of the runtime's parameters and buffers: those of the module's tensors, which are
-/// freed with this object.
+/// Initial values of parameters and of buffers on the meta device. Those of parameters are the
+/// module's tensors, which are freed with this object.
 class Source {
  public:
   explicit Source(const ShardOptions& options) : options_(options) {}
 
-  /// Values of a tensor may differ between ranks; those of the meta device do not.
+  /// Initial values of a parameter. Those of a tensor may differ between ranks; those of the meta
+  /// device do not.
   Initializer initializer(const std::string& name, const Tensor& tensor) {
+    check(name, tensor);
     if (tensor.is_meta()) {
-      if (!options_.initialize) {
-        throw invalid("'" + name + "' is on the meta device: set ShardOptions::initialize, which " +
-                      "gives it values, or create it on the CPU");
-      }
       return Initializer::pure([this, name, meta = tensor.detach()](
                                    std::uint64_t, std::int64_t offset, std::span<float> out) {
         fill(made(name, meta), offset, out);
@@ -283,7 +299,20 @@ class Source {
         }};
   }
 
+  /// The values that the program's function gives a tensor of the meta device.
+  Tensor values(const std::string& name, const Tensor& meta) {
+    check(name, meta);
+    return made(name, meta);
+  }
+
  private:
+  void check(const std::string& name, const Tensor& tensor) const {
+    if (tensor.is_meta() && !options_.initialize) {
+      throw invalid("'" + name + "' is on the meta device: set ShardOptions::initialize, which " +
+                    "gives it values, or create it on the CPU");
+    }
+  }
+
   static void fill(const Tensor& values, std::int64_t offset, std::span<float> out) {
     const auto count = static_cast<std::int64_t>(out.size());
     view(out.data(), {count}, at::kFloat, at::kCPU)
@@ -306,12 +335,39 @@ class Source {
       at::Generator random = at::globalContext().defaultGenerator(at::kCPU);
       const Tensor state = random.get_state();
       random.set_current_seed(options_.seed ^ hash(name));
-      made_ = at::empty_like(meta, at::TensorOptions(at::kCPU));
+      const Tensor blank = at::empty_like(meta, at::TensorOptions(at::kCPU));
+      std::memset(blank.data_ptr(), kBlank, blank.nbytes());
+      made_ = blank;
       options_.initialize(name, made_);
       random.set_state(state);
       made_name_ = name;
+      if (made_.sizes() != meta.sizes() || (made_.is_same(blank) && is_blank(blank))) {
+        throw invalid("'" + name +
+                      "' is on the meta device, and ShardOptions::initialize leaves it, " +
+                      "or a part of it, without values or changes its shape");
+      }
     }
     return made_;
+  }
+
+  static constexpr int kBlank = 255;  ///< bytes that nothing was written to
+
+  /// True if nothing was written to a tensor of blank bytes. Of a part of it only floating point
+  /// numbers tell, for which it is a NaN that no computation makes.
+  static bool is_blank(const Tensor& tensor) {
+    const std::size_t size = tensor.element_size();
+    const auto* const bytes = static_cast<const unsigned char*>(tensor.const_data_ptr());
+    std::size_t blanks = 0;
+    for (std::size_t at = 0; at < tensor.nbytes(); at += size) {
+      blanks += std::all_of(bytes + at, bytes + at + size,
+                            [](unsigned char each) { return each == kBlank; })
+                    ? 1
+                    : 0;
+    }
+    const bool tells_parts = tensor.scalar_type() == at::kBool ||
+                             (size > 1 && (tensor.is_floating_point() || tensor.is_complex()));
+    const auto numel = static_cast<std::size_t>(tensor.numel());
+    return blanks > 0 && (tells_parts || (blanks == numel && tensor._version() == 0));
   }
 
   const ShardOptions& options_;
@@ -345,49 +401,60 @@ void declare_parameters(Sharding& model, std::vector<std::unique_ptr<Member>> me
   }
 }
 
+/// Declares the buffers, and gives those of the meta device memory and values.
 void declare_buffers(Sharding& model, const std::map<std::string, Unit*>& units, Source& source) {
+  std::unordered_map<const at::TensorImpl*, const Sharding::SavedBuffer*> known;
   for (const auto& [prefix, module] : distinct_modules(*model.module)) {
     for (const auto& item : module->named_buffers(/*recurse=*/false)) {
       const Tensor& buffer = item.value();
-      if (!buffer.defined() || buffer.numel() == 0) {
+      if (!buffer.defined()) {
         continue;
       }
       const std::string name = joined(prefix, item.key());
-      if (buffer.is_complex()) {
-        throw invalid("buffer '" + name + "' is complex, which checkpoints cannot hold");
+      if (const auto first = known.find(buffer.unsafeGetTensorImpl()); first != known.end()) {
+        first->second->unit->tie(name, first->second->handle);
+        continue;
+      }
+      const std::optional<DType> dtype = dtype_of(buffer.scalar_type());
+      if (!dtype || buffer.layout() != at::kStrided) {
+        throw invalid("buffer '" + name + "' is " + c10::toString(buffer.scalar_type()) +
+                      ", or not dense, which the runtime does not support");
+      }
+      if (buffer.is_meta()) {
+        const Tensor values =
+            source.values(name, buffer).to(buffer.scalar_type()).contiguous().clone();
+        set_memory(buffer, values.storage(), buffer.scalar_type());
+      } else if (at::has_internal_overlap(buffer) == at::MemOverlap::Yes) {
+        set_memory(buffer, buffer.contiguous().storage(), buffer.scalar_type());
       }
       Unit& unit = common_unit({name}, units);
-      const Buffer handle = unit.unit.buffer(inside(unit, name), buffer.sizes().vec(),
-                                             source.initializer(name, buffer));
-      model.buffers.push_back({buffer, name, &unit.unit, handle});
+      const Buffer handle =
+          unit.unit.buffer(inside(unit, name), buffer.sizes().vec(), acc::zeros(), *dtype);
+      known[buffer.unsafeGetTensorImpl()] =
+          &model.buffers.emplace_back(Sharding::SavedBuffer{buffer, name, &unit.unit, handle, {}});
     }
   }
 }
 
-/// Gives buffers of the meta device memory, and `read_buffers` values.
-void allocate_buffers(Sharding& model) {
-  for (const auto& [_, module] : distinct_modules(*model.module)) {
-    for (const Tensor& buffer : module->buffers(/*recurse=*/false)) {
-      if (buffer.is_meta()) {
-        set_memory(buffer,
-                   at::empty(buffer.sizes(), buffer.options().device(model.device)).storage(),
-                   buffer.scalar_type());
-      }
+/// Gives all buffers rank 0's values, and their memory in the runtime.
+void share_buffers(Sharding& model) {
+  const at::NoGradGuard no_grad;
+  for (Sharding::SavedBuffer& each : model.buffers) {
+    const Tensor values = each.tensor.resolve_conj().resolve_neg().contiguous();
+    model.model.share(each.name, values.data_ptr(), values.nbytes());
+    if (values.data_ptr() != each.tensor.data_ptr()) {
+      each.tensor.copy_(values);
     }
+    each.memory =
+        view(each.unit->data(each.handle), values.sizes(), values.scalar_type(), model.device);
   }
+  model.write_buffers();
 }
 
 }  // namespace
 
 at::ScalarType scalar_type(DType dtype) {
-  switch (dtype) {
-    case DType::bfloat16: return at::kBFloat16;
-    case DType::float16: return at::kHalf;
-    case DType::float64: return at::kDouble;
-    case DType::byte: return at::kByte;
-    case DType::float32: break;
-  }
-  return at::kFloat;
+  return kScalarTypes[static_cast<std::size_t>(dtype)];
 }
 
 Sharding::Sharding(std::shared_ptr<Module> in_module, Runtime in_runtime, DType dtype,
@@ -398,8 +465,7 @@ Sharding::Sharding(std::shared_ptr<Module> in_module, Runtime in_runtime, DType 
                                          .bfloat16_on_cpu = true,
                                          .float16_on_cpu = true,
                                          .unused_units = options.unused_units,
-                                         .units_as_declared = true,
-                                         .float32_buffers = true})),
+                                         .units_as_declared = true})),
       compute_dtype(scalar_type(model.compute_dtype())),
       casts_inputs(compute_dtype != scalar_type(dtype)) {}
 
@@ -441,15 +507,28 @@ void Sharding::check_module() const {
 }
 
 void Sharding::write_buffers() {
+  const auto is_known = [this](const Tensor& buffer) {
+    return std::any_of(buffers.begin(), buffers.end(),
+                       [&](const SavedBuffer& each) { return each.tensor.is_same(buffer); });
+  };
+  for (const auto& item : module->named_buffers()) {
+    if (item.value().defined() && !is_known(item.value())) {
+      throw invalid("buffer '" + item.key() + "' is new since fully_shard: register it before");
+    }
+  }
   for (const SavedBuffer& each : buffers) {
-    view(each.unit->data(each.handle), each.tensor.sizes(), at::kFloat, device).copy_(each.tensor);
+    if (each.tensor.sizes() != each.memory.sizes() ||
+        each.tensor.scalar_type() != each.memory.scalar_type()) {
+      throw invalid("buffer '" + each.name + "' has another shape or dtype than in fully_shard");
+    }
+    each.memory.copy_(each.tensor);
   }
 }
 
 void Sharding::read_buffers() {
   const at::NoGradGuard no_grad;
   for (const SavedBuffer& each : buffers) {
-    each.tensor.copy_(view(each.unit->data(each.handle), each.tensor.sizes(), at::kFloat, device));
+    each.tensor.copy_(each.memory);
   }
 }
 
@@ -489,8 +568,7 @@ Sharded fully_shard(std::shared_ptr<::torch::nn::Module> module, Runtime runtime
   for (const auto& unit : model->units) {
     unit->install();  // the first call initialises the runtime's parameters
   }
-  allocate_buffers(*model);
-  model->read_buffers();
+  share_buffers(*model);
   model->remember_module();
   return Sharded(model);
 }
@@ -526,6 +604,7 @@ void Sharded::save(const std::string& directory, const Optimizer& optimizer,
 }
 
 acc::SavedState Sharded::load(const std::string& directory, Optimizer& optimizer) const {
+  write_buffers();  // a checkpoint of another program may lack some
   acc::SavedState state = state_->runtime.load(directory, state_->model, optimizer);
   read_buffers();
   const auto found = state.of_rank.extract(kOptimizerState);
@@ -553,16 +632,10 @@ void Sharded::export_weights(const std::string& path, const ExportOptions& optio
 
 std::map<std::string, at::Tensor> Sharded::state_dict(bool rank0_only) const {
   write_buffers();
-  std::map<std::string, at::ScalarType> buffers;
-  for (const auto& each : state_->buffers) {
-    buffers[each.name] = each.tensor.scalar_type();
-  }
   std::map<std::string, at::Tensor> found;
   state_->model.state_dict({.rank0_only = rank0_only}, [&](const FullTensor& full) {
-    const std::string name(full.name);
-    const at::Tensor values =
+    found[std::string(full.name)] =
         detail::view(full.data, full.shape, detail::scalar_type(full.dtype), at::kCPU).clone();
-    found[name] = buffers.contains(name) ? values.to(buffers[name]) : values;
   });
   return found;
 }

@@ -5,6 +5,7 @@
 
 #include <c10/core/Storage.h>
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -148,6 +149,7 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
     std::string name;
     acc::Unit* unit;
     acc::Buffer handle;
+    Tensor memory;  ///< the runtime's
   };
 
   Sharding(std::shared_ptr<::torch::nn::Module> module, Runtime runtime, DType dtype,
@@ -172,7 +174,7 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
   const at::ScalarType compute_dtype;
   const bool casts_inputs;
   std::vector<std::unique_ptr<Unit>> units;
-  std::vector<SavedBuffer> buffers;
+  std::deque<SavedBuffer> buffers;
 
  private:
   struct Size {

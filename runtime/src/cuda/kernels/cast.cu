@@ -89,8 +89,7 @@ cudaError_t cast_from(const void* from, void* to, DType to_dtype, std::size_t nu
     case DType::float32: return cast_elements<From, float>(from, to, numel, launch);
     case DType::bfloat16: return cast_elements<From, Bf16>(from, to, numel, launch);
     case DType::float16: return cast_elements<From, F16>(from, to, numel, launch);
-    case DType::float64:
-    case DType::byte: break;
+    default: break;
   }
   return cudaErrorInvalidValue;
 }
@@ -115,8 +114,7 @@ cudaError_t cast(const void* from, DType from_dtype, void* to, DType to_dtype, s
     case DType::float32: return cast_from<float>(from, to, to_dtype, numel, launch);
     case DType::bfloat16: return cast_from<Bf16>(from, to, to_dtype, numel, launch);
     case DType::float16: return cast_from<F16>(from, to, to_dtype, numel, launch);
-    case DType::float64:
-    case DType::byte: break;
+    default: break;
   }
   return cudaErrorInvalidValue;
 }
@@ -133,8 +131,7 @@ cudaError_t add_scaled(const void* from, DType from_dtype, float* to, std::size_
       return add_scaled_elements<Bf16>(from, to, numel, scale, accumulate, launch);
     case DType::float16:
       return add_scaled_elements<F16>(from, to, numel, scale, accumulate, launch);
-    case DType::float64:
-    case DType::byte: break;
+    default: break;
   }
   return cudaErrorInvalidValue;
 }
