@@ -288,6 +288,43 @@ static void expect_program_rule(acc_runtime* runtime) {
   destroy(&p);
 }
 
+/* Gradients that are dropped, a step after one micro-step, and a frozen parameter. */
+static void expect_unwanted_gradients(acc_runtime* runtime) {
+  Program p = create(runtime);
+  acc_sgd_config config = ACC_SGD_CONFIG_INITIALIZER;
+  config.lr = 0.5;
+  EXPECT_OK(acc_optimizer_sgd(p.model, &config, &p.optimizer));
+  for (int i = 0; i < acc_runtime_gradient_accumulation_steps(runtime); ++i) {
+    micro_step(&p, 8.0F);
+  }
+  acc_forward_use* forward = NULL;
+  EXPECT(acc_forward_begin(p.unit, &forward) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "unit 'linear' begins micro-step ") != NULL);
+  EXPECT_OK(acc_model_zero_grad(p.model));
+  micro_step(&p, 1.0F);
+  EXPECT_OK(acc_optimizer_step(p.optimizer, NULL));
+  EXPECT(near(value(&p, p.weight), 0.5));
+
+  EXPECT_OK(acc_unit_set_requires_grad(p.unit, p.bias, 0));
+  micro_step(&p, 0.0F);
+  EXPECT_OK(acc_optimizer_step(p.optimizer, NULL)); /* plain SGD leaves it as it is */
+  EXPECT_OK(acc_forward_begin(p.unit, &forward));
+  EXPECT(acc_model_zero_grad(p.model) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "zero_grad() inside an open scope of unit 'linear'") != NULL);
+  EXPECT_OK(acc_forward_end(forward));
+  destroy(&p);
+
+  p = (Program){.runtime = runtime};
+  EXPECT_OK(acc_model_create(runtime, 0, &p.model));
+  EXPECT_OK(acc_model_unit(p.model, "linear", "Linear", &p.unit));
+  acc_parameter_config frozen = ACC_PARAMETER_CONFIG_INITIALIZER;
+  frozen.trainable = 0;
+  EXPECT_OK(acc_unit_parameter(p.unit, "weight", NULL, 0, &frozen, &p.weight));
+  EXPECT(acc_unit_set_requires_grad(p.unit, p.weight, 1) == ACC_INVALID_ARGUMENT);
+  EXPECT(strstr(acc_last_error(), "'linear.weight' cannot require a gradient") != NULL);
+  destroy(&p);
+}
+
 static void expect_buffers_and_kept(acc_runtime* runtime) {
   Program p = create(runtime);
   EXPECT_OK(acc_optimizer_adamw(p.model, NULL, &p.optimizer));
@@ -582,6 +619,7 @@ int main(void) {
   expect_old_groups(runtime);
   expect_schedules(runtime);
   expect_program_rule(runtime);
+  expect_unwanted_gradients(runtime);
   expect_buffers_and_kept(runtime);
   expect_dtypes_of_buffers(runtime);
   expect_misuse(runtime);

@@ -224,10 +224,14 @@ typedef struct acc_model_config {
                                 policy says (acc_runtime_wrap has applied it) */
   int32_t float32_buffers;   /* dtype of buffers that are declared without one. 0: that in which
                                 weights are gathered; 1: fp32 */
+  int32_t autograd; /* 1: backwards are those of an automatic differentiation: a forward use may
+                       have no backward use or several, acc_recompute_begin may come without a
+                       forward use, and a step only needs one gradient of each unit that had a
+                       forward use since the last step */
 } acc_model_config;
 /* Seed 0, fp32, strict use of units, the launcher's wrap policy. */
 #define ACC_MODEL_CONFIG_INITIALIZER \
-  { sizeof(acc_model_config), 0, ACC_FLOAT32, 0, 0, 0, 0, 0 }
+  { sizeof(acc_model_config), 0, ACC_FLOAT32, 0, 0, 0, 0, 0, 0 }
 
 /* Makes an empty model whose weights are loaded in fp32. Not collective. */
 ACC_API acc_status acc_model_create(acc_runtime* runtime, uint64_t seed,
@@ -402,8 +406,9 @@ ACC_API acc_status acc_model_reset_traffic(acc_model* model) ACC_NOEXCEPT;
  * the last 64 handles that this thread ended return ACC_INVALID_ARGUMENT; older handles are freed
  * and must not be used. Begin and end are collective.
  *
- * Begin returns ACC_INVALID_ARGUMENT for more micro-steps than gradient_accumulation_steps, and for
- * a backward or recomputation without its forward. */
+ * A micro-step begins with the first forward after a backward. Begin returns ACC_INVALID_ARGUMENT
+ * for more micro-steps than gradient_accumulation_steps, and for a backward or recomputation
+ * without its forward. */
 ACC_API acc_status acc_forward_begin(acc_unit* unit, acc_forward_use** use) ACC_NOEXCEPT;
 /* Begins a forward that is computed again for the backward that follows (activation checkpointing).
  * It needs no separate backward use, and the parameters that it gathers stay gathered for that
@@ -447,6 +452,16 @@ ACC_API void acc_no_grad_end(acc_no_grad* scope) ACC_NOEXCEPT;
  * no_sync). */
 ACC_API acc_status acc_no_sync_begin(acc_model* model, acc_no_sync** scope) ACC_NOEXCEPT;
 ACC_API void acc_no_sync_end(acc_no_sync* scope) ACC_NOEXCEPT;
+/* Drops the gradients of all backward uses since the last step, after the reductions under way: all
+ * ranks call it at the same place. ACC_INVALID_ARGUMENT inside a use. */
+ACC_API acc_status acc_model_zero_grad(acc_model* model) ACC_NOEXCEPT;
+/* Tells the library that backward uses write no gradient of a trained parameter for a while (0). A
+ * parameter without a gradient in any backward use since the last step is left as it is: a function
+ * of acc_optimizer_program gets no gradient of it, and acc_optimizer_step fails with the library's
+ * own rules, except SGD without momentum and weight decay. ACC_INVALID_ARGUMENT for 1 if the
+ * parameter was declared frozen. */
+ACC_API acc_status acc_unit_set_requires_grad(acc_unit* unit, acc_parameter parameter,
+                                              int requires_grad) ACC_NOEXCEPT;
 
 /* ---- optimizer -------------------------------------------------------------------------------*/
 
@@ -505,7 +520,8 @@ typedef struct acc_parameter_shard {
   int32_t dtype;          /* of the weights */
   int32_t in_host_memory; /* 0: in memory of the device */
   void* weights;          /* master weights, [numel]; the same memory in every step */
-  float* gradient;        /* [numel]; null outside of a step */
+  float* gradient; /* [numel]; null outside of a step, and of a parameter that the step leaves
+                      as it is (acc_unit_set_requires_grad) */
 } acc_parameter_shard;
 
 /* Gets the shards of all trained parameters. Not 0: it failed. Must not use the runtime. */

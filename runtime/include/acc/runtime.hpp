@@ -91,6 +91,11 @@ struct ModelOptions {
   /// Dtype of buffers that are declared without one. True: float32. False: that in which weights
   /// are gathered.
   bool float32_buffers = false;
+  /// True: backwards are those of an automatic differentiation, which drops graphs, keeps them for
+  /// a second backward, and computes forwards in a backward. A forward scope may then have no
+  /// backward scope or several, `Unit::recompute` may come without a forward, and a step only needs
+  /// one gradient of each unit that had a forward since the last step.
+  bool autograd = false;
 };
 
 /// A module of a program that has its own tree of modules, for `Runtime::wrap`.
@@ -190,10 +195,10 @@ class ACC_API ForwardUse {
   int exceptions_;  ///< std::uncaught_exceptions() when the scope was opened
 };
 
-/// A backward scope: the unit's full parameters and the memory for its gradients. The unit's
-/// micro-step is over when as many backward scopes as forward scopes have ended; its gradients are
-/// then reduced (with sharded gradients in every micro-step, else in the last one before the step;
-/// not under `Model::no_sync`). Ownership, threads and errors as for ForwardUse.
+/// A backward scope: the unit's full parameters and the memory for its gradients. When as many
+/// backward scopes as forward scopes have ended, the unit's gradients are reduced (with sharded
+/// gradients in every micro-step, else in the last one before the step; not under
+/// `Model::no_sync`). Ownership, threads and errors as for ForwardUse.
 class ACC_API BackwardUse {
  public:
   explicit BackwardUse(detail::UnitState* unit);
@@ -259,8 +264,16 @@ class ACC_API Unit {
   /// scopes. Collective if it is the first use of the model.
   [[nodiscard]] bool keeps_addresses() const;
 
-  /// Opens a forward scope. Throws Error(invalid_argument) if the micro-step exceeds
-  /// gradient_accumulation_steps.
+  /// Tells the runtime that backwards write no gradient of a trained parameter for a while (torch's
+  /// requires_grad). A parameter without a gradient in any backward since the last step is left as
+  /// it is: a ProgramRule gets no gradient of it, and `Optimizer::step` throws with the runtime's
+  /// own rules, except plain Sgd. Throws Error(invalid_argument) if a parameter that was declared
+  /// frozen shall require one.
+  void set_requires_grad(Parameter parameter, bool requires_grad);
+
+  /// Opens a forward scope. A micro-step begins with the first forward after a backward. Throws
+  /// Error(invalid_argument) if there are more than gradient_accumulation_steps of them before a
+  /// step.
   [[nodiscard]] ForwardUse forward();
   /// Opens a scope in which a forward is computed again for the backward that follows (activation
   /// checkpointing). It needs no separate backward scope, and the parameters that it gathers stay
@@ -371,6 +384,10 @@ class ACC_API Model {
   /// their whole gradients in float32; the next micro-step outside, or the step, reduces all of
   /// them at once (FSDP's no_sync: arXiv 2304.11277, section 3.3.4).
   [[nodiscard]] std::shared_ptr<void> no_sync();
+  /// Drops the gradients of all backwards since the last step. Forwards before it may still have
+  /// their backwards. Waits for reductions under way: all ranks call it at the same place. Throws
+  /// Error(invalid_argument) inside a scope.
+  void zero_grad();
 
   /// Dtype of parameters and gradients as the program sees them. On a GPU: bfloat16 or float16 with
   /// mixed precision or with weights loaded in 16 bits, else float32. On a CPU: float32, because
@@ -425,14 +442,17 @@ class ACC_API IssuedMean {
 class ACC_API Optimizer {
  public:
   /// Makes one optimizer step: waits for the reductions, computes the global norm of the mean
-  /// gradient (mean over ranks and micro-steps), clips, updates, and drops the gradients.
+  /// gradient (mean over ranks and the micro-steps that were made, at most
+  /// gradient_accumulation_steps), clips, updates, and drops the gradients.
   /// Collective. If a gradient is not finite, all ranks act alike: with fp16, or with the NaN
   /// policy "skip", no rank updates (`StepInfo::skipped`). Throws Error(collective) with the NaN
   /// policy "raise", naming unit, micro-step and ranks. Throws Error(invalid_argument) naming unit
   /// and rank if this rank left out a backward or its gradients (`ModelOptions::unused_units`); the
   /// other ranks throw Error(collective) with the same text.
   StepInfo step();
-  /// The same without waiting for the GPU, where the settings allow that: `IssuedStep::result`
+  /// `Model::zero_grad` of its model.
+  void zero_grad();
+  /// `step` without waiting for the GPU, where the settings allow that: `IssuedStep::result`
   /// waits for the norm. They do not with fp16, with a NaN policy, with clipping by value and with
   /// an offloaded optimizer, because the norm then decides about the update on the host.
   IssuedStep issue_step();

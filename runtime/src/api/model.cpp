@@ -45,6 +45,10 @@ bool Unit::keeps_addresses() const {
                  [&] { return state_->model->keeps_addresses(*state_); });
 }
 
+void Unit::set_requires_grad(Parameter parameter, bool requires_grad) {
+  state_->set_requires_grad(parameter, requires_grad);
+}
+
 ForwardUse Unit::forward() {
   return ForwardUse(state_);
 }
@@ -124,6 +128,10 @@ std::shared_ptr<void> Model::no_sync() {
   return raised(state_, state_->counters().no_sync_depth);
 }
 
+void Model::zero_grad() {
+  guarded(state_->context().groups, [&] { state_->drop_gradients(); });
+}
+
 DType Model::compute_dtype() const {
   return state_->context().precision.viewed;
 }
@@ -145,6 +153,10 @@ void Model::reset_traffic() {
 
 StepInfo Optimizer::step() {
   return state_->result(state_->step());
+}
+
+void Optimizer::zero_grad() {
+  state_->zero_grad();
 }
 
 struct IssuedStep::State {

@@ -29,7 +29,7 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
   const auto& groups = unit->model->context().groups;
   if (std::uncaught_exceptions() > exceptions) {
     groups.abort(fmt::format("rank {} left a scope of unit '{}' because of an error in the program",
-                             unit->model->context().settings.identity.rank, unit->name));
+                             unit->model->context().settings.identity.rank, unit->label));
     return;
   }
   try {
@@ -51,7 +51,7 @@ void check_view_is_float(const detail::UnitState& unit) {
   const DType dtype = unit.model->context().precision.viewed;
   if (dtype != DType::float32) {
     throw Error(Errc::invalid_argument,
-                fmt::format("unit '{}' has its parameters in {}: get them with raw()", unit.name,
+                fmt::format("unit '{}' has its parameters in {}: get them with raw()", unit.label,
                             to_string(dtype)));
   }
 }

@@ -144,6 +144,16 @@ void acc_no_sync_end(acc_no_sync* scope) noexcept {
   delete scope;
 }
 
+acc_status acc_model_zero_grad(acc_model* model) noexcept {
+  return guarded([&] { required(model, "model").value.zero_grad(); });
+}
+
+acc_status acc_unit_set_requires_grad(acc_unit* unit, acc_parameter parameter,
+                                      int requires_grad) noexcept {
+  return guarded(
+      [&] { unit_of(unit).set_requires_grad(parameter_of(parameter), requires_grad != 0); });
+}
+
 acc_status acc_runtime_keep(acc_runtime* runtime, const void* data, size_t nbytes,
                             acc_saved_activation** saved) noexcept {
   return guarded([&] {

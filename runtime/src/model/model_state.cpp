@@ -120,11 +120,12 @@ ModelState::~ModelState() {
 }
 
 Unit& ModelState::add_unit(std::string name, std::string class_name, bool is_root) {
-  check_open("unit '" + name + "'");
+  check_open("unit '" + sharding::unit_label(name) + "'");
   for (const auto& each : unit_states_) {
     if (each->name == name || (is_root && each->is_root)) {
       throw Error(Errc::invalid_argument,
-                  fmt::format("unit '{}' declared twice{}", name, is_root ? " as a root" : ""));
+                  fmt::format("unit '{}' declared twice{}", sharding::unit_label(name),
+                              is_root ? " as a root" : ""));
     }
   }
   unit_states_.push_back(std::make_unique<UnitState>(this, static_cast<int>(unit_states_.size()),
@@ -153,7 +154,8 @@ void ModelState::finalize() {
   check_names();
   const model::Assembly plan = plan_units();
   for (const model::UnitPlan& unit : plan.units) {
-    model::check_trained_alike(context_.settings.sharding, unit.name, records_of(unit));
+    model::check_trained_alike(context_.settings.sharding, sharding::unit_label(unit.name),
+                               records_of(unit));
   }
   finalized_ = true;  // from here on memory is allocated, and a failure is final
   mark_persistent();
@@ -170,7 +172,7 @@ model::Declaration ModelState::declaration() const {
                             {"the model's seed", std::to_string(seed_)}};
   for (const auto& unit : unit_states_) {
     all.emplace_back(
-        fmt::format("unit '{}'", unit->name),
+        fmt::format("unit '{}'", unit->label),
         fmt::format("{} of class {}", unit->is_root ? "the root" : "a unit", unit->class_name));
     for (const ParameterRecord& each : unit->parameters) {
       std::string value = sizes(each.shape);
@@ -336,6 +338,7 @@ void ModelState::before_forward(UnitState& unit) {
   }
   if (counters_.no_grad_depth == 0) {
     ++unit.uses.forwards;
+    begins_micro_step_ = true;
     order_.add(unit.index, model::UseOrder::Event::begins_forward);
   }
   for (const int number : unit.owners) {
@@ -358,7 +361,9 @@ void ModelState::after_forward(UnitState& unit) {
 void ModelState::before_recompute(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
-    sharded(number).check_backward("recomputation for backward");
+    if (!options_.autograd) {  // otherwise the first forward may have run under no_grad
+      sharded(number).check_backward("recomputation for backward", false);
+    }
   }
   for (const int number : unit.owners) {
     sharded(number).before_recompute();
@@ -375,9 +380,12 @@ void ModelState::after_recompute(UnitState& unit) {
 void ModelState::before_backward(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
-    sharded(number).check_backward("backward");
+    sharded(number).check_backward("backward", options_.autograd);
   }
   ++unit.uses.backwards;
+  unit.want_gradients();
+  has_gradients_ = true;
+  counters_.micro_steps += std::exchange(begins_micro_step_, false) ? 1 : 0;
   order_.add(unit.index, model::UseOrder::Event::begins_backward);
   for (const int number : unit.owners) {
     sharded(number).before_backward();
@@ -388,6 +396,7 @@ void ModelState::before_backward(UnitState& unit) {
 void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
   UnitState::Uses& uses = unit.uses;
   uses.asked_gradient = uses.asked_gradient || asked_gradient;
+  uses.has_gradient = uses.has_gradient || asked_gradient;
   if (++uses.ended == uses.forwards) {
     ++uses.micro_steps;
     uses.micro_steps_without_gradient += std::exchange(uses.asked_gradient, false) ? 0 : 1;
@@ -399,33 +408,61 @@ void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
   }
 }
 
+/// Adds what is missing of a unit with trained parameters. Under autograd a forward may have no
+/// backward (its graph was dropped) or several; otherwise each has one, with a gradient.
+void ModelState::add_missing_gradients(const UnitState& unit,
+                                       std::vector<std::string>& found) const {
+  constexpr const char* kRemedy =
+      "set the model's option unused_units if its gradient is zero on purpose";
+  const UnitState::Uses& uses = unit.uses;
+  if (!unit.trains()) {
+    return;
+  }
+  if (options_.autograd) {
+    if (uses.forwards > 0 && !uses.has_gradient) {
+      found.push_back(fmt::format(
+          "unit '{}' had a forward since the last step, but its backward wrote no gradient; call "
+          "fully_shard with unused_units=True (ShardOptions::unused_units) if it is zero on "
+          "purpose",
+          unit.label));
+    }
+  } else if (uses.forwards > uses.backwards) {
+    found.push_back(fmt::format(
+        "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
+        "last step; {}",
+        unit.label, uses.forwards, uses.backwards, kRemedy));
+  } else if (uses.micro_steps_without_gradient > 0) {
+    found.push_back(
+        fmt::format("the backward scopes of unit '{}' asked for no gradient to write in {} of {} "
+                    "micro-step(s); {}",
+                    unit.label, uses.micro_steps_without_gradient, uses.micro_steps, kRemedy));
+  }
+}
+
 /// Open scopes are reported first: they explain missing backwards. Units without trained parameters
 /// need no backward.
-std::vector<std::string> ModelState::mistakes() const {
+std::vector<std::string> ModelState::mistakes(bool updates_all) const {
   std::vector<std::string> found;
   for (const auto& unit : shard_units_) {
     if (unit->is_open()) {
       found.push_back(fmt::format("it is called inside an open scope of unit '{}'", unit->name()));
     }
   }
-  if (!found.empty() || options_.unused_units) {
+  if (!found.empty()) {
     return found;
   }
   for (const auto& unit : unit_states_) {
-    const UnitState::Uses& uses = unit->uses;
-    if (!unit->trains()) {
-      continue;
+    if (!options_.unused_units) {
+      add_missing_gradients(*unit, found);
     }
-    if (uses.forwards > uses.backwards) {
+    for (const std::string& name :
+         updates_all ? unit->without_gradient() : std::vector<std::string>()) {
       found.push_back(fmt::format(
-          "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
-          "last step; set the model's option unused_units if its gradient is zero on purpose",
-          unit->name, uses.forwards, uses.backwards));
-    } else if (uses.micro_steps_without_gradient > 0) {
-      found.push_back(fmt::format(
-          "the backward scopes of unit '{}' asked for no gradient to write in {} of {} "
-          "micro-step(s); set the model's option unused_units if its gradient is zero on purpose",
-          unit->name, uses.micro_steps_without_gradient, uses.micro_steps));
+          "parameter '{}' did not require a gradient in any backward since the last step, and this "
+          "optimizer updates all parameters of the module: freeze it before fully_shard, shard the "
+          "parts as modules with an optimizer each, or use an optimizer of torch "
+          "(acc.TorchOptimizer, Sharded::optimizer), which leaves such parameters out",
+          name));
     }
   }
   return found;
@@ -433,8 +470,8 @@ std::vector<std::string> ModelState::mistakes() const {
 
 /// Runs before the first collective of the step. Peers may be in that collective already; the abort
 /// makes them fail with the same text.
-void ModelState::check_step() const {
-  const std::vector<std::string> found = mistakes();
+void ModelState::check_step(bool updates_all) const {
+  const std::vector<std::string> found = mistakes(updates_all);
   if (found.empty()) {
     return;
   }
@@ -449,7 +486,7 @@ void ModelState::check_step() const {
 
 void ModelState::check_order() {
   const auto name_of = [this](int unit) {
-    return unit_states_[static_cast<std::size_t>(unit)]->name;
+    return unit_states_[static_cast<std::size_t>(unit)]->label;
   };
   if (const auto difference = order_.difference(*context_.groups.world, name_of)) {
     throw Error(Errc::invalid_argument,
@@ -480,10 +517,10 @@ void ModelState::finish_reductions() {
       gradient->wait_reduction();
     }
   }
+  for (sharding::FlatGradient* gradient : gradients) {
+    gradient->finish();
+  }
   if (pools_.gradient_offload) {
-    for (sharding::FlatGradient* gradient : gradients) {
-      gradient->bring();
-    }
     pools_.gradient_offload->drain();
     context_.await_compute();
   }
@@ -494,10 +531,59 @@ void ModelState::after_step() {
     unit->after_step();
   }
   for (const auto& unit : unit_states_) {
-    unit->uses = {};
+    unit->clear_uses();
   }
+  begins_micro_step_ = false;
+  has_gradients_ = false;
+  counters_.micro_steps = 0;
   order_.clear();
   schedule_.after_step();
+}
+
+/// Ranks take part by the scopes that they had, which are the same on all of them; not by the
+/// gradients, which may be missing on some.
+void ModelState::drop_gradients() {
+  for (const auto& unit : shard_units_) {
+    if (unit->is_open()) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("zero_grad() inside an open scope of unit '{}'", unit->name()));
+    }
+  }
+  if (!has_gradients_) {
+    return;
+  }
+  pools_.gradients.drain();
+  if (pools_.gradient_offload) {
+    pools_.gradient_offload->drain();
+  }
+  for (const auto& unit : shard_units_) {
+    unit->drop_gradients();
+  }
+  begins_micro_step_ = false;
+  for (const auto& unit : unit_states_) {
+    unit->drop_gradients();
+    begins_micro_step_ = begins_micro_step_ || unit->uses.forwards > 0;
+  }
+  has_gradients_ = false;
+  counters_.micro_steps = 0;
+  order_.drop();
+}
+
+std::set<std::string> ModelState::without_gradient() const {
+  std::set<std::string> names;
+  for (const auto& unit : unit_states_) {
+    const std::vector<std::string> of_unit = unit->without_gradient();
+    names.insert(of_unit.begin(), of_unit.end());
+  }
+  return names;
+}
+
+/// Reductions divide by gradient_accumulation_steps, because the number of micro-steps that will be
+/// made is not known then.
+double ModelState::mean_correction() const {
+  const int usual = std::max(1, context_.settings.sharding.gradient_accumulation_steps);
+  const int made = counters_.micro_steps;
+  return made > 0 && made < usual ? static_cast<double>(usual) / made : 1.0;
 }
 
 void ModelState::prefetch(const std::vector<int>& units) {

@@ -9,6 +9,7 @@
 #include "sharding/shard_unit.hpp"
 
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,8 +48,13 @@ class ModelState {
   void after_backward(UnitState& unit, bool asked_gradient);
   /// Checks that a step may be made. Inside a scope, or if this rank left out a backward or its
   /// gradients, it aborts the groups with the reason, so that no rank makes the step, and throws
-  /// Error(invalid_argument).
-  void check_step() const;
+  /// Error(invalid_argument). updates_all: the optimizer cannot leave out parameters.
+  void check_step(bool updates_all) const;
+  /// Names of the trained parameters that the step leaves as they are.
+  [[nodiscard]] std::set<std::string> without_gradient() const;
+  /// Factor that turns the reduced gradients into the mean over the micro-steps that were made, if
+  /// these are fewer than gradient_accumulation_steps.
+  [[nodiscard]] double mean_correction() const;
   /// Throws Error(invalid_argument) on all ranks if they have used the units in different orders
   /// since the last step. Collective.
   void check_order();
@@ -57,6 +63,8 @@ class ModelState {
   void finish_reductions();
   /// Forgets gradients and scopes after a step.
   void after_step();
+  /// Implements `Model::zero_grad`. Collective.
+  void drop_gradients();
 
   [[nodiscard]] const std::vector<std::unique_ptr<sharding::ShardUnit>>& shard_units() const {
     return shard_units_;
@@ -83,7 +91,8 @@ class ModelState {
 
  private:
   /// Descriptions of all mistakes that `check_step` refuses.
-  [[nodiscard]] std::vector<std::string> mistakes() const;
+  [[nodiscard]] std::vector<std::string> mistakes(bool updates_all) const;
+  void add_missing_gradients(const UnitState& unit, std::vector<std::string>& found) const;
   /// Everything that all ranks must declare alike.
   [[nodiscard]] model::Declaration declaration() const;
   /// Plans the sharded units, and marks ignored parameters and buffers.
@@ -108,6 +117,8 @@ class ModelState {
   sharding::Counters counters_;
   sharding::Schedule schedule_;  ///< of all units
   model::UseOrder order_;
+  bool begins_micro_step_ = false;  ///< a forward outside no_grad since the last backward
+  bool has_gradients_ = false;      ///< a backward since the last step
   std::uint64_t seed_;
   ModelOptions options_;
   bool finalized_ = false;  ///< the declaration phase has ended

@@ -46,12 +46,12 @@ Error foreign_handle(const UnitState& asked, const char* kind, std::int32_t unit
     const UnitState& owner = *found->second;
     const std::vector<Record>& all = owner.*records;
     whose = index >= all.size()
-                ? fmt::format("the handle does not belong to unit '{}'", owner.name)
-                : fmt::format("'{}' belongs to unit '{}'{}", all[index].name, owner.name,
+                ? fmt::format("the handle does not belong to unit '{}'", owner.label)
+                : fmt::format("'{}' belongs to unit '{}'{}", all[index].name, owner.label,
                               owner.model == asked.model ? "" : " of another model");
   }
   return {Errc::invalid_argument,
-          fmt::format("unit '{}' was asked for a {} that it does not have: {}", asked.name, kind,
+          fmt::format("unit '{}' was asked for a {} that it does not have: {}", asked.label, kind,
                       whose)};
 }
 
@@ -72,6 +72,7 @@ UnitState::UnitState(ModelState* in_model, int unit_index, std::string unit_name
     : model(in_model),
       index(unit_index),
       name(std::move(unit_name)),
+      label(sharding::unit_label(name)),
       class_name(std::move(unit_class)),
       is_root(root) {
   LivingUnits& living = living_units();
@@ -161,6 +162,54 @@ std::size_t UnitState::checked(Buffer buffer) const {
 bool UnitState::trains() const {
   return std::any_of(parameters.begin(), parameters.end(),
                      [](const ParameterRecord& each) { return each.trainable; });
+}
+
+void UnitState::set_requires_grad(Parameter parameter, bool requires_grad) {
+  const std::size_t position = checked(parameter);
+  if (!parameters[position].trainable) {
+    if (requires_grad) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("parameter '{}' cannot require a gradient: it was declared frozen. "
+                              "Declare it as trained, and freeze it afterwards",
+                              parameters[position].name));
+    }
+    return;
+  }
+  if (requirements_.empty()) {
+    requirements_.resize(parameters.size(), {.wanted = uses.backwards > 0});
+  }
+  Requirement& it = requirements_[position];
+  it.now = requires_grad;
+  it.paused = it.paused || !requires_grad;
+}
+
+void UnitState::want_gradients() {
+  for (Requirement& each : requirements_) {
+    each.wanted = each.wanted || each.now;
+  }
+}
+
+std::vector<std::string> UnitState::without_gradient() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < requirements_.size(); ++i) {
+    if (requirements_[i].paused && !requirements_[i].wanted) {
+      names.push_back(parameters[i].name);
+    }
+  }
+  return names;
+}
+
+void UnitState::clear_uses() {
+  uses = {};
+  for (Requirement& each : requirements_) {
+    each = {.now = each.now, .paused = !each.now};
+  }
+}
+
+void UnitState::drop_gradients() {
+  const int awaiting = std::max(0, uses.forwards - uses.ended);
+  clear_uses();
+  uses.forwards = awaiting;
 }
 
 std::int64_t UnitState::numel() const {

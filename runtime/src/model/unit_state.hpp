@@ -39,9 +39,22 @@ class UnitState {
   /// True if the unit has a trained parameter.
   [[nodiscard]] bool trains() const;
 
+  /// Implements `Unit::set_requires_grad`.
+  void set_requires_grad(Parameter parameter, bool requires_grad);
+  /// A backward begins: it wants the gradients of the parameters that require one.
+  void want_gradients();
+  /// Full names of trained parameters that did not require a gradient in any backward since the
+  /// last step.
+  [[nodiscard]] std::vector<std::string> without_gradient() const;
+  /// Starts the next step.
+  void clear_uses();
+  /// Forgets the gradients since the last step; forwards still await their backwards.
+  void drop_gradients();
+
   ModelState* model;
   int index;
   std::string name;
+  std::string label;  ///< `name` in messages (sharding::unit_label)
   std::string class_name;
   bool is_root;
   std::vector<sharding::ParameterRecord> parameters;
@@ -54,6 +67,7 @@ class UnitState {
     int forwards = 0;
     int backwards = 0;
     int ended = 0;                ///< backwards that have ended
+    bool has_gradient = false;    ///< a backward asked for a gradient
     bool asked_gradient = false;  ///< a backward of the running micro-step asked for a gradient
     int micro_steps = 0;          ///< ended when as many backwards as forwards have ended
     int micro_steps_without_gradient = 0;
@@ -61,6 +75,13 @@ class UnitState {
   Uses uses;
 
  private:
+  /// `requires_grad` of a parameter, which the program may change between steps.
+  struct Requirement {
+    bool now = true;
+    bool paused = false;  ///< it was false at some time since the last step
+    bool wanted = false;  ///< it was true in a backward since the last step
+  };
+  std::vector<Requirement> requirements_;  ///< by parameter; empty: never changed
   [[nodiscard]] std::string full_name(const std::string& in_unit) const;
   [[nodiscard]] std::size_t checked(Parameter parameter) const;
   [[nodiscard]] std::size_t checked(Buffer buffer) const;

@@ -37,9 +37,19 @@ std::string text_of(std::int64_t event, const std::function<std::string(int)>& n
 
 void UseOrder::add(int unit, Event event) {
   events_.push_back(unit * kNumEvents + static_cast<std::int64_t>(event) + 1);
-  for (auto rest = static_cast<std::uint64_t>(events_.back()); rest != 0; rest >>= 8) {
-    hash_ = (hash_ ^ static_cast<std::uint32_t>(rest & 0xff)) * 16777619U;  // FNV-1a
+  hash(static_cast<std::uint64_t>(events_.back()));
+}
+
+void UseOrder::hash(std::uint64_t value) noexcept {
+  for (; value != 0; value >>= 8) {
+    hash_ = (hash_ ^ static_cast<std::uint32_t>(value & 0xff)) * 16777619U;  // FNV-1a
   }
+}
+
+/// Events before it are not kept, because a program may drop gradients without ever making a step.
+void UseOrder::drop() noexcept {
+  events_.clear();
+  hash(~std::uint64_t{0});
 }
 
 void UseOrder::clear() noexcept {
@@ -69,7 +79,8 @@ std::optional<std::string> UseOrder::difference(
           text_of(static_cast<std::int64_t>(events.most), name_of));
     }
   }
-  return "the ranks used the units in different orders since the last step";
+  return "the ranks used the units in different orders since the last step, or dropped gradients "
+         "(zero_grad) at different places";
 }
 
 }  // namespace acc::model

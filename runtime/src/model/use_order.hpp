@@ -21,6 +21,8 @@ class UseOrder {
   /// unit: index that is the same on all ranks.
   void add(int unit, Event event);
   void clear() noexcept;
+  /// The gradients since the last step are dropped.
+  void drop() noexcept;
   /// A text about the first difference between the ranks, the same on all of them; empty if there
   /// is none. name_of: returns the name of a unit. Collective over `world`.
   [[nodiscard]] std::optional<std::string> difference(
@@ -33,7 +35,9 @@ class UseOrder {
   }
 
   std::vector<std::int64_t> events_;
-  std::uint32_t hash_ = 0;  ///< of `events_`
+  void hash(std::uint64_t value) noexcept;
+
+  std::uint32_t hash_ = 0;  ///< of all events since the last step; of `events_` if none was dropped
 };
 
 }  // namespace acc::model

@@ -148,9 +148,9 @@ std::vector<std::int64_t> GradientMeter::first_of_each_rank() {
 std::string GradientMeter::where(std::int64_t closed) const {
   for (const FlatParameter* flat : flats_) {
     const auto& all = flat->gradient()->watch()->closed();
-    const auto found = std::find(all.begin(), all.end(), closed);
+    const auto found = std::ranges::find(all, closed, &sharding::GradientWatch::Closed::number);
     if (found != all.end()) {
-      return fmt::format("unit '{}' in micro-step {}", flat->unit_name(), found - all.begin() + 1);
+      return fmt::format("unit '{}' in micro-step {}", flat->unit_name(), found->micro_step);
     }
   }
   return "an unknown unit";

@@ -298,9 +298,12 @@ std::optional<Error> OptimizerState::reduce_and_update(Issued& issued) {
   const auto& context = model_->context();
   const trace::Scope scope(context.tracer.get(), "optimizer", "optimizer", "step");
   const flight::Scope recorded(context.groups.recorder.get(), "step", "");
-  model_->check_step();
+  model_->check_step(updates_all());
   model_->finish_reductions();
   model_->check_order();
+  if (const double correction = model_->mean_correction(); correction != 1.0) {
+    meter_->clamp(correction, std::numeric_limits<double>::infinity());
+  }
   meter_->measure();
   std::optional<Error> raised;
   if (!needs_norm()) {
@@ -380,8 +383,20 @@ void OptimizerState::run_rule(const ProgramRule& rule, double scale) {
   }
 }
 
+/// With gradients of zero, plain SGD leaves a parameter as it is.
+bool OptimizerState::updates_all() const {
+  const auto* const sgd = std::get_if<Sgd>(&settings_);
+  bool decays = sgd != nullptr && sgd->momentum != 0.0;
+  for (std::size_t group = 0; group < rates_.size(); ++group) {
+    decays = decays || rates_.weight_decay(group) != 0.0;
+  }
+  return std::holds_alternative<AdamW>(settings_) || (sgd != nullptr && decays);
+}
+
 std::vector<ParameterShard> OptimizerState::shards(bool in_step) {
   std::vector<ParameterShard> all;
+  const std::set<std::string> left_out =
+      in_step ? model_->without_gradient() : std::set<std::string>();
   const bool in_host_memory = model_->context().updater->kind() == plugins::Device::cpu;
   for (const FlatState& state : flats_) {
     FlatParameter& flat = *state.flat;
@@ -398,7 +413,8 @@ std::vector<ParameterShard> OptimizerState::shards(bool in_step) {
            .dtype = flat.stored(),
            .in_host_memory = in_host_memory,
            .weights = weights + static_cast<std::size_t>(part.in_shard) * nbytes_of(flat.stored()),
-           .gradient = in_step ? gradients + part.in_shard : nullptr});
+           .gradient = in_step && !left_out.contains(parameter.name) ? gradients + part.in_shard
+                                                                     : nullptr});
     }
   }
   return all;

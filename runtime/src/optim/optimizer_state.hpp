@@ -34,6 +34,9 @@ class OptimizerState {
     std::optional<sharding::LateDoubles> late;
   };
   Issued step();
+  void zero_grad() {
+    sharding::guarded(groups(), [this] { model_->drop_gradients(); });
+  }
   /// Returns the whole result. Blocks until the norm is computed.
   [[nodiscard]] StepInfo result(const Issued& issued) const;
   [[nodiscard]] double loss_scale() const noexcept { return scaler_ ? scaler_->scale() : 1.0; }
@@ -105,6 +108,8 @@ class OptimizerState {
   std::optional<Error> reduce_and_update(Issued& issued);
   /// Records the step for those who watch the job.
   void record_step(const Issued& issued) const;
+  /// True if the rule changes parameters whose gradient is zero.
+  [[nodiscard]] bool updates_all() const;
   /// The part of it that the norm decides.
   std::optional<Error> decide_and_update(StepInfo& info);
   /// True if the host has to know the norm before it issues the update.

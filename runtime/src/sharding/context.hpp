@@ -11,12 +11,14 @@
 #include "trace/tracer.hpp"
 
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace acc::sharding {
 
-/// Factors that turn a sum over ranks and micro-steps into the mean: `before` multiplies a rank's
-/// gradient before the reduction, `after` multiplies the sum.
+/// Factors that turn a sum over ranks and gradient_accumulation_steps micro-steps into the mean:
+/// `before` multiplies a rank's gradient before the reduction, `after` multiplies the sum. After
+/// fewer micro-steps the step multiplies the reduced gradient (ModelState::mean_correction).
 struct GradientScaling {
   float before = 1.0F;
   float after = 1.0F;
@@ -26,6 +28,11 @@ struct GradientScaling {
 /// the division comes before the sum, with FSDP's factor: starting at 1 it is doubled while it
 /// divides world_size and its square is below world_size.
 GradientScaling scale_gradients(int world_size, int micro_steps, DType reduced);
+
+/// The name of a unit in messages, traces and reports: that of a root without a name is "root".
+inline std::string unit_label(const std::string& name) {
+  return name.empty() ? "root" : name;
+}
 
 /// Settings, groups and devices of one model. Complete before the first unit is made and constant
 /// afterwards. Owned by ModelState; outlives the pools, the units and the optimizer.
@@ -66,7 +73,8 @@ struct Counters {
   TrafficReport traffic;
   int no_grad_depth = 0;              ///< number of living no_grad objects
   int no_sync_depth = 0;              ///< number of living no_sync objects
-  std::int64_t gradients_closed = 0;  ///< micro-steps of flat parameters that have ended so far
+  int micro_steps = 0;                ///< micro-steps begun since the last step
+  std::int64_t gradients_closed = 0;  ///< gradients of flat parameters that were complete so far
 };
 
 }  // namespace acc::sharding

@@ -34,7 +34,7 @@ FlatGradient::Target FlatGradient::target(std::size_t index) {
 
 void FlatGradient::close(bool last) {
   if (watch_) {
-    watch_->record(written_, counters_.gradients_closed);
+    watch_->record(written_, counters_.gradients_closed, counters_.micro_steps);
   }
   ++counters_.gradients_closed;
   end_micro_step(last);
@@ -57,8 +57,34 @@ void FlatGradient::wait_reduction() {
   }
 }
 
+void FlatGradient::set_aside(const float* reduced, std::int64_t numel) {
+  wait_reduction();
+  const bool adds = aside_ != nullptr;
+  if (!aside_) {
+    aside_numel_ = static_cast<std::size_t>(numel);
+    aside_ = context_.device->allocate(aside_numel_ * sizeof(float), "gradients");
+  }
+  context_.device->add_scaled(reduced, DType::float32, aside_->as<float>(), aside_numel_, 1.0F,
+                              adds, context_.device->compute());
+}
+
+void FlatGradient::add_set_aside(float* reduced) {
+  if (aside_) {
+    context_.device->add_scaled(aside_->data(), DType::float32, reduced, aside_numel_, 1.0F, true,
+                                context_.device->compute());
+    aside_.reset();
+  }
+}
+
+void FlatGradient::drop() {
+  wait_reduction();
+  discard();
+  forget();
+}
+
 void FlatGradient::forget() {
   written_.forget();
+  aside_.reset();
   if (watch_) {
     watch_->forget();
   }

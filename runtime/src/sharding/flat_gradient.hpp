@@ -17,8 +17,11 @@ namespace acc::sharding {
 /// The gradient of a flat parameter: the memory that the program writes, the reduction over ranks,
 /// and the reduced gradient that is kept until the step. Each step goes through this cycle:
 ///
-///     target() …  close()  target() …  close(last)  flush()  reduced()  forget()
-///     `--- micro-step ---' `--- micro-step ------'   `---- step ----------------'
+///     target() …  close()  target() …  close(last)  flush()  finish()  reduced()  forget()
+///     `--- micro-step ---' `--- micro-step ------'   `---- step ----------------------'
+///
+/// A gradient that comes after `close(last)` (a second backward of a forward) is reduced again:
+/// what is reduced for all ranks already is set aside, and `finish` adds it.
 ///
 /// Two implementations:
 /// - whole (strategies that do not shard gradients, and ignored parameters): the gradient is kept
@@ -48,9 +51,10 @@ class FlatGradient {
   /// Sharded: starts the all_reduce of the shard over the replicas, after the reduction within the
   /// shard group, unless the last micro-step has. `wait_reduction` then waits for it.
   virtual void all_reduce_replicas() {}
-  /// Offloaded optimizer: copies a whole gradient's owned part to host memory. Sharded gradients
-  /// are copied by GradientOffload after each reduction.
-  virtual void bring() {}
+  /// After the reductions have been waited for: adds what was set aside, and copies a whole
+  /// gradient's owned part to the host memory of an offloaded optimizer. Sharded gradients are
+  /// copied by GradientOffload after each reduction.
+  virtual void finish() = 0;
 
   /// The reduced gradient of the part that this rank's optimizer updates, [owned numel] float32, in
   /// memory of the updater. Valid after the reductions have been waited for.
@@ -58,6 +62,8 @@ class FlatGradient {
   void wait_reduction();
   /// Starts the next step: the gradients count as not written. Memory is kept.
   virtual void forget();
+  /// The same in place of a step, after the reductions under way.
+  void drop();
   /// Bytes of reduced or accumulated gradients (MemoryReport::gradient_bytes).
   [[nodiscard]] virtual std::int64_t held_nbytes() const = 0;
 
@@ -73,6 +79,10 @@ class FlatGradient {
   void open();
   /// Adds the micro-step to `sum`, [padded_numel] float32, or overwrites it. Closes `written_`.
   void add_to(float* sum, bool accumulate);
+  /// Waits for the reduction and sets its result aside, memory of the device: [numel] at `reduced`.
+  void set_aside(const float* reduced, std::int64_t numel);
+  /// Adds what was set aside to `reduced`.
+  void add_set_aside(float* reduced);
 
   const Context& context_;
   Pools& pools_;
@@ -86,8 +96,12 @@ class FlatGradient {
   /// Opens `written_`.
   virtual void choose_memory() = 0;
   virtual void end_micro_step(bool last) = 0;
+  /// Gives back pooled memory of gradients that are not reduced.
+  virtual void discard() = 0;
 
   std::optional<GradientWatch> watch_;
+  device::MemoryPtr aside_;  ///< result of an earlier reduction of this step; null: none
+  std::size_t aside_numel_ = 0;
 };
 
 /// Chooses the implementation for the strategy and the traits. All arguments except `owned` and

@@ -80,6 +80,8 @@ class GradientPool {
   /// later work is ordered after the reduction; may be empty.
   void in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
                  const std::string& unit, std::function<void()> reduced);
+  /// Takes back a buffer that is not reduced.
+  void release(collectives::BufferPtr buffer) { free_.push_back(std::move(buffer)); }
   /// Waits for all reductions.
   void drain();
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }

@@ -125,8 +125,10 @@ std::vector<int> Schedule::before_backward(int unit) {
 }
 
 std::vector<int> Schedule::after_backward(int unit) {
-  --owed_;
-  --at(unit).owed;
+  if (at(unit).owed > 0) {  // otherwise a second backward of a forward
+    --owed_;
+    --at(unit).owed;
+  }
   at(unit).recomputed = false;  // the recomputation may have run inside the backward scope
   const bool post =
       rules_.prefetch_bucket == 0 && rules_.backward == BackwardPrefetch::backward_post;

@@ -8,6 +8,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 namespace acc::sharding {
 
 ShardUnit::ShardUnit(const Context& context, Pools& pools, Counters& counters, Schedule& schedule,
@@ -15,7 +18,7 @@ ShardUnit::ShardUnit(const Context& context, Pools& pools, Counters& counters, S
     : context_(context),
       counters_(counters),
       schedule_(schedule),
-      name_(std::move(name)),
+      name_(unit_label(name)),
       is_root_(is_root),
       places_(parameters.size()) {
   ScheduledUnit scheduled{.is_root = is_root};
@@ -73,19 +76,26 @@ void ShardUnit::prefetch() {
 
 void ShardUnit::check_forward() const {
   const int micro_steps = context_.settings.sharding.gradient_accumulation_steps;
-  if (counters_.no_grad_depth == 0 && micro_steps_ >= micro_steps) {
+  if (counters_.no_grad_depth == 0 && !begins_ && micro_steps_ >= micro_steps) {
     throw Error(
         Errc::invalid_argument,
-        fmt::format("unit '{}' begins micro-step {}, but gradient_accumulation_steps is {}: call "
-                    "Optimizer::step() first",
-                    name_, micro_steps_ + 1, micro_steps));
+        fmt::format(
+            "unit '{}' begins micro-step {}, but gradient_accumulation_steps is {}: call "
+            "optimizer.step() first, or optimizer.zero_grad() to drop the gradients. To accumulate "
+            "more micro-steps, start with acclaunch --gradient_accumulation_steps {} (the key of "
+            "that name in a configuration file, ACCELERATE_GRADIENT_ACCUMULATION_STEPS); gradients "
+            "are then their mean. For several losses in a micro-step, run all forwards before the "
+            "first backward. Evaluate under no_grad()",
+            name_, micro_steps_ + 1, micro_steps, micro_steps_ + 1));
   }
 }
 
 void ShardUnit::before_forward() {
   open("forward");
   if (counters_.no_grad_depth == 0) {
-    ++forwards_;
+    used_ = true;
+    begins_ = true;
+    ++owed_;
   }
 }
 
@@ -96,7 +106,7 @@ void ShardUnit::after_forward() {
   if (open_ > 0) {
     return;
   }
-  if (forwards_ <= backwards_) {  // under no_grad: no backward follows
+  if (owed_ == 0) {  // under no_grad: no backward follows
     reshard(NextUse::unknown);
   } else if (schedule_.frees_after_forward(number_)) {
     reshard(NextUse::backward);
@@ -105,17 +115,21 @@ void ShardUnit::after_forward() {
   }
 }
 
-void ShardUnit::check_backward(const char* scope) const {
-  if (backwards_ >= forwards_) {
+void ShardUnit::check_backward(const char* scope, bool autograd) const {
+  if (autograd ? !used_ : owed_ == 0) {
     throw Error(Errc::invalid_argument,
-                fmt::format("unit '{}': {} number {} of this micro-step, but only {} forward "
-                            "scopes were opened outside no_grad()",
-                            name_, scope, backwards_ + 1, forwards_));
+                fmt::format("unit '{}': {} begins, but only 0 forward scopes outside no_grad() "
+                            "since the last step await one",
+                            name_, scope));
   }
 }
 
 void ShardUnit::before_recompute() {
   open("recompute");
+  if (owed_ == 0) {
+    used_ = true;
+    ++owed_;
+  }
 }
 
 void ShardUnit::after_recompute() {
@@ -129,14 +143,15 @@ void ShardUnit::after_recompute() {
 
 void ShardUnit::before_backward() {
   open("backward");
+  micro_steps_ += std::exchange(begins_, false) ? 1 : 0;
 }
 
 void ShardUnit::after_backward() {
   trace_end();
   --open_;
-  ++backwards_;
-  if (open_ == 0 && backwards_ == forwards_) {
-    complete_micro_step();
+  owed_ = std::max(0, owed_ - 1);
+  if (open_ == 0 && owed_ == 0) {
+    close_gradients();
   }
   if (open_ == 0) {
     hide();
@@ -170,14 +185,13 @@ void ShardUnit::trace_end() {
   }
 }
 
-/// The last backward of the micro-step has ended: first the reductions are issued, then the weights
-/// are freed. BACKWARD_POST gathers the next unit after this (ModelState::after_backward), so its
-/// gather comes behind these reductions.
-void ShardUnit::complete_micro_step() {
-  forwards_ = 0;
-  backwards_ = 0;
-  ++micro_steps_;
-  const bool last = micro_steps_ >= context_.settings.sharding.gradient_accumulation_steps;
+/// Usually the last backward of the micro-step has ended: first the reductions are issued, then the
+/// weights are freed. BACKWARD_POST gathers the next unit after this (ModelState::after_backward),
+/// so its gather comes behind these reductions. A unit without forwards outside of the backward has
+/// begun no micro-step.
+void ShardUnit::close_gradients() {
+  const int wanted = context_.settings.sharding.gradient_accumulation_steps;
+  const bool last = micro_steps_ >= wanted || wanted == 1;
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
   // As in FSDP, strategies that keep weights from forward to backward keep them under no_sync until
   // the micro-step that reduces.
@@ -231,10 +245,17 @@ void ShardUnit::flush() {
 }
 
 void ShardUnit::after_step() {
-  forwards_ = 0;
-  backwards_ = 0;
+  used_ = false;
+  owed_ = 0;
+  begins_ = false;
   micro_steps_ = 0;
   for_each_gradient([](FlatGradient& gradient) { gradient.forget(); });
+}
+
+void ShardUnit::drop_gradients() {
+  begins_ = owed_ > 0;
+  micro_steps_ = 0;
+  for_each_gradient([](FlatGradient& gradient) { gradient.drop(); });
 }
 
 }  // namespace acc::sharding

@@ -13,7 +13,9 @@ namespace acc::sharding {
 
 /// A sharded unit: flat parameters that are gathered, freed and reduced together. It holds the
 /// parameters of one unit of the program, or of several that the wrap policy combines. It counts
-/// open scopes and ends the micro-step when as many backwards as forwards have ended.
+/// open scopes, and reduces gradients when no forward awaits its backward. That is only the usual
+/// time: a later backward before the step (a graph that is retained, a forward that a backward
+/// computes for the first time) is reduced again and added.
 ///
 /// Life cycle of a micro-step with reshard_after_forward:
 ///
@@ -38,12 +40,14 @@ class ShardUnit {
   [[nodiscard]] Place place(std::size_t index) const { return places_[index]; }
 
   /// Throw Error(invalid_argument) if the scope must not begin. A scope that opens several units
-  /// checks all of them before it opens one, so that a refused scope opens none.
+  /// checks all of them before it opens one, so that a refused scope opens none. autograd: of
+  /// ModelOptions, a forward may have several backwards.
   void check_forward() const;
-  void check_backward(const char* scope) const;
+  void check_backward(const char* scope, bool autograd) const;
   void before_forward();
   void after_forward();
-  /// A forward that is computed again for the backward; `before_backward` begins that one.
+  /// A forward that is computed for the backward; `before_backward` begins that one. If no forward
+  /// awaits its backward, it is the first forward of the part (it ran under no_grad before).
   void before_recompute();
   void after_recompute();
   void before_backward();
@@ -60,6 +64,9 @@ class ShardUnit {
   void flush();
   /// After a step: forgets gradients and counts.
   void after_step();
+  /// Drops the gradients since the last step, after their reductions. Forwards still await their
+  /// backwards. Not inside a scope.
+  void drop_gradients();
   /// Frees weights that are gathered without an open scope, before `what` changes them. Throws
   /// Error(invalid_argument) inside a scope.
   void release(const char* what);
@@ -81,7 +88,7 @@ class ShardUnit {
   /// Ends the program's access after the last open scope; the weights stay gathered.
   void hide();
   void check_closed(const char* what) const;
-  void complete_micro_step();
+  void close_gradients();
   void for_each_gradient(const std::function<void(FlatGradient&)>& visit);
   /// Begins a scope: gathers the weights and records the scope in flight record and trace.
   void open(const char* phase);
@@ -97,9 +104,10 @@ class ShardUnit {
   std::vector<std::unique_ptr<FlatParameter>> flats_;
   std::vector<Place> places_;
   int open_ = 0;         ///< open scopes
-  int forwards_ = 0;     ///< forwards of this micro-step, outside no_grad
-  int backwards_ = 0;    ///< backwards of this micro-step that have ended
-  int micro_steps_ = 0;  ///< micro-steps completed since the last step
+  bool used_ = false;    ///< a forward outside no_grad since the last step
+  int owed_ = 0;         ///< those whose backward has not ended
+  bool begins_ = false;  ///< a forward since the last backward: the next one begins a micro-step
+  int micro_steps_ = 0;  ///< micro-steps begun since the last step
   bool unsharded_ = false;
 };
 

@@ -12,7 +12,8 @@
 #include <string>
 #include <vector>
 
-// Accumulation without communication: FSDP's no_sync.
+// Accumulation over micro-steps: FSDP's no_sync, groups that are incomplete, gradients that are
+// dropped, and backwards that come again.
 namespace {
 
 using acc::plugins::MixedPrecision;
@@ -49,8 +50,9 @@ struct Seen {
   acc::MemoryReport after;    ///< after the step
 };
 
-/// quiet: number of micro-steps under no_sync, out of `kMicroSteps`.
-Seen train(const Job& job, int quiet) {
+/// quiet: number of micro-steps under no_sync, out of `made`. dropped: further micro-steps before
+/// them, the first under no_sync if any is, whose gradients are dropped.
+Seen train(const Job& job, int quiet, int made = kMicroSteps, int dropped = 0) {
   Seen seen;
   std::mutex mutex;
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
@@ -58,10 +60,16 @@ Seen train(const Job& job, int quiet) {
     auto model = runtime.model(5, {.unused_units = true});
     ModuleNet net(model, kNoSyncNet);
     auto optimizer = model.optimizer(acc::Sgd{.lr = 0.5});
+    optimizer.set_clip_norm(2.0);
     Seen mine;
     for (int step = 0; step < 3; ++step) {
+      for (int number = 0; number < dropped; ++number) {
+        const auto guard = number == 0 && quiet > 0 ? model.no_sync() : nullptr;
+        micro_step(net, runtime.rank(), 100 + number);
+      }
+      optimizer.zero_grad();
       model.reset_traffic();
-      for (int number = 0; number < kMicroSteps; ++number) {
+      for (int number = 0; number < made; ++number) {
         const auto guard = number < quiet ? model.no_sync() : nullptr;
         micro_step(net, runtime.rank(), step * kMicroSteps + number);
         if (number + 1 == quiet) {
@@ -110,6 +118,96 @@ TEST_CASE("no_sync gives the same weights as a reduction in each micro-step") {
       }
       // A step reduces gradients that no micro-step has reduced.
       CHECK(distance(each, train(job, kMicroSteps).weights) <= bound);
+    }
+  }
+}
+
+TEST_CASE("a step divides by the micro-steps that were made") {
+  for (const MixedPrecision precision : {MixedPrecision::no, MixedPrecision::bf16}) {
+    for (const Strategy strategy : kStrategies) {
+      CAPTURE(to_string(strategy));
+      CAPTURE(to_string(precision));
+      for (const int made : {1, 2}) {
+        Job job = no_sync_job(strategy, precision);
+        const Weights incomplete = train(job, 0, made).weights;
+        const Weights quiet = train(job, made, made).weights;
+        job.sharding.gradient_accumulation_steps = made;
+        // Replicas round sums that were divided by another number.
+        const double bound = precision == MixedPrecision::no ? 2e-6 : 0.02;
+        CHECK(distance(incomplete, train(job, 0, made).weights) <= bound);
+        CHECK(distance(quiet, incomplete) <= bound);
+      }
+    }
+  }
+}
+
+TEST_CASE("dropped gradients leave nothing behind") {
+  for (const MixedPrecision precision : {MixedPrecision::no, MixedPrecision::bf16}) {
+    for (const Strategy strategy : kStrategies) {
+      CAPTURE(to_string(strategy));
+      CAPTURE(to_string(precision));
+      const Job job = no_sync_job(strategy, precision);
+      for (const int quiet : {0, 1}) {
+        const Weights expected = train(job, quiet).weights;
+        for (const int dropped : {1, kMicroSteps}) {
+          CHECK(distance(expected, train(job, quiet, kMicroSteps, dropped).weights) == 0.0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a forward may have several backwards under autograd, whose gradients are added") {
+  const auto train_rounds = [](const Job& job, int rounds, bool recomputes) {
+    Weights weights;
+    std::mutex mutex;
+    acc::test::run_ranks(job, [&](const auto& settings, auto store) {
+      auto runtime = acc::Runtime::from_settings(settings, std::move(store));
+      auto model = runtime.model(5, {.autograd = true});
+      auto& root = model.root("net", "Net");
+      auto& block = model.unit("net.block", "Block");
+      const auto head = root.parameter("head", {40}, acc::normal(0.5F));
+      const auto weight = block.parameter("weight", {70}, acc::normal(0.5F));
+      auto optimizer = model.optimizer(acc::Sgd{.lr = 0.5, .momentum = 0.9});
+      const auto write = [&](acc::BackwardUse& use, acc::Parameter parameter, int numel) {
+        acc::test::write_gradient(use.grad(parameter), numel, [&](int i) {
+          return static_cast<float>((i * 7 + runtime.rank()) % 5) / static_cast<float>(rounds);
+        });
+      };
+      for (int step = 0; step < 2; ++step) {
+        {
+          auto whole = root.forward();
+          const auto no_grad = recomputes ? model.no_grad() : nullptr;
+          block.forward().end();
+        }
+        for (int round = 0; round < rounds; ++round) {
+          auto whole = root.backward();
+          if (recomputes) {
+            block.recompute().end();
+          }
+          auto use = block.backward();
+          write(use, weight, 70);
+          use.end();
+          write(whole, head, 40);
+        }
+        CHECK_THROWS_WITH((void)root.forward(), doctest::Contains("begins micro-step 2"));
+        optimizer.step();
+      }
+      const auto no_grad = model.no_grad();
+      Weights mine = {{"head", acc::test::values_of(root.forward(), head, 40)},
+                      {"weight", acc::test::values_of(block.forward(), weight, 70)}};
+      runtime.barrier();
+      const std::lock_guard lock(mutex);
+      weights = std::move(mine);
+    });
+    return weights;
+  };
+  for (const Strategy strategy : kStrategies) {
+    CAPTURE(to_string(strategy));
+    const Job job = acc::test::job_of(strategy, 4, 2);
+    const Weights once = train_rounds(job, 1, false);
+    for (const bool recomputes : {false, true}) {
+      CHECK(distance(once, train_rounds(job, 2, recomputes)) <= 2e-6);
     }
   }
 }

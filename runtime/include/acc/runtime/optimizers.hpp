@@ -40,8 +40,10 @@ struct ParameterShard {
   bool weight_decay = true;      ///< false: the parameter was declared without weight decay
   DType dtype = DType::float32;  ///< of the weights
   bool in_host_memory = true;
-  void* weights = nullptr;    ///< master weights, [numel]; the same memory in every step
-  float* gradient = nullptr;  ///< [numel]; null outside of a step
+  void* weights = nullptr;  ///< master weights, [numel]; the same memory in every step
+  /// [numel]; null outside of a step, and of a parameter that the step leaves as it is
+  /// (Unit::set_requires_grad).
+  float* gradient = nullptr;
 };
 
 /// An update rule of the program (an optimizer of another library). Sharding, mean, clipping, loss

@@ -6,7 +6,8 @@
 
 namespace acc::sharding {
 
-void GradientWatch::record(const WrittenGradient& gradient, std::int64_t number) {
+/// A step usually has one gradient per micro-step; the last place takes all further ones.
+void GradientWatch::record(const WrittenGradient& gradient, std::int64_t number, int micro_step) {
   device::Device& device = *context_.device;
   const auto micro_steps =
       static_cast<std::size_t>(std::max(1, context_.settings.sharding.gradient_accumulation_steps));
@@ -14,8 +15,10 @@ void GradientWatch::record(const WrittenGradient& gradient, std::int64_t number)
     squares_ = device.allocate(micro_steps * sizeof(double), "gradient watch");
   }
   double* const sum = squares_->as<double>() + std::min(closed_.size(), micro_steps - 1);
-  closed_.push_back(number);
-  device.zero(sum, sizeof(double), device.compute());
+  if (closed_.size() < micro_steps) {
+    device.zero(sum, sizeof(double), device.compute());
+  }
+  closed_.push_back({number, micro_step});
   const DType viewed = context_.precision.viewed;
   for (std::size_t i = 0; i < layout_.numels.size(); ++i) {
     const std::byte* values = gradient.values(i);
@@ -45,7 +48,7 @@ std::optional<std::int64_t> GradientWatch::first_non_finite() const {
   }
   for (std::size_t i = 0; i < std::min(sums.size(), closed_.size()); ++i) {
     if (!std::isfinite(sums[i])) {
-      return closed_[i];
+      return closed_[i].number;
     }
   }
   return std::nullopt;

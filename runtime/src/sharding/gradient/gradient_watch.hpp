@@ -19,12 +19,17 @@ class GradientWatch {
   GradientWatch(const Context& context, ScratchPool& scratch, const FlatLayout& layout)
       : context_(context), scratch_(scratch), layout_(layout) {}
 
-  /// Measures the gradient of a micro-step that ends. number: `Counters::gradients_closed` of it.
-  void record(const WrittenGradient& gradient, std::int64_t number);
+  /// Measures a gradient that is complete. number: `Counters::gradients_closed` of it; micro_step:
+  /// from 1.
+  void record(const WrittenGradient& gradient, std::int64_t number, int micro_step);
   void forget() { closed_.clear(); }
 
-  /// The numbers of the micro-steps since the last step.
-  [[nodiscard]] const std::vector<std::int64_t>& closed() const noexcept { return closed_; }
+  struct Closed {
+    std::int64_t number;
+    int micro_step;
+  };
+  /// The gradients since the last step.
+  [[nodiscard]] const std::vector<Closed>& closed() const noexcept { return closed_; }
   /// The first of `closed()` with a gradient that was not finite. Waits for the device.
   [[nodiscard]] std::optional<std::int64_t> first_non_finite() const;
 
@@ -32,8 +37,8 @@ class GradientWatch {
   const Context& context_;
   ScratchPool& scratch_;
   const FlatLayout& layout_;
-  device::MemoryPtr squares_;  ///< squared norms: one double per micro-step of a step
-  std::vector<std::int64_t> closed_;
+  device::MemoryPtr squares_;  ///< squared norms: one double per gradient of a step
+  std::vector<Closed> closed_;
 };
 
 }  // namespace acc::sharding

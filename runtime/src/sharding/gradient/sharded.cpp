@@ -46,6 +46,12 @@ class ShardedGradient final : public FlatGradient {
     }
   }
 
+  void finish() override {
+    if (shard_) {
+      add_set_aside(shard_->as<float>());
+    }
+  }
+
   float* reduced() const override {
     return host_ ? host_->as<float>() : own_ ? own_->as<float>() : shard_->as<float>();
   }
@@ -93,6 +99,17 @@ class ShardedGradient final : public FlatGradient {
     }
   }
 
+  void discard() override {
+    written_.close();
+    if (buffer_) {
+      pools_.gradients.release(std::move(buffer_));
+    }
+    if (unreduced_) {
+      pools_.sums.release(std::move(unreduced_));
+    }
+    awaits_reduction_ = false;
+  }
+
   void add_to_unreduced() {
     const bool accumulate = unreduced_ != nullptr;
     if (!unreduced_) {
@@ -117,6 +134,11 @@ class ShardedGradient final : public FlatGradient {
       written_.close();
     }
     awaits_reduction_ = false;
+    if (replicas_summed_) {
+      set_aside(shard_->as<float>(), layout_.shard_numel);
+      replicas_summed_ = false;
+      reduced_before_ = false;
+    }
     device::MemoryPtr offloaded;
     if (host_) {
       offloaded = pools_.gradient_offload->acquire(layout_.shard_numel);

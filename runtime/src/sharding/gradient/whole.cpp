@@ -6,9 +6,9 @@ namespace acc::sharding {
 namespace {
 
 /// One buffer, [padded_numel] float32, exists as long as the object and accumulates all
-/// micro-steps. The last one, or `flush`, reduces it: all_reduce in place (NO_SHARD),
-/// reduce_scatter into this rank's slice (ZeRO 1; of a rounded copy if `reduced_whole` has 16
-/// bits), or no communication for an ignored parameter.
+/// micro-steps. The last one, or `flush`, reduces it (a later one once more): all_reduce in place
+/// (NO_SHARD), reduce_scatter into this rank's slice (ZeRO 1; of a rounded copy if `reduced_whole`
+/// has 16 bits), or no communication for an ignored parameter.
 class WholeGradient final : public FlatGradient {
  public:
   WholeGradient(const Context& context, Pools& pools, Counters& counters, const FlatLayout& layout,
@@ -26,7 +26,8 @@ class WholeGradient final : public FlatGradient {
     }
   }
 
-  void bring() override {
+  void finish() override {
+    add_set_aside(own_part());
     if (host_) {
       context_.device->copy(host_->data(), own_part(),
                             static_cast<std::size_t>(owned_.numel) * sizeof(float),
@@ -50,6 +51,10 @@ class WholeGradient final : public FlatGradient {
 
   void choose_memory() override {
     context_.groups.world->progress();  // the backward calls this regularly, as in GradientPool
+    if (state_ == State::reduced) {
+      set_aside(own_part(), owned_.numel);
+      state_ = State::empty;
+    }
     if (program_adds(context_.precision)) {
       written_.open(buffer_->data());
     } else {
@@ -58,9 +63,11 @@ class WholeGradient final : public FlatGradient {
   }
 
   void end_micro_step(bool last) override { end(last && counters_.no_sync_depth == 0); }
+  void discard() override { written_.close(); }
 
   void end(bool reduces) {
     if (!program_adds(context_.precision)) {
+      open();  // before `state_` is read
       add_to(buffer_->as<float>(), state_ == State::summed);
       state_ = State::summed;
     } else if (reduces) {
