@@ -6,19 +6,9 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <limits>
 
 namespace acc::rendezvous {
-namespace {
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
-}  // namespace
-
 HostPort read_host_port(const std::string& text) {
   const auto colon = text.rfind(':');
   const auto port = parse_integer(colon == std::string::npos ? "" : text.substr(colon + 1));
@@ -29,18 +19,15 @@ HostPort read_host_port(const std::string& text) {
 }
 
 Tokens token_of_environment() {
-  const std::string file = variable("ACC_RENDEZVOUS_TOKEN_FILE");
-  if (file.empty()) {
+  const auto tokens = tokens_of_environment();
+  if (!tokens) {
     throw Error(Errc::config, "ACC_RENDEZVOUS_TOKEN_FILE must name the file with the token");
   }
-  return Tokens::read(file);
+  return *tokens;
 }
 
 std::shared_ptr<const ClientSecurity> client_security() {
-  return ClientSecurity::make(token_of_environment(),
-                              {.certificate = variable("ACC_RENDEZVOUS_CLIENT_CERT"),
-                               .key = variable("ACC_RENDEZVOUS_CLIENT_KEY"),
-                               .ca = variable("ACC_RENDEZVOUS_CA_FILE")});
+  return ClientSecurity::make(token_of_environment(), client_files_of_environment());
 }
 
 }  // namespace acc::rendezvous

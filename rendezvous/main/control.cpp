@@ -56,8 +56,7 @@ std::optional<std::string> answer_in(const std::string& received) {
 
 /// Sends the command and returns the answer. `link`: null for a Unix socket.
 template <typename Socket>
-std::string exchange(Socket& socket, secure::SecureLink* link, const std::string& request,
-                     const std::string& where) {
+std::string exchange(Socket& socket, secure::SecureLink* link, const std::string& request) {
   std::string out;
   std::string received;
   if (link != nullptr) {
@@ -74,10 +73,10 @@ std::string exchange(Socket& socket, secure::SecureLink* link, const std::string
     const std::size_t count = error ? 0 : socket.read_some(asio::buffer(buffer), error);
     if (count == 0) {
       throw Error(Errc::connection,
-                  fmt::format("{}: no answer: {}", where,
-                              error == asio::error::eof ? "the daemon closed the connection; it "
-                                                          "does not let this user administrate"
-                                                        : error.message()));
+                  fmt::format("no answer: {}", error == asio::error::eof
+                                                   ? "the daemon closed the connection; it "
+                                                     "does not let this user administrate"
+                                                   : error.message()));
     }
     if (link != nullptr) {
       link->receive({buffer.data(), count}, received, out);
@@ -102,12 +101,16 @@ std::string ask_by_unix(const std::string& address, const std::string& request) 
     throw Error(Errc::connection,
                 fmt::format("cannot connect to {}: {}", address, error.message()));
   }
-  return exchange(socket, nullptr, request, address);
+  try {
+    return exchange(socket, nullptr, request);
+  } catch (const Error& failure) {
+    throw Error(failure.code(), fmt::format("{}: {}", address, failure.what()));
+  }
 }
 
-std::string ask_by_tcp(const std::string& text, const std::string& request) {
-  const HostPort address = read_host_port(text);
-  secure::SecureLink link(client_security(), address.host, {Role::administrator, ""});
+/// Connects and sends the command. Throws TokenRefused if the daemon refuses the token of `link`.
+std::string ask_once(const HostPort& address, secure::SecureLink& link,
+                     const std::string& request) {
   asio::io_context io(1);
   asio::ip::tcp::socket socket(io);
   asio::ip::tcp::resolver resolver(io);
@@ -117,13 +120,26 @@ std::string ask_by_tcp(const std::string& text, const std::string& request) {
     asio::connect(socket, found, error);
   }
   if (error) {
-    throw Error(Errc::connection, fmt::format("cannot connect to {}: {}", text, error.message()));
+    throw Error(Errc::connection, fmt::format("cannot connect: {}", error.message()));
   }
-  try {
-    return exchange(socket, &link, request, text);
-  } catch (const Error& refusal) {
-    throw Error(refusal.code(), fmt::format("{}: {}", text, refusal.what()));
+  return exchange(socket, &link, request);
+}
+
+std::string ask_by_tcp(const std::string& text, const std::string& request) {
+  const HostPort address = read_host_port(text);
+  const auto security = client_security();
+  std::string refusal;
+  for (const Tokens& token : security->tokens.now().each()) {
+    secure::SecureLink link(security, address.host, {Role::administrator, ""}, token);
+    try {
+      return ask_once(address, link, request);
+    } catch (const TokenRefused& refused) {
+      refusal = refused.what();  // a daemon reads a new token at SIGHUP
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", text, error.what()));
+    }
   }
+  throw Error(Errc::config, fmt::format("{}: {}", text, refusal));
 }
 
 }  // namespace

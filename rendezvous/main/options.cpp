@@ -212,10 +212,12 @@ std::shared_ptr<const ServerSecurity> security_of(const Options& options) {
   std::optional<Tokens> tokens;
   if (!options.token_file.empty()) {
     tokens = Tokens::read(options.token_file);
-    if (tokens->is_for_one_job()) {
-      throw Error(Errc::config, options.token_file.string() +
-                                    ": the token is for one job (job-...); a daemon needs the one "
-                                    "from which it was made");
+    if (tokens->is_for_one_job() || tokens->is_for_readers()) {
+      throw Error(Errc::config, fmt::format("{}: the token is for {}; a daemon needs the one from "
+                                            "which it was made",
+                                            options.token_file.string(),
+                                            tokens->is_for_one_job() ? "one job (job-...)"
+                                                                     : "readers (reader-...)"));
     }
   }
   if (!tokens && options.tls.certificate.empty() && options.tls.key.empty()) {

@@ -204,6 +204,11 @@ class Service {
       if (needed && !(options.server.security && options.server.security->tokens)) {
         throw Error(Errc::config, "the token cannot be removed while the daemon serves");
       }
+      if (needed) {
+        auto security = std::make_shared<ServerSecurity>(*options.server.security);
+        security->tokens->remember(*server_security_->tokens);
+        options.server.security = std::move(security);
+      }
       set_log_settings(options.log);
       if (!options.chose_max_connections) {
         options.server.max_connections = max_connections_;

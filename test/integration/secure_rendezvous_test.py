@@ -306,6 +306,96 @@ def launchers(folder, token):
     daemon.stop()
 
 
+class Launcher:
+    """One machine of the job `train`. Its worker says `up` and waits until the gate opens."""
+
+    def __init__(self, folder, name, port, token):
+        self.gate = Path(folder) / f"gate {name}"
+        os.mkfifo(self.gate)
+        words = ["torchrun", "--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{OUTSIDE}:{port}",
+                 "--rdzv-id", "train", "--local-addr", OUTSIDE, "--no-python", "sh", "-c",
+                 'echo up; exec cat "$GATE"']
+        self.lines = Lines([DAEMON.with_name("acclaunch"), *words], ACC_RENDEZVOUS_TOKEN_FILE=token, GATE=self.gate)
+
+    def open(self):
+        self.gate.write_text("done\n")  # waits for the worker
+
+    def end(self):
+        return self.lines.process.wait(240)
+
+
+class Lines:
+    """A process whose output, also that to stderr, is read line by line."""
+
+    def __init__(self, command, **variables):
+        self.process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE,
+                                        stderr=subprocess.STDOUT, text=True, env=environment(**variables))
+        self.seen = []
+
+    def until(self, text):
+        """Returns the lines up to the first that contains the text."""
+        found = []
+        for line in self.process.stdout:
+            found.append(line)
+            self.seen.append(line)
+            if text in line:
+                return "".join(found)
+        raise AssertionError(f"expected {text!r}, found {''.join(self.seen)}")
+
+
+def rotation(folder):
+    """The token is rotated while a job runs: its launchers prove the new one to a daemon that has been killed."""
+    token = token_file(folder, TOKEN, name="rotated")
+    copy = token_file(folder, TOKEN, name="copy")  # of a machine that does not share the file
+
+    def start(port):
+        daemon = Lines([DAEMON, "--host", OUTSIDE, "--port", port, "--token_file", token, "--state_dir",
+                        Path(folder) / "state"])
+        return daemon, int(daemon.until("listening on").rsplit(":", 1)[1])
+
+    def ctl(word):
+        ended = run("ctl", f"{OUTSIDE}:{port}", word, ACC_RENDEZVOUS_TOKEN_FILE=token)
+        check(ended.returncode == 0, f"ctl {word}: {ended.stderr}")
+        return ended.stdout
+
+    daemon, port = start(0)
+    machines = [Launcher(folder, "first", port, token), Launcher(folder, "second", port, copy)]
+    for machine in machines:
+        machine.lines.until("up")
+    check(run("rotate-token", token).returncode == 0, "rotate-token")
+    # A daemon that has not read the new token yet still knows the second one of the file.
+    check("train: in round" in ctl("list"), "an administrator before SIGHUP")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.until("the settings are read again")
+    new = token.read_text().splitlines()[0]
+    token_file(folder, new, name="rotated")
+    daemon.process.kill()
+    daemon.process.wait()
+
+    daemon, _ = start(port)
+    machines[0].lines.until("connected to the rendezvous at")
+    said = machines[1].lines.until("waiting for another token in the file")
+    check("the server refuses the token" in said, f"the refusal has a name, found {said}")
+    token_file(folder, new, name="copy")
+    machines[1].lines.until("connected to the rendezvous at")
+    check(ctl("list").count(" running") == 2, "both machines are in the round")
+    check(f"peer {OUTSIDE}: " in ctl("dump") and ", 1 wrong proofs" in ctl("dump"), "the old token was proved once")
+    for machine in machines:
+        machine.open()
+    check([machine.end() for machine in machines] == [0, 0], f"the job ends well, found {machines[0].lines.seen}")
+
+    # A token that was removed a moment ago is refused, but is no guess.
+    check(run("rotate-token", token).returncode == 0, "rotate-token")
+    token_file(folder, token.read_text().splitlines()[0], name="rotated")
+    daemon.process.send_signal(signal.SIGHUP)
+    daemon.until("the settings are read again")
+    refused = run("ctl", f"{OUTSIDE}:{port}", "list", ACC_RENDEZVOUS_TOKEN_FILE=copy)
+    check(refused.returncode == 2 and "the server refuses the token" in refused.stderr, f"found {refused}")
+    check(", 1 wrong proofs" in ctl("dump"), f"a former token does not count, found {ctl('dump')}")
+    daemon.process.kill()
+    daemon.process.wait()
+
+
 def limits(token):
     daemon = Daemon(DAEMON, "--host", f"{OUTSIDE},127.0.0.1", "--insecure", "--max_connections", "20",
                     "--max_keys", "10")
@@ -334,6 +424,9 @@ def limits(token):
     check(b" 401 " in ask(guarded.port, http("/", "x" * 32), OUTSIDE, tls=True), "and so is a wrong token by HTTP")
     with socket.create_connection((OUTSIDE, guarded.port), timeout=240) as late:
         check(read_all(late) == b"", "an address with many wrong proofs is shut out")
+    ended = run("ctl", f"{OUTSIDE}:{guarded.port}", "list", ACC_RENDEZVOUS_TOKEN_FILE=token)
+    check("accepts no connection of this address for up to a minute: too many wrong proofs" in ended.stderr,
+          f"an administrator at such an address is told so, found {ended}")
     with Tunnel(guarded.port, "job", token) as tunnel:  # from 127.0.0.1
         StoreClient(tunnel.port).close()
     guarded.stop()
@@ -347,6 +440,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         token, made = mistakes(folder)
         limits(token)
+        rotation(folder)
         launchers(folder, token)
         other_servers(folder, token, made)
         strangers(folder, token)

@@ -68,19 +68,14 @@ rendezvous::JobTimes times(const LaunchPlan& plan) {
           .close = plan.rendezvous.close_timeout};
 }
 
-// Read here and not by the plan: `explain` prints the plan.
-std::string own_variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
-}
-
-/// Returns the token of the job; empty: there is none.
+/// Returns the token of the job; empty: there is none. Read here and not by the plan: `explain`
+/// prints the plan.
 std::optional<rendezvous::Tokens> tokens_of(const LaunchPlan& plan) {
-  if (const std::string token = own_variable("ACC_RENDEZVOUS_TOKEN"); !token.empty()) {
+  if (const char* token = std::getenv("ACC_RENDEZVOUS_TOKEN"); token != nullptr && *token != 0) {
     return rendezvous::Tokens({token});
   }
-  if (const std::string file = own_variable("ACC_RENDEZVOUS_TOKEN_FILE"); !file.empty()) {
-    return rendezvous::Tokens::read(file);
+  if (auto tokens = rendezvous::tokens_of_environment()) {
+    return tokens;
   }
   if (plan.settings.boolean("secure"_key)) {
     throw Error(Errc::config,
@@ -108,10 +103,8 @@ RoundsTogether::Security::Security(const LaunchPlan& plan) {
   store_server = rendezvous::ServerSecurity::make(tokens, {}, plan.rendezvous.run_id);
   rendezvous_server = is_for_one_job ? store_server : rendezvous::ServerSecurity::make(tokens, {});
   store_client = rendezvous::ClientSecurity::make(*tokens, {});
-  rendezvous_client = rendezvous::ClientSecurity::make(
-      *tokens, {.certificate = own_variable("ACC_RENDEZVOUS_CLIENT_CERT"),
-                .key = own_variable("ACC_RENDEZVOUS_CLIENT_KEY"),
-                .ca = own_variable("ACC_RENDEZVOUS_CA_FILE")});
+  rendezvous_client =
+      rendezvous::ClientSecurity::make(*tokens, rendezvous::client_files_of_environment());
 }
 
 RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std::string host,

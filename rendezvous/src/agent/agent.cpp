@@ -55,7 +55,7 @@ void Agent::Impl::show_report(std::string json) {
 
 void Agent::Impl::hear(rounds::ServerMessage message) {
   if (auto* welcome = std::get_if<rounds::Welcome>(&message)) {
-    welcome_ = true;
+    welcome_ = was_welcome_ = true;
     recovers_ = welcome->recovers;
     status_interval_ = welcome->status_interval;
     link_->keep_alive(welcome->beat_interval, welcome->silence_limit, recovers_);

@@ -10,6 +10,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
 
+#include <map>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -19,6 +22,10 @@ namespace acc::rendezvous {
 inline constexpr Agent::Milliseconds kAttemptTimeout{10'000};
 /// The same, if the rendezvous has other addresses too.
 inline constexpr Agent::Milliseconds kBriefAttemptTimeout{2'000};
+
+/// Time after which a token that a server has refused is proved again. A server counts wrong proofs
+/// (ServerOptions::max_failed_proofs), but may read a new token later than this machine.
+inline constexpr std::chrono::seconds kRefusalPause{30};
 
 /// State of an Agent. Messages of the server arrive in `hear`, called by the link; they update the
 /// state and open the gate `news_`, at which the awaitables wait and check the state again.
@@ -68,6 +75,9 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
 
  private:
   Awaitable<std::string> try_to_enter();
+  Awaitable<std::string> connect(boost::asio::ip::tcp::socket& socket, Milliseconds limit);
+  [[nodiscard]] std::optional<Tokens> token_to_prove() const;
+  void hear_refusal(const std::string& why);
   Awaitable<void> pause_after(const std::string& failure, Backoff& backoff);
   [[nodiscard]] std::string address_from(const boost::asio::ip::tcp::socket& socket) const;
   std::shared_ptr<AgentLink> make_link(boost::asio::ip::tcp::socket socket,
@@ -129,9 +139,13 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
   std::vector<ServerAddress> servers_{{}};          ///< the first is the one of `join`
   std::size_t server_ = 0;                          ///< the current one
   std::size_t num_tried_ = 0;                       ///< since the last pause
-  std::shared_ptr<AgentLink> link_;                 ///< null: there is no connection
-  std::string why_lost_;                            ///< reason of the last loss of the connection
-  bool closed_ = false;                             ///< by `leave` or `close`
+  std::optional<Tokens> token_;                     ///< proved on the current connection
+  /// Times at which a server, by its index, has refused a token.
+  std::map<std::pair<std::size_t, std::string>, std::chrono::steady_clock::time_point> refused_;
+  bool was_welcome_ = false;                ///< a server has admitted this machine
+  std::shared_ptr<AgentLink> link_;         ///< null: there is no connection
+  std::string why_lost_;                    ///< reason of the last loss of the connection
+  bool closed_ = false;                     ///< by `leave` or `close`
   Gate news_;                               ///< opened by every message and by the end of the link
   Gate entered_;                            ///< opened by Welcome and by the end of the link
   Gate end_known_;                          ///< closed only between `end` and the server's reply

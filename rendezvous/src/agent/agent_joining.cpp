@@ -134,7 +134,7 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
       std::clamp(std::chrono::floor<Milliseconds>(deadline() - std::chrono::steady_clock::now()),
                  Milliseconds(1), attempt_timeout());
   asio::ip::tcp::socket socket(executor_);
-  const std::string failure = co_await dial(socket, server().host, server().port, limit);
+  const std::string failure = co_await connect(socket, limit);
   logger(Component::rendezvous)
       .debug("connecting to {}: {}", where(), failure.empty() ? "connected" : failure);
   if (!failure.empty() || closed_) {
@@ -160,6 +160,48 @@ asio::awaitable<std::string> Agent::Impl::try_to_enter() {
   co_return welcome_ || dropped_ ? "" : why_lost_;
 }
 
+/// Connects to the current server, unless it has just refused every token of this machine. Returns
+/// the reason of a failure, or "".
+asio::awaitable<std::string> Agent::Impl::connect(asio::ip::tcp::socket& socket,
+                                                  Milliseconds limit) {
+  if (security_) {
+    token_ = token_to_prove();
+    if (!token_) {
+      co_return "the server refuses the token; waiting for another one in the token file";
+    }
+  }
+  co_return co_await dial(socket, server().host, server().port, limit);
+}
+
+/// Returns the first of the tokens that the server has not refused a moment ago. The file of the
+/// tokens may have been changed since the last connection.
+std::optional<Tokens> Agent::Impl::token_to_prove() const {
+  const auto now = std::chrono::steady_clock::now();
+  for (Tokens& token : security_->tokens.now().each()) {
+    const auto found = refused_.find({server_, token.current()});
+    if (found == refused_.end() || now >= found->second + kRefusalPause) {
+      return std::move(token);
+    }
+  }
+  return std::nullopt;
+}
+
+/// The server refuses the token of the current connection. The next connection proves another one,
+/// if there is one. A machine that was admitted before says why it waits, and waits for another
+/// token: that of the job has been replaced.
+void Agent::Impl::hear_refusal(const std::string& why) {
+  refused_[{server_, token_->current()}] = std::chrono::steady_clock::now();
+  if (token_to_prove()) {
+    return;
+  }
+  if (!was_welcome_) {
+    dropped_ = Dropped{Dropped::Why::config, why};
+  } else if (events_.on_progress) {
+    events_.on_progress(
+        fmt::format("rendezvous at {}: {}; waiting for another token in the file", where(), why));
+  }
+}
+
 /// Returns the address at which other machines reach this one: the given one, else the local
 /// address of the connection, else (server on this machine) the server's host.
 std::string Agent::Impl::address_from(const asio::ip::tcp::socket& socket) const {
@@ -176,7 +218,7 @@ std::shared_ptr<AgentLink> Agent::Impl::make_link(asio::ip::tcp::socket socket,
   std::unique_ptr<secure::SecureLink> encryption;
   if (security_) {
     encryption = std::make_unique<secure::SecureLink>(
-        security_, server().host, secure::Admission{Role::agent, enter_.run_id});
+        security_, server().host, secure::Admission{Role::agent, enter_.run_id}, token_);
   }
   AgentLink::Events events{.on_message =
                                [self = weak_from_this()](rounds::ServerMessage message) {
@@ -188,6 +230,12 @@ std::shared_ptr<AgentLink> Agent::Impl::make_link(asio::ip::tcp::socket socket,
                                [self = weak_from_this()](const std::string& why) {
                                  if (const auto agent = self.lock()) {
                                    agent->lose(why);
+                                 }
+                               },
+                           .on_refusal =
+                               [self = weak_from_this()](const std::string& why) {
+                                 if (const auto agent = self.lock()) {
+                                   agent->hear_refusal(why);
                                  }
                                }};
   return std::make_shared<AgentLink>(std::move(socket), std::move(encryption), silence_limit,

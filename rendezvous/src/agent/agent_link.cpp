@@ -99,10 +99,17 @@ void AgentLink::read() {
 void AgentLink::decrypt(std::size_t count) {
   try {
     encryption_->receive(std::string_view(received_).substr(0, count), incoming_, unsent_);
+  } catch (const TokenRefused& refusal) {
+    if (const auto on_refusal = events_.on_refusal) {
+      on_refusal(refusal.what());
+    }
+    return end(refusal.what());
   } catch (const Error& error) {
     write();  // the alert
-    auto on_message = events_.on_message;
-    on_message(rounds::Dropped{rounds::Dropped::Why::config, error.what()});
+    if (error.code() == Errc::config) {
+      auto on_message = events_.on_message;
+      on_message(rounds::Dropped{rounds::Dropped::Why::config, error.what()});
+    }
     return end(error.what());
   }
   write();

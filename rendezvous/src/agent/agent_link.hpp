@@ -24,13 +24,16 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
   struct Events {
     std::function<void(rounds::ServerMessage)> on_message;  ///< never called after `close`
     std::function<void(const std::string& why)> on_end;     ///< at most once; never after `close`
+    /// The server refuses the token; `on_end` follows.
+    std::function<void(const std::string& why)> on_refusal{};
   };
 
   /// `silence_limit` is the heartbeat timeout until `keep_alive` sets the one that the server
   /// chose.
   /// `comes_back`: if it ends the link because of silence, it tells the server with Away.
-  /// `encryption`: null for a plain connection. If the server is refused or refuses, `on_message`
-  /// receives Dropped with `config`, as if the server had sent it.
+  /// `encryption`: null for a plain connection. If the server is refused, or refuses for
+  /// another reason than the token, `on_message` receives Dropped with `config`, as if the server
+  /// had sent it.
   AgentLink(boost::asio::ip::tcp::socket socket, std::unique_ptr<secure::SecureLink> encryption,
             Milliseconds silence_limit, bool comes_back, Events events);
 

@@ -38,8 +38,7 @@ asio::awaitable<void> Agent::Impl::come_back() {
       co_return give_up(why_lost_);
     }
     asio::ip::tcp::socket socket(executor_);
-    const std::string failure =
-        co_await dial(socket, server().host, server().port, std::min(left, attempt_timeout()));
+    const std::string failure = co_await connect(socket, std::min(left, attempt_timeout()));
     if (goes_on() && failure.empty()) {
       enter_again(std::move(socket));
     }

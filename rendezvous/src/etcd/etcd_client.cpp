@@ -323,7 +323,8 @@ std::string to_base64(std::string_view bytes) {
 
 std::string from_base64(std::string_view text) {
   namespace base64 = beast::detail::base64;
-  std::string bytes(base64::decoded_size(text.size()), '\0');
+  // Without padding, Beast's size is that of the whole groups of four characters only.
+  std::string bytes(base64::decoded_size(text.size() + 3), '\0');
   bytes.resize(base64::decode(bytes.data(), text.data(), text.size()).first);
   return bytes;
 }

@@ -42,8 +42,7 @@ ClientProof::ClientProof(const Tokens& tokens, Admission wanted, std::string bin
     : wanted_(std::move(wanted)), binding_(std::move(binding)), nonce_(random_bytes(kDigestBytes)) {
   const auto keys = tokens.keys(wanted_.role, wanted_.run_id);
   if (keys.empty()) {
-    throw Error(Errc::config,
-                "the token is for one job only: administration needs the token of the rendezvous");
+    tokens.refuse_use();
   }
   if (wanted_.run_id.size() > kMaxRunId) {
     throw Error(Errc::config, "the run id is longer than 1024 bytes");
@@ -59,12 +58,13 @@ bool ClientProof::step(std::string_view& bytes, std::string& out) {
   if (bytes.empty() || is_over()) {
     return false;
   }
+  if (bytes.front() == kProofRefusal && state_ == State::proof) {
+    throw TokenRefused(Errc::config,
+                       "the server refuses the token: this machine has another token, or one for "
+                       "another job (ACC_RENDEZVOUS_TOKEN_FILE)");
+  }
   if (bytes.front() != kGranted) {
-    throw Error(Errc::config,
-                bytes.front() == kProofRefusal && state_ == State::proof
-                    ? "the server refuses the token: this machine has another token, or one for "
-                      "another job (ACC_RENDEZVOUS_TOKEN_FILE)"
-                    : "the server has no token, or knows only other versions of its proof");
+    throw Error(Errc::config, "the server has no token, or knows only other versions of its proof");
   }
   if (bytes.size() < 1 + kDigestBytes) {
     return false;
@@ -107,8 +107,8 @@ bool ServerProof::take_hello(std::string_view& bytes, std::string& out) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(bytes[at]); };
   const auto role = byte(kProofHello.size());
   const std::size_t length = byte(kFixedHello - 2) + (std::size_t{byte(kFixedHello - 1)} << 8U);
-  if (role < static_cast<unsigned>(Role::agent) ||
-      role > static_cast<unsigned>(Role::administrator) || length > kMaxRunId) {
+  if (role < static_cast<unsigned>(Role::agent) || role > static_cast<unsigned>(Role::reader) ||
+      length > kMaxRunId) {
     throw Error(Errc::protocol,
                 "a token proof of an unknown role or with a run id that is too long");
   }
@@ -129,18 +129,22 @@ bool ServerProof::take_proof(std::string_view& bytes, std::string& out) {
     return false;
   }
   const std::string proof = take(bytes, kDigestBytes);
-  const bool is_other_job = asked_.role != Role::administrator && security_.only_job &&
-                            *security_.only_job != asked_.run_id;
-  for (const std::string& key : security_.tokens->keys(asked_.role, asked_.run_id)) {
-    const auto digest = [&](char side) {
-      return digest_of(side, key, asked_, binding_, client_nonce_, nonce_);
-    };
-    if (are_equal(proof, digest('c')) && !is_other_job) {
+  const bool is_of_job = asked_.role == Role::agent || asked_.role == Role::store;
+  const bool is_other_job = is_of_job && security_.only_job && *security_.only_job != asked_.run_id;
+  const auto digest = [&](char side, const std::string& key) {
+    return digest_of(side, key, asked_, binding_, client_nonce_, nonce_);
+  };
+  const Tokens tokens = security_.tokens->now();
+  for (const std::string& key : tokens.keys(asked_.role, asked_.run_id)) {
+    if (are_equal(proof, digest('c', key)) && !is_other_job) {
       out.push_back(kGranted);
-      out += digest('s');
+      out += digest('s', key);
       admission_ = asked_;
       return true;
     }
+  }
+  for (const std::string& key : tokens.former_keys(asked_.role, asked_.run_id)) {
+    was_right_ = was_right_ || are_equal(proof, digest('c', key));
   }
   out.push_back(kProofRefusal);
   throw Error(Errc::config, "a wrong token proof");

@@ -25,7 +25,7 @@ inline constexpr std::size_t kMaxRunId = 1024;
 /// What a client has proved.
 struct Admission {
   Role role = Role::agent;
-  std::string run_id;  ///< empty for an administrator
+  std::string run_id;  ///< empty for an administrator and a reader
 
   bool operator==(const Admission&) const = default;
 };
@@ -39,8 +39,8 @@ class ClientProof {
   /// Returns the first bytes to send.
   [[nodiscard]] std::string hello() const;
   /// Takes the next message of the server from `bytes` and appends the reply to `out`. Returns
-  /// false if it is incomplete or the proof is over. Throws Error(config) if the server refuses or
-  /// cannot prove that it has the token.
+  /// false if it is incomplete or the proof is over. Throws TokenRefused if the server refuses, and
+  /// Error(config) if it has no token or cannot prove that it has this one.
   bool step(std::string_view& bytes, std::string& out);
   [[nodiscard]] bool is_over() const noexcept { return state_ == State::over; }
 
@@ -67,6 +67,8 @@ class ServerProof {
   bool step(std::string_view& bytes, std::string& out);
   /// What the client has proved; nothing before.
   [[nodiscard]] const std::optional<Admission>& admission() const noexcept { return admission_; }
+  /// True if the proof is that of a former token: the client is no stranger.
+  [[nodiscard]] bool was_right() const noexcept { return was_right_; }
 
  private:
   bool take_hello(std::string_view& bytes, std::string& out);
@@ -78,6 +80,7 @@ class ServerProof {
   std::string client_nonce_;
   std::string nonce_;  // empty: no hello yet
   std::optional<Admission> admission_;
+  bool was_right_ = false;
 };
 
 }  // namespace acc::rendezvous::secure

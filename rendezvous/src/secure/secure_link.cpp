@@ -6,9 +6,10 @@
 namespace acc::rendezvous::secure {
 
 SecureLink::SecureLink(std::shared_ptr<const ClientSecurity> security, const std::string& host,
-                       Admission wanted)
+                       Admission wanted, std::optional<Tokens> tokens)
     : security_(std::move(security)),
       wanted_(std::move(wanted)),
+      tokens_(tokens ? std::move(*tokens) : security_->tokens.now()),
       tls_(TlsChannel::client(*security_->tls, host)) {}
 
 void SecureLink::receive(std::string_view bytes, std::string& plain, std::string& out) {
@@ -17,7 +18,7 @@ void SecureLink::receive(std::string_view bytes, std::string& plain, std::string
   }
   tls_->receive(bytes, received_, out);
   if (!proof_ && tls_->is_established()) {
-    proof_.emplace(security_->tokens, wanted_, tls_->binding());
+    proof_.emplace(tokens_, wanted_, tls_->binding());
     tls_->send(proof_->hello(), out);
   }
   if (!proof_) {

@@ -16,14 +16,17 @@ namespace acc::rendezvous::secure {
 /// of the protocol in both directions.
 class SecureLink {
  public:
-  /// `host` is the server's name or address as the user gave it.
+  /// `host` is the server's name or address as the user gave it. Proves the current one of
+  /// `tokens`, or of the tokens of `security`.
   SecureLink(std::shared_ptr<const ClientSecurity> security, const std::string& host,
-             Admission wanted);
+             Admission wanted, std::optional<Tokens> tokens = std::nullopt);
 
   /// Appends the first bytes for the server to `out`.
   void start(std::string& out) { tls_->start(out); }
   /// Takes bytes of the server. Appends bytes of the protocol to `plain`, bytes for the server to
-  /// `out`. Throws Error(config) if the server is refused or refuses; `out` has what to tell it.
+  /// `out`. Throws TokenRefused if the server refuses the token, Error(config) if it is refused or
+  /// refuses for another reason, and Error(connection) if it accepts nobody of this address at
+  /// present; `out` has what to tell it.
   void receive(std::string_view bytes, std::string& plain, std::string& out);
   /// Sends bytes of the protocol; before the server has admitted this client, keeps them.
   void send(std::string_view plain, std::string& out);
@@ -36,6 +39,7 @@ class SecureLink {
  private:
   std::shared_ptr<const ClientSecurity> security_;
   Admission wanted_;
+  Tokens tokens_;
   std::unique_ptr<TlsChannel> tls_;
   std::optional<ClientProof> proof_;  // none: TLS is not established
   std::string received_;              // decrypted, before the proof is over

@@ -203,6 +203,11 @@ void TlsChannel::fail(std::string& out) {
       (reason == SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE || reason == SSL_R_WRONG_VERSION_NUMBER)) {
     throw Error(Errc::config, std::string(messages_.no_tls));
   }
+  if (SSL_is_server(ssl_) == 0 && reason == SSL_R_TLSV1_ALERT_ACCESS_DENIED) {
+    throw Error(Errc::connection,
+                "the server accepts no connection of this address for up to a minute: too many "
+                "wrong proofs of the token came from it (max_failed_proofs)");
+  }
   // Go's servers send bad_certificate if there is none.
   if (reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED ||
       (reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE && SSL_get_certificate(ssl_) == nullptr)) {

@@ -43,6 +43,9 @@ inline constexpr char kTlsHandshake = 0x16;
 /// Alert handshake_failure (RFC 8446, section 6): answer of a server without TLS to a TLS client.
 inline constexpr std::string_view kTlsRefusal{"\x15\x03\x03\x00\x02\x02\x28", 7};
 
+/// Alert access_denied: answer to a TLS client whose address is shut out (max_failed_proofs).
+inline constexpr std::string_view kTlsShutOut{"\x15\x03\x03\x00\x02\x02\x31", 7};
+
 /// TLS over bytes: encrypts and decrypts one connection, without a socket. The server's sockets
 /// are served by its own epoll set rather than by Asio streams, so this class has the place of
 /// asio::ssl::stream on both sides.
@@ -58,8 +61,8 @@ class TlsChannel {
   /// Starts the handshake of a client: appends its first bytes to `out`.
   void start(std::string& out);
   /// Takes bytes that the peer sent. Appends decrypted bytes to `plain` and bytes for the peer to
-  /// `out`. Throws Error(config) if the peer or its certificate is refused, or this side was; `out`
-  /// then has the alert for the peer.
+  /// `out`. Throws Error(config) if the peer or its certificate is refused, or this side was, and
+  /// Error(connection) if the server shuts this address out; `out` then has the alert for the peer.
   void receive(std::string_view bytes, std::string& plain, std::string& out);
   /// Encrypts bytes; requires is_established.
   void send(std::string_view plain, std::string& out);

@@ -83,7 +83,12 @@ void Connection::receive() {
     return;
   }
   const std::string_view bytes(shared_.received.data(), static_cast<std::size_t>(count));
-  if (!handler_ && !tls_ && bytes.front() == secure::kTlsHandshake) {
+  const bool is_tls = bytes.front() == secure::kTlsHandshake;
+  if (!handler_ && !tls_ && owner_.is_shut_out(peer())) {
+    unsent_ += is_tls ? secure::kTlsShutOut : std::string_view();
+    return refuse("too many wrong proofs of its address (max_failed_proofs)", false);
+  }
+  if (!handler_ && !tls_ && is_tls) {
     tls_ = owner_.encrypt();
     if (!tls_) {
       unsent_ += secure::kTlsRefusal;

@@ -72,6 +72,8 @@ class Connection final : public ReadySet::Watcher {
     virtual std::unique_ptr<ProtocolHandler> open(Id id, char first, const ClientFacts& facts) = 0;
     /// Creates the TLS channel of a client that begins with it; null: the server has no TLS.
     virtual std::unique_ptr<secure::TlsChannel> encrypt() = 0;
+    /// True if the peer's wrong proofs forbid new connections at present.
+    virtual bool is_shut_out(Peer& peer) = 0;
     /// The connection has bytes to send or must close: call `flush` before the turn ends.
     virtual void touched(Connection& connection) = 0;
     /// The connection has bytes that it may not send yet: call `flush` when it may.

@@ -2,6 +2,7 @@
 #include "server/http_session.hpp"
 
 #include "acc/base/error.hpp"
+#include "etcd/etcd_client.hpp"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>
@@ -10,6 +11,7 @@
 #include <boost/beast/http/status.hpp>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 
 namespace acc::rendezvous {
@@ -33,6 +35,19 @@ void parse(std::string_view header, Parser& parser, boost::system::error_code& e
 }
 
 }  // namespace
+
+std::string token_of(std::string_view authorization) {
+  constexpr std::string_view kBearer = "Bearer ";
+  constexpr std::string_view kBasic = "Basic ";
+  if (authorization.starts_with(kBearer)) {
+    return std::string(authorization.substr(kBearer.size()));
+  }
+  if (authorization.starts_with(kBasic)) {
+    const std::string login = from_base64(authorization.substr(kBasic.size()));
+    return login.substr(std::min(login.find(':'), login.size() - 1) + 1);
+  }
+  return "";
+}
 
 HttpSession::HttpSession(Ask ask) : ask_(std::move(ask)) {}
 
@@ -86,7 +101,9 @@ void HttpSession::reply(const watch::Answer& answer, bool has_body, bool keeps_a
     fmt::format_to(std::back_inserter(out), "Content-Length: {}\r\n", answer.body.size());
   }
   if (answer.status == 401) {
-    out += "WWW-Authenticate: Bearer\r\n";
+    out +=
+        "WWW-Authenticate: Bearer\r\n"
+        "WWW-Authenticate: Basic realm=\"acc-rendezvous: the password is a token\"\r\n";
   }
   if (answer.status == 405) {
     out += "Allow: GET, HEAD\r\n";

@@ -11,6 +11,10 @@
 
 namespace acc::rendezvous {
 
+/// Returns the token in a header Authorization: that of the scheme Bearer, or the password of
+/// Basic, for which browsers ask; "": there is none.
+std::string token_of(std::string_view authorization);
+
 /// Protocol handler of an HTTP client: parses requests, passes them to `ask` and writes the
 /// answers. Serves pipelined requests in order. A malformed request, one with a body, or one of
 /// more than kMaxRequestBytes is answered and ends the connection.

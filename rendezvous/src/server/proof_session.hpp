@@ -14,9 +14,9 @@ namespace acc::rendezvous {
 /// Protocol handler of a client that proves its token; another one follows it.
 class ProofSession : public ProtocolHandler {
  public:
-  /// `on_failure` is called once if the proof is wrong.
+  /// `on_failure` is called once if the proof is wrong; true: it is that of a former token.
   ProofSession(std::shared_ptr<const ServerSecurity> security, std::string binding,
-               std::function<void()> on_failure)
+               std::function<void(bool was_right)> on_failure)
       : security_(std::move(security)),
         proof_(*security_, std::move(binding)),
         on_failure_(std::move(on_failure)) {}
@@ -25,7 +25,7 @@ class ProofSession : public ProtocolHandler {
     try {
       return proof_.step(bytes, out);
     } catch (...) {
-      on_failure_();
+      on_failure_(proof_.was_right());
       throw;
     }
   }
@@ -37,7 +37,7 @@ class ProofSession : public ProtocolHandler {
  private:
   std::shared_ptr<const ServerSecurity> security_;
   secure::ServerProof proof_;
-  std::function<void()> on_failure_;
+  std::function<void(bool)> on_failure_;
 };
 
 }  // namespace acc::rendezvous

@@ -531,9 +531,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const ServerOptions& options = shared_.options;
     peers_.tidy(Clock::now());
     std::shared_ptr<Peer> peer = peers_.of(client.get(), address);
-    if (const std::string reason = reason_against(*peer); !reason.empty()) {
+    if (peer->is_limited && peer->connections >= share_of(options.max_connections)) {
       if (full_()) {
-        logger(Component::rendezvous).warn("refusing connections of {}: {}", peer->name, reason);
+        logger(Component::rendezvous)
+            .warn("refusing connections of {}: it has {} connections (max_peer_percent)",
+                  peer->name, peer->connections);
       }
       return;
     }
@@ -548,11 +550,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const Connection::Id id = next_id_++;
     try {
       connections_.emplace(
-          id, std::make_unique<Connection>(std::move(client), id, std::move(peer), shared_, *this));
+          id, std::make_unique<Connection>(std::move(client), id, peer, shared_, *this));
     } catch (const std::exception& error) {
       return pause_accepting(error.what());
     }
-    handshakes_.add(id);
+    // A client that is shut out is told so when it begins with TLS.
+    is_shut_out(*peer) ? farewells_.add(id) : handshakes_.add(id);
     await_limits();
     idle_timer_.cancel();
   }
@@ -562,18 +565,6 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     return std::max<std::size_t>(
         1, limit / 100 * static_cast<std::size_t>(shared_.options.max_peer_percent) +
                limit % 100 * static_cast<std::size_t>(shared_.options.max_peer_percent) / 100);
-  }
-
-  /// Returns why a peer may not connect now; "": it may.
-  [[nodiscard]] std::string reason_against(Peer& peer) const {
-    if (peer.is_limited && peer.connections >= share_of(shared_.options.max_connections)) {
-      return fmt::format("it has {} connections (max_peer_percent)", peer.connections);
-    }
-    if (!peer.is_trusted && peers_.is_shut_out(peer, Clock::now())) {
-      return fmt::format("it sent {} wrong token proofs within a minute (max_failed_proofs)",
-                         peer.failures);
-    }
-    return "";
   }
 
   /// Retries after a pause: descriptors may have been freed by then.
@@ -593,6 +584,18 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     if (const auto found = connections_.find(id); found != connections_.end()) {
       found->second->close();
     }
+  }
+
+  bool is_shut_out(Peer& peer) override {
+    const bool is = !peer.is_trusted && peers_.is_shut_out(peer, Clock::now());
+    if (is && full_()) {
+      logger(Component::rendezvous)
+          .warn(
+              "refusing connections of {}: it sent {} wrong token proofs within a minute "
+              "(max_failed_proofs)",
+              peer.name, peer.failures);
+    }
+    return is;
   }
 
   void touched(Connection& connection) override { touched_.push_back(&connection); }
@@ -738,12 +741,21 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       connections_.at(id)->send({&secure::kProofRefusal, 1});
       return nullptr;
     }
-    return std::make_unique<ProofSession>(security, facts.binding, [this, peer = facts.peer] {
-      peers_.failed(*peer, Clock::now());
-      if (full_()) {
-        logger(Component::rendezvous).warn("a client of {} could not prove the token", peer->name);
-      }
-    });
+    return std::make_unique<ProofSession>(
+        security, facts.binding,
+        [this, peer = facts.peer](bool was_right) { note_failure(*peer, was_right); });
+  }
+
+  /// A client has proved or sent a wrong token. One that was right before is no guess.
+  void note_failure(Peer& peer, bool was_right) {
+    if (!was_right) {
+      peers_.failed(peer, Clock::now());
+    }
+    if (full_()) {
+      logger(Component::rendezvous)
+          .warn("a client of {} {}", peer.name,
+                was_right ? "has a token that was removed" : "could not prove the token");
+    }
   }
 
   std::unique_ptr<ProtocolHandler> open_store(Connection::Id id, const ClientFacts& facts) {
@@ -933,36 +945,38 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   std::unique_ptr<ProtocolHandler> open_http(Connection::Id id, const ClientFacts& facts) {
-    auto session = std::make_unique<HttpSession>(
-        [this, id, peer = facts.peer,
-         is_encrypted = !facts.binding.empty()](const watch::Request& request) {
-          return may_ask(request, *peer, is_encrypted)
-                     ? ask(id, request)
-                     : watch::refusal(401,
-                                      "this rendezvous requires its token: use https:// and the "
-                                      "header Authorization: Bearer TOKEN");
-        });
+    auto session = std::make_unique<HttpSession>([this, id, facts](const watch::Request& request) {
+      return may_ask(request, facts)
+                 ? ask(id, request)
+                 : watch::refusal(401,
+                                  "this rendezvous requires a token: use https:// and the "
+                                  "header Authorization: Bearer TOKEN, or the token as the "
+                                  "password of a login");
+    });
     http_[id] = session.get();
     idle_http_.add(id);
     await_limits();
     return session;
   }
 
-  /// True if the client may read: the server has no token, the request has it, in a TLS channel, or
-  /// it asks only for the state of the server.
-  bool may_ask(const watch::Request& request, Peer& peer, bool is_encrypted) {
+  /// True if the client may read: the server has no token, the client has proved one, the request
+  /// has it, in a TLS channel, or it asks only for the state of the server.
+  bool may_ask(const watch::Request& request, const ClientFacts& facts) {
     const auto& security = shared_.options.security;
-    if (!security || !security->tokens || peer.is_trusted || request.target == "/healthz" ||
-        request.target == "/readyz") {
+    const bool is_reader = facts.admission && (facts.admission->role == Role::reader ||
+                                               facts.admission->role == Role::administrator);
+    if (!security || !security->tokens || facts.peer->is_trusted || is_reader ||
+        request.target == "/healthz" || request.target == "/readyz") {
       return true;
     }
-    constexpr std::string_view kBearer = "Bearer ";
-    if (!is_encrypted || !request.authorization.starts_with(kBearer)) {
+    const std::string sent = token_of(request.authorization);
+    if (facts.binding.empty() || sent.empty()) {
       return false;
     }
-    const bool is_right = security->tokens->contains(request.authorization.substr(kBearer.size()));
+    const Tokens tokens = security->tokens->now();
+    const bool is_right = tokens.contains(sent);
     if (!is_right) {
-      peers_.failed(peer, Clock::now());
+      note_failure(*facts.peer, tokens.was_right(sent));
     }
     return is_right;
   }

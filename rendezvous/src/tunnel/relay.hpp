@@ -10,6 +10,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 namespace acc::rendezvous {
@@ -22,7 +23,7 @@ class Relay : public std::enable_shared_from_this<Relay> {
   using Socket = boost::asio::ip::tcp::socket;
 
   /// `say` receives the reason if server and client do not accept each other.
-  Relay(Socket client, const Tunnel::Target& target, std::shared_ptr<const ClientSecurity> security,
+  Relay(Socket client, std::shared_ptr<const ClientSecurity> security,
         std::function<void(const std::string&)> say);
 
   /// Connects to the server and passes bytes on until one side ends.
@@ -30,13 +31,16 @@ class Relay : public std::enable_shared_from_this<Relay> {
   void close() noexcept;
 
  private:
+  boost::asio::awaitable<bool> connect(const Tunnel::Target& target, std::string& plain);
+  boost::asio::awaitable<bool> enter(std::string& plain);
   boost::asio::awaitable<void> pass_to_server();
-  boost::asio::awaitable<void> pass_to_client();
+  boost::asio::awaitable<void> pass_to_client(std::string plain);
   boost::asio::awaitable<void> write();
 
   Socket client_;
   Socket server_;
-  secure::SecureLink link_;
+  std::shared_ptr<const ClientSecurity> security_;
+  std::optional<secure::SecureLink> link_;  ///< of the connection to server_
   std::function<void(const std::string&)> say_;
   Gate has_more_;         // there is something to write, or the end
   Gate has_room_;         // little is left to write

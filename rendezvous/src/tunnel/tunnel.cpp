@@ -105,8 +105,8 @@ class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
     client.set_option(tcp::no_delay(true), ignored);
     std::erase_if(relays_, [](const auto& relay) { return relay.expired(); });
     const auto relay =
-        std::make_shared<Relay>(std::move(client), target_, security_, [this](const auto& why) {
-          if (!std::exchange(has_complained_, true)) {
+        std::make_shared<Relay>(std::move(client), security_, [this](const auto& why) {
+          if (std::exchange(complaint_, why) != why) {
             say_(fmt::format("the store at {}:{}: {}", target_.host, target_.port, why));
           }
         });
@@ -121,7 +121,7 @@ class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
   std::shared_ptr<const ClientSecurity> security_;
   std::function<void(const std::string&)> say_;
   std::vector<std::weak_ptr<Relay>> relays_;
-  bool has_complained_ = false;
+  std::string complaint_;  ///< the last one
 };
 
 Tunnel::Tunnel(asio::io_context& io, std::uint16_t port, Target target,

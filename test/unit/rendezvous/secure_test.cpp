@@ -94,6 +94,8 @@ TEST_CASE("a proof: who is admitted") {
   const Tokens own({kToken});
   const Tokens of_job({own.job_token("job")});
   const Tokens of_other_job({own.job_token("other")});
+  const Tokens of_readers({own.reader_token()});
+  const Admission reader{Role::reader, ""};
   struct Case {
     const char* name;
     Tokens client;
@@ -120,6 +122,17 @@ TEST_CASE("a proof: who is admitted") {
        server_of({of_job.current()}),
        {Role::administrator, ""},
        "wrong token proof"},
+      {"a reader", own, server_of({kToken}), reader, ""},
+      {"a reader's token", of_readers, server_of({other, kToken}), reader, ""},
+      {"a reader's token of another server", of_readers, server_of({other}), reader, "wrong token"},
+      {"a reader of a server of one job", of_readers, server_of({kToken}, "job"), reader, ""},
+      {"a reader's token as an agent", of_readers, server_of({kToken}), kAgent, "for readers only"},
+      {"a reader's token as an administrator",
+       of_readers,
+       server_of({kToken}),
+       {Role::administrator, ""},
+       "for readers only"},
+      {"a job's token as a reader", of_job, server_of({kToken}), reader, "for one job only"},
       {"the job of a server of one job", own, server_of({kToken}, "job"), kAgent, ""},
       {"another job of it", own, server_of({kToken}, "other"), kAgent, "wrong token proof"},
       {"a long run id", own, server_of({kToken}), {Role::agent, std::string(1024, 'r')}, ""},
@@ -160,7 +173,7 @@ TEST_CASE("a proof holds for one channel, role, job and moment") {
   std::string as_administrator = said.hello;
   as_administrator[5] = 3;
   CHECK(contains(replayed(as_administrator, said.proof), "wrong token proof"));
-  as_administrator[5] = 4;
+  as_administrator[5] = 5;
   CHECK(contains(replayed(as_administrator, said.proof), "unknown role"));
   as_administrator[5] = 0;
   CHECK(contains(replayed(as_administrator, said.proof), "unknown role"));
@@ -230,8 +243,51 @@ TEST_CASE("token files") {
   CHECK(contains(error_text([&] { read(std::string(20, 'a') + " " + std::string(20, 'b')); }),
                  "token:1: expected a token"));
   CHECK(contains(error_text([&] { Tokens::read(folder.path() / "none"); }), "none"));
+  const Tokens known = read(kToken);
+  CHECK(known.contains(known.reader_token()));
+  CHECK(!known.contains(known.job_token("job")));
   CHECK(make_token() != make_token());
   CHECK(read(make_token()).current().size() == 64);
+}
+
+TEST_CASE("a token file that is read again: rotated, not readable, and former tokens") {
+  const TemporaryFolder folder;
+  const std::string next(40, 'n');
+  const std::string path = folder.write("token", kToken);
+  const Tokens tokens = Tokens::follow(path);
+  CHECK(tokens.now().current() == kToken);
+  folder.write("token", next + "\n" + kToken + "\n");
+  CHECK(tokens.now().current() == next);
+  CHECK(tokens.now().each().size() == 2);
+  CHECK(!tokens.now().was_right(kToken));
+  folder.write("token", next);
+  CHECK(!tokens.now().contains(kToken));
+  CHECK(tokens.now().was_right(kToken));
+  folder.write("token", "");  // it is being written
+  CHECK(tokens.now().current() == next);
+  fs::remove(path);
+  CHECK(tokens.now().current() == next);
+  folder.write("token", kToken);
+  CHECK(tokens.now().contains(kToken));
+  CHECK(!tokens.now().was_right(kToken));
+  CHECK(tokens.now().was_right(next));
+
+  // A proof of a former token is refused, but is no stranger's.
+  const ServerSecurity security{tokens, std::nullopt, nullptr};
+  for (const std::string& token : {next, std::string(40, 'x')}) {
+    ServerProof server(security, kBinding);
+    ClientProof client(Tokens({token}), kAgent, kBinding);
+    std::string out;
+    const std::string hello = client.hello();
+    std::string_view bytes = hello;
+    REQUIRE(server.step(bytes, out));
+    std::string proof;
+    bytes = out;
+    REQUIRE(client.step(bytes, proof));
+    bytes = proof;
+    CHECK(contains(error_text([&] { server.step(bytes, out); }), "wrong token proof"));
+    CHECK(server.was_right() == (token == next));
+  }
 }
 
 /// Connects a client and a server in memory; returns the error of the first side that has one.
