@@ -38,7 +38,7 @@ install(FILES CONTRIBUTING.md LICENSE README.md DESTINATION ${share})
 install(FILES bench/README.md DESTINATION ${share}/bench)
 install(FILES examples/CMakeLists.txt DESTINATION ${share}/examples)
 install(DIRECTORY configs docs DESTINATION ${share})
-install(DIRECTORY packaging/container packaging/kubernetes DESTINATION ${share}/packaging)
+install(DIRECTORY packaging/container packaging/kubernetes packaging/monitoring DESTINATION ${share}/packaging)
 install(DIRECTORY examples/c_api examples/hello_sharding examples/train_gpt examples/train_torch
         DESTINATION ${share}/examples)
 install(DIRECTORY examples/python DESTINATION ${share}/examples PATTERN __pycache__ EXCLUDE)

@@ -19,6 +19,7 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -56,8 +57,13 @@ int init_tls(std::span<const std::string> arguments) {
     ++i;
   }
   make_tls_folder(arguments.front(), hosts, days * kOneDay);
-  fmt::print("wrote ca, server and client certificates with their keys, and token, to {}\n",
-             printable(arguments.front()));
+  const auto folder = std::filesystem::absolute(arguments.front()).lexically_normal();
+  fmt::print(
+      "wrote ca, server and client certificates with their keys, and token, to {}\n"
+      "The daemon needs token, server.pem and server.key; its settings are\n"
+      "ACC_RENDEZVOUS_TOKEN_FILE={}\nACC_RENDEZVOUS_TLS_CERT={}\nACC_RENDEZVOUS_TLS_KEY={}\n",
+      printable(arguments.front()), printable((folder / "token").string()),
+      printable((folder / "server.pem").string()), printable((folder / "server.key").string()));
   return 0;
 }
 
@@ -66,6 +72,14 @@ int job_token(std::span<const std::string> arguments) {
     wrong_usage("job-token");
   }
   fmt::print("{}\n", token_of_environment().job_token(arguments.front()));
+  return 0;
+}
+
+int reader_token(std::span<const std::string> arguments) {
+  if (!arguments.empty()) {
+    wrong_usage("reader-token");
+  }
+  fmt::print("{}\n", token_of_environment().reader_token());
   return 0;
 }
 
@@ -120,6 +134,10 @@ constexpr std::array kCommands = {
             "print a token that is valid for one job, made from the one in "
             "ACC_RENDEZVOUS_TOKEN_FILE",
             job_token},
+    Command{"reader-token", "",
+            "print a token with which the status page, the HTTP API and the metrics can be read, "
+            "and nothing else, made from the one in ACC_RENDEZVOUS_TOKEN_FILE",
+            reader_token},
     Command{"tunnel", "HOST:PORT RUN_ID [PORT]",
             "serve the TCPStore of a secure rendezvous on loopback, for clients without a token",
             tunnel},

@@ -29,8 +29,8 @@ NOT_RUN = (
     (r"cmake |c\+\+ |cc ", "compiles; the walks and the test `consumer` do it"),
     (r"scripts/gpu_|\S*/gpu_check|debootstrap |chroot |umount |cp -r |tar |build/cuda", "needs a GPU, or root; gpu_check_standin"),
     (r"sbatch |srun |flux |bsub |scancel |scontrol ", "needs Slurm or another manager; the tests cluster_slurm and job environments"),
-    (r"systemctl |echo ACC_RENDEZVOUS_|kubectl |docker |podman |buildah ", "needs systemd, a cluster or a container engine"),
-    (r"acc-rendezvous (init-tls|tunnel|ctl|job-token)", "the tests secure_rendezvous and administration"),
+    (r"systemctl |chown |echo ACC_RENDEZVOUS_|kubectl |docker |podman |buildah ", "needs systemd, a cluster or a container engine"),
+    (r"acc-rendezvous (init-tls|tunnel|ctl|job-token|reader-token|rotate-token)", "the tests secure_rendezvous, administration and monitoring"),
     (r"acclaunch doctor", "measures several machines; the test cluster_doctor"),
     (r"acclaunch (stacks \d|status( \d|$)|dump \d|top( |$))|torchfrtrace ", "needs a running job; the tests status_test, top and flight_dump"),
     (r"acclaunch (trace|plot|merge-weights|reshard|convert|inspect|verify)\b", "needs the files of a run; "

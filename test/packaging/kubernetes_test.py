@@ -3,6 +3,7 @@
 with the command of a pod and what its controller gives the pod, finds the machines.
 
     kubernetes_test.py schemas FOLDER                 needs kubernetes-validate, kubeflow-training, kubeflow-trainer-api
+    kubernetes_test.py mounts FOLDER                  the pods mount what their commands read
     kubernetes_test.py pods FOLDER ACCLAUNCH CONFIGS  needs root, for host names of the pods
     kubernetes_test.py probes FOLDER DAEMON           the daemon of rendezvous.yaml answers its probes, and recovers
 """
@@ -18,7 +19,11 @@ import tempfile
 import urllib.error
 import urllib.request
 
-import yaml
+try:
+    import yaml
+except ImportError:
+    print("needs PyYAML")
+    sys.exit(77)
 
 FOLDER = pathlib.Path(sys.argv[2])
 POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
@@ -90,6 +95,49 @@ def schemas():
         for resource in load(f"{folder}/kustomization.yaml")["resources"]:
             assert (FOLDER / folder / resource).exists(), resource
     print("schemas of Kubernetes", version, "and of the controllers")
+
+
+def patched(job, kustomization):
+    """A job with the patches of an overlay, as kustomize applies them."""
+    for patch in kustomization["patches"]:
+        for change in yaml.safe_load(patch["patch"]):
+            *parents, last = change["path"].strip("/").split("/")
+            place = job
+            for key in parents:
+                place = place[int(key) if isinstance(place, list) else key]
+            if last == "-":
+                place.append(change["value"])
+            else:
+                place[int(last) if isinstance(place, list) else last] = change["value"]
+    return job
+
+
+def mounts():
+    overlay = load("example/kustomization.yaml")
+    made = {each["name"]: each["files"] for each in overlay["configMapGenerator"]}
+    manifests = {name: load(name) for name in ("base/job.yaml", "jobset.yaml", "pytorchjob.yaml", "mpijob.yaml")}
+    manifests["example"] = patched(load("base/job.yaml"), overlay)
+    for name, manifest in manifests.items():
+        pods = list(pods_of(manifest))
+        read = {word for pod in pods for each in pod["containers"] for word in each.get("command", []) + each.get("args", [])
+                if word.startswith("/") and not word.startswith("/opt/acclaunch/")}
+        assert read, name
+        workers = [pod for pod in pods if pod.get("volumes")]
+        assert workers, name
+        for pod in workers:
+            volumes = {volume["name"]: volume for volume in pod["volumes"]}
+            mounted = {mount["mountPath"]: volumes[mount["name"]] for each in pod["containers"] for mount in each["volumeMounts"]}
+            for word in read:
+                volume = mounted.get(os.path.dirname(word))
+                assert volume, f"{name}: nothing is mounted for {word}"
+                if "configMap" in volume:
+                    files = made[volume["configMap"]["name"]]
+                    assert os.path.basename(word) in files and (FOLDER / "example" / files[0]).exists(), (name, word)
+    for pod in pods_of(load("trainjob.yaml")):
+        raise AssertionError(f"trainjob.yaml has a pod: {pod}")
+    arguments = load("trainjob.yaml")["spec"]["trainer"]["args"]
+    assert all(word.startswith("/opt/acclaunch/") for word in arguments if word.startswith("/")), arguments
+    print("all manifests mount what their commands read")
 
 
 # Programs in the place of those that a pod starts: the plan instead of a job; of mpirun, the command on one machine.
@@ -215,4 +263,4 @@ def probes():
 
 
 if __name__ == "__main__":
-    {"schemas": schemas, "pods": pods, "probes": probes}[sys.argv[1]]()
+    {"schemas": schemas, "mounts": mounts, "pods": pods, "probes": probes}[sys.argv[1]]()

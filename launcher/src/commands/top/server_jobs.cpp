@@ -4,13 +4,10 @@
 #include "acc/base/text.hpp"
 #include "commands/top/watched_job.hpp"
 
-#include <boost/asio/ip/tcp.hpp>
 #include <fmt/format.h>
 
-#include <array>
 #include <cctype>
 #include <cstring>
-#include <ostream>
 #include <string_view>
 
 namespace acc::launcher::commands {
@@ -18,8 +15,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::chrono::seconds kAnswerLimit{10};
-constexpr std::size_t kLargestAnswer = 64U << 20U;
 /// Ranks that one request asks for.
 constexpr int kRanksPerRequest = 2000;
 
@@ -50,49 +45,25 @@ std::string reason_of(const std::string& head, const Json& body) {
 
 }  // namespace
 
-std::string ServerJobs::name() const {
-  return printable(host_) + ":" + std::to_string(port_);
-}
-
 std::vector<std::string> ServerJobs::advice() const {
   return {"no job has joined " + name() + " yet. To start one, on each machine:",
           "  acclaunch torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint " + name() +
               " --rdzv_id NAME train.py"};
 }
 
-// HTTP/1.0, so that the answer is neither in chunks nor followed by another one.
 Json ServerJobs::get(const std::string& path) const {
-  boost::asio::ip::tcp::iostream stream;
-  stream.expires_after(kAnswerLimit);
-  const auto require = [&](bool holds) {
-    if (!holds) {
-      const bool is_late = stream.error() == boost::asio::error::operation_aborted ||
-                           stream.error() == boost::asio::error::timed_out;
-      throw Error(is_late ? Errc::timeout : Errc::connection,
-                  name() + ": " + (is_late ? "no answer" : stream.error().message()));
-    }
-  };
-  stream.connect(without_brackets(host_), std::to_string(port_));
-  require(static_cast<bool>(stream));
-  stream << fmt::format(
-                "GET /api/v1/{} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\n"
-                "Connection: close\r\n\r\n",
-                path, host_)
-         << std::flush;
-  require(static_cast<bool>(stream));
-  std::string answer;
-  std::array<char, 1 << 16> part;
-  while (answer.size() <= kLargestAnswer && stream.read(part.data(), part.size()).gcount() > 0) {
-    answer.append(part.data(), static_cast<std::size_t>(stream.gcount()));
-  }
-  require(stream.error() == boost::asio::error::eof || answer.size() > kLargestAnswer);
+  const std::string answer = reader_.get("/api/v1/" + path);
   const auto end = answer.find("\r\n\r\n");
-  if (answer.size() > kLargestAnswer || !answer.starts_with("HTTP/1.") ||
-      end == std::string::npos) {
+  if (!answer.starts_with("HTTP/1.") || end == std::string::npos) {
     throw Error(Errc::protocol, name() + " does not answer as the HTTP API does");
   }
   Json body = json_from_text<Json>(answer.substr(end + 4), nullptr, false);
   const std::string_view status = std::string_view(answer).substr(std::strlen("HTTP/1.1 "), 3);
+  if (status == "401") {
+    throw Error(Errc::config, name() +
+                                  ": the server requires a token: set ACC_RENDEZVOUS_TOKEN_FILE to "
+                                  "a file with it");
+  }
   if (status == "404") {
     throw Error(Errc::not_found, name() + ": " + reason_of(answer, body));
   }

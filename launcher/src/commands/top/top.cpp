@@ -4,6 +4,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
+#include "acc/rendezvous/unix_address.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
 #include "commands/top/screen.hpp"
@@ -34,8 +35,31 @@ bool wants_colours() {
   return std::getenv("NO_COLOR") == nullptr;
 }
 
-/// Parses HOST, HOST:PORT or [IPv6]:PORT.
-std::unique_ptr<JobSource> server_of(const std::string& endpoint, const std::string& job) {
+bool has_token() {
+  const char* file = std::getenv("ACC_RENDEZVOUS_TOKEN_FILE");
+  return file != nullptr && *file != '\0';
+}
+
+/// Parses HOST, HOST:PORT or [IPv6]:PORT, or unix:/path. With a token in the environment, or with
+/// https://, the server has to know it; http:// is for one without a token.
+std::unique_ptr<JobSource> server_of(const std::string& given, const std::string& job) {
+  if (rendezvous::is_unix(given)) {
+    if (const std::string fault = rendezvous::unix_fault(given); !fault.empty()) {
+      throw Error(Errc::invalid_argument, "--rdzv_endpoint: " + printable(given) + ": " + fault);
+    }
+    return std::make_unique<ServerJobs>(rendezvous::HttpReader({given}), job);
+  }
+  std::string endpoint = given;
+  const auto take = [&](std::string_view scheme) {
+    const bool has_scheme = endpoint.starts_with(scheme);
+    endpoint.erase(0, has_scheme ? scheme.size() : 0);
+    return has_scheme;
+  };
+  const bool is_plain = take("http://");
+  const bool is_secure = !is_plain && (take("https://") || has_token());
+  if (endpoint != given && endpoint.ends_with('/')) {
+    endpoint.pop_back();
+  }
   const auto colon = endpoint.rfind(':');
   const bool has_port =
       colon != std::string::npos && endpoint.find(']', colon) == std::string::npos;
@@ -44,9 +68,10 @@ std::unique_ptr<JobSource> server_of(const std::string& endpoint, const std::str
   const std::string host = has_port ? endpoint.substr(0, colon) : endpoint;
   if (host.empty() || !port || *port < 1 || *port > 65535) {
     throw Error(Errc::invalid_argument,
-                "--rdzv_endpoint: expected HOST:PORT, found \"" + printable(endpoint) + "\"");
+                "--rdzv_endpoint: expected HOST:PORT, found \"" + printable(given) + "\"");
   }
-  return std::make_unique<ServerJobs>(host, static_cast<std::uint16_t>(*port), job);
+  return std::make_unique<ServerJobs>(
+      rendezvous::HttpReader({host, static_cast<std::uint16_t>(*port), is_secure}), job);
 }
 
 void print_once(JobSource& source, bool as_json) {
@@ -196,9 +221,11 @@ int top_command(std::span<const std::string> arguments) {
   bool as_json = false;
   double interval = 1.0;
   parser.add_option("job", job, "run ID, or process ID of an acclaunch");
-  parser.add_option("--rdzv_endpoint", endpoint,
-                    "HOST:PORT of acc-rendezvous, or of an acclaunch that serves its job or has a "
-                    "--status_port; port 29500 by default");
+  parser.add_option(
+      "--rdzv_endpoint", endpoint,
+      "HOST:PORT of acc-rendezvous, or of an acclaunch that serves its job or has a "
+      "--status_port; port 29500 by default. https://HOST:PORT if it has a token, which "
+      "is in the file ACC_RENDEZVOUS_TOKEN_FILE; or unix:/PATH of a daemon");
   parser.add_flag("--once", once, "print a table once");
   parser.add_flag(
       "--json", as_json,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/rendezvous/http_reader.hpp"
 #include "acc/rendezvous/slowest_rank.hpp"
 
 #include <nlohmann/json.hpp>
@@ -54,20 +55,20 @@ class LocalJobs final : public JobSource {
 };
 
 /// The jobs of a server of the HTTP API; one job if `job` is not empty. A look throws
-/// Error(connection), Error(timeout), or Error(protocol) for an answer that is not that of the API.
+/// Error(connection), Error(timeout), Error(config) if the server requires another token, or
+/// Error(protocol) for an answer that is not that of the API.
 class ServerJobs final : public JobSource {
  public:
-  ServerJobs(std::string host, std::uint16_t port, std::string job)
-      : host_(std::move(host)), port_(port), job_(std::move(job)) {}
+  ServerJobs(rendezvous::HttpReader reader, std::string job)
+      : reader_(std::move(reader)), job_(std::move(job)) {}
   [[nodiscard]] std::vector<WatchedJob> look() override;
-  [[nodiscard]] std::string name() const override;
+  [[nodiscard]] std::string name() const override { return reader_.name(); }
   [[nodiscard]] std::vector<std::string> advice() const override;
 
  private:
   [[nodiscard]] nlohmann::json get(const std::string& path) const;
 
-  std::string host_;
-  std::uint16_t port_;
+  rendezvous::HttpReader reader_;
   std::string job_;
 };
 

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "acc/rendezvous/http_reader.hpp"
+
+#include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
+#include "acc/rendezvous/unix_address.hpp"
+#include "secure/secure_link.hpp"
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <string_view>
+#include <utility>
+
+namespace acc::rendezvous {
+
+namespace asio = boost::asio;
+using secure::SecureLink;
+
+namespace {
+
+constexpr std::chrono::seconds kAnswerLimit{10};
+constexpr std::size_t kLargestAnswer = 64U << 20U;
+
+}  // namespace
+
+HttpReader::HttpReader(Address address)
+    : address_(std::move(address)),
+      name_(printable(address_.host) +
+            (is_unix(address_.host) ? "" : ":" + std::to_string(address_.port))) {
+  if (!address_.is_secure) {
+    return;
+  }
+  const auto tokens = tokens_of_environment();
+  if (!tokens) {
+    throw Error(Errc::config, name_ +
+                                  ": https:// needs a token of the server; set "
+                                  "ACC_RENDEZVOUS_TOKEN_FILE to a file with it");
+  }
+  security_ = ClientSecurity::make(*tokens, client_files_of_environment());
+}
+
+// HTTP/1.0, so that the answer is neither in chunks nor followed by another one.
+std::string HttpReader::get(const std::string& path) const {
+  const std::string request =
+      fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\nConnection: close\r\n\r\n", path,
+                  is_unix(address_.host) ? "localhost" : address_.host);
+  if (!security_) {
+    return ask(request, nullptr);
+  }
+  std::string refusal;
+  for (const Tokens& token : security_->tokens.now().each()) {
+    try {
+      SecureLink link(security_, without_brackets(address_.host), {Role::reader, ""}, token);
+      return ask(request, &link);
+    } catch (const TokenRefused& refused) {
+      refusal = refused.what();  // the next token may be the one that the server has
+    }
+  }
+  throw Error(Errc::config, fmt::format("{}: {}", name_, refusal));
+}
+
+std::string HttpReader::ask(const std::string& request, SecureLink* link) const {
+  if (is_unix(address_.host)) {
+    asio::local::stream_protocol::iostream stream;
+    stream.expires_after(kAnswerLimit);
+    stream.connect(asio::local::stream_protocol::endpoint(unix_address(address_.host).sun_path));
+    return exchange(stream, request, link);
+  }
+  asio::ip::tcp::iostream stream;
+  stream.expires_after(kAnswerLimit);
+  stream.connect(without_brackets(address_.host), std::to_string(address_.port));
+  return exchange(stream, request, link);
+}
+
+/// Sends the request and returns the bytes of the answer. Throws TokenRefused without the name.
+template <typename Stream>
+std::string HttpReader::exchange(Stream& stream, const std::string& request,
+                                 SecureLink* link) const {
+  const auto require = [&](bool holds) {
+    if (!holds) {
+      const bool is_late = stream.error() == asio::error::operation_aborted ||
+                           stream.error() == asio::error::timed_out;
+      throw Error(is_late ? Errc::timeout : Errc::connection,
+                  name_ + ": " + (is_late ? "no answer" : stream.error().message()));
+    }
+  };
+  require(static_cast<bool>(stream));
+  std::string out = request;
+  if (link != nullptr) {
+    out.clear();
+    link->start(out);
+    link->send(request, out);
+  }
+  std::string answer;
+  std::array<char, 1 << 16> part;
+  while (link == nullptr || !link->is_finished()) {
+    stream.write(out.data(), std::ssize(out)).flush();
+    require(static_cast<bool>(stream));
+    out.clear();
+    if (stream.peek() == std::char_traits<char>::eof()) {  // waits for bytes
+      require(stream.error() == asio::error::eof);
+      break;
+    }
+    stream.read(part.data(),
+                std::min<std::streamsize>(stream.rdbuf()->in_avail(), std::ssize(part)));
+    const std::string_view bytes(part.data(), static_cast<std::size_t>(stream.gcount()));
+    try {
+      if (link != nullptr) {
+        link->receive(bytes, answer, out);
+      } else {
+        answer += bytes;
+      }
+    } catch (const TokenRefused&) {
+      throw;
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", name_, error.what()));
+    }
+    if (answer.size() > kLargestAnswer) {
+      throw Error(Errc::protocol,
+                  fmt::format("{}: an answer of more than {} MiB", name_, kLargestAnswer >> 20U));
+    }
+  }
+  return answer;
+}
+
+}  // namespace acc::rendezvous
