@@ -135,6 +135,8 @@ def training(folder):
     client = Client(address)
     client.wait("/api/v1/jobs", "jobs", lambda answer: answer["jobs"])
     assert line_with(at_daemon.stderr, "--status_port has no effect on this machine: .*(port of the rendezvous)")
+    # The first line leaves out groups and their back end, which Runtime::describe() has.
+    assert line_with(at_daemon.stdout, r"(parameters, \w+, 4 ranks on one machine, cpu, precision fp32)$")
     check_training(client, at_daemon.pid)
     end_training(at_daemon)
     state = client.wait("/api/v1/jobs/gpt", "job", lambda each: each["ended_at"])["state"]

@@ -96,6 +96,7 @@ def several(address, rank=0):
 
 
 WARNING = "is open: any client that reaches it can read and write every key and join every job"
+UNCONNECTED = "is not connected to, because one machine needs no rendezvous"
 ELSEWHERE = (f"this is machine 0, but --main_process_ip {FOREIGN} resolves to {FOREIGN}, "
              "which is not an address of this machine")
 # Name, launchers, addresses, expected text on stderr, unexpected text on stderr. A single launcher of
@@ -135,7 +136,17 @@ ROWS = [
      [torchrun("--nproc-per-node", "2", "--master-addr", "0.0.0.0", "--master-port", str(PORT))],
      {"0.0.0.0"}, [WARNING], []),
     ("one machine, c10d", [torchrun("--nproc-per-node", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{OWN}:{PORT}")],
-     {"127.0.0.1"}, [], [WARNING]),
+     {"127.0.0.1"}, [UNCONNECTED], [WARNING]),
+    ("one machine, accelerate with c10d",
+     [accelerate("--num_processes", "2", "--rdzv_backend", "c10d", "--main_process_ip", OWN, "--main_process_port", str(PORT))],
+     {"127.0.0.1"}, [UNCONNECTED], [WARNING]),
+    ("one machine, the default port is in use", [accelerate("--num_processes", "2")], {"127.0.0.1"},
+     ["port 29500 is in use by"], [WARNING]),
+    ("one machine, the default port is in use, quiet",
+     [accelerate("--quiet", "--num_processes", "2", "--status_port", str(PORT))], {"127.0.0.1"}, [],
+     ["acclaunch:", "port"]),
+    ("one machine, quiet, a free port to watch at", [accelerate("--quiet", "--num_processes", "2", "--status_port", "0")],
+     {"127.0.0.1"}, ["the job can be watched at http://127.0.0.1:"], [WARNING]),
     ("one machine, accelerate", [accelerate("--num_processes", "2")], {"127.0.0.1"}, [], [WARNING]),
     ("one machine, accelerate with an address", [accelerate("--num_processes", "2", "--main_process_ip", OWN)],
      {"127.0.0.1"}, [], [WARNING]),
@@ -164,6 +175,8 @@ def check_row(name, launchers, expected, said, unsaid, hosts=HOSTS):
         hosts_file = file_of(stack, hosts)
         hostfile = file_of(stack, f"{HERE} slots=1\nother.test slots=1\n")
         jobs = []
+        if "the default port is in use" in name:
+            stack.enter_context(socket.create_server(("127.0.0.1", 29500)))
         for arguments in launchers:
             arguments = [hostfile.name if each == "HOSTFILE" else each for each in arguments]
             jobs.append(Launcher(arguments, UP, hosts_file.name, file_of(stack, "")))

@@ -20,7 +20,7 @@ int run() {
       std::fflush(stdout);
     }
   };
-  say(runtime.describe().c_str());
+  say(runtime.summary().c_str());
   self_test::check_ranks(runtime);
   say("ok  all ranks can communicate: all_gather, mean, barrier");
   self_test::check_gather(runtime);

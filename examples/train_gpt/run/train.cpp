@@ -153,7 +153,7 @@ class Trainer {
                                      ? ""
                                      : " loaded in " + std::string(to_string(options_.dtype));
       std::printf("%.1f M parameters%s, %s\n", static_cast<double>(model_.numel()) * 1e-6,
-                  loaded.c_str(), runtime_.describe().c_str());
+                  loaded.c_str(), runtime_.summary().c_str());
       std::fflush(stdout);
     }
   }

@@ -157,9 +157,6 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
     notice_defaults(draft, threads);
     variables = {build_environment(draft, workers, device, threads), plan::names_of_settings()};
     appended_file = plan_deepspeed_environment(draft, workers, variables.set);
-    if (draft.settings.boolean("quiet"_key)) {
-      draft.notices.clear();
-    }
   }
   supervision.keeps_exit_status = draft.policy.keeps_exit_status;
   const bool is_ranks = workers.launcher == ProgramLauncher::ranks;
@@ -185,7 +182,8 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
                          .role = draft.settings.text("role"_key),
                          .virtual_local_rank = virtual_local_rank,
                          .variables = std::move(variables),
-                         .appended_file = std::move(appended_file)});
+                         .appended_file = std::move(appended_file),
+                         .is_quiet = draft.settings.boolean("quiet"_key)});
 }
 
 }  // namespace acc::launcher::accelerate_cli

@@ -4,6 +4,7 @@
 // Accelerate flag come from torchrun's PET_* variables.
 #include "accelerate_cli/stages.hpp"
 #include "plan/gpu_checks.hpp"
+#include "plan/rendezvous_values.hpp"
 #include "plan/signal_words.hpp"
 
 namespace acc::launcher::accelerate_cli {
@@ -68,9 +69,13 @@ RendezvousPlan meeting_point(const JobRole& role, const Workers& workers,
 
 RendezvousPlan read_rendezvous(AccelerateDraft& draft, const RankLayout& layout,
                                RendezvousPlan meeting) {
-  const bool meets = layout.num_machines > 1 && draft.settings.choice("rdzv_backend"_key) == "c10d";
+  const bool is_c10d = draft.settings.choice("rdzv_backend"_key) == "c10d";
+  const bool meets = layout.num_machines > 1 && is_c10d;
   if (meets && meeting.backend != Backend::none) {
     meeting.backend = Backend::c10d;
+  } else if (is_c10d && draft.settings.given("main_process_ip"_key) && meeting.port != 0) {
+    draft.notice(plan::not_connected(draft.given("main_process_ip"_key).where,
+                                     "--num_machines 2 --min_machines 1"));
   }
   meeting.min_machines = read_min_machines(draft, layout.num_machines, meets);
   meeting.machine_rank_was_given = meets && draft.settings.given("machine_rank"_key);

@@ -281,9 +281,6 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   Binding binding = draft.result_of([&] { return bind_to_slots(draft, this_host.slots, workers); });
   Command command = draft.result_of([&] { return choose_command(draft); });
   draft.faults.raise();
-  if (draft.settings.boolean("quiet"_key)) {
-    draft.notices.clear();
-  }
   return plan::finished(std::move(draft),
                         {.command = std::move(command.words),
                          .replaces_local_rank = command.has_local_rank,
@@ -300,7 +297,8 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
                          .manager = manager,
                          .is_controlled = starter != nullptr && host::is_controlled(environment),
                          .variables = std::move(workers.variables),
-                         .file_settings = std::move(file_settings)});
+                         .file_settings = std::move(file_settings),
+                         .is_quiet = draft.settings.boolean("quiet"_key)});
 }
 
 }  // namespace acc::launcher::deepspeed_cli

@@ -58,7 +58,7 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
 /// Opens the port at which the job can be watched. On one machine no server knows the job, so this
 /// class tells what happens in it.
 void RoundsAlone::begin_to_show() {
-  status_port_ = open_status_port(io_, plan_.settings, events_.say, board_);
+  status_port_ = open_status_port(io_, plan_, events_.say, board_);
   const std::string& given = plan_.rendezvous.run_id;
   tell(rendezvous::news::Created{
       .run_id = given == "none" ? host_ + "-" + std::to_string(::getpid()) : given,
@@ -127,7 +127,7 @@ void RoundsAlone::listen(const std::vector<std::string>& addresses, std::uint16_
   }
   const std::string warning = warning_of_all_interfaces(*listeners, round_->store_host);
   store_.emplace(io_, std::move(*listeners), rendezvous::ServerOptions{.forms_rounds = false});
-  if (is_in_use) {
+  if (is_in_use && !plan_.is_quiet) {
     events_.say("port " + std::to_string(port) + " is in use by " +
                 Server::port_owner(port).value_or("another process") +
                 " (EADDRINUSE); the store uses the free port " + std::to_string(store_->port()));

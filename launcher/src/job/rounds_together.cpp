@@ -437,7 +437,7 @@ bool RoundsTogether::serves_if_nobody_does() {
     }
   }
   if (rendezvous_ && !status_port_) {
-    status_port_ = open_status_port(io_, plan_.settings, say_, board_, security_.rendezvous_server);
+    status_port_ = open_status_port(io_, plan_, say_, board_, security_.rendezvous_server);
   }
   return rendezvous_.has_value();
 }

@@ -9,10 +9,10 @@
 namespace acc::launcher::job {
 
 std::unique_ptr<rendezvous::Server> open_status_port(
-    boost::asio::io_context& io, const plugins::Settings& settings,
+    boost::asio::io_context& io, const LaunchPlan& plan,
     const std::function<void(const std::string&)>& say, std::shared_ptr<rendezvous::Board> board,
     std::shared_ptr<const rendezvous::ServerSecurity> security) {
-  const auto endpoint = plan::status_endpoint(settings);
+  const auto endpoint = plan::status_endpoint(plan.settings);
   if (!endpoint) {
     return nullptr;
   }
@@ -32,7 +32,9 @@ std::unique_ptr<rendezvous::Server> open_status_port(
                                   .serves_store = false,
                                   .board = std::move(board),
                                   .security = std::move(security)});
-    say(text);
+    if (endpoint->port == 0 || !plan.is_quiet) {  // who chose a port knows it
+      say(text);
+    }
     return port;
   } catch (const Error& error) {
     throw Error(Errc::config, std::string("--status_port: ") + error.what());

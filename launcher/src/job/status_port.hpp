@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/settings.hpp"
+#include "acc/launcher/launch_plan.hpp"
 #include "acc/rendezvous/board.hpp"
 #include "acc/rendezvous/server.hpp"
 
@@ -18,7 +18,7 @@ namespace acc::launcher::job {
 /// if the settings have none. `security`: null if everybody may look. Throws Error(config) if the
 /// port is in use.
 std::unique_ptr<rendezvous::Server> open_status_port(
-    boost::asio::io_context& io, const plugins::Settings& settings,
+    boost::asio::io_context& io, const LaunchPlan& plan,
     const std::function<void(const std::string&)>& say, std::shared_ptr<rendezvous::Board> board,
     std::shared_ptr<const rendezvous::ServerSecurity> security = nullptr);
 

@@ -193,7 +193,9 @@ LaunchPlan finished(Draft&& draft, LaunchPlan plan) {
   plan.working_directory = draft.facts.working_directory.string();
   plan.gpus = draft.facts.gpu;
   plan.settings = std::move(draft.settings);
-  plan.notices = std::move(draft.notices);
+  if (!plan.is_quiet) {
+    plan.notices = std::move(draft.notices);
+  }
   return plan;
 }
 

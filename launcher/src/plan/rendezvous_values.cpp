@@ -164,6 +164,11 @@ std::vector<std::string_view> set_etcd(const Conf& conf, RendezvousPlan& plan) {
 
 }  // namespace
 
+std::string not_connected(const std::string& where, const std::string& elastic) {
+  return where + " is not connected to, because one machine needs no rendezvous; " + elastic +
+         " lets the job join a daemon there, --status_port shows it without one";
+}
+
 std::vector<std::string> read_rendezvous_conf(const Sourced<std::string>& given,
                                               RendezvousPlan& plan) {
   plan.join_timeout =

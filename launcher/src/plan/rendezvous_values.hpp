@@ -19,6 +19,10 @@ namespace acc::launcher::plan {
 std::vector<std::string> read_rendezvous_conf(const Sourced<std::string>& given,
                                               RendezvousPlan& plan);
 
+/// Returns the notice that a job on one machine does not connect to the address at `where`, so that
+/// a daemon there does not show it. elastic: flags with which it would.
+std::string not_connected(const std::string& where, const std::string& elastic);
+
 /// Host and optional port of --rdzv-endpoint.
 struct Endpoint {
   std::string host;  ///< an IPv6 address without its brackets

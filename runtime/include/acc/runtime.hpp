@@ -542,8 +542,11 @@ class ACC_API Runtime {
   [[nodiscard]] int world_size() const;  ///< number of ranks of the job
   [[nodiscard]] const plugins::RuntimeSettings& settings() const;
   [[nodiscard]] ComputeDevice device() const;
-  /// Returns one line for the user: strategy, groups, precision, the source of the settings, and
-  /// the values that the program's plugin set.
+  /// Returns one line for the user: strategy, ranks, device, precision, the source of the settings,
+  /// and the values that the program's plugin set.
+  [[nodiscard]] std::string summary() const;
+  /// Returns the summary, followed by the sizes of the groups and the back end between their ranks,
+  /// such as shm[0,1].
   [[nodiscard]] std::string describe() const;
 
   /// Makes an empty model. seed: of its initialisers, whose values do not depend on the number of

@@ -114,28 +114,24 @@ void Runtime::account_memory(std::int64_t nbytes, std::string_view what) {
 
 // The line begins with the strategy and its source, if a launcher or the program chose one, and
 // lists only properties that differ from the defaults at its end.
-std::string Runtime::describe() const {
+std::string Runtime::summary() const {
   const auto& plan = state_->groups.plan;
   const plugins::RuntimeSettings& settings = state_->settings;
   const bool alone = world_size() == 1;
-  const std::string strategy{to_string(settings.sharding.strategy)};
-  const std::string device = state_->compute.device->describe();
-  const std::string precision = precision_in_words(settings.sharding);
   std::string text;
   if (settings.origin != "none") {
-    text = fmt::format("{} (from {}), ", strategy, settings.origin);
+    text = fmt::format("{} (from {}), ", to_string(settings.sharding.strategy), settings.origin);
   } else if (!alone) {
-    text = strategy + ", ";
+    text = fmt::format("{}, ", to_string(settings.sharding.strategy));
   }
-  if (alone) {
-    text += fmt::format("one process, {}, precision {}", device, precision);
-  } else {
-    text += fmt::format(
-        "{} ranks on {}, {}, shard group {} x replicate group {}, precision {}, {}", world_size(),
-        settings.identity.num_nodes == 1 ? "one machine"
-                                         : fmt::format("{} machines", settings.identity.num_nodes),
-        device, plan.shard_size(), plan.replicate_size(), precision,
-        state_->groups.shard->describe());
+  const int machines = settings.identity.num_nodes;
+  text += alone ? "one process"
+                : fmt::format("{} ranks on {}", world_size(),
+                              machines == 1 ? "one machine" : fmt::format("{} machines", machines));
+  text += fmt::format(", {}, precision {}", state_->compute.device->describe(),
+                      precision_in_words(settings.sharding));
+  if (plan.shard_size() > 1 && plan.replicate_size() > 1) {
+    text += fmt::format(", shard groups of {}", plan.shard_size());
   }
   if (state_->groups.secondary) {
     text += fmt::format(
@@ -154,6 +150,14 @@ std::string Runtime::describe() const {
                         fmt::join(settings.program_values, ", "));
   }
   return text;
+}
+
+std::string Runtime::describe() const {
+  const auto& groups = state_->groups;
+  return world_size() == 1 ? summary()
+                           : fmt::format("{}; shard group {} x replicate group {}, {}", summary(),
+                                         groups.plan.shard_size(), groups.plan.replicate_size(),
+                                         groups.shard->describe());
 }
 
 Model Runtime::model(std::uint64_t seed, const ModelOptions& options) {

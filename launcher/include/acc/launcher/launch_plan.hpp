@@ -205,6 +205,7 @@ struct LaunchPlan {
   /// Settings from a DeepSpeed JSON file, for a front end whose own table lacks these keys.
   std::optional<plugins::Settings> file_settings{};
   std::vector<std::string> notices{};  ///< one line each, printed once before the start
+  bool is_quiet = false;               ///< no notices, nor lines about the ports in use
   /// The program prints its own reason for exit status 1, so the launcher prints no failure report.
   bool explains_failure = false;
   /// Command to run on this machine if the rendezvous failed; empty: none.
