@@ -28,7 +28,7 @@ NOT_RUN = (
      "installs; the tests `wheel` and scripts/try_debian do it in new environments"),
     (r"cmake |c\+\+ |cc ", "compiles; the walks and the test `consumer` do it"),
     (r"scripts/gpu_|\S*/gpu_check|debootstrap |chroot |umount |cp -r |tar |build/cuda", "needs a GPU, or root; gpu_check_standin"),
-    (r"sbatch |srun |flux |bsub |scancel |scontrol ", "needs Slurm or another manager; the tests cluster_slurm and job environments"),
+    (r"sbatch |srun |flux |bsub |scancel |scontrol |cp \S+/scripts/slurm/", "needs Slurm or another manager; the tests cluster_slurm and job environments"),
     (r"systemctl |chown |echo ACC_RENDEZVOUS_|kubectl |docker |podman |buildah ", "needs systemd, a cluster or a container engine"),
     (r"acc-rendezvous (init-tls|tunnel|ctl|job-token|reader-token|rotate-token)", "the tests secure_rendezvous, administration and monitoring"),
     (r"acclaunch doctor", "measures several machines; the test cluster_doctor"),
