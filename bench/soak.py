@@ -104,9 +104,9 @@ def soak(args, strategy, change, program, folder):
     for line in launchers[0].stdout:
         tail.append(line)
         step = re.search(r"step (\d+)", line)
-        if step and int(step[1]) >= FIRST_SAMPLE:
+        if step and FIRST_SAMPLE <= int(step[1]) < args.steps:  # after the last step the ranks end
             memory = private_memory(launchers)
-            if not samples or len(memory) == len(samples[0][1]):  # else the ranks are about to end
+            if not samples or len(memory) == len(samples[0][1]):
                 samples.append((int(step[1]), memory))
     if any([each.wait() for each in launchers]) or len(samples) < 2:
         sys.exit(f"{' '.join(map(str, [*before, *worker]))}: failed or too short\n{''.join(tail)}")
