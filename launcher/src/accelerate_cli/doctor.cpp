@@ -93,6 +93,7 @@ LaunchPlan plan_doctor(const Flags& flags, const plugins::Environment& environme
   LaunchPlan launch = accelerate_front_end().plan(with_program, environment, facts);
   start_one_a_machine(launch);
   launch.explains_failure = true;
+  launch.rendezvous.compares_arguments = false;  // they name the driver and the GPUs of the machine
   if (launch.layout.num_machines > 1) {
     if (launch.rendezvous.join_timeout == RendezvousPlan{}.join_timeout) {
       launch.rendezvous.join_timeout = kJoinTimeout;
