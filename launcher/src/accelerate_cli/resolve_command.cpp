@@ -97,23 +97,37 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
   return command;
 }
 
-/// Adds a notice if a Python program is to shard on the CPU. Accelerate 1.15 supports FSDP and ZeRO
-/// on accelerators only (state.py: AcceleratorState): on the CPU its programs train full replicas,
-/// and its FSDP 1 plugin raises an error if it has to synchronise weights (utils/dataclasses.py).
-/// Python programs without Accelerate may shard on the CPU, so this is no fault.
-void notice_replicas_on_cpu(AccelerateDraft& draft, const Workers& workers) {
+/// Adds a notice if a Python program that uses Accelerate will train full replicas on the CPU, or
+/// is rejected, though it is to shard. Accelerate 1.15 supports FSDP on accelerators only
+/// (state.py: AcceleratorState), and its FSDP 1 plugin raises an error if it has to synchronise
+/// weights (utils/dataclasses.py). It uses DeepSpeed on the CPU too, but not with --cpu; its own
+/// number of processes is then 1 (PartialState), unless the program asks for the CPU. Python
+/// programs without Accelerate may shard on the CPU, so this is no fault.
+void notice_accelerate_on_cpu(AccelerateDraft& draft, const Workers& workers) {
   const bool shards = workers.mode == Mode::fsdp || workers.mode == Mode::deepspeed;
   if (!shards || !draft.policy.cpu_is_a_device ||
       !plan::is_for_python(draft.flags.program, program_kind(draft, workers), draft.facts)) {
     return;
   }
-  const bool stops = workers.mode == Mode::fsdp &&
-                     draft.settings.integer("fsdp_version"_key) == 1 &&
+  if (workers.mode == Mode::deepspeed && draft.cpu_flag()) {
+    draft.notice(
+        "with --cpu Accelerate does not use DeepSpeed: a program that uses it trains full replicas "
+        "(MULTI_CPU); without --cpu it uses DeepSpeed, also on the CPU");
+    return;
+  }
+  if (workers.mode == Mode::deepspeed) {
+    if (workers.num_processes > 1) {
+      draft.notice(
+          "on the CPU Accelerate counts each worker of DeepSpeed as the only process, which reads "
+          "all data, except in a Trainer with use_cpu");
+    }
+    return;
+  }
+  const bool stops = draft.settings.integer("fsdp_version"_key) == 1 &&
                      (draft.settings.boolean("fsdp_sync_module_states"_key) ||
                       draft.settings.boolean("fsdp_cpu_ram_efficient_loading"_key));
-  const std::string mode = workers.mode == Mode::fsdp ? "FSDP" : "ZeRO";
-  draft.notice("Accelerate does not support " + mode +
-               " on the CPU: a program that uses Accelerate " +
+  draft.notice(std::string("Accelerate does not support FSDP on the CPU: a program that uses "
+                           "Accelerate ") +
                (stops ? "is rejected by its FSDP 1 plugin, which needs a GPU for "
                         "fsdp_sync_module_states; with --fsdp_version 2 it trains full replicas"
                       : "trains full replicas (MULTI_CPU)"));
@@ -150,7 +164,7 @@ void check_as_accelerate(AccelerateDraft& draft, Mode mode) {
 std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& workers,
                                         plugins::Device device) {
   if (device == plugins::Device::cpu) {
-    notice_replicas_on_cpu(draft, workers);
+    notice_accelerate_on_cpu(draft, workers);
   }
   switch (workers.launcher) {
     case ProgramLauncher::ranks:

@@ -128,12 +128,13 @@ std::string no_gpu(const AccelerateDraft& draft) {
 
 /// Adds the notice that there is no GPU.
 void notice_cpu(AccelerateDraft& draft, const Workers& workers, const RankLayout& layout) {
-  const bool several = layout.num_processes > 1 && workers.launcher == ProgramLauncher::ranks;
+  const bool several = layout.num_processes > 1 && workers.launcher == ProgramLauncher::ranks &&
+                       workers.mode != Mode::deepspeed;
   draft.notice(no_gpu(draft) + ": the " +
                (layout.local_world_size == 1 ? "worker runs" : "workers run") + " on the CPU" +
                (several && !draft.policy.cpu_is_a_device
-                    ? "; as with accelerate launch, each trains alone: Accelerate does not connect "
-                      "workers there"
+                    ? "; as with accelerate launch, each trains alone, unless the program itself "
+                      "asks Accelerate for the CPU (Accelerator(cpu=True), use_cpu of a Trainer)"
                     : ""));
 }
 

@@ -68,13 +68,16 @@ bool lacks_peer_access(const GpuModels& models) {
 }
 
 /// True if the workers need ACCELERATE_USE_CPU. Without this variable Accelerate does not connect
-/// workers on the CPU and each of them trains alone. It is set whether the CPU was requested or the
-/// machine has no GPU.
+/// workers on the CPU, unless the program asks for the CPU itself, and each of them trains alone.
+/// It is set whether the CPU was requested or the machine has no GPU. In DeepSpeed mode it is set
+/// for --cpu only: DeepSpeed connects workers on the CPU too, and the variable turns it off.
 bool is_connected_on_cpu(const AccelerateDraft& draft, const Workers& workers,
                          plugins::Device device) {
   const bool ranks = workers.launcher == ProgramLauncher::ranks;
   const bool of_mpi = workers.launcher == ProgramLauncher::mpirun && workers.num_processes > 1;
-  return draft.policy.cpu_is_a_device && device == plugins::Device::cpu && (ranks || of_mpi);
+  const bool by_deepspeed = workers.mode == Mode::deepspeed && !draft.cpu_flag();
+  return draft.policy.cpu_is_a_device && device == plugins::Device::cpu && (ranks || of_mpi) &&
+         !by_deepspeed;
 }
 
 /// Adds the variables of Accelerate's launcher for one process (prepare_simple_launcher_cmd_env).

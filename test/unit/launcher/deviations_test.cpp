@@ -306,6 +306,8 @@ TEST_CASE("16: workers on the CPU get ACCELERATE_USE_CPU, whatever the reason") 
   fixture.write("train.py", "");
   const std::string mpi = "mpirun";
   fixture.write(mpi, "#!/bin/sh\necho Open MPI\n", true);
+  const std::string zero =
+      fixture.write("zero.yaml", "distributed_type: DEEPSPEED\nuse_cpu: true\n").string();
   fixture.environment["PATH"] = fixture.folder().string() + ":/usr/bin:/bin";
   struct Case {
     Words words;
@@ -316,7 +318,8 @@ TEST_CASE("16: workers on the CPU get ACCELERATE_USE_CPU, whatever the reason") 
            Case{{"--num_processes", "2"}, "True", "False"},
            Case{{"--multi_gpu", "--num_processes", "2"}, "True", ""},
            Case{{"--use_fsdp", "--num_processes", "1"}, "True", ""},
-           Case{{"--use_deepspeed", "--num_processes", "2"}, "True", ""},
+           Case{{"--use_deepspeed", "--num_processes", "2"}, "", ""},
+           Case{{"--config_file", zero, "--num_processes", "2"}, "", ""},
            Case{{"--mpirun_hostfile", "hosts", "--num_processes", "2"}, "True", "False"},
            Case{{"--num_processes", "1"}, "False", "False"},
        }) {
@@ -354,7 +357,7 @@ TEST_CASE("16: a notice for Python programs tells what Accelerate cannot do on t
            Case{{"--use_fsdp", "--fsdp_sync_module_states", "false",
                  "--fsdp_cpu_ram_efficient_loading", "false", "train.py"},
                 replicas},
-           Case{{"--use_deepspeed", "train.py"}, replicas},
+           Case{{"--use_deepspeed", "train.py"}, ""},
            Case{{"--use_fsdp", "./train"}, ""},
            Case{{"--num_processes", "2", "train.py"}, ""},
            Case{compat({"--use_fsdp", "--num_processes", "2", "train.py"}), ""},
@@ -364,8 +367,15 @@ TEST_CASE("16: a notice for Python programs tells what Accelerate cannot do on t
     CHECK(contains(said, "Accelerate does not support") != says.empty());
     CHECK(contains(said, says));
   }
-  CHECK(contains(fixture.notices(compat({"--use_fsdp", "--num_processes", "2", "train.py"})),
-                 "Accelerate does not connect workers there"));
+  CHECK(contains(fixture.notices({"--cpu", "--use_deepspeed", "train.py"}),
+                 "with --cpu Accelerate does not use DeepSpeed"));
+  CHECK(contains(fixture.notices({"--use_deepspeed", "--num_processes", "2", "train.py"}),
+                 "Accelerate counts each worker of DeepSpeed as the only process"));
+  const std::string alone = "each trains alone, unless the program itself asks";
+  CHECK(
+      contains(fixture.notices(compat({"--use_fsdp", "--num_processes", "2", "train.py"})), alone));
+  CHECK_FALSE(contains(
+      fixture.notices(compat({"--use_deepspeed", "--num_processes", "2", "train.py"})), alone));
 }
 
 TEST_CASE("17: Accelerate passes on str() of Python's value and rejects few values") {
