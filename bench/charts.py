@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts as SVG, for docs/figures: small multiples of lines, and horizontal bars. Without dependencies.
+"""Charts as SVG, for docs/figures: small multiples of lines, horizontal bars, and text of a terminal. Without dependencies.
 
 The pictures have no background and take the colors of a light or a dark page from `prefers-color-scheme`.
 """
@@ -104,3 +104,17 @@ def bars(title, groups, unit, order=None, top=None):
             y += line
         y += 12
     return _svg(width, y, title, parts)
+
+
+def terminal(title, command, lines):
+    """The text that a command printed in a terminal."""
+    size, advance, height, margin = 12, 7.25, 17, 14
+    shown = [f"$ {command}", *lines]
+    width = round(2 * margin + advance * max(map(len, shown)))
+    parts = [f'<rect width="{width}" height="{2 * margin + height * len(shown)}" rx="6" fill="#161b22"/>']
+    for number, line in enumerate(shown):
+        parts.append(f'<text x="{margin}" y="{margin + height * number + size}" xml:space="preserve" '
+                     f'textLength="{advance * len(line):.1f}" style="font-family:\'DejaVu Sans Mono\',Menlo,Consolas,monospace;'
+                     f'font-size:{size}px;fill:{"#7ee787" if number == 0 else "#e6edf3"}">{html.escape(line)}</text>'
+                     if line else "")
+    return _svg(width, 2 * margin + height * len(shown), title, parts)

@@ -3,7 +3,7 @@
 
     python bench/figures.py            needs no packages; the test `figures` fails if a picture is not up to date
 
-bench/precision.py and bench/train.py --record write their results; those of bench/supervision.py are entered by hand.
+bench/precision.py, bench/terminal.py and bench/train.py --record write their results; those of bench/supervision.py are entered by hand.
 """
 import argparse
 import json
@@ -58,13 +58,26 @@ def precision_unchanged():
     return charts.bars("Weights that have their initial value after all steps (1 rank)", groups, "%", top=100)
 
 
+def top():
+    return terminal("acclaunch top: a job with four ranks", "top")
+
+
+def report():
+    return terminal("Report of a job whose rank 2 was killed", "report")
+
+
+def terminal(title, name):
+    shown = result("terminal")[name]
+    return charts.terminal(title, shown["command"], shown["lines"])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="only compare the pictures in docs/figures")
     args = parser.parse_args()
     FIGURES.mkdir(exist_ok=True)
     stale = []
-    for draw in (train_speed, supervision, precision_losses, precision_unchanged):
+    for draw in (train_speed, supervision, precision_losses, precision_unchanged, top, report):
         path, picture = FIGURES / f"{draw.__name__}.svg", draw()
         if args.check:
             if not path.exists() or path.read_text() != picture:

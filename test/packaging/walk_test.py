@@ -7,8 +7,9 @@ compares what they print.
 A block ```LANGUAGE title="FILE"``` is written to FILE. In a block ```console``` each line that begins with
 `$ ` is a command (with its continuation lines), and the lines up to the next one are its standard output and
 error. In the page `…` stands for any text, and a line `…` for any lines. All commands of a page run in one
-shell, in an empty folder. Pages that import torch are left out where it is missing.
+shell, in an empty folder. Pages that import torch, transformers or peft are left out where they are missing.
 """
+import functools
 import os
 import pathlib
 import re
@@ -17,6 +18,7 @@ import sys
 import tempfile
 
 FENCE = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PACKAGES = r"^(?:import|from) (torch|transformers|peft)\b"
 END = "status of the command:"
 SKIPPED = 77
 
@@ -106,11 +108,12 @@ def main():
     shows = "--show" in sys.argv
     prefix, *pages = (pathlib.Path(each).absolute() for each in sys.argv[1:] if each != "--show")
     python = pathlib.Path(os.environ.get("ACC_TEST_PYTHON", sys.executable))
-    if any("import torch" in page.read_text() for page in pages) and \
-            subprocess.run([python, "-c", "import torch"], capture_output=True).returncode:
-        pages = [page for page in pages if "import torch" not in page.read_text()]
-        if not pages:
-            sys.exit(SKIPPED)
+    is_there = functools.cache(lambda package: subprocess.run(
+        [python, "-c", f"import importlib.util, sys; sys.exit(importlib.util.find_spec('{package}') is None)"]).returncode == 0)
+    pages = [page for page in pages
+             if all(is_there(package) for package in set(re.findall(PACKAGES, page.read_text(), re.MULTILINE)))]
+    if not pages:
+        sys.exit(SKIPPED)
     results = [walk(page, prefix, python, shows) for page in pages]
     print(f"{sum(count for count, _ in results)} commands in {len(pages)} pages")
     sys.exit(1 if any(wrong for _, wrong in results) else 0)
