@@ -4,8 +4,10 @@
     python merge_weights_test.py PART PATH/TO/acclaunch PATH/TO/checkpoints
 
 PART: merge (Accelerate's merge-weights), zero (DeepSpeed's zero_to_fp32), travel (reshard and convert,
-read by torch). Exits with 77 if a package is not installed.
+read by torch), odd (dtypes, strides and classes that few files have), shared (names of one tensor).
+Exits with 77 if a package is not installed.
 """
+import argparse
 import json
 import os
 import subprocess
@@ -16,12 +18,14 @@ PART, ACCLAUNCH, DATA = sys.argv[1:]
 try:
     import torch
     from safetensors import safe_open
-    from safetensors.torch import load_file
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import load_file, load_model, save_model
+    from torch import nn
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
-    if PART == "merge":
+    if PART in ("merge", "odd", "shared"):
         from accelerate.utils import merge_fsdp_weights
-        from huggingface_hub import split_torch_state_dict_into_shards
-    if PART != "merge":
+        from huggingface_hub import save_torch_model, split_torch_state_dict_into_shards
+    else:
         from deepspeed.utils.zero_to_fp32 import get_fp32_state_dict_from_zero_checkpoint
 except ImportError as error:
     print(f"skipped: {error}")
@@ -158,5 +162,173 @@ def travel(folder):
         check_equal(get_fp32_state_dict_from_zero_checkpoint(other), wanted, name)
 
 
+def said(*words):
+    """Exit status and output of a command that may fail."""
+    made = subprocess.run([ACCLAUNCH, *words], capture_output=True, text=True)
+    return made.returncode, made.stdout + made.stderr
+
+
+def as_bits(count, dtype):
+    return torch.arange(count * dtype.itemsize, dtype=torch.uint8).view(dtype)
+
+
+ODD_TENSORS = {
+    **{str(dtype).removeprefix("torch."): as_bits(6, dtype) for dtype in (
+        torch.complex64, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+        torch.float4_e2m1fn_x2, torch.uint16, torch.uint32, torch.uint64)},
+    "bool": torch.tensor([True, False]),
+    "channels_last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "turned": torch.randn(300, 500).t(),
+    "turned brain floats": torch.randn(7, 5).bfloat16().t(),
+}
+NOT_IN_SAFETENSORS = {"complex128": as_bits(3, torch.complex128), "complex32": as_bits(3, torch.complex32)}
+FILE_ONLY = {"every second": torch.arange(20.0)[1::2], "repeated": torch.arange(3.0).expand(4, 3)}
+
+
+def check_sound(path):
+    code, text = said("verify", path)
+    assert code == 0 and "nothing is damaged" in text and "cannot be read" not in text, text
+    assert said("inspect", path)[0] == 0
+
+
+def check_odd_folder(folder, name, tensor):
+    source = os.path.join(folder, name)
+    dcp.save({"model": {"weight": torch.ones(3), "odd": tensor}}, checkpoint_id=source)
+    check_sound(source)
+    in_safetensors = name in ODD_TENSORS
+    outs = [f"{source}.{who}" for who in ("mine", "theirs")]
+    if in_safetensors:
+        acclaunch("merge-weights", source, outs[0])
+        merge_fsdp_weights(source, outs[1], safe_serialization=True)
+        assert content(f"{outs[0]}/model.safetensors") == content(f"{outs[1]}/model.safetensors"), name
+        check_sound(f"{outs[0]}/model.safetensors")
+        acclaunch("convert", outs[0], f"{source}.bin", "--to", "bin")
+    else:
+        code, text = said("merge-weights", source, outs[0])
+        assert code == 2 and name in text and "no such dtype" in text and not os.path.exists(outs[0]), text
+        acclaunch("merge-weights", source, f"{source}.bin", "--unsafe_serialization")
+    check_equal(loaded(f"{source}.bin/pytorch_model.bin")["odd"], tensor, name)
+    acclaunch("convert", source, f"{source}.dcp", "--to", "dcp", "--num_processes", 2)
+    acclaunch("reshard", source, f"{source}.two", "--num_processes", 2)
+    for out in ("dcp", "two"):
+        check_equal(as_torch_reads(folder, f"{source}.{out}")["model"]["odd"], tensor, name)
+
+
+def check_unreadable(path, reason):
+    """A file that is sound, and damaged when a byte of its tensor changes."""
+    code, text = said("verify", path)
+    assert code == 0 and "cannot be read here" in text and reason in text, text
+    code, text = said("inspect", path)
+    assert code == 2 and reason in text and "may be sound" in text, text
+    bytes_of = bytearray(content(path))
+    at = bytes_of.find(torch.full((64,), 7.0).numpy().tobytes())
+    if at > 0:
+        bytes_of[at] ^= 1
+        with open(path, "wb") as file:
+            file.write(bytes_of)
+        code, text = said("verify", path)
+        assert code == 1 and "is damaged: its checksum" in text, text
+
+
+def odd(folder):
+    for name, tensor in {**ODD_TENSORS, **NOT_IN_SAFETENSORS}.items():
+        check_odd_folder(folder, name, tensor)
+    path = os.path.join(folder, "all.pt")
+    tensors = {**ODD_TENSORS, **NOT_IN_SAFETENSORS, **FILE_ONLY}
+    torch.save(tensors, path)
+    check_sound(path)
+    acclaunch("convert", path, os.path.join(folder, "all"), "--to", "bin")
+    check_equal(loaded(os.path.join(folder, "all", "pytorch_model.bin")), tensors)
+
+    weight = torch.full((64,), 7.0)
+    for name, value, reason in (
+            ("class", {"w": weight, "config": argparse.Namespace(a=1)}, "argparse.Namespace"),
+            ("quantized", {"w": weight, "q": torch.quantize_per_tensor(weight, 0.1, 0, torch.qint8)},
+             "_rebuild_qtensor"),
+            ("sparse", {"w": weight, "s": torch.eye(3).to_sparse()}, "_rebuild_sparse_tensor"),
+            ("nested", {"model": {"w": weight}, "epoch": 3}, "must be a tensor")):
+        path = os.path.join(folder, name + ".pt")
+        torch.save(value, path)
+        check_unreadable(path, reason)
+    torch.save({"w": weight}, os.path.join(folder, "old.pt"), _use_new_zipfile_serialization=False)
+    code, text = said("verify", os.path.join(folder, "old.pt"))
+    assert code == 0 and "older form without zip" in text, text
+    check_others(folder)
+
+
+def check_others(folder):
+    """Files of a program in a save folder: any classes, other formats under an ending of torch's."""
+    source = os.path.join(folder, "state")
+    os.mkdir(source)
+    torch.save({"w": torch.ones(3)}, os.path.join(source, "pytorch_model.bin"))
+    torch.save({"x": argparse.Namespace(a=1)}, os.path.join(source, "custom_checkpoint_0.pkl"))
+    check_sound(source)
+    with open(os.path.join(source, "vocabulary.bin"), "wb") as file:
+        file.write(b"words of a tokenizer")
+    code, text = said("verify", source)
+    assert code == 0 and "vocabulary.bin: is no archive of torch.save" in text, text
+    with open(os.path.join(source, "scheduler.bin"), "wb") as file:
+        file.write(b"not what torch.save writes")
+    code, text = said("verify", source)
+    assert code == 1 and "scheduler.bin" in text, text
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.middle, self.head = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+
+def check_tied(path, expected):
+    """All names can be loaded strictly, from one storage in a .bin file."""
+    net = Tied()
+    for file in os.listdir(path):
+        if file.endswith(".bin"):
+            state = torch.load(os.path.join(path, file))
+            net.load_state_dict(state)
+            assert state["head.weight"].data_ptr() == state["embed.weight"].data_ptr()
+            assert len(content(os.path.join(path, file))) < 2600
+    if "model.safetensors" in os.listdir(path):
+        load_model(net, os.path.join(path, "model.safetensors"))
+        with safe_open(os.path.join(path, "model.safetensors"), "pt") as file:
+            assert file.metadata() in ({"format": "pt", "head.weight": "embed.weight"},
+                                       {"format": "pt", "embed.weight": "head.weight"}), file.metadata()
+    code, text = said("inspect", path, "--json")
+    found = json.loads(text)
+    assert sorted(each["name"] for each in found["tensors"]) == sorted(expected), text
+    assert sum(each["same_as"] is not None for each in found["tensors"]) == 1, text
+    assert found["total_bytes"] == 4 * (28 + 16 + 4), text
+
+
+def shared(folder):
+    torch.manual_seed(1)
+    net = Tied()
+    expected = net.state_dict()
+    sources = {name: os.path.join(folder, name) for name in ("one", "set", "bin")}
+    for source in sources.values():
+        os.mkdir(source)
+    save_model(net, os.path.join(sources["one"], "model.safetensors"), metadata={"format": "pt"})
+    save_torch_model(net, sources["set"], max_shard_size=70)
+    assert len(os.listdir(sources["set"])) > 2
+    torch.save(expected, os.path.join(sources["bin"], "pytorch_model.bin"))
+    for name, source in sources.items():
+        for words in (["convert", "--to", "safetensors"], ["convert", "--to", "bin"], ["merge-weights"],
+                      ["merge-weights", "--unsafe_serialization"]):
+            out = os.path.join(folder, f"{name}.{'_'.join(words)}")
+            acclaunch(words[0], source, out, *words[1:])
+            check_tied(out, expected)
+        out = os.path.join(folder, f"{name}.set")
+        acclaunch("convert", source, out, "--to", "safetensors", "--max_shard_size", 70)
+        acclaunch("convert", out, out + ".bin", "--to", "bin")
+        check_tied(out + ".bin", expected)
+        out = os.path.join(folder, f"{name}.dcp")
+        acclaunch("convert", source, out, "--to", "dcp")
+        check_equal(as_torch_reads(folder, out), {"model": expected})
+    merge_fsdp_weights(out, out + ".theirs", safe_serialization=True)
+    acclaunch("merge-weights", out, out + ".mine")
+    assert content(f"{out}.mine/model.safetensors") == content(f"{out}.theirs/model.safetensors")
+
+
 with tempfile.TemporaryDirectory() as scratch:
-    {"merge": merge, "zero": zero, "travel": travel}[PART](scratch)
+    {"merge": merge, "zero": zero, "travel": travel, "odd": odd, "shared": shared}[PART](scratch)

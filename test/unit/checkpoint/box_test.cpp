@@ -6,10 +6,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <map>
 #include <numeric>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -321,4 +323,38 @@ TEST_CASE("random covers: the check agrees with counting every element") {
   }
   CHECK(exact > 300);
   CHECK(exact < 900);
+}
+
+TEST_CASE("elements of strided tensors are gathered in row-major order") {
+  struct Row {
+    Shape shape, strides;
+    std::int64_t stored;            ///< elements from the first to the last one
+    std::vector<std::int16_t> all;  ///< the storage counts from 0
+  };
+  const Row rows[] = {
+      {{2, 3}, {1, 2}, 6, {0, 2, 4, 1, 3, 5}},
+      {{2, 3}, {}, 6, {0, 1, 2, 3, 4, 5}},
+      {{1, 2, 2, 2}, {8, 1, 4, 2}, 8, {0, 2, 4, 6, 1, 3, 5, 7}},  // channels_last
+      {{3}, {4}, 9, {0, 4, 8}},
+      {{2, 2}, {0, 1}, 2, {0, 1, 0, 1}},
+      {{}, {}, 1, {0}},
+      {{0, 3}, {3, 1}, 0, {}},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(to_string(row.shape));
+    CHECK(stored_numel(row.shape, row.strides) == row.stored);
+    std::vector<std::int16_t> storage(16);
+    std::iota(storage.begin(), storage.end(), std::int16_t{0});
+    if (row.strides.empty()) {
+      continue;
+    }
+    const auto numel = std::ssize(row.all);
+    for (std::int64_t begin = 0; begin < numel; ++begin) {
+      std::vector<std::int16_t> found(static_cast<std::size_t>(numel - begin));
+      gather_strided(reinterpret_cast<const std::byte*>(storage.data()), row.shape, row.strides, 2,
+                     begin, numel - begin, reinterpret_cast<std::byte*>(found.data()));
+      CHECK(std::ranges::equal(found, std::span(row.all).subspan(static_cast<std::size_t>(begin))));
+    }
+  }
+  CHECK_FALSE(stored_numel({3, 2}, {INT64_MAX, 1}));
 }

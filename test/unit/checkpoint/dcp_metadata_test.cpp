@@ -241,8 +241,8 @@ TEST_CASE("errors in the metadata are named") {
   const Case cases[] = {
       {"expected torch.distributed.checkpoint's Metadata",
        [](Parts& p) { p.metadata_class = "StorageMeta"; }},
-      {"tensor 't': unsupported dtype torch.complex64",
-       [](Parts& p) { p.dtype = global("torch", "complex64"); }},
+      {"tensor 't': unsupported dtype torch.qint8",
+       [](Parts& p) { p.dtype = global("torch", "qint8"); }},
       {"tensor 't': expected a dtype", [](Parts& p) { p.dtype = text("float32"); }},
       {"tensor 't': only strided tensors can be read",
        [](Parts& p) { p.layout = "torch.sparse_coo"; }},

@@ -17,9 +17,12 @@ using namespace acc::checkpoint;
 
 namespace {
 
-constexpr Dtype kAll[] = {Dtype::boolean, Dtype::u8,   Dtype::i8,  Dtype::i16,     Dtype::u16,
-                          Dtype::f16,     Dtype::bf16, Dtype::i32, Dtype::u32,     Dtype::f32,
-                          Dtype::i64,     Dtype::u64,  Dtype::f64, Dtype::f8_e4m3, Dtype::f8_e5m2};
+constexpr Dtype kAll[] = {Dtype::boolean,     Dtype::u8,      Dtype::i8,         Dtype::i16,
+                          Dtype::u16,         Dtype::f16,     Dtype::bf16,       Dtype::i32,
+                          Dtype::u32,         Dtype::f32,     Dtype::i64,        Dtype::u64,
+                          Dtype::f64,         Dtype::f8_e4m3, Dtype::f8_e5m2,    Dtype::f8_e4m3fnuz,
+                          Dtype::f8_e5m2fnuz, Dtype::f8_e8m0, Dtype::f4_e2m1_x2, Dtype::c32,
+                          Dtype::c64,         Dtype::c128};
 
 std::uint16_t to_16_bits(float value, Dtype dtype) {
   std::uint16_t bits = 0;
@@ -32,7 +35,9 @@ std::uint16_t to_16_bits(float value, Dtype dtype) {
 TEST_CASE("every dtype is found by each of its names") {
   for (const Dtype dtype : kAll) {
     CAPTURE(torch_name(dtype));
-    CHECK(dtype_of_safetensors(safetensors_name(dtype)) == dtype);
+    if (!safetensors_name(dtype).empty()) {
+      CHECK(dtype_of_safetensors(safetensors_name(dtype)) == dtype);
+    }
     CHECK(dtype_of_torch(torch_name(dtype)) == dtype);
     if (const auto storage = torch_storage(dtype)) {
       CHECK(dtype_of_torch_storage(*storage) == dtype);
@@ -50,7 +55,7 @@ TEST_CASE("every dtype is found by each of its names") {
 }
 
 TEST_CASE("sizes of elements") {
-  const std::size_t nbytes[] = {1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8, 1, 1};
+  const std::size_t nbytes[] = {1, 1, 1, 2, 2, 2, 2, 4, 4, 4, 8, 8, 8, 1, 1, 1, 1, 1, 1, 4, 8, 16};
   for (std::size_t i = 0; i < std::size(kAll); ++i) {
     CHECK(size_of(kAll[i]) == nbytes[i]);
   }

@@ -433,3 +433,50 @@ TEST_CASE("an archive is a piece with its own dtype, shape and checksums") {
     flip(path, at);
   }
 }
+
+TEST_CASE("tensors in another order than row-major are read and checked whole") {
+  const TemporaryFolder folder;
+  const Shape shape = {40, 30, 70};
+  const Shape strides = {2100, 1, 30};  // the last two dimensions are exchanged
+  const std::vector<float> stored = counted_values(numel_of(shape));
+  std::vector<float> expected(stored.size());
+  gather_strided(reinterpret_cast<const std::byte*>(stored.data()), shape, strides, sizeof(float),
+                 0, numel_of(shape), reinterpret_cast<std::byte*>(expected.data()));
+  REQUIRE(expected[1] == stored[30]);
+  for (const Sums sums : {Sums::none, Sums::whole, Sums::blocks}) {
+    Catalog catalog;
+    const fs::path path = folder.path() / std::to_string(static_cast<int>(sums));
+    RecordFile file(catalog, path);
+    file.begin(sums);
+    StoredTensor tensor = tensor_of("w", shape);
+    tensor.pieces.push_back(file.add(whole(shape), bytes_of(stored)));
+    tensor.strides = strides;
+    file.end();
+    catalog.tensors.push_back(tensor);
+    {
+      TensorReader reader(catalog);
+      CHECK(reader.checks_parts(tensor));
+      CHECK(reader.verify(tensor) == (sums != Sums::none));
+      std::vector<double> range(9000);
+      reader.read(tensor, 5000, std::ssize(range), Dtype::f64, range.data());
+      CHECK(std::equal(range.begin(), range.end(), expected.begin() + 5000));
+      const Box box{.offsets = {3, 4, 5}, .sizes = {2, 7, 11}};
+      std::vector<float> part(static_cast<std::size_t>(box.numel()));
+      reader.read(tensor, box, Dtype::f32, part.data());
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        const auto at = element_in_tensor(shape, box, static_cast<std::int64_t>(i));
+        CHECK(part[i] == expected[static_cast<std::size_t>(at)]);
+      }
+    }
+    std::fstream(path, std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(static_cast<std::streamoff>(tensor.pieces[0].offset) + 9)
+        .put('?');
+    if (sums != Sums::none) {
+      TensorReader reader(catalog);
+      float value = 0;
+      const std::string fault = refusal([&] { reader.read(tensor, 80000, 1, Dtype::f32, &value); });
+      CHECK(contains(fault, "tensor 'w', elements 0 to 84000: damaged"));
+      CHECK(contains(refusal([&] { reader.verify(tensor); }), "damaged"));
+    }
+  }
+}

@@ -155,8 +155,13 @@ TEST_CASE("torch file: files of torch with views, parameters and newer dtypes ar
   CHECK(values_of<float>(file, file.tensor(at("parameter")))[0] == 2.5F);
   CHECK(!TorchFile::is_tensor(file.root()));
 
-  const std::string turned = refusal([&] { (void)file.tensor(at("turned")); });
-  CHECK(turned.find("tensors.pt: a tensor of shape [6, 4] has strides [1, 6]") != turned.npos);
+  const torch::TensorRef turned = file.tensor(at("turned"));
+  CHECK(turned.shape == Shape{6, 4});
+  CHECK(turned.strides == Shape{1, 6});
+  CHECK(turned.bytes.nbytes == matrix.bytes.nbytes);
+  CHECK(matrix.strides.empty());
+  const std::string refused = refusal([&] { (void)file.row_major_tensor(at("turned")); });
+  CHECK(refused.find("tensors.pt: a tensor of shape [6, 4] has strides [1, 6]") != refused.npos);
   const std::string none = refusal([&] { (void)file.tensor(file.root()); });
   CHECK(none.find("expected a tensor, found a dict") != none.npos);
 }
@@ -224,6 +229,12 @@ TEST_CASE("torch file: tensors that do not fit their storage are refused") {
       {"negative", 0, {-2}, {1}, "FloatStorage", "0", "[-2]"},
       {"large", 0, {1LL << 40, 1LL << 40}, {1LL << 40, 1}, "FloatStorage", "0", "a tensor"},
       {"few strides", 0, {2, 2}, {1}, "FloatStorage", "0", "strides [1]"},
+      {"turned", 0, {2, 4}, {1, 2}, "FloatStorage", "0", ""},
+      {"repeated", 0, {1000, 2}, {0, 1}, "FloatStorage", "0", ""},
+      {"turned beyond", 0, {2, 2}, {7, 2}, "FloatStorage", "0", "needs 40 bytes from byte 0"},
+      {"backwards", 3, {4}, {-1}, "FloatStorage", "0", "strides [-1]"},
+      {"far apart", 0, {3, 2}, {INT64_MAX, 1}, "FloatStorage", "0", "at element 0"},
+      {"repeated without end", 0, {1LL << 40}, {0}, "FloatStorage", "0", "is too large"},
       {"class", 0, {1}, {1}, "Size", "0", "in a storage of class torch.Size"},
       {"key", 0, {1}, {1}, "FloatStorage", "7", "no record data/7"},
   };

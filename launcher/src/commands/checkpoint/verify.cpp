@@ -23,6 +23,9 @@ std::string in_words(const conversion::Verification& found) {
                   in_decimal_units(found.nbytes), count_of(found.files, "archive"));
   text += found.damaged.empty() ? "nothing is damaged\n"
                                 : count_of(found.damaged.size(), "fault") + "\n";
+  for (const conversion::Damage& each : found.unreadable) {
+    text += "not verified: " + each.reason + "\n";
+  }
   if (found.unchecked_tensors != 0) {
     text += fmt::format(
         "{} of {}, {}, could be read but not verified: the checkpoint has no checksums for them\n",
@@ -40,7 +43,9 @@ std::string in_words(const conversion::Verification& found) {
 int verify_command(std::span<const std::string> arguments) {
   OptionParser parser(
       "Reads a whole checkpoint and verifies that every file and element is present and that all\n"
-      "checksums match. Exits with 1 if anything is damaged, and with 2 if it is not a checkpoint.",
+      "checksums match. Exits with 1 if anything is damaged, and with 2 if it is not a "
+      "checkpoint.\n"
+      "Dtypes and classes that it cannot read are named, and are no damage.",
       "acclaunch verify");
   std::string path;
   WorkFlags work;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "catalog/group_values.hpp"
 #include "catalog/record_table.hpp"
 #include "torch/scalar.hpp"
@@ -25,7 +26,7 @@ bool is_optimizer(const Node& node) {
 /// Returns the value below the single key that merged and wrapped files have over everything.
 Node unwrapped(const Node& root) {
   if (!root.is_dict()) {
-    root.fail("a dict of tensors, or an optimizer's state");
+    root.refuse("a dict of tensors, or an optimizer's state");
   }
   const auto entries = root.entries();
   return entries.size() == 1 && entries[0].second.is_dict() ? entries[0].second : root;
@@ -61,14 +62,14 @@ class Reader {
 void Reader::read_weights(const Node& root) {
   for (const auto& [name, node] : root.entries()) {
     if (name.ends_with("flat_param")) {
-      throw Error(Errc::config, node.where() +
-                                    " is a part of a flat parameter (LOCAL_STATE_DICT); one "
-                                    "rank's file alone does not hold the weights");
+      throw Unreadable(node.where() +
+                       " is a part of a flat parameter (LOCAL_STATE_DICT); one rank's file alone "
+                       "does not hold the weights");
     }
     if (TorchFile::is_tensor(node.value())) {
       add(node, name, "param");
     } else if (!node.is_none() && !name.ends_with("_extra_state")) {
-      node.fail("a tensor");
+      node.refuse("a tensor");
     }
   }
 }
@@ -96,7 +97,7 @@ void Reader::read_state(const Node& node, const std::string& name, TrainingState
     }
     if (!is_tensor) {
       if (!value.is_none() && !value.is_number()) {
-        value.fail("a tensor or a number");
+        value.refuse("a tensor or a number");
       }
       continue;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/archive/archive.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "archive/zip_format.hpp"
 
 #include <algorithm>
@@ -45,6 +46,9 @@ class Reader {
  private:
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(Errc::config, where_ + ": " + what);
+  }
+  [[noreturn]] void refuse(const std::string& what) const {
+    throw Unreadable(where_ + ": " + what);
   }
   std::string bytes(std::uint64_t offset, std::uint64_t nbytes) const;
   std::uint64_t find_end(std::string& tail) const;
@@ -116,7 +120,7 @@ CentralDirectory Reader::find_central() const {
   std::string tail;
   const std::uint64_t end = find_end(tail);
   if (get<std::uint16_t>(tail, 4) != 0 || get<std::uint16_t>(tail, 6) != 0) {
-    fail("archive split into several parts, which is not supported");
+    refuse("archive split into several parts, which is not supported");
   }
   CentralDirectory central{get<std::uint32_t>(tail, 16), get<std::uint32_t>(tail, 12),
                            get<std::uint16_t>(tail, 10)};
@@ -182,11 +186,11 @@ Listed Reader::take_listed(std::string_view& rest) const {
   const auto flags = get<std::uint16_t>(rest, 8), method = get<std::uint16_t>(rest, 10);
   constexpr unsigned kEncrypted = 0x0001 | 0x0040 | 0x2000;
   if ((flags & kEncrypted) != 0) {
-    fail("record " + std::string(listed.name) + " is encrypted");
+    refuse("record " + std::string(listed.name) + " is encrypted");
   }
   if (method != 0) {
-    fail("record " + std::string(listed.name) + " is compressed (method " + std::to_string(method) +
-         "), torch.save stores");
+    refuse("record " + std::string(listed.name) + " is compressed (method " +
+           std::to_string(method) + "), torch.save stores");
   }
   apply_zip64_field(rest.substr(zip::kCentralHeaderSize + name, extra), listed,
                     get<std::uint32_t>(rest, 20));

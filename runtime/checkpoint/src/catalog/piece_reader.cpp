@@ -74,19 +74,24 @@ PieceReader::Range PieceReader::tile_at(std::uint64_t byte) const noexcept {
 }
 
 void PieceReader::damaged(Range range, std::uint32_t expected, std::uint32_t found) const {
-  // Reports the part of the damaged range that lies in the piece. The record may hold more.
+  // Reports the part of the damaged range that lies in the piece. The record may hold more. Bytes
+  // of a strided piece belong to elements anywhere in it.
   const std::uint64_t begin = std::max(range.begin, source_.offset) - source_.offset;
   const std::uint64_t end =
       std::min(range.end, source_.offset + source_.nbytes) - source_.offset - 1;
   const auto in_tensor = [&](std::uint64_t byte) {
     return element_in_tensor(tensor_.shape, piece_.box, static_cast<std::int64_t>(byte / element_));
   };
+  const std::int64_t first = source_.strides.empty() ? in_tensor(begin) : in_tensor(0);
+  const std::int64_t last = source_.strides.empty() ? in_tensor(end)
+                                                    : element_in_tensor(tensor_.shape, piece_.box,
+                                                                        piece_.box.numel() - 1);
   throw Error(Errc::config,
               fmt::format("{}: tensor '{}'{}, elements {} to {}: damaged: checksum expected "
                           "{:08x}, found {:08x}",
                           source_.file->path().string(), tensor_.name,
-                          tensor_.kind == "param" ? "" : " (" + tensor_.kind + ")",
-                          in_tensor(begin), in_tensor(end) + 1, expected, found));
+                          tensor_.kind == "param" ? "" : " (" + tensor_.kind + ")", first, last + 1,
+                          expected, found));
 }
 
 std::uint32_t PieceReader::expected_at(Range tile) const noexcept {

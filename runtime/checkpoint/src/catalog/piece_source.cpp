@@ -17,7 +17,8 @@ constexpr std::size_t kMaxArchives = 65'536;
 // Checks the numbers of a source, which come from files, before anything is computed from them.
 void check_extent(const PieceSource& source, const StoredTensor& tensor, const StoredPiece& piece) {
   const std::uint64_t expected =
-      static_cast<std::uint64_t>(piece.box.numel()) * size_of(tensor.dtype);
+      static_cast<std::uint64_t>(stored_numel(piece.box.sizes, source.strides).value_or(0)) *
+      size_of(tensor.dtype);
   if (source.nbytes != expected) {
     fail_tensor(source.file->path(), tensor.name,
                 "box " + to_string(piece.box) + " needs " + std::to_string(expected) +
@@ -122,10 +123,12 @@ PieceSource PieceSources::find(const StoredTensor& tensor, const StoredPiece& pi
     source.record_nbytes = stored->bytes.record_nbytes;
     source.record_crc32 = stored->bytes.record_crc32;
     source.blocks = stored->bytes.blocks;
+    source.strides = stored->strides;
     source.keeps = stored;
   } else {
     source.offset = piece.offset;
     source.nbytes = piece.nbytes;
+    source.strides = tensor.strides;
     if (piece.record >= 0) {
       const StoredRecord& record = catalog_.records.at(static_cast<std::size_t>(piece.record));
       source.has_record = record.crc32 != 0 || !record.blocks.empty();

@@ -20,8 +20,9 @@ namespace acc::checkpoint {
 struct PieceSource {
   std::shared_ptr<const InputFile> file;
   std::uint64_t offset = 0;  ///< offset of the elements in the file, in bytes
-  std::uint64_t nbytes = 0;
-  bool has_record = false;  ///< false: no checksums are known, and the fields below are unused
+  std::uint64_t nbytes = 0;  ///< from the first element to the end of the last one
+  Shape strides;             ///< in elements; empty: row-major
+  bool has_record = false;   ///< false: no checksums are known, and the fields below are unused
   std::uint64_t record_offset = 0;
   std::uint64_t record_nbytes = 0;
   std::uint32_t record_crc32 = 0;

@@ -31,7 +31,8 @@ StoredTensor RecordTable::tensor(std::uint32_t file, const torch::TensorRef& ref
                       .stored_name = stored_name,
                       .dtype = ref.dtype,
                       .shape = ref.shape,
-                      .pieces = {}};
+                      .pieces = {},
+                      .strides = ref.strides};
   if (ref.bytes.nbytes > 0) {
     result.pieces.push_back({.box = whole(ref.shape),
                              .file = file,

@@ -5,10 +5,14 @@
 #include "catalog/piece_reader.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <functional>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
+#include <vector>
 
 namespace acc::checkpoint {
 namespace {
@@ -72,12 +76,23 @@ class TensorReader::State {
   std::int64_t read_piece(const StoredTensor& tensor, const StoredPiece& piece, bool all,
                           Dtype dtype, std::byte* out, const ForEachRun& for_each) {
     std::optional<PieceReader> reader;
+    StridedBytes strided;
     std::int64_t done = 0;
     for_each([&](std::int64_t in_piece, std::int64_t in_out, std::int64_t numel) {
-      if (!reader) {
-        reader.emplace(sources_.find(tensor, piece), tensor, piece, all, scratch_);
+      std::byte* const to = out + static_cast<std::size_t>(in_out) * size_of(dtype);
+      if (!reader && !strided) {
+        PieceSource source = sources_.find(tensor, piece);
+        if (source.strides.empty()) {
+          reader.emplace(std::move(source), tensor, piece, all, scratch_);
+        } else {
+          strided = strided_bytes(std::move(source), tensor, piece);
+        }
       }
-      reader->read(in_piece, numel, dtype, out + static_cast<std::size_t>(in_out) * size_of(dtype));
+      if (strided) {
+        read_strided(*strided, tensor, piece, {in_piece, numel}, dtype, to);
+      } else {
+        reader->read(in_piece, numel, dtype, to);
+      }
       done += numel;
       if (meter_ != nullptr) {
         meter_->add(static_cast<std::uint64_t>(numel) * size_of(tensor.dtype));
@@ -95,7 +110,8 @@ class TensorReader::State {
   // or if there are no checksums.
   bool checks_parts(const StoredTensor& tensor, const StoredPiece& piece) {
     const PieceSource source = sources_.find(tensor, piece);
-    return !source.has_record || !source.blocks.empty() || source.record_nbytes <= torch::kBlock;
+    return !source.has_record || !source.blocks.empty() || source.record_nbytes <= torch::kBlock ||
+           (!source.strides.empty() && source.nbytes == source.record_nbytes);
   }
 
   bool verify_piece(const StoredTensor& tensor, const StoredPiece& piece) {
@@ -118,10 +134,65 @@ class TensorReader::State {
   }
 
  private:
+  /// A piece in another order than row-major, whole in memory.
+  struct Strided {
+    Shape strides;
+    std::vector<std::byte> bytes;
+  };
+  using StridedBytes = std::shared_ptr<const Strided>;
+
+  // Any run may need bytes from all of the piece, and a piece is read in many calls, so the last
+  // few pieces are kept.
+  StridedBytes strided_bytes(PieceSource source, const StoredTensor& tensor,
+                             const StoredPiece& piece) {
+    constexpr std::size_t kMaxKept = 4;
+    const std::pair place(piece.file, source.offset);
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [at, kept] : strided_) {
+        if (at == place && kept->strides == source.strides) {
+          return kept;
+        }
+      }
+    }
+    auto made = std::make_shared<Strided>();
+    made->strides = source.strides;
+    made->bytes.resize(source.nbytes);
+    const auto numel = static_cast<std::int64_t>(source.nbytes / size_of(tensor.dtype));
+    PieceReader reader(std::move(source), tensor, piece, true, scratch_);
+    reader.read(0, numel, tensor.dtype, made->bytes.data());
+    reader.finish();
+    const std::lock_guard lock(mutex_);
+    if (strided_.size() == kMaxKept) {
+      strided_.pop_front();
+    }
+    strided_.emplace_back(place, made);
+    return made;
+  }
+
+  struct Elements {
+    std::int64_t begin, numel;
+  };
+  static void read_strided(const Strided& from, const StoredTensor& tensor,
+                           const StoredPiece& piece, Elements wanted, Dtype dtype, std::byte* out) {
+    constexpr std::int64_t kAtOnce = 4096;
+    const std::size_t size = size_of(tensor.dtype);
+    std::vector<std::byte> values(static_cast<std::size_t>(std::min(wanted.numel, kAtOnce)) * size);
+    for (std::int64_t done = 0; done < wanted.numel; done += kAtOnce) {
+      const std::int64_t count = std::min(kAtOnce, wanted.numel - done);
+      gather_strided(from.bytes.data(), piece.box.sizes, from.strides, size, wanted.begin + done,
+                     count, values.data());
+      convert(values.data(), tensor.dtype, out + static_cast<std::size_t>(done) * size_of(dtype),
+              dtype, static_cast<std::size_t>(count));
+    }
+  }
+
   PieceSources sources_;
   Scratch scratch_;
   ProgressMeter* meter_ = nullptr;
-  std::mutex mutex_;                                            // guards verified_
+  std::mutex mutex_;                                            // guards the members below
+  using Place = std::pair<std::uint32_t, std::uint64_t>;        ///< file, offset
+  std::deque<std::pair<Place, StridedBytes>> strided_;          ///< oldest first
   std::set<std::pair<std::uint32_t, std::uint64_t>> verified_;  ///< records: file, offset
 };
 

@@ -7,14 +7,19 @@
 #include "acc/checkpoint/convert/parallel.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "acc/checkpoint/torch/torch_file.hpp"
 
 #include <algorithm>
+#include <array>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <span>
+#include <string_view>
 
 namespace acc::checkpoint::conversion {
 
@@ -25,44 +30,76 @@ namespace fs = std::filesystem;
 // A failure is recorded and the rest is still checked.
 namespace {
 
-/// Checks archives record by record against their CRCs. Damage is added to `found`.
+/// Adds what is wrong with a file to `found`.
+template <typename Body>
+void guarded(Verification& found, const fs::path& path, const std::string& tensor,
+             const Body& body) {
+  try {
+    body();
+  } catch (const Unreadable& error) {
+    found.unreadable.push_back({path, tensor, error.what()});
+  } catch (const Error& error) {
+    found.damaged.push_back({path, tensor, error.what()});
+  }
+}
+
+/// Checks archives record by record against their CRCs.
 class ArchiveCheck {
  public:
   explicit ArchiveCheck(Verification& found) : found_(found) {}
 
   void file(const fs::path& path) {
-    guarded(path, "", [&] { records(torch::TorchFile(path)); });
+    ++found_.files;
+    guarded(found_, path, "", [&] {
+      const auto opened = std::make_shared<const InputFile>(path);
+      check_form(*opened);
+      records(opened, 0, opened->nbytes(), "");
+    });
   }
 
   void entry(const fs::path& path, const dcp::Entry& value) {
-    guarded(path, value.name, [&] {
+    ++found_.files;
+    guarded(found_, path, value.name, [&] {
       auto& opened = files_[path];
       if (!opened) {
         opened = std::make_shared<const InputFile>(path);
       }
-      records(torch::TorchFile(opened, value.value.offset, value.value.nbytes, value.name));
+      records(opened, value.value.offset, value.value.nbytes, value.name);
     });
   }
 
  private:
-  template <typename Body>
-  void guarded(const fs::path& path, const std::string& name, const Body& body) {
-    ++found_.files;
-    try {
-      body();
-    } catch (const Error& error) {
-      found_.damaged.push_back({path, name, error.what()});
+  /// A folder may hold files of other programs under these endings. Those under the names of a
+  /// checkpoint must be archives.
+  static void check_form(const InputFile& file) {
+    constexpr std::string_view kZip = "PK\3\4";
+    std::array<char, kZip.size()> begin{};
+    const std::string name = file.path().filename().string();
+    if (accelerate::is_ours(name) || name.ends_with("_states.pt") || name.starts_with("sampler") ||
+        name.starts_with("dl_state_dict") || file.nbytes() < begin.size()) {
+      return;
+    }
+    file.read(0, std::as_writable_bytes(std::span(begin)));
+    if (std::string_view(begin.data(), begin.size()) != kZip) {
+      throw Unreadable(file.path().string() + ": is no archive of torch.save");
     }
   }
 
-  void records(const torch::TorchFile& archive) {
-    for (const archive::Record& record : archive.records()) {
-      const std::uint32_t crc =
-          crc32_of(archive.file(), archive.offset() + record.offset, record.nbytes);
+  // The values in an archive may be of any class. The records are checked also if they are of one
+  // that is not known here.
+  static void records(const std::shared_ptr<const InputFile>& file, std::uint64_t offset,
+                      std::uint64_t nbytes, const std::string& what) {
+    const std::string where = file->path().string() + (what.empty() ? "" : ", " + what);
+    for (const archive::Record& record : torch::read_directory(*file, offset, nbytes, where)) {
+      const std::uint32_t crc = crc32_of(*file, offset + record.offset, record.nbytes);
       if (record.crc32 != 0 && crc != record.crc32) {  // 0: written without checksums
-        throw Error(Errc::config, archive.file().path().string() + ": record " + record.name +
+        throw Error(Errc::config, where + ": record " + record.name +
                                       " is damaged: its checksum does not match its bytes");
       }
+    }
+    try {
+      const torch::TorchFile values(file, offset, nbytes, what);
+    } catch (const Unreadable&) {
     }
   }
 
@@ -77,15 +114,13 @@ bool is_archive(const fs::path& path) {
 
 /// Checks the pickled values of a DCP folder, which are in no catalog.
 void verify_values(const fs::path& folder, ArchiveCheck& check, Verification& found) {
-  try {
+  guarded(found, folder / dcp::kMetadataFile, "", [&] {
     for (const dcp::Entry& entry : dcp::read_metadata(folder).entries) {
       if (!entry.is_tensor) {
         check.entry(folder / entry.value.file, entry);
       }
     }
-  } catch (const Error& error) {
-    found.damaged.push_back({folder / dcp::kMetadataFile, "", error.what()});
-  }
+  });
 }
 
 /// Files and manifest of the parts that were opened.
@@ -98,6 +133,9 @@ struct Opened {
 void verify_others(const fs::path& path, const Opened& opened, Verification& found) {
   ArchiveCheck check(found);
   if (!fs::is_directory(path)) {
+    if (is_archive(path) && !opened.files.contains(path)) {
+      check.file(path);
+    }
     return;
   }
   for (const auto& entry : fs::recursive_directory_iterator(path)) {
@@ -110,12 +148,10 @@ void verify_others(const fs::path& path, const Opened& opened, Verification& fou
   }
   const std::optional<Manifest>& manifest = opened.manifest;
   for (const Manifest::File& file : manifest ? manifest->files : std::vector<Manifest::File>{}) {
-    try {
+    guarded(found, path / file.path, "", [&] {
       check_size(file, path);
       check_file(*manifest, path, file.path);
-    } catch (const Error& error) {
-      found.damaged.push_back({path / file.path, "", error.what()});
-    }
+    });
   }
 }
 
@@ -146,16 +182,18 @@ void verify_tensors(const Stored& stored, int num_threads, ShowProgress progress
   const auto check = [&](std::size_t i, std::size_t) {
     const auto& [tensor, piece] = parts[i];
     const std::uint64_t nbytes = parts[i].nbytes();
-    try {
-      if (!reader.verify(*tensor, piece)) {
-        const std::scoped_lock lock(finding);
+    Verification one;
+    bool is_checked = true;
+    guarded(one, stored.catalog.files[piece.file], tensor->stored_name,
+            [&] { is_checked = reader.verify(*tensor, piece); });
+    {
+      const std::scoped_lock lock(finding);
+      std::ranges::move(one.damaged, std::back_inserter(found.damaged));
+      std::ranges::move(one.unreadable, std::back_inserter(found.unreadable));
+      if (!is_checked) {
         found.unchecked_nbytes += nbytes;
         unchecked.insert(tensor);
       }
-    } catch (const Error& error) {
-      const std::scoped_lock lock(finding);
-      found.damaged.push_back(
-          {stored.catalog.files[piece.file], tensor->stored_name, error.what()});
     }
     meter.add(nbytes);
   };
@@ -178,19 +216,18 @@ namespace {
 /// Opens and checks a checkpoint. Returns true if it could be opened.
 bool verify_opened(const std::function<Stored()>& open, const fs::path& path, int num_threads,
                    ShowProgress progress, Opened& opened, Verification& found) {
-  try {
+  bool is_open = false;
+  guarded(found, path, "", [&] {
     const Stored stored = open();
+    is_open = true;
     opened.manifest = stored.manifest;
     opened.files.insert(stored.catalog.files.begin(), stored.catalog.files.end());
     verify_tensors(stored, num_threads, progress, found);
     if (!stored.training.names_unknown.empty()) {
       found.names_unknown.push_back(stored.training.names_unknown);
     }
-    return true;
-  } catch (const Error& error) {
-    found.damaged.push_back({path, "", error.what()});
-    return false;
-  }
+  });
+  return is_open;
 }
 
 }  // namespace
@@ -218,6 +255,7 @@ Verification verify(const fs::path& path, int num_threads, ShowProgress progress
   }
   verify_others(path, opened, found);
   sort_damage(found.damaged);
+  sort_damage(found.unreadable);
   return found;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/dcp/metadata.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "pickle/reader.hpp"
 
 #include <algorithm>
@@ -77,6 +78,10 @@ class Parser {
 
   [[noreturn]] void fail(const std::string& what, const std::string& problem) const {
     throw Error(Errc::config, path_.string() + ": " + (what.empty() ? "" : what + ": ") + problem);
+  }
+  /// The same for what is not wrong, but cannot be read here.
+  [[noreturn]] void refuse(const std::string& what, const std::string& problem) const {
+    throw Unreadable(path_.string() + ": " + what + ": " + problem);
   }
   const Value& field(const Value& object, std::string_view key, Kind kind, const char* expected,
                      const std::string& what) const;
@@ -157,12 +162,12 @@ Dtype Parser::dtype_of(const Value& tensor, const std::string& what) const {
   }
   const auto dtype = dtype_of_torch(values[0]->name);
   if (!dtype) {
-    fail(what, "unsupported dtype torch." + std::string(values[0]->name));
+    refuse(what, "unsupported dtype torch." + std::string(values[0]->name));
   }
   const Value& layout = *values[1];
   if (layout.is_object_of("torch.serialization", "_get_layout") &&
       (layout.items[1]->items.size() != 1 || layout.items[1]->items[0]->text != "torch.strided")) {
-    fail(what, "only strided tensors can be read, found another layout");
+    refuse(what, "only strided tensors can be read, found another layout");
   }
   return *dtype;
 }
@@ -212,8 +217,8 @@ Place Parser::place(const Value& info, const std::string& what) const {
     for (const Value* name : transforms->items) {
       names += (names.empty() ? "" : ", ") + std::string(name->text);
     }
-    fail(what, "is stored through a transform (transform_descriptors: " + names +
-                   "), as with compression, which cannot be read; save without one");
+    refuse(what, "is stored through a transform (transform_descriptors: " + names +
+                     "), as with compression, which cannot be read; save without one");
   }
   Place place{.file = relative_path(info, what),
               .offset = count(info, "offset", what),

@@ -2,6 +2,7 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "catalog/group_values.hpp"
 #include "dcp/planned_pieces.hpp"
 #include "dcp/state_names.hpp"
@@ -26,9 +27,8 @@ void refuse_unfinished(const fs::path& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("__") && name.ends_with(kMetadataFile)) {
-      throw Error(Errc::config,
-                  folder.string() + ": was saved without coordination between ranks ('" + name +
-                      "'), which is not supported; save with one .metadata for all ranks");
+      throw Unreadable(folder.string() + ": was saved without coordination between ranks ('" +
+                       name + "'), which is not supported; save with one .metadata for all ranks");
     }
   }
   throw Error(Errc::config, folder.string() +

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "deepspeed/deepspeed.hpp"
 #include "files/name_parser.hpp"
 
@@ -159,9 +160,9 @@ CheckpointFiles list_files(const fs::path& path) {
       case FileName::Kind::rank_module: add(modules, name.rank, it->path()); break;
       case FileName::Kind::optimizer: add(optimizers, name.rank, it->path()); break;
       case FileName::Kind::refused:
-        throw Error(Errc::config, it->path().string() + ": holds " + name.refusal +
-                                      "; only data-parallel ZeRO checkpoints are supported; " +
-                                      "merge this one with DeepSpeed's own tools");
+        throw Unreadable(it->path().string() + ": holds " + name.refusal +
+                         "; only data-parallel ZeRO checkpoints are supported; " +
+                         "merge this one with DeepSpeed's own tools");
     }
   }
   if (error) {

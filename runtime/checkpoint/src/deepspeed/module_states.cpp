@@ -26,7 +26,7 @@ NamedTensors read_tensors(const TorchFile& file, const Node& node) {
     if (TorchFile::is_tensor(value.value())) {
       result.emplace_back(name, file.tensor(value.value()));
     } else if (!value.is_none() && !name.ends_with("_extra_state")) {
-      value.fail("a tensor");
+      value.refuse("a tensor");
     }
   }
   return result;
@@ -39,7 +39,7 @@ std::int64_t read_count(const TorchFile& file, const Node& root, const char* key
 
 void check_parallelism(const Node& root) {
   if (const auto size = root.find("mp_world_size"); size && size->integer() != 1) {
-    size->fail("1, because tensor-parallel checkpoints are not supported");
+    size->refuse("1, because tensor-parallel checkpoints are not supported");
   }
 }
 

@@ -195,7 +195,7 @@ void RankFile::read_moments(const Node& node, Flat& flat, OptimizerState& state)
     if (!TorchFile::is_tensor(value.value())) {
       continue;
     }
-    const torch::TensorRef ref = file_.tensor(value.value());
+    const torch::TensorRef ref = file_.row_major_tensor(value.value());
     if (ref.shape.empty()) {
       continue;
     }
@@ -215,7 +215,7 @@ std::vector<Flat> RankFile::flats(OptimizerState& state) const {
     if (!TorchFile::is_tensor(master.value())) {
       master.fail("a tensor");
     }
-    Flat flat{.master = file_.tensor(master.value()), .moments = {}};
+    Flat flat{.master = file_.row_major_tensor(master.value()), .moments = {}};
     if (flat.master.shape.size() != 1) {
       master.fail("a tensor of one dimension");
     }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "catalog/record_table.hpp"
 #include "deepspeed/checkpoint_files.hpp"
 #include "deepspeed/deepspeed.hpp"
@@ -175,6 +176,10 @@ const torch::TensorRef& fragment(const std::map<std::string, const torch::Tensor
                                        ? "is missing"
                                        : "has shape " + to_string(found->second->shape) +
                                              ", expected " + std::to_string(numel) + " elements"));
+  }
+  if (!found->second->strides.empty()) {
+    throw Unreadable(path.string() + ": key 'frozen_param_fragments." + name +
+                     "' is not in row-major order");
   }
   return *found->second;
 }

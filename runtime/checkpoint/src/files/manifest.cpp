@@ -4,6 +4,7 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/json.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "files/crc32.hpp"
 #include "files/file_error.hpp"
 #include "files/json_value.hpp"
@@ -230,8 +231,8 @@ Manifest parse_manifest(std::string_view text, const fs::path& path) {
   const JsonValue value(root, path, "");
   const std::int64_t version = value["version"].integer(0);
   if (version != kVersion) {
-    fail(path, "has version " + std::to_string(version) + ", this build reads version " +
-                   std::to_string(kVersion));
+    throw Unreadable(path.string() + ": has version " + std::to_string(version) +
+                     ", this build reads version " + std::to_string(kVersion));
   }
   return parse_body(value);
 }

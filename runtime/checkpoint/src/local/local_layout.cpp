@@ -76,7 +76,7 @@ class RankFile {
     if (value == nullptr || !torch::TorchFile::is_tensor(*value)) {
       fail(path(), "has no tensor '" + key + "'");
     }
-    Found found{opened_.tensor(*value), number_, -1};
+    Found found{opened_.row_major_tensor(*value), number_, -1};
     const torch::StoredBytes& bytes = found.tensor.bytes;
     found.record = static_cast<std::int32_t>(catalog_.records.size());
     catalog_.records.push_back(

@@ -7,6 +7,7 @@
 #include "acc/checkpoint/catalog/parameter_names.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "acc/checkpoint/dcp/plan_json.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "acc/checkpoint/local/local_layout.hpp"
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 #include "deepspeed/deepspeed.hpp"
@@ -186,11 +187,10 @@ class SaveFolder {
 
   void read_local(const fs::path& first) {
     if (!stored_.manifest || stored_.manifest->local_layout.empty()) {
-      throw Error(Errc::config,
-                  first.string() +
-                      ": a rank's part of flat parameters (LOCAL_STATE_DICT); how they "
-                      "are cut is written in " +
-                      kManifestFile + ", which this folder does not have");
+      throw Unreadable(first.string() +
+                       ": a rank's part of flat parameters (LOCAL_STATE_DICT); how they are cut is "
+                       "written in " +
+                       kManifestFile + ", which this folder does not have");
     }
     const fs::path path = folder_ / kManifestFile;
     const auto models = parse_local_layout(stored_.manifest->local_layout, path);

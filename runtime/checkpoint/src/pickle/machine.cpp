@@ -193,7 +193,7 @@ void Machine::global(std::string_view module, std::string_view name) {
     source_.utf8(name);
     const Value named{.kind = Kind::global, .text = module, .name = name};
     if (!allows_(module, name)) {
-      fail("global " + named.describe() + " is not allowed");
+      source_.refuse("global " + named.describe() + " is not allowed");
     }
     last = &document_.add(
         {.kind = Kind::global, .text = document_.keep(module), .name = document_.keep(name)});

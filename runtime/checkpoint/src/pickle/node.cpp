@@ -2,6 +2,7 @@
 #include "pickle/node.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 
 namespace acc::checkpoint::pickle {
 
@@ -15,6 +16,11 @@ std::string Node::where() const {
 void Node::fail(const std::string& expected) const {
   throw Error(Errc::config, (key_.empty() ? where_ + ": the file" : where()) + " must be " +
                                 expected + ", and is " + value_->describe());
+}
+
+void Node::refuse(const std::string& expected) const {
+  throw Unreadable((key_.empty() ? where_ + ": the file" : where()) + " must be " + expected +
+                   ", and is " + value_->describe());
 }
 
 // OrderedDict and defaultdict are pickled as objects on which items are set.

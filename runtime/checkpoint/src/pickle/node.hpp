@@ -27,6 +27,8 @@ class Node {
   [[nodiscard]] std::string where() const;
   /// Throws Error(config) that states what the value must be, and what it is.
   [[noreturn]] void fail(const std::string& expected) const;
+  /// Throws Unreadable with the same text: the value is of another program, and not wrong.
+  [[noreturn]] void refuse(const std::string& expected) const;
 
   [[nodiscard]] bool is_none() const noexcept { return value_->is(Value::Kind::none); }
   [[nodiscard]] bool is_dict() const noexcept;

@@ -2,6 +2,7 @@
 #include "acc/checkpoint/pickle/source.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 
 #include <algorithm>
 #include <bit>
@@ -89,6 +90,10 @@ bool take_hex(std::string_view& text, std::size_t count, std::uint32_t& value) {
 
 void Source::fail(const std::string& what) const {
   throw Error(Errc::config, where_ + ": pickle, byte " + std::to_string(opcode_at_) + ": " + what);
+}
+
+void Source::refuse(const std::string& what) const {
+  throw Unreadable(where_ + ": pickle, byte " + std::to_string(opcode_at_) + ": " + what);
 }
 
 unsigned char Source::opcode() {

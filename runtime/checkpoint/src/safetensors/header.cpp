@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "files/file_error.hpp"
 
 #include <nlohmann/json.hpp>
@@ -99,13 +100,22 @@ TensorEntry parse_entry(const std::string& name, const nlohmann::json& entry,
   }
   const auto dtype = dtype_of_safetensors(entry["dtype"].get<std::string>());
   if (!dtype) {
-    fail_tensor(path, name, "unknown dtype " + entry["dtype"].get<std::string>());
+    throw Unreadable(path.string() + ": tensor '" + name + "': dtype " + shown(entry["dtype"]) +
+                     " is not supported");
   }
   TensorEntry tensor{.name = name, .dtype = *dtype, .shape = {}};
   for (const std::uint64_t extent : numbers(entry, "shape", name, path)) {
     // A size beyond int64 is clamped; check_shape refuses it as too large.
     tensor.shape.push_back(static_cast<std::int64_t>(
         std::min(extent, std::uint64_t{std::numeric_limits<std::int64_t>::max()})));
+  }
+  if (const std::int64_t values = values_per_element(*dtype); values != 1) {
+    if (tensor.shape.empty() || tensor.shape.back() % values != 0) {
+      fail_tensor(path, name,
+                  "shape " + to_string(tensor.shape) + " of " +
+                      std::string(safetensors_name(*dtype)) + " does not fill whole bytes");
+    }
+    tensor.shape.back() /= values;
   }
   check_shape(tensor.shape, path.string() + ": tensor '" + name + "'");
   std::uint64_t nbytes = 0;
@@ -201,6 +211,25 @@ std::string quoted(const std::string& name) {
   }
 }
 
+std::string_view written_dtype(const NamedTensor& tensor) {
+  const std::string_view name = safetensors_name(tensor.dtype);
+  if (name.empty()) {
+    throw Error(Errc::config, "cannot write tensor '" + tensor.name + "' of " +
+                                  std::string(torch_name(tensor.dtype)) +
+                                  " to a safetensors file, whose format has no such dtype; write a "
+                                  ".bin file (--unsafe_serialization, or convert --to bin)");
+  }
+  return name;
+}
+
+Shape written_shape(const NamedTensor& tensor) {
+  Shape shape = tensor.shape;
+  if (!shape.empty()) {
+    shape.back() *= values_per_element(tensor.dtype);
+  }
+  return shape;
+}
+
 }  // namespace
 
 SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
@@ -208,7 +237,11 @@ SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
   // The text is built by hand: an ordered JSON object would compare each new name with all others.
   std::string text = "{";
   if (!metadata.empty()) {
-    text += "\"__metadata__\":" + text_of_json(nlohmann::json(metadata));
+    text += "\"__metadata__\":{";
+    for (const auto& [key, value] : metadata) {
+      text += (text.back() == '{' ? "" : ",") + quoted(key) + ":" + quoted(value);
+    }
+    text += "}";
   }
   SafetensorsLayout layout;
   std::set<std::string_view> names;
@@ -221,8 +254,8 @@ SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
     layout.offsets.push_back(position);
     const std::uint64_t end =
         position + static_cast<std::uint64_t>(numel_of(tensor.shape)) * size_of(tensor.dtype);
-    const nlohmann::ordered_json entry = {{"dtype", safetensors_name(tensor.dtype)},
-                                          {"shape", tensor.shape},
+    const nlohmann::ordered_json entry = {{"dtype", written_dtype(tensor)},
+                                          {"shape", written_shape(tensor)},
                                           {"data_offsets", {position, end}}};
     text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":" + text_of_json(entry);
     position = end;

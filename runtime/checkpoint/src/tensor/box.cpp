@@ -4,6 +4,7 @@
 #include "acc/base/error.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -313,6 +314,46 @@ std::string cover_fault(const Shape& shape, const std::vector<Box>& boxes) {
     }
   }
   return numel_of(shape) == 0 ? "" : CoverCheck(shape, boxes)(std::move(filled), 0);
+}
+
+std::optional<std::int64_t> stored_numel(const Shape& shape, const Shape& strides) noexcept {
+  if (strides.empty() || numel_of(shape) == 0) {
+    return numel_of(shape);
+  }
+  constexpr std::int64_t kMost = std::int64_t{1} << 62;
+  std::int64_t last = 0;
+  for (std::size_t d = 0; d < shape.size(); ++d) {
+    std::int64_t reach = 0;
+    if (__builtin_mul_overflow(shape[d] - 1, strides[d], &reach) || reach > kMost - 1 - last) {
+      return std::nullopt;
+    }
+    last += reach;
+  }
+  return last + 1;
+}
+
+// Counts the indices of all dimensions, and moves on in the last one.
+void gather_strided(const std::byte* from, const Shape& shape, const Shape& strides,
+                    std::size_t nbytes, std::int64_t begin, std::int64_t numel, std::byte* out) {
+  const std::size_t n = shape.size();
+  Shape index(n);
+  std::int64_t at = 0;
+  for (std::size_t d = n; d-- > 0;) {
+    index[d] = begin % shape[d];
+    begin /= shape[d];
+    at += index[d] * strides[d];
+  }
+  for (; numel > 0; --numel, out += nbytes) {
+    std::memcpy(out, from + static_cast<std::size_t>(at) * nbytes, nbytes);
+    for (std::size_t d = n; d-- > 0;) {
+      at += strides[d];
+      if (++index[d] < shape[d]) {
+        break;
+      }
+      at -= shape[d] * strides[d];
+      index[d] = 0;
+    }
+  }
 }
 
 }  // namespace acc::checkpoint

@@ -16,8 +16,14 @@ struct Row {
 // saves the dtype as UntypedStorage.
 constexpr Row kRows[] = {
     {Dtype::boolean, 1, "BOOL", "bool", "BoolStorage"},
+    {Dtype::f4_e2m1_x2, 1, "F4", "float4_e2m1fn_x2", ""},
     {Dtype::u8, 1, "U8", "uint8", "ByteStorage"},
     {Dtype::i8, 1, "I8", "int8", "CharStorage"},
+    {Dtype::f8_e5m2, 1, "F8_E5M2", "float8_e5m2", ""},
+    {Dtype::f8_e4m3, 1, "F8_E4M3", "float8_e4m3fn", ""},
+    {Dtype::f8_e8m0, 1, "F8_E8M0", "float8_e8m0fnu", ""},
+    {Dtype::f8_e4m3fnuz, 1, "F8_E4M3FNUZ", "float8_e4m3fnuz", ""},
+    {Dtype::f8_e5m2fnuz, 1, "F8_E5M2FNUZ", "float8_e5m2fnuz", ""},
     {Dtype::i16, 2, "I16", "int16", "ShortStorage"},
     {Dtype::u16, 2, "U16", "uint16", ""},
     {Dtype::f16, 2, "F16", "float16", "HalfStorage"},
@@ -25,11 +31,12 @@ constexpr Row kRows[] = {
     {Dtype::i32, 4, "I32", "int32", "IntStorage"},
     {Dtype::u32, 4, "U32", "uint32", ""},
     {Dtype::f32, 4, "F32", "float32", "FloatStorage"},
+    {Dtype::c64, 8, "C64", "complex64", "ComplexFloatStorage"},
+    {Dtype::f64, 8, "F64", "float64", "DoubleStorage"},
     {Dtype::i64, 8, "I64", "int64", "LongStorage"},
     {Dtype::u64, 8, "U64", "uint64", ""},
-    {Dtype::f64, 8, "F64", "float64", "DoubleStorage"},
-    {Dtype::f8_e4m3, 1, "F8_E4M3", "float8_e4m3fn", ""},
-    {Dtype::f8_e5m2, 1, "F8_E5M2", "float8_e5m2", ""},
+    {Dtype::c32, 4, "", "complex32", ""},
+    {Dtype::c128, 16, "", "complex128", "ComplexDoubleStorage"},
 };
 
 constexpr const Row& row_of(Dtype dtype) noexcept {
@@ -55,7 +62,7 @@ std::size_t size_of(Dtype dtype) noexcept {
   return row_of(dtype).nbytes;
 }
 
-// The 8-bit floats are not included: they are copied, but never converted.
+// Smaller floats and complex numbers are not included: they are copied, but never converted.
 bool is_real(Dtype dtype) noexcept {
   return dtype == Dtype::f32 || dtype == Dtype::f16 || dtype == Dtype::bf16 || dtype == Dtype::f64;
 }
@@ -81,6 +88,10 @@ std::string_view safetensors_name(Dtype dtype) noexcept {
 
 std::optional<Dtype> dtype_of_safetensors(std::string_view name) noexcept {
   return find(&Row::safetensors, name);
+}
+
+std::int64_t values_per_element(Dtype dtype) noexcept {
+  return dtype == Dtype::f4_e2m1_x2 ? 2 : 1;
 }
 
 std::string_view torch_name(Dtype dtype) noexcept {

@@ -2,7 +2,9 @@
 #include "torch/tensor_value.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 
+#include <algorithm>
 #include <limits>
 
 // Understands the forms in which torch pickles a tensor:
@@ -16,6 +18,9 @@ namespace {
 
 using pickle::Value;
 using Kind = Value::Kind;
+
+/// Largest number of elements of a tensor that repeats elements of its storage.
+constexpr std::int64_t kMaxRepeated = std::int64_t{1} << 28;
 
 /// A call that a pickle records: the callable and its arguments.
 struct Call {
@@ -73,7 +78,7 @@ class Decoder {
   }
   Shape integers(const Value& value, const char* what) const;
   Dtype dtype(const Call& call, const Value& storage_class) const;
-  void check_strides(const Shape& shape, const Shape& strides) const;
+  Shape strides(const Shape& shape, const Value& value) const;
 
   const std::string& where_;
 };
@@ -103,7 +108,8 @@ Dtype Decoder::dtype(const Call& call, const Value& storage_class) const {
                            ? dtype_of_torch_storage(storage_class.name)
                            : std::nullopt;
     if (!known) {
-      fail("a tensor in a storage of class " + storage_class.describe());
+      throw Unreadable(where_ + ": a tensor in a storage of class " + storage_class.describe() +
+                       " is not supported");
     }
     return *known;
   }
@@ -112,25 +118,29 @@ Dtype Decoder::dtype(const Call& call, const Value& storage_class) const {
                          ? dtype_of_torch(named->name)
                          : std::nullopt;
   if (!known) {
-    fail("a tensor of unsupported dtype: " + (named != nullptr ? named->describe() : "none"));
+    throw Unreadable(where_ + ": a tensor of unsupported dtype: " +
+                     (named != nullptr ? named->describe() : "none"));
   }
   return *known;
 }
 
-// Strides of dimensions with one index do not matter, and a tensor without elements has none that
-// do.
-void Decoder::check_strides(const Shape& shape, const Shape& strides) const {
-  if (numel_of(shape) == 0) {
-    return;
+// Returns none for a tensor in row-major order. Strides of dimensions with one index do not matter,
+// and a tensor without elements has none that do.
+Shape Decoder::strides(const Shape& shape, const Value& value) const {
+  Shape strides = integers(value, "strides");
+  if (strides.size() != shape.size()) {
+    fail("a tensor of shape " + to_string(shape) + " has strides " + to_string(strides));
   }
+  bool row_major = true;
   std::int64_t expected = 1;
   for (std::size_t d = shape.size(); d-- > 0;) {
-    if (shape[d] != 1 && (d >= strides.size() || strides[d] != expected)) {
-      fail("a tensor of shape " + to_string(shape) + " has strides " + to_string(strides) +
-           ", expected row-major contiguous elements (torch: .contiguous() before saving)");
+    if (strides[d] < 0) {
+      fail("a tensor of shape " + to_string(shape) + " has strides " + to_string(strides));
     }
+    row_major = row_major && (shape[d] == 1 || strides[d] == expected);
     expected *= shape[d];
   }
+  return row_major || numel_of(shape) == 0 ? Shape{} : strides;
 }
 
 TensorValue Decoder::decode(const Value& value) const {
@@ -153,16 +163,23 @@ TensorValue Decoder::decode(const Value& value) const {
                     .shape = integers(*call.arguments[2], "shape"),
                     .storage = id.items[2]->text};
   check_shape(found.shape, where_ + ": a tensor");
-  check_strides(found.shape, integers(*call.arguments[3], "strides"));
+  found.strides = strides(found.shape, *call.arguments[3]);
   const std::uint64_t size = size_of(found.dtype);
   const std::int64_t first = call.arguments[1]->integer;
   constexpr std::uint64_t kLimit = std::numeric_limits<std::uint64_t>::max() / 2;
-  const auto numel = static_cast<std::uint64_t>(numel_of(found.shape));
-  if (first < 0 || static_cast<std::uint64_t>(first) > kLimit / size || numel > kLimit / size) {
+  const auto numel = stored_numel(found.shape, found.strides);
+  if (first < 0 || static_cast<std::uint64_t>(first) > kLimit / size || !numel ||
+      static_cast<std::uint64_t>(*numel) > kLimit / size) {
     fail("a tensor of shape " + to_string(found.shape) + " at element " + std::to_string(first));
   }
+  // A stride of 0 repeats elements: a small file could ask for any number of them.
+  if (numel_of(found.shape) > std::max(*numel, kMaxRepeated)) {
+    throw Unreadable(
+        where_ + ": a tensor of shape " + to_string(found.shape) +
+        " that repeats its elements is too large (torch: .contiguous() before saving)");
+  }
   found.offset = static_cast<std::uint64_t>(first) * size;
-  found.nbytes = numel * size;
+  found.nbytes = static_cast<std::uint64_t>(*numel) * size;
   return found;
 }
 

@@ -2,6 +2,7 @@
 #include "acc/checkpoint/torch/torch_file.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "files/crc32.hpp"
 #include "pickle/reader.hpp"
 #include "torch/tensor_value.hpp"
@@ -66,7 +67,27 @@ bool is_unzipped(const InputFile& file, std::uint64_t offset, std::uint64_t nbyt
   return begin[0] == '\x80' && std::string_view(begin.data() + 2, kMagic.size()) == kMagic;
 }
 
+std::vector<archive::Record> records_of(const InputFile& file, std::uint64_t offset,
+                                        std::uint64_t nbytes, const archive::ReadAt& read,
+                                        const std::string& where) {
+  if (is_unzipped(file, offset, nbytes)) {
+    throw Unreadable(where +
+                     ": torch.save's older form without zip is not supported; load the file with "
+                     "torch.load and save it again with torch.save");
+  }
+  return archive::read_records(read, nbytes, where);
+}
+
 }  // namespace
+
+std::vector<archive::Record> read_directory(const InputFile& file, std::uint64_t offset,
+                                            std::uint64_t nbytes, const std::string& where) {
+  Windows windows(file, offset, nbytes);
+  const archive::ReadAt read = [&](std::uint64_t at, std::span<std::byte> out) {
+    windows.read(at, out);
+  };
+  return records_of(file, offset, nbytes, read, where);
+}
 
 TorchFile::TorchFile(const std::filesystem::path& path)
     : TorchFile(std::make_shared<InputFile>(path)) {}
@@ -81,23 +102,18 @@ TorchFile::TorchFile(std::shared_ptr<const InputFile> file, std::uint64_t offset
     fail("truncated: expected " + std::to_string(nbytes) + " bytes from byte " +
          std::to_string(offset) + ", found a file of " + std::to_string(file_->nbytes()));
   }
-  if (is_unzipped(*file_, offset_, nbytes_)) {
-    fail(
-        "torch.save's older form without zip is not supported; load the file with torch.load and "
-        "save it again with torch.save");
-  }
   Windows windows(*file_, offset_, nbytes_);
   const archive::ReadAt read = [&](std::uint64_t at, std::span<std::byte> out) {
     windows.read(at, out);
   };
-  records_ = archive::read_records(read, nbytes_, where());
+  records_ = records_of(*file_, offset_, nbytes_, read, where());
   for (std::size_t i = 0; i < records_.size(); ++i) {
     by_name_.emplace(records_[i].name, i);
   }
   if (const archive::Record* order = record("byteorder")) {
     const std::vector<std::byte> name = payload(*order, read);
     if (std::string_view(reinterpret_cast<const char*>(name.data()), name.size()) != "little") {
-      fail("its byte order is not little-endian");
+      throw Unreadable(where() + ": its byte order is not little-endian");
     }
   }
   const archive::Record* data = record("data.pkl");
@@ -174,7 +190,17 @@ TensorRef TorchFile::tensor(const pickle::Value& value) const {
                     .record_offset = offset_ + storage->offset,
                     .record_nbytes = storage->nbytes,
                     .record_crc32 = storage->crc32,
-                    .blocks = block_checksums(*storage, tensor.storage)}};
+                    .blocks = block_checksums(*storage, tensor.storage)},
+          .strides = tensor.strides};
+}
+
+TensorRef TorchFile::row_major_tensor(const pickle::Value& value) const {
+  TensorRef found = tensor(value);
+  if (!found.strides.empty()) {
+    throw Unreadable(where() + ": a tensor of shape " + to_string(found.shape) + " has strides " +
+                     to_string(found.strides) + ", expected row-major elements");
+  }
+  return found;
 }
 
 }  // namespace acc::checkpoint::torch

@@ -23,8 +23,9 @@
 /// Invariants of a complete catalog:
 /// - The pieces of a tensor cover its shape exactly once (readers check this with cover_fault, or
 ///   build the pieces so that it holds). Empty pieces do not appear.
-/// - A piece is contiguous and row-major in one file. With Packing::raw its elements are at
-///   [offset, offset + nbytes); with Packing::archive a torch.save archive of exactly this box is.
+/// - A piece is contiguous and row-major in one file, unless its tensor has strides. With
+///   Packing::raw its elements are at [offset, offset + nbytes); with Packing::archive a torch.save
+///   archive of exactly this box is, which may have strides of its own.
 /// - `file` and `record` are valid indices of Catalog::files and Catalog::records.
 /// - A pair of name and kind occurs once (`index` checks it). Tied tensors have one entry per name,
 ///   with the same pieces.
@@ -85,6 +86,9 @@ struct StoredTensor {
   std::size_t number = 0;  ///< number of this tensor for `rule`
   /// Number that the file has in place of the name (parameter_names.hpp); empty: `name` is known.
   std::string number_only = {};
+  /// In elements, of a tensor that is one raw piece in another order than row-major
+  /// (channels_last); else empty.
+  Shape strides = {};
 
   /// Visits the pieces that hold any of elements [begin, end).
   void for_each_piece(std::int64_t begin, std::int64_t end, const VisitPiece& visit) const;

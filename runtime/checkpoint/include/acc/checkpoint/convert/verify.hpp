@@ -25,11 +25,14 @@ struct Verification {
   std::size_t unchecked_tensors = 0;
   std::size_t files = 0;  ///< files checked as a whole: values, schedulers, …
   std::vector<Damage> damaged;
+  /// What this library cannot read, and has checked only by the checksums of its archives.
+  std::vector<Damage> unreadable;
   std::vector<std::string> names_unknown;  ///< TrainingState::names_unknown of each optimizer
 };
 
 /// Reads all of a checkpoint on several threads and checks it against all checksums that exist.
-/// Damage is returned in the result. Throws Error(config) only if the path is not a checkpoint.
+/// Damage, and what cannot be read here, is returned in the result. Throws Error(config) only if
+/// the path is not a checkpoint.
 Verification verify(const std::filesystem::path& path, int num_threads,
                     ShowProgress progress = ShowProgress::no);
 /// The same for the tensors of an opened checkpoint.

@@ -42,6 +42,8 @@ class Source {
   [[nodiscard]] std::size_t position() const noexcept { return next_; }
   [[nodiscard]] std::size_t nbytes() const noexcept { return bytes_.size(); }
   [[noreturn]] void fail(const std::string& what) const;
+  /// Throws Unreadable in the same form.
+  [[noreturn]] void refuse(const std::string& what) const;
 
  private:
   std::string_view bytes_;

@@ -66,6 +66,14 @@ void for_each_run(const Shape& shape, const Box& box, std::int64_t begin, std::i
 /// Visits what two boxes of a tensor share. Both are stored contiguously.
 void for_each_run(const Box& first, const Box& second, const VisitRun& visit);
 
+/// Returns the number of elements from the first to the last one of a strided tensor. Empty strides
+/// mean row-major order. Nothing if it exceeds 2^62. Strides are not negative.
+std::optional<std::int64_t> stored_numel(const Shape& shape, const Shape& strides) noexcept;
+/// Copies elements [begin, begin + numel) of a strided tensor, in row-major order. from: its first
+/// element; nbytes: size of an element; out: [numel].
+void gather_strided(const std::byte* from, const Shape& shape, const Shape& strides,
+                    std::size_t nbytes, std::int64_t begin, std::int64_t numel, std::byte* out);
+
 /// Returns the number in the tensor of element `index` of a box.
 std::int64_t element_in_tensor(const Shape& shape, const Box& box, std::int64_t index) noexcept;
 

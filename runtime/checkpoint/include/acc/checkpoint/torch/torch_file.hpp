@@ -44,12 +44,14 @@ inline constexpr std::uint64_t kBlock = std::uint64_t{256} << 10;
 struct TensorRef {
   Dtype dtype = Dtype::f32;
   Shape shape;
-  StoredBytes bytes;  ///< its elements, row-major
+  StoredBytes bytes;   ///< from its first element to its last one
+  Shape strides = {};  ///< in elements; empty: row-major
 };
 
 /// An archive at [offset, offset + nbytes) of a file. Opening reads the directory and data.pkl, but
 /// not the storages. Any thread may read. Faults throw Error(config) with the file, the entry and
-/// what was found. The legacy format without zip is refused with its name.
+/// what was found, or Unreadable: for the legacy format without zip, for classes that no reader
+/// here knows.
 class TorchFile {
  public:
   /// `what`: name of the entry, for messages; empty if the archive is the whole file.
@@ -61,9 +63,11 @@ class TorchFile {
   [[nodiscard]] const InputFile& file() const noexcept { return *file_; }
   /// True if a value is a tensor, a parameter, or a tensor with attributes.
   [[nodiscard]] static bool is_tensor(const pickle::Value& value) noexcept;
-  /// Returns where a tensor's bytes are. Throws Error(config) if its strides are not row-major
-  /// contiguous, its storage is too small, or its dtype is unsupported.
+  /// Returns where a tensor's bytes are. Throws Error(config) if its storage is too small,
+  /// Unreadable if its dtype is unsupported.
   [[nodiscard]] TensorRef tensor(const pickle::Value& value) const;
+  /// The same. Throws Unreadable if the tensor is not in row-major order.
+  [[nodiscard]] TensorRef row_major_tensor(const pickle::Value& value) const;
   /// All records with place and CRC, for verification.
   [[nodiscard]] const std::vector<archive::Record>& records() const noexcept { return records_; }
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
@@ -87,6 +91,10 @@ class TorchFile {
   std::map<std::string, std::size_t, std::less<>> by_name_;
   pickle::Document document_;
 };
+
+/// Returns all records of an archive with place and CRC. Reads only its directory.
+std::vector<archive::Record> read_directory(const InputFile& file, std::uint64_t offset,
+                                            std::uint64_t nbytes, const std::string& where);
 
 /// Dtype and shape of a tensor to be written, as a file's only value or inside a larger one.
 struct TensorSpec {
