@@ -314,6 +314,12 @@ TEST_CASE("numbered optimizer states keep their numbers unless names or shapes t
          w = PythonValue::dict({{"x", tensor({3})}, {"b", tensor({3})}, {"w", tensor({2, 3})}});
        },
        {}},
+      {"names of a wrapped module",
+       [&](auto& v, auto& w) {
+         v.at("param_groups/0/param_names") = PythonValue::list({"module.w", "module._orig_mod.b"});
+         w = PythonValue::dict({{"x", tensor({3})}, {"b", tensor({3})}, {"w", tensor({2, 3})}});
+       },
+       {}},
       {"names too few",
        [](auto& v, auto&) { v.at("param_groups/0/param_names") = PythonValue::list({"w"}); },
        {"param_names", "1 names"}},

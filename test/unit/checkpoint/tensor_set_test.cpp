@@ -2,6 +2,7 @@
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/catalog/shared_bytes.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "safetensors/file.hpp"
 #include "support/errors.hpp"
@@ -11,6 +12,8 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
+#include <map>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -59,11 +62,11 @@ TEST_CASE("tensors fill the files in the order of their names") {
   };
   // a: 24 bytes, b: 200, c: 8, d: 20.
   const Row rows[] = {
-      {0, {{"a", "d", "b", "c"}}},
-      {1000, {{"a", "d", "b", "c"}}},
-      {252, {{"a", "d", "b", "c"}}},
-      {251, {{"a", "b", "c"}, {"d"}}},
-      {223, {{"a"}, {"b", "c"}, {"d"}}},
+      {0, {{"a", "d", "c", "b"}}},
+      {1000, {{"a", "d", "c", "b"}}},
+      {252, {{"a", "d", "c", "b"}}},
+      {251, {{"a", "c", "b"}, {"d"}}},
+      {223, {{"a"}, {"c", "b"}, {"d"}}},
       {52, {{"b"}, {"a", "d", "c"}}},  // a tensor above the limit gets its own file
       {1, {{"a"}, {"b"}, {"c"}, {"d"}}},
   };
@@ -187,4 +190,50 @@ TEST_CASE("an index and files that disagree are refused by name") {
   acc::test::write_text(path / "a.safetensors", "");
   acc::test::write_text(path / "b.safetensors", "");
   CHECK(refusal_of_set(path).find("expected one *.safetensors, found 2") != std::string::npos);
+}
+
+TEST_CASE("second names in the metadata are names of the same bytes") {
+  using Metadata = std::map<std::string, std::string>;
+  struct Row {
+    Metadata metadata;
+    std::vector<std::string> names;  ///< in addition to a to d
+  };
+  const Row rows[] = {
+      {{{"format", "pt"}}, {}},
+      {{{"format", "pt"}, {"x", "a"}, {"y", "a"}, {"z", "d"}}, {"x", "y", "z"}},
+      {{{"format", "a"}}, {}},  // a key of its own
+      {{{"b", "a"}}, {}},       // a tensor has the name
+      {{{"x", "none"}}, {}},    // other metadata of a program
+      {{{"x", "y"}, {"y", "a"}}, {"y"}},
+  };
+  for (const Row& row : rows) {
+    for (const std::uint64_t max_nbytes : {0, 1}) {
+      const TemporaryFolder folder;
+      const SafetensorsPlan plan = plan_safetensors(four(), max_nbytes);
+      write_set(folder.path(), plan);
+      // In a set the last file names tensors of others, and the index may list second names.
+      const auto& last = plan.files.back();
+      SafetensorsWriter writer(folder.path() / last.name, last.tensors, row.metadata);
+      for (const NamedTensor& tensor : last.tensors) {
+        writer.append(std::vector<float>(static_cast<std::size_t>(numel_of(tensor.shape)), 5.0F));
+      }
+      writer.commit();
+      if (!plan.index.empty() && !row.names.empty()) {
+        auto index = nlohmann::json::parse(plan.index);
+        index["weight_map"][row.names[0]] = plan.files.front().name;
+        acc::test::write_text(folder.path() / "model.safetensors.index.json", index.dump());
+      }
+      const Catalog catalog = read_safetensors(folder.path());
+      CHECK(catalog.tensors.size() == 4 + row.names.size());
+      SharedBytes shared;
+      for (const StoredTensor& tensor : catalog.tensors) {
+        const StoredTensor* const other = shared.other(tensor);
+        const bool is_second = std::ranges::find(row.names, tensor.name) != row.names.end();
+        CHECK((other != nullptr) == is_second);
+        if (other != nullptr) {
+          CHECK(row.metadata.at(tensor.name) == (other->name));
+        }
+      }
+    }
+  }
 }

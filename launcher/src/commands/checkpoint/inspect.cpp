@@ -3,6 +3,7 @@
 // metadata, as text or as JSON (docs/checkpoints.md). Does not read tensor data.
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
+#include "acc/checkpoint/catalog/shared_bytes.hpp"
 #include "acc/checkpoint/open/open.hpp"
 #include "commands/checkpoint/shared.hpp"
 #include "commands/commands.hpp"
@@ -41,7 +42,20 @@ bool has_checksums(const StoredTensor& tensor) {
   });
 }
 
-/// Sums over all tensors of a checkpoint.
+/// Names of tensors, by second names of the same bytes.
+std::map<std::string, std::string> second_names(const Stored& stored) {
+  std::map<std::string, std::string> names;
+  checkpoint::SharedBytes shared;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    const StoredTensor* const other = tensor.kind == "param" ? shared.other(tensor) : nullptr;
+    if (other != nullptr) {
+      names.emplace(tensor.name, other->name);
+    }
+  }
+  return names;
+}
+
+/// Sums over all tensors of a checkpoint. Bytes with several names count once.
 struct Totals {
   std::uint64_t tensors = 0;
   std::uint64_t nbytes = 0;
@@ -51,8 +65,10 @@ struct Totals {
 
 Totals totals_of(const Stored& stored) {
   Totals totals;
+  const auto second = second_names(stored);
   for (const StoredTensor& tensor : stored.catalog.tensors) {
-    const std::uint64_t nbytes = elements_nbytes(tensor);
+    const bool counts = tensor.kind != "param" || !second.contains(tensor.name);
+    const std::uint64_t nbytes = counts ? elements_nbytes(tensor) : 0;
     auto& [tensors, kind_nbytes] = totals.by_kind[tensor.kind];
     ++totals.tensors;
     ++tensors;
@@ -76,10 +92,13 @@ std::string tensors_in_words(const Stored& stored) {
   // The name is the last column, since it may be long.
   std::vector<std::vector<std::string>> rows = {
       {"kind", "dtype", "shape", "pieces", "bytes", "name"}};
+  const auto second = second_names(stored);
   for (const StoredTensor& tensor : stored.catalog.tensors) {
+    const auto same = tensor.kind == "param" ? second.find(tensor.name) : second.end();
     rows.push_back({tensor.kind, std::string(torch_name(tensor.dtype)),
                     checkpoint::to_string(tensor.shape), std::to_string(tensor.all_pieces().size()),
-                    std::to_string(elements_nbytes(tensor)), tensor.name});
+                    std::to_string(elements_nbytes(tensor)),
+                    tensor.name + (same == second.end() ? "" : " (same as " + same->second + ")")});
   }
   return text_table(rows, "<<<>><");
 }
@@ -154,16 +173,20 @@ OrderedJson pieces_in_json(const Stored& stored, const StoredTensor& tensor) {
 
 OrderedJson in_json(const Stored& stored) {
   const Totals totals = totals_of(stored);
+  const auto second = second_names(stored);
   OrderedJson tensors = OrderedJson::array(), groups = OrderedJson::array();
   for (const StoredTensor& tensor : stored.catalog.tensors) {
-    tensors.push_back({{"name", known_if(tensor.number_only.empty(), tensor.name)},
-                       {"kind", tensor.kind},
-                       {"stored_name", tensor.stored_name},
-                       {"dtype", torch_name(tensor.dtype)},
-                       {"shape", tensor.shape},
-                       {"bytes", elements_nbytes(tensor)},
-                       {"checksums", has_checksums(tensor)},
-                       {"pieces", pieces_in_json(stored, tensor)}});
+    const auto same = tensor.kind == "param" ? second.find(tensor.name) : second.end();
+    tensors.push_back(
+        {{"name", known_if(tensor.number_only.empty(), tensor.name)},
+         {"kind", tensor.kind},
+         {"stored_name", tensor.stored_name},
+         {"same_as", same == second.end() ? OrderedJson(nullptr) : OrderedJson(same->second)},
+         {"dtype", torch_name(tensor.dtype)},
+         {"shape", tensor.shape},
+         {"bytes", elements_nbytes(tensor)},
+         {"checksums", has_checksums(tensor)},
+         {"pieces", pieces_in_json(stored, tensor)}});
   }
   for (const checkpoint::StoredGroup& group : stored.training.groups) {
     groups.push_back(

@@ -59,16 +59,21 @@ void write_model_file(const fs::path& path, const std::vector<FullTensor>& tenso
                       const FillTensor& fill) {
   pickle::Writer writer;
   writer.begin_ordered_dict();
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    writer.text(tensors[i].name);
-    torch::push_tensor(writer, {tensors[i].dtype, tensors[i].shape}, static_cast<int>(i));
+  std::vector<int> storages;  // of the tensors
+  int count = 0;
+  for (const FullTensor& tensor : tensors) {
+    storages.push_back(tensor.same_as ? storages.at(*tensor.same_as) : count++);
+    writer.text(tensor.name);
+    torch::push_tensor(writer, {tensor.dtype, tensor.shape}, storages.back());
   }
   writer.end_ordered_dict();
   OutputFile out(path);
   torch::TorchFileWriter file(out, writer.finish());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    file.storage(nbytes_of(tensors[i].dtype, tensors[i].shape),
-                 [&](const torch::Sink& sink) { fill(i, sink); });
+    if (!tensors[i].same_as) {
+      file.storage(nbytes_of(tensors[i].dtype, tensors[i].shape),
+                   [&](const torch::Sink& sink) { fill(i, sink); });
+    }
   }
   file.finish();
   out.close();

@@ -2,10 +2,13 @@
 #include "acc/checkpoint/catalog/parameter_names.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/catalog/shared_bytes.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,8 +45,33 @@ bool mark_numbered(Catalog& catalog, const TrainingState& training) {
   return found;
 }
 
-/// Returns the names in param_names; nothing if a group has none.
-std::optional<Names> names_in(const TrainingState& training) {
+/// Removes the names of modules that wrap others, such as DistributedDataParallel.
+std::string unwrapped(const std::string& name) {
+  constexpr std::string_view kWrappers[] = {"module.", "_orig_mod.", "_fsdp_wrapped_module.",
+                                            "_checkpoint_wrapped_module."};
+  std::string left = name;
+  for (std::size_t at = 0; at != left.npos && at < left.size();) {
+    const auto wrapper = std::ranges::find_if(
+        kWrappers, [&](std::string_view each) { return left.compare(at, each.size(), each) == 0; });
+    if (wrapper != std::end(kWrappers)) {
+      left.erase(at, wrapper->size());
+    } else {
+      at = left.find('.', at);
+      at += at == left.npos ? 0 : 1;
+    }
+  }
+  return left;
+}
+
+/// Returns the names in param_names; nothing if a group has none. The optimizer may have been made
+/// from a wrapped module, whose weights were saved without the wrapper.
+std::optional<Names> names_in(const Catalog& catalog, const TrainingState& training) {
+  std::set<std::string> weights;
+  for (const StoredTensor& tensor : catalog.tensors) {
+    if (tensor.kind == "param") {
+      weights.insert(tensor.name);
+    }
+  }
   Names names;
   for (std::size_t g = 0; g < training.groups.size(); ++g) {
     const StoredGroup& group = training.groups[g];
@@ -60,7 +88,9 @@ std::optional<Names> names_in(const TrainingState& training) {
                                     std::to_string(group.numbers.size()) + " params");
     }
     for (std::size_t i = 0; i < group.numbers.size(); ++i) {
-      names[group.numbers[i]] = group.param_names[i];
+      const std::string& name = group.param_names[i];
+      const std::string inner = weights.contains(name) ? name : unwrapped(name);
+      names[group.numbers[i]] = weights.contains(inner) ? inner : name;
     }
   }
   return names;
@@ -68,13 +98,11 @@ std::optional<Names> names_in(const TrainingState& training) {
 
 /// Returns the weights that may have been trained, by shape. A tied one counts once.
 Forms weights_by_shape(const Catalog& catalog, const TrainingState& training) {
-  std::set<std::pair<std::uint32_t, std::uint64_t>> places;
+  SharedBytes shared;
   Forms forms;
   for (const StoredTensor& tensor : catalog.tensors) {
-    const bool is_new = tensor.pieces.empty() ||
-                        places.emplace(tensor.pieces[0].file, tensor.pieces[0].offset).second;
-    if (tensor.kind == "param" && is_new && is_trainable(tensor.dtype) &&
-        !training.buffers.contains(tensor.name)) {
+    if (tensor.kind == "param" && is_trainable(tensor.dtype) &&
+        !training.buffers.contains(tensor.name) && shared.other(tensor) == nullptr) {
       forms[tensor.shape].push_back({tensor.name, tensor.dtype});
     }
   }
@@ -177,7 +205,7 @@ void name_parameters(Catalog& catalog, TrainingState& training,
 // Without states there is nothing to name, but torch's names are still those of the groups.
 void name_parameters(Catalog& catalog, TrainingState& training) {
   const bool has_states = mark_numbered(catalog, training);
-  if (const auto names = names_in(training)) {
+  if (const auto names = names_in(catalog, training)) {
     return name_parameters(catalog, training, *names);
   }
   Names names;

@@ -6,6 +6,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <functional>
+#include <map>
+#include <string_view>
 
 namespace acc::checkpoint::conversion {
 
@@ -51,8 +53,13 @@ std::size_t check(const fs::path& path, const std::vector<OutputTensor>& tensors
 void write_weights(const fs::path& path, const std::vector<OutputTensor>& tensors,
                    TensorReader& reader, ProgressMeter& meter) {
   std::vector<accelerate::FullTensor> full;
+  std::map<std::string_view, std::size_t> number;
   for (const OutputTensor& tensor : tensors) {
+    number[tensor.name] = full.size();
     full.push_back({tensor.name, tensor.dtype, tensor.from->shape});
+    if (!tensor.same_as.empty()) {
+      full.back().same_as = number.at(tensor.same_as);
+    }
   }
   accelerate::write_model_file(path, full, [&](std::size_t i, const torch::Sink& sink) {
     stream(reader, *tensors[i].from, {0, tensors[i].numel()}, tensors[i].dtype, meter, sink);

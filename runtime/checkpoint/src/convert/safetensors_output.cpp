@@ -9,7 +9,10 @@
 #include "files/crc32.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
+#include <set>
+#include <string_view>
 
 namespace acc::checkpoint::conversion {
 
@@ -22,6 +25,7 @@ namespace {
 
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kOneFile = "model.safetensors";
+constexpr const char* kFormatKey = "format";
 
 /// Destination of a tensor's elements.
 struct Place {
@@ -47,6 +51,9 @@ class SafetensorsJob {
         reader_(stored.catalog),
         files_(folder),
         places_(tensors_.size()) {
+    if (!options.merge || stored.provenance.world_size == 0) {
+      take_aliases();
+    }
     lay_out(folder);
   }
 
@@ -69,10 +76,22 @@ class SafetensorsJob {
                              tensors_[tile.tensor].name);
       }
     });
-    return {files_.commit(), tensors_.size(), nbytes_of(tensors_), {}};
+    return {files_.commit(), tensors_.size() + aliases_.size(), nbytes_of(tensors_), {}};
   }
 
  private:
+  // Names that share bytes are written as save_model of safetensors does it: one tensor, and the
+  // others as metadata. load_model refuses files with a tensor for each. A merge of what several
+  // ranks wrote gives each name a tensor of its own, as the tools of Accelerate and DeepSpeed do.
+  void take_aliases() {
+    for (const OutputTensor& tensor : tensors_) {
+      if (!tensor.same_as.empty() && tensor.name != kFormatKey) {
+        aliases_.emplace(tensor.name, tensor.same_as);
+      }
+    }
+    std::erase_if(tensors_, [&](const OutputTensor& each) { return aliases_.contains(each.name); });
+  }
+
   // Creates all files in their final size and writes the headers, so that tiles can be written in
   // any order.
   void lay_out(const fs::path& folder) {
@@ -94,7 +113,14 @@ class SafetensorsJob {
 
   void add_file(const SafetensorsPlan::File& file,
                 const std::map<std::string_view, std::size_t>& number) {
-    const SafetensorsLayout layout = lay_out_safetensors(file.tensors, {{"format", "pt"}});
+    std::set<std::string_view> names;
+    for (const NamedTensor& tensor : file.tensors) {
+      names.insert(tensor.name);
+    }
+    std::map<std::string, std::string> metadata = {{kFormatKey, "pt"}};
+    std::ranges::copy_if(aliases_, std::inserter(metadata, metadata.end()),
+                         [&](const auto& alias) { return names.contains(alias.second); });
+    const SafetensorsLayout layout = lay_out_safetensors(file.tensors, metadata);
     const std::size_t added = files_.add(file.name, layout.nbytes);
     files_.write(added, 0, std::as_bytes(std::span(layout.header)));
     for (std::size_t i = 0; i < file.tensors.size(); ++i) {
@@ -125,6 +151,7 @@ class SafetensorsJob {
 
   const Options& options_;
   std::vector<OutputTensor> tensors_;
+  std::map<std::string, std::string> aliases_;  ///< second name -> name of its tensor
   TensorReader reader_;
   OutputSet files_;
   std::vector<Place> places_;

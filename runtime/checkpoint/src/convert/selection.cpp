@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/catalog/shared_bytes.hpp"
 #include "convert/outputs.hpp"
 
 #include <algorithm>
@@ -16,10 +17,13 @@ bool is_weight(const StoredTensor& tensor) {
 
 std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype) {
   std::vector<OutputTensor> tensors;
+  SharedBytes shared;
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     if (is_weight(tensor)) {
       const bool converts = dtype && is_real(tensor.dtype);
-      tensors.push_back({tensor.name, &tensor, converts ? *dtype : tensor.dtype});
+      const StoredTensor* const other = shared.other(tensor);
+      tensors.push_back({tensor.name, &tensor, converts ? *dtype : tensor.dtype,
+                         other == nullptr ? "" : other->name});
     }
   }
   return tensors;

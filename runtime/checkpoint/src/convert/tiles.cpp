@@ -16,7 +16,7 @@ std::vector<const StoredTensor*> sources_of(std::span<const OutputTensor> tensor
 std::uint64_t nbytes_of(std::span<const OutputTensor> tensors) {
   std::uint64_t sum = 0;
   for (const OutputTensor& tensor : tensors) {
-    sum += tensor.nbytes();
+    sum += tensor.same_as.empty() ? tensor.nbytes() : 0;
   }
   return sum;
 }

@@ -18,6 +18,7 @@ struct OutputTensor {
   std::string name;
   const StoredTensor* from = nullptr;
   Dtype dtype = Dtype::f32;
+  std::string same_as = {};  ///< an earlier tensor in the list with the same bytes; empty: none
 
   [[nodiscard]] std::int64_t numel() const noexcept { return numel_of(from->shape); }
   [[nodiscard]] std::uint64_t nbytes() const noexcept {
@@ -26,6 +27,7 @@ struct OutputTensor {
 };
 
 std::vector<const StoredTensor*> sources_of(std::span<const OutputTensor> tensors);
+/// Returns the size of all tensors. Those that share their bytes count once.
 std::uint64_t nbytes_of(std::span<const OutputTensor> tensors);
 
 /// Elements [begin, begin + numel) of a tensor, row-major.

@@ -2,10 +2,10 @@
 #include "deepspeed/export_plan.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/catalog/shared_bytes.hpp"
 #include "deepspeed/flat_layout.hpp"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 // Decides which stretch of which tensor goes to which flat array. docs/formats/deepspeed.md shows
@@ -14,41 +14,10 @@ namespace acc::checkpoint::deepspeed {
 
 namespace {
 
-/// True if both tensors are stored in the same places of the same files.
-bool share_bytes(const StoredTensor& a, const StoredTensor& b) {
-  return a.shape == b.shape && a.dtype == b.dtype &&
-         std::ranges::equal(a.pieces, b.pieces, [](const StoredPiece& p, const StoredPiece& q) {
-           return p.file == q.file && p.offset == q.offset && p.box == q.box;
-         });
-}
-
-/// Finds tensors that share their bytes, by their place.
-class Distinct {
- public:
-  /// Returns the tensor that was seen with these bytes before. Null if there is none; then this
-  /// tensor is remembered.
-  const StoredTensor* other(const StoredTensor& tensor) {
-    if (tensor.pieces.empty()) {  // also for a rule: its tensors share no bytes
-      return nullptr;
-    }
-    const StoredPiece& first = tensor.pieces.front();
-    for (auto [it, end] = by_place_.equal_range({first.file, first.offset}); it != end; ++it) {
-      if (share_bytes(*it->second, tensor)) {
-        return it->second;
-      }
-    }
-    by_place_.emplace(std::pair(first.file, first.offset), &tensor);
-    return nullptr;
-  }
-
- private:
-  std::multimap<std::pair<std::uint32_t, std::uint64_t>, const StoredTensor*> by_place_;
-};
-
 // Adds a group. The second name of a tied parameter goes to the shared names, because DeepSpeed
 // stores the parameter once.
 void add_group(ExportPlan& plan, const StoredGroup& stored, const Catalog& catalog,
-               const std::string& where, Distinct& distinct, std::set<std::string>& placed) {
+               const std::string& where, SharedBytes& distinct, std::set<std::string>& placed) {
   ExportGroup group{.stored = stored, .parameters = {}};
   for (const std::string& name : stored.parameters) {
     const StoredTensor& tensor = catalog.at(name, "param", where);
@@ -87,7 +56,7 @@ const StoredTensor* of_kind(const StoredTensor& parameter, const Catalog& catalo
 ExportPlan plan_export(const Catalog& catalog, const TrainingState& training,
                        const std::string& where) {
   ExportPlan plan;
-  Distinct distinct;
+  SharedBytes distinct;
   std::set<std::string> placed;
   const bool has_names = std::ranges::any_of(
       training.groups, [](const StoredGroup& group) { return !group.parameters.empty(); });

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string_view>
@@ -21,6 +22,13 @@ namespace fs = std::filesystem;
 namespace {
 
 using WeightMap = std::map<std::string, std::string>;  ///< tensor -> file
+using Aliases = std::map<std::string, std::string>;    ///< second name of a tensor -> its name
+
+/// An index of a set of files.
+struct Index {
+  WeightMap files;
+  std::map<std::string, std::string> metadata;
+};
 
 constexpr std::uint64_t kMaxIndex = 100'000'000;  // the same limit as for a header
 
@@ -66,25 +74,33 @@ nlohmann::json parse_index(const InputFile& file) {
   }
 }
 
-// Other keys of the index ("metadata") are not needed.
-WeightMap read_index(const fs::path& path) {
+// Values of "metadata" other than strings (total_size) are not needed.
+Index read_index(const fs::path& path) {
   const nlohmann::json index = parse_index(InputFile(path));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     fail(path, "expected an object 'weight_map' of tensors and their files");
   }
-  WeightMap files;
+  Index read;
   for (const auto& [name, file] : index["weight_map"].items()) {
     if (!file.is_string() || !is_plain_name(file.get<std::string>())) {
       fail(path, "tensor '" + name + "': expected the name of a .safetensors file of this folder");
     }
-    files[name] = file.get<std::string>();
+    read.files[name] = file.get<std::string>();
   }
-  return files;
+  if (index.contains("metadata") && index["metadata"].is_object()) {
+    for (const auto& [key, value] : index["metadata"].items()) {
+      if (value.is_string()) {
+        read.metadata[key] = value.get<std::string>();
+      }
+    }
+  }
+  return read;
 }
 
 // A tensor is whole in its file, so it has one piece.
-void add_file(const fs::path& path, Catalog& catalog) {
+void add_file(const fs::path& path, Catalog& catalog, Aliases& metadata) {
   const SafetensorsHeader header = read_header(InputFile(path));
+  metadata.insert(header.metadata.begin(), header.metadata.end());
   const std::uint32_t file = catalog.file(path);
   for (const TensorEntry& entry : header.tensors) {
     StoredTensor tensor;
@@ -101,8 +117,37 @@ void add_file(const fs::path& path, Catalog& catalog) {
   }
 }
 
+/// Returns the second names in metadata of files. save_model of safetensors stores tensors that
+/// share memory once, and adds an entry {second name: name} for each name that it leaves out.
+Aliases aliases_in(const Aliases& metadata, const Catalog& catalog) {
+  std::set<std::string_view> names;
+  for (const StoredTensor& tensor : catalog.tensors) {
+    names.insert(tensor.name);
+  }
+  Aliases found;
+  for (const auto& [key, value] : metadata) {
+    if (key != "format" && names.contains(value) && !names.contains(key)) {
+      found.emplace(key, value);
+    }
+  }
+  return found;
+}
+
+/// Adds the same tensors under their second names.
+void add_aliases(const Aliases& aliases, Catalog& catalog) {
+  catalog.index();
+  std::vector<StoredTensor> second;
+  for (const auto& [alias, name] : aliases) {
+    StoredTensor& tensor = second.emplace_back(*catalog.find(name, "param"));
+    tensor.name = tensor.stored_name = alias;
+  }
+  std::ranges::move(second, std::back_inserter(catalog.tensors));
+}
+
 // Checks that every tensor is in the file that the index names, and that no file has another one.
-void check_against_index(const fs::path& index, const WeightMap& files, const Catalog& catalog) {
+// An index may list second names too.
+void check_against_index(const fs::path& index, const WeightMap& files, const Catalog& catalog,
+                         const Aliases& aliases) {
   std::map<std::string_view, const StoredTensor*> found;
   for (const StoredTensor& tensor : catalog.tensors) {
     const fs::path& path = catalog.files[tensor.pieces.front().file];
@@ -115,7 +160,7 @@ void check_against_index(const fs::path& index, const WeightMap& files, const Ca
     found.emplace(tensor.name, &tensor);
   }
   for (const auto& [name, file] : files) {
-    if (!found.contains(name)) {
+    if (!found.contains(name) && !aliases.contains(name)) {
       fail(index,
            fmt::format("tensor '{}' is listed in {}, which has none of that name", name, file));
     }
@@ -123,7 +168,7 @@ void check_against_index(const fs::path& index, const WeightMap& files, const Ca
 }
 
 Catalog read_set(const fs::path& index) {
-  const WeightMap files = read_index(index);
+  auto [files, metadata] = read_index(index);
   std::set<std::string> names;
   for (const auto& [tensor, file] : files) {
     if (names.insert(file).second && !fs::exists(index.parent_path() / file)) {
@@ -133,9 +178,11 @@ Catalog read_set(const fs::path& index) {
   }
   Catalog catalog;
   for (const std::string& name : names) {
-    add_file(index.parent_path() / name, catalog);
+    add_file(index.parent_path() / name, catalog, metadata);
   }
-  check_against_index(index, files, catalog);
+  const Aliases aliases = aliases_in(metadata, catalog);
+  check_against_index(index, files, catalog, aliases);
+  add_aliases(aliases, catalog);
   return catalog;
 }
 
@@ -169,6 +216,14 @@ std::vector<std::vector<NamedTensor>> split(std::vector<NamedTensor> tensors,
   return shards;
 }
 
+Catalog read_one(const fs::path& path) {
+  Catalog catalog;
+  Aliases metadata;
+  add_file(path, catalog, metadata);
+  add_aliases(aliases_in(metadata, catalog), catalog);
+  return catalog;
+}
+
 std::string format_index(const std::vector<SafetensorsPlan::File>& files) {
   std::uint64_t total = 0;
   nlohmann::json weight_map = nlohmann::json::object();
@@ -189,11 +244,11 @@ std::string format_index(const std::vector<SafetensorsPlan::File>& files) {
 Catalog read_safetensors(const fs::path& path) {
   Catalog catalog;
   if (!fs::is_directory(path)) {
-    add_file(path, catalog);
+    catalog = read_one(path);
   } else if (const fs::path index = only_file(path, kSafetensorsIndex); !index.empty()) {
     catalog = read_set(index);
   } else if (const fs::path file = only_file(path, ".safetensors"); !file.empty()) {
-    add_file(file, catalog);
+    catalog = read_one(file);
   } else {
     fail(path, std::string("expected a .safetensors file or a *") + kSafetensorsIndex +
                    " in this folder, found neither");
@@ -209,9 +264,9 @@ SafetensorsPlan plan_safetensors(std::vector<NamedTensor> tensors, std::uint64_t
   auto shards = split(std::move(tensors), max_shard_nbytes);
   SafetensorsPlan plan;
   for (std::size_t i = 0; i < shards.size(); ++i) {
-    // Largest elements first aligns all tensors. The stable sort keeps the order of names.
-    std::ranges::stable_sort(shards[i], std::greater<>(),
-                             [](const NamedTensor& tensor) { return size_of(tensor.dtype); });
+    // The reference writer sorts by dtype, which puts larger elements first and so aligns all
+    // tensors. The stable sort keeps the order of names.
+    std::ranges::stable_sort(shards[i], std::greater<>(), &NamedTensor::dtype);
     const std::string suffix =
         shards.size() == 1 ? "" : fmt::format("-{:05}-of-{:05}", i + 1, shards.size());
     plan.files.push_back({stem + suffix + ".safetensors", std::move(shards[i])});

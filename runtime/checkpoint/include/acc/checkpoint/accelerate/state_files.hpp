@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -51,11 +52,12 @@ struct GroupValue {
 std::vector<GroupValue> group_values(const std::string& optimizer, const StoredGroup& group);
 
 /// FULL_STATE_DICT of a model as torch.save writes it: an OrderedDict of tensors, streamed in the
-/// order of the list. `fill(i)` provides tensor i.
+/// order of the list. `fill(i)` provides tensor i; it is not called for one that shares a storage.
 struct FullTensor {
   std::string name;
   Dtype dtype = Dtype::f32;
   Shape shape;
+  std::optional<std::size_t> same_as = {};  ///< an earlier tensor whose storage this one shares
 };
 using FillTensor = std::function<void(std::size_t index, const torch::Sink& sink)>;
 void write_model_file(const std::filesystem::path& path, const std::vector<FullTensor>& tensors,

@@ -16,14 +16,15 @@ namespace acc::checkpoint {
 inline constexpr const char* kSafetensorsIndex = ".safetensors.index.json";
 
 /// Reads the headers of a file, or of a folder with one `*.safetensors.index.json` or with a single
-/// file. No tensor is read, and their bytes have no checksums. Throws Error(config) if a file is
-/// missing, or if the index and the files disagree.
+/// file. No tensor is read, and their bytes have no checksums. The second names that save_model of
+/// safetensors writes to the metadata are names of the catalog too, with the same piece. Throws
+/// Error(config) if a file is missing, or if the index and the files disagree.
 Catalog read_safetensors(const std::filesystem::path& path);
 
 /// Assignment of tensors to files, in the order of their names. Each file takes as many tensors as
 /// fit into `max_shard_nbytes` (0: all in one file); a larger tensor gets its own file. This is the
-/// rule of huggingface_hub, which save_model of Accelerate uses. Within a file, tensors with the
-/// largest elements come first, so that all are aligned.
+/// rule of huggingface_hub, which save_model of Accelerate uses. Within a file, tensors are in
+/// the order of safetensors' own writer: by dtype, larger elements first, so that all are aligned.
 struct SafetensorsPlan {
   struct File {
     std::string name;  ///< "model.safetensors", or "model-00001-of-00003.safetensors"
