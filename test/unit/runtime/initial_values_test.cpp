@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/checkpoint/catalog/tensor_reader.hpp"
+#include "acc/checkpoint/open/open.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
 #include "support/run_ranks.hpp"
@@ -9,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -315,4 +318,199 @@ TEST_CASE("buffers have the policy's dtype and are saved in files and checkpoint
   unit.parameter("mean", {1}, acc::zeros());
   unit.buffer("mean", {1}, acc::zeros());
   CHECK_THROWS_WITH((void)unit.forward(), doctest::Contains("are named net.mean"));
+}
+
+namespace {
+
+using acc::DType;
+
+/// Bytes that differ between dtypes and that no conversion through another dtype keeps.
+std::vector<std::byte> pattern_of(DType dtype, std::size_t numel) {
+  std::vector<std::byte> bytes(numel * nbytes_of(dtype));
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    bytes[i] = dtype == DType::boolean ? static_cast<std::byte>(i % 2)
+                                       : static_cast<std::byte>(37 * i + 11);
+  }
+  return bytes;
+}
+
+constexpr DType kStoredDtypes[] = {DType::float32, DType::bfloat16, DType::float16, DType::float64,
+                                   DType::uint8,   DType::boolean,  DType::int8,    DType::int16,
+                                   DType::uint16,  DType::int32,    DType::uint32,  DType::int64,
+                                   DType::uint64};
+constexpr acc::Shape::value_type kSizes[] = {3, 1, 0};  // of the buffers of each dtype
+
+/// Buffers of every dtype and of several sizes, each with a second name.
+struct Buffers {
+  explicit Buffers(acc::Unit& unit) {
+    unit.parameter("weight", {9}, acc::ones());
+    for (const DType dtype : kStoredDtypes) {
+      for (const std::int64_t size : kSizes) {
+        const std::string name = std::string(to_string(dtype)) + "_" + std::to_string(size);
+        all.emplace_back(dtype, unit.buffer(name, size == 1 ? acc::Shape{} : acc::Shape{size, 2},
+                                            acc::zeros(), dtype));
+        unit.tie("other." + name, all.back().second);
+        numels.push_back(size == 1 ? 1 : static_cast<std::size_t>(2 * size));
+      }
+    }
+  }
+  void write(acc::Unit& unit) const {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto bytes = pattern_of(all[i].first, numels[i]);
+      std::memcpy(unit.data(all[i].second), bytes.data(), bytes.size());
+    }
+  }
+  /// Number of buffers that do not have the pattern.
+  int strangers(acc::Unit& unit) const {
+    int count = 0;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto bytes = pattern_of(all[i].first, numels[i]);
+      count += std::memcmp(unit.data(all[i].second), bytes.data(), bytes.size()) != 0 ? 1 : 0;
+    }
+    return count;
+  }
+
+  std::vector<std::pair<DType, acc::Buffer>> all;
+  std::vector<std::size_t> numels;
+};
+
+/// The first number in memory, of the dtypes that the test below declares.
+double number_in(const void* memory, DType dtype) {
+  const auto as = [memory](auto value) {
+    std::memcpy(&value, memory, sizeof(value));
+    return static_cast<double>(value);
+  };
+  switch (dtype) {
+    case DType::float64: return as(double{});
+    case DType::int64: return as(std::int64_t{});
+    case DType::int32: return as(std::int32_t{});
+    case DType::boolean: return as(std::uint8_t{});
+    case DType::bfloat16: return as(std::uint16_t{}) == 0x4040 ? 3.0 : -1.0;
+    default: return as(float{});
+  }
+}
+
+}  // namespace
+
+TEST_CASE("buffers keep dtype and bits in memory, in files and in checkpoints of each form") {
+  using acc::plugins::StateDictType;
+  const TemporaryFolder folder;
+  for (const auto form : {StateDictType::sharded, StateDictType::full, StateDictType::local}) {
+    CAPTURE(to_string(form));
+    Job job = job_of({"full_shard", Strategy::full_shard}, 2);
+    job.sharding.state_dict_type = form;
+    job.sharding.mixed_precision = MixedPrecision::bf16;
+    const auto path = [&](const std::string& name) {
+      return (folder.path() / (std::string(to_string(form)) + name)).string();
+    };
+    const std::vector<std::string> files = {path(".safetensors"), path(".bin"), path("_folder")};
+    std::atomic<int> wrong = 0;
+    std::atomic<int> visited = 0;
+    with_unit(job, [&](acc::Runtime& runtime, acc::Model& model, acc::Unit& unit, int) {
+      const Buffers buffers(unit);
+      auto optimizer = model.optimizer(acc::AdamW{});
+      buffers.write(unit);
+      for (const std::string& file : files) {
+        model.export_weights(file);
+      }
+      runtime.save(path("_run"), model, optimizer);
+      model.state_dict({.rank0_only = false}, [&](const acc::FullTensor& tensor) {
+        const std::string dtype(to_string(tensor.dtype));
+        visited += tensor.name.starts_with("net." + dtype + "_") ||
+                           tensor.name.starts_with("other." + dtype + "_")
+                       ? 1
+                       : 0;
+      });
+    });
+    CHECK(visited == 2 * 2 * std::ssize(kStoredDtypes) * std::ssize(kSizes));
+    for (const std::string& from : {files[0], files[1], files[2], path("_run")}) {
+      CAPTURE(from);
+      with_unit(job, [&](acc::Runtime& runtime, acc::Model& model, acc::Unit& unit, int) {
+        const Buffers buffers(unit);
+        auto optimizer = model.optimizer(acc::AdamW{});
+        if (from == path("_run")) {
+          runtime.load(from, model, optimizer);
+        } else {
+          model.load_weights(from);
+        }
+        wrong += buffers.strangers(unit);
+      });
+      const auto stored = acc::checkpoint::open_checkpoint(from, acc::checkpoint::Want::weights, 0);
+      for (const DType dtype : kStoredDtypes) {
+        for (const std::string_view place : {"net.", "other."}) {
+          const std::string name = std::string(place) + std::string(to_string(dtype)) + "_3";
+          CHECK(torch_name(stored.catalog.at(name, "param", from).dtype) == to_string(dtype));
+        }
+      }
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("a buffer loads from another dtype if that holds its values") {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "weights.safetensors").string();
+  struct Row {
+    DType stored;
+    double value;  ///< that the file holds
+    DType declared;
+    bool holds;
+  };
+  const Row rows[] = {
+      {DType::float32, 7, DType::int64, true},  // as earlier versions stored it
+      {DType::float32, 16777216, DType::int32, true}, {DType::float32, 1, DType::boolean, true},
+      {DType::float32, 2, DType::boolean, false},     {DType::float32, 0.5, DType::int64, false},
+      {DType::float32, -1, DType::uint8, false},      {DType::float32, 0.1F, DType::float64, true},
+      {DType::float64, 0.1, DType::float32, true},  // rounded
+      {DType::float32, 3, DType::bfloat16, true},     {DType::float32, 3, DType::complex64, true},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(to_string(row.stored));
+    CAPTURE(row.value);
+    CAPTURE(to_string(row.declared));
+    with_unit({.world_size = 1}, [&](acc::Runtime&, acc::Model& model, acc::Unit& unit, int) {
+      unit.parameter("weight", {3}, acc::ones());
+      unit.buffer("seen", {}, acc::constant(static_cast<float>(row.value)), row.stored);
+      model.export_weights(file);
+    });
+    with_unit({.world_size = 1}, [&](acc::Runtime&, acc::Model& model, acc::Unit& unit, int) {
+      unit.parameter("weight", {3}, acc::zeros());
+      const auto seen = unit.buffer("seen", {}, acc::zeros(), row.declared);
+      if (!row.holds) {
+        CHECK_THROWS_WITH_AS(model.load_weights(file), doctest::Contains("tensor net.seen"),
+                             acc::Error);
+        return;
+      }
+      model.load_weights(file);
+      CHECK(number_in(unit.data(seen), row.declared) == doctest::Approx(row.value).epsilon(1e-6));
+    });
+  }
+  with_unit({.world_size = 1}, [&](acc::Runtime&, acc::Model& model, acc::Unit& unit, int) {
+    unit.parameter("weight", {3}, acc::ones());
+    unit.buffer("seen", {2}, acc::constant(0.5F), DType::int16);
+    CHECK_THROWS_WITH(
+        (void)model.export_weights(file),
+        doctest::Contains("buffer net.seen of int16: its initialiser gives element 0"));
+  });
+}
+
+TEST_CASE(
+    "Model::share: values that the program holds become rank 0's, but not in ignored modules") {
+  for (const bool syncs : {true, false}) {
+    Job job = job_of({"full_shard", Strategy::full_shard}, 3);
+    job.sharding.sync_module_states = syncs;
+    job.sharding.ignored_modules = "own";
+    std::atomic<int> right = 0;
+    with_unit(job, [&](acc::Runtime&, acc::Model& model, acc::Unit& unit, int rank) {
+      unit.parameter("weight", {9}, acc::ones());
+      std::vector<std::int64_t> values(1000, rank);
+      model.share("net.table", values.data(), values.size() * sizeof(std::int64_t));
+      right += values.front() == (syncs ? 0 : rank) && values.back() == values.front() ? 1 : 0;
+      std::int64_t own = rank;
+      model.share("own.table", &own, sizeof(own));
+      right += own == rank ? 1 : 0;
+      model.share("net.empty", nullptr, 0);
+    });
+    CHECK(right == 6);
+  }
 }
