@@ -438,10 +438,13 @@ TEST_CASE("weights are exported in every form and loaded again, and the state di
     for (const bool rank0_only : {true, false}) {
       std::map<std::string, std::vector<float>> seen;
       model.state_dict({.rank0_only = rank0_only}, [&](const acc::FullTensor& tensor) {
-        CHECK(tensor.dtype == acc::DType::float32);
-        const auto* const values = static_cast<const float*>(tensor.data);
-        seen[std::string(tensor.name)].assign(values,
-                                              values + acc::checkpoint::numel_of(tensor.shape));
+        const bool is_buffer = tensor.name == "mean";
+        CHECK(tensor.dtype == (is_buffer ? acc::DType::bfloat16 : acc::DType::float32));
+        std::vector<float>& values = seen[std::string(tensor.name)];
+        values.resize(static_cast<std::size_t>(acc::checkpoint::numel_of(tensor.shape)));
+        acc::checkpoint::convert(
+            tensor.data, is_buffer ? acc::checkpoint::Dtype::bf16 : acc::checkpoint::Dtype::f32,
+            values.data(), acc::checkpoint::Dtype::f32, values.size());
       });
       if (rank0_only && runtime.rank() != 0) {
         CHECK(seen.empty());
