@@ -170,7 +170,7 @@ DeviceInfo = sized("DeviceInfo", ("kind", c.c_int32), ("index", c.c_int32), ("st
 ModelConfig = sized("ModelConfig", ("seed", c.c_uint64), ("dtype", c.c_int32),
                     ("bfloat16_on_cpu", c.c_int32), ("unused_units", c.c_int32),
                     ("float16_on_cpu", c.c_int32), ("units_as_declared", c.c_int32),
-                    ("float32_buffers", c.c_int32))
+                    ("float32_buffers", c.c_int32), ("autograd", c.c_int32))
 Module = sized("Module", ("name", c.c_char_p), ("class_name", c.c_char_p), ("parameters", Strings),
                ("numels", c.POINTER(c.c_int64)), ("num_parameters", c.c_size_t),
                ("is_candidate", c.c_int32))
@@ -247,6 +247,7 @@ _CALLS = {
     "acc_model_memory": (_POINTER, c.POINTER(MemoryReport)),
     "acc_model_traffic": (_POINTER, c.POINTER(TrafficReport)),
     "acc_model_reset_traffic": (_POINTER,),
+    "acc_model_zero_grad": (_POINTER,),
     "acc_unit_parameter": _DECLARED,
     "acc_unit_tie": (_POINTER, _TEXT, Handle),
     "acc_unit_buffer": _DECLARED,
@@ -254,6 +255,7 @@ _CALLS = {
     "acc_model_share": (_POINTER, _TEXT, _POINTER, _SIZE),
     "acc_unit_buffer_data": (_POINTER, Handle, _POINTERS),
     "acc_unit_keeps_addresses": (_POINTER, _INTS),
+    "acc_unit_set_requires_grad": (_POINTER, Handle, _INT),
     "acc_forward_begin": (_POINTER, _POINTERS),
     "acc_recompute_begin": (_POINTER, _POINTERS),
     "acc_forward_raw": (_POINTER, Handle, _POINTERS),

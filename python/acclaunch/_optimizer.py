@@ -78,10 +78,11 @@ class Optimizer:
                              + (f": {instead}" if instead else ""))
 
     def step(self):
-        """Makes one step: mean of the gradients over ranks and micro-steps, clipping, update. Returns a
-        Step. Collective. Raises InvalidArgumentError, with unit and rank, if a backward or a gradient is
-        missing (fully_shard, unused_units), and CollectiveError with the same text on the other ranks."""
-        self.model.check_step()
+        """Makes one step: mean of the gradients over ranks and the micro-steps that were made, clipping,
+        update. Returns a Step. Collective. Raises InvalidArgumentError, with unit and rank, if a backward
+        or a gradient is missing (fully_shard, unused_units), and CollectiveError with the same text on the
+        other ranks."""
+        self.model.before_step()
         info = StepInfo()
         self._library.optimizer_step(self.handle, info)
         self.model.after_step()
@@ -102,10 +103,9 @@ class Optimizer:
         """state: the SavedState of a checkpoint."""
 
     def zero_grad(self, set_to_none=True):
-        """Does nothing: a step drops its gradients. Raises if it would drop gradients of a backward."""
-        if any(unit.wrote for unit in self.model.units):
-            raise InvalidArgumentError("zero_grad() between backward() and step() would drop gradients, "
-                                       "which the runtime has reduced already: call it after step()")
+        """Drops the gradients of all backwards since the last step; a step drops its own. A forward
+        before it may still have its backward. All ranks call it at the same place."""
+        self.model.zero_grad()
 
     def scale(self, loss):
         """The loss times the loss scale (1 without fp16), for backward()."""
@@ -233,7 +233,9 @@ class TorchOptimizer(Optimizer):
     def _update(self, shards, count, _):
         try:
             for parameter, shard in zip(self._shards, shards[:count]):
-                parameter.grad = self._tensor(shard, shard.gradient, torch.float32).to(parameter.dtype)
+                # None: requires_grad was False in every backward since the last step.
+                parameter.grad = None if shard.gradient is None else self._tensor(
+                    shard, shard.gradient, torch.float32).to(parameter.dtype)
             self.torch.step()
         except BaseException as error:  # it cannot pass through the library
             self._error = error

@@ -42,11 +42,12 @@ class ShardedParameter(Uncopied, torch.Tensor):
     def grad(self):
         """None: the library holds gradients. Raises after a backward that wrote some: code that clips or
         changes them would find none."""
-        if self.requires_grad and self._unit.model.has_gradients():
+        if self.requires_grad and self._unit.model.has_gradients:
             raise InvalidArgumentError(
                 f"grad of the sharded parameter '{self.acc_name}': the runtime holds the gradients until "
                 "optimizer.step(), which returns their norm. optimizer.clip_norm = 1.0 clips by norm (instead "
-                "of torch.nn.utils.clip_grad_norm_), optimizer.clip_value by value")
+                "of torch.nn.utils.clip_grad_norm_), optimizer.clip_value by value; optimizer.zero_grad() and that "
+                "of the sharded module drop them")
         return None
 
     @grad.setter
@@ -79,7 +80,7 @@ class ShardedParameter(Uncopied, torch.Tensor):
     def _misused(self, function):
         return InvalidArgumentError(
             f"{function}: parameter '{self.acc_name}' is sharded and has values only while the "
-            f"forward of its unit '{self._unit.name}' runs; acc.state_dict(module) returns the values "
+            f"forward of its unit '{self._unit.label}' runs; acc.state_dict(module) returns the values "
             "of all parameters, `with acc.gathered(module):` makes them whole, acc.load_weights sets "
             "them, and the unit's dtype and device cannot be changed")
 

@@ -9,13 +9,13 @@ import zlib
 
 import torch
 
-from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ConfigError, ExportConfig,
-                                FillFunction, Handle, InvalidArgumentError, MemoryReport,
+from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ConfigError, Error,
+                                ExportConfig, FillFunction, Handle, InvalidArgumentError, MemoryReport,
                                 ModelConfig, Module, ParameterConfig, StateDictConfig,
                                 TrafficReport, VisitFunction, library, path_of)
 from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, view
 from acclaunch._runtime import model_of, release
-from acclaunch._units import GatheredMemory, Member, Unit
+from acclaunch._units import GatheredMemory, Member, Unit, in_backward, top_hooks
 
 
 class Model(Uncopied):
@@ -24,15 +24,16 @@ class Model(Uncopied):
     def __init__(self, module, runtime, dtype, seed, unused_units):
         self.library = library()
         self.module, self.runtime, self.device = module, runtime, runtime.device
-        self.unused_units = unused_units
         self.units = []
         self.buffers = []  # SavedBuffers
         self.memory = GatheredMemory()
         self.backwards = None  # Uses of the running backward, in the order of their begin
         self.gathered = False  # in acc.gathered: the parameters are whole
+        self.has_gradients = False  # of backwards since the last step
+        self.steps = 0  # of the optimizer since fully_shard
         self.handle = self.library.make("model_create_with", runtime.handle, ModelConfig(
             seed=seed, dtype=DTYPES.index(dtype), bfloat16_on_cpu=1, float16_on_cpu=1,
-            unused_units=1, units_as_declared=1))
+            unused_units=unused_units, units_as_declared=1, autograd=1))
         release(self, self.library.model_free, self.handle)
         self.compute_dtype = DTYPES[self.library.read("model_compute_dtype", c.c_int, self.handle)]
         self.casts_inputs = self.compute_dtype is not dtype
@@ -42,25 +43,22 @@ class Model(Uncopied):
     def remember_module(self):
         """Keeps what `check_module` compares: the places of parameters, and the number of parameters
         and submodules of each module."""
-        self.places = [(module._parameters, attribute, member.sharded,
-                        member.sharded.requires_grad)
+        self.places = [(module._parameters, attribute, member.sharded)
                        for unit in self.units for member in unit.members
                        for module, attribute in member.slots]
         self.sizes = [(name, module, len(module._parameters), len(module._modules))
                       for name, module in self.module.named_modules()]
+        for unit in self.units:
+            unit.module_parameters = tuple(unit.module.parameters())
 
     def check_module(self):
         if self.backwards is not None:
             raise InvalidArgumentError("a backward of this module has failed: its scopes are still open, "
                                        "and the module cannot be used any more")
-        for parameters, attribute, sharded, trains in self.places:
+        for parameters, attribute, sharded in self.places:
             if parameters.get(attribute) is not sharded:
                 raise InvalidArgumentError(f"parameter '{sharded.acc_name}' was replaced after "
                                            "acc.fully_shard: change the module before it is sharded")
-            if sharded.requires_grad is not trains:
-                raise InvalidArgumentError(
-                    f"requires_grad of parameter '{sharded.acc_name}' was {trains} in "
-                    "acc.fully_shard: freeze parameters before the module is sharded")
         for name, module, parameters, modules in self.sizes:
             if len(module._parameters) != parameters or len(module._modules) != modules:
                 raise InvalidArgumentError(f"module '{name}' has got or lost a parameter or a submodule "
@@ -69,7 +67,7 @@ class Model(Uncopied):
     def check_inputs(self, unit, tensors):
         for each in tensors:
             if each.device.type != self.device.type and each.device.type != "cpu":
-                raise InvalidArgumentError(f"unit '{unit.name}' got a tensor on {each.device}, but the "
+                raise InvalidArgumentError(f"unit '{unit.label}' got a tensor on {each.device}, but the "
                                            f"runtime computes on {self.device}")
 
     def cast(self, tensor):
@@ -91,28 +89,24 @@ class Model(Uncopied):
 
     # ---- step
 
-    def has_gradients(self):
-        """True if a backward has written gradients since the last step."""
-        return any(unit.wrote for unit in self.units)
-
     def check_not_gathered(self, call):
         if self.gathered:
             raise InvalidArgumentError(f"{call} in acc.gathered: call it outside")
 
-    def check_step(self):
+    def before_step(self):
         self.check_not_gathered("optimizer.step()")
         for unit in self.units:
-            if unit.used and unit.trains and not unit.wrote and not self.unused_units:
-                reason = (f"rank {self.runtime.rank}: optimizer.step() refused: unit '{unit.name}' had "
-                          "a forward since the last step, but its backward wrote no gradient; call "
-                          "acc.fully_shard with unused_units=True if its gradient is zero on purpose")
-                self.runtime.abort(reason)
-                raise InvalidArgumentError(reason, self.runtime.rank)
+            unit.follow_requires_grad()
 
     def after_step(self):
+        self.steps += 1
+        self.has_gradients = False
         for unit in self.units:
-            unit.used = unit.wrote = False
             unit.awaiting.clear()
+
+    def zero_grad(self):
+        self.library.model_zero_grad(self.handle)
+        self.has_gradients = False
 
     # ---- buffers, which torch keeps and the library saves
 
@@ -485,16 +479,36 @@ def _share_buffers(model):
     model.write_buffers()
 
 
-def _recompute_forward(module):
+def _recompute_forward(unit):
     """Replaces the forward of a unit's module by one that is computed again in the backward."""
-    forward = module.forward
+    forward = unit.module.forward
+
+    def explained(unpack, saved):
+        try:
+            return unpack(saved)
+        except Error:
+            raise
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"unit '{unit.label}': its forward, which fsdp_activation_checkpointing (the key "
+                "activation_checkpointing of a DeepSpeed file) computes again in the backward, did "
+                "not do the same as the first time. Usually the forward changes an argument, such as "
+                "a cache of keys and values: leave the cache out (use_cache=False) or the setting. "
+                f"{type(error).__name__}: {error}") from error
+
+    def first(*arguments, **keywords):
+        hooks = top_hooks(True)  # of the checkpoint; those of the second time are another's
+        if hooks is None or in_backward() != -1:
+            return forward(*arguments, **keywords)
+        with torch.autograd.graph.saved_tensors_hooks(
+                hooks[0], functools.partial(explained, hooks[1])):
+            return forward(*arguments, **keywords)
 
     @functools.wraps(forward)
     def recomputed(*arguments, **keywords):
-        return torch.utils.checkpoint.checkpoint(forward, *arguments, use_reentrant=False,
-                                                 **keywords)
+        return torch.utils.checkpoint.checkpoint(first, *arguments, use_reentrant=False, **keywords)
 
-    module.forward = recomputed
+    unit.module.forward = recomputed
 
 
 def _compile(module, *arguments, **keywords):
@@ -523,7 +537,7 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
         if each is module or each in chosen:
             if getattr(each, "_compiled_call_impl", None) is not None:
                 raise InvalidArgumentError(
-                    f"unit '{name}' was compiled with Module.compile(), which would compile the hooks "
+                    f"unit '{name or 'root'}' was compiled with Module.compile(), which would compile the hooks "
                     "too: call its compile() after acc.fully_shard")
             declare = "model_root" if each is module else "model_unit"
             handle = model.library.make(declare, model.handle, name.encode(),
@@ -542,16 +556,27 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
     if runtime.activation_checkpointing:
         for unit in model.units:
             if not unit.is_root:
-                _recompute_forward(unit.module)
+                _recompute_forward(unit)
     for unit in model.units:
         object.__setattr__(unit.module, "compile", functools.partial(_compile, unit.module))
     model.remember_module()
     object.__setattr__(module, "acc_model", model)
     object.__setattr__(module, "no_sync", functools.partial(no_sync, module))
+    for each in module.modules():
+        object.__setattr__(each, "zero_grad", functools.partial(_zero_grad, model, each))
     return module
 
 
 # ---- functions of a sharded module --------------------------------------------------------------
+
+
+def _zero_grad(model, module, set_to_none=True):
+    """Drops the gradients of all backwards since the last step."""
+    if module is not model.module:
+        raise InvalidArgumentError(
+            f"zero_grad() of a part ({type(module).__name__}) of a sharded module: the gradients of all "
+            "its parts are dropped together, by zero_grad() of the sharded module or of its optimizer")
+    model.zero_grad()
 
 
 @contextlib.contextmanager

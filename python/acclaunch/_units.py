@@ -11,6 +11,10 @@ A use of a unit in a forward that needs a backward goes through this cycle:
                                     |                            |
            hook on the outputs -----'      hook on the inputs ---' or the end of the whole backward
 
+The program decides how many backwards a forward has: none (its graph is dropped), one, or several
+(retain_graph). A backward that wants no gradient of the unit's parameters only passes through: the
+library sees a forward without gradients, in which the parameters have values.
+
 autograd runs nodes in the reverse order of their creation, and accumulates a gradient as soon as it
 is complete. So when the hook on an input runs, every gradient of the unit has been accumulated."""
 
@@ -30,12 +34,19 @@ in_backward = torch._C._current_graph_task_id  # -1 outside
 top_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None)
 
 
+def accumulation_of(parameter):
+    """The node of autograd that accumulates the gradient of a leaf."""
+    with torch.enable_grad():
+        return parameter.view_as(parameter).grad_fn.next_functions[0][0]
+
+
 class Member:
     """A distinct parameter of a unit. slots: (module, attribute) of each place that holds it."""
 
     def __init__(self, names, slots, sharded, working, handle):
         self.names, self.slots, self.sharded, self.working = names, slots, sharded, working
         self.handle = handle
+        self.trains = working.requires_grad  # as declared; it may be frozen between steps
         self.address = None
         self.gradients = {}  # views of the memory for the gradient, by address
 
@@ -86,32 +97,53 @@ class GatheredMemory:
 
 
 class Use:
-    """A forward of a unit that awaits its backward."""
+    """A forward of a unit that awaits its backward. passes: the forward had no parameter that requires a
+    gradient."""
 
-    __slots__ = ("unit", "handle", "ended")
+    __slots__ = ("unit", "passes", "steps", "handle", "quiet", "ended_in")
 
-    def __init__(self, unit):
-        self.unit, self.handle, self.ended = unit, None, False
+    def __init__(self, unit, passes=False):
+        self.unit, self.passes, self.steps = unit, passes, unit.model.steps
+        self.handle = None
+        self.quiet = False    # the open scope of the library is that of a forward without gradients
+        self.ended_in = None  # the backward (graph task) in which it ended
 
     def begin_backward(self, *_):
-        unit = self.unit
-        if self.handle is not None:
+        unit, task = self.unit, in_backward()
+        if self.handle is not None or self.ended_in == task:
             return
+        is_old = self.steps != unit.model.steps
+        if is_old and self.ended_in is not None:
+            return  # the hook is on a node of a larger graph, which is used again
+        if torch.is_grad_enabled():
+            raise InvalidArgumentError(
+                f"unit '{unit.label}': backward(create_graph=True) and torch.autograd.grad("
+                "create_graph=True): gradients of gradients of a sharded module are not supported")
+        if is_old:
+            raise InvalidArgumentError(
+                f"unit '{unit.label}': a backward of a forward that ran before the last "
+                "optimizer.step(), which changed the parameters: call backward() before step()")
         unit.model.enter_backward(self)
-        self.handle = unit.library.make("backward_begin", unit.handle)
-        unit.awaiting.remove(self)
+        unit.follow_requires_grad()
+        if self in unit.awaiting:
+            unit.awaiting.remove(self)
+        self.quiet = self.passes or not unit.wants_gradients()
+        self.handle = unit.begin_quietly() if self.quiet else \
+            unit.library.make("backward_begin", unit.handle)
         unit.backwards.append(self)
-        unit.locate(unit.library.backward_raw, self.handle)
+        unit.locate(unit.library.forward_raw if self.quiet else unit.library.backward_raw,
+                    self.handle)
         unit.place()  # for parts of the unit that are computed again (torch.utils.checkpoint)
 
     def end_backward(self, *_):
-        if self.handle is None or self.ended:
+        if self.handle is None:
             return
-        self.ended = True
-        self.unit.backwards.remove(self)
-        self.unit.remove()
-        self.unit.forget_addresses()
-        self.unit.library.backward_end(self.handle)
+        unit, handle, self.handle = self.unit, self.handle, None
+        self.ended_in = in_backward()
+        unit.backwards.remove(self)
+        unit.remove()
+        unit.forget_addresses()
+        unit.end_quietly(handle) if self.quiet else unit.library.backward_end(handle)
 
 
 class Forward:
@@ -119,7 +151,8 @@ class Forward:
 
     def __init__(self, exception):
         self.exception = exception
-        self.use = self.handle = self.no_grad = None
+        self.use = self.handle = None
+        self.quiet = False
         self.saves = False
 
 
@@ -129,22 +162,20 @@ class Unit(Uncopied):
     def __init__(self, model, module, name, handle):
         self.library = library()
         self.model, self.module, self.name, self.handle = model, module, name, handle
+        self.label = name or "root"
         self.is_root = module is model.module
         self.members = []
         self.keeps_addresses = False
         self.forwards = []    # open Forwards of this module
         self.awaiting = []    # Uses whose backward has not begun
         self.backwards = []   # Uses whose backward has begun and not ended
-        self.used = False     # since the last step: a forward that needs a backward
-        self.wrote = False    # since the last step: a gradient
 
     def install(self):
         """Adds the hooks. Called when the parameters have been declared and initialised."""
         self.keeps_addresses = self.library.read("unit_keeps_addresses", c.c_int, self.handle) == 1
-        self.trains = any(member.working.requires_grad for member in self.members)
-        self.needs_backward = any(each.requires_grad for each in self.module.parameters())
+        self.trained = [member for member in self.members if member.trains]
         for member in self.members:
-            if member.working.requires_grad:
+            if member.trains:
                 member.working.register_post_accumulate_grad_hook(
                     functools.partial(self.take_gradient, member))
             member.put(member.sharded)
@@ -185,6 +216,44 @@ class Unit(Uncopied):
             for member in self.members:
                 member.put(member.sharded)
 
+    # ---- gradients that the program wants
+
+    def follow_requires_grad(self):
+        """The program may change requires_grad between uses, for a phase of its training."""
+        for member in self.members:
+            wanted = member.sharded.requires_grad
+            if wanted is not member.working.requires_grad:
+                self.library.unit_set_requires_grad(self.handle, member.handle, wanted)
+                member.working.requires_grad_(wanted)
+
+    def passes(self):
+        """True if the unit is trained, but now no parameter of it requires a gradient."""
+        return bool(self.trained) and not any(each.working.requires_grad for each in self.trained)
+
+    def wants_gradients(self):
+        """False if the running backward computes no gradient of the unit's parameters. That of
+        torch.autograd.grad computes only those that it returns."""
+        if self.passes():
+            return False
+        return torch.autograd._is_checkpoint_valid() or not self.trained or any(
+            torch._C._will_engine_execute_node(accumulation_of(each.working))
+            for each in self.trained if each.working.requires_grad)
+
+    def begin_quietly(self):
+        """A forward of the library that expects no backward."""
+        no_grad = self.library.make("no_grad_begin", self.model.handle)
+        try:
+            return self.library.make("forward_begin", self.handle)
+        finally:
+            self.library.no_grad_end(no_grad)
+
+    def end_quietly(self, handle):
+        no_grad = self.library.make("no_grad_begin", self.model.handle)
+        try:
+            self.library.forward_end(handle)
+        finally:
+            self.library.no_grad_end(no_grad)
+
     # ---- forward
 
     def before_forward(self, module, arguments, keywords):
@@ -203,24 +272,29 @@ class Unit(Uncopied):
         tensors = [each for each in tree_leaves((arguments, keywords))
                    if isinstance(each, torch.Tensor)]
         model.check_inputs(self, tensors)
+        self.follow_requires_grad()
         if inside and self.backwards:
-            pass  # recomputed in its own backward, which has gathered the parameters
-        elif inside and self.awaiting:
-            forward.handle = self.library.make("recompute_begin", self.handle)
+            pass  # computed in its own backward, which has gathered the parameters
         else:
             needs_backward = torch.is_grad_enabled() and (
-                self.needs_backward or any(each.requires_grad for each in tensors))
-            if not needs_backward:
-                forward.no_grad = self.library.make("no_grad_begin", model.handle)
-            forward.handle = self.library.make("forward_begin", self.handle)
+                any(each.requires_grad for each in self.module_parameters)
+                or any(each.requires_grad for each in tensors))
             if needs_backward:
-                forward.use = Use(self)
+                forward.use = Use(self, self.passes())
+            forward.quiet = not needs_backward or forward.use.passes
+            if forward.quiet:
+                forward.handle = self.begin_quietly()
+            else:
+                forward.handle = self.library.make(
+                    "recompute_begin" if inside else "forward_begin", self.handle)
         if forward.handle is not None:
             self.locate(self.library.forward_raw, forward.handle)
         self.place()
         if forward.use is not None:
-            self.used = True
-            self.awaiting.append(forward.use)
+            if not inside:
+                self.awaiting.append(forward.use)
+            elif top_hooks(True) is None:  # else a checkpoint, which only wants the saved tensors
+                self.awaiting.insert(0, forward.use)
             if not self.keeps_addresses:
                 forward.saves = True
                 model.memory.enter()
@@ -249,67 +323,64 @@ class Unit(Uncopied):
         if failed and forward.use is not None:
             # The scopes cannot be ended: their collectives would wait for ranks that continue.
             self.model.runtime.abort(
-                f"rank {self.model.runtime.rank} left the forward of unit '{self.name}' because of "
+                f"rank {self.model.runtime.rank} left the forward of unit '{self.label}' because of "
                 f"{type(error).__name__}: {error}")
             return None
         if forward.use is not None:
             output = self.after_use(forward.use, output)
         self.forget_addresses()
         if forward.handle is not None:
-            self.library.forward_end(forward.handle)
-        if forward.no_grad is not None:
-            self.library.no_grad_end(forward.no_grad)
+            self.end_quietly(forward.handle) if forward.quiet else \
+                self.library.forward_end(forward.handle)
         return output
 
     def after_use(self, use, output):
-        if not self.keeps_addresses:
-            addresses = {member.address for member in self.members}
+        addresses = () if self.keeps_addresses else {member.address for member in self.members}
 
-            def own(tensor):  # a parameter, or a view of one, that is returned
-                return (tensor.clone() if tensor.untyped_storage().data_ptr() in addresses
-                        else tensor)
+        def own(tensor):
+            if addresses and tensor.untyped_storage().data_ptr() in addresses:
+                return tensor.clone()  # a parameter, or a view of one, that is returned
+            # The hook of a leaf, such as a parameter, would stay for later forwards.
+            return tensor.view_as(tensor) if tensor.is_leaf and tensor.requires_grad else tensor
 
-            output = tree_map_only(torch.Tensor, own, output)
-        found = False
+        output = tree_map_only(torch.Tensor, own, output)
         for each in tree_leaves(output):
             if isinstance(each, torch.Tensor) and each.requires_grad:
-                found = True
                 # A hook on the node runs after the hooks on its outputs, which may end the next unit.
-                if each.grad_fn is not None:
-                    each.grad_fn.register_prehook(use.begin_backward)
-                else:
-                    each.register_hook(use.begin_backward)
+                each.grad_fn.register_prehook(use.begin_backward)
         return output
 
     # ---- backward
 
-    def require_backward(self, member):
-        """Begins the backward if no hook did: an output hides its tensors, or was changed in place."""
-        if not self.backwards:
-            if not self.awaiting:
+    def require_backward(self, member, writes=False):
+        """Returns the Use whose backward runs, and begins it if no hook did: an output hides its tensors,
+        or was changed in place. writes: for a gradient."""
+        running = [use for use in self.backwards if not (writes and use.quiet)]
+        if not running:
+            waiting = [use for use in self.awaiting if not (writes and use.passes)]
+            if not waiting:
                 raise InvalidArgumentError(
-                    f"parameter '{member.names[0]}' is used outside of its unit '{self.name}': the "
+                    f"parameter '{member.names[0]}' is used outside of its unit '{self.label}': the "
                     "backward of the unit has ended. Use the parameter only in the forward of its "
-                    "unit, or give both users one unit")
-            self.awaiting[-1].begin_backward()
-        return self.backwards[-1]
+                    "unit, or give both users one unit. A second backward (retain_graph=True) needs "
+                    "the unit's outputs as tensors, or in tuples, lists and dictionaries")
+            waiting[-1].begin_backward()
+            running = waiting[-1:]
+        return running[-1]
 
     def take_gradient(self, member, parameter):
         """Moves a gradient into the library's memory."""
         gradient, parameter.grad = parameter.grad, None
         if gradient is None:
             return
-        use = self.require_backward(member)
-        if gradient.requires_grad:
-            raise InvalidArgumentError("backward(create_graph=True): gradients of gradients of sharded "
-                                       "parameters are not supported")
+        use = self.require_backward(member, writes=True)
         address, beta = c.c_void_p(), c.c_float()
         self.library.backward_raw_grad(use.handle, member.handle, address, beta)
+        self.model.has_gradients = True
         target = member.gradients.get(address.value)
         if target is None:
             target = member.gradients[address.value] = view(
                 address.value, member.sharded.shape, self.model.compute_dtype, self.model.device)
-        self.wrote = True
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if beta.value == 0.0:

@@ -58,10 +58,78 @@ def replaced(acc):
     loss(model)
 
 
-def frozen_later(acc):
-    model = sharded(acc)
-    model[2].requires_grad_(False)
+def trained_later(acc):
+    def make():
+        made = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        made[1].bias.requires_grad_(False)
+        return made
+
+    model = sharded(acc, make)
+    model.requires_grad_(True)
     loss(model)
+
+
+def frozen_part(acc):
+    model = sharded(acc)
+    optimizer = acc.AdamW(model)
+    model[2].requires_grad_(False)
+    loss(model).backward()
+    optimizer.step()
+
+
+def zero_grad_of_a_part(acc):
+    model = sharded(acc)
+    loss(model).backward()
+    model[0].zero_grad()
+
+
+def backward_after_step(acc):
+    model = sharded(acc)
+    optimizer = acc.SGD(model)
+    first, second = loss(model), loss(model)
+    first.backward()
+    optimizer.step()
+    second.backward()
+
+
+def step_after_zero_grad(acc):
+    model = sharded(acc)
+    optimizer = acc.SGD(model)
+    loss(model).backward()
+    optimizer.zero_grad()
+    unused = loss(model)
+    optimizer.step()
+    del unused
+
+
+class Appending(nn.Module):
+    """A block whose forward changes its argument."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, kept):
+        kept.append(self.linear(x))
+        return torch.stack(kept).tanh().sum(0)
+
+
+class WithCache(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([Appending()])
+
+    def forward(self, x):
+        return self.blocks[0](x, [])
+
+
+def changing_argument(acc):
+    os.environ |= {"ACCELERATE_USE_FSDP": "true", "FSDP_ACTIVATION_CHECKPOINTING": "true"}
+    try:
+        model = sharded(acc, WithCache)
+    finally:
+        del os.environ["ACCELERATE_USE_FSDP"], os.environ["FSDP_ACTIVATION_CHECKPOINTING"]
+    loss(model).backward()
 
 
 def torch_optimizer(acc):
@@ -69,15 +137,13 @@ def torch_optimizer(acc):
     torch.optim.SGD(model.parameters(), lr=0.1).step()
 
 
-def zero_grad_before_step(acc):
-    model = sharded(acc)
-    optimizer = acc.SGD(model)
-    loss(model).backward()
-    optimizer.zero_grad()
-
-
 def second_order(acc):
     loss(sharded(acc)).backward(create_graph=True)
+
+
+def gradient_penalty(acc):
+    x = torch.ones(2, 4, requires_grad=True)
+    torch.autograd.grad(sharded(acc)(x).sum(), x, create_graph=True)
 
 
 def after_a_failed_backward(acc):
@@ -264,8 +330,12 @@ MISTAKES = {
         gradient_outside, "InvalidArgumentError", "'0.weight' is used outside of its unit '0'"),
     "a new parameter": (added, "InvalidArgumentError", "module '0' has got or lost a parameter"),
     "another parameter": (replaced, "InvalidArgumentError", "parameter '0.weight' was replaced"),
-    "frozen after sharding": (
-        frozen_later, "InvalidArgumentError", "requires_grad of parameter '2.weight' was True"),
+    "trained after sharding": (
+        trained_later, "InvalidArgumentError",
+        "parameter '1.bias' cannot require a gradient: it was declared frozen"),
+    "frozen for a step of AdamW": (
+        frozen_part, "InvalidArgumentError",
+        "parameter '2.weight' did not require a gradient .*acc.TorchOptimizer"),
     "another dtype": (lambda acc: sharded(acc).half(), "InvalidArgumentError",
                       "_to_copy.*'0.weight'.*dtype and device cannot be changed"),
     "a copy": (lambda acc: copy.deepcopy(sharded(acc)), "InvalidArgumentError",
@@ -338,13 +408,23 @@ MISTAKES = {
     "a rate of torch's optimizer": (rate_of_torch, "ConfigError", "set them there"),
     "an exception of torch's optimizer": (failing_rule, "TypeError", "closure"),
     "state of other shards": (other_shards, "ConfigError", "same number of ranks"),
-    "zero_grad before step": (zero_grad_before_step, "InvalidArgumentError", "drop gradients"),
-    "create_graph": (second_order, "InvalidArgumentError", "create_graph=True"),
+    "zero_grad of a part": (zero_grad_of_a_part, "InvalidArgumentError", "of a part .Linear. of"),
+    "step after zero_grad": (step_after_zero_grad, "InvalidArgumentError",
+                             "unit 'root' had a forward since the last step, but its backward"),
+    "backward after step": (backward_after_step, "InvalidArgumentError",
+                            "unit 'root': .* before the last optimizer.step"),
+    "create_graph": (second_order, "InvalidArgumentError", "unit 'root': .*create_graph=True"),
+    "a gradient penalty": (gradient_penalty, "InvalidArgumentError", "create_graph=True"),
+    "a recomputed forward that changes its argument": (
+        changing_argument, "InvalidArgumentError",
+        "unit 'blocks.0': .*fsdp_activation_checkpointing .* changes an argument"),
     "after a failed backward": (after_a_failed_backward, "InvalidArgumentError",
                                 "a backward of this module has failed"),
     "an unused unit": (unused_unit, "InvalidArgumentError", "unit 'blocks.1' .* unused_units=True"),
     "too many micro-steps": (too_many_micro_steps, "InvalidArgumentError",
-                             "gradient_accumulation_steps is 1"),
+                             "unit 'root' begins micro-step 2, but gradient_accumulation_steps is 1: "
+                             r"call optimizer.step\(\) first, .*zero_grad.* "
+                             "--gradient_accumulation_steps 2"),
     "sharded twice": (lambda acc: acc.fully_shard(sharded(acc), acc.Runtime()),
                       "InvalidArgumentError", "sharded already"),
     "not sharded": (lambda acc: acc.SGD(nn.Linear(2, 2)), "InvalidArgumentError",

@@ -245,6 +245,12 @@ Tensor plain(Net& net, const Tensor& x) {
   return loss_of(call(net, x));
 }
 
+void require_grad(nn::Module& module, bool requires_grad) {
+  for (Tensor& each : module.parameters()) {
+    each.set_requires_grad(requires_grad);
+  }
+}
+
 using Rule =
     std::function<std::shared_ptr<torch::optim::Optimizer>(const std::vector<Tensor>& parameters)>;
 
@@ -265,6 +271,7 @@ struct Case {
   std::function<Tensor(Net&, const Tensor&)> train = plain;
   double tolerance = 2e-6;
   int micro_steps = 1;
+  int accumulation = 0;  ///< gradient_accumulation_steps, if there are more than `micro_steps`
   bool unused_units = false, no_sync = false, adamw = false;
   std::function<NetPtr()> make_reference = {};  ///< absent: make
   Rule rule = {};                               ///< an optimizer of torch over the shards
@@ -329,6 +336,76 @@ const std::vector<Case>& cases() {
       {.name = "two forwards before the backward",
        .make = make<Blocks>,
        .train = [](Net& net, const Tensor& x) { return plain(net, x) + plain(net, 2 * x); }},
+      {.name = "two losses, each with its backward",
+       .make = make<Blocks>,
+       .train =
+           [](Net& net, const Tensor& x) {
+             const Tensor first = plain(net, x);
+             const Tensor second = plain(net, 2 * x);
+             first.backward();
+             return second;
+           }},
+      {.name = "two backwards of a forward",
+       .make = make<Blocks>,
+       .train =
+           [](Net& net, const Tensor& x) {
+             const Tensor output = call(net, x);
+             loss_of(output.abs()).backward({}, /*retain_graph=*/true);
+             return loss_of(output);
+           }},
+      {.name = "a forward without a backward",
+       .make = make<Blocks>,
+       .train =
+           [](Net& net, const Tensor& x) {
+             const Tensor loss = plain(net, x);
+             plain(net, x);
+             return loss;
+           }},
+      {.name = "autograd::grad of an input",
+       .make = make<Blocks>,
+       .train =
+           [](Net& net, const Tensor& given) {
+             const Tensor x = given.clone().requires_grad_();
+             const Tensor of_x = torch::autograd::grad({plain(net, x)}, {x})[0];
+             return plain(net, given + of_x);
+           }},
+      {.name = "frozen for a phase",
+       .make = make<Blocks>,
+       .train =
+           [](Net& net, const Tensor& given) {
+             const Tensor x = given.clone().requires_grad_();
+             require_grad(net, false);
+             const Tensor first = plain(net, x);
+             const Tensor second = plain(net, 2 * x);
+             first.backward();
+             require_grad(net, true);
+             second.backward();  // its forward was without gradients of parameters
+             return plain(net, x.grad());
+           }},
+      {.name = "a frozen part",
+       .make = make<Blocks>,
+       .train =
+           [](Net& net, const Tensor& x) {
+             require_grad(*net.as<Blocks>()->blocks[1], false);
+             return plain(net, x);
+           },
+       .tolerance = 2e-5,
+       .rule = rmsprop},
+      {.name = "an incomplete group of micro-steps",
+       .make = make<Blocks>,
+       .micro_steps = 3,
+       .accumulation = 5},
+      {.name = "the same with no_sync",
+       .make = make<Blocks>,
+       .micro_steps = 2,
+       .accumulation = 5,
+       .no_sync = true},
+      {.name = "the same with an optimizer of torch",
+       .make = make<Frozen>,
+       .tolerance = 2e-5,
+       .micro_steps = 3,
+       .accumulation = 5,
+       .rule = adagrad},
       {.name = "evaluation between steps",
        .make = make<Blocks>,
        .train =
@@ -538,6 +615,69 @@ void train(const Case& each, acc::Runtime& runtime) {
   }
 }
 
+/// A generator and a discriminator, each with its optimizer. The gradient of the generator passes
+/// through the discriminator, which is frozen meanwhile, or drops its own. Losses are those of
+/// plain LibTorch on the rows of all ranks.
+struct Gan {
+  explicit Gan(acc::Runtime* in_runtime) : runtime(in_runtime) {
+    const acc::torch::ShardOptions linears = {.units = {{"Linear"}}};
+    for (const auto& net : {generator, discriminator}) {
+      if (runtime != nullptr) {
+        sharded.push_back(acc::torch::fully_shard(net, *runtime, linears));
+        ours.push_back(sharded.back().model().optimizer(acc::Sgd{.lr = 0.1}));
+      } else {
+        theirs.push_back(std::make_shared<torch::optim::SGD>(net->parameters(), 0.1));
+      }
+    }
+  }
+  [[nodiscard]] Tensor rows(const Tensor& all) const {
+    return runtime == nullptr ? all.flatten(0, 1) : all[runtime->rank()];
+  }
+  void step(size_t i) { runtime == nullptr ? void(theirs[i]->step()) : void(ours[i].step()); }
+  void zero_grad(size_t i) { runtime == nullptr ? theirs[i]->zero_grad() : ours[i].zero_grad(); }
+  /// Returns the sum of both losses.
+  double train(const Tensor& noise, const Tensor& real, bool freezes) {
+    const Tensor fake = call(generator, rows(noise));
+    zero_grad(1);
+    const Tensor first =
+        call(discriminator, fake.detach()).mean() - call(discriminator, rows(real)).mean();
+    first.backward();
+    step(1);
+    zero_grad(0);
+    zero_grad(1);
+    require_grad(*discriminator, !freezes);
+    const Tensor second = -call(discriminator, fake).mean();
+    second.backward();
+    step(0);
+    require_grad(*discriminator, true);
+    return (first + second).item<double>();
+  }
+
+  acc::Runtime* runtime;
+  nn::Sequential generator{nn::Linear(3, 8), nn::Tanh(), nn::Linear(8, 4)};
+  nn::Sequential discriminator{nn::Linear(4, 8), nn::Tanh(), nn::Linear(8, 1)};
+  std::vector<acc::torch::Sharded> sharded = {};
+  std::vector<acc::Optimizer> ours = {};
+  std::vector<std::shared_ptr<torch::optim::SGD>> theirs = {};
+};
+
+void train_gans(acc::Runtime& runtime) {
+  for (const bool freezes : {true, false}) {
+    torch::manual_seed(3);
+    Gan plain_gan(nullptr);
+    torch::manual_seed(3);
+    Gan gan(&runtime);
+    torch::manual_seed(5);
+    for (int step = 0; step < 3; ++step) {
+      const Tensor noise = torch::randn({runtime.world_size(), 6, 3});
+      const Tensor real = torch::randn({runtime.world_size(), 6, 4});
+      expect_near(
+          runtime.mean(gan.train(noise, real, freezes)), plain_gan.train(noise, real, freezes),
+          1e-5, std::string(freezes ? "frozen" : "zero_grad") + " in step " + std::to_string(step));
+    }
+  }
+}
+
 void set(const char* name, const std::string& value) {
   ::setenv(name, value.c_str(), 1);
 }
@@ -551,11 +691,18 @@ void train_all(const std::vector<std::string>& wanted) {
   for (const auto& [strategy, gather] : modes) {
     set("FSDP_SHARDING_STRATEGY", strategy);
     set("ACC_SHM_GATHER", gather);
+    if (wanted.empty() || std::ranges::find(wanted, "GAN") != wanted.end()) {
+      set("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "1");
+      set("FSDP_ACTIVATION_CHECKPOINTING", "false");
+      acc::Runtime runtime = acc::Runtime::from_environment();
+      train_gans(runtime);
+    }
     for (const Case& each : cases()) {
       if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), each.name) == wanted.end()) {
         continue;
       }
-      set("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", std::to_string(each.micro_steps));
+      set("ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+          std::to_string(std::max(each.micro_steps, each.accumulation)));
       set("FSDP_ACTIVATION_CHECKPOINTING", each.checkpointing);
       try {
         acc::Runtime runtime = acc::Runtime::from_environment();
@@ -580,6 +727,23 @@ struct Pair : Net {
   Tensor forward(const Tensor& x) override { return call(second, torch::relu(call(first, x))); }
   nn::Linear first = register_module("first", nn::Linear(4, 4));
   nn::Linear second = register_module("second", nn::Linear(4, 4));
+};
+
+struct AppendingImpl : nn::Module {
+  Tensor forward(const Tensor& x, const std::shared_ptr<std::vector<Tensor>>& kept) {
+    kept->push_back(linear(x));
+    return torch::cat(*kept);
+  }
+  nn::Linear linear = register_module("linear", nn::Linear(4, 4));
+};
+TORCH_MODULE(Appending);
+
+struct WithCache : Net {
+  Tensor forward(const Tensor& x) override {
+    return call(block, first(x), std::make_shared<std::vector<Tensor>>());
+  }
+  nn::Linear first = register_module("first", nn::Linear(4, 4));
+  Appending block = register_module("block", Appending());
 };
 
 acc::Runtime runtime_of() {
@@ -632,8 +796,34 @@ const std::vector<Mistake>& mistakes() {
        "module 'first' has got or lost a parameter"},
       {"a new module", changed([](Pair& net) { net.register_module("more", nn::ReLU()); }),
        "has got or lost a parameter or a submodule"},
-      {"frozen later", changed([](Pair& net) { net.second->bias.set_requires_grad(false); }),
-       "requires_grad of parameter 'second.bias' was true"},
+      {"trained later",
+       [] {
+         const auto net = std::make_shared<Pair>();
+         net->second->bias.set_requires_grad(false);
+         const Sharded sharded = fully_shard(net, runtime_of(), kLinears);
+         net->second->bias.set_requires_grad(true);
+         call(net, torch::ones({2, 4}));
+       },
+       "parameter 'second.bias' cannot require a gradient: it was declared frozen"},
+      {"frozen for a step of AdamW",
+       [] {
+         const Trial trial;
+         acc::Optimizer optimizer = trial.sharded.model().optimizer(acc::AdamW{});
+         trial.net->second->bias.set_requires_grad(false);
+         trial.loss().backward();
+         optimizer.step();
+       },
+       "parameter 'second.bias' did not require a gradient .*Sharded::optimizer"},
+      {"a recomputed forward that changes its argument",
+       [] {
+         set("ACCELERATE_USE_FSDP", "true");
+         set("FSDP_ACTIVATION_CHECKPOINTING", "true");
+         const auto net = std::make_shared<WithCache>();
+         const Sharded sharded = fully_shard(net, runtime_of(), {.units = {{"Appending"}}});
+         set("FSDP_ACTIVATION_CHECKPOINTING", "false");
+         call(net, torch::ones({2, 4})).sum().backward();
+       },
+       "unit 'block': its forward, which fsdp_activation_checkpointing .* changes an argument"},
       {"another dtype", changed([](Pair& net) { net.to(torch::kHalf); }),
        "dtype and device cannot be changed"},
       {"torch::save",

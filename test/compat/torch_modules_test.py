@@ -111,6 +111,13 @@ class Twice(Blocks):
         return super().forward(super().forward(x))
 
 
+class ReentrantTwice(Reentrant):
+    """Each block is computed twice in one backward, and once more without a checkpoint."""
+
+    def forward(self, x):
+        return self.blocks[1](super().forward(super().forward(x)))
+
+
 class SharedByUnits(nn.Module):
     """Two units share a weight, which belongs to the root."""
 
@@ -210,6 +217,60 @@ def two_forwards(model, inputs):
     return loss_of(model(*inputs)) + loss_of(model(*(2.0 * each for each in inputs)))
 
 
+def two_losses(model, inputs):
+    first, second = (loss_of(model(*(factor * each for each in inputs))) for factor in (1.0, 2.0))
+    first.backward()
+    return second
+
+
+def two_backwards(model, inputs):
+    output = model(*inputs)
+    loss_of(output.abs()).backward(retain_graph=True)
+    return loss_of(output)
+
+
+def dropped_graph(model, inputs):
+    loss = loss_of(model(*inputs))
+    loss_of(model(*inputs))
+    with torch.no_grad():
+        model(*inputs)
+    return loss
+
+
+def dropped_gradients(model, inputs):
+    loss_of(model(*inputs)).backward()
+    model.zero_grad()
+    loss = loss_of(model(*inputs))
+    model.zero_grad()
+    return loss
+
+
+def gradient_of_input(model, inputs):
+    x = inputs[0].clone().requires_grad_()
+    return loss_of(model(x.detach() + torch.autograd.grad(loss_of(model(x)), x)[0]))
+
+
+def frozen_for_a_phase(model, inputs):
+    x = inputs[0].clone().requires_grad_()
+    model.requires_grad_(False)
+    first, second = loss_of(model(x)), loss_of(model(2.0 * x))
+    first.backward()
+    model.requires_grad_(True)
+    second.backward()  # its forward was without gradients of parameters
+    third = loss_of(model(3.0 * x))
+    model.requires_grad_(False)
+    third.backward()  # now its backward is
+    model.requires_grad_(True)
+    return loss_of(model(x.grad))
+
+
+def frozen_part(model, inputs):
+    """A unit, and a parameter of another one."""
+    model.blocks[1].requires_grad_(False)
+    model.blocks[2][1].bias.requires_grad_(False)
+    return loss_of(model(*inputs))
+
+
 def with_evaluation(model, inputs):
     model.eval()
     with torch.inference_mode():
@@ -233,6 +294,8 @@ def blocks(**more):
     return Case(lambda: Blocks(mlp), rows_of(8), **more)
 
 
+FIVE = {"ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "5"}
+
 CASES = {
     "a Linear as the root": Case(lambda: nn.Linear(8, 3), rows_of(8)),
     "Sequential, units by class": Case(mlp, rows_of(8), [nn.Linear]),
@@ -255,11 +318,24 @@ CASES = {
     "many outputs": Case(ManyOutputs, rows_of(8)),
     "units in units": Case(Nested, rows_of(8), [Blocks, nn.Sequential]),
     "two forwards before the backward": blocks(train=two_forwards),
+    "two losses, each with its backward": blocks(train=two_losses),
+    "two backwards of a forward": blocks(train=two_backwards),
+    "a forward without a backward": blocks(train=dropped_graph),
+    "zero_grad in place of a step": blocks(train=dropped_gradients),
+    "torch.autograd.grad of an input": blocks(train=gradient_of_input),
+    "frozen for a phase": blocks(train=frozen_for_a_phase),
+    "a frozen part": blocks(train=frozen_part, optimizer="RMSprop", tolerance=2e-5),
     "evaluation between steps": blocks(train=with_evaluation),
     "gradient accumulation": blocks(micro_steps=2),
     "no_sync": blocks(micro_steps=2, no_sync=True),
+    "an incomplete group of micro-steps": blocks(micro_steps=3, runtime_settings=FIVE),
+    "the same with two losses": blocks(micro_steps=2, runtime_settings=FIVE, train=two_losses),
+    "the same with no_sync": blocks(micro_steps=2, no_sync=True, runtime_settings=FIVE),
+    "the same with an optimizer of torch": blocks(micro_steps=3, runtime_settings=FIVE,
+                                                  optimizer="Adagrad", tolerance=2e-5),
     "checkpoint": Case(lambda: Checkpointed(mlp), rows_of(8)),
     "checkpoint, reentrant": Case(lambda: Reentrant(mlp), rows_of(8)),
+    "checkpoint, reentrant and twice": Case(lambda: ReentrantTwice(mlp), rows_of(8)),
     "checkpoint in a unit": Case(lambda: Checkpointed(mlp), rows_of(8), []),
     "checkpoint in a unit, reentrant": Case(lambda: Reentrant(mlp), rows_of(8), []),
     "checkpoint around two units": Case(lambda: CheckpointedPairs(mlp, 2), rows_of(8)),
@@ -558,6 +634,57 @@ def expect_peft(acc):
                 assert all(torch.equal(saved[name], theirs[name]) for name in theirs)
 
 
+def train_gan(acc, way, runtime=None):
+    """Yields the losses of both parts. runtime: None: plain torch, on the rows of all ranks."""
+    torch.manual_seed(3)
+    G = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
+    D = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+    if runtime:
+        acc.fully_shard(G, runtime, units=[nn.Linear])
+        acc.fully_shard(D, runtime)
+        of_g, of_d = acc.SGD(G, lr=0.1, momentum=0.9), acc.AdamW(D, lr=0.1)
+    else:
+        of_g = torch.optim.SGD(G.parameters(), lr=0.1, momentum=0.9)
+        of_d = torch.optim.AdamW(D.parameters(), lr=0.1)
+    generator = torch.Generator().manual_seed(5)
+    for _ in range(3):
+        noise, real = (torch.randn(2, 6, size, generator=generator) for size in (3, 4))
+        noise, real = (each[runtime.rank] if runtime else each.flatten(0, 1)
+                       for each in (noise, real))
+        D.zero_grad()
+        fake = G(noise)  # for both phases
+        if way == "two losses":
+            of_real, of_fake = -D(real).mean(), D(fake.detach()).mean()
+            of_real.backward()
+            of_fake.backward()
+            loss_d = of_real.detach() + of_fake.detach()
+        else:
+            loss_d = D(fake.detach()).mean() - D(real).mean()
+            loss_d.backward()
+        of_d.step()
+        of_d.zero_grad(set_to_none=True)
+        of_g.zero_grad()
+        if way == "requires_grad":
+            D.requires_grad_(False)
+        if way == "cut":
+            cut = fake.detach().requires_grad_()
+            loss_g = -D(cut).mean()
+            fake.backward(torch.autograd.grad(loss_g, cut)[0])
+        else:
+            loss_g = -D(fake).mean()
+            loss_g.backward()
+        of_g.step()
+        D.requires_grad_(True)
+        yield loss_d.item(), loss_g.item()
+
+
+def expect_gan(acc, runtime):
+    for way in ("requires_grad", "zero_grad", "cut", "two losses"):
+        for found, expected in zip(train_gan(acc, way, runtime), train_gan(acc, way)):
+            for a, b in zip(found, expected):
+                assert abs(runtime.mean(a) - b) <= 1e-5, (way, found, expected)
+
+
 def worker():
     import acclaunch.torch as acc
 
@@ -587,6 +714,9 @@ def worker():
             expect_gathered(acc)
             if (strategy, gather) == MODES[0]:
                 expect_peft(acc)
+        if not wanted or "GAN" in wanted:
+            os.environ["ACCELERATE_GRADIENT_ACCUMULATION_STEPS"] = "1"
+            expect_gan(acc, acc.Runtime())
         gc.collect()  # frees the modules of this mode
     print("trained", flush=True)
 

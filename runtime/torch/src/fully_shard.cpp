@@ -465,7 +465,8 @@ Sharding::Sharding(std::shared_ptr<Module> in_module, Runtime in_runtime, DType 
                                          .bfloat16_on_cpu = true,
                                          .float16_on_cpu = true,
                                          .unused_units = options.unused_units,
-                                         .units_as_declared = true})),
+                                         .units_as_declared = true,
+                                         .autograd = true})),
       compute_dtype(scalar_type(model.compute_dtype())),
       casts_inputs(compute_dtype != scalar_type(dtype)) {}
 
@@ -490,12 +491,8 @@ void Sharding::check_module() const {
                         "' was replaced after fully_shard: change the module before it is sharded");
         }
       }
-      if (member->tensor.requires_grad() != member->trains) {
-        throw invalid("requires_grad of parameter '" + member->names[0] + "' was " +
-                      (member->trains ? "true" : "false") +
-                      " in fully_shard: freeze parameters before the module is sharded");
-      }
     }
+    unit->follow_requires_grad();
   }
   for (const Size& each : sizes_) {
     if ((each.module->*Access::kParameters).size() != each.parameters ||

@@ -31,8 +31,10 @@ ShardOptimizer::ShardOptimizer(std::span<const ParameterShard> shards, at::Devic
 void ShardOptimizer::update(std::span<const ParameterShard> shards) {
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const Tensor& tensor = tensors_[i];
-    tensor.mutable_grad() = view(shards[i].gradient, tensor.sizes(), at::kFloat, tensor.device())
-                                .to(tensor.scalar_type());
+    if (shards[i].gradient != nullptr) {  // null: it required none in any backward of the step
+      tensor.mutable_grad() = view(shards[i].gradient, tensor.sizes(), at::kFloat, tensor.device())
+                                  .to(tensor.scalar_type());
+    }
   }
   torch_->step();
   for (const Tensor& each : tensors_) {

@@ -112,9 +112,7 @@ void Unit::install() {
     table.units[&module] = this;
   }
   keeps_addresses_ = unit.keeps_addresses();
-  const auto parameters = module.parameters();
-  needs_backward_ = std::any_of(parameters.begin(), parameters.end(),
-                                [](const Tensor& each) { return each.requires_grad(); });
+  parameters_ = module.parameters();
   for (const auto& member : members) {
     const Tensor& tensor = member->tensor;
     const std::size_t nbytes =
@@ -123,11 +121,12 @@ void Unit::install() {
     member->sharded = storage_of(nullptr, nbytes, model.device);
     member->sharded.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
         "parameter '" + member->names[0] +
-        "' is sharded and has values only while a call of its unit '" + name +
+        "' is sharded and has values only while a call of its unit '" + label +
         "' runs: call the unit through acc::torch::call(unit, x), not unit->forward(x). "
         "Sharded::state_dict() returns the values of all parameters, Sharded::load_weights sets "
         "them, and the module's dtype and device cannot be changed");
     set_memory(tensor, member->sharded, model.compute_dtype);
+    member->requires_grad = member->trains;
     if (member->trains) {
       autograd::impl::set_post_acc_grad_hooks(
           tensor,
@@ -188,27 +187,64 @@ class Unit::Placed {
 // ---- forward
 
 /// Opens the runtime's scope of a call. Returns the use if the call needs a backward.
-std::shared_ptr<Use> Unit::begin(const Tensors& inputs, std::optional<ForwardUse>& scope,
-                                 std::shared_ptr<void>& no_grad) {
+std::shared_ptr<Use> Unit::begin(const Tensors& inputs, std::optional<ForwardUse>& scope) {
   std::shared_ptr<Use> use;
+  follow_requires_grad();
   if (in_backward() && !backwards_.empty()) {
-    return use;  // recomputed in its own backward, which has gathered the parameters
+    return use;  // computed in its own backward, which has gathered the parameters
   }
-  if (in_backward() && !awaiting_.empty()) {
-    scope.emplace(unit.recompute());
+  if (at::GradMode::is_enabled() &&
+      (std::ranges::any_of(parameters_, [](const Tensor& each) { return each.requires_grad(); }) ||
+       std::ranges::any_of(inputs, [](const Tensor* each) { return each->requires_grad(); }))) {
+    use = std::make_shared<Use>(*this, passes());
+  }
+  if (!use || use->passes()) {
+    scope.emplace(forward_quietly());
   } else {
-    if (at::GradMode::is_enabled() &&
-        (needs_backward_ || std::any_of(inputs.begin(), inputs.end(), [](const Tensor* each) {
-           return each->requires_grad();
-         }))) {
-      use = std::make_shared<Use>(*this);
-    } else {
-      no_grad = model.model.no_grad();
-    }
-    scope.emplace(unit.forward());
+    scope.emplace(in_backward() ? unit.recompute() : unit.forward());
   }
   locate(*scope);
   return use;
+}
+
+void Unit::follow_requires_grad() {
+  for (const auto& member : members) {
+    const bool now = member->tensor.requires_grad();
+    if (now != member->requires_grad) {
+      unit.set_requires_grad(member->handle, now);
+      member->requires_grad = now;
+    }
+  }
+}
+
+bool Unit::passes() const {
+  return std::ranges::any_of(members, [](const auto& each) { return each->trains; }) &&
+         std::ranges::none_of(members, [](const auto& each) { return each->requires_grad; });
+}
+
+bool Unit::wants_gradients() const {
+  if (passes()) {
+    return false;
+  }
+  const auto* const executed = autograd::get_current_graph_task_exec_info();
+  if (executed == nullptr || executed->empty() || members.empty()) {
+    return true;  // of backward(), all
+  }
+  return std::ranges::any_of(members, [&](const auto& each) {
+    const auto node = autograd::impl::try_get_grad_accumulator(each->tensor);
+    const auto found = executed->find(node.get());
+    return found != executed->end() && found->second.should_execute();
+  });
+}
+
+ForwardUse Unit::forward_quietly() {
+  const auto no_grad = model.model.no_grad();
+  return unit.forward();
+}
+
+void Unit::end_quietly(ForwardUse& scope) {
+  const auto no_grad = model.model.no_grad();
+  scope.end();
 }
 
 void Unit::run(const std::shared_ptr<Forward>& forward) {
@@ -219,14 +255,13 @@ void Unit::run(const std::shared_ptr<Forward>& forward) {
   for (const Tensor* each : inputs) {
     if (each->device().type() != model.device.type() && !each->is_cpu()) {
       throw Error(Errc::invalid_argument,
-                  "unit '" + name + "' got a tensor on " + each->device().str() +
+                  "unit '" + label + "' got a tensor on " + each->device().str() +
                       ", but the runtime computes on " + model.device.str());
     }
   }
-  std::shared_ptr<void> no_grad;
-  std::optional<ForwardUse> scope;  // ends before `no_grad`; after an exception it aborts the group
+  std::optional<ForwardUse> scope;  // after an exception it aborts the group
   try {
-    const std::shared_ptr<Use> use = begin(inputs, scope, no_grad);
+    const std::shared_ptr<Use> use = begin(inputs, scope);
     {
       const Placed placed(*this);
       prepare(inputs, use);
@@ -235,19 +270,21 @@ void Unit::run(const std::shared_ptr<Forward>& forward) {
           std::any_of(inputs.begin(), inputs.end(),
                       [](const Tensor* each) { return each->requires_grad(); });
       if (saves_nothing) {
-        run_checkpointed(forward);
+        run_checkpointed(forward, label);
       } else {
         forward->run();
       }
       finish(forward->outputs(), use);
     }
-    if (scope) {
+    if (scope && (!use || use->passes())) {
+      end_quietly(*scope);
+    } else if (scope) {
       scope->end();
     }
   } catch (const std::exception& error) {
     const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
     model.runtime.abort("rank " + std::to_string(model.runtime.rank()) +
-                        " left the forward of unit '" + name + "' because of: " +
+                        " left the forward of unit '" + label + "' because of: " +
                         (of_torch != nullptr ? of_torch->what_without_backtrace() : error.what()));
     throw;
   }
@@ -289,8 +326,10 @@ void Unit::finish(const Tensors& outputs, const std::shared_ptr<Use>& use) const
 
 // ---- backward
 
-Use::Use(Unit& unit) : unit_(unit), model_(unit.model.shared_from_this()) {
-  unit_.awaiting_.push_back(this);
+Use::Use(Unit& unit, bool passes)
+    : unit_(unit), model_(unit.model.shared_from_this()), passes_(passes) {
+  // A forward of a backward has its own backward at once; the others wait.
+  unit_.awaiting_.insert(in_backward() ? unit_.awaiting_.begin() : unit_.awaiting_.end(), this);
 }
 
 Use::~Use() {
@@ -298,39 +337,60 @@ Use::~Use() {
 }
 
 void Use::begin_backward() {
-  if (scope_ || ended_) {
+  if (scope_ || quiet_ || ended_in_ == autograd::get_current_graph_task_id()) {
     return;
   }
+  if (at::GradMode::is_enabled()) {
+    throw Error(Errc::invalid_argument,
+                "unit '" + unit_.label + "': backward and autograd::grad with create_graph: " +
+                    "gradients of gradients of a sharded module are not supported");
+  }
   model_->enter_backward(shared_from_this());
-  scope_.emplace(unit_.unit.backward());
+  unit_.follow_requires_grad();
   std::erase(unit_.awaiting_, this);
+  if (passes_ || !unit_.wants_gradients()) {
+    quiet_.emplace(unit_.forward_quietly());
+    unit_.locate(*quiet_);
+  } else {
+    scope_.emplace(unit_.unit.backward());
+    unit_.locate(*scope_);
+  }
   unit_.backwards_.push_back(this);
-  unit_.locate(*scope_);
   unit_.place();
 }
 
 void Use::end_backward() {
-  if (!scope_ || ended_) {
+  if (!scope_ && !quiet_) {
     return;
   }
-  ended_ = true;
+  ended_in_ = autograd::get_current_graph_task_id();
   std::erase(unit_.backwards_, this);
   unit_.remove();
-  scope_->end();
+  if (auto quiet = std::exchange(quiet_, std::nullopt)) {
+    unit_.end_quietly(*quiet);
+  } else {
+    std::exchange(scope_, std::nullopt)->end();
+  }
 }
 
 /// Begins the backward if no hook did: an output hides its tensors.
 Use& Unit::require_backward(const Member& member) const {
-  if (backwards_.empty()) {
-    if (awaiting_.empty()) {
+  const auto writes = [](Use* each) { return each->scope() != nullptr; };
+  auto found = std::find_if(backwards_.rbegin(), backwards_.rend(), writes);
+  if (found == backwards_.rend()) {
+    const auto waiting = std::find_if(awaiting_.rbegin(), awaiting_.rend(),
+                                      [](Use* each) { return !each->passes(); });
+    if (waiting == awaiting_.rend()) {
       throw Error(Errc::invalid_argument,
-                  "parameter '" + member.names[0] + "' is used outside of its unit '" + name +
+                  "parameter '" + member.names[0] + "' is used outside of its unit '" + label +
                       "': the backward of the unit has ended. Use the parameter only in calls of "
-                      "its unit, or give both users one unit");
+                      "its unit, or give both users one unit. A second backward (retain_graph) "
+                      "needs the unit's outputs as tensors, or in tuples, vectors and maps");
     }
-    awaiting_.back()->begin_backward();
+    (*waiting)->begin_backward();
+    found = std::find_if(backwards_.rbegin(), backwards_.rend(), writes);
   }
-  return *backwards_.back();
+  return **found;
 }
 
 /// Moves a gradient into the runtime's memory.
@@ -339,12 +399,7 @@ void Unit::take_gradient(Member& member) {
   if (!gradient.defined()) {
     return;
   }
-  BackwardUse& scope = require_backward(member).scope();
-  if (gradient.requires_grad()) {
-    throw Error(Errc::invalid_argument,
-                "backward with create_graph: gradients of gradients of sharded parameters are not "
-                "supported");
-  }
+  BackwardUse& scope = *require_backward(member).scope();
   const RawGradient memory = scope.raw_grad(member.handle);
   Tensor& target = member.gradients[memory.data];
   if (!target.defined()) {
@@ -421,12 +476,49 @@ std::vector<Tensor> values_of(const Tensors& places) {
 
 /// A forward whose backward runs it again, and the state in which it ran.
 struct Recomputed final : ::torch::CustomClassHolder {
-  explicit Recomputed(std::shared_ptr<Forward> in_forward) : forward(std::move(in_forward)) {}
+  Recomputed(std::shared_ptr<Forward> in_forward, std::string in_unit)
+      : forward(std::move(in_forward)), unit(std::move(in_unit)) {}
 
   std::shared_ptr<Forward> forward;
-  at::ThreadLocalState thread_state = {};  ///< with the state of autocast
+  std::string unit;                                   ///< empty: not that of a unit
+  std::vector<std::vector<std::int64_t>> sizes = {};  ///< of the outputs, the first time
+  at::ThreadLocalState thread_state = {};             ///< with the state of autocast
   Tensor random_state = at::globalContext().defaultGenerator(at::kCPU).get_state();
 };
+
+std::vector<std::vector<std::int64_t>> sizes_of(const std::vector<Tensor>& tensors) {
+  std::vector<std::vector<std::int64_t>> sizes;
+  for (const Tensor& each : tensors) {
+    sizes.push_back(each.sizes().vec());
+  }
+  return sizes;
+}
+
+/// Runs the forward a second time and returns its outputs. Throws Error(invalid_argument) if it
+/// fails or its outputs have other sizes than the first time.
+std::vector<Tensor> run_again(const Recomputed& saved) {
+  const std::string who = saved.unit.empty()
+                              ? "the function of acc::torch::checkpoint, which the backward"
+                              : "unit '" + saved.unit +
+                                    "': its forward, which fsdp_activation_checkpointing (the key "
+                                    "activation_checkpointing of a DeepSpeed file)";
+  const std::string why =
+      who +
+      " computes again, did not do the same as the first time. Usually the forward changes an "
+      "argument, such as a cache of keys and values: leave the cache out, or the setting. ";
+  try {
+    saved.forward->run();
+  } catch (const acc::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(Errc::invalid_argument, why + error.what());
+  }
+  std::vector<Tensor> outputs = values_of(saved.forward->outputs());
+  if (sizes_of(outputs) != saved.sizes) {
+    throw Error(Errc::invalid_argument, why + "Its outputs have other sizes");
+  }
+  return outputs;
+}
 
 /// Runs the forward again and its backward. Returns the gradients of its inputs.
 autograd::variable_list backward_of(const Recomputed& saved,
@@ -444,8 +536,7 @@ autograd::variable_list backward_of(const Recomputed& saved,
     const Tensor kept_state = random.get_state();
     random.set_state(saved.random_state);
     const Replaced replaced(places, inputs);
-    saved.forward->run();
-    outputs = values_of(saved.forward->outputs());
+    outputs = run_again(saved);
     saved.forward->drop_result();
     random.set_state(kept_state);
   }
@@ -473,7 +564,9 @@ struct Recompute final : autograd::Function<Recompute> {
     context->set_materialize_grads(false);
     context->saved_data["forward"] = c10::IValue::make_capsule(saved);
     saved->forward->run();
-    return values_of(saved->forward->outputs());
+    std::vector<Tensor> outputs = values_of(saved->forward->outputs());
+    saved->sizes = sizes_of(outputs);
+    return outputs;
   }
 
   static autograd::variable_list backward(autograd::AutogradContext* context,
@@ -487,7 +580,7 @@ struct Recompute final : autograd::Function<Recompute> {
 
 }  // namespace
 
-void run_checkpointed(const std::shared_ptr<Forward>& forward) {
+void run_checkpointed(const std::shared_ptr<Forward>& forward, const std::string& unit) {
   const Tensors inputs = forward->inputs();
   if (!at::GradMode::is_enabled()) {
     forward->run();
@@ -502,7 +595,7 @@ void run_checkpointed(const std::shared_ptr<Forward>& forward) {
   // Function::apply sees tensors in a TensorList, but not in a vector.
   const std::vector<Tensor> values = values_of(inputs);
   const autograd::variable_list found =
-      Recompute::apply(c10::make_intrusive<Recomputed>(forward), at::TensorList(values));
+      Recompute::apply(c10::make_intrusive<Recomputed>(forward, unit), at::TensorList(values));
   const Tensors places = forward->outputs();
   for (std::size_t i = 0; i < places.size(); ++i) {
     *places[i] = found[i];

@@ -27,6 +27,10 @@
 ///           hook on the outputs -----'      hook on the inputs ---' or the end of the whole
 ///           backward
 ///
+/// The program decides how many backwards a forward has: none (its graph is dropped), one, or
+/// several (retain_graph). A backward that wants no gradient of the unit's parameters only passes
+/// through: the runtime sees a forward under no_grad, in which the parameters have values.
+///
 /// autograd runs nodes in the reverse order of their creation, and accumulates a gradient as soon
 /// as it is complete. So when the hook on an input runs, every gradient of the unit has been
 /// accumulated.
@@ -53,7 +57,8 @@ struct Member {
   std::vector<Slot> slots;
   Tensor tensor;  ///< the module's own
   acc::Parameter handle = {};
-  bool trains = false;
+  bool trains = false;         ///< as declared; it may be frozen between steps
+  bool requires_grad = false;  ///< as the runtime knows it
   c10::Storage working = {}, sharded = {};
   const void* address = nullptr;
   std::map<void*, Tensor> gradients = {};  ///< views of the memory for the gradient, by address
@@ -65,7 +70,11 @@ class Use;
 class Unit {
  public:
   Unit(Sharding& in_model, ::torch::nn::Module& in_module, std::string in_name, acc::Unit& in_unit)
-      : model(in_model), module(in_module), name(std::move(in_name)), unit(in_unit) {}
+      : model(in_model),
+        module(in_module),
+        name(std::move(in_name)),
+        label(name.empty() ? "root" : name),
+        unit(in_unit) {}
   Unit(const Unit&) = delete;
   Unit& operator=(const Unit&) = delete;
   ~Unit();
@@ -74,10 +83,13 @@ class Unit {
   /// initialised its own.
   void install();
   void run(const std::shared_ptr<Forward>& forward);
+  /// Tells the runtime which parameters require a gradient now.
+  void follow_requires_grad();
 
   Sharding& model;
   ::torch::nn::Module& module;
   const std::string name;
+  const std::string label;  ///< `name` in messages
   acc::Unit& unit;
   std::vector<std::unique_ptr<Member>> members;
 
@@ -85,8 +97,15 @@ class Unit {
   friend class Use;
   class Placed;
 
-  std::shared_ptr<Use> begin(const Tensors& inputs, std::optional<ForwardUse>& scope,
-                             std::shared_ptr<void>& no_grad);
+  /// True if the unit is trained, but now no parameter of it requires a gradient.
+  [[nodiscard]] bool passes() const;
+  /// False if the running backward computes no gradient of the unit's parameters. That of
+  /// autograd::grad computes only those that it returns.
+  [[nodiscard]] bool wants_gradients() const;
+  /// A forward of the runtime that expects no backward.
+  ForwardUse forward_quietly();
+  void end_quietly(ForwardUse& scope);
+  std::shared_ptr<Use> begin(const Tensors& inputs, std::optional<ForwardUse>& scope);
   void prepare(const Tensors& inputs, const std::shared_ptr<Use>& use) const;
   void finish(const Tensors& outputs, const std::shared_ptr<Use>& use) const;
   void take_gradient(Member& member);
@@ -98,8 +117,8 @@ class Unit {
   void remove();
 
   bool keeps_addresses_ = false;
-  bool needs_backward_ = false;  ///< a parameter of the module or of a unit in it is trained
-  int open_ = 0;                 ///< calls and backwards in which the parameters have values
+  std::vector<Tensor> parameters_;  ///< of the module and of the units in it
+  int open_ = 0;                    ///< calls and backwards in which the parameters have values
   int calls_ = 0;
   std::vector<Use*> awaiting_;   ///< uses whose backward has not begun
   std::vector<Use*> backwards_;  ///< uses whose backward has begun and not ended
@@ -108,20 +127,25 @@ class Unit {
 /// A call of a unit that awaits its backward. Owned by the hooks of the graph that it made.
 class Use : public std::enable_shared_from_this<Use> {
  public:
-  explicit Use(Unit& unit);
+  /// passes: the forward has no parameter that requires a gradient.
+  Use(Unit& unit, bool passes);
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
   ~Use();
   void begin_backward();
   void end_backward();
   [[nodiscard]] const Unit& unit() const { return unit_; }
-  [[nodiscard]] BackwardUse& scope() { return *scope_; }
+  [[nodiscard]] bool passes() const { return passes_; }
+  /// Null if the backward passes through.
+  [[nodiscard]] BackwardUse* scope() { return scope_ ? &*scope_ : nullptr; }
 
  private:
   Unit& unit_;
   std::shared_ptr<Sharding> model_;  ///< lives as long as the graph
+  bool passes_;
   std::optional<BackwardUse> scope_;
-  bool ended_ = false;
+  std::optional<ForwardUse> quiet_;  ///< in place of `scope_`: the backward passes through
+  int ended_in_ = -1;                ///< the backward (graph task) in which it ended
 };
 
 /// An optimizer of torch over this rank's shards, the rule of an acc::Optimizer.

@@ -142,8 +142,9 @@ class ACC_API Forward {
 
 /// Runs the forward in a scope of the unit.
 ACC_API void run(Unit& unit, const std::shared_ptr<Forward>& forward);
-/// Runs the forward without saving its activations.
-ACC_API void run_checkpointed(const std::shared_ptr<Forward>& forward);
+/// Runs the forward without saving its activations. unit: its name for messages; empty: none.
+ACC_API void run_checkpointed(const std::shared_ptr<Forward>& forward,
+                              const std::string& unit = {});
 /// The forwards of LibTorch's modules that call other modules, which may be units here.
 ACC_API at::Tensor forward_of(::torch::nn::SequentialImpl& sequential, at::Tensor x);
 ACC_API at::Tensor forward_of(::torch::nn::TransformerEncoderImpl& encoder, const at::Tensor& src,
