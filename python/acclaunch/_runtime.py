@@ -143,8 +143,9 @@ class Runtime:
     uses it. Raises ConfigError for settings that contradict each other or differ between ranks.
 
     Attributes: `rank`, `local_rank` (on this machine), `world_size`; `device`, a torch.device;
-    `gradient_accumulation_steps`, the largest number of micro-steps per step; `activation_checkpointing`, True if the
-    launcher asks the program to compute forwards again in the backward."""
+    `gradient_accumulation_steps`, the largest number of micro-steps per step;
+    `activation_checkpointing`, True if the launcher asks the program to compute forwards again in the
+    backward."""
 
     def __init__(self):
         self._library = library()

@@ -563,7 +563,8 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
     object.__setattr__(module, "acc_model", model)
     object.__setattr__(module, "no_sync", functools.partial(no_sync, module))
     for each in module.modules():
-        object.__setattr__(each, "zero_grad", functools.partial(_zero_grad, model, each))
+        if any(True for _ in each.parameters()):
+            object.__setattr__(each, "zero_grad", functools.partial(_zero_grad, model, each))
     return module
 
 

@@ -412,8 +412,6 @@ void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
 /// backward (its graph was dropped) or several; otherwise each has one, with a gradient.
 void ModelState::add_missing_gradients(const UnitState& unit,
                                        std::vector<std::string>& found) const {
-  constexpr const char* kRemedy =
-      "set the model's option unused_units if its gradient is zero on purpose";
   const UnitState::Uses& uses = unit.uses;
   if (!unit.trains()) {
     return;
@@ -429,13 +427,13 @@ void ModelState::add_missing_gradients(const UnitState& unit,
   } else if (uses.forwards > uses.backwards) {
     found.push_back(fmt::format(
         "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
-        "last step; {}",
-        unit.label, uses.forwards, uses.backwards, kRemedy));
+        "last step; set the model's option unused_units if its gradient is zero on purpose",
+        unit.label, uses.forwards, uses.backwards));
   } else if (uses.micro_steps_without_gradient > 0) {
-    found.push_back(
-        fmt::format("the backward scopes of unit '{}' asked for no gradient to write in {} of {} "
-                    "micro-step(s); {}",
-                    unit.label, uses.micro_steps_without_gradient, uses.micro_steps, kRemedy));
+    found.push_back(fmt::format(
+        "the backward scopes of unit '{}' asked for no gradient to write in {} of {} "
+        "micro-step(s); set the model's option unused_units if its gradient is zero on purpose",
+        unit.label, uses.micro_steps_without_gradient, uses.micro_steps));
   }
 }
 
