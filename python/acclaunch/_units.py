@@ -124,7 +124,8 @@ class Use:
                 f"unit '{unit.label}': a backward of a forward that ran before the last "
                 "optimizer.step(), which changed the parameters: call backward() before step()")
         unit.model.enter_backward(self)
-        unit.follow_requires_grad()
+        if not self.passes:  # else a checkpoint in it computes with the parameters as they were
+            unit.follow_requires_grad()
         if self in unit.awaiting:
             unit.awaiting.remove(self)
         self.quiet = self.passes or not unit.wants_gradients()

@@ -341,6 +341,10 @@ CASES = {
     "checkpoint around two units": Case(lambda: CheckpointedPairs(mlp, 2), rows_of(8)),
     "activation checkpointing of the launcher": blocks(
         runtime_settings={"FSDP_ACTIVATION_CHECKPOINTING": "true"}),
+    "two backwards with activation checkpointing": blocks(
+        train=two_backwards, runtime_settings={"FSDP_ACTIVATION_CHECKPOINTING": "true"}),
+    "torch.autograd.grad with activation checkpointing": blocks(
+        train=gradient_of_input, runtime_settings={"FSDP_ACTIVATION_CHECKPOINTING": "true"}),
     "autocast": blocks(around=autocast, tolerance=1e-5),
     "the meta device": Case(Convolutions, rows_of(3, 6, 6), tolerance=2e-5, meta=True),
     "attention on the meta device": Case(lambda: Blocks(Attention, 2), rows_of(5, 8), meta=True),
