@@ -81,12 +81,15 @@ ProgramWords split_command(const std::vector<std::string>& command) {
     if (!word.starts_with('-') || word == "-") {
       return {file_name(word), words.subspan(i + 1)};
     }
-    if (!word.starts_with("--") && word.find('c') != std::string::npos) {
+    if (word.starts_with("--")) {
+      continue;
+    }
+    // Options may stand together, as in `bash -euo pipefail`, and a value may be attached.
+    const auto with_value = word.find_first_of(interpreter->options, 1);
+    if (word.find('c', 1) < with_value) {
       return {std::string(interpreter->name), words.subspan(i)};  // -c, or -lc of a shell
     }
-    if (word.size() == 2 && interpreter->options.find(word[1]) != std::string_view::npos) {
-      ++i;
-    }
+    i += with_value == word.size() - 1 ? 1 : 0;
   }
   return {std::string(interpreter->name), words.subspan(1)};
 }

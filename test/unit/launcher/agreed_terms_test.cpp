@@ -61,6 +61,8 @@ TEST_CASE("agreed terms: the program's arguments, without what differs between m
       {{in_a, "-c", "print(1)", "x"}, "python", "-c 'print(1)' x"},
       {{in_b, "-c", "print(1)", "x"}, "python", "-c 'print(1)' x"},
       {{shell, "-o", "pipefail", "z/run.sh", "4"}, "run.sh", "4"},
+      {{shell, "-euo", "pipefail", "--norc", "z/run.sh", "-c"}, "run.sh", "-c"},
+      {{in_a, "-Wignore::DeprecationWarning", "z/train.py"}, "train.py", ""},
       {{shell, "-lc", "run 4"}, "bash", "-lc 'run 4'"},
       {{"./train", "--node_rank", "3", "--machine-rank=1", "-local_addr", "10.0.0.1", "4"},
        "train",
