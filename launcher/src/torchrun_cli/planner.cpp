@@ -162,8 +162,7 @@ Meeting meet_at_endpoint(plan::Draft& draft, plan::MachineRange machines) {
   if (machines.most == 1) {  // no rendezvous; the store takes a free port in any case
     if (draft.settings.given("rdzv_endpoint"_key) &&
         !draft.settings.text("rdzv_endpoint"_key).ends_with(":0")) {
-      draft.notice(
-          plan::not_connected(draft.given("rdzv_endpoint"_key).where, "--nnodes 1:2"));
+      draft.notice(plan::not_connected(draft.given("rdzv_endpoint"_key).where, "--nnodes 1:2"));
     }
     rendezvous.address = "localhost";
     rendezvous.port = 0;
