@@ -135,7 +135,7 @@ def check_live(endpoint):
 def check_choice(endpoint):
     """A long name is cut and hides no column; keys choose a job; colours, unless NO_COLOR is set."""
     names = list(simulated_api.JOBS)
-    top = Terminal(["--rdzv-endpoint", endpoint, "--interval", "0.2"], rows=30, columns=100)
+    top = Terminal(["--rdzv-endpoint", endpoint, "--interval", "600"], rows=30, columns=100)  # one look: it takes long
     top.wait_for(lambda lines: any(line.startswith(simulated_api.MARKUP[:15]) and "…" in line for line in lines), "a name that is cut")
     assert f"all {len(names)} jobs" in top.screen()[0] and max(map(len, top.screen()[1:])) <= 100, top.screen()
     for column in ("JOB", "STATE", "MACHINES", "RANKS", "STEP", "LOSS", "TOKENS/S", "SLOWEST", "RESTARTS"):
