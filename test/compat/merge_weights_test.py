@@ -263,6 +263,10 @@ def check_others(folder):
     torch.save({"w": torch.ones(3)}, os.path.join(source, "pytorch_model.bin"))
     torch.save({"x": argparse.Namespace(a=1)}, os.path.join(source, "custom_checkpoint_0.pkl"))
     check_sound(source)
+    for scheduler in ({"_schedulers": []}, {"last_epoch": 3, "anneal": argparse.Namespace(a=1)}):
+        torch.save(scheduler, os.path.join(source, "scheduler.bin"))
+        check_sound(source)
+        assert json.loads(said("inspect", source, "--json")[1])["step"] is None
     with open(os.path.join(source, "vocabulary.bin"), "wb") as file:
         file.write(b"words of a tokenizer")
     code, text = said("verify", source)

@@ -2,6 +2,7 @@
 #include "acc/checkpoint/accelerate/state_files.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/checkpoint/files/unreadable.hpp"
 #include "acc/checkpoint/pickle/source.hpp"
 #include "acc/checkpoint/pickle/writer.hpp"
 #include "catalog/group_values.hpp"
@@ -103,7 +104,11 @@ SchedulerState read_scheduler(const fs::path& path) {
   const torch::TorchFile file(path);
   const pickle::Node root(file.root(), path.string());
   SchedulerState state;
-  state.steps = root.at("last_epoch").integer();
+  const auto steps = root.is_dict() ? root.find("last_epoch") : std::nullopt;
+  if (!steps || !steps->value().is(pickle::Value::Kind::integer)) {
+    throw Unreadable(path.string() + ": the state of a scheduler without last_epoch");
+  }
+  state.steps = steps->integer();
   if (const auto rates = root.find("base_lrs")) {
     state.base_lrs = read_reals(*rates);
   }

@@ -105,7 +105,10 @@ class SaveFolder {
     const fs::path scheduler = folder_ / accelerate::scheduler_file(index_);
     if (!training.step && fs::exists(scheduler)) {
       check(scheduler);
-      training.step = optimizer_steps(accelerate::read_scheduler(scheduler).steps);
+      try {
+        training.step = optimizer_steps(accelerate::read_scheduler(scheduler).steps);
+      } catch (const Unreadable&) {  // of a class of the program: the step stays unknown
+      }
     }
   }
 

@@ -27,6 +27,7 @@ struct SchedulerState {
   std::vector<double> base_lrs, last_lrs;
 };
 void write_scheduler(const std::filesystem::path& path, const SchedulerState& state);
+/// Throws Unreadable if the scheduler does not count its steps in last_epoch.
 SchedulerState read_scheduler(const std::filesystem::path& path);
 
 /// State of torch.cuda.amp.GradScaler, converted from and to LossScaler::state().
