@@ -32,6 +32,14 @@ void collect(const torch::TorchFile& file, const pickle::Value& value, const std
     Named named{path, {tensor.dtype, tensor.shape}, {}};
     named.bytes.resize(tensor.bytes.nbytes);
     file.file().read(tensor.bytes.offset, named.bytes);
+    if (!tensor.strides.empty()) {
+      const std::vector<std::byte> stored = std::move(named.bytes);
+      const std::size_t size = size_of(tensor.dtype);
+      const std::int64_t numel = numel_of(tensor.shape);
+      named.bytes = std::vector<std::byte>(static_cast<std::size_t>(numel) * size);
+      gather_strided(stored.data(), tensor.shape, tensor.strides, size, 0, numel,
+                     named.bytes.data());
+    }
     found.push_back(std::move(named));
     return;
   }
@@ -74,7 +82,7 @@ void write(const char* path, const std::vector<Named>& tensors) {
 
 std::vector<Named> of_every_dtype() {
   std::vector<Named> tensors;
-  for (int i = 0; i <= static_cast<int>(Dtype::f8_e5m2); ++i) {
+  for (int i = 0; i <= static_cast<int>(Dtype::c128); ++i) {
     const auto dtype = static_cast<Dtype>(i);
     for (const Shape& shape : {Shape{2, 3}, Shape{}, Shape{0, 4}, Shape{70001, 5}}) {
       Named named{std::string(torch_name(dtype)) + " " + to_string(shape), {dtype, shape}, {}};
