@@ -76,7 +76,7 @@ TEST_CASE("overlap_comm: a reduction is waited for where it is issued, or two bu
     std::string after_each;
     for (const char name : {'a', 'b', 'c'}) {
       auto buffer = pool.acquire(64);
-      pool.in_flight(std::move(buffer), std::make_shared<NotedWork>(log, name), {});
+      pool.in_flight(std::move(buffer), std::make_shared<NotedWork>(log, name), "layer", {});
       after_each += log + "|";
     }
     CHECK(after_each == (overlaps ? "||a|" : "a|ab|abc|"));
