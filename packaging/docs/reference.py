@@ -99,7 +99,7 @@ def names_in(code):
                   flags=re.DOTALL).strip()
     for pattern in (r"^#define (\w+)", r"^typedef (?:struct|enum) \w* ?\{.*\} (\w+);$", r"^typedef .*\(\*(\w+)\)",
                     r"^typedef (?:struct|enum) \w+ (\w+);$", r"^(?:class|struct|enum class|enum) (\w+)",
-                    r"^using ([\w:]+)", r"^[^=({]*?(operator\W+?)\(", r"^[^({]*?(\w+)\s*\(", r"(\w+)\s*(?:=[^;]*|\{[^;]*)?;$"):
+                    r"^using ([\w:]+)", r"^[^=({]*?(operator\W+?)\(", r"^[^({]*?(\w+)\s*\(", r"(\w+)(?:\[\w*\])?\s*(?:=[^;]*|\{[^;]*)?;$"):
         if found := re.search(pattern, head, re.DOTALL):
             return found[1]
     raise SystemExit(f"reference.py: no name in: {code}")
