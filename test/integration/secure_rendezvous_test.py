@@ -426,7 +426,7 @@ def limits(token):
         check(read_all(late) == b"", "an address with many wrong proofs is shut out")
     ended = run("ctl", f"{OUTSIDE}:{guarded.port}", "list", ACC_RENDEZVOUS_TOKEN_FILE=token)
     check("accepts no connection of this address for up to a minute: too many wrong proofs" in ended.stderr,
-          f"an administrator at such an address is told so, found {ended}")
+          f"an administrator at such an address learns the reason, found {ended}")
     with Tunnel(guarded.port, "job", token) as tunnel:  # from 127.0.0.1
         StoreClient(tunnel.port).close()
     guarded.stop()

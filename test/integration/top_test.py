@@ -184,7 +184,7 @@ def check_local():
     os.kill(top.pid, signal.SIGTERM)
     assert top.end() == 0 and top.bytes.endswith(b"\x1b[?1049l")
     status, _, err = run("watched", "--once")
-    assert status == 2 and 'run ID "watched"' in err, err
+    assert status == 2 and 'run ID or Slurm job ID "watched"' in err, err
 
 
 def check_bad_input(closed):

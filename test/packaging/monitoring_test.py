@@ -127,7 +127,7 @@ def check_top(address, folder, token, control):
             (["https://"], {"ACC_RENDEZVOUS_TOKEN_FILE": token}, "expected HOST:PORT")):
         done = run(*top, *words, **variables)
         assert done.returncode == 2 and said in done.stderr, (words, done)
-    # What the reader's token is not worth.
+    # A reader's token permits nothing else.
     for words in (["ctl", address, "list"], ["job-token", "train"]):
         done = run(DAEMON, *words, ACC_RENDEZVOUS_TOKEN_FILE=token)
         assert done.returncode == 2 and "for readers only" in done.stderr, (words, done)

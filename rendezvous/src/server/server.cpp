@@ -554,7 +554,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     } catch (const std::exception& error) {
       return pause_accepting(error.what());
     }
-    // A client that is shut out is told so when it begins with TLS.
+    // A client that is shut out receives an alert when it begins with TLS.
     is_shut_out(*peer) ? farewells_.add(id) : handshakes_.add(id);
     await_limits();
     idle_timer_.cancel();

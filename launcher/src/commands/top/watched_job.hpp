@@ -30,7 +30,7 @@ class JobSource {
   [[nodiscard]] virtual std::vector<WatchedJob> look() = 0;
   /// Where the jobs come from: "this machine", "node0:29500".
   [[nodiscard]] virtual std::string name() const = 0;
-  /// What to do if there are no jobs.
+  /// Advice for a server without jobs.
   [[nodiscard]] virtual std::vector<std::string> advice() const = 0;
 };
 

@@ -25,7 +25,7 @@ struct Verification {
   std::size_t unchecked_tensors = 0;
   std::size_t files = 0;  ///< files checked as a whole: values, schedulers, …
   std::vector<Damage> damaged;
-  /// What this library cannot read, and has checked only by the checksums of its archives.
+  /// Files that this library cannot read; only the checksums of their archives were checked.
   std::vector<Damage> unreadable;
   std::vector<std::string> names_unknown;  ///< TrainingState::names_unknown of each optimizer
 };
