@@ -215,6 +215,14 @@ class TorchOptimizer(Optimizer):
         self._names, self._offsets, self._shards = [], [], []
         self._library.optimizer_shards(self.handle, ShardsFunction(self._collect), None)
         self.torch = make(list(zip(self._names, self._shards)), **options)
+        self._updates = False
+        self.torch.zero_grad = lambda set_to_none=True: this().zero_grad(set_to_none)
+        self.torch.register_step_pre_hook(lambda *_: this()._require_update())
+
+    def _require_update(self):
+        if not self._updates:
+            raise InvalidArgumentError("step() of `torch`, the optimizer in an acc.TorchOptimizer, has no "
+                                       "gradients: call step() of the acc.TorchOptimizer")
 
     def _tensor(self, shard, address, dtype):
         device = torch.device("cpu") if shard.in_host_memory else self.model.device
@@ -231,6 +239,7 @@ class TorchOptimizer(Optimizer):
         return 0
 
     def _update(self, shards, count, _):
+        self._updates = True
         try:
             for parameter, shard in zip(self._shards, shards[:count]):
                 # None: requires_grad was False in every backward since the last step.
@@ -241,6 +250,7 @@ class TorchOptimizer(Optimizer):
             self._error = error
             return 1
         finally:
+            self._updates = False
             for parameter in self._shards:
                 parameter.grad = None  # its memory is reused
         return 0

@@ -205,10 +205,28 @@ def clipped(acc):
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
 
 
-def zeroed_by_module(acc):
-    model = sharded(acc)
+def zeroed_from_outside(acc):
+    model = nn.Sequential(sharded(acc))
     loss(model).backward()
     model.zero_grad()
+
+
+def inner_zero_grad(acc):
+    """Drops the gradients, so that the step has none."""
+    model = sharded(acc)
+    optimizer = acc.TorchOptimizer(model, torch.optim.Adam)
+    loss(model).backward()
+    optimizer.torch.zero_grad()
+    unused = loss(model)
+    optimizer.step()
+    del unused
+
+
+def inner_step(acc):
+    model = sharded(acc)
+    optimizer = acc.TorchOptimizer(model, torch.optim.Adam)
+    loss(model).backward()
+    optimizer.torch.step()
 
 
 class Counter(nn.Module):
@@ -347,8 +365,10 @@ MISTAKES = {
     "the address of a value": (lambda acc: sharded(acc).state_dict()["0.weight"].data_ptr(),
                                "InvalidArgumentError", "data_ptr: parameter '0.weight'"),
     "clip_grad_norm_": (clipped, "InvalidArgumentError", "optimizer.clip_norm"),
-    "zero_grad of the module before step": (zeroed_by_module, "InvalidArgumentError",
-                                            "'0.weight': the runtime holds the gradients"),
+    "zero_grad of a module around": (zeroed_from_outside, "InvalidArgumentError",
+                                     "'0.weight': the runtime holds the gradients"),
+    "step after zero_grad of torch": (inner_zero_grad, "InvalidArgumentError", "wrote no gradient"),
+    "a step of torch": (inner_step, "InvalidArgumentError", "call step.. of the acc.TorchOptimizer"),
     "param_groups": (lambda acc: acc.SGD(sharded(acc)).param_groups, "AttributeError",
                      "'param_groups': .*set_schedule.*acc.TorchOptimizer"),
     "a rate of torch's schedulers": (
