@@ -66,8 +66,10 @@ inline constexpr std::string_view kDTypeNames[] = {
     "float8_e5m2fnuz", "float8_e8m0fnu"};
 static_assert(std::size(kDTypeNames) == static_cast<std::size_t>(DType::float8_e8m0fnu) + 1);
 
+/// Returns "?" for a value without a name, which another process may send.
 constexpr std::string_view to_string(DType dtype) noexcept {
-  return kDTypeNames[static_cast<std::size_t>(dtype)];
+  const auto index = static_cast<std::size_t>(dtype);
+  return index < std::size(kDTypeNames) ? kDTypeNames[index] : "?";
 }
 
 }  // namespace acc
