@@ -273,6 +273,7 @@ void mix(std::uint16_t port, int connections, int in_flight, Seconds seconds,
   Clients clients(port, connections);
   clients.greet();
   std::vector<Command> keys;
+  keys.reserve(kKeys);
   for (int i = 0; i < kKeys; ++i) {
     keys.push_back(set(key(i)));
   }

@@ -2,6 +2,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
+#include "acc/rendezvous/unix_address.hpp"
 #include "commands/top/watched_job.hpp"
 
 #include <fmt/format.h>
@@ -46,6 +47,9 @@ std::string reason_of(const std::string& head, const Json& body) {
 }  // namespace
 
 std::vector<std::string> ServerJobs::advice() const {
+  if (rendezvous::is_unix(name())) {  // launchers do not join through a Unix socket
+    return {"no job has joined " + name() + " yet"};
+  }
   return {"no job has joined " + name() + " yet. To start one, on each machine:",
           "  acclaunch torchrun --nnodes 2 --rdzv_backend c10d --rdzv_endpoint " + name() +
               " --rdzv_id NAME train.py"};
