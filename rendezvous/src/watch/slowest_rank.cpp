@@ -22,7 +22,7 @@ constexpr std::uint8_t kLeastWaits = 4;
 template <typename T, std::size_t N>
 void append(std::array<T, N>& entries, std::uint8_t& count, T value) {
   if (count == N) {
-    std::ranges::rotate(entries, entries.begin() + 1);
+    std::rotate(entries.begin(), entries.begin() + 1, entries.end());
     --count;
   }
   entries[count++] = value;

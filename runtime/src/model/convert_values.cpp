@@ -130,6 +130,9 @@ bool converts(DType from, DType to) noexcept {
 
 std::optional<std::size_t> convert_values(const void* from, DType from_dtype, void* to,
                                           DType to_dtype, std::size_t numel) {
+  if (numel == 0) {  // the pointers may be null
+    return std::nullopt;
+  }
   if (from_dtype == to_dtype) {
     std::memcpy(to, from, numel * nbytes_of(to_dtype));
     return std::nullopt;
