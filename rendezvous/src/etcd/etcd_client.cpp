@@ -11,7 +11,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/buffers_to_string.hpp>
-#include <boost/beast/core/detail/base64.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
@@ -312,21 +311,6 @@ EtcdClient::Json EtcdClient::post(const std::string& path, const Json& request) 
     }
   }
   throw EtcdUnavailable("no member of etcd answers: " + failures, is_refused);
-}
-
-std::string to_base64(std::string_view bytes) {
-  namespace base64 = beast::detail::base64;
-  std::string text(base64::encoded_size(bytes.size()), '\0');
-  text.resize(base64::encode(text.data(), bytes.data(), bytes.size()));
-  return text;
-}
-
-std::string from_base64(std::string_view text) {
-  namespace base64 = beast::detail::base64;
-  // Without padding, Beast's size is that of the whole groups of four characters only.
-  std::string bytes(base64::decoded_size(text.size() + 3), '\0');
-  bytes.resize(base64::decode(bytes.data(), text.data(), text.size()).first);
-  return bytes;
 }
 
 std::int64_t etcd_number(const nlohmann::json& object, const char* field) {

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/etcd_address.hpp"
+#include "etcd/base64.hpp"
 
 #include <nlohmann/json_fwd.hpp>
 
@@ -52,8 +53,6 @@ class EtcdClient {
 
 /// etcd's JSON has keys and values in base64, and 64-bit numbers as texts; a field that is missing
 /// is zero.
-std::string to_base64(std::string_view bytes);
-std::string from_base64(std::string_view text);
 std::int64_t etcd_number(const nlohmann::json& object, const char* field);
 
 }  // namespace acc::rendezvous

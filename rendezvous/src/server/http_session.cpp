@@ -2,7 +2,7 @@
 #include "server/http_session.hpp"
 
 #include "acc/base/error.hpp"
-#include "etcd/etcd_client.hpp"
+#include "etcd/base64.hpp"
 
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/empty_body.hpp>

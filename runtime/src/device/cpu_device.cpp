@@ -156,7 +156,7 @@ class CpuDevice final : public Device {
   void time_events(bool) override {}
 
   void copy(void* to, const void* from, std::size_t nbytes, Stream&) override {
-    if (to != from) {
+    if (to != from && nbytes > 0) {
       std::memcpy(to, from, nbytes);
     }
   }
