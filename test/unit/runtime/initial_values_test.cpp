@@ -357,7 +357,9 @@ struct Buffers {
   void write(acc::Unit& unit) const {
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto bytes = pattern_of(all[i].first, numels[i]);
-      std::memcpy(unit.data(all[i].second), bytes.data(), bytes.size());
+      if (!bytes.empty()) {
+        std::memcpy(unit.data(all[i].second), bytes.data(), bytes.size());
+      }
     }
   }
   /// Number of buffers that do not have the pattern.
