@@ -367,7 +367,9 @@ struct Buffers {
     int count = 0;
     for (std::size_t i = 0; i < all.size(); ++i) {
       const auto bytes = pattern_of(all[i].first, numels[i]);
-      count += std::memcmp(unit.data(all[i].second), bytes.data(), bytes.size()) != 0 ? 1 : 0;
+      const bool differs =
+          !bytes.empty() && std::memcmp(unit.data(all[i].second), bytes.data(), bytes.size()) != 0;
+      count += differs ? 1 : 0;
     }
     return count;
   }
