@@ -29,9 +29,13 @@ std::uint64_t walk(const Value& value) {
   if (torch::is_tensor_value(value)) {
     try {
       const torch::TensorValue tensor = torch::tensor_value(value, "input");
-      acc::fuzz::require(tensor.nbytes == static_cast<std::uint64_t>(numel_of(tensor.shape)) *
-                                              size_of(tensor.dtype),
-                         "a tensor's size in bytes matches its shape");
+      // With strides, the size is that of the part of the storage that holds the tensor.
+      const std::uint64_t size = size_of(tensor.dtype);
+      acc::fuzz::require(
+          tensor.strides.empty()
+              ? tensor.nbytes == static_cast<std::uint64_t>(numel_of(tensor.shape)) * size
+              : tensor.nbytes >= size && tensor.nbytes % size == 0,
+          "a tensor's size in bytes matches its shape and strides");
     } catch (const acc::Error& error) {
       acc::fuzz::require(error.code() == acc::Errc::config, "an invalid tensor is Error(config)");
     }
