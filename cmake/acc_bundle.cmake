@@ -45,9 +45,9 @@ foreach(target IN LISTS installed bundled gpu_tests)
   target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
   get_target_property(type ${target} TYPE)
   if(type STREQUAL EXECUTABLE)
-    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN/../lib")
+    acc_search_libraries_in(${target} "$ORIGIN/../lib")
   else()
-    set_target_properties(${target} PROPERTIES INSTALL_RPATH "$ORIGIN")
+    acc_search_libraries_in(${target} "$ORIGIN")
   endif()
 endforeach()
 # The component gpu_standins: stand-ins for NVIDIA's libraries and programs that run on them, to try
@@ -58,8 +58,7 @@ foreach(target acc_standin_cudart acc_standin_driver acc_standin_nvml acc_standi
   if(TARGET ${target})
     add_dependencies(gpu_standins ${target})
     target_link_options(${target} PRIVATE LINKER:--disable-new-dtags)
-    set_target_properties(${target} PROPERTIES
-      INSTALL_RPATH "$ORIGIN:$ORIGIN/..:$ORIGIN/../../lib/standin:$ORIGIN/../../lib")
+    acc_search_libraries_in(${target} "$ORIGIN" "$ORIGIN/.." "$ORIGIN/../../lib/standin" "$ORIGIN/../../lib")
     install(TARGETS ${target} RUNTIME DESTINATION bin/standin COMPONENT gpu_standins EXCLUDE_FROM_ALL
                               LIBRARY DESTINATION lib/standin COMPONENT gpu_standins EXCLUDE_FROM_ALL)
   endif()

@@ -12,8 +12,8 @@ if(ACC_CUDA)
   install(TARGETS acc_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 if(TARGET acc_torch)
-  set_target_properties(acc_torch PROPERTIES EXPORT_NAME torch VERSION ${PROJECT_VERSION} SOVERSION 0
-    INSTALL_RPATH "$ORIGIN;${ACC_LIBTORCH}/lib")
+  set_target_properties(acc_torch PROPERTIES EXPORT_NAME torch VERSION ${PROJECT_VERSION} SOVERSION 0)
+  acc_search_libraries_in(acc_torch "$ORIGIN" "${ACC_LIBTORCH}/lib")
   # Optional: a build may have been asked for other targets only.
   install(TARGETS acc_torch EXPORT accTorchTargets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
   install(FILES runtime/torch/include/acc/torch.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/acc)

@@ -45,6 +45,14 @@ function(acc_add_library name)
     "acc::${name}|${ARG_SOURCES}|${ARG_HEADERS}|${ARG_PUBLIC}|${ARG_PRIVATE}\n")
 endfunction()
 
+# acc_search_libraries_in(TARGET folders...)
+# The folders in which a target searches libraries, in an installation and in the build tree, which have the same layout.
+# With another path in the build tree CMake would end that with ':', for the installed path to replace it in place, and
+# the loader takes an empty entry for the current folder (test/packaging/search_paths_test.py).
+function(acc_search_libraries_in target)
+  set_target_properties(${target} PROPERTIES INSTALL_RPATH "${ARGN}" BUILD_WITH_INSTALL_RPATH ON)
+endfunction()
+
 # acc_add_headers(NAME HEADERS ... [PUBLIC targets...])
 # Target acc_NAME, alias acc::NAME: declarations in include/ that libraries above this one implement.
 function(acc_add_headers name)

@@ -13,6 +13,7 @@ grep -q "^ExecStart=$work/first/bin/acc-rendezvous$" "$work/first/lib/systemd/sy
   fail "the unit does not start the daemon of its prefix"
 mv "$work/first" "$work/prefix"
 prefix=$work/prefix
+python3 "$source/test/packaging/search_paths_test.py" "$prefix"
 share=$prefix/share/acclaunch
 launch=$prefix/bin/acclaunch
 cmake -S "$source/test/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$prefix" \

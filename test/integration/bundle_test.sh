@@ -14,6 +14,7 @@ mkdir "$work/elsewhere"
 tar -C "$work/elsewhere" -xzf "$work/packed.tar.gz"
 rm -rf "$work/packed"
 bundle=$work/elsewhere/packed
+python3 "$source/test/packaging/search_paths_test.py" "$bundle"
 
 run() { env -i PATH=/usr/bin:/bin HOME="$work" "$@"; }
 run "$bundle/bin/acclaunch" --cpu --num_processes 2 --main_process_port 0 \

@@ -14,12 +14,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Splits a list of folders at ':', as in PATH; empty parts are dropped.
+/// Splits a list of folders at ':', as in PATH. Relative and empty parts are dropped: they mean the
+/// current folder, whose libraries may be anybody's.
 std::vector<fs::path> split_path(const char* text) {
   std::vector<fs::path> parts;
   std::istringstream stream(text == nullptr ? "" : text);
   for (std::string part; std::getline(stream, part, ':');) {
-    if (!part.empty()) {
+    if (part.starts_with('/')) {
       parts.emplace_back(part);
     }
   }
@@ -70,10 +71,12 @@ std::vector<fs::path> wheel_roots(const std::function<const char*(const char*)>&
                                   const fs::path& own_file) {
   std::vector<fs::path> roots;
   // In a source checkout the libraries are in build/PRESET/lib, or deeper, and scripts/deps puts
-  // wheels into build/wheels: at most four levels up.
+  // wheels into build/wheels: at most four levels up. Above an installation others may write.
   fs::path folder = own_file.parent_path();
   for (int up = 0; up < 4 && folder.has_relative_path(); ++up, folder = folder.parent_path()) {
-    roots.push_back(folder / "wheels");
+    if (folder.filename() == "build") {
+      roots.push_back(folder / "wheels");
+    }
   }
   const std::vector<fs::path> python_path = split_path(variable("PYTHONPATH"));
   roots.insert(roots.end(), python_path.begin(), python_path.end());

@@ -61,6 +61,19 @@ TEST_CASE("a library is searched where it may be installed, nearest place first"
   const auto beside = put(own.parent_path() / "libnccl.so.2");
   CHECK(candidates({}, own) == std::vector<std::string>{beside, "libnccl.so.2", brought});
 
+  // Neither the current folder nor a folder above an installation, such as /tmp: both may be
+  // anybody's.
+  const fs::path current = fs::current_path();
+  fs::current_path(root);
+  const std::map<std::string, std::string> relative = {{"PATH", ":opt/bin:"},
+                                                       {"PYTHONPATH", "checkout/build/wheels"}};
+  CHECK(candidates(relative, root / "prefix/lib/libacc_cuda.so") ==
+        std::vector<std::string>{"libnccl.so.2"});
+  fs::current_path(current);
+  put(root / "wheels/nvidia/nccl/lib/libnccl.so.2");
+  CHECK(candidates({}, root / "prefix/lib/libacc_cuda.so") ==
+        std::vector<std::string>{"libnccl.so.2"});
+
   auto named = variables;
   named["ACC_NCCL_LIBRARY"] = "/somewhere/libnccl.so.2";
   CHECK(candidates(named, own) == std::vector<std::string>{"/somewhere/libnccl.so.2"});
