@@ -4,6 +4,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
+#include "acc/base/unique_fd.hpp"
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/front_end.hpp"
 #include "acc/launcher/host_facts.hpp"
@@ -15,10 +16,11 @@
 #include "remote_launch/remote.hpp"
 #include "remote_launch/remote_launcher.hpp"
 #include "spawn/child_launcher.hpp"
+#include "spawn/reap.hpp"
 #include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
 
-#include <sys/wait.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -128,23 +130,27 @@ LaunchPlan make_plan(const FrontEnd& front_end, const Flags& flags,
   }
 }
 
-/// Runs a diagnostic of this machine alone, after the machines could not meet. Takes some seconds.
-void run_unmet(const std::vector<std::string>& command) {
+/// Runs a diagnostic of this machine alone, after the machines could not meet. Takes some seconds,
+/// in which signals end this process and the diagnostic.
+void run_unmet(const std::vector<std::string>& command, int guardian) {
+  constexpr std::chrono::seconds kLimit{60};
+  const supervision::UsualSignals until_it_has_ended(guardian);
   const pid_t child =
       spawn::ChildLauncher().start(command.front(), {command.begin() + 1, command.end()});
   if (child > 0) {
-    ::waitpid(child, nullptr, 0);
+    spawn::reap_within(child, kLimit);  // the keeper kills one that runs on
   }
 }
 
 /// Runs the job. If the rendezvous fails, prints the diagnostic of this machine before the error.
 int run_plan(const LaunchPlan& plan, const acc::plugins::Environment& environment,
              supervision::Guard guard) {
+  const acc::UniqueFd guardian(::fcntl(guard.alive.get(), F_DUPFD_CLOEXEC, 0));
   try {
     return job::run_job(plan, environment, std::move(guard), kBegun);
   } catch (const acc::Error&) {
     if (!plan.unmet_command.empty()) {
-      run_unmet(plan.unmet_command);
+      run_unmet(plan.unmet_command, guardian.get());
     }
     throw;
   }

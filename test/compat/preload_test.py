@@ -79,6 +79,12 @@ FILES = {
         print("drawn", random.random(), numpy.random.rand(), multiprocessing.current_process().authkey.hex())
     """,
     "seeded.py": "import numpy; print('drawn', numpy.random.rand())",
+    "generators.py": """
+        import importlib, sys
+        importlib.import_module(sys.argv[1])
+        import makes_generators
+        for name, draw in makes_generators.draws.items(): print(f"drawn {name} {draw()}")
+    """,
     "isolation.py": """
         import os, rank_reader
         print("seen", rank_reader.seen, rank_reader.threads, os.environ["RANK"], os.environ.get("LEFT_BY_MODULE"))
@@ -89,17 +95,49 @@ FILES = {
         print("attempt", attempt, "rank", os.environ["RANK"], "sum", torch.ones(3).sum().item(), flush=True)
         sys.exit(attempt == "0" and os.environ["RANK"] == "1")
     """,
-    "kills_server.py": """
+    "signals_server.py": """
         import os, signal, sys
         if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
             for pid in open(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read().split():
-                if open(f"/proc/{pid}/cmdline").read().startswith("acc-preload"): os.kill(int(pid), signal.SIGKILL)
+                if open(f"/proc/{pid}/cmdline").read().startswith("acc-preload"): os.kill(int(pid), int(sys.argv[1]))
             sys.exit(1)
         print("started again")
     """,
     # Modules to preload.
     "plain.py": "import os; open(os.environ['IMPORTS'], 'a').write('x')",
     "seeds.py": "import numpy; numpy.random.seed(5)",
+    # Generators whose names begin with "own" differ between processes, and the others are the same.
+    "makes_generators.py": """
+        import random, secrets, numpy, numpy.random as nr, torch
+        class Holder: pass
+        holder = Holder()
+        holder.generator = nr.default_rng()
+        bits = nr.Philox(); sequence = nr.SeedSequence(); legacy = nr.RandomState(); legacy.normal()
+        spawned = nr.default_rng().spawn(1)[0]
+        drawn = nr.default_rng([secrets.randbits(128), 1])
+        python, chosen = random.Random(), random.Random(secrets.randbits(64))
+        state = random.getstate(); random.seed(3); random.setstate(state)
+        seeded, python_seeded = nr.default_rng(5), random.Random(5)
+        restored = random.Random(7); restored.setstate(python_seeded.getstate())
+        bits_seeded, legacy_seeded = nr.PCG64(6), nr.RandomState(6)
+        advanced = nr.default_rng(7); advanced.random()
+        of_torch = torch.Generator()
+        torch.rand(1)
+        with torch.random.fork_rng(devices=[]): torch.manual_seed(4)
+        draws = {
+            "own-global": random.random, "own-numpy": nr.rand, "own-attribute": holder.generator.random,
+            "own-bits": nr.Generator(bits).random, "own-sequence": lambda: sequence.spawn(1)[0].generate_state(1),
+            "own-spawns": lambda: holder.generator.spawn(1)[0].random(),
+            "own-legacy": legacy.normal, "own-spawned": spawned.random, "own-drawn": drawn.random,
+            "own-python": python.random, "own-chosen": chosen.random,
+            "seeded": seeded.random, "python_seeded": python_seeded.random, "restored": restored.random,
+            "bits_seeded": nr.Generator(bits_seeded).random, "legacy_seeded": legacy_seeded.normal,
+            "advanced": advanced.random, "own-torch": lambda: torch.rand(1).item(), "own-torch_seed": torch.initial_seed,
+            "of_torch": lambda: torch.rand(1, generator=of_torch).item(),
+        }
+    """,
+    "seeds_all.py": "import makes_generators, numpy, random, torch; random.seed(8); torch.manual_seed(1 << 40); numpy.random.seed(8)",
+    "seeds_torch.py": "import torch; chosen = torch.Generator(); chosen.seed()",
     "rank_reader.py": """
         import os
         seen = [os.environ.get(name) for name in ("RANK", "MASTER_PORT", "LOCAL_RANK")]
@@ -123,7 +161,47 @@ FILES = {
         import os, time
         held = open(os.environ["FIFO"], "w")
         held.write("importing\\n"); held.flush()
-        time.sleep(60)
+        time.sleep(600)
+    """,
+    # The second fork is the first one for workers.
+    "forks_once.py": """
+        import os, time
+        held = open(os.environ["FIFO"], "w")
+        forks = []
+        def before():
+            forks.append(1)
+            if len(forks) == 2:
+                held.write("forking\\n"); held.flush()
+                time.sleep(600)
+        os.register_at_fork(before=before)
+    """,
+    "says_pid.py": """
+        import os
+        for name in os.listdir("/proc/self/fd"):
+            link = f"/proc/self/fd/{name}"
+            if os.path.islink(link) and os.readlink(link).startswith("socket:"):
+                os.write(int(name), b"1")
+    """,
+    "says_pid_later.py": """
+        import os
+        forks = []
+        def before():
+            forks.append(1)
+            if len(forks) == 2: import says_pid
+        os.register_at_fork(before=before)
+    """,
+    "claims_init.py": """
+        import os, socket, struct
+        def claim():
+            links = {int(name): f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")}
+            own = min(fd for fd, link in links.items() if os.path.islink(link) and os.readlink(link).startswith("socket:"))
+            claimed = [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, struct.pack("3i", 1, 0, 0))]
+            try: socket.socket(fileno=os.dup(own)).sendmsg([b"H"], claimed)
+            except OSError: os._exit(0)  # only root may claim
+        forks = []
+        def after():
+            if len(forks) == 3: claim()
+        os.register_at_fork(before=lambda: forks.append(1), after_in_child=after)
     """,
 }
 
@@ -155,6 +233,9 @@ REFUSED = [
     ("opens_gpu", ["sees.py"], 2, "importing opens_gpu initialises the GPU"),
     ("exits", ["sees.py"], 1, "exited with code 3"),
     ("dies", ["sees.py"], 1, "killed by SIGABRT"),
+    ("says_pid", ["sees.py"], 1, "a module has written to the socket of the launcher"),
+    ("says_pid_later", ["sees.py"], 1, "a module has written to the socket of the launcher"),
+    ("claims_init", ["sees.py"], 1, "process 1 answers for a worker, but is none|a forked worker has ended before it began"),
     ("plain, raises", ["sees.py"], 2, 'names of Python modules joined by commas, without spaces, got "plain, raises"'),
     ("plain,", ["sees.py"], 2, "names of Python modules"),
     ("plain", ["--no-python", "/bin/true"], 2, "/bin/true does not run under Python because of --no_python"),
@@ -191,6 +272,22 @@ def drawn(output):
     return re.findall(r"drawn (.*)", output)
 
 
+def check_generators(folder, flags, module, seeded):
+    """Workers have generators that differ where those of started workers do, and the same ones otherwise."""
+    drawings = []
+    for preload in ([], ["--preload", module]):
+        status, output = run(folder, *flags, *preload, "generators.py", module)
+        assert status == 0 and "[preload]" not in output, output
+        ranks = [dict(re.findall(rf"(?m)^\[{rank}\] drawn (\S+) (.*)", output)) for rank in (0, 1)]
+        assert set(ranks[0]) == set(ranks[1]) and len(ranks[0]) == 20, ranks
+        drawings.append(ranks)
+    started, forked = drawings
+    differ = [{name for name in ranks[0] if ranks[0][name] != ranks[1][name]} for ranks in drawings]
+    own = {name for name in started[0] if name.startswith("own-")} - seeded
+    assert differ == [own, own], differ
+    assert all(started[0][name] == forked[0][name] for name in set(started[0]) - own), drawings
+
+
 def check_values(folder):
     two = ["torchrun", "--nproc-per-node", "2"]
     status, output = run(folder, *two, "--preload", "random,numpy,multiprocessing", "draws.py")
@@ -198,6 +295,10 @@ def check_values(folder):
     first, second = (line.split() for line in drawn(output))
     assert all(one != other for one, other in zip(first, second)), output
     assert len(set(drawn(run(folder, *two, "--preload", "seeds", "seeded.py")[1]))) == 1
+    check_generators(folder, two, "makes_generators", set())
+    check_generators(folder, two, "seeds_all", {"own-global", "own-numpy", "own-torch", "own-torch_seed"})
+    _, output = run(folder, *two, "--preload", "seeds_torch", "seeded.py")
+    assert "[preload] seeds_torch.chosen has the seed " in output, output
     _, output = run(folder, *two, "--preload", "rank_reader", "isolation.py")
     assert {f"seen [None, None, None] 1 {rank} None" in output for rank in (0, 1)} == {True}, output
     # A library that ends its threads before the fork is allowed: OpenBLAS in numpy.
@@ -216,19 +317,35 @@ def check_restarts(folder):
                          "restarts.py")
     assert status == 0 and imports.read_text() == "x", (status, imports.read_text())
     assert len(re.findall(r"attempt 1 rank \d sum 3.0", output)) == 2, output
-    status, output = run(folder, "torchrun", "--max-restarts", "1", "--preload", "plain", "kills_server.py")
-    assert status == 0 and "started again" in output and imports.read_text() == "xxx", output
+    for number, count in ((signal.SIGKILL, 3), (signal.SIGSTOP, 4)):  # a stopped server is continued
+        status, output = run(folder, "torchrun", "--max-restarts", "1", "--preload", "plain", "signals_server.py",
+                             str(int(number)))
+        assert status == 0 and "started again" in output and imports.read_text() == "x" * count, output
 
 
-def check_stop(folder):
-    """SIGTERM while a module is imported ends the job, and nothing is left."""
-    os.mkfifo(folder / "fifo")
-    job = subprocess.Popen([ACCLAUNCH, "torchrun", "--preload", "waits", "sees.py"], cwd=folder,
+def stop_servers(folder):
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        process = pathlib.Path("/proc") / pid
+        try:
+            if f"FIFO={folder}/fifo".encode() in (process / "environ").read_bytes() and \
+               (process / "cmdline").read_bytes().startswith(b"acc-preload"):
+                os.kill(int(pid), signal.SIGSTOP)
+        except OSError:
+            pass  # it has ended
+
+
+def check_stop(folder, module, number, stops_server):
+    """A signal while a module is imported or a worker is forked ends the job, and nothing is left."""
+    print(f"check_stop {module} {number} {stops_server}", flush=True)
+    job = subprocess.Popen([ACCLAUNCH, "torchrun", "--preload", module, "sees.py"], cwd=folder,
                            env=environment(folder))
     with open(folder / "fifo", encoding="utf-8") as held:
-        assert held.readline() == "importing\n"
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(timeout=DEADLINE) == 128 + signal.SIGTERM
+        assert held.readline() in ("importing\n", "forking\n")
+        if stops_server:
+            stop_servers(folder)
+        job.send_signal(number)
+        expected = 128 + signal.SIGTERM if number == signal.SIGTERM else -number
+        assert job.wait(timeout=DEADLINE) == expected, job.returncode
         assert held.read() == ""  # the end: no process holds it
 
 
@@ -259,7 +376,11 @@ def main():
             assert status == expected and re.search(text, output), (modules, status)
         check_values(folder)
         check_restarts(folder)
-        check_stop(folder)
+        os.mkfifo(folder / "fifo")
+        for module in ("waits", "forks_once"):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+                for stops_server in (False, True):
+                    check_stop(folder, module, number, stops_server)
         check_training(folder)
 
 

@@ -3,6 +3,7 @@
 
 #include "acc/base/unique_fd.hpp"
 #include "spawn/child_launcher.hpp"
+#include "spawn/reap.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -54,14 +55,19 @@ std::optional<std::string> command_output(const std::vector<std::string>& comman
     return std::nullopt;
   }
   input.reset();  // else the pipe would never report its end
+  const auto deadline = Clock::now() + limit;
   std::string text;
-  if (!read_all(output.get(), Clock::now() + limit, text)) {
+  std::optional<int> status;
+  if (read_all(output.get(), deadline, text)) {  // it may run on without its stdout
+    status = spawn::reap_within(
+        pid, std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()));
+  }
+  if (!status) {
     ::kill(pid, SIGKILL);
+    spawn::reap_within(pid, spawn::kTimeAfterKill);
   }
-  int status = 0;
-  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
-  }
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? std::optional(text) : std::nullopt;
+  return status && WIFEXITED(*status) && WEXITSTATUS(*status) == 0 ? std::optional(text)
+                                                                   : std::nullopt;
 }
 
 }  // namespace acc::launcher::host

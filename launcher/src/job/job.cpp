@@ -179,11 +179,17 @@ asio::awaitable<bool> Job::join_round() {
   const auto begin = Phases::Clock::now();
   round_ = co_await rounds_->next();
   phases_.add("join", begin, Phases::Clock::now());
-  if (state_ == JobState::leaving) {  // `leave_while_joining` sends its message and ends the loop
+  co_await wait_if_leaving();
+  co_return round_.has_value();
+}
+
+/// Does not complete after a stop request: `leave_while_joining` sends its message and ends the
+/// loop.
+asio::awaitable<void> Job::wait_if_leaving() {
+  if (state_ == JobState::leaving) {
     asio::steady_timer until_then(runner_.io(), std::chrono::steady_clock::time_point::max());
     co_await until_then.async_wait(asio::use_awaitable);
   }
-  co_return round_.has_value();
 }
 
 /// The job is over, and this machine was in none of its rounds: that is no success, because nothing
@@ -242,7 +248,12 @@ asio::awaitable<bool> Job::run_attempt() {
 /// Starts the workers and waits until all of them have ended.
 asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
   attempt_.emplace(runner_.io());
-  co_await prepare_fork_server();
+  runner_.surroundings().cgroup->make();
+  if (!plan_.preload.modules.empty()) {
+    co_await prepare_fork_server();  // if it was killed
+    co_await fork_server_->fork(plan_.layout.local_world_size, runner_.surroundings().cgroup);
+    co_await wait_if_leaving();
+  }
   if (const auto& end = rounds_->known_end()) {  // another machine has ended the attempt already
     advance(JobEvent::workers_ended);
     advance(event_of(*end));

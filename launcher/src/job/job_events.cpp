@@ -11,7 +11,7 @@
 #include "report/torch_record.hpp"
 #include "report/words.hpp"
 #include "spawn/child_launcher.hpp"
-#include "supervision/descendants.hpp"
+#include "spawn/reap.hpp"
 #include "supervision/signals.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -94,7 +94,7 @@ asio::awaitable<void> Job::end_without_guard() {
   if (advance(JobEvent::kill_order) == JobAction::kill) {  // so that deaths are no failures
     attempt_->supervisor->stop({SIGKILL});
   }
-  supervision::end_descendants(&runner_.leftovers().cgroup());
+  runner_.leftovers().end_processes();
   if (plan_.layout.num_machines > 1) {  // time to send the message of `leave`
     asio::steady_timer moment(runner_.io(), std::chrono::milliseconds(500));
     co_await moment.async_wait(asio::use_awaitable);
@@ -168,11 +168,11 @@ asio::awaitable<void> Job::look_inside() {
   asio::steady_timer pause(runner_.io());
   const auto deadline = std::chrono::steady_clock::now() + kTimeToLook;
   // The supervisor reaps the reader with other children that are no workers.
-  while (reader > 0 && ::kill(reader, 0) == 0 && std::chrono::steady_clock::now() < deadline) {
+  while (spawn::is_child(reader) && std::chrono::steady_clock::now() < deadline) {
     pause.expires_after(std::chrono::milliseconds(50));
     co_await pause.async_wait(asio::use_awaitable);
   }
-  if (reader > 0) {
+  if (spawn::is_child(reader)) {
     ::kill(-reader, SIGKILL);  // with its debuggers, which would keep the workers stopped
   }
   if (attempt_) {

@@ -89,6 +89,7 @@ class Job {
   boost::asio::awaitable<void> work();
   boost::asio::awaitable<void> flush_output();
   boost::asio::awaitable<bool> join_round();
+  boost::asio::awaitable<void> wait_if_leaving();
   boost::asio::awaitable<void> prepare_fork_server();
   boost::asio::awaitable<void> run_attempts();
   boost::asio::awaitable<bool> run_attempt();

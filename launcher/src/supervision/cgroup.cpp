@@ -5,6 +5,7 @@
 #include "supervision/cgroup.hpp"
 
 #include "spawn/create_child.hpp"
+#include "spawn/reap.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -12,6 +13,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <ctime>
 #include <fstream>
@@ -139,10 +141,15 @@ bool Cgroup::lets_live() const noexcept {
   if (child == 0) {
     ::_exit(0);
   }
-  int wait_status = 0;
-  while (child > 0 && ::waitpid(child, &wait_status, 0) < 0 && errno == EINTR) {
+  if (child < 0) {
+    return true;
   }
-  return !WIFSIGNALED(wait_status);
+  const std::optional<int> wait_status = spawn::reap_within(child, std::chrono::seconds(10));
+  if (!wait_status) {  // stopped
+    ::kill(child, SIGKILL);
+    spawn::reap_within(child, spawn::kTimeAfterKill);
+  }
+  return wait_status && !WIFSIGNALED(*wait_status);
 }
 
 pid_t Cgroup::fork_into() const noexcept {
@@ -160,7 +167,9 @@ void Cgroup::kill() const noexcept {
   // Before Linux 5.14. A process that forks meanwhile may escape; `end_descendants` repeats.
   std::ifstream processes(path_ / "cgroup.procs");
   for (pid_t pid = 0; processes >> pid;) {
-    ::kill(pid, SIGKILL);
+    if (pid > 0) {  // 0: a process of another pid namespace; kill() would end our own group
+      ::kill(pid, SIGKILL);
+    }
   }
 }
 

@@ -2,12 +2,14 @@
 #include "supervision/fork_server.hpp"
 
 #include "acc/base/log.hpp"
-#include "acc/base/text.hpp"
+#include "spawn/reap.hpp"
+#include "supervision/process_state.hpp"
+#include "supervision/process_watch.hpp"
 
 #include <boost/asio/as_tuple.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/experimental/awaitable_operators.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -17,9 +19,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
-#include <span>
-#include <string_view>
 #include <utility>
 
 namespace acc::launcher::supervision {
@@ -38,10 +39,17 @@ constexpr const char* kBoot =
 
 /// Number by which the server's output is distinguished from that of ranks.
 constexpr int kOutputRank = -1;
-/// Time in which the server must fork one worker.
-constexpr int kPatience = 60'000;  // ms
+/// Time in which the server must answer, which then forks one worker or ends the forks.
+constexpr std::chrono::seconds kPatience{60};
+/// Time between the end of a process's last descriptor and that of the process.
+constexpr std::chrono::seconds kTimeToEnd{10};
+constexpr const char* kForeign = "a module has written to the socket of the launcher";
 constexpr std::size_t kMostDescriptors = 5;
 constexpr std::size_t kMostBytes = std::size_t{64} << 10;
+
+std::string patience() {
+  return std::to_string(kPatience.count()) + " s";
+}
 
 std::string reason(const char* what) {
   return std::string(what) + ": " + std::strerror(errno);
@@ -97,7 +105,7 @@ UniqueFd file_with(const std::string& text) {
   return file;
 }
 
-/// Sends a message of one byte with descriptors. False if the receiver has gone.
+/// Sends a message of one byte with descriptors. False if the receiver has gone, or does not read.
 bool send_message(int socket, char kind, std::span<const int> descriptors) {
   iovec content{.iov_base = &kind, .iov_len = 1};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostDescriptors * sizeof(int))> space{};
@@ -113,13 +121,69 @@ bool send_message(int socket, char kind, std::span<const int> descriptors) {
     rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
     std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
   }
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == 1;
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+}
+
+/// Returns the process that sent the next message, as the kernel says (SO_PASSCRED); 0 if there is
+/// no message.
+pid_t sender_of_message(int socket) {
+  char ignored = 0;
+  iovec content{.iov_base = &ignored, .iov_len = 1};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(ucred))> space{};
+  msghdr message{};
+  message.msg_iov = &content;
+  message.msg_iovlen = 1;
+  message.msg_control = space.data();
+  message.msg_controllen = space.size();
+  const bool has_come = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) > 0;
+  const cmsghdr* const header = has_come ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header == nullptr || header->cmsg_level != SOL_SOCKET ||
+      header->cmsg_type != SCM_CREDENTIALS) {
+    return 0;
+  }
+  ucred sender{};
+  std::memcpy(&sender, CMSG_DATA(header), sizeof sender);
+  return sender.pid;
+}
+
+struct SocketPair {
+  UniqueFd ours;
+  UniqueFd theirs;
+};
+
+/// The kernel adds the sender's pid to what arrives at `ours`.
+SocketPair make_sockets() {
+  std::array<int, 2> ends{};
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw Error(Errc::process, reason("socketpair failed"));
+  }
+  const int yes = 1;
+  ::setsockopt(ends[0], SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+/// Waits until a socket can be read. False if the deadline passes before.
+asio::awaitable<bool> readable(asio::posix::stream_descriptor& socket,
+                               std::chrono::steady_clock::time_point deadline) {
+  using namespace asio::experimental::awaitable_operators;
+  asio::steady_timer limit(socket.get_executor(), deadline);
+  const auto outcome = co_await (socket.async_wait(asio::posix::stream_descriptor::wait_read,
+                                                   asio::as_tuple(asio::use_awaitable)) ||
+                                 limit.async_wait(asio::as_tuple(asio::use_awaitable)));
+  co_return outcome.index() == 0;
+}
+
+std::chrono::steady_clock::time_point in_time() {
+  return std::chrono::steady_clock::now() + kPatience;
 }
 
 }  // namespace
 
 ForkServer::ForkServer(asio::any_io_executor executor, output::OutputMux& output, Options options)
-    : executor_(std::move(executor)), output_(output), options_(std::move(options)) {
+    : executor_(std::move(executor)),
+      output_(output),
+      options_(std::move(options)),
+      control_(executor_) {
   WorkerSpec& worker = options_.worker;
   std::vector<std::string> command = options_.interpreter;
   command.insert(command.end(), {"-c", kBoot, std::string(kProgram), "",
@@ -128,86 +192,140 @@ ForkServer::ForkServer(asio::any_io_executor executor, output::OutputMux& output
   worker.command = std::move(command);
 }
 
-void ForkServer::start() {
-  std::array<int, 2> ends{};
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-    throw Error(Errc::process, reason("socketpair failed"));
-  }
-  control_.reset(ends[0]);
-  const UniqueFd of_server(ends[1]);
+void ForkServer::start_server() {
+  SocketPair sockets = make_sockets();
+  control_ = Socket(executor_, sockets.ours.release());
   WorkerSpec spec = options_.worker;
-  spec.reports = of_server.get();
-  spec.command[options_.interpreter.size() + 3] = std::to_string(of_server.get());
+  spec.reports = sockets.theirs.get();
+  spec.command[options_.interpreter.size() + 3] = std::to_string(sockets.theirs.get());
   const output::OutputMux::WorkerEnds streams =
       output_.add_worker({.rank = kOutputRank, .prefix = "[preload] "});
   process_.emplace(executor_, spec, streams.out.get(), streams.err.get(),
                    WorkerSurroundings{.descriptors = options_.descriptors});
 }
 
+// An import takes as long as the modules want, as a program does. A stop request ends it.
 asio::awaitable<void> ForkServer::ready() {
   if (process_ && !process_->has_ended()) {
     co_return;
   }
-  start();
-  asio::posix::stream_descriptor readable(executor_, ::dup(control_.get()));
-  co_await readable.async_wait(asio::posix::stream_descriptor::wait_read,
-                               asio::as_tuple(asio::use_awaitable));
-  const std::string answer = this->answer();
+  start_server();
+  const std::string answer = co_await this->answer(std::chrono::steady_clock::time_point::max());
   output_.drain(kOutputRank);
   if (answer.empty()) {
-    const ProcessEnd end = co_await process_->wait();
-    throw failed("the process that imports the modules has ended: " + end.describe());
+    co_await fail("");
+  }
+  if (answer.starts_with('F')) {
+    throw Error(Errc::config, "--preload " + options_.modules + ": " + answer.substr(1));
   }
   if (!answer.starts_with('R')) {
-    throw Error(Errc::config, "--preload " + options_.modules + ": " + answer.substr(1));
+    co_await fail(kForeign);
   }
   logger(Component::launcher).debug("process {} has imported {}", pid(), answer.substr(1));
 }
 
-pid_t ForkServer::fork(const WorkerSpec& spec, int in, int out, int err, const Cgroup* cgroup) {
-  if (!forks_) {
-    const std::vector<int> group = cgroup != nullptr && cgroup->directory() >= 0
-                                       ? std::vector{cgroup->directory()}
-                                       : std::vector<int>{};
-    send_message(control_.get(), 'B', group);
-    forks_ = true;
+asio::awaitable<void> ForkServer::fork(int count, const Cgroup* cgroup) {
+  forked_.clear();
+  process_->signal(SIGCONT);  // a stopped process would not answer
+  const bool has_group = cgroup != nullptr && cgroup->directory() >= 0;
+  const int group = has_group ? cgroup->directory() : -1;
+  co_await ask('B', std::span(&group, has_group ? 1 : 0), "B");
+  for (int index = 0; index < count; ++index) {
+    SocketPair sockets = make_sockets();
+    const int theirs = sockets.theirs.get();
+    co_await ask('W', std::span(&theirs, 1), "W");
+    forked_.push_back({.socket = std::move(sockets.ours)});
   }
+  co_await ask('E', {}, "D");
+  for (Forked& worker : forked_) {
+    worker.pid = co_await meet(worker.socket.get());
+  }
+}
+
+pid_t ForkServer::start(const WorkerSpec& spec, int in, int out, int err) {
+  if (forked_.empty()) {
+    throw failed("no process was forked for rank " + std::to_string(spec.rank));
+  }
+  const Forked worker = std::move(forked_.front());
+  forked_.pop_front();
   const UniqueFd file = file_with(spec_of(spec));
   std::vector<int> descriptors = {file.get(), in, out, err};
   if (spec.reports >= 0) {
     descriptors.push_back(spec.reports);
   }
-  send_message(control_.get(), 'W', descriptors);
-  const std::string answer = this->answer();
-  const auto worker = read_number(answer);
-  if (!worker) {
-    control_.reset();  // ends those that have been forked
-    throw failed("cannot fork rank " + std::to_string(spec.rank) +
-                 (answer.empty() ? "" : ": " + answer.substr(1)));
-  }
-  return *worker;
+  send_message(worker.socket.get(), 'W', descriptors);  // one that was killed is reported as such
+  return worker.pid;
 }
 
-void ForkServer::release() {
-  if (!std::exchange(forks_, false)) {
-    return;
+/// Sends a message to the server and waits for the answer. Throws Error(process) if it is another
+/// one than expected.
+asio::awaitable<void> ForkServer::ask(char kind, std::span<const int> descriptors,
+                                      std::string_view expected) {
+  std::string answer;
+  if (send_message(control_.native_handle(), kind, descriptors)) {
+    answer = co_await this->answer(in_time());
   }
-  send_message(control_.get(), 'E', {});
-  const std::string answer = this->answer();
-  if (answer != "D") {
-    throw failed("cannot start the workers" + (answer.empty() ? "" : ": " + answer.substr(1)));
+  if (answer == expected) {
+    co_return;
   }
+  std::string why = answer.empty() ? "" : kForeign;
+  if (answer.starts_with('F')) {
+    why = "cannot fork the workers: " + answer.substr(1);
+  }
+  co_await fail(std::move(why));
 }
 
-/// Returns the server's next message; empty if it has ended or does not answer.
-std::string ForkServer::answer() {
-  std::string text(kMostBytes, '\0');
-  pollfd readable{.fd = control_.get(), .events = POLLIN, .revents = 0};
-  while (::poll(&readable, 1, kPatience) < 0 && errno == EINTR) {
+/// Waits for the first message of a forked worker. Returns its pid, which is that of an unknown
+/// child.
+asio::awaitable<pid_t> ForkServer::meet(int socket) {
+  Socket readable_end(executor_, ::dup(socket));
+  const bool has_answered = co_await readable(readable_end, in_time());
+  const pid_t sender = has_answered ? sender_of_message(socket) : 0;
+  const bool is_known =
+      sender == pid() ||
+      std::ranges::any_of(forked_, [sender](const Forked& worker) { return worker.pid == sender; });
+  if (!has_answered) {
+    co_await fail("a forked worker has not answered for " + patience());
   }
-  const ssize_t size = ::recv(control_.get(), text.data(), text.size(), MSG_DONTWAIT);
-  text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
-  return text;
+  if (sender <= 0) {
+    co_await fail("a forked worker has ended before it began");
+  }
+  if (is_known || !spawn::is_child(sender)) {
+    co_await fail("process " + std::to_string(sender) + " answers for a worker, but is none");
+  }
+  co_return sender;
+}
+
+/// Returns the server's next message; empty if it has ended or does not answer in time.
+asio::awaitable<std::string> ForkServer::answer(std::chrono::steady_clock::time_point deadline) {
+  std::string text;
+  if (co_await readable(control_, deadline)) {
+    text.resize(kMostBytes);
+    const ssize_t size = ::recv(control_.native_handle(), text.data(), text.size(), MSG_DONTWAIT);
+    text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  }
+  co_return text;
+}
+
+/// Kills the server and the workers that have not started, and throws Error(process). `why`: empty
+/// if the server has ended or does not answer.
+asio::awaitable<void> ForkServer::fail(std::string why) {
+  forked_.clear();
+  if (why.empty()) {
+    // A server that has ended closed its socket shortly before.
+    Socket ended(executor_, watch_end_of(process_->pid()).release());
+    if (co_await readable(ended, std::chrono::steady_clock::now() + kTimeToEnd)) {
+      const ProcessEnd process_end = co_await process_->wait();
+      why = "the process that imports the modules has ended: " + process_end.describe();
+    } else {
+      why = "the process that imports the modules (pid " + std::to_string(pid()) +
+            ") has not answered for " + patience() + ": " + describe_state(pid());
+    }
+  }
+  process_->signal(SIGKILL);  // also the process that forks
+  process_.reset();
+  control_.close();
+  throw failed(why);
 }
 
 Error ForkServer::failed(const std::string& why) const {

@@ -5,6 +5,7 @@
 #include "supervision/descendants.hpp"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,6 +18,7 @@ namespace acc::launcher::supervision {
 
 Leftovers::Leftovers(const std::string& name)
     : cgroup_(name),
+      guardian_group_(::getpgrp()),
       folder_(static_cast<char*>(
           ::mmap(nullptr, PATH_MAX, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
   if (folder_ == MAP_FAILED) {
@@ -33,8 +35,12 @@ void Leftovers::add_folder(const std::string& folder) const noexcept {
   }
 }
 
+bool Leftovers::end_processes() noexcept {
+  return end_descendants(&cgroup_, {.group = guardian_group_});
+}
+
 bool Leftovers::clean_up() noexcept {
-  const bool all_ended = end_descendants(&cgroup_);
+  const bool all_ended = end_processes();
   cgroup_.remove();
   if (std::atomic_ref(*folder_).load(std::memory_order_acquire) != '\0') {
     std::error_code ignored;

@@ -3,6 +3,8 @@
 
 #include "supervision/cgroup.hpp"
 
+#include <sys/types.h>
+
 #include <string>
 
 namespace acc::launcher::supervision {
@@ -21,12 +23,19 @@ class Leftovers {
   /// Adds a folder to be deleted with its contents. Call at most once; an empty name has no effect.
   void add_folder(const std::string& folder) const noexcept;
 
-  /// Kills and reaps every process below this one, then removes the control group and the folder.
-  /// Returns false if some process could not be killed (see `end_descendants`).
+  /// Process group of the guardian.
+  [[nodiscard]] pid_t guardian_group() const noexcept { return guardian_group_; }
+
+  /// Kills and reaps every process below this one. Returns false if some could not be killed (see
+  /// `end_descendants`).
+  bool end_processes() noexcept;
+
+  /// Calls `end_processes`, then removes the control group and the folder. Returns its result.
   bool clean_up() noexcept;
 
  private:
   Cgroup cgroup_;
+  pid_t guardian_group_;
   char* folder_;  ///< path in shared memory, mapped for the lifetime of the process
 };
 

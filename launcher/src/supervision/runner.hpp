@@ -42,7 +42,9 @@ class Runner {
   [[nodiscard]] Leftovers& leftovers() noexcept { return leftovers_; }
   /// Resources for the processes of the job.
   [[nodiscard]] WorkerSurroundings surroundings() noexcept {
-    return {.cgroup = &leftovers_.cgroup(), .descriptors = descriptors_.original()};
+    return {.cgroup = &leftovers_.cgroup(),
+            .guardian_group = leftovers_.guardian_group(),
+            .descriptors = descriptors_.original()};
   }
 
   /// Stops waiting for signals and for the guardian, so that io().run() returns when the output is

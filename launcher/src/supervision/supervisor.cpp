@@ -67,23 +67,23 @@ asio::awaitable<AttemptOutcome> Supervisor::run(std::vector<WorkerSpec> specs) {
   co_return outcome_;  // a copy, because `watch` still runs for workers that could not be killed
 }
 
-/// The child that is no worker and outlives the attempt.
-pid_t Supervisor::spared() const noexcept {
+Spared Supervisor::spared() const noexcept {
   const ForkServer* const server = options_.surroundings.fork_server;
-  return server != nullptr ? server->pid() : 0;
+  return {.group = options_.surroundings.guardian_group,
+          .child = server != nullptr ? server->pid() : 0};
 }
 
 /// Kills the processes that workers started and left running.
 void Supervisor::end_stragglers() {
   Cgroup* const cgroup = options_.surroundings.cgroup;
   const auto limit = std::clamp(options_.shutdown_timeout, kShortestLimit, kLongestLimit);
-  outcome_.gave_up = !end_descendants(cgroup, limit, spared());
+  outcome_.gave_up = !end_descendants(cgroup, spared(), limit);
   if (!outcome_.gave_up && cgroup != nullptr) {
     cgroup->remove();
   }
   for (const pid_t pid :
-       outcome_.gave_up ? descendants(::getpid(), "/proc", spared()) : std::vector<pid_t>()) {
-    if (const auto state = process_state(pid)) {
+       outcome_.gave_up ? descendants(::getpid(), "/proc", spared().child) : std::vector<pid_t>()) {
+    if (const auto state = process_state(pid); state && state->letter != 'Z') {
       outcome_.left_behind.push_back("pid " + std::to_string(pid) + " (" + state->name + "), " +
                                      describe_state(pid));
     }
@@ -92,9 +92,6 @@ void Supervisor::end_stragglers() {
 
 // An exception here leaves `processes_` to the destructor, which kills the workers started so far.
 void Supervisor::start(const std::vector<WorkerSpec>& specs) {
-  if (options_.surroundings.cgroup != nullptr) {
-    options_.surroundings.cgroup->make();
-  }
   require_descriptors(specs, options_.other_descriptors);
   processes_.reserve(specs.size());
   for (const WorkerSpec& spec : specs) {
@@ -116,9 +113,6 @@ void Supervisor::start(const std::vector<WorkerSpec>& specs) {
       leader_ = processes_.size() - 1;
       options_.job_control->set_leader(worker.pid);
     }
-  }
-  if (options_.surroundings.fork_server != nullptr) {
-    options_.surroundings.fork_server->release();
   }
   remaining_ = specs.size();
   tell_running();

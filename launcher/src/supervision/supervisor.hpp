@@ -3,6 +3,7 @@
 
 #include "acc/rendezvous/gate.hpp"
 #include "output/output_mux.hpp"
+#include "supervision/descendants.hpp"
 #include "supervision/job_control.hpp"
 #include "supervision/process_state.hpp"
 #include "supervision/signals.hpp"
@@ -98,7 +99,7 @@ class Supervisor {
 
  private:
   void start(const std::vector<WorkerSpec>& specs);
-  [[nodiscard]] pid_t spared() const noexcept;
+  [[nodiscard]] Spared spared() const noexcept;
   boost::asio::awaitable<void> watch(std::size_t index);
   void look_for_stuck();
   boost::asio::awaitable<void> end_stuck(std::size_t index);

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "spawn/child_launcher.hpp"
+#include "spawn/reap.hpp"
 #include "supervision/child_setup.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/fork_server.hpp"
@@ -94,14 +95,6 @@ pid_t start(const WorkerSpec& spec, process::process_stdio& streams,
       exec_error);
 }
 
-/// Calls wait4() again if a signal interrupts it, and returns its result.
-pid_t reap(pid_t pid, int options, int& wait_status, rusage& usage) noexcept {
-  pid_t reaped = 0;
-  while ((reaped = ::wait4(pid, &wait_status, options, &usage)) < 0 && errno == EINTR) {
-  }
-  return reaped;
-}
-
 }  // namespace
 
 struct WorkerProcess::Process {
@@ -111,9 +104,7 @@ struct WorkerProcess::Process {
   ~Process() {
     if (pid > 0 && !reaped) {
       ::kill(pid, SIGKILL);
-      int ignored = 0;
-      rusage unused{};
-      reap(pid, 0, ignored, unused);
+      spawn::reap_within(pid, spawn::kTimeAfterKill);  // else the keeper reports it
     }
   }
 
@@ -137,8 +128,8 @@ WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const Worker
   }
   const pid_t child =
       surroundings.fork_server != nullptr
-          ? surroundings.fork_server->fork(spec, nothing ? nothing.get() : std::max(spec.input, 0),
-                                           out, err, surroundings.cgroup)
+          ? surroundings.fork_server->start(spec, nothing ? nothing.get() : std::max(spec.input, 0),
+                                            out, err)
           : start(spec, streams, surroundings, process_->exec_error);
   if (child < 0) {
     throw Error(Errc::process,
@@ -146,8 +137,7 @@ WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const Worker
                     std::strerror(errno),
                 spec.rank);
   }
-  // Parent and child both call setpgid, so that the group is set whichever of them runs first. A
-  // forked worker is no child yet; its parent has done it.
+  // Parent and child both call setpgid, so that the group is set whichever of them runs first.
   ::setpgid(child, spec.process_group);
   process_->pid = child;
   process_->joined = ::getpgid(child) == spec.process_group ? spec.process_group : 0;
@@ -167,7 +157,7 @@ asio::awaitable<ProcessEnd> WorkerProcess::wait() {
   int wait_status = 0;
   rusage usage{};
   pid_t reaped = 0;
-  while ((reaped = reap(pid(), WNOHANG, wait_status, usage)) == 0) {  // see kDebuggerPause
+  while ((reaped = ::wait4(pid(), &wait_status, WNOHANG, &usage)) == 0) {  // see kDebuggerPause
     asio::steady_timer pause(process_->end.get_executor(), kDebuggerPause);
     co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
   }
@@ -203,7 +193,9 @@ void WorkerProcess::signal(int signal) const noexcept {
     return;
   }
   if (!has_joined()) {
-    ::kill(-pid(), signal);
+    if (::kill(-pid(), signal) != 0) {  // it has moved to another group
+      ::kill(pid(), signal);
+    }
     return;
   }
   // The group that it joined also contains the guardian, which must not get the signal.

@@ -44,6 +44,7 @@ class ForkServer;
 /// Resources that the workers of a job share.
 struct WorkerSurroundings {
   Cgroup* cgroup = nullptr;           ///< control group to start in; null: the launcher's
+  pid_t guardian_group = 0;           ///< process group that is not killed as a whole
   std::optional<rlimit> descriptors;  ///< limit on file descriptors; empty: the launcher's
   ForkServer* fork_server = nullptr;  ///< forks the workers; null: they are started
 };
@@ -53,9 +54,9 @@ struct WorkerSurroundings {
 /// descriptors except 0, 1, 2 and WorkerSpec::reports.
 class WorkerProcess {
  public:
-  /// Starts the worker with the descriptors `out` and `err` as stdout and stderr, or lets the fork
-  /// server fork it, where it waits for ForkServer::release. If the program cannot be executed,
-  /// this does not throw; `wait()` returns `not_executed`. Throws Error(process) if fork fails.
+  /// Starts the worker with the descriptors `out` and `err` as stdout and stderr; with a fork
+  /// server, one that ForkServer::fork has forked. If the program cannot be executed, this does not
+  /// throw; `wait()` returns `not_executed`. Throws Error(process) if fork fails.
   WorkerProcess(const boost::asio::any_io_executor& executor, const WorkerSpec& spec, int out,
                 int err, const WorkerSurroundings& surroundings = {});
   WorkerProcess(WorkerProcess&&) noexcept;

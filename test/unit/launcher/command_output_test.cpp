@@ -38,5 +38,8 @@ TEST_CASE("command output: what a command wrote, or nothing if it failed") {
 }
 
 TEST_CASE("command output: a command that exceeds the limit is killed") {
-  CHECK(command_output({"/bin/sleep", "1000"}, std::chrono::milliseconds(50)) == std::nullopt);
+  for (const char* script : {"exec sleep 1000", "exec sleep 1000 >&-", "kill -STOP $$"}) {
+    CAPTURE(script);
+    CHECK(command_output({"/bin/sh", "-c", script}, std::chrono::milliseconds(50)) == std::nullopt);
+  }
 }
