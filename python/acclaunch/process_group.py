@@ -53,7 +53,7 @@ _CALLS = {
     "acc_group_reduce": (_P, _P, _N, _I, _I, _I, _T, _P),
     "acc_group_reduce_scatter": (_P, _P, _P, _N, _I, _I, _T, _P),
     "acc_group_broadcast": (_P, _P, _N, _I, _T, _P),
-    "acc_group_all_gather": (_P, _P, _P, _P, _T, _P),
+    "acc_group_all_gather": (_P, _P, _N, _P, _P, _T, _P),
     "acc_group_gather": (_P, _P, _P, _N, _I, _T, _P),
     "acc_group_scatter": (_P, _P, _P, _N, _I, _T, _P),
     "acc_group_all_to_all": (_P, _P, _P, _P, _P, _T, _P),
@@ -596,7 +596,8 @@ class ProcessGroup(dist.ProcessGroup):
                 f"acc: all_gather needs {self._size} outputs of {memory.dtype}, got "
                 f"{[(tuple(part.shape), part.dtype) for part in parts]}")
         return _Call(_c().group_all_gather,
-                     (memory.data_ptr(), _pointers(parts), _sizes([part.nbytes for part in parts])),
+                     (memory.data_ptr(), memory.nbytes, _pointers(parts),
+                      _sizes([part.nbytes for part in parts])),
                      output_tensors, collected, opts)
 
     def allgather_coalesced(self, output_lists, input_tensors, opts=_c10d.AllgatherOptions()):
@@ -622,7 +623,7 @@ class ProcessGroup(dist.ProcessGroup):
         nbytes, base = memory.nbytes, all_.data_ptr()
         places = (_P * self._size)(*[base + nbytes * r for r in range(self._size)])
         return _Call(_c().group_all_gather,
-                     (memory.data_ptr(), places, _sizes([nbytes] * self._size)), [output],
+                     (memory.data_ptr(), nbytes, places, _sizes([nbytes] * self._size)), [output],
                      collected, opts)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=_c10d.AllgatherOptions()):

@@ -16,7 +16,11 @@
  *  - Results of reductions are computed in rank order and are bitwise the same on all ranks.
  *  - ACC_COLLECTIVE, ACC_TIMEOUT: a rank failed, left, was late or called something else; the
  * message names it. The group is then aborted on all ranks, and every later call fails.
- *  - Ranks in calls are indices in the group.
+ *  - Ranks in calls are indices in the group. A rank does not send to itself; tags are not
+ * negative.
+ *  - ACC_INVALID_ARGUMENT, before memory is touched: a root or peer that is no rank, sizes that do
+ * not fit together or that no memory can have, results that share memory with each other or with an
+ * input. An input may be the place of its own result (its rank's part of an output).
  */
 
 #include "acc/runtime.h"
@@ -113,11 +117,11 @@ ACC_API acc_status acc_group_reduce_scatter(acc_group* group, const void* const*
 /* data: [nbytes], read on the root, written elsewhere. */
 ACC_API acc_status acc_group_broadcast(acc_group* group, void* data, size_t nbytes, int32_t root,
                                        int64_t timeout_ms, acc_work** work) ACC_NOEXCEPT;
-/* outs: [num_ranks] pointers; outs[r] receives the nbytes[r] bytes of rank r's `in`. nbytes:
- * [num_ranks], the same on all ranks. */
-ACC_API acc_status acc_group_all_gather(acc_group* group, const void* in, void* const* outs,
-                                        const size_t* nbytes, int64_t timeout_ms,
-                                        acc_work** work) ACC_NOEXCEPT;
+/* outs: [num_ranks] pointers; outs[r] receives the out_nbytes[r] bytes of rank r's `in`.
+ * out_nbytes: [num_ranks], the same on all ranks; in_nbytes: out_nbytes[own rank]. */
+ACC_API acc_status acc_group_all_gather(acc_group* group, const void* in, size_t in_nbytes,
+                                        void* const* outs, const size_t* out_nbytes,
+                                        int64_t timeout_ms, acc_work** work) ACC_NOEXCEPT;
 /* outs: [num_ranks] pointers to [nbytes] on the root; ignored elsewhere. */
 ACC_API acc_status acc_group_gather(acc_group* group, const void* in, void* const* outs,
                                     size_t nbytes, int32_t root, int64_t timeout_ms,

@@ -228,8 +228,7 @@ acc_status acc_group_reduce_scatter(acc_group* group, const void* const* ins, vo
   return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
     const Element type = element_of(element);
     std::vector<const void*> inputs;
-    for (const Input& in :
-         parts_of<Input>(to, ins, nullptr, numel * acc::kernels::nbytes_of(type), "ins")) {
+    for (const Input& in : parts_of<Input>(to, ins, nullptr, numel, "ins")) {
       inputs.push_back(in.data);
     }
     return to.reduce_scatter(how, std::move(inputs), array_of(out, numel, "out"), numel, type,
@@ -245,13 +244,14 @@ acc_status acc_group_broadcast(acc_group* group, void* data, size_t nbytes, std:
   });
 }
 
-acc_status acc_group_all_gather(acc_group* group, const void* in, void* const* outs,
-                                const size_t* nbytes, std::int64_t timeout_ms,
-                                acc_work** work) noexcept {
+acc_status acc_group_all_gather(acc_group* group, const void* in, size_t in_nbytes,
+                                void* const* outs, const size_t* out_nbytes,
+                                std::int64_t timeout_ms, acc_work** work) noexcept {
   return collective(group, timeout_ms, work, [&](auto& to, Issue how) {
-    const std::size_t own = (&required(nbytes, "nbytes"))[to.rank()];
-    return to.all_gather(how, {static_cast<const std::byte*>(array_of(in, own, "in")), own},
-                         parts_of<Output>(to, outs, nbytes, 0, "outs"));
+    required(out_nbytes, "out_nbytes");
+    return to.all_gather(how,
+                         {static_cast<const std::byte*>(array_of(in, in_nbytes, "in")), in_nbytes},
+                         parts_of<Output>(to, outs, out_nbytes, 0, "outs"));
   });
 }
 

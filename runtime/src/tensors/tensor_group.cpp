@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <numeric>
@@ -44,6 +45,46 @@ void copy_result(void* to, const void* from, std::size_t nbytes, std::size_t who
   }
 }
 
+/// Throws if two of the results share memory, or if an input shares memory with a result, unless
+/// both are the same memory at `place`.
+void check_apart(const char* call, std::vector<Output> outs, const std::vector<Input>& ins,
+                 const std::byte* place) {
+  const auto end = [](const auto& part) -> const std::byte* { return part.data + part.nbytes; };
+  std::erase_if(outs, [](const Output& out) { return out.nbytes == 0; });
+  std::ranges::sort(outs, std::less<>(), &Output::data);
+  for (std::size_t i = 1; i < outs.size(); ++i) {
+    if (end(outs[i - 1]) > outs[i].data) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("{}: two results, of {} and {} bytes, share memory", call,
+                              outs[i - 1].nbytes, outs[i].nbytes));
+    }
+  }
+  for (const Input& in : ins) {
+    // The results are apart, so their ends are in order too.
+    auto out = std::ranges::upper_bound(outs, in.data, std::less<>(), end);
+    for (; in.nbytes != 0 && out != outs.end() && out->data < end(in); ++out) {
+      if (in.data != out->data || in.nbytes != out->nbytes || in.data != place) {
+        throw Error(Errc::invalid_argument,
+                    fmt::format("{}: an input of {} bytes shares memory with a result of {} bytes",
+                                call, in.nbytes, out->nbytes));
+      }
+    }
+  }
+}
+
+/// Throws unless each part has `nbytes` bytes.
+template <typename Part>
+void check_equal(const char* call, const char* what, const std::vector<Part>& parts,
+                 std::size_t nbytes) {
+  for (std::size_t r = 0; r < parts.size(); ++r) {
+    if (parts[r].nbytes != nbytes) {
+      throw Error(Errc::invalid_argument,
+                  fmt::format("{}: the {} of rank {} has {} bytes, expected {}", call, what, r,
+                              parts[r].nbytes, nbytes));
+    }
+  }
+}
+
 }  // namespace
 
 TensorGroup::TensorGroup(collectives::GroupSpec spec)
@@ -68,6 +109,42 @@ void TensorGroup::check_rank(int rank, const char* what) const {
         Errc::invalid_argument,
         fmt::format("{} is {}, expected a rank of the group (0..{})", what, rank, size() - 1));
   }
+}
+
+void TensorGroup::check_peer(int rank, int tag, const char* what) const {
+  check_rank(rank, what);
+  if (rank == this->rank()) {
+    throw Error(Errc::invalid_argument, fmt::format("{} is {}, this rank itself", what, rank));
+  }
+  if (tag < 0) {
+    throw Error(Errc::invalid_argument, fmt::format("the tag is {}, expected at least 0", tag));
+  }
+}
+
+void TensorGroup::check_count(std::size_t count, const char* call, const char* what) const {
+  if (count != index(size())) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("{}: {} {} for {} ranks", call, count, what, size()));
+  }
+}
+
+void TensorGroup::check_nbytes(std::size_t nbytes, const char* call) const {
+  constexpr std::size_t kAddressable = PTRDIFF_MAX;
+  if (nbytes > kAddressable / 2 / index(size())) {
+    throw Error(Errc::invalid_argument,
+                fmt::format("{}: {} bytes for each of {} ranks are more than memory can hold", call,
+                            nbytes, size()));
+  }
+}
+
+std::size_t TensorGroup::checked_nbytes(std::size_t numel, Element element,
+                                        const char* call) const {
+  if (numel > PTRDIFF_MAX / nbytes_of(element)) {
+    throw Error(Errc::invalid_argument, fmt::format("{}: {} x {} are more than memory can hold",
+                                                    call, numel, to_string(element)));
+  }
+  check_nbytes(numel * nbytes_of(element), call);
+  return numel * nbytes_of(element);
 }
 
 WorkPtr TensorGroup::issue(Issue how, Call call, std::function<void()> execute) {
@@ -164,6 +241,7 @@ WorkPtr TensorGroup::barrier(Issue how) {
 
 WorkPtr TensorGroup::broadcast(Issue how, Output data, int root) {
   check_rank(root, "root");
+  check_nbytes(data.nbytes, "broadcast");
   return issue(how, {.kind = Kind::broadcast, .root = root, .count = data.nbytes},
                [this, data, root] {
                  Movement movement{.longest = data.nbytes, .compared = {root}};
@@ -212,17 +290,28 @@ void TensorGroup::move_all_gather(Input in, const std::vector<Output>& outs) {
 }
 
 WorkPtr TensorGroup::all_gather(Issue how, Input in, std::vector<Output> outs) {
+  check_count(outs.size(), "all_gather", "outputs");
+  for (const Output& out : outs) {
+    check_nbytes(out.nbytes, "all_gather");
+  }
   if (outs[index(rank())].nbytes != in.nbytes) {
     throw Error(Errc::invalid_argument,
                 fmt::format("all_gather: the input has {} bytes, its place in the output has {}",
                             in.nbytes, outs[index(rank())].nbytes));
   }
+  check_apart("all_gather", outs, {in}, outs[index(rank())].data);
   return issue(how, {.kind = Kind::all_gather, .count = in.nbytes},
                [this, in, outs = std::move(outs)] { move_all_gather(in, outs); });
 }
 
 WorkPtr TensorGroup::gather(Issue how, Input in, std::vector<Output> outs, int root) {
   check_rank(root, "root");
+  check_nbytes(in.nbytes, "gather");
+  if (rank() == root) {
+    check_count(outs.size(), "gather", "outputs");
+    check_equal("gather", "output", outs, in.nbytes);
+    check_apart("gather", outs, {in}, outs[index(root)].data);
+  }
   return issue(how, {.kind = Kind::gather, .root = root, .count = in.nbytes},
                [this, in, root, outs = std::move(outs)] {
                  if (rank() != root) {
@@ -240,6 +329,12 @@ WorkPtr TensorGroup::gather(Issue how, Input in, std::vector<Output> outs, int r
 
 WorkPtr TensorGroup::scatter(Issue how, std::vector<Input> ins, Output out, int root) {
   check_rank(root, "root");
+  check_nbytes(out.nbytes, "scatter");
+  if (rank() == root) {
+    check_count(ins.size(), "scatter", "inputs");
+    check_equal("scatter", "input", ins, out.nbytes);
+    check_apart("scatter", {out}, ins, ins[index(root)].data);
+  }
   return issue(how, {.kind = Kind::scatter, .root = root, .count = out.nbytes},
                [this, out, root, ins = std::move(ins)] {
                  Movement movement{.longest = out.nbytes * index(size()), .compared = {root}};
@@ -295,11 +390,19 @@ void TensorGroup::move_all_to_all(const std::vector<Input>& ins, const std::vect
 }
 
 WorkPtr TensorGroup::all_to_all(Issue how, std::vector<Input> ins, std::vector<Output> outs) {
+  check_count(ins.size(), "all_to_all", "inputs");
+  check_count(outs.size(), "all_to_all", "outputs");
+  for (int r = 0; r < size(); ++r) {
+    check_nbytes(ins[index(r)].nbytes, "all_to_all");
+    check_nbytes(outs[index(r)].nbytes, "all_to_all");
+  }
   if (ins[index(rank())].nbytes != outs[index(rank())].nbytes) {
     throw Error(Errc::invalid_argument,
                 fmt::format("all_to_all: rank {} sends {} bytes to itself and expects {}", rank(),
                             ins[index(rank())].nbytes, outs[index(rank())].nbytes));
   }
+  const bool in_place = ins[index(rank())].data == outs[index(rank())].data;
+  check_apart("all_to_all", outs, ins, in_place ? outs[index(rank())].data : nullptr);
   return issue(
       how, {.kind = Kind::all_to_all},
       [this, ins = std::move(ins), outs = std::move(outs)] { move_all_to_all(ins, outs); });
@@ -366,6 +469,7 @@ void TensorGroup::sum_in_slices(std::byte* data, std::size_t numel, Element elem
 
 WorkPtr TensorGroup::all_reduce(Issue how, void* data, std::size_t numel, Element element,
                                 ElementOp op) {
+  checked_nbytes(numel, element, "all_reduce");
   return issue(how, {.kind = Kind::all_reduce, .element = element, .op = op, .count = numel},
                [=, this, at = static_cast<std::byte*>(data)] {
                  if (numel * nbytes_of(element) >= kSlicedNbytes) {
@@ -379,6 +483,7 @@ WorkPtr TensorGroup::all_reduce(Issue how, void* data, std::size_t numel, Elemen
 WorkPtr TensorGroup::reduce(Issue how, void* data, std::size_t numel, Element element, ElementOp op,
                             int root) {
   check_rank(root, "root");
+  checked_nbytes(numel, element, "reduce");
   return issue(how,
                {.kind = Kind::reduce, .element = element, .op = op, .root = root, .count = numel},
                [=, this, at = static_cast<std::byte*>(data)] {
@@ -393,6 +498,14 @@ WorkPtr TensorGroup::reduce(Issue how, void* data, std::size_t numel, Element el
 
 WorkPtr TensorGroup::reduce_scatter(Issue how, std::vector<const void*> ins, void* out,
                                     std::size_t numel, Element element, ElementOp op) {
+  check_count(ins.size(), "reduce_scatter", "inputs");
+  const std::size_t own = checked_nbytes(numel, element, "reduce_scatter");
+  std::vector<Input> read;
+  for (const void* in : ins) {
+    read.push_back({static_cast<const std::byte*>(in), own});
+  }
+  check_apart("reduce_scatter", {{static_cast<std::byte*>(out), own}}, read,
+              static_cast<const std::byte*>(out));
   return issue(
       how, {.kind = Kind::reduce_scatter, .element = element, .op = op, .count = numel},
       [=, this, ins = std::move(ins), to = static_cast<std::byte*>(out)] {
@@ -428,14 +541,15 @@ WorkPtr TensorGroup::reduce_scatter(Issue how, std::vector<const void*> ins, voi
 // --- messages ---
 
 WorkPtr TensorGroup::send(Issue how, Input message, int to, int tag) {
-  check_rank(to, "the receiving rank");
+  check_peer(to, tag, "the receiving rank");
+  check_nbytes(message.nbytes, "send");
   return mailbox_.send(message.data, message.nbytes, to, tag, how.timeout, how.detached);
 }
 
 WorkPtr TensorGroup::receive(Issue how, Output message, int from, int tag) {
-  if (from != Mailbox::kAnyRank) {
-    check_rank(from, "the sending rank");
-  }
+  check_peer(from == Mailbox::kAnyRank && size() > 1 ? (rank() + 1) % size() : from, tag,
+             "the sending rank");
+  check_nbytes(message.nbytes, "receive");
   return mailbox_.receive(message.data, message.nbytes, from, tag, how.timeout, how.detached);
 }
 

@@ -35,6 +35,11 @@ struct Output {
 /// collectives in the same order; messages (`send`, `receive`) are independent of that order. A
 /// result of a reduction is computed in rank order and is bitwise the same on all ranks.
 ///
+/// Arguments are checked before memory is touched, and Error(invalid_argument) names what is wrong:
+/// a root or peer that is no rank, another number of parts than ranks, parts of other sizes than
+/// the call needs, sizes that no memory can have, results that share memory with each other or with
+/// an input. An input may be the place of its own result.
+///
 /// The caller keeps inputs and outputs until the work is done. Any thread may call any function;
 /// collectives are ordered by their calls. A failed call aborts the group on all ranks.
 class TensorGroup {
@@ -103,6 +108,13 @@ class TensorGroup {
   WorkPtr issue(Issue how, Call call, std::function<void()> execute);
   [[nodiscard]] std::vector<int> all_ranks() const;
   void check_rank(int rank, const char* what) const;
+  void check_peer(int rank, int tag, const char* what) const;
+  /// One part per rank.
+  void check_count(std::size_t count, const char* call, const char* what) const;
+  /// All ranks' parts together are no more than memory can hold.
+  void check_nbytes(std::size_t nbytes, const char* call) const;
+  /// Returns the size of `numel` elements.
+  std::size_t checked_nbytes(std::size_t numel, kernels::Element element, const char* call) const;
   [[nodiscard]] std::size_t index(int rank) const { return static_cast<std::size_t>(rank); }
 
   void move(const Movement& movement);

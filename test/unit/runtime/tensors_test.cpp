@@ -214,9 +214,9 @@ TEST_CASE("ranks that do not agree end with the same named error") {
       {"rank 2 sends 8 bytes to rank",
        [&](TensorGroup& group) {
          std::vector<std::byte> in(16);
-         std::vector<std::byte> out(16);
+         std::vector<std::byte> out(24);
          std::vector<Input> ins(3, Input{in.data(), group.rank() == 2 ? 8U : 4U});
-         std::vector<Output> outs(3, Output{out.data(), 4});
+         std::vector<Output> outs = {{out.data(), 4}, {out.data() + 8, 4}, {out.data() + 16, 4}};
          outs[static_cast<std::size_t>(group.rank())].nbytes =
              ins[static_cast<std::size_t>(group.rank())].nbytes;
          group.wait(*group.all_to_all(kNow, ins, outs), std::nullopt);
@@ -265,4 +265,144 @@ TEST_CASE("ranks that do not agree end with the same named error") {
       CHECK(error.find(each.words) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("wrong arguments are refused before memory is touched, and the group goes on") {
+  constexpr std::size_t kHuge = SIZE_MAX / 8 + 2;  // as float32, 4 bytes after an overflow
+  struct Case {
+    const char* words;
+    std::function<void(TensorGroup&, float*)> call;  ///< memory: 8 values
+  };
+  const auto in = [](float* at, std::size_t numel) {
+    return Input{reinterpret_cast<const std::byte*>(at), numel * sizeof(float)};
+  };
+  const auto out = [](float* at, std::size_t numel) {
+    return Output{reinterpret_cast<std::byte*>(at), numel * sizeof(float)};
+  };
+  const Case cases[] = {
+      {"all_reduce: 2305843009213693953 x float32 are more than memory can hold",
+       [](TensorGroup& group, float* at) {
+         group.all_reduce(kNow, at, kHuge, Element::float32, ElementOp::sum);
+       }},
+      {"reduce: 2305843009213693953 x float32 are more",
+       [](TensorGroup& group, float* at) {
+         group.reduce(kNow, at, kHuge, Element::float32, ElementOp::sum, 0);
+       }},
+      {"root is 2, expected a rank of the group (0..1)",
+       [](TensorGroup& group, float* at) {
+         group.reduce(kNow, at, 1, Element::float32, ElementOp::sum, 2);
+       }},
+      {"reduce_scatter: 2305843009213693953 x float32 are more",
+       [](TensorGroup& group, float* at) {
+         group.reduce_scatter(kNow, {at, at}, at + 4, kHuge, Element::float32, ElementOp::sum);
+       }},
+      {"reduce_scatter: 1 inputs for 2 ranks",
+       [](TensorGroup& group, float* at) {
+         group.reduce_scatter(kNow, {at}, at + 4, 1, Element::float32, ElementOp::sum);
+       }},
+      {"reduce_scatter: an input of 8 bytes shares memory with a result of 8 bytes",
+       [](TensorGroup& group, float* at) {
+         group.reduce_scatter(kNow, {at, at + 2}, at + 1, 2, Element::float32, ElementOp::sum);
+       }},
+      {"broadcast: 4611686018427387904 bytes for each of 2 ranks",
+       [](TensorGroup& group, float* at) {
+         group.broadcast(kNow, {reinterpret_cast<std::byte*>(at), std::size_t{1} << 62}, 0);
+       }},
+      {"root is -1", [&](TensorGroup& group, float* at) { group.broadcast(kNow, out(at, 1), -1); }},
+      {"all_gather: 1 outputs for 2 ranks",
+       [&](TensorGroup& group, float* at) { group.all_gather(kNow, in(at, 1), {out(at, 1)}); }},
+      {"all_gather: the input has 4 bytes, its place in the output has 8",
+       [&](TensorGroup& group, float* at) {
+         group.all_gather(kNow, in(at, 1), {out(at + 2, 2), out(at + 4, 2)});
+       }},
+      {"all_gather: two results, of 8 and 8 bytes, share memory",
+       [&](TensorGroup& group, float* at) {
+         group.all_gather(kNow, in(at, 2), {out(at + 4, 2), out(at + 3, 2)});
+       }},
+      {"all_gather: an input of 8 bytes shares memory",
+       [&](TensorGroup& group, float* at) {
+         std::vector<Output> outs = {out(at + 4, 2), out(at + 6, 2)};
+         outs[group.rank() == 0 ? 1 : 0] = out(at, 2);  // the place of the other rank
+         group.all_gather(kNow, in(at, 2), outs);
+       }},
+      {"gather: the output of rank 1 has 12 bytes, expected 8",
+       [&](TensorGroup& group, float* at) {
+         group.gather(kNow, in(at, 2), {out(at + 2, 2), out(at + 4, 3)}, group.rank());
+       }},
+      {"gather: 3 outputs for 2 ranks",
+       [&](TensorGroup& group, float* at) {
+         group.gather(kNow, in(at, 1), {out(at + 2, 1), out(at + 3, 1), out(at + 4, 1)},
+                      group.rank());
+       }},
+      {"gather: an input of 8 bytes shares memory",
+       [&](TensorGroup& group, float* at) {
+         group.gather(kNow, in(at, 2), {out(at + 1, 2), out(at + 4, 2)}, group.rank());
+       }},
+      {"scatter: the input of rank 0 has 4 bytes, expected 8",
+       [&](TensorGroup& group, float* at) {
+         group.scatter(kNow, {in(at, 1), in(at, 2)}, out(at + 4, 2), group.rank());
+       }},
+      {"scatter: 0 inputs for 2 ranks",
+       [&](TensorGroup& group, float* at) { group.scatter(kNow, {}, out(at, 1), group.rank()); }},
+      {"scatter: an input of 8 bytes shares memory",
+       [&](TensorGroup& group, float* at) {
+         group.scatter(kNow, {in(at, 2), in(at + 3, 2)}, out(at + 4, 2), group.rank());
+       }},
+      {"all_to_all: 1 inputs for 2 ranks",
+       [&](TensorGroup& group, float* at) {
+         group.all_to_all(kNow, {in(at, 1)}, {out(at + 2, 1), out(at + 3, 1)});
+       }},
+      {"all_to_all: 3 outputs for 2 ranks",
+       [&](TensorGroup& group, float* at) {
+         group.all_to_all(kNow, {in(at, 1), in(at, 1)},
+                          {out(at + 2, 1), out(at + 3, 1), out(at + 4, 1)});
+       }},
+      {"all_to_all: an input of 4 bytes shares memory",
+       [&](TensorGroup& group, float* at) {  // in place
+         group.all_to_all(kNow, {in(at, 1), in(at + 1, 1)}, {out(at, 1), out(at + 1, 1)});
+       }},
+      {"the receiving rank is 2, expected a rank of the group",
+       [&](TensorGroup& group, float* at) { group.send(kNow, in(at, 1), 2, 0); }},
+      {", this rank itself",
+       [&](TensorGroup& group, float* at) { group.send(kNow, in(at, 1), group.rank(), 0); }},
+      {", this rank itself",
+       [&](TensorGroup& group, float* at) { group.receive(kNow, out(at, 1), group.rank(), 0); }},
+      {"the sending rank is -2",
+       [&](TensorGroup& group, float* at) { group.receive(kNow, out(at, 1), -2, 0); }},
+      {"the tag is -1, expected at least 0",
+       [&](TensorGroup& group, float* at) {
+         group.receive(kNow, out(at, 1), Mailbox::kAnyRank, -1);
+       }},
+      {"the tag is -3",
+       [&](TensorGroup& group, float* at) { group.send(kNow, in(at, 1), 1 - group.rank(), -3); }},
+  };
+  on_each_rank(2, [&](TensorGroup& group) {
+    const std::vector<float> values = {0, 1, 2, 3, 4, 5, 6, 7};
+    for (const Case& each : cases) {
+      CAPTURE(std::string(each.words));
+      std::vector<float> memory = values;
+      std::string error;
+      try {
+        each.call(group, memory.data());
+      } catch (const acc::Error& caught) {
+        CHECK(caught.code() == acc::Errc::invalid_argument);
+        error = caught.what();
+      }
+      CAPTURE(error);
+      CHECK(error.find(each.words) != std::string::npos);
+      CHECK(memory == values);
+    }
+    // What is in its own place is no fault; neither are empty parts, wherever they are.
+    std::vector<float> whole(2, static_cast<float>(group.rank() + 1));
+    const auto own = static_cast<std::size_t>(group.rank());
+    group.wait(*group.all_gather(kNow, in(&whole[own], 1), {out(&whole[0], 1), out(&whole[1], 1)}),
+               std::nullopt);
+    CHECK(whole == std::vector<float>{1, 2});
+    group.wait(*group.all_gather(kNow, in(whole.data(), 0), {out(&whole[0], 0), out(&whole[0], 0)}),
+               std::nullopt);
+    group.wait(*group.reduce_scatter(kNow, {&whole[0], &whole[1]}, &whole[0], 1, Element::float32,
+                                     ElementOp::sum),
+               std::nullopt);
+    CHECK(whole[0] == (group.rank() == 0 ? 2 : 4));
+  });
 }
