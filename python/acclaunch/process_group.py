@@ -5,10 +5,12 @@ import collections
 import ctypes as c
 import datetime
 import functools
+import itertools
 import logging
 import os
 import queue
 import threading
+import types
 import typing
 import zlib
 
@@ -19,13 +21,14 @@ from torch._C import _distributed_c10d as _c10d
 from acclaunch import _library
 
 _log = logging.getLogger(__name__)
+_DEFAULT_TIMEOUT_MS = 30 * 60 * 1000  # torch's
 _ELEMENTS = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: 3, torch.int8: 4,
              torch.int16: 5, torch.int32: 6, torch.int64: 7, torch.uint8: 8, torch.bool: 9}
 # acc_op has the values of torch's enumeration.
-_OPS = {op: int(op.value) for op in (
+_OPS = {int(op) for op in (
     dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT, dist.ReduceOp.MIN,
     dist.ReduceOp.MAX, dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)}
-_LINEAR = (dist.ReduceOp.SUM, dist.ReduceOp.AVG)
+_LINEAR = {int(dist.ReduceOp.SUM), int(dist.ReduceOp.AVG)}
 
 
 # --- the library ---
@@ -79,14 +82,6 @@ def _c():
 def _milliseconds(timeout):
     """0, which means the default, for torch's two values without a meaning (0 and -1 ms)."""
     return max(0, int(timeout.total_seconds() * 1000)) if timeout is not None else 0
-
-
-def _pointers(tensors):
-    return (_P * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
-
-
-def _sizes(sizes):
-    return (_N * len(sizes))(*sizes)
 
 
 # --- works ---
@@ -267,15 +262,35 @@ class _Resolvers:
 # --- tensors ---
 
 def _check(tensor, name):
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        kind = "that is nested" if tensor.is_nested else f"with layout {tensor.layout}"
         raise _library.InvalidArgumentError(
-            f"acc: {name} of a tensor with layout {tensor.layout}; only dense tensors are supported "
+            f"acc: {name} of a tensor {kind}; only dense tensors are supported "
             "(convert it by .to_dense(), or use the back end gloo)")
+    if not tensor.is_cpu:
+        raise _library.InvalidArgumentError(
+            f"acc: {name} of tensors on the CPU and of one on {tensor.device}")
+    needed = tensor.storage_offset() * tensor.itemsize + tensor.nbytes
+    if tensor.nbytes and tensor.untyped_storage().nbytes() < needed and tensor.is_contiguous():
+        raise _library.InvalidArgumentError(
+            f"acc: {name}: a tensor of {tensor.numel()} x {tensor.dtype} needs {needed} bytes, but its storage "
+            f"has been resized to {tensor.untyped_storage().nbytes()}")
 
 
 def _real(tensor):
     """A complex tensor as one of real numbers."""
     return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _overlaps_itself(tensor):
+    """True if two elements of the tensor have the same place."""
+    found = torch._debug_has_internal_overlap(tensor)  # 2: not obvious
+    if found != 2:
+        return found == 1
+    places = torch.zeros((), dtype=torch.int64)
+    for size, stride in zip(tensor.shape, tensor.stride()):
+        places = places.unsqueeze(-1) + torch.arange(size) * stride
+    return places.unique().numel() < tensor.numel()
 
 
 class _Arguments:
@@ -292,10 +307,10 @@ class _Arguments:
         self.inputs.append(tensor)
         return tensor
 
-    def written(self, tensor, keeps_values=False):
+    def written(self, tensor, keeps_values=False, needs_copy=False):
         """Memory for a result. keeps_values: the call reads the tensor too, or may leave it."""
         _check(tensor, self.name)
-        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+        if not needs_copy and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             self.inputs.append(tensor)
             return tensor
         copy = torch.empty(tensor.shape, dtype=tensor.dtype)
@@ -305,12 +320,48 @@ class _Arguments:
         self.pairs.append((tensor, copy))
         return copy
 
+    def all_written(self, tensors):
+        """Memory for results that must not share theirs."""
+        places = [tensor.data_ptr() for tensor in tensors if tensor.numel() > 0 and tensor.layout is torch.strided]
+        if len({*places}) < len(places):
+            raise _library.InvalidArgumentError(
+                f"acc: {self.name}: two of {len(tensors)} outputs are the same memory")
+        return [self.written(tensor) for tensor in tensors]
+
+    def apart(self, memory, outputs, place=None):
+        """The memory of an input, or a copy if it shares memory with a result. outputs: (address, bytes) of
+        each; place: address at which the input may be its own result."""
+        begin, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes
+        if (begin == place and (begin, memory.nbytes) in outputs) or all(
+                begin >= at + nbytes or end <= at for at, nbytes in outputs if nbytes and begin < end):
+            return memory
+        self.inputs.append(memory.detach().clone())
+        return self.inputs[-1]
+
     def write_back(self):
         """Copies the results that were computed in a copy."""
         for tensor, copy in self.pairs:
+            if _overlaps_itself(tensor):
+                raise RuntimeError("several of its elements have the same place in memory")
             # Outside the mode in which it was made, a tensor of torch.inference_mode cannot be written.
             with torch.inference_mode(tensor.is_inference()), torch.no_grad():
                 tensor.copy_(copy)
+
+
+def _places(tensors):
+    return [(tensor.data_ptr(), tensor.nbytes) for tensor in tensors]
+
+
+def _split_places(memory, count):
+    """The places of `count` equal parts of a tensor."""
+    nbytes, begin = memory.nbytes // count, memory.data_ptr()
+    return [(begin + nbytes * part, nbytes) for part in range(count)]
+
+
+def _arrays(places):
+    """The addresses and the sizes of places for the library."""
+    return ((_P * len(places))(*[address for address, _ in places]),
+            (_N * len(places))(*[nbytes for _, nbytes in places]))
 
 
 def _one(tensors, name):
@@ -326,15 +377,34 @@ def _element(tensor, name):
     return element
 
 
-def _same(tensors, other, name):
+def _same(tensors, other, name, count=1):
+    """Checks that each tensor has the type of `other` and `count` times its elements."""
     for tensor in tensors:
-        if tensor.dtype != other.dtype or tensor.numel() != other.numel():
+        if tensor.dtype != other.dtype or tensor.numel() != count * other.numel():
+            times = f" for each of {count} ranks" if count > 1 else ""
             raise _library.InvalidArgumentError(
                 f"acc: {name}: tensors of {tensor.numel()} x {tensor.dtype} and of "
-                f"{other.numel()} x {other.dtype}")
+                f"{other.numel()} x {other.dtype}{times}")
 
 
-# --- the group ---
+def _check_lengths(outputs, inputs, name):
+    if len(outputs) != len(inputs):
+        raise _library.InvalidArgumentError(
+            f"acc: {name}: {len(inputs)} inputs and {len(outputs)} outputs or lists of outputs")
+
+
+def _check_root_tensor(root_tensor, name):
+    if root_tensor != 0:
+        raise _library.InvalidArgumentError(f"acc: {name} with root tensor {root_tensor} of 1 tensor")
+
+
+def _same_types(tensors, name):
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        raise _library.InvalidArgumentError(
+            f"acc: {name}: the tensors have different types: {[tensor.dtype for tensor in tensors]}")
+
+
+# --- the way of a call ---
 
 class _Call(typing.NamedTuple):
     """A call of the library. function: takes the group, `arguments`, a timeout and a place for the work.
@@ -344,7 +414,40 @@ class _Call(typing.NamedTuple):
     arguments: tuple
     result: list
     collected: _Arguments
-    opts: object
+
+
+class _Calls(typing.NamedTuple):
+    """Several calls as one."""
+
+    calls: list
+    result: list
+
+
+class _Collective(typing.NamedTuple):
+    """A call as torch's dispatcher knows it. prepare: a method of ProcessGroup that checks the arguments of
+    the operator `op` and makes a _Call or _Calls. The operator takes `num_tensors` arguments with tensors, the
+    group, `num_values` other values, and, unless it is a message, whether the call is asynchronous and its
+    timeout. returns_tensors: it returns the first argument next to the work."""
+
+    prepare: collections.abc.Callable
+    op: str
+    num_tensors: int
+    num_values: int
+    is_message: bool
+    returns_tensors: bool
+
+
+class _Here(threading.local):
+    """Of the call that a thread makes. issued: it reached the library; works: keeps the Python parts of works
+    while torch's C++ code hands them on."""
+
+    issued, works = False, None
+
+
+_here = _Here()
+# Calls of the group go through torch's dispatcher to the kernels of this key, which nothing else uses.
+_KEY = torch._C._dispatch_key_parse("CustomRNGKeyId")
+_Included, _Excluded = torch._C._IncludeDispatchKeyGuard, torch._C._ExcludeDispatchKeyGuard
 
 
 def _first_tensor(values):
@@ -356,30 +459,115 @@ def _first_tensor(values):
     return None
 
 
-def _makes(method, is_collective=True):
-    """Makes the _Call that `method` returns. Tensors of another device go to the back end for it. A
-    collective with wrong arguments counts as one that this rank has refused: the next one must not meet
-    the other ranks' call of this one."""
-
-    @functools.wraps(method)
-    def call(self, *arguments, **named):
-        try:
-            tensor = _first_tensor([*arguments, *named.values()])
-            is_ours = tensor is None or self._is_ours(tensor)
-            prepared = method(self, *arguments, **named) if is_ours else None
-        except Exception:
-            if is_collective and self._handle is not None:
-                _c().group_refuse(self._handle)
-            raise
-        if not is_ours:
-            return getattr(dist.ProcessGroup, method.__name__)(self, *arguments, **named)
-        return self._issue(prepared) if isinstance(prepared, _Call) else prepared
-
-    return call
+def _are_plain(values):
+    for value in values:
+        if type(value) is list:
+            if not _are_plain(value):
+                return False
+        elif type(value) not in (torch.Tensor, torch.nn.Parameter):
+            return False
+    return True
 
 
-_makes_message = functools.partial(_makes, is_collective=False)
+def _is_watched():
+    """True if something in torch's dispatcher must see the calls of this thread."""
+    return (torch._C._len_torch_dispatch_stack() > 0 or torch.autograd._profiler_enabled()
+            or _c10d._allow_inflight_collective_as_graph_input())
 
+
+def _device_of(options):
+    """The device of a barrier."""
+    return getattr(options, "device", None)
+
+
+def _name_of(op):
+    return dist.ReduceOp.RedOpType(op).name
+
+
+def _operation(op):
+    """The value of acc_op for torch's ReduceOp, in Python or as the dispatcher passes it."""
+    return op.op() if isinstance(op, torch.ScriptObject) else int(op.op)
+
+
+def _kernel_of(collective):
+    """The kernel of the collective's operator."""
+    op = getattr(torch.ops.c10d, collective.op).default
+    num_tensors, num_values = collective.num_tensors, collective.num_values
+
+    def kernel(*arguments):
+        tensors, values = arguments[:num_tensors], arguments[num_tensors + 1:]
+        first = _first_tensor(tensors)
+        if first is not None and not first.is_cpu:  # such as the inside of a FakeTensor
+            with _Excluded(torch._C.DispatchKeySet(_KEY)):
+                return op(*arguments)
+        group = dist.ProcessGroup.unbox(arguments[num_tensors])
+        # torch leaves out values that are the defaults.
+        is_async, timeout = (*values[num_values:], *(True, -1)[len(values) - num_values:])[:2]
+        prepared = collective.prepare(group, *tensors, *values[:num_values])
+        work = group._issue(prepared, is_async or collective.is_message, timeout)
+        _here.works.append(work)
+        boxed = work.boxed()
+        return (tensors[0], boxed) if collective.returns_tensors else boxed
+
+    return kernel
+
+
+def _makes(op, options, tensors, *, values=(), fields=(), returns_tensors=False):
+    """Makes a method of a process group, with all the forms of torch's, of the method that prepares it. Its
+    arguments are `tensors`, `values` and, unless it is a message, an object of `options`; `fields` of that
+    object are the last arguments of the method that prepares.
+
+    As torch's methods do, it goes through torch's dispatcher, where subclasses of tensors, modes and profilers
+    see it. That takes as long as a small call itself, so a call with plain tensors that nothing watches goes
+    directly to the library.
+
+    A collective with wrong arguments counts as one that this rank has refused: the next one must not meet the
+    other ranks' call of this one."""
+
+    def method_of(prepare):
+        name, is_message = prepare.__name__, options is None
+        base, num_tensors = getattr(dist.ProcessGroup, name), len(tensors)
+        num_arguments = num_tensors + len(values) + (not is_message)
+
+        def method(self, *arguments, **named):
+            _here.issued = False
+            try:
+                if len(named) == 1 and "opts" in named:
+                    arguments, named = (*arguments, *named.values()), {}
+                if not self._is_ours(arguments, named):
+                    return base(self, *arguments, **named)
+                if (len(arguments) == num_arguments and not named and not _is_watched()
+                        and (is_message or type(arguments[-1]) is options)
+                        and _are_plain(arguments[:num_tensors])):
+                    if is_message:
+                        return self._issue(prepare(self, *arguments), True, -1)
+                    *given, opts = arguments
+                    prepared = prepare(self, *given, *[getattr(opts, field, None) for field in fields])
+                    return self._issue(prepared, opts.asyncOp, opts.timeout)
+                works, _here.works = _here.works, []
+                try:
+                    with _Included(_KEY):
+                        return base(self, *arguments, **named)
+                finally:
+                    _here.works = works
+            except Exception:
+                if not is_message and not _here.issued and self._handle is not None:
+                    _c().group_refuse(self._handle)
+                raise
+
+        functools.update_wrapper(method, prepare)
+        # torch's method does not call back a method of this name and object.
+        method.__code__ = method.__code__.replace(co_name=name)
+        method._torchdynamo_disable = True  # as for torch's methods, torch.compile leaves the graph
+        # The operator of a barrier has a tensor, for its device.
+        method.collective = _Collective(prepare, op, max(1, num_tensors), len(values) + len(fields), is_message,
+                                        returns_tensors)
+        return method
+
+    return method_of
+
+
+# --- the group ---
 
 class ProcessGroup(dist.ProcessGroup):
     """Made by `create`. Calls on tensors of other devices go to the back ends that are registered
@@ -390,13 +578,15 @@ class ProcessGroup(dist.ProcessGroup):
         self._store = options.store
         self._name, self._desc = options.group_id, ""
         self._rank, self._size = options.group_rank, options.group_size
-        self._timeout_ms = 0  # that of the creation
+        self._timeout_ms = _milliseconds(options.timeout) or _DEFAULT_TIMEOUT_MS
         self._devices = [torch.device("cpu")]
         self._pending = {}  # works that are not known to be done; the program may have dropped them
         self._enough_pending = 1
         self._coalesced = None
+        self._sequence = 0
         self._resolvers = _Resolvers()
         self._handle = _create_group(options, prefix)
+        _register_kernels()
         self._pid = os.getpid()
 
     # Names and properties that torch asks for.
@@ -464,54 +654,82 @@ class ProcessGroup(dist.ProcessGroup):
         if len(self._devices) > 1:
             super().abort()
 
-    def set_timeout(self, timeout):
+    # The group is its own back end for the CPU.
+
+    def _get_backend(self, device):
+        return self if torch.device(device).type == "cpu" else super()._get_backend(device)
+
+    supports_splitting = supports_coalescing = supports_time_estimate = supports_shrinking = False
+
+    @property
+    def options(self):
+        return types.SimpleNamespace(backend=self.getBackendName(),
+                                     _timeout=datetime.timedelta(milliseconds=self._timeout_ms))
+
+    def _set_default_timeout(self, timeout):
         self._timeout_ms = _milliseconds(timeout)
+
+    def set_timeout(self, timeout):
+        self._set_default_timeout(timeout)
         if len(self._devices) > 1:
             super().set_timeout(timeout)
 
+    def _get_sequence_number_for_group(self):
+        """The number of calls so far."""
+        return self._sequence
+
+    def _set_sequence_number_for_group(self):
+        """The calls are counted from 0 on all ranks."""
+
     # Calls.
 
-    def _is_ours(self, tensor):
-        """False if another back end of the group has the tensor's device."""
-        kind = tensor.device.type
-        if kind == "cpu":
+    def _is_ours(self, arguments, named):
+        """False if another back end of the group has the device of the call."""
+        tensor = _first_tensor([*arguments, *named.values()])
+        if tensor is not None:
+            device = tensor.device
+        else:  # a barrier
+            device = next((found for found in map(_device_of, [*arguments, *named.values()]) if found), None)
+            if device is None or len(self._devices) == 1:
+                return True
+        if device.type == "cpu":
             return True
-        if torch.device(kind) not in self._devices:
+        if torch.device(device.type) not in self._devices:
             raise _library.InvalidArgumentError(
-                f"acc: a tensor on {tensor.device}; acc is a back end for CPU tensors: make the group "
-                f"with \"cpu:acc,{kind}:…\" and a back end for {kind}")
+                f"acc: a tensor on {device}; acc is a back end for CPU tensors: make the group "
+                f"with \"cpu:acc,{device.type}:…\" and a back end for {device.type}")
         return False
 
-    def _issue(self, call):
+    def _issue(self, prepared, is_async, timeout):
+        """timeout: a timedelta, or milliseconds; not positive for the default."""
         if self._handle is None:
             raise _library.InvalidArgumentError("acc: the process group has been destroyed")
-        timeout = _milliseconds(getattr(call.opts, "timeout", None)) or self._timeout_ms
-        is_async = getattr(call.opts, "asyncOp", True) or self._coalesced is not None
+        _here.issued = True
+        self._sequence += 1
+        if isinstance(timeout, datetime.timedelta):
+            timeout = _milliseconds(timeout)
+        timeout = max(0, timeout) or self._timeout_ms
+        if isinstance(prepared, _Calls):
+            work = _Works(self, [self._call(each, True, timeout) for each in prepared.calls], prepared.result)
+            if not is_async:
+                work.wait()
+            return work
+        is_async = is_async or self._coalesced is not None
+        work = self._call(prepared, is_async, timeout)
+        if not is_async:
+            work._raise()
+        elif self._coalesced is not None:
+            self._coalesced.append(work)
+        self._forget_dropped(is_async)
+        return work
+
+    def _call(self, call, is_async, timeout):
         handle = _Handle() if is_async else None
         call.function(self._handle, *call.arguments, timeout,
                       c.byref(handle._as_parameter_) if is_async else None)
         work = Work(self, handle, call.result, call.collected)
         if is_async:
             self._pending[work] = None
-            if self._coalesced is not None:
-                self._coalesced.append(work)
-        else:
-            work._raise()
-        self._forget_dropped(is_async)
-        return work
-
-    def _together(self, function, calls, tensors, opts):
-        """Several calls as one: each is made, also if the result of another cannot be written."""
-        waits = not getattr(opts, "asyncOp", True)
-        if waits:
-            opts.asyncOp = True
-        try:
-            work = _Works(self, [function(*call, opts) for call in calls], tensors)
-        finally:
-            if waits:
-                opts.asyncOp = False
-        if waits:
-            work.wait()
         return work
 
     def _forget_dropped(self, may_wait):
@@ -521,61 +739,79 @@ class ProcessGroup(dist.ProcessGroup):
             left = sum(not work.is_completed() for work in list(self._pending))
             self._enough_pending = 2 * left + 1
 
-    def _reduced(self, tensor, opts, name, collected, keeps_values=True):
+    def _reduced(self, tensor, op, collected, **how):
         """The arguments (tensor as contiguous memory, element type, operation) of a reduction."""
-        op = opts.reduceOp.op
+        name, op = collected.name, _operation(op)
+        if op not in _OPS:
+            raise _library.InvalidArgumentError(f"acc: {name} by {_name_of(op)} is not supported")
         if tensor.layout is torch.strided and tensor.is_complex():
             if op not in _LINEAR:
-                raise _library.InvalidArgumentError(f"acc: no {name} of complex values by {op.name}")
+                raise _library.InvalidArgumentError(f"acc: no {name} of complex values by {_name_of(op)}")
             if tensor.is_conj():
                 raise _library.InvalidArgumentError(
                     f"acc: {name} of a conjugated view: use .resolve_conj()")
             tensor = torch.view_as_real(tensor)
-        if op not in _OPS:
-            raise _library.InvalidArgumentError(f"acc: {name} by {op.name} is not supported")
-        memory = collected.written(tensor, keeps_values)
-        return memory, _element(memory, name), _OPS[op]
+        memory = collected.written(tensor, **how)
+        return memory, _element(memory, name), op
 
-    @_makes
-    def allreduce(self, tensors, opts=_c10d.AllreduceOptions()):
-        tensor = _one(tensors, "all_reduce")
+    def _reduced_everywhere(self, tensor, op, **how):
         collected = _Arguments("all_reduce")
-        memory, element, op = self._reduced(tensor, opts, "all_reduce", collected)
-        return _Call(_c().group_all_reduce, (memory.data_ptr(), memory.numel(), element, op),
-                     [tensor], collected, opts)
+        memory, element, op = self._reduced(tensor, op, collected, keeps_values=True, **how)
+        return _Call(_c().group_all_reduce, (memory.data_ptr(), memory.numel(), element, op), [tensor],
+                     collected)
 
-    def allreduce_coalesced(self, tensors, opts=_c10d.AllreduceCoalescedOptions()):
-        if not self._is_ours(tensors[0]):
-            return super().allreduce_coalesced(tensors, opts)
-        return self._together(self.allreduce, [([tensor],) for tensor in tensors], tensors, opts)
+    def _check_count(self, parts, name):
+        if len(parts) != self._size:
+            raise _library.InvalidArgumentError(
+                f"acc: {name} needs a tensor for each of {self._size} ranks, got {len(parts)}")
 
-    @_makes
-    def reduce(self, tensors, opts=_c10d.ReduceOptions()):
+    def _parts(self, lists, root, name):
+        """The list of tensors that only the root has."""
+        if root != self._rank and lists and lists[0]:
+            raise _library.InvalidArgumentError(
+                f"acc: {name}: only the root, rank {root}, has a list of tensors; rank {self._rank} got one "
+                f"of {len(lists[0])}")
+        if root != self._rank:
+            return []
+        parts = _one(lists, name)
+        self._check_count(parts, name)
+        return parts
+
+    @_makes("allreduce_", _c10d.AllreduceOptions, ["tensors"], fields=["reduceOp", "sparseIndices"],
+            returns_tensors=True)
+    def allreduce(self, tensors, op, sparse_indices):
+        if sparse_indices is not None:
+            raise _library.InvalidArgumentError("acc: all_reduce with sparse indices is not supported")
+        return self._reduced_everywhere(_one(tensors, "all_reduce"), op)
+
+    @_makes("allreduce_coalesced_", _c10d.AllreduceCoalescedOptions, ["tensors"], fields=["reduceOp"])
+    def allreduce_coalesced(self, tensors, op):
+        # A tensor that is there twice is reduced once: each is read before any is written.
+        shares = len(tensors) > 1 and len({tensor.untyped_storage().data_ptr() for tensor in tensors
+                                           if tensor.layout is torch.strided}) < len(tensors)
+        return _Calls([self._reduced_everywhere(tensor, op, needs_copy=shares) for tensor in tensors], tensors)
+
+    @_makes("reduce_", _c10d.ReduceOptions, ["tensors"], fields=["reduceOp", "rootRank", "rootTensor"])
+    def reduce(self, tensors, op, root, root_tensor):
         tensor = _one(tensors, "reduce")
+        _check_root_tensor(root_tensor, "reduce")
         collected = _Arguments("reduce")
-        memory, element, op = self._reduced(tensor, opts, "reduce", collected)
-        return _Call(_c().group_reduce,
-                     (memory.data_ptr(), memory.numel(), element, op, opts.rootRank), [tensor], collected,
-                     opts)
+        memory, element, op = self._reduced(tensor, op, collected, keeps_values=True)
+        return _Call(_c().group_reduce, (memory.data_ptr(), memory.numel(), element, op, root), [tensor],
+                     collected)
 
-    @_makes
-    def broadcast(self, tensors, opts=_c10d.BroadcastOptions()):
+    @_makes("broadcast_", _c10d.BroadcastOptions, ["tensors"], fields=["rootRank", "rootTensor"],
+            returns_tensors=True)
+    def broadcast(self, tensors, root, root_tensor):
         tensor = _one(tensors, "broadcast")
+        _check_root_tensor(root_tensor, "broadcast")
         collected = _Arguments("broadcast")
-        if opts.rootRank == self._rank:
-            memory = collected.read(tensor)
-        else:
-            memory = collected.written(tensor)
-        return _Call(_c().group_broadcast,
-                     (memory.data_ptr(), memory.nbytes, opts.rootRank), [tensor], collected,
-                     opts)
+        memory = (collected.read if root == self._rank else collected.written)(tensor)
+        return _Call(_c().group_broadcast, (memory.data_ptr(), memory.nbytes, root), [tensor], collected)
 
-    @_makes
-    def barrier(self, opts=_c10d.BarrierOptions()):
-        device = getattr(opts, "device", None)
-        if device is not None and device.type != "cpu" and len(self._devices) > 1:
-            return super().barrier(opts)
-        return _Call(_c().group_barrier, (), [], _Arguments("barrier"), opts)
+    @_makes("barrier", _c10d.BarrierOptions, [], fields=["device_ids"])
+    def barrier(self, *_):
+        return _Call(_c().group_barrier, (), [], _Arguments("barrier"))
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """A barrier whose timeout names the late rank."""
@@ -585,175 +821,162 @@ class ProcessGroup(dist.ProcessGroup):
         opts.asyncOp = False
         self.barrier(opts)
 
-    @_makes
-    def allgather(self, output_tensors, input_tensors, opts=_c10d.AllgatherOptions()):
+    def _gathered(self, outputs, tensor):
         """All ranks' inputs in separate tensors, which may have different sizes."""
-        collected = _Arguments("all_gather")
-        memory = collected.read(_one(input_tensors, "all_gather"))
-        parts = [collected.written(output) for output in _one(output_tensors, "all_gather")]
-        if len(parts) != self._size or any(part.dtype != memory.dtype for part in parts):
+        name = "all_gather"
+        collected = _Arguments(name)
+        self._check_count(outputs, name)
+        _same_types([tensor, *outputs], name)
+        own = outputs[self._rank]
+        if own.numel() != tensor.numel():
             raise _library.InvalidArgumentError(
-                f"acc: all_gather needs {self._size} outputs of {memory.dtype}, got "
-                f"{[(tuple(part.shape), part.dtype) for part in parts]}")
+                f"acc: all_gather: rank {self._rank} has an input of {tensor.numel()} x {tensor.dtype}, and an "
+                f"output of {own.numel()} x {own.dtype} for it")
+        places = _places(collected.all_written(outputs))
+        memory = collected.apart(collected.read(tensor), places, places[self._rank][0])
         return _Call(_c().group_all_gather,
-                     (memory.data_ptr(), memory.nbytes, _pointers(parts),
-                      _sizes([part.nbytes for part in parts])),
-                     output_tensors, collected, opts)
+                     (memory.data_ptr(), memory.nbytes, *_arrays(places)), outputs, collected)
 
-    def allgather_coalesced(self, output_lists, input_tensors, opts=_c10d.AllgatherOptions()):
+    @_makes("allgather_", _c10d.AllgatherOptions, ["outputs", "inputs"], returns_tensors=True)
+    def allgather(self, output_tensors, input_tensors):
+        return self._gathered(_one(output_tensors, "all_gather"), _one(input_tensors, "all_gather"))
+
+    @_makes("allgather_coalesced_", _c10d.AllgatherOptions, ["outputs", "inputs"])
+    def allgather_coalesced(self, output_lists, input_list):
         """output_lists: by rank or by tensor; torch has used both."""
-        if not self._is_ours(input_tensors[0]):
-            return super().allgather_coalesced(output_lists, input_tensors, opts)
-        if len(output_lists) == self._size and all(
-                len(each) == len(input_tensors) for each in output_lists):
-            output_lists = list(zip(*output_lists))
-        output_lists = [list(outputs) for outputs in output_lists]
-        calls = [([outputs], [tensor])
-                 for outputs, tensor in zip(output_lists, input_tensors, strict=True)]
-        return self._together(self.allgather, calls, output_lists, opts)
+        by_tensor = output_lists
+        if len(output_lists) == self._size and all(len(each) == len(input_list) for each in output_lists):
+            by_tensor = list(zip(*output_lists))
+        _check_lengths(by_tensor, input_list, "all_gather_coalesced")
+        return _Calls([self._gathered(list(outputs), tensor) for outputs, tensor in zip(by_tensor, input_list)],
+                      output_lists)
 
-    @_makes
-    def all_gather_single(self, output, input_, opts=_c10d.AllgatherOptions()):
-        if output.dtype != input_.dtype or output.numel() != input_.numel() * self._size:
-            raise _library.InvalidArgumentError(
-                f"acc: all_gather of {input_.numel()} x {input_.dtype} on {self._size} ranks into "
-                f"{output.numel()} x {output.dtype}")
-        collected = _Arguments("all_gather")
-        memory, all_ = collected.read(input_), collected.written(output)
-        nbytes, base = memory.nbytes, all_.data_ptr()
-        places = (_P * self._size)(*[base + nbytes * r for r in range(self._size)])
-        return _Call(_c().group_all_gather,
-                     (memory.data_ptr(), nbytes, places, _sizes([nbytes] * self._size)), [output],
-                     collected, opts)
+    def _gathered_in_one(self, output, tensor):
+        name = "all_gather"
+        _same([output], tensor, name, self._size)
+        collected = _Arguments(name)
+        places = _split_places(collected.written(output), self._size)
+        memory = collected.apart(collected.read(tensor), places, places[self._rank][0])
+        return _Call(_c().group_all_gather, (memory.data_ptr(), memory.nbytes, *_arrays(places)), [output],
+                     collected)
 
-    def all_gather_single_coalesced(self, outputs, inputs, opts=_c10d.AllgatherOptions()):
-        if not self._is_ours(inputs[0]):
-            return super().all_gather_single_coalesced(outputs, inputs, opts)
-        calls = list(zip(outputs, inputs, strict=True))
-        return self._together(self.all_gather_single, calls, outputs, opts)
+    @_makes("_allgather_base_", _c10d.AllgatherOptions, ["outputs", "inputs"], returns_tensors=True)
+    def all_gather_single(self, output, input_):
+        return self._gathered_in_one(output, input_)
 
-    @_makes
-    def gather(self, output_tensors, input_tensors, opts=_c10d.GatherOptions()):
-        collected = _Arguments("gather")
-        memory = collected.read(_one(input_tensors, "gather"))
-        places = None
-        if opts.rootRank == self._rank:
-            parts = [collected.written(each) for each in _one(output_tensors, "gather")]
-            self._check_count(parts, "gather")
-            _same(parts, memory, "gather")
-            places = _pointers(parts)
-        return _Call(_c().group_gather,
-                     (memory.data_ptr(), places, memory.nbytes, opts.rootRank), output_tensors,
-                     collected, opts)
+    @_makes("allgather_into_tensor_coalesced_", _c10d.AllgatherOptions, ["outputs", "inputs"])
+    def all_gather_single_coalesced(self, outputs, inputs):
+        _check_lengths(outputs, inputs, "all_gather_into_tensor_coalesced")
+        return _Calls([self._gathered_in_one(*each) for each in zip(outputs, inputs)], outputs)
 
-    @_makes
-    def scatter(self, output_tensors, input_tensors, opts=_c10d.ScatterOptions()):
-        collected = _Arguments("scatter")
-        memory = collected.written(_one(output_tensors, "scatter"))
-        places = None
-        if opts.rootRank == self._rank:
-            parts = [collected.read(each) for each in _one(input_tensors, "scatter")]
-            self._check_count(parts, "scatter")
-            _same(parts, memory, "scatter")
-            places = _pointers(parts)
-        return _Call(_c().group_scatter,
-                     (places, memory.data_ptr(), memory.nbytes, opts.rootRank), output_tensors,
-                     collected, opts)
+    @_makes("gather_", _c10d.GatherOptions, ["outputs", "inputs"], fields=["rootRank"])
+    def gather(self, output_tensors, input_tensors, root):
+        name = "gather"
+        tensor = _one(input_tensors, name)
+        outputs = self._parts(output_tensors, root, name)
+        _same(outputs, tensor, name)
+        collected = _Arguments(name)
+        places = _places(collected.all_written(outputs))
+        memory = collected.apart(collected.read(tensor), places, places[root][0] if places else None)
+        return _Call(_c().group_gather, (memory.data_ptr(), _arrays(places)[0], memory.nbytes, root), outputs,
+                     collected)
 
-    def _check_count(self, parts, name):
-        if len(parts) != self._size:
-            raise _library.InvalidArgumentError(
-                f"acc: {name} needs a tensor for each of {self._size} ranks, got {len(parts)}")
-
-    @_makes
-    def reduce_scatter(self, output_tensors, input_tensors, opts=_c10d.ReduceScatterOptions()):
-        name = "reduce_scatter"
+    @_makes("scatter_", _c10d.ScatterOptions, ["outputs", "inputs"], fields=["rootRank"], returns_tensors=True)
+    def scatter(self, output_tensors, input_tensors, root):
+        name = "scatter"
         output = _one(output_tensors, name)
+        inputs = self._parts(input_tensors, root, name)
+        _same(inputs, output, name)
         collected = _Arguments(name)
-        memory, element, op = self._reduced(output, opts, name, collected, keeps_values=False)
-        parts = [collected.read(_real(each)) for each in _one(input_tensors, name)]
-        self._check_count(parts, name)
-        _same(parts, memory, name)
-        return _Call(_c().group_reduce_scatter,
-                     (_pointers(parts), memory.data_ptr(), memory.numel(), element, op),
-                     output_tensors, collected, opts)
+        memory = collected.written(output)
+        parts = [collected.read(each) for each in inputs]
+        place = parts[root].data_ptr() if parts else None
+        parts = [collected.apart(part, _places([memory]), place) for part in parts]
+        return _Call(_c().group_scatter, (_arrays(_places(parts))[0], memory.data_ptr(), memory.nbytes, root),
+                     output_tensors, collected)
 
-    @_makes
-    def reduce_scatter_single(self, output, input_, opts=_c10d.ReduceScatterOptions()):
+    @_makes("reduce_scatter_", _c10d.ReduceScatterOptions, ["outputs", "inputs"], fields=["reduceOp"], returns_tensors=True)
+    def reduce_scatter(self, output_tensors, input_tensors, op):
         name = "reduce_scatter"
-        if output.dtype != input_.dtype or input_.numel() != output.numel() * self._size:
-            raise _library.InvalidArgumentError(
-                f"acc: reduce_scatter of {input_.numel()} x {input_.dtype} on {self._size} ranks "
-                f"into {output.numel()} x {output.dtype}")
+        output, inputs = _one(output_tensors, name), _one(input_tensors, name)
+        self._check_count(inputs, name)
+        _same(inputs, output, name)
         collected = _Arguments(name)
-        memory, element, op = self._reduced(output, opts, name, collected, keeps_values=False)
-        all_ = collected.read(_real(input_))
-        nbytes, base = memory.nbytes, all_.data_ptr()
-        places = (_P * self._size)(*[base + nbytes * r for r in range(self._size)])
+        memory, element, op = self._reduced(output, op, collected)
+        parts = [collected.apart(collected.read(_real(each)), _places([memory]), memory.data_ptr())
+                 for each in inputs]
         return _Call(_c().group_reduce_scatter,
-                     (places, memory.data_ptr(), memory.numel(), element, op), [output],
-                     collected, opts)
+                     (_arrays(_places(parts))[0], memory.data_ptr(), memory.numel(), element, op),
+                     output_tensors, collected)
 
-    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=_c10d.ReduceScatterOptions()):
-        if not self._is_ours(inputs[0]):
-            return super().reduce_scatter_single_coalesced(outputs, inputs, opts)
-        calls = list(zip(outputs, inputs, strict=True))
-        return self._together(self.reduce_scatter_single, calls, outputs, opts)
+    def _reduced_to_parts(self, output, tensor, op):
+        name = "reduce_scatter"
+        _same([tensor], output, name, self._size)
+        collected = _Arguments(name)
+        memory, element, op = self._reduced(output, op, collected)
+        whole = collected.read(_real(tensor))
+        # A result may have the place of a part of the input.
+        if (memory.data_ptr(), memory.nbytes) not in _split_places(whole, self._size):
+            whole = collected.apart(whole, _places([memory]))
+        return _Call(_c().group_reduce_scatter,
+                     (_arrays(_split_places(whole, self._size))[0], memory.data_ptr(), memory.numel(), element,
+                      op), [output], collected)
 
-    @_makes
-    def alltoall(self, output_tensors, input_tensors, opts=_c10d.AllToAllOptions()):
-        collected = _Arguments("all_to_all")
-        ins = [collected.read(each) for each in input_tensors]
-        outs = [collected.written(each) for each in output_tensors]
-        self._check_count(ins, "all_to_all")
-        self._check_count(outs, "all_to_all")
-        return _Call(_c().group_all_to_all,
-                     (_pointers(ins), _sizes([each.nbytes for each in ins]), _pointers(outs),
-                      _sizes([each.nbytes for each in outs])), output_tensors, collected, opts)
+    @_makes("_reduce_scatter_base_", _c10d.ReduceScatterOptions, ["outputs", "inputs"], fields=["reduceOp"], returns_tensors=True)
+    def reduce_scatter_single(self, output, input_, op):
+        return self._reduced_to_parts(output, input_, op)
+
+    @_makes("reduce_scatter_tensor_coalesced_", _c10d.ReduceScatterOptions, ["outputs", "inputs"], fields=["reduceOp"])
+    def reduce_scatter_single_coalesced(self, outputs, inputs, op):
+        _check_lengths(outputs, inputs, "reduce_scatter_tensor_coalesced")
+        return _Calls([self._reduced_to_parts(*each, op) for each in zip(outputs, inputs)], outputs)
+
+    @_makes("alltoall_", _c10d.AllToAllOptions, ["outputs", "inputs"], returns_tensors=True)
+    def alltoall(self, output_tensors, input_tensors):
+        name = "all_to_all"
+        self._check_count(input_tensors, name)
+        self._check_count(output_tensors, name)
+        _same_types([*input_tensors, *output_tensors], name)
+        collected = _Arguments(name)
+        places = _places(collected.all_written(output_tensors))
+        ins = [collected.apart(collected.read(each), places) for each in input_tensors]
+        return _Call(_c().group_all_to_all, (*_arrays(_places(ins)), *_arrays(places)), output_tensors,
+                     collected)
 
     def _splits(self, tensor, sizes, name):
-        """Offsets and sizes in bytes of the parts of a tensor that is split in its first dimension."""
+        """The places of the parts of a tensor that is split in its first dimension."""
+        length = tensor.shape[0] if tensor.dim() else None
+        if length is None or (not sizes and length % self._size):
+            raise _library.InvalidArgumentError(
+                f"acc: all_to_all: the first dimension of the {name}, {length}, is not "
+                f"divisible by the number of ranks, {self._size}")
         if not sizes:
-            if tensor.dim() and tensor.shape[0] % self._size:
-                raise _library.InvalidArgumentError(
-                    f"acc: all_to_all: the first dimension of the {name}, {tensor.shape[0]}, is not "
-                    f"divisible by the number of ranks, {self._size}")
-            nbytes = [tensor.nbytes // self._size] * self._size
-        else:
-            if len(sizes) != self._size or sum(sizes) != tensor.shape[0]:
-                raise _library.InvalidArgumentError(
-                    f"acc: all_to_all: the split sizes {list(sizes)} of the {name} do not add up to "
-                    f"its first dimension, {tensor.shape[0]}, on {self._size} ranks")
-            row = tensor.nbytes // tensor.shape[0] if tensor.shape[0] else 0
-            nbytes = [row * size for size in sizes]
-        places, at = [], tensor.data_ptr()
-        for size in nbytes:
-            places.append(at)
-            at += size
-        return (_P * self._size)(*places), _sizes(nbytes)
+            return _split_places(tensor, self._size)
+        if len(sizes) != self._size or sum(sizes) != length or min(sizes) < 0:
+            raise _library.InvalidArgumentError(
+                f"acc: all_to_all: the split sizes {list(sizes)} of the {name} do not add up to "
+                f"its first dimension, {length}, on {self._size} ranks")
+        row = tensor.nbytes // length if length else 0
+        ends = [row * end for end in itertools.accumulate(sizes, initial=0)]
+        return [(tensor.data_ptr() + begin, end - begin) for begin, end in itertools.pairwise(ends)]
 
-    @_makes
-    def all_to_all_single(self, output, input_, output_split_sizes, input_split_sizes,
-                          opts=_c10d.AllToAllOptions()):
+    @_makes("alltoall_base_", _c10d.AllToAllOptions, ["output", "input"], values=["output splits", "input splits"])
+    def all_to_all_single(self, output, input_, output_split_sizes, input_split_sizes):
+        _same_types([output, input_], "all_to_all")
         collected = _Arguments("all_to_all")
-        memory, out = collected.read(input_), collected.written(output)
-        ins, in_sizes = self._splits(memory, input_split_sizes, "input")
-        outs, out_sizes = self._splits(out, output_split_sizes, "output")
-        return _Call(_c().group_all_to_all, (ins, in_sizes, outs, out_sizes), [output],
-                     collected, opts)
+        out = collected.written(output)
+        memory = collected.apart(collected.read(input_), _places([out]))
+        ins = self._splits(memory, input_split_sizes, "input")
+        outs = self._splits(out, output_split_sizes, "output")
+        return _Call(_c().group_all_to_all, (*_arrays(ins), *_arrays(outs)), [output], collected)
 
-    @_makes_message
+    @_makes("send", None, ["tensors"], values=["to", "tag"])
     def send(self, tensors, to, tag):
         collected = _Arguments("send")
         memory = collected.read(_one(tensors, "send"))
-        return _Call(_c().group_send, (memory.data_ptr(), memory.nbytes, to, tag), tensors,
-                     collected, None)
+        return _Call(_c().group_send, (memory.data_ptr(), memory.nbytes, to, tag), tensors, collected)
 
-    @_makes_message
-    def recv(self, tensors, from_, tag):
-        return self._receive(tensors, from_, tag)
-
-    def _receive(self, tensors, from_, tag):
+    def _received(self, tensors, from_, tag):
         collected = _Arguments("receive")
         memory = collected.written(_one(tensors, "receive"))
 
@@ -761,12 +984,17 @@ class ProcessGroup(dist.ProcessGroup):
             *first, work = arguments
             _c().group_receive(group, *first, None, work)
 
-        return _Call(receive, (memory.data_ptr(), memory.nbytes, from_, tag), tensors,
-                     collected, None)
+        return _Call(receive, (memory.data_ptr(), memory.nbytes, from_, tag), tensors, collected)
 
-    @_makes_message
+    @_makes("recv_", None, ["tensors"], values=["from", "tag"])
+    def recv(self, tensors, from_, tag):
+        if from_ < 0:
+            raise _library.InvalidArgumentError(f"acc: receive from rank {from_}")
+        return self._received(tensors, from_, tag)
+
+    @_makes("recv_any_source_", None, ["tensors"], values=["tag"])
     def recv_anysource(self, tensors, tag):
-        return self._receive(tensors, -1, tag)
+        return self._received(tensors, -1, tag)
 
     def _start_coalescing(self, device):
         if device.type != "cpu":
@@ -779,14 +1007,21 @@ class ProcessGroup(dist.ProcessGroup):
         works, self._coalesced = self._coalesced, None
         return _Works(self, works, [tensor for work in works for tensor in work._tensors])
 
-    # Names before torch 2.11, which torch's C++ code still uses in part.
+    # Names before torch 2.11. For the other old names torch itself calls the new ones.
     _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
-    alltoall_base = all_to_all_single
-    recvAnysource = recv_anysource
-    monitoredBarrier = monitored_barrier
+
+
+@functools.cache
+def _register_kernels():
+    """Gives torch's operators the kernels that calls of the groups reach. They are kept for ever."""
+    others = torch.library.Library("_", "IMPL")
+    others.fallback(torch.library.fallthrough_kernel, "CustomRNGKeyId")
+    kernels = torch.library.Library("c10d", "IMPL")
+    for method in {*vars(ProcessGroup).values()}:
+        if collective := getattr(method, "collective", None):
+            kernels.impl(collective.op, _kernel_of(collective), "CustomRNGKeyId")
+    return others, kernels
 
 
 # --- creation ---
@@ -828,7 +1063,7 @@ def _create_group(options, prefix):
     secret = os.environ.get("ACC_JOB_SECRET")
     config = _Config(size=c.sizeof(_Config), rank=options.group_rank, num_ranks=options.group_size,
                      ranks=(c.c_int32 * len(ranks))(*ranks), name=str(options.group_id).encode(),
-                     timeout_ms=_milliseconds(options.timeout) or 1800000,
+                     timeout_ms=_milliseconds(options.timeout) or _DEFAULT_TIMEOUT_MS,
                      secret=secret.encode() if secret else None, set=_SetFunction(set_),
                      get=_GetFunction(get))
     made = _P()

@@ -375,6 +375,184 @@ class Checks:
         dist.all_reduce(one, group=group)  # the group is as usable as before
 
 
+    def wrong_arguments(self):
+        """Every collective with each fault that its arguments can have: refused by a message, before any of its
+        tensors is written. Called by all ranks, so that they go on together."""
+        rank, world, group = self.rank, self.world, self.acc
+        next_ = (rank + 1) % world
+        plugin = torch._C._distributed_c10d
+
+        def options(kind, **fields):
+            made = getattr(plugin, kind)()
+            for name, value in fields.items():
+                setattr(made, name, value)
+            return made
+
+        def marked(numel, dtype=torch.float32):
+            return torch.full((numel,), 7, dtype=dtype)
+
+        def many(numel, count=world, dtype=torch.float32):
+            return [marked(numel, dtype) for _ in range(count)]
+
+        def cut(numel, left):
+            """A tensor whose memory was given back in part."""
+            tensor = marked(numel)
+            tensor.untyped_storage().resize_(left * tensor.itemsize)
+            return tensor
+
+        one, long, ints, meta = marked(1), marked(2 * world), marked(2, torch.int32), torch.ones(2, device="meta")
+        sparse, row, huge = torch.ones(2).to_sparse(), marked(world + 1), 2 ** 62
+        outs, same = many(3), marked(2)
+        gather, scatter = (functools.partial(options, kind, rootRank=rank) for kind in
+                           ("GatherOptions", "ScatterOptions"))
+        cases = (
+            # all_gather
+            (lambda: dist.all_gather(outs, one, group=group), "1 x torch.float32", "3 x torch.float32"),
+            (lambda: dist.all_gather(many(300_000), one, group=group), "1 x", "300000 x"),
+            (lambda: dist.all_gather(many(1), marked(3), group=group), "3 x", "1 x"),
+            (lambda: dist.all_gather(many(3), marked(0), group=group), "0 x", "3 x"),
+            (lambda: dist.all_gather(many(2, world + 1), marked(2), group=group), f"of {world} ranks, got {world + 1}"),
+            (lambda: dist.all_gather(many(2), ints, group=group), "int32"),
+            (lambda: dist.all_gather([same] * world, marked(2), group=group), "the same memory"),
+            (lambda: dist.all_gather([row[i:i + 2] for i in range(world)], marked(2), group=group), "share memory"),
+            (lambda: dist.all_gather([*many(2, world - 1), meta], marked(2), group=group), "meta"),
+            (lambda: dist.all_gather([*many(2, world - 1), sparse], marked(2), group=group), "sparse"),
+            (lambda: dist.all_gather([*many(2, world - 1), cut(2, 1)], marked(2), group=group), "resized to 4"),
+            (lambda: dist.all_gather(many(2), cut(2, 1), group=group), "8 bytes", "resized to 4"),
+            (lambda: group.allgather([many(1)] * 2, [one]), "2 tensors"),
+            (lambda: group.allgather([many(1)], [one, one]), "2 tensors"),
+            (lambda: group.allgather_coalesced([[outs[r]] for r in range(world)], [one]), "1 x", "3 x"),
+            (lambda: group.allgather_coalesced([many(1)] * 3, [one] * 2), "2 inputs and 3"),
+            (lambda: dist.all_gather_into_tensor(long, one, group=group), "1 x", f"{2 * world} x"),
+            (lambda: dist.all_gather_into_tensor(long, ints, group=group), "int32"),
+            (lambda: dist.all_gather_into_tensor(long, meta, group=group), "meta"),
+            (lambda: group.all_gather_single_coalesced([long], [marked(2), one]), "2 inputs and 1"),
+            (lambda: group.all_gather_single_coalesced([long, long], [marked(2), one]), "1 x"),
+            # gather and scatter: every rank as root
+            (lambda: group.gather([outs], [one], gather()), "3 x", "1 x"),
+            (lambda: group.gather([many(2, 1)], [marked(2)], gather()), f"of {world} ranks, got 1"),
+            (lambda: group.gather([], [one], gather()), "0 tensors"),
+            (lambda: group.gather([[same] * world], [marked(2)], gather()), "the same memory"),
+            (lambda: group.gather([many(2)], [ints], gather()), "int32"),
+            (lambda: group.gather([many(2)], [marked(2)], options("GatherOptions", rootRank=next_)), "only the root"),
+            (lambda: group.gather([], [one], options("GatherOptions", rootRank=world)), f"root is {world}"),
+            (lambda: group.gather([], [one], options("GatherOptions", rootRank=-1)), "root is -1"),
+            (lambda: group.scatter([marked(2)], [many(1)], scatter()), "1 x", "2 x"),
+            (lambda: group.scatter([marked(2)], [many(3)], scatter()), "3 x", "2 x"),
+            (lambda: group.scatter([marked(2)], [many(2, world - 1)], scatter()), f"got {world - 1}"),
+            (lambda: group.scatter([ints], [many(2)], scatter()), "int32"),
+            (lambda: group.scatter([marked(2)], [[meta] * world], scatter()), "meta"),
+            (lambda: group.scatter([one], [], options("ScatterOptions", rootRank=world)), f"root is {world}"),
+            # broadcast and reductions
+            (lambda: group.broadcast([one], options("BroadcastOptions", rootRank=world)), f"root is {world}"),
+            (lambda: group.broadcast([one], options("BroadcastOptions", rootRank=-2)), "root is -2"),
+            (lambda: group.broadcast([one], options("BroadcastOptions", rootTensor=1)), "root tensor 1"),
+            (lambda: group.broadcast([one, one]), "2 tensors"),
+            (lambda: group.broadcast([]), "0 tensors"),
+            (lambda: dist.broadcast(cut(4, 0), 0, group=group), "resized to 0"),
+            (lambda: group.reduce([one], options("ReduceOptions", rootRank=world)), f"root is {world}"),
+            (lambda: group.reduce([one], options("ReduceOptions", rootTensor=1)), "root tensor 1"),
+            (lambda: group.allreduce([one, one]), "2 tensors"),
+            (lambda: dist.all_reduce(cut(4, 2), group=group), "resized to 8"),
+            (lambda: dist.all_reduce(torch.ones(1).expand(huge), group=group), ""),
+            # reduce_scatter
+            (lambda: dist.reduce_scatter(one, many(2), group=group), "2 x", "1 x"),
+            (lambda: dist.reduce_scatter(marked(2), many(1), group=group), "1 x", "2 x"),
+            (lambda: dist.reduce_scatter(one, many(1, world + 1), group=group), f"got {world + 1}"),
+            (lambda: dist.reduce_scatter(marked(2), many(2, dtype=torch.int32), group=group), "int32"),
+            (lambda: dist.reduce_scatter(torch.ones(2, dtype=torch.cfloat), many(4), group=group), "complex64"),
+            (lambda: dist.reduce_scatter(marked(2), [meta] * world, group=group), ""),
+            (lambda: dist.reduce_scatter_tensor(one, long, group=group), f"{2 * world} x", "1 x"),
+            (lambda: dist.reduce_scatter_tensor(marked(2, torch.int64), long, group=group), "int64"),
+            (lambda: group.reduce_scatter_single_coalesced([one], [marked(world)] * 2), "2 inputs and 1"),
+            (lambda: group.reduce_scatter_single_coalesced([one, one], [marked(world), long]), "1 x"),
+            # all_to_all
+            (lambda: dist.all_to_all(many(2), many(2, world - 1), group=group), f"got {world - 1}"),
+            (lambda: dist.all_to_all(many(2, world + 1), many(2), group=group), f"got {world + 1}"),
+            (lambda: dist.all_to_all(many(1, dtype=torch.int64), many(2), group=group), "int64"),
+            (lambda: dist.all_to_all([same] * world, many(2), group=group), "the same memory"),
+            (lambda: dist.all_to_all(many(2), many(3), group=group), "12 bytes", "8"),
+            (lambda: dist.all_to_all_single(long, marked(2 * world, torch.float64), group=group), "float64"),
+            (lambda: dist.all_to_all_single(long, marked(2 * world + 1), group=group), "divisible"),
+            (lambda: dist.all_to_all_single(torch.tensor(1.0), torch.tensor(1.0), group=group), "divisible"),
+            (lambda: dist.all_to_all_single(long, marked(2 * world), [2 * world + 1, -1, *[0] * (world - 2)],
+                                            [2] * world, group=group), "add up", "-1"),
+            (lambda: dist.all_to_all_single(long, marked(2 * world), [2] * world, [2] * (world + 1), group=group),
+             "add up"),
+            (lambda: dist.all_to_all_single(long, torch.tensor(1.0), [2] * world, [1] * world, group=group),
+             "divisible"),
+            (lambda: dist.all_to_all_single(marked(world), marked(2 * world), group=group), "8 bytes", "4"),
+            # messages
+            (lambda: group.send([one], world, 0), f"{world}, expected a rank"),
+            (lambda: group.send([one], rank, 0), "itself"),
+            (lambda: group.send([one], next_, -1), "tag is -1"),
+            (lambda: group.send([one, one], next_, 0), "2 tensors"),
+            (lambda: group.send([one], 2 ** 32 + next_, 0), ""),
+            (lambda: group.recv([one], -1, 0), "rank -1"),
+            (lambda: group.recv([one], rank, 0), "itself"),
+            (lambda: group.recv([sparse], next_, 0), "sparse"),
+            (lambda: group.recv_anysource([one], -4), "tag is -4"),
+        )
+        for call, *words in cases:
+            self.refused(call, *words)
+        for tensor in (one, long, ints, row, same, *outs):
+            self.same(tensor, torch.full_like(tensor, 7), "an output of a refused call")
+        dist.all_reduce(one, group=group)
+        self.same(one, torch.full((1,), 7.0 * world), "the group goes on")
+
+    def shared_memory(self):
+        """Inputs in the memory of outputs: each is read before it is written, as with Gloo."""
+        rank, world, group, numel = self.rank, self.world, self.acc, 300_000  # of several pieces
+
+        def blocks(first):
+            return torch.arange(float(first), first + world).repeat_interleave(numel)
+
+        def copies(values):
+            return torch.tensor([float(value) for value in values]).repeat_interleave(numel)
+
+        data = blocks(10 * rank)
+        dist.all_to_all_single(data, data, group=group)
+        self.same(data, copies(10 * r + rank for r in range(world)), "all_to_all in place")
+        for place in range(world):
+            outs = list(torch.zeros(world, numel))
+            outs[place].fill_(rank)
+            dist.all_gather(outs, outs[place], group=group)
+            self.same(torch.cat(outs), blocks(0), f"all_gather of output {place}")
+            whole = torch.zeros(world * numel)
+            part = whole[place * numel + 1:(place + 1) * numel + 1] if place < world - 1 else whole[:numel]
+            part.fill_(rank)
+            dist.all_gather_into_tensor(whole, part, group=group)
+            self.same(whole, blocks(0), f"all_gather_into_tensor of a part at {place}")
+            data = blocks(rank)
+            out = data[place * numel:(place + 1) * numel]
+            dist.reduce_scatter_tensor(out, data, group=group)
+            self.same(out, torch.full((numel,), float(sum(range(world)) + world * rank)), f"reduce_scatter at {place}")
+            data = blocks(rank)
+            out = data[place + 1:place + 1 + numel]
+            dist.reduce_scatter_tensor(out, data, group=group)
+            self.same(out, torch.full((numel,), float(sum(range(world)) + world * rank)), "reduce_scatter, shifted")
+            ins = list(blocks(5).view(world, numel)) if rank == 0 else None
+            out = ins[place] if rank == 0 else torch.zeros(numel)
+            dist.scatter(out, ins, group=group, src=0)
+            self.same(out, torch.full((numel,), 5.0 + rank), f"scatter into input {place}")
+            outs = list(torch.zeros(world, numel)) if rank == 0 else None
+            data = (outs[place] if rank == 0 else torch.zeros(numel)).fill_(rank)
+            dist.gather(data, outs, group=group, dst=0)
+            if rank == 0:
+                self.same(torch.cat(outs), blocks(0), f"gather of output {place}")
+        twice = torch.full((3,), rank + 1.0)
+        group.allreduce_coalesced([twice, twice[1:], torch.ones(2)]).wait()
+        self.same(twice, torch.full((3,), world * (world + 1) / 2), "all_reduce_coalesced of one tensor twice")
+        columns = torch.zeros(4, world)
+        dist.all_gather(list(columns.t()), torch.full((4,), float(rank)), group=group)
+        self.same(columns, torch.arange(float(world)).expand(4, world), "outputs in the columns of a matrix")
+        outs = [torch.zeros(2, 3) if r % 2 else torch.zeros(6) for r in range(world)]
+        dist.all_gather(outs, torch.full((3, 2), float(rank)), group=group)
+        for r, out in enumerate(outs):
+            self.same(out, torch.full_like(out, float(r)), "outputs of other shapes")
+        self.refused(lambda: dist.all_reduce(torch.zeros(6).as_strided((3, 3), (1, 1)), group=group), "cannot be written")
+
+
 def worker(rank, world, port):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank,
@@ -392,6 +570,8 @@ def worker(rank, world, port):
     checks.out_of_step()
     checks.subgroups()
     checks.refusals()
+    checks.wrong_arguments()
+    checks.shared_memory()
     if rank == 0:
         print(f"{world} ranks: {checks.count} results on rank 0")
     dist.destroy_process_group()
