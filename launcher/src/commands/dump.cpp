@@ -10,13 +10,12 @@
 #include "report/torch_record.hpp"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <system_error>
 #include <thread>
@@ -30,36 +29,44 @@ namespace fs = std::filesystem;
 /// torch looks up the lines of the Python stacks, which takes seconds at the first request.
 constexpr std::chrono::seconds kDumpLimit{60};
 
-/// Returns torch's own record of a worker, as torch has pickled it; "" if there is none.
-std::string pickled_by_torch(const RunningWorker& worker) {
-  std::ifstream file(report::torch_pickle_path(worker.record), std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-/// Asks the workers that have no record of the runtime for torch's, and waits for the answers.
+/// Asks the workers that have no record of the runtime for torch's, and waits for the answers. A
+/// pickle runs code in the program that reads it, so that another user's worker is not asked for
+/// one.
 void await_torch(const std::vector<RunningWorker>& workers) {
+  const auto form_for = [](const RunningWorker& worker) {
+    return worker.files.are_foreign() ? report::TorchForm::json : report::TorchForm::pickle;
+  };
   std::vector<const RunningWorker*> asked;
   for (const RunningWorker& worker : workers) {
-    if (!worker.has_collectives() &&
-        report::ask_for_torch_record(worker.record, report::TorchForm::pickle)) {
+    if (!worker.has_collectives() && report::ask_for_torch_record(worker.files, form_for(worker))) {
       asked.push_back(&worker);
     }
   }
   const auto deadline = std::chrono::steady_clock::now() + kDumpLimit;
   while (std::chrono::steady_clock::now() < deadline &&
          !std::ranges::all_of(asked, [&](const RunningWorker* worker) {
-           return report::has_torch_record(worker->record, report::TorchForm::pickle);
+           return report::has_torch_record(worker->files, form_for(*worker));
          })) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
+}
+
+/// Returns the collectives of a worker as a pickle; "" if it has no record.
+std::string pickle_of(const RunningWorker& worker) {
+  if (!worker.has_collectives() && !worker.files.are_foreign()) {
+    return report::read_torch_pickle(worker.files);
+  }
+  const auto record = worker.has_collectives()
+                          ? worker.report.flight
+                          : report::read_any_record(worker.files, worker.report.rank);
+  return record && !record->last.empty() ? report::torch_pickle(*record) : "";
 }
 
 /// Returns the pickles of the ranks that have a record, by rank.
 std::map<int, std::string> pickles_of(const RunningJob& job) {
   std::map<int, std::string> pickles;
   for (const RunningWorker& worker : job.workers) {
-    std::string pickle = worker.has_collectives() ? report::torch_pickle(*worker.report.flight)
-                                                  : pickled_by_torch(worker);
+    std::string pickle = pickle_of(worker);
     if (!pickle.empty()) {
       pickles.emplace(worker.report.rank, std::move(pickle));
     }
@@ -117,6 +124,7 @@ int dump_command(std::span<const std::string> arguments) {
   const RunningJob& job = jobs.front();
   await_torch(job.workers);
   const std::map<int, std::string> pickles = pickles_of(job);
+  ::umask(S_IRWXG | S_IRWXO);
   write_pickles(pickles, folder, overwrite ? Overwrite::yes : Overwrite::no);
   std::printf("%zu of %d ranks written to %s; read them with: torchfrtrace %s --prefix rank_%s\n",
               pickles.size(), job.world_size, printable(folder).c_str(),

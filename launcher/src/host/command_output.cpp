@@ -4,6 +4,7 @@
 #include "acc/base/unique_fd.hpp"
 #include "spawn/child_launcher.hpp"
 #include "spawn/reap.hpp"
+#include "spawn/user.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -12,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 
 namespace acc::launcher::host {
 namespace {
@@ -38,10 +40,36 @@ bool read_all(int pipe, Clock::time_point deadline, std::string& text) {
   }
 }
 
+/// Makes the child a process of a user.
+struct RunAs {
+  const spawn::User& user;
+  boost::process::v2::error_code on_exec_setup(const spawn::ChildLauncher&,
+                                               const boost::process::v2::filesystem::path&,
+                                               const char* const*) const {
+    return {spawn::become(user) ? 0 : errno, boost::process::v2::system_category()};
+  }
+};
+
+pid_t start(const std::vector<std::string>& command, boost::process::v2::process_stdio& streams,
+            const spawn::User* user) {
+  spawn::ChildLauncher launcher;
+  const std::vector<std::string> arguments(command.begin() + 1, command.end());
+  if (user == nullptr || user->is_own()) {
+    return launcher.start(command.front(), arguments, streams);
+  }
+  // The other user can read the memory and the variables of this child.
+  const char* const path = std::getenv("PATH");
+  const std::string search = std::string("PATH=") + (path != nullptr ? path : "");
+  const std::array<const char*, 2> variables{search.c_str(), nullptr};
+  launcher.env = variables.data();
+  return launcher.start(command.front(), arguments, streams, RunAs{*user});
+}
+
 }  // namespace
 
 std::optional<std::string> command_output(const std::vector<std::string>& command,
-                                          std::chrono::milliseconds limit) {
+                                          std::chrono::milliseconds limit,
+                                          const spawn::User* user) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return std::nullopt;
@@ -49,8 +77,7 @@ std::optional<std::string> command_output(const std::vector<std::string>& comman
   const UniqueFd output(ends[0]);
   UniqueFd input(ends[1]);
   boost::process::v2::process_stdio streams{nullptr, {input.get()}, nullptr};
-  const pid_t pid =
-      spawn::ChildLauncher().start(command.front(), {command.begin() + 1, command.end()}, streams);
+  const pid_t pid = start(command, streams, user);
   if (pid < 0) {
     return std::nullopt;
   }

@@ -51,7 +51,7 @@ report::WorkerReport end_of(const supervision::WorkerRecord& worker,
 report::WorkerReport worker_report(const supervision::WorkerRecord& worker,
                                    const AttemptEvidence& evidence) {
   report::WorkerReport report = end_of(worker, evidence);
-  const std::string record = flight_record_path(worker, evidence);
+  const report::RecordFiles record(flight_record_path(worker, evidence));
   report.flight = report::read_any_record(record, worker.rank);
   report::remove_records(record);  // their contents are in the report now
   if (!worker.end || !worker.end->ok()) {

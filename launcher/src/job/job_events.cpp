@@ -182,10 +182,10 @@ asio::awaitable<void> Job::look_inside() {
 
 /// Asks Python programs for the records of torch, and waits until those that listen have answered.
 asio::awaitable<void> Job::await_torch_records() {
-  std::vector<std::string> asked;
+  std::vector<report::RecordFiles> asked;
   for (int i = 0; i < plan_.layout.local_world_size; ++i) {
-    const std::string record =
-        logs_.flight_record(round_->round, first_local_rank(plan_.layout) + i);
+    const report::RecordFiles record(
+        logs_.flight_record(round_->round, first_local_rank(plan_.layout) + i));
     if (report::ask_for_torch_record(record, report::TorchForm::json)) {
       asked.push_back(record);
     }
@@ -193,7 +193,7 @@ asio::awaitable<void> Job::await_torch_records() {
   asio::steady_timer pause(runner_.io());
   const auto deadline = std::chrono::steady_clock::now() + kTimeForTorch;
   while (std::chrono::steady_clock::now() < deadline &&
-         !std::ranges::all_of(asked, [](const std::string& record) {
+         !std::ranges::all_of(asked, [](const report::RecordFiles& record) {
            return report::has_torch_record(record, report::TorchForm::json);
          })) {
     pause.expires_after(std::chrono::milliseconds(20));

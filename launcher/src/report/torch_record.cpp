@@ -2,18 +2,12 @@
 #include "report/torch_record.hpp"
 
 #include "acc/base/text.hpp"
-#include "acc/base/unique_fd.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <thread>
@@ -27,11 +21,10 @@ using flight::Collective;
 using flight::Group;
 using flight::Record;
 using flight::State;
-namespace fs = std::filesystem;
 
 /// Collectives that are kept, as many as a flight record has.
 constexpr std::size_t kMostCollectives = flight::file::kSlots;
-constexpr std::uintmax_t kLargestAnswer = 64U << 20U;
+constexpr std::size_t kLargestAnswer = 64U << 20U;
 constexpr int kMostRanks = 1 << 24;
 
 /// Sizes in bytes of torch's dtypes; 1 for others.
@@ -164,16 +157,6 @@ Collective collective_of(const TorchJson& entry, std::size_t group) {
           .called_us = created_us,
           .waiting_us = is_done ? 0 : created_us,
           .ended_us = 0};
-}
-
-std::string text_of_file(const std::string& path) {
-  std::error_code error;
-  const auto size = fs::file_size(path, error);
-  if (error || size > kLargestAnswer) {
-    return {};
-  }
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 // ---- pickle, protocol 2 ----
@@ -336,13 +319,12 @@ void add_entry(PickleText& pickle, const Collective& each, const Group& group,
   pickle.end_dict();
 }
 
-std::string path_of(const std::string& record, TorchForm form) {
-  switch (form) {
-    case TorchForm::json: return torch_json_path(record);
-    case TorchForm::pickle: return torch_pickle_path(record);
-    case TorchForm::stacks: break;
-  }
-  return python_stacks_path(record);
+/// What follows the name of the record in the names of the FIFO and of the answers.
+constexpr const char* kRequest = ".request";
+constexpr const char* kAnswers[] = {".torch.json", ".torch", ".stacks"};
+
+std::string answer(TorchForm form) {
+  return kAnswers[static_cast<std::size_t>(form)];
 }
 
 /// The byte of a request to acclaunch/_flight.py.
@@ -356,10 +338,10 @@ char letter_of(TorchForm form) {
 }
 
 /// Waits until all of these workers have answered, at most for `limit`.
-void await_answers(const std::vector<std::string>& records, TorchForm form,
+void await_answers(const std::vector<RecordFiles>& records, TorchForm form,
                    std::chrono::milliseconds limit) {
   const auto deadline = std::chrono::steady_clock::now() + limit;
-  const auto has_answered = [form](const std::string& record) {
+  const auto has_answered = [form](const RecordFiles& record) {
     return has_torch_record(record, form);
   };
   while (!std::ranges::all_of(records, has_answered) &&
@@ -370,51 +352,31 @@ void await_answers(const std::vector<std::string>& records, TorchForm form,
 
 }  // namespace
 
-std::string torch_request_path(const std::string& record) {
-  return record + ".request";
-}
-std::string torch_pickle_path(const std::string& record) {
-  return record + ".torch";
-}
-std::string torch_json_path(const std::string& record) {
-  return record + ".torch.json";
-}
-std::string python_stacks_path(const std::string& record) {
-  return record + ".stacks";
+bool ask_for_torch_record(const RecordFiles& record, TorchForm form) {
+  record.remove(answer(form));
+  return record.send(kRequest, letter_of(form));
 }
 
-bool ask_for_torch_record(const std::string& record, TorchForm form) {
-  ::unlink(path_of(record, form).c_str());
-  // Without a reader, a non-blocking open of a FIFO for writing fails.
-  const UniqueFd fifo(
-      ::open(torch_request_path(record).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
-  struct stat status {};
-  const char letter = letter_of(form);
-  return fifo && ::fstat(fifo.get(), &status) == 0 && S_ISFIFO(status.st_mode) &&
-         ::write(fifo.get(), &letter, 1) == 1;
+bool has_torch_record(const RecordFiles& record, TorchForm form) {
+  return record.has(answer(form));
 }
 
-bool has_torch_record(const std::string& record, TorchForm form) {
-  std::error_code error;
-  return fs::exists(path_of(record, form), error);
-}
-
-void ask_for_torch_records(const std::vector<std::string>& records,
+void ask_for_torch_records(const std::vector<RecordFiles>& records,
                            std::chrono::milliseconds limit) {
-  std::vector<std::string> asked;
-  std::ranges::copy_if(records, std::back_inserter(asked), [](const std::string& record) {
+  std::vector<RecordFiles> asked;
+  std::ranges::copy_if(records, std::back_inserter(asked), [](const RecordFiles& record) {
     return ask_for_torch_record(record, TorchForm::json);
   });
   await_answers(asked, TorchForm::json, limit);
 }
 
-std::optional<std::string> python_stacks(const std::string& record,
+std::optional<std::string> python_stacks(const RecordFiles& record,
                                          std::chrono::milliseconds limit) {
   if (!ask_for_torch_record(record, TorchForm::stacks)) {
     return std::nullopt;
   }
   await_answers({record}, TorchForm::stacks, limit);
-  std::string text = text_of_file(python_stacks_path(record));
+  std::string text = record.read(answer(TorchForm::stacks), kLargestAnswer);
   return text.empty() ? std::nullopt : std::optional(std::move(text));
 }
 
@@ -445,16 +407,20 @@ std::optional<Record> torch_record(std::string_view json, int rank) {
   return record;
 }
 
-std::optional<Record> read_torch_record(const std::string& record, int rank) {
-  return torch_record(text_of_file(torch_json_path(record)), rank);
+std::string read_torch_pickle(const RecordFiles& record) {
+  return record.read(answer(TorchForm::pickle), kLargestAnswer);
 }
 
-std::optional<Record> read_any_record(const std::string& record, int rank) {
-  auto own = flight::read_record(record);
+std::optional<Record> read_own_record(const RecordFiles& record) {
+  return flight::decode(record.read("", flight::file::kNbytes));
+}
+
+std::optional<Record> read_any_record(const RecordFiles& record, int rank) {
+  auto own = read_own_record(record);
   if (own && !own->last.empty()) {
     return own;
   }
-  auto of_torch = read_torch_record(record, rank);
+  auto of_torch = torch_record(record.read(answer(TorchForm::json), kLargestAnswer), rank);
   if (!of_torch) {
     return own;
   }
@@ -466,10 +432,11 @@ std::optional<Record> read_any_record(const std::string& record, int rank) {
   return of_torch;
 }
 
-void remove_records(const std::string& record) {
-  for (const std::string& path : {record, torch_request_path(record), torch_pickle_path(record),
-                                  torch_json_path(record), python_stacks_path(record)}) {
-    ::unlink(path.c_str());
+void remove_records(const RecordFiles& record) {
+  record.remove("");
+  record.remove(kRequest);
+  for (const char* const suffix : kAnswers) {
+    record.remove(suffix);
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/base/flight_record.hpp"
+#include "report/record_files.hpp"
 
 #include <chrono>
 #include <optional>
@@ -17,38 +18,34 @@ namespace acc::launcher::report {
 // torch's records as JSON, which is quick, or with Python's stacks as torch pickles them; or where
 // the threads of the program are.
 
-/// Paths that belong to the flight record of a worker.
-std::string torch_request_path(const std::string& record);
-std::string torch_pickle_path(const std::string& record);
-std::string torch_json_path(const std::string& record);
-std::string python_stacks_path(const std::string& record);
-
 /// Asks the workers with these records for torch's and waits until all that listen have answered,
 /// at most for `limit`. Blocks. A worker that hangs in a collective answers; one that holds the
 /// lock of the Python interpreter does not.
-void ask_for_torch_records(const std::vector<std::string>& records,
+void ask_for_torch_records(const std::vector<RecordFiles>& records,
                            std::chrono::milliseconds limit);
 enum class TorchForm { json, pickle, stacks };
 /// The two steps of it: sends a request (false if nobody listens), and tells if it is answered.
-bool ask_for_torch_record(const std::string& record, TorchForm form);
-bool has_torch_record(const std::string& record, TorchForm form);
+bool ask_for_torch_record(const RecordFiles& record, TorchForm form);
+bool has_torch_record(const RecordFiles& record, TorchForm form);
 
 /// Asks one worker where its Python threads are. Blocks, at most for `limit`. Returns nullopt if it
 /// does not answer.
-std::optional<std::string> python_stacks(const std::string& record,
+std::optional<std::string> python_stacks(const RecordFiles& record,
                                          std::chrono::milliseconds limit);
 
 /// Decodes torch's records in JSON. `rank`: of the worker. Returns nullopt for other text. A
 /// collective that has not ended counts as one that the rank waits in.
 std::optional<flight::Record> torch_record(std::string_view json, int rank);
-/// Reads the answer of a worker; nullopt if there is none.
-std::optional<flight::Record> read_torch_record(const std::string& record, int rank);
+/// Returns the answer of a worker as torch has pickled it; "" if there is none.
+std::string read_torch_pickle(const RecordFiles& record);
 
+/// Reads the record of the runtime; nullopt if there is none.
+std::optional<flight::Record> read_own_record(const RecordFiles& record);
 /// Reads the worker's flight record, and if it has no collectives, torch's.
-std::optional<flight::Record> read_any_record(const std::string& record, int rank);
+std::optional<flight::Record> read_any_record(const RecordFiles& record, int rank);
 
 /// Removes the record and all files that belong to it.
-void remove_records(const std::string& record);
+void remove_records(const RecordFiles& record);
 
 /// Returns a record as torch pickles its own (version 2.10), for torchfrtrace.
 std::string torch_pickle(const flight::Record& record);

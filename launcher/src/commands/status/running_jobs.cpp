@@ -10,6 +10,7 @@
 #include "plan/program_command.hpp"
 #include "report/torch_record.hpp"
 #include "report/words.hpp"
+#include "supervision/descriptors.hpp"
 #include "supervision/process_state.hpp"
 
 #include <fmt/format.h>
@@ -17,12 +18,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 namespace acc::launcher::commands {
 namespace {
@@ -33,16 +33,12 @@ using std::chrono::milliseconds;
 /// Time in which Python programs answer with torch's records.
 constexpr milliseconds kTorchLimit{2000};
 constexpr milliseconds kSlurmLimit{10'000};
-
-std::string text_of(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
+const fs::path kProc = "/proc";
 
 /// Returns the variables of a process; none if they cannot be read.
-std::map<std::string, std::string> environment_of(const fs::path& process) {
+std::map<std::string, std::string> environment_of(const supervision::ProcessHandle& process) {
   std::map<std::string, std::string> variables;
-  const std::string text = text_of(process / "environ");
+  const std::string text = process.read("environ");
   for (const std::string_view entry : split(text, '\0')) {
     if (const auto equals = entry.find('='); equals != std::string_view::npos) {
       variables.emplace(entry.substr(0, equals), entry.substr(equals + 1));
@@ -51,8 +47,8 @@ std::map<std::string, std::string> environment_of(const fs::path& process) {
   return variables;
 }
 
-std::string command_line(const fs::path& process) {
-  std::string text = text_of(process / "cmdline");
+std::string command_line(pid_t pid) {
+  std::string text = supervision::ProcessHandle(pid).read("cmdline");
   while (text.ends_with('\0')) {
     text.pop_back();
   }
@@ -63,14 +59,14 @@ std::string command_line(const fs::path& process) {
   return words;
 }
 
-fs::path executable(const fs::path& process) {
+fs::path executable(pid_t pid) {
   std::error_code error;
-  return fs::read_symlink(process / "exe", error);
+  return fs::read_symlink(kProc / std::to_string(pid) / "exe", error);
 }
 
-milliseconds time_since_boot(const fs::path& proc) {
+milliseconds time_since_boot() {
   double seconds = 0.0;
-  std::istringstream(text_of(proc / "uptime")) >> seconds;
+  std::ifstream(kProc / "uptime") >> seconds;
   return milliseconds(static_cast<std::int64_t>(seconds * 1000.0));
 }
 
@@ -78,21 +74,34 @@ milliseconds time_since_boot(const fs::path& proc) {
 struct Candidate {
   pid_t pid = 0;
   pid_t parent = 0;
+  std::shared_ptr<const supervision::ProcessHandle> process;
+  spawn::User user;
   std::map<std::string, std::string> environment;
 };
 
-std::map<pid_t, Candidate> candidates_in(const fs::path& proc) {
+/// Returns nullopt for a process that is no worker, or has ended.
+std::optional<Candidate> candidate_of(pid_t pid) {
+  auto process = std::make_shared<const supervision::ProcessHandle>(pid);
+  auto environment = environment_of(*process);
+  if (!environment.contains(flight::kRecordVariable) || !environment.contains("RANK")) {
+    return std::nullopt;
+  }
+  const auto user = process->user();
+  const auto state = supervision::process_state(pid);
+  if (!user || !state || !process->is_alive()) {
+    return std::nullopt;
+  }
+  return Candidate{pid, state->parent, std::move(process), *user, std::move(environment)};
+}
+
+std::map<pid_t, Candidate> find_candidates() {
   std::map<pid_t, Candidate> candidates;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(proc, error)) {
+  for (const auto& entry : fs::directory_iterator(kProc, error)) {
     const auto pid = read_number(entry.path().filename().string());
-    if (!pid) {
-      continue;
-    }
-    auto environment = environment_of(entry.path());
-    const auto state = supervision::process_state(*pid, proc);
-    if (state && environment.contains(flight::kRecordVariable) && environment.contains("RANK")) {
-      candidates[*pid] = {*pid, state->parent, std::move(environment)};
+    if (auto candidate = pid ? candidate_of(*pid) : std::nullopt) {
+      candidate->process.reset();  // most candidates are children of workers
+      candidates.emplace(*pid, std::move(*candidate));
     }
   }
   return candidates;
@@ -100,12 +109,12 @@ std::map<pid_t, Candidate> candidates_in(const fs::path& proc) {
 
 /// Returns the process that the user started: the guardian, which is the parent of the keeper,
 /// which is the parent of the supervisor. Where an ancestor is another program, its child.
-pid_t launcher_of(pid_t supervisor, const fs::path& proc) {
+pid_t launcher_of(pid_t supervisor) {
   pid_t pid = supervisor;
-  const fs::path program = executable(proc / std::to_string(supervisor));
+  const fs::path program = executable(supervisor);
   for (int i = 0; i < 2; ++i) {
-    const auto state = supervision::process_state(pid, proc);
-    if (!state || executable(proc / std::to_string(state->parent)) != program) {
+    const auto state = supervision::process_state(pid);
+    if (!state || executable(state->parent) != program) {
       break;
     }
     pid = state->parent;
@@ -118,11 +127,15 @@ std::optional<int> number_in(const Candidate& candidate, const char* name) {
   return found == candidate.environment.end() ? std::nullopt : read_number(found->second);
 }
 
-std::optional<RunningWorker> worker_of(const Candidate& candidate, const fs::path& proc,
-                                       milliseconds now) {
-  const fs::path process = proc / std::to_string(candidate.pid);
+/// Returns nullopt if the process has ended.
+std::optional<RunningWorker> worker_of(pid_t pid, milliseconds now) {
+  const auto found = candidate_of(pid);
+  if (!found) {
+    return std::nullopt;
+  }
+  const Candidate& candidate = *found;
   const auto rank = number_in(candidate, "RANK");
-  const auto usage = supervision::process_usage(candidate.pid, proc);
+  const auto usage = supervision::process_usage(candidate.pid);
   if (!rank || !usage) {
     return std::nullopt;
   }
@@ -131,15 +144,24 @@ std::optional<RunningWorker> worker_of(const Candidate& candidate, const fs::pat
   worker.report.local_rank = number_in(candidate, "LOCAL_RANK").value_or(0);
   worker.report.machine_rank = number_in(candidate, "GROUP_RANK").value_or(0);
   worker.report.pid = candidate.pid;
-  worker.record = candidate.environment.at(flight::kRecordVariable);
-  worker.report.flight = flight::read_record(worker.record);
+  worker.process = candidate.process;
+  worker.user = candidate.user;
+  worker.files = report::RecordFiles(*candidate.process, candidate.user,
+                                     candidate.environment.at(flight::kRecordVariable));
+  worker.report.flight = report::read_own_record(worker.files);
   worker.report.ended_at = std::chrono::system_clock::now();
-  worker.program = executable(process).filename().string();
-  worker.state = supervision::describe_state(candidate.pid, proc);
+  worker.program = executable(candidate.pid).filename().string();
+  worker.state = supervision::describe_state(candidate.pid);
   worker.cpu_time = usage->cpu;
   worker.running_for = std::max(milliseconds(0), now - usage->started);
   worker.resident_bytes = usage->resident_bytes;
-  return worker;
+  return candidate.process->is_alive() ? std::optional(std::move(worker)) : std::nullopt;
+}
+
+/// Returns the number of a Slurm job, or "" for other text: the number is put in commands that are
+/// proposed to the user.
+std::string slurm_id(std::string text) {
+  return text.find_first_not_of("0123456789") == std::string::npos ? std::move(text) : "";
 }
 
 /// Fills in what a worker's environment says about its job.
@@ -149,9 +171,10 @@ void describe(const Candidate& worker, RunningJob& job) {
     return found == worker.environment.end() ? std::string() : found->second;
   };
   job.run_id = text("TORCHELASTIC_RUN_ID");
-  job.identity = text("MASTER_ADDR") + ":" + text("MASTER_PORT") + " " + job.run_id;
-  job.slurm_job = text("SLURM_JOB_ID");
-  if (const std::string array = text("SLURM_ARRAY_JOB_ID"); !array.empty()) {
+  job.identity = fmt::format("{} {}:{} {}", worker.user.uid, text("MASTER_ADDR"),
+                             text("MASTER_PORT"), job.run_id);
+  job.slurm_job = slurm_id(text("SLURM_JOB_ID"));
+  if (const std::string array = slurm_id(text("SLURM_ARRAY_JOB_ID")); !array.empty()) {
     job.slurm_array_element = array + "_" + text("SLURM_ARRAY_TASK_ID");
   }
   job.restarts = number_in(worker, "TORCHELASTIC_RESTART_COUNT").value_or(0);
@@ -195,10 +218,11 @@ std::string slurm_answer(const std::string& job, const std::string& command) {
 
 }  // namespace
 
-std::vector<RunningJob> running_jobs(const fs::path& proc) {
-  const std::map<pid_t, Candidate> candidates = candidates_in(proc);
-  std::map<pid_t, RunningJob> jobs;
-  const milliseconds now = time_since_boot(proc);
+std::vector<RunningJob> running_jobs() {
+  static const supervision::DescriptorLimit limit;  // raised: each worker needs two descriptors
+  const std::map<pid_t, Candidate> candidates = find_candidates();
+  std::map<std::pair<pid_t, uid_t>, RunningJob> jobs;
+  const milliseconds now = time_since_boot();
   for (const auto& [pid, candidate] : candidates) {
     // A child of a worker has inherited the worker's variables.
     const auto parent = candidates.find(candidate.parent);
@@ -206,22 +230,21 @@ std::vector<RunningJob> running_jobs(const fs::path& proc) {
                                           candidate.environment.at(flight::kRecordVariable)) {
       continue;
     }
-    auto worker = worker_of(candidate, proc, now);
+    auto worker = worker_of(pid, now);
     if (!worker) {
       continue;
     }
-    const pid_t launcher = launcher_of(candidate.parent, proc);
-    RunningJob& job = jobs[launcher];
+    const pid_t launcher = launcher_of(candidate.parent);
+    RunningJob& job = jobs[{launcher, worker->user.uid}];
     job.launcher = launcher;
     job.supervisor = candidate.parent;
     describe(candidate, job);
     job.workers.push_back(std::move(*worker));
   }
   std::vector<RunningJob> result;
-  for (auto& [launcher, job] : jobs) {
-    const fs::path process = proc / std::to_string(launcher);
-    job.command = command_line(process);
-    if (const auto usage = supervision::process_usage(launcher, proc)) {
+  for (auto& [_, job] : jobs) {
+    job.command = command_line(job.launcher);
+    if (const auto usage = supervision::process_usage(job.launcher)) {
       job.running_for = std::max(milliseconds(0), now - usage->started);
     }
     std::ranges::sort(job.workers, {}, [](const RunningWorker& each) { return each.report.rank; });
@@ -231,11 +254,11 @@ std::vector<RunningJob> running_jobs(const fs::path& proc) {
 }
 
 void add_torch_records(std::vector<RunningJob>& jobs) {
-  std::vector<std::string> to_ask;
+  std::vector<report::RecordFiles> to_ask;
   for (const RunningJob& job : jobs) {
     for (const RunningWorker& worker : job.workers) {
       if (!worker.has_collectives()) {
-        to_ask.push_back(worker.record);
+        to_ask.push_back(worker.files);
       }
     }
   }
@@ -243,7 +266,7 @@ void add_torch_records(std::vector<RunningJob>& jobs) {
   for (RunningJob& job : jobs) {
     for (RunningWorker& worker : job.workers) {
       if (!worker.has_collectives()) {
-        worker.report.flight = report::read_any_record(worker.record, worker.report.rank);
+        worker.report.flight = report::read_any_record(worker.files, worker.report.rank);
         worker.report.ended_at = std::chrono::system_clock::now();
       }
     }
@@ -296,7 +319,7 @@ std::vector<report::WorkerReport> reports_of(const std::vector<RunningJob>& jobs
                                              const RunningJob& job) {
   std::vector<report::WorkerReport> reports;
   for (const RunningJob& each : jobs) {
-    if (each.launcher == job.launcher || each.identity == job.identity) {
+    if (each.identity == job.identity) {
       for (const RunningWorker& worker : each.workers) {
         reports.push_back(worker.report);
       }

@@ -2,12 +2,15 @@
 #pragma once
 
 #include "report/machine_report.hpp"
+#include "report/record_files.hpp"
+#include "spawn/user.hpp"
+#include "supervision/process_handle.hpp"
 
 #include <sys/types.h>
 
 #include <chrono>
 #include <cstdint>
-#include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,9 +20,11 @@ namespace acc::launcher::commands {
 struct RunningWorker {
   /// Its rank, process and flight record. `ended_at` is the moment in which the record was read.
   report::WorkerReport report;
-  std::string record;   ///< path of its flight record, which may not exist
-  std::string program;  ///< base name of its executable: python3.11, train_gpt
-  std::string state;    ///< what the kernel says: "running", "sleeping (futex_wait)"
+  std::shared_ptr<const supervision::ProcessHandle> process;
+  spawn::User user;
+  report::RecordFiles files;  ///< its flight record, which may not exist
+  std::string program;        ///< base name of its executable: python3.11, train_gpt
+  std::string state;          ///< what the kernel says: "running", "sleeping (futex_wait)"
   std::chrono::milliseconds cpu_time{0};
   std::chrono::milliseconds running_for{0};
   std::int64_t resident_bytes = 0;
@@ -37,7 +42,7 @@ struct RunningJob {
   std::string command;   ///< its command line
   std::chrono::milliseconds running_for{0};
   std::string run_id;  ///< empty if the front end gives the workers none
-  /// Same for all launchers of a job: the address of its rendezvous, and its run ID.
+  /// Same for all launchers of a job: its user, the address of its rendezvous, and its run ID.
   std::string identity;
   /// The job of Slurm in which it runs, and the element of an array, "77_3"; empty: none.
   std::string slurm_job;
@@ -51,9 +56,9 @@ struct RunningJob {
 
 /// Returns the jobs of this user (of all users for root) that run on this machine, by launcher. A
 /// worker is recognised by ACC_FLIGHT_RECORD and RANK in its environment, so a job that was started
-/// with `--log_dir /dev/null` is not found. Processes that end meanwhile are left out. `proc`:
-/// mount point of the proc file system.
-std::vector<RunningJob> running_jobs(const std::filesystem::path& proc = "/proc");
+/// with `--log_dir /dev/null` is not found. Processes that end meanwhile are left out. What the
+/// variables of another user's process name is used with the rights of that user.
+std::vector<RunningJob> running_jobs();
 
 /// Asks Python workers without collectives of the runtime for torch's records, for two seconds at
 /// most, and adds them.

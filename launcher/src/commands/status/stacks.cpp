@@ -57,27 +57,28 @@ std::string restriction() {
   std::ifstream file("/proc/sys/kernel/yama/ptrace_scope");
   int scope = 0;
   file >> scope;
-  return scope == 0 ? "" : fmt::format(" (kernel.yama.ptrace_scope is {}; root may)", scope);
+  return scope == 0 ? "" : fmt::format(" (kernel.yama.ptrace_scope is {})", scope);
 }
 
-/// Runs a reader of stacks. Returns nullopt if it cannot read this process.
-std::optional<std::string> read_by(std::vector<std::string> reader, pid_t pid) {
+/// Runs a reader of stacks as the user of the worker: it opens the files that the worker has
+/// mapped. Returns nullopt if it cannot read this process.
+std::optional<std::string> read_by(std::vector<std::string> reader, const RunningWorker& worker) {
   if (reader.empty()) {
     return std::nullopt;
   }
-  reader.push_back(std::to_string(pid));
-  auto text = host::command_output(reader, kReaderLimit);
-  return text && !text->empty() ? text : std::nullopt;
+  reader.push_back(std::to_string(worker.report.pid));
+  auto text = host::command_output(reader, kReaderLimit, &worker.user);
+  return text && !text->empty() && worker.process->is_alive() ? text : std::nullopt;
 }
 
 /// Returns the stacks of Python's threads, by py-spy or else by the worker itself.
 std::optional<std::string> python_stacks_of(const RunningWorker& worker, const Readers& readers) {
   if (worker.program.starts_with("python")) {
-    if (auto text = read_by(readers.python, worker.report.pid)) {
+    if (auto text = read_by(readers.python, worker)) {
       return text;
     }
   }
-  return report::python_stacks(worker.record, kStacksLimit);
+  return report::python_stacks(worker.files, kStacksLimit);
 }
 
 /// Returns the stacks of one worker with a headline; nullopt if no program on this machine can read
@@ -97,7 +98,7 @@ std::optional<std::string> stacks_of(const RunningJob& job, const RunningWorker&
   if (readers.native.empty() || (of_python && brief)) {
     return text;
   }
-  const auto native = read_by(readers.native, worker.report.pid);
+  const auto native = read_by(readers.native, worker);
   return text +
          (native ? printable_lines(*native)
                  : fmt::format("{} could not read the stack of process {}{}\n",
