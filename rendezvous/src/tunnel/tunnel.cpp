@@ -3,7 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
-#include "tunnel/peer_user.hpp"
+#include "net/peer_user.hpp"
 #include "tunnel/relay.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -96,7 +96,7 @@ class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void serve(tcp::socket client) {
-    if (!is_own_users(client.native_handle())) {
+    if (!users_.is_own(client.native_handle())) {
       logger(Component::rendezvous)
           .warn("closing a connection of another user to the store on 127.0.0.1:{}", port());
       return;
@@ -120,6 +120,7 @@ class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
   Target target_;
   std::shared_ptr<const ClientSecurity> security_;
   std::function<void(const std::string&)> say_;
+  PeerUsers users_;
   std::vector<std::weak_ptr<Relay>> relays_;
   std::string complaint_;  ///< the last one
 };

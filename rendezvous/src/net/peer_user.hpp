@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "acc/base/unique_fd.hpp"
+
+#include <sys/types.h>
+
+#include <optional>
+
+namespace acc::rendezvous {
+
+/// Finds the users at the other ends of connections of this machine.
+class PeerUsers {
+ public:
+  /// Returns the user of the process at the other end of a connected socket, of TCP on loopback or
+  /// a Unix socket. Nothing if the other end is closed or on another machine, or if the kernel does
+  /// not tell. Takes the same time however many sockets there are.
+  std::optional<uid_t> user_of(int socket);
+  /// True if the other end is of this process' own user or of root. Searches the table of all
+  /// sockets if the kernel has no other way; true without any way to know.
+  bool is_own(int socket);
+
+ private:
+  enum class Found { yes, no, unknown };
+  struct Answer {
+    Found found = Found::unknown;
+    uid_t user = 0;
+  };
+  struct Ends;
+
+  Answer ask(int socket);
+  Answer ask_kernel(const Ends& ends);
+
+  UniqueFd kernel_;  // netlink socket, from the first question on
+  bool has_kernel_ = true;
+};
+
+}  // namespace acc::rendezvous
