@@ -114,6 +114,8 @@ std::shared_ptr<const ServerSecurity> ServerSecurity::make(std::optional<Tokens>
                                                            const TlsFiles& files,
                                                            std::optional<std::string> only_job) {
   auto context = make_context(TLS_server_method(), files);
+  constexpr long kMaxCertificates = 32 * 1024;  // a client's; OpenSSL would allow 100 KiB
+  SSL_CTX_set_max_cert_list(context->get(), kMaxCertificates);
   if (files.certificate.empty()) {
     secure::use_own_certificate(context->get());
   }
@@ -144,6 +146,31 @@ std::shared_ptr<TlsContext> make_etcd_tls(const TlsFiles& files) {
 }
 
 namespace secure {
+
+bool has_client_hello(std::string_view bytes) {
+  // RFC 8446, sections 5.1 and 4: type, version and length of the record, then type and length of
+  // the message.
+  constexpr std::size_t kRecordHead = 5;
+  constexpr std::size_t kMessageHead = 4;
+  const auto byte = [&](std::size_t at) {
+    return std::size_t{static_cast<unsigned char>(bytes[at])};
+  };
+  if (bytes.size() < kRecordHead) {
+    return false;
+  }
+  const std::size_t record = (byte(3) << 8U) + byte(4);
+  if (byte(1) != 3 || record < kMessageHead || record > kMaxClientHello + kMessageHead) {
+    throw Error(Errc::protocol, "not the first record of a TLS client");
+  }
+  if (bytes.size() < kRecordHead + kMessageHead) {
+    return false;
+  }
+  const std::size_t message = (byte(6) << 16U) + (byte(7) << 8U) + byte(8);
+  if (byte(5) != 1 || message > kMaxClientHello) {
+    throw Error(Errc::protocol, "not the first message of a TLS client, or it is too long");
+  }
+  return bytes.size() >= kRecordHead + record;
+}
 
 TlsChannel::TlsChannel(const TlsContext& context)
     : ssl_(SSL_new(context.get())), messages_(context.messages()) {

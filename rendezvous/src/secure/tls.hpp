@@ -46,6 +46,14 @@ inline constexpr std::string_view kTlsRefusal{"\x15\x03\x03\x00\x02\x02\x28", 7}
 /// Alert access_denied: answer to a TLS client whose address is shut out (max_failed_proofs).
 inline constexpr std::string_view kTlsShutOut{"\x15\x03\x03\x00\x02\x02\x31", 7};
 
+/// Largest first message of a TLS client that a server takes. OpenSSL allocates the size that the
+/// message says, up to 128 KiB, before it has come.
+inline constexpr std::size_t kMaxClientHello = std::size_t{16} * 1024 - 4;
+/// True if `bytes`, the first ones of a client, contain its first TLS record. Throws
+/// Error(protocol) if they do not begin a client's first message, or one that is larger than
+/// kMaxClientHello.
+bool has_client_hello(std::string_view bytes);
+
 /// TLS over bytes: encrypts and decrypts one connection, without a socket. The server's sockets
 /// are served by its own epoll set rather than by Asio streams, so this class has the place of
 /// asio::ssl::stream on both sides.

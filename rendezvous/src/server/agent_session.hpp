@@ -20,6 +20,8 @@ class AgentSession : public ProtocolHandler {
 
   bool step(std::string_view& bytes, std::string& out) override;
   [[nodiscard]] bool is_open() const noexcept override { return has_entered_; }
+  /// More than it takes: agents are served before other clients, and none is to hold up the others.
+  [[nodiscard]] unsigned cost() const noexcept override { return 128; }
 
  private:
   Receive receive_;

@@ -38,14 +38,28 @@ Connection::Connection(UniqueFd socket, Id id, std::shared_ptr<Peer> peer, Share
     : socket_(std::move(socket)), id_(id), shared_(shared), owner_(owner), facts_{std::move(peer)} {
   shared_.ready.add(socket_.get(), interest_, *this);
   ++facts_.peer->connections;
+  ++facts_.peer->pending;
 }
 
 void Connection::ready(std::uint32_t events) {
+  guarded([&] { advance(events); });
+}
+
+void Connection::resume() {
+  if (std::exchange(is_unfinished_, false)) {
+    // A paused connection goes on when its client has read.
+    guarded([&] { is_paused_ || is_finishing_ ? watch() : serve(rest_); });
+  }
+}
+
+/// Calls `serve` unless the connection was closed earlier in this turn. Errors end the connection.
+template <typename Serve>
+void Connection::guarded(const Serve& serve) {
   if (!socket_) {
-    return;  // closed earlier in this turn
+    return;
   }
   try {
-    advance(events);
+    serve();
   } catch (const Error& error) {
     refuse(error.what(), error.code() == Errc::out_of_memory);
   } catch (const std::exception& error) {
@@ -59,8 +73,10 @@ void Connection::advance(std::uint32_t events) {
   if ((events & EPOLLIN) != 0) {
     receive();
   } else if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
-    close();
-  } else if (is_paused_ && num_unsent() <= shared_.options.max_unread_bytes) {
+    if (!is_unfinished_) {  // requests that were received before the end are served
+      close();
+    }
+  } else if (is_paused_ && num_unsent() <= max_unread()) {
     serve(rest_);
   } else {
     flush();
@@ -82,18 +98,29 @@ void Connection::receive() {
     finish(ShutdownMode::brief);
     return;
   }
-  const std::string_view bytes(shared_.received.data(), static_cast<std::size_t>(count));
+  std::string_view bytes(shared_.received.data(), static_cast<std::size_t>(count));
+  owner_.spent(1 + bytes.size() / kBytesPerUnit);
+  std::string hello;
+  if (!handler_ && !tls_ && !rest_.empty()) {  // the beginning of TLS
+    hello = std::exchange(rest_, {});
+    bytes = hello.append(bytes);
+  }
   const bool is_tls = bytes.front() == secure::kTlsHandshake;
   if (!handler_ && !tls_ && owner_.is_shut_out(peer())) {
     unsent_ += is_tls ? secure::kTlsShutOut : std::string_view();
     return refuse("too many wrong proofs of its address (max_failed_proofs)", false);
   }
   if (!handler_ && !tls_ && is_tls) {
-    tls_ = owner_.encrypt();
+    if (!secure::has_client_hello(bytes)) {
+      rest_ = bytes;  // a channel costs much more than these bytes
+      return count_buffered();
+    }
+    tls_ = owner_.encrypt(peer());
     if (!tls_) {
       unsent_ += secure::kTlsRefusal;
       return refuse("a TLS client: this server has neither a token nor a certificate", false);
     }
+    ++peer().handshakes;
   }
   if (tls_) {
     decrypt(bytes);
@@ -105,6 +132,9 @@ void Connection::receive() {
 void Connection::decrypt(std::string_view bytes) {
   shared_.decrypted.clear();
   const std::size_t had = encrypted_.size();
+  if (!tls_->is_established()) {
+    owner_.spent(kHandshakeCost);
+  }
   tls_->receive(bytes, shared_.decrypted, encrypted_);
   if (encrypted_.size() > had) {
     touch();  // a part of the handshake
@@ -114,6 +144,8 @@ void Connection::decrypt(std::string_view bytes) {
   }
   if (!shared_.decrypted.empty()) {
     take(shared_.decrypted);
+  } else if (is_pending_) {
+    count_buffered();
   }
   if (tls_->is_finished()) {
     finish(ShutdownMode::brief);
@@ -166,16 +198,24 @@ void Connection::give_back() {
 
 void Connection::step_through(std::string_view& bytes) {
   is_serving_ = true;
+  std::size_t cost = 0;
   for (bool has_more = true; has_more;) {
-    is_paused_ = num_unsent() > shared_.options.max_unread_bytes;
+    is_paused_ = num_unsent() > max_unread();
+    if (cost >= kTurnCost && !is_paused_ && !is_finishing_) {
+      is_unfinished_ = true;
+      owner_.unfinished(id_);
+      break;
+    }
     if (const secure::Admission* admission = handler_->admission(); admission != nullptr) {
       if (bytes.empty()) {
         break;
       }
       facts_.admission = *admission;
+      owner_.admitted(peer());
       choose(bytes.front());
     }
     const std::size_t before = unsent_.size();
+    const std::size_t left = bytes.size();
     const std::uint64_t recorded = shared_.recorded;
     has_more = !is_paused_ && !is_finishing_ && handler_->step(bytes, unsent_);
     if (shared_.recorded > recorded) {
@@ -183,11 +223,27 @@ void Connection::step_through(std::string_view& bytes) {
     } else if (unsent_.size() > before) {
       show(handler_->shown_change());
     }
+    cost += (has_more ? handler_->cost() : 0) +
+            (left - bytes.size() + unsent_.size() - before) / kBytesPerUnit;
   }
   is_serving_ = false;
+  owner_.spent(cost);
+  if (is_pending_ && handler_->is_open()) {
+    no_longer_pending();
+  }
   if (handler_->is_finished()) {
     finish(ShutdownMode::patient);
   }
+}
+
+void Connection::no_longer_pending() {
+  is_pending_ = false;
+  --peer().pending;
+  peer().handshakes -= tls_ ? 1 : 0;
+}
+
+std::size_t Connection::max_unread() const noexcept {
+  return handler_ && handler_->is_replying() ? kSentAtOnce : shared_.options.max_unread_bytes;
 }
 
 /// Makes the unsent bytes wait for this change, or for the last one recorded so far.
@@ -200,6 +256,7 @@ void Connection::show(std::uint64_t change) {
 /// a stranger gets no time.
 void Connection::refuse(const std::string& why, bool is_limit) {
   tell(why, is_limit);
+  owner_.spent(kTurnCost / 8);  // an exception, and what led to it
   is_serving_ = false;
   std::string().swap(rest_);
   finish(is_open() || num_unsent() > 0 ? ShutdownMode::patient : ShutdownMode::brief);
@@ -252,7 +309,7 @@ void Connection::finish(ShutdownMode mode) {
     return;
   }
   shutdown_mode_ = mode;
-  is_paused_ = false;
+  is_paused_ = is_unfinished_ = false;
   owner_.leaving(id_);
   touch();
   if (is_held_) {
@@ -350,7 +407,10 @@ void Connection::write_encrypted() {
 void Connection::count_buffered() {
   std::size_t now = num_unsent();
   if (!rest_.empty()) {
-    now += rest_.size() + handler_->num_kept();
+    now += rest_.size() + (handler_ ? handler_->num_kept() : 0);
+  }
+  if (tls_ && is_pending_) {
+    now += kHandshakeBytes;
   }
   const bool grew = now > counted_;
   peer().buffered += now - counted_;
@@ -388,15 +448,23 @@ void Connection::watch() {
     return;
   }
   std::uint32_t wanted = 0;
-  if (is_departing_ || (!is_finishing_ && !is_paused_)) {
+  if (is_departing_ || (!is_finishing_ && !is_paused_ && !is_unfinished_)) {
     wanted |= EPOLLIN;
   }
   if (!is_held_ && (is_paused_ || num_unsent() > 0)) {
     wanted |= EPOLLOUT;
   }
   if (wanted != interest_) {
-    shared_.ready.change(socket_.get(), wanted, *this);
+    shared_.ready.change(socket_.get(), wanted, *this, part_);
     interest_ = wanted;
+  }
+}
+
+void Connection::hurry() {
+  if (socket_ && !is_urgent()) {
+    shared_.ready.remove(socket_.get(), part_);
+    part_ = ReadySet::Part::urgent;
+    shared_.ready.add(socket_.get(), interest_, *this, part_);
   }
 }
 
@@ -404,8 +472,11 @@ void Connection::close() {
   if (!socket_) {
     return;
   }
-  shared_.ready.remove(socket_.get());
+  shared_.ready.remove(socket_.get(), part_);
   socket_.reset();
+  if (is_pending_) {
+    no_longer_pending();
+  }
   peer().buffered -= counted_;
   --peer().connections;
   shared_.buffered -= std::exchange(counted_, 0);

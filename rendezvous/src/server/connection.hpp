@@ -49,7 +49,8 @@ struct ClientFacts {
 /// replaced by the one that the next byte selects.
 ///
 /// Flow control: it reads at most one buffer per turn, and only while the client reads its replies
-/// (ServerOptions::max_unread_bytes). Replies go out in the order of the requests.
+/// (ServerOptions::max_unread_bytes). Replies go out in the order of the requests. When the
+/// requests of a turn have cost kTurnCost, the others wait for the next turn (Owner::unfinished).
 ///
 /// Memory: requests are served in the shared receive buffer and replies collected in a shared
 /// buffer (SharedBuffers). The connection owns memory for bytes only while a request is incomplete
@@ -70,12 +71,19 @@ class Connection final : public ReadySet::Watcher {
     /// Creates the protocol handler for a connection with this first byte; null: the client may
     /// not use the protocol, or it is unknown.
     virtual std::unique_ptr<ProtocolHandler> open(Id id, char first, const ClientFacts& facts) = 0;
-    /// Creates the TLS channel of a client that begins with it; null: the server has no TLS.
-    virtual std::unique_ptr<secure::TlsChannel> encrypt() = 0;
+    /// Creates the TLS channel of a client that begins with it; null: the server has no TLS. Throws
+    /// Error(out_of_memory) if too many clients of the peer are in its handshake.
+    virtual std::unique_ptr<secure::TlsChannel> encrypt(const Peer& peer) = 0;
+    /// A client of this peer has proved the token.
+    virtual void admitted(Peer& peer) = 0;
     /// True if the peer's wrong proofs forbid new connections at present.
     virtual bool is_shut_out(Peer& peer) = 0;
     /// The connection has bytes to send or must close: call `flush` before the turn ends.
     virtual void touched(Connection& connection) = 0;
+    /// The connection has further requests, which wait for their turn: call `resume`.
+    virtual void unfinished(Id id) = 0;
+    /// The connection has used this much of the server's time (kTurnCost).
+    virtual void spent(std::size_t cost) = 0;
     /// The connection has bytes that it may not send yet: call `flush` when it may.
     virtual void held(Id id) = 0;
     /// The connection is finishing: call `close` after ServerOptions::stop_timeout.
@@ -89,6 +97,15 @@ class Connection final : public ReadySet::Watcher {
    protected:
     ~Owner() = default;
   };
+
+  /// Cost after which a connection has had its turn, in units of about 0.2 µs. A unit is the cost
+  /// of a store request, or of kBytesPerUnit bytes.
+  static constexpr std::size_t kTurnCost = 2048;
+  static constexpr std::size_t kBytesPerUnit = 256;
+  /// A part of the handshake of TLS takes a whole turn.
+  static constexpr std::size_t kHandshakeCost = kTurnCost;
+  /// Memory of a TLS connection whose client has not been admitted, in bytes: that of OpenSSL.
+  static constexpr std::size_t kHandshakeBytes = std::size_t{64} * 1024;
 
   /// State shared by all connections of a server: buffers that they use in turn, and counters.
   static constexpr std::size_t kReceived = std::size_t{64} * 1024;
@@ -128,6 +145,11 @@ class Connection final : public ReadySet::Watcher {
   Connection& operator=(const Connection&) = delete;
 
   void ready(std::uint32_t events) override;
+  /// Serves the requests that wait since Owner::unfinished.
+  void resume();
+  /// From now on it is one of the ReadySet's urgent connections.
+  void hurry();
+  [[nodiscard]] bool is_urgent() const noexcept { return part_ == ReadySet::Part::urgent; }
 
   /// Queues bytes that are not a reply to a request; they are sent before the turn ends.
   void send(std::string_view bytes);
@@ -151,6 +173,8 @@ class Connection final : public ReadySet::Watcher {
   [[nodiscard]] Peer& peer() const noexcept { return *facts_.peer; }
 
  private:
+  template <typename Serve>
+  void guarded(const Serve& serve);
   void advance(std::uint32_t events);
   void receive();
   void decrypt(std::string_view bytes);
@@ -171,6 +195,9 @@ class Connection final : public ReadySet::Watcher {
   void refuse(const std::string& why, bool is_limit);
   void tell(const std::string& why, bool is_limit);
   void count_buffered();
+  void no_longer_pending();
+  /// Unread bytes beyond which nothing further is served.
+  [[nodiscard]] std::size_t max_unread() const noexcept;
   [[nodiscard]] std::size_t num_unsent() const noexcept {
     return unsent_.size() - num_sent_ + encrypted_.size() - num_encrypted_sent_;
   }
@@ -183,10 +210,13 @@ class Connection final : public ReadySet::Watcher {
   bool is_lent_ = false;              // unsent_ is the buffer of SharedBuffers::replies
   bool is_serving_ = false;           // inside step_through: replies are being collected
   bool is_paused_ = false;            // serves no requests until the client reads its replies
-  bool is_finishing_ = false;         // reads no more requests
-  bool is_departing_ = false;         // all is sent, SHUT_WR done: waits for the client to close
-  bool is_broken_ = false;            // the socket failed: close without sending
-  bool has_said_end_ = false;         // with TLS: the end of the stream was announced
+  bool is_unfinished_ = false;        // Owner::unfinished was called, `resume` is pending
+  bool is_pending_ = true;            // its protocol's handshake is not complete
+  ReadySet::Part part_ = ReadySet::Part::ordinary;
+  bool is_finishing_ = false;  // reads no more requests
+  bool is_departing_ = false;  // all is sent, SHUT_WR done: waits for the client to close
+  bool is_broken_ = false;     // the socket failed: close without sending
+  bool has_said_end_ = false;  // with TLS: the end of the stream was announced
   ShutdownMode shutdown_mode_ = ShutdownMode::brief;
   Id id_;
   SharedBuffers& shared_;

@@ -22,6 +22,14 @@ namespace {
 
 constexpr std::string_view kEndOfHeader = "\r\n\r\n";
 
+// Costs (ProtocolHandler::cost): to parse a request and to find its answer, and to write a body.
+constexpr unsigned kRequestCost = 32;
+constexpr std::size_t kBytesPerUnit = 32;
+
+unsigned cost_of(std::size_t body_bytes) {
+  return kRequestCost + static_cast<unsigned>(body_bytes / kBytesPerUnit);
+}
+
 using Parser = http::request_parser<http::empty_body>;
 
 /// Parses a whole header. Beast's parser reports some errors sooner or later by how the bytes
@@ -52,6 +60,10 @@ std::string token_of(std::string_view authorization) {
 HttpSession::HttpSession(Ask ask) : ask_(std::move(ask)) {}
 
 bool HttpSession::step(std::string_view& bytes, std::string& out) {
+  if (more_) {
+    reply_further(out);
+    return true;
+  }
   if (is_stream_ || is_finished_) {
     bytes = {};
     return false;
@@ -75,7 +87,7 @@ bool HttpSession::step(std::string_view& bytes, std::string& out) {
     reply(is_long ? watch::refusal(413, fmt::format("a request has no body and at most {} bytes",
                                                     kMaxRequestBytes))
                   : watch::refusal(400, "malformed HTTP request: " + error.message()),
-          true, false, out);
+          {}, out);
     throw Error(Errc::protocol, "HTTP: " + error.message());
   }
   const auto& request = parser.get();
@@ -85,19 +97,48 @@ bool HttpSession::step(std::string_view& bytes, std::string& out) {
                              .accept = view(request[http::field::accept]),
                              .last_event_id = view(request["Last-Event-ID"]),
                              .authorization = view(request[http::field::authorization])};
-  reply(ask_(asked), asked.method != "HEAD", request.keep_alive(), out);
+  reply(ask_(asked),
+        {.has_body = asked.method != "HEAD",
+         .keeps_alive = request.keep_alive(),
+         .has_chunks = request.version() >= 11},
+        out);
   return true;
 }
 
-void HttpSession::reply(const watch::Answer& answer, bool has_body, bool keeps_alive,
-                        std::string& out) {
-  is_stream_ = answer.stream.has_value() && has_body;
+/// Appends the next part of the body. Without chunks the end of the connection ends it.
+void HttpSession::reply_further(std::string& out) {
+  std::string part;
+  const bool has_more = more_(part);
+  cost_ = cost_of(std::max(part.size(), watch::kPartBytes / 2));
+  was_active_ = true;
+  if (has_chunks_ && !part.empty()) {
+    fmt::format_to(std::back_inserter(out), "{:x}\r\n{}\r\n", part.size(), part);
+  } else {
+    out += part;
+  }
+  if (!has_more) {
+    more_ = nullptr;
+    out += has_chunks_ ? "0\r\n\r\n" : "";
+    is_finished_ = ends_after_;
+  }
+}
+
+void HttpSession::reply(watch::Answer answer, const Form& form, std::string& out) {
+  is_stream_ = answer.stream.has_value() && form.has_body;
+  const bool is_in_parts = answer.more && !is_stream_;
+  has_chunks_ = is_in_parts && form.has_chunks;
+  more_ = form.has_body ? std::move(answer.more) : nullptr;
+  cost_ = cost_of(answer.body.size());
   // A token is guessed at most once per connection: Peers limits further ones.
-  is_finished_ = (!keeps_alive || answer.status == 401) && !is_stream_;
+  ends_after_ =
+      !form.keeps_alive || answer.status == 401 || answer.is_last || (is_in_parts && !has_chunks_);
+  is_finished_ = ends_after_ && !is_stream_ && !more_;
   const auto reason = http::obsolete_reason(static_cast<http::status>(answer.status));
   fmt::format_to(std::back_inserter(out), "HTTP/1.1 {} {}\r\nContent-Type: {}\r\n", answer.status,
                  std::string_view(reason.data(), reason.size()), answer.content_type);
-  if (!is_stream_) {
+  if (has_chunks_) {
+    out += "Transfer-Encoding: chunked\r\n";
+  } else if (!is_stream_ && !is_in_parts) {
     fmt::format_to(std::back_inserter(out), "Content-Length: {}\r\n", answer.body.size());
   }
   if (answer.status == 401) {
@@ -112,8 +153,10 @@ void HttpSession::reply(const watch::Answer& answer, bool has_body, bool keeps_a
                  "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
                  "Content-Security-Policy: frame-ancestors 'none'\r\n"  // the page has the rest
                  "Connection: {}\r\n\r\n",
-                 is_finished_ || is_stream_ ? "close" : "keep-alive");
-  if (has_body) {
+                 ends_after_ || is_stream_ ? "close" : "keep-alive");
+  if (form.has_body && has_chunks_) {
+    fmt::format_to(std::back_inserter(out), "{:x}\r\n{}\r\n", answer.body.size(), answer.body);
+  } else if (form.has_body) {
     out += answer.body;
   }
 }

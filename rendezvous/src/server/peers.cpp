@@ -13,6 +13,7 @@ namespace acc::rendezvous {
 namespace {
 
 constexpr std::chrono::minutes kFailureWindow{1};
+constexpr std::chrono::hours kRightWindow{1};
 
 /// Address of a peer as text, and true if it is one of this machine's loopback addresses.
 struct Address {
@@ -35,28 +36,25 @@ Address address_of(const sockaddr_storage& from) {
     }
     return {::inet_ntop(AF_INET6, &ip, text.data(), text.size()), is_loopback};
   }
-  return {"", true};
-}
-
-/// True if the other end of a Unix socket runs as this process' user or as root.
-bool is_own_user(int socket) {
-  ucred peer{};
-  socklen_t size = sizeof peer;
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.pid != 0 &&
-         (peer.uid == ::geteuid() || peer.uid == 0);
+  return {"unix", true};
 }
 
 }  // namespace
 
 std::shared_ptr<Peer> Peers::of(int client, const sockaddr_storage& address) {
   const Address from = address_of(address);
-  const bool is_trusted = address.ss_family == AF_UNIX && is_own_user(client);
-  std::shared_ptr<Peer>& peer = peers_[from.text + (is_trusted ? " own" : "")];
+  const auto user = from.is_loopback ? users_.user_of(client) : std::nullopt;
+  const bool is_own = user && (*user == ::geteuid() || *user == 0);
+  const bool is_unix = address.ss_family == AF_UNIX;
+  // "": not known, or no other user
+  const std::string other = user && !is_own ? " user " + std::to_string(*user) : "";
+  const std::string key = (user && !is_unix ? "loopback" : from.text) + (is_own ? " own" : other);
+  std::shared_ptr<Peer>& peer = peers_[key];
   if (!peer) {
     peer = std::make_shared<Peer>();
-    peer->name = from.text;
-    peer->is_limited = !from.is_loopback;
-    peer->is_trusted = is_trusted;
+    peer->name = from.text + other;
+    peer->is_limited = !from.is_loopback || !other.empty();
+    peer->is_trusted = is_unix && is_own;
   }
   return peer;
 }
@@ -70,7 +68,8 @@ void Peers::failed(Peer& peer, Time now) {
 }
 
 bool Peers::is_shut_out(Peer& peer, Time now) const {
-  return peer.failures >= max_failures_ && now - peer.failures_since <= kFailureWindow;
+  const bool is_known = peer.last_right && now - *peer.last_right <= kRightWindow;
+  return !is_known && peer.failures >= max_failures_ && now - peer.failures_since <= kFailureWindow;
 }
 
 void Peers::forget_keys() {
@@ -87,7 +86,8 @@ void Peers::tidy(Time now) {
   std::erase_if(peers_, [now](const auto& entry) {
     const Peer& peer = *entry.second;
     return peer.connections == 0 && peer.keys <= 0 && peer.bytes <= 0 &&
-           now - peer.failures_since > kFailureWindow;
+           now - peer.failures_since > kFailureWindow &&
+           (!peer.last_right || now - *peer.last_right > kRightWindow);
   });
   tidy_at_ = std::max<std::size_t>(1024, 2 * peers_.size());
 }

@@ -30,6 +30,7 @@ class ProofSession : public ProtocolHandler {
     }
   }
   [[nodiscard]] bool is_open() const noexcept override { return false; }
+  [[nodiscard]] unsigned cost() const noexcept override { return 256; }  // reads the token file
   [[nodiscard]] const secure::Admission* admission() const noexcept override {
     return proof_.admission() ? &*proof_.admission() : nullptr;
   }

@@ -20,6 +20,10 @@ class ProtocolHandler {
   /// Throws if the connection must end: Error(protocol) for a violation, Error(out_of_memory) for a
   /// limit.
   virtual bool step(std::string_view& bytes, std::string& out) = 0;
+  /// Cost of a step in units of about 0.2 µs, without that of its bytes (Connection::kTurnCost).
+  [[nodiscard]] virtual unsigned cost() const noexcept { return 1; }
+  /// True if the last reply has further parts: each next step appends one and takes no bytes.
+  [[nodiscard]] virtual bool is_replying() const noexcept { return false; }
   /// Number of the last recorded change that the reply of the last step shows, or a larger one.
   [[nodiscard]] virtual std::uint64_t shown_change() const noexcept { return UINT64_MAX; }
   /// Memory that it keeps for an incomplete request, in bytes, without the request's own bytes.

@@ -20,29 +20,40 @@ int checked(int result, const char* what) {
   return result;
 }
 
+std::span<const epoll_event> ready_in(int set, std::span<epoll_event> events) {
+  const int count = epoll_wait(set, events.data(), static_cast<int>(events.size()), 0);
+  return events.first(count < 0 ? 0 : static_cast<std::size_t>(count));
+}
+
 }  // namespace
 
 ReadySet::ReadySet(boost::asio::io_context& io)
-    : set_(io, checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {}
-
-void ReadySet::add(int fd, std::uint32_t events, Watcher& watcher) {
-  epoll_event event{.events = events, .data = {.ptr = &watcher}};
-  checked(epoll_ctl(set_.native_handle(), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+    : set_(io, checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      urgent_(checked(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
+  epoll_event event{.events = EPOLLIN, .data = {.ptr = nullptr}};
+  checked(epoll_ctl(set_.native_handle(), EPOLL_CTL_ADD, urgent_.get(), &event), "epoll_ctl");
 }
 
-void ReadySet::change(int fd, std::uint32_t events, Watcher& watcher) {
+void ReadySet::add(int fd, std::uint32_t events, Watcher& watcher, Part part) {
   epoll_event event{.events = events, .data = {.ptr = &watcher}};
-  epoll_ctl(set_.native_handle(), EPOLL_CTL_MOD, fd, &event);  // cannot fail for a member
+  checked(epoll_ctl(set_of(part), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
 }
 
-void ReadySet::remove(int fd) {
-  epoll_ctl(set_.native_handle(), EPOLL_CTL_DEL, fd, nullptr);
+void ReadySet::change(int fd, std::uint32_t events, Watcher& watcher, Part part) {
+  epoll_event event{.events = events, .data = {.ptr = &watcher}};
+  epoll_ctl(set_of(part), EPOLL_CTL_MOD, fd, &event);  // cannot fail for a member
+}
+
+void ReadySet::remove(int fd, Part part) {
+  epoll_ctl(set_of(part), EPOLL_CTL_DEL, fd, nullptr);
 }
 
 std::span<const epoll_event> ReadySet::take() {
-  const int count =
-      epoll_wait(set_.native_handle(), events_.data(), static_cast<int>(events_.size()), 0);
-  return std::span(events_).first(count < 0 ? 0 : static_cast<std::size_t>(count));
+  return ready_in(set_.native_handle(), events_);
+}
+
+std::span<const epoll_event> ReadySet::take_urgent() {
+  return ready_in(urgent_.get(), urgent_events_);
 }
 
 void ReadySet::close() {

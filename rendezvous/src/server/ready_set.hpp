@@ -18,6 +18,8 @@ namespace acc::rendezvous {
 /// Reports which of many sockets are ready, one batch per wake-up of the event loop. It is a
 /// separate epoll set, which the loop watches as a single descriptor. Registering each socket with
 /// Asio would cost an additional system call per wait and socket.
+///
+/// Urgent sockets are in a set within this set, so that they can be asked for alone.
 class ReadySet {
  public:
   class Watcher {
@@ -33,13 +35,15 @@ class ReadySet {
   /// Throws Error(connection).
   explicit ReadySet(boost::asio::io_context& io);
 
+  enum class Part : std::uint8_t { ordinary, urgent };
+
   /// Adds a descriptor (level-triggered). Throws Error(connection).
-  void add(int fd, std::uint32_t events, Watcher& watcher);
-  /// Changes the events of a descriptor that has been added.
-  void change(int fd, std::uint32_t events, Watcher& watcher);
+  void add(int fd, std::uint32_t events, Watcher& watcher, Part part = Part::ordinary);
+  /// Changes the events of a descriptor that has been added to this part.
+  void change(int fd, std::uint32_t events, Watcher& watcher, Part part = Part::ordinary);
   /// Removes a descriptor. Must be called before close(2): epoll keeps a descriptor as long as its
   /// open file exists, and a process forked in between may hold a copy.
-  void remove(int fd);
+  void remove(int fd, Part part = Part::ordinary);
 
   /// Calls `handler(error)` when something is ready.
   template <typename Handler>
@@ -48,14 +52,23 @@ class ReadySet {
   }
   /// Returns the events that are ready now, at most one batch. Valid until the next call.
   std::span<const epoll_event> take();
-  static Watcher& watcher(const epoll_event& event) {
-    return *static_cast<Watcher*>(event.data.ptr);
+  /// The same for the urgent descriptors.
+  std::span<const epoll_event> take_urgent();
+  /// Returns null if the event says that urgent descriptors are ready.
+  static Watcher* watcher(const epoll_event& event) {
+    return static_cast<Watcher*>(event.data.ptr);
   }
   void close();
 
  private:
+  [[nodiscard]] int set_of(Part part) {
+    return part == Part::urgent ? urgent_.get() : set_.native_handle();
+  }
+
   boost::asio::posix::basic_stream_descriptor<boost::asio::io_context::executor_type> set_;
-  std::array<epoll_event, 256> events_{};
+  UniqueFd urgent_;
+  std::array<epoll_event, 64> events_{};
+  std::array<epoll_event, 64> urgent_events_{};
 };
 
 }  // namespace acc::rendezvous

@@ -40,7 +40,11 @@
 //
 // The unit of work is a *turn*: the epoll set is ready, or a timer expires, or a function of Server
 // is called. A turn reads one buffer from each ready client, serves the requests in it and sends
-// the replies. These rules keep calls into the table and the jobs from being nested:
+// the replies. No client holds up the others: a connection serves requests of a limited cost per
+// turn (Connection::kTurnCost), and the others wait in backlog_. No client holds up the heartbeats:
+// whenever that cost has been spent, by any connections, the agents that have sent something are
+// served (spend), and what is sent to agents goes first. These rules keep calls into the table and
+// the jobs from being nested:
 // - Bytes for other connections (a released waiter, messages to agents) are queued by
 //   Connection::send. The connection is then "touched" and flushed after the current event.
 // - A connection that is closed in a turn moves to gone_ and is destroyed at the end of the turn,
@@ -58,6 +62,10 @@ namespace {
 
 // Pause after a failed accept4 when the process is out of descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause{100};
+
+// Costs in the unit of Connection::kTurnCost.
+constexpr std::size_t kAcceptCost = 64;
+constexpr std::size_t kFlushCost = 32;
 
 /// Queue of connections with one common time limit: the first that was added is due first, so no
 /// sorting is needed. An entry stays until it is due, even if the connection has closed before.
@@ -303,28 +311,72 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   void turn() {
     const auto end = Clock::now() + kLongestTurn;
+    serve_agents();
     // Under load the next batch is usually ready already. After a single client it is not, so
     // another epoll_wait would be wasted.
-    while (serve_batch() > 1 && Clock::now() < end) {
+    while ((serve_batch() > 1 || !backlog_.empty()) && Clock::now() < end) {
     }
-    await_ready();
+    if (backlog_.empty()) {
+      await_ready();
+    } else {
+      asio::post(io_, [self = shared_from_this()] { self->turn(); });
+    }
     end_turn();
   }
 
-  /// Handles the events that are ready now; returns their number.
+  /// Handles the events that are ready now and gives each connection of the backlog a turn; returns
+  /// the number of events.
   std::size_t serve_batch() {
     const auto batch = shared_.ready.take();
     for (const epoll_event& event : batch) {
-      ReadySet::watcher(event).ready(event.events);
-      flush_touched();
+      if (ReadySet::Watcher* const watcher = ReadySet::watcher(event)) {
+        watcher->ready(event.events);
+        flush_touched();
+        spend(0);
+      } else {
+        serve_agents();
+      }
+    }
+    for (std::size_t left = backlog_.size(); left > 0; --left) {
+      const Connection::Id id = backlog_.front();
+      backlog_.pop_front();
+      if (const auto found = connections_.find(id); found != connections_.end()) {
+        found->second->resume();
+        flush_touched();
+        spend(0);
+      }
     }
     commit();
     return batch.size();
   }
 
+  /// Serves agents that have sent something, and sends what is queued for agents.
+  void serve_agents() {
+    spent_ = 0;
+    if (agents_.empty()) {
+      return;
+    }
+    for (const epoll_event& event : shared_.ready.take_urgent()) {
+      ReadySet::watcher(event)->ready(event.events);
+      flush_agents();
+    }
+    flush_agents();
+    spent_ = 0;
+  }
+
+  /// Counts a cost (Connection::kTurnCost), and serves the agents when it is time. Must not be
+  /// called inside of a call into the table or the jobs.
+  void spend(std::size_t cost) {
+    spent_ += cost;
+    if (spent_ >= Connection::kTurnCost) {
+      serve_agents();
+    }
+  }
+
   /// Reads once from every client that has sent something by now. The bound ends the loop if
   /// clients send faster than they are read.
   void hear_all() {
+    serve_agents();
     for (std::size_t seen = 0; seen <= connections_.size();) {
       const std::size_t count = serve_batch();
       if (count == 0) {
@@ -335,10 +387,20 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   void flush_touched() {
+    flush_agents();
     for (std::size_t i = 0; i < touched_.size(); ++i) {  // flush may touch further connections
       touched_[i]->flush();
+      spend(kFlushCost);
     }
     touched_.clear();
+    flush_agents();
+  }
+
+  void flush_agents() {
+    for (std::size_t i = 0; i < touched_agents_.size(); ++i) {
+      touched_agents_[i]->flush();
+    }
+    touched_agents_.clear();
   }
 
   // The election of a leader among several servers.
@@ -495,6 +557,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     for (const Connection::Id id : std::exchange(held_, {})) {
       if (const auto found = connections_.find(id); found != connections_.end()) {
         found->second->flush_held();
+        spend(kFlushCost);
       }
     }
     return true;
@@ -529,8 +592,18 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
 
   void accept(UniqueFd client, const sockaddr_storage& address) {
     const ServerOptions& options = shared_.options;
+    spend(kAcceptCost);
     peers_.tidy(Clock::now());
     std::shared_ptr<Peer> peer = peers_.of(client.get(), address);
+    if (peer->pending >= max_pending()) {
+      if (full_()) {
+        logger(Component::rendezvous)
+            .warn(
+                "refusing connections of {}: {} of its connections have not completed a handshake",
+                peer->name, peer->pending);
+      }
+      return;
+    }
     if (peer->is_limited && peer->connections >= share_of(options.max_connections)) {
       if (full_()) {
         logger(Component::rendezvous)
@@ -558,6 +631,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     is_shut_out(*peer) ? farewells_.add(id) : handshakes_.add(id);
     await_limits();
     idle_timer_.cancel();
+  }
+
+  /// Returns the number of connections of one peer that may be in their handshake at a time.
+  [[nodiscard]] std::size_t max_pending() const {
+    constexpr std::size_t kLeast = 64;
+    return std::max(kLeast, shared_.options.max_connections / 4);
   }
 
   /// Returns the part of a limit that one peer may use.
@@ -598,7 +677,15 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     return is;
   }
 
-  void touched(Connection& connection) override { touched_.push_back(&connection); }
+  void admitted(Peer& peer) override { Peers::succeeded(peer, Clock::now()); }
+
+  void touched(Connection& connection) override {
+    (connection.is_urgent() ? touched_agents_ : touched_).push_back(&connection);
+  }
+
+  void unfinished(Connection::Id id) override { backlog_.push_back(id); }
+
+  void spent(std::size_t cost) override { spent_ += cost; }
 
   void held(Connection::Id id) override { held_.push_back(id); }
 
@@ -610,6 +697,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   /// Closes the connection with the most buffered bytes, of the address with the most. Linear in
   /// the number of connections, but rare.
   void overfull() override {
+    spent_ += connections_.size() / 8;
     const auto most = std::ranges::max_element(connections_, {}, [](const auto& each) {
       return std::pair(each.second->peer().buffered, each.second->num_buffered());
     });
@@ -658,10 +746,12 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       const auto found = connections_.find(*id);
       if (found != connections_.end() && !found->second->is_open()) {
         close(*id);
+        spend(kFlushCost);
       }
     }
     while (const auto id = farewells_.take(now)) {
       close(*id);
+      spend(kFlushCost);
     }
     while (const auto id = idle_http_.take(now)) {
       if (const auto client = http_.find(*id); client != http_.end()) {
@@ -730,8 +820,15 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     return nullptr;
   }
 
-  std::unique_ptr<secure::TlsChannel> encrypt() override {
+  std::unique_ptr<secure::TlsChannel> encrypt(const Peer& peer) override {
     const auto& security = shared_.options.security;
+    const std::size_t most = shared_.options.max_buffered_bytes / 8 / Connection::kHandshakeBytes;
+    if (security && peer.handshakes >= std::max<std::size_t>(most, 1)) {
+      throw Error(Errc::out_of_memory,
+                  fmt::format("{} connections of its address are in the handshake of TLS, with {} "
+                              "bytes each: more than an eighth of max_buffered_bytes",
+                              peer.handshakes, Connection::kHandshakeBytes));
+    }
     return security ? secure::TlsChannel::server(*security->tls) : nullptr;
   }
 
@@ -749,7 +846,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   /// A client has proved or sent a wrong token. One that was right before is no guess.
   void note_failure(Peer& peer, bool was_right) {
     if (!was_right) {
-      peers_.failed(peer, Clock::now());
+      Peers::failed(peer, Clock::now());
     }
     if (full_()) {
       logger(Component::rendezvous)
@@ -850,8 +947,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         jobs_.is_draining());
     peers_.each([&](const Peer& peer) {
       text += fmt::format("peer {}: {} connections, {} buffered bytes, {} keys, {} wrong proofs\n",
-                          peer.name.empty() ? "unix" : peer.name, peer.connections, peer.buffered,
-                          peer.keys, peer.failures);
+                          peer.name, peer.connections, peer.buffered, peer.keys, peer.failures);
     });
     return text + list_jobs();
   }
@@ -966,7 +1062,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     const bool is_reader = facts.admission && (facts.admission->role == Role::reader ||
                                                facts.admission->role == Role::administrator);
     if (!security || !security->tokens || facts.peer->is_trusted || is_reader ||
-        request.target == "/healthz" || request.target == "/readyz") {
+        watch::is_probe(request)) {
       return true;
     }
     const std::string sent = token_of(request.authorization);
@@ -982,8 +1078,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   }
 
   watch::Answer ask(Connection::Id id, const watch::Request& request) {
-    if (http_.size() > kMaxHttpClients) {
-      return watch::refusal(503, "too many HTTP connections");
+    const bool is_full = http_.size() > kMaxHttpClients;
+    if (is_full && !watch::is_probe(request)) {
+      watch::Answer answer = watch::refusal(503, "too many HTTP connections");
+      answer.is_last = true;
+      return answer;
     }
     watch::Answer answer = watch::answer(request, *board_,
                                          {.num_connections = connections_.size(),
@@ -992,6 +1091,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
                                           .is_stopping = stops_ || retired_ != nullptr,
                                           .leads = leads_},
                                          std::chrono::system_clock::now());
+    answer.is_last = is_full;
     if (answer.stream && request.method != "HEAD") {
       if (streams_.size() >= kMaxStreams) {
         return watch::refusal(503, "too many watchers");
@@ -1047,9 +1147,16 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   /// that are not read.
   void feed_streams() {
     ++num_stream_intervals_;
+    std::vector<Board::JobNumber> numbers;
     for (const Board::Job* job : board_->jobs()) {
-      if (std::exchange(seen_changes_[job->number], job->num_changes) != job->num_changes) {
-        send_to_streams(job->number, [&] { return watch::stream_entry(*job); });
+      numbers.push_back(job->number);
+    }
+    for (const Board::JobNumber number : numbers) {
+      const Board::Job* const job = board_->find(number);
+      if (job != nullptr &&
+          std::exchange(seen_changes_[number], job->num_changes) != job->num_changes) {
+        send_to_streams(number, [&] { return watch::stream_entry(*job); });
+        spend(kFlushCost + (job->ranks.size() + job->machines.size()) / 4);
       }
     }
     const auto now = std::chrono::system_clock::now();
@@ -1109,6 +1216,9 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
       throw;
     }
     const auto job = jobs_.job_of(id);
+    if (job) {
+      connections_.at(id)->hurry();
+    }
     if (job && board_ && !report.empty()) {
       board_->keep_report(*job, std::move(report), std::chrono::system_clock::now());
     } else if (job && board_) {
@@ -1182,8 +1292,11 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   std::unordered_map<Connection::Id, std::unique_ptr<Connection>> connections_;  // open ones
   std::vector<std::unique_ptr<Connection>> gone_;  // closed in this turn
   std::vector<Connection*> touched_;               // to be flushed in this turn
-  std::vector<Connection::Id> held_;               // wait until their changes are in the log
-  Connection::Id next_id_ = 0;                     // never reused
+  std::vector<Connection*> touched_agents_;        // the same, before the others
+  std::deque<Connection::Id> backlog_;  // have requests that wait for their connection's turn
+  std::size_t spent_ = 0;               // since the agents were served
+  std::vector<Connection::Id> held_;    // wait until their changes are in the log
+  Connection::Id next_id_ = 0;          // never reused
   Deadlines handshakes_;
   Deadlines farewells_;
   Deadlines idle_http_;

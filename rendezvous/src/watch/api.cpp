@@ -2,7 +2,6 @@
 #include "watch/api.hpp"
 
 #include "acc/base/text.hpp"
-#include "acc/rendezvous/board_json.hpp"
 #include "page/page.hpp"
 
 #include <fmt/format.h>
@@ -62,6 +61,14 @@ Answer json_answer(std::string body) {
   return {200, "application/json", std::move(body), {}};
 }
 
+Answer in_parts(std::string content_type, Parts parts) {
+  Answer answer{.content_type = std::move(content_type)};
+  if (parts(answer.body)) {
+    answer.more = std::move(parts);
+  }
+  return answer;
+}
+
 /// The events of a job, or of all jobs if it is null: as a list or as a stream.
 Answer events(const Request& request, std::string_view query, const Board& board,
               const Board::Job* job) {
@@ -85,13 +92,15 @@ Answer events(const Request& request, std::string_view query, const Board& board
           Stream{job != nullptr ? std::optional(job->number) : std::nullopt}};
 }
 
-Answer ranks(std::string_view query, const Board::Job& job) {
+Answer ranks(std::string_view query, const Board& board, const Board::Job& job) {
   const auto from = number_in(query, "from", 0);
   const auto limit = number_in(query, "limit", SIZE_MAX);
   if (!from || !limit) {
     return refusal(400, "from and limit must be numbers");
   }
-  return json_answer(ranks_json(job, *from, *limit));
+  return in_parts(
+      "application/json",
+      ranks_json([&board, number = job.number] { return board.find(number); }, *from, *limit));
 }
 
 Answer of_job(const Request& request, std::string_view path, std::string_view query,
@@ -111,7 +120,7 @@ Answer of_job(const Request& request, std::string_view path, std::string_view qu
     return json_answer(job_json(*job) + "\n");
   }
   if (what == "ranks") {
-    return ranks(query, *job);
+    return ranks(query, board, *job);
   }
   if (what == "rounds") {
     return json_answer(rounds_json(*job));
@@ -132,17 +141,20 @@ Answer of_job(const Request& request, std::string_view path, std::string_view qu
 Answer metrics(const Request& request, const Board& board, const ServerFacts& facts) {
   const bool is_open =
       request.accept.find("application/openmetrics-text") != std::string_view::npos;
-  return {200,
-          is_open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
-                  : "text/plain; version=0.0.4; charset=utf-8",
-          metrics_text(board, facts, is_open),
-          {}};
+  return in_parts(is_open ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                          : "text/plain; version=0.0.4; charset=utf-8",
+                  metrics_text(board, facts, is_open));
 }
 
 }  // namespace
 
 Answer refusal(unsigned status, std::string_view message) {
   return {status, "application/json", error_json(status, message), {}};
+}
+
+bool is_probe(const Request& request) {
+  const std::string_view path = request.target.substr(0, request.target.find('?'));
+  return path == "/healthz" || path == "/readyz";
 }
 
 Answer answer(const Request& request, const Board& board, const ServerFacts& facts,
@@ -169,7 +181,7 @@ Answer answer(const Request& request, const Board& board, const ServerFacts& fac
     return metrics(request, board, facts);
   }
   if (path == kJobs) {
-    return json_answer(jobs_json(board, now));
+    return in_parts("application/json", jobs_json(board, now));
   }
   if (path == "/api/v1/events") {
     return events(request, query, board, nullptr);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/rendezvous/board.hpp"
+#include "acc/rendezvous/board_json.hpp"
 
 #include <cstdint>
 #include <optional>
@@ -36,11 +36,16 @@ struct Stream {
 struct Answer {
   unsigned status = 200;
   std::string content_type = "application/json";
-  std::string body{};
+  std::string body{};  ///< or its first part
   std::optional<Stream> stream{};
+  Parts more{};          ///< the parts after `body`; empty: none
+  bool is_last = false;  ///< the connection ends after it
 };
 
-/// Answers a request (docs/api.md). Never throws for a wrong request: the answer has its status.
+/// True if the request asks for the state of the server only: it is served always, and to everyone.
+bool is_probe(const Request& request);
+/// Answers a request (docs/api.md); `board` must outlive the answer. Never throws for a wrong
+/// request: the answer has its status.
 Answer answer(const Request& request, const Board& board, const ServerFacts& facts,
               Board::Time now);
 /// Returns the answer to a request that cannot be served.
@@ -51,6 +56,6 @@ std::string stream_entry(const Board::Job& job);
 std::string stream_entry(const Board::Event& event);
 
 /// Returns all metrics, in the OpenMetrics or in the older text format of Prometheus.
-std::string metrics_text(const Board& board, const ServerFacts& facts, bool is_open_metrics);
+Parts metrics_text(const Board& board, const ServerFacts& facts, bool is_open_metrics);
 
 }  // namespace acc::rendezvous::watch

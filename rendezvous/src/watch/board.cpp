@@ -187,6 +187,7 @@ void Board::on(Job& job, const news::Gone& news) {
     for (auto rank = first; rank != first + machine.machine.local_world_size; ++rank) {
       if (rank->status.state <= RankStatus::State::running) {
         rank->status.state = RankStatus::State::lost;
+        rank->text.clear();
       }
     }
   }
@@ -251,15 +252,14 @@ void Board::on(Job& job, const news::Formed& news) {
 
 /// Makes an entry for each rank of a round. A job that does not fit has none.
 void Board::set_ranks(Job& job, const Round& round) {
-  num_ranks_ -= job.ranks.size();
-  job.ranks.clear();
+  drop_ranks(job);
   const auto world_size = static_cast<std::size_t>(job.rounds.back().world_size);
   for (const JobNumber old : finished_) {
     Job& finished = *by_number_.at(old);
     if (num_ranks_ + world_size <= kMaxRanks) {
       break;
     }
-    num_ranks_ -= std::exchange(finished.ranks, {}).size();
+    drop_ranks(finished);
   }
   if (num_ranks_ + world_size > kMaxRanks) {
     return;
@@ -274,6 +274,12 @@ void Board::set_ranks(Job& job, const Round& round) {
     }
   }
   num_ranks_ += world_size;
+}
+
+void Board::drop_ranks(Job& job) {
+  num_ranks_ -= std::exchange(job.ranks, {}).size();
+  ++job.num_layouts;
+  ++job.num_changes;
 }
 
 void Board::on(Job& job, const news::Reported& news) {
@@ -363,6 +369,7 @@ void Board::update(JobNumber number, AgentId agent, std::vector<RankStatus> rank
       continue;
     }
     WatchedRank& rank = job->ranks[static_cast<std::size_t>(status.rank)];
+    std::string().swap(rank.text);
     if (status.state == RankStatus::State::running) {
       rank.last_heartbeat = now;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/rendezvous/board_json.hpp"
 
+#include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
 
 #include <fmt/format.h>
@@ -19,7 +20,8 @@ namespace {
 /// Writes one JSON object or list: remembers whether a comma is due.
 class JsonWriter {
  public:
-  explicit JsonWriter(std::string& out) : out_(out) {}
+  /// `is_first`: false in a list that has entries already.
+  explicit JsonWriter(std::string& out, bool is_first = true) : out_(out), is_first_(is_first) {}
 
   JsonWriter& key(std::string_view name) {
     comma();
@@ -87,7 +89,7 @@ class JsonWriter {
   }
 
   std::string& out_;
-  bool is_first_ = true;
+  bool is_first_;
 };
 
 /// Begins an answer about a job.
@@ -117,7 +119,7 @@ std::vector<const Board::WatchedMachine*> machines_of(const Board::Job& job) {
   return machines;
 }
 
-void put_job(JsonWriter& json, const Board::Job& job) {
+void write_job(JsonWriter& json, const Board::Job& job) {
   const Board::Summary all = job.summary();
   const Board::WatchedRound* const round = job.last_round();
   json.open('{');
@@ -153,6 +155,17 @@ void put_job(JsonWriter& json, const Board::Job& job) {
   json.close('}');
 }
 
+/// Writes the text of a job, which is made once per change.
+void put_job(JsonWriter& json, const Board::Job& job) {
+  if (job.text.empty() || job.text_of != job.num_changes) {
+    job.text.clear();
+    JsonWriter writer(job.text);
+    write_job(writer, job);
+    job.text_of = job.num_changes;
+  }
+  json.raw(job.text);
+}
+
 /// Scalars of a rank by the names of the schema.
 constexpr std::pair<std::string_view, std::optional<double> TrainingMetrics::*> kScalarFields[] = {
     {"loss", &TrainingMetrics::loss},
@@ -180,7 +193,7 @@ void put_not_finite(JsonWriter& json, const TrainingMetrics& metrics) {
   json.close(']');
 }
 
-void put_rank(JsonWriter& json, const Board::WatchedRank& rank, const std::string& host) {
+void write_rank(JsonWriter& json, const Board::WatchedRank& rank, const std::string& host) {
   const RankStatus& status = rank.status;
   const TrainingMetrics& metrics = status.metrics;
   json.open('{');
@@ -226,6 +239,15 @@ void put_rank(JsonWriter& json, const Board::WatchedRank& rank, const std::strin
   json.key("last_heartbeat").number(rank.last_heartbeat);
   json.key("last_report").number(rank.last_report);
   json.close('}');
+}
+
+/// Writes the text of a rank, which is made once per change.
+void put_rank(JsonWriter& json, const Board::WatchedRank& rank, const std::string& host) {
+  if (rank.text.empty()) {
+    JsonWriter writer(rank.text);
+    write_rank(writer, rank, host);
+  }
+  json.raw(rank.text);
 }
 
 void put_end(JsonWriter& json, const AttemptEnd& end) {
@@ -301,13 +323,53 @@ std::string with_list(std::string text, std::string_view name, const List& list,
   return text;
 }
 
+/// The same in parts. `put` writes the next entry, or nothing; it returns false after the last one.
+template <typename Put>
+Parts list_in_parts(std::string text, std::string_view name, Put put) {
+  text += fmt::format("\"{}\":[", name);
+  return [text = std::move(text), put = std::move(put), is_first = true](std::string& out) mutable {
+    out += std::exchange(text, {});
+    std::string entries;
+    JsonWriter json(entries, is_first);
+    while (entries.size() < kPartBytes) {
+      if (!put(json)) {
+        out += entries + "]}\n";
+        return false;
+      }
+    }
+    is_first = false;
+    out += entries;
+    return true;
+  };
+}
+
 }  // namespace
 
-std::string jobs_json(const Board& board, Board::Time now) {
+std::string whole(const Parts& parts) {
+  std::string text;
+  while (parts(text)) {
+  }
+  return text;
+}
+
+Parts jobs_json(const Board& board, Board::Time now) {
   std::string text = "{\"format\":1,\"time\":";
   JsonWriter(text).number(now);
-  return with_list(text + ",", "jobs", board.jobs(),
-                   [](JsonWriter& json, const Board::Job* job) { put_job(json, *job); });
+  std::vector<Board::JobNumber> numbers;
+  for (const Board::Job* job : board.jobs()) {
+    numbers.push_back(job->number);
+  }
+  return list_in_parts(
+      text + ",", "jobs",
+      [&board, numbers = std::move(numbers), i = std::size_t{0}](JsonWriter& json) mutable {
+        if (i == numbers.size()) {
+          return false;
+        }
+        if (const Board::Job* const job = board.find(numbers[i++])) {
+          put_job(json, *job);
+        }
+        return true;
+      });
 }
 
 std::string job_json(const Board::Job& job) {
@@ -317,19 +379,29 @@ std::string job_json(const Board::Job& job) {
   return text;
 }
 
-std::string ranks_json(const Board::Job& job, std::size_t from, std::size_t limit) {
+Parts ranks_json(FindJob find, std::size_t from, std::size_t limit) {
+  const Board::Job& job = *find();
   const Board::WatchedRound* const round = job.last_round();
   std::string text = begun(&job);
   text += round == nullptr ? "\"round\":null," : fmt::format("\"round\":{},", round->round);
   text += fmt::format("\"total\":{},", job.ranks.size());
   const std::size_t begin = std::min(from, job.ranks.size());
-  const auto part = std::span(job.ranks).subspan(begin, std::min(limit, job.ranks.size() - begin));
-  text.reserve(text.size() + part.size() * 640);
-  return with_list(std::move(text), "ranks", part,
-                   [&](JsonWriter& json, const Board::WatchedRank& rank) {
-                     const auto machine = static_cast<std::size_t>(rank.machine_rank);
-                     put_rank(json, rank, round->machines.at(machine).host);
-                   });
+  const std::size_t end = begin + std::min(limit, job.ranks.size() - begin);
+  return list_in_parts(
+      std::move(text), "ranks",
+      [find = std::move(find), layout = job.num_layouts, i = begin, end](JsonWriter& json) mutable {
+        if (i == end) {
+          return false;
+        }
+        const Board::Job* const now = find();
+        if (now == nullptr || now->num_layouts != layout) {
+          throw Error(Errc::protocol, "the job has other ranks since the beginning of the answer");
+        }
+        const Board::WatchedRank& rank = now->ranks[i++];
+        const auto machine = static_cast<std::size_t>(rank.machine_rank);
+        put_rank(json, rank, now->last_round()->machines.at(machine).host);
+        return true;
+      });
 }
 
 std::string rounds_json(const Board::Job& job) {

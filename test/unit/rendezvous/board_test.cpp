@@ -156,7 +156,7 @@ TEST_CASE("a machine reports its own ranks only, and the job's values are those 
     watched.board.update(0, 2, {slow}, watched.now);
   }
   CHECK(watched.get("/api/v1/jobs/run")["slowest_rank"] == 2);
-  CHECK(contains(watch::metrics_text(watched.board, {}, false),
+  CHECK(contains(watch::whole(watch::metrics_text(watched.board, {}, false)),
                  "acc_job_slowest_rank{job=\"run\"} 2\n"));
 }
 
@@ -313,7 +313,7 @@ TEST_CASE("metrics: labels are escaped, values may be NaN, each series is there 
   watched.begin("a\"b\\\n\xff", 1);
   watched.board.update(1, 1, {status_of(0, 3, kNan)}, watched.now);
   for (const bool is_open : {false, true}) {
-    const std::string text = watch::metrics_text(watched.board, {}, is_open);
+    const std::string text = watch::whole(watch::metrics_text(watched.board, {}, is_open));
     const std::string line = "acc_rank_loss{job=\"a\\\"b\\\\\\n?\",rank=\"0\",host=\"a\"} NaN\n";
     CHECK(contains(text, line));
     CHECK(text.find(line) == text.rfind(line));

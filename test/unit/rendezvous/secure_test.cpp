@@ -416,6 +416,43 @@ TEST_CASE("TLS: certificates that are accepted and refused") {
   }
 }
 
+TEST_CASE("TLS: a channel is made for a whole first message of a size that clients need") {
+  const auto hello = [](const std::string& head, std::size_t size) {
+    return head + std::string(size, 'x');
+  };
+  using namespace std::string_literals;
+  struct Case {
+    const char* name;
+    std::string bytes;
+    std::optional<bool> is_whole;  // none: refused
+  };
+  const std::vector<Case> cases = {
+      {"one byte", "\x16", false},
+      {"the head of a record", "\x16\3\1\0\x80"s, false},
+      {"the heads", "\x16\3\1\0\x80\1\0\0\x7c"s, false},
+      {"one byte is missing", hello("\x16\3\1\0\x80\1\0\0\x7c"s, 0x7b), false},
+      {"whole", hello("\x16\3\1\0\x80\1\0\0\x7c"s, 0x7c), true},
+      {"whole and more", hello("\x16\3\1\0\x80\1\0\0\x7c"s, 0x90), true},
+      {"the first of several records", hello("\x16\3\1\0\x80\1\0\x3f\xfc"s, 0x7c), true},
+      {"the largest", hello("\x16\3\1\x40\0\1\0\x3f\xfc"s, 0x3ffc), true},
+      {"a larger message", "\x16\3\1\x40\0\1\0\x3f\xfd"s, std::nullopt},
+      {"the largest that OpenSSL takes", "\x16\3\1\x40\0\1\1\xff\xff"s, std::nullopt},
+      {"a larger record", "\x16\3\1\x40\1"s, std::nullopt},
+      {"an empty record", "\x16\3\1\0\0"s, std::nullopt},
+      {"another message", "\x16\3\1\0\x80\2\0\0\x7c"s, std::nullopt},
+      {"another version", "\x16\2\1\0\x80"s, std::nullopt},
+  };
+  for (const Case& each : cases) {
+    const std::string name = each.name;
+    CAPTURE(name);
+    if (each.is_whole) {
+      CHECK(secure::has_client_hello(each.bytes) == *each.is_whole);
+    } else {
+      CHECK(contains(error_text([&] { secure::has_client_hello(each.bytes); }), "of a TLS client"));
+    }
+  }
+}
+
 TEST_CASE("TLS: a server without it, and bytes that are not TLS") {
   const auto security = ClientSecurity::make(Tokens({kToken}), {});
   const auto answered = [&](std::string_view bytes) {

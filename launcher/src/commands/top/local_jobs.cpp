@@ -96,8 +96,8 @@ std::vector<WatchedJob> LocalJobs::look() {
     WatchedJob& each = result.emplace_back();
     each.job = json_from_text<nlohmann::json>(rendezvous::watch::job_json(shown));
     each.job["round"] = nullptr;  // not known here
-    each.ranks =
-        json_from_text<nlohmann::json>(rendezvous::watch::ranks_json(shown, 0, SIZE_MAX))["ranks"];
+    each.ranks = json_from_text<nlohmann::json>(rendezvous::watch::whole(
+        rendezvous::watch::ranks_json([&] { return &shown; }, 0, SIZE_MAX)))["ranks"];
   }
   samples_ = std::move(samples);
   return result;

@@ -79,6 +79,7 @@ class Board {
     std::optional<Time> last_report{};
     std::optional<Time> waits_since{};  ///< beginning of the collective in which it waits
     Pace pace{};
+    mutable std::string text{};  ///< of the HTTP API; empty: it must be written again
   };
   struct RoundMachine {
     std::string host;
@@ -132,6 +133,9 @@ class Board {
     std::chrono::seconds old_interval{2};
     std::string report{};
     std::uint64_t num_changes = 0;  ///< grows with every change of the job
+    std::uint64_t num_layouts = 0;  ///< grows when `ranks` are replaced
+    mutable std::string text{};     ///< of the HTTP API, after `text_of` changes
+    mutable std::uint64_t text_of = 0;
 
     [[nodiscard]] Summary summary() const;
     [[nodiscard]] bool is_over() const { return ended_at.has_value(); }
@@ -178,6 +182,7 @@ class Board {
   void on(Job& job, const news::Over& news);
   void show(Job& job);
   void set_ranks(Job& job, const Round& round);
+  void drop_ranks(Job& job);
   void end_round(Job& job);
   void add_point(Job& job);
   static void grow_old(Job& job);

@@ -3,16 +3,28 @@
 
 #include "acc/rendezvous/board.hpp"
 
+#include <functional>
 #include <string>
 #include <string_view>
 
 namespace acc::rendezvous::watch {
 
-/// The answers of docs/api.schema.json as JSON texts. Numbers that are not finite are null.
-std::string jobs_json(const Board& board, Board::Time now);
+/// A text in parts of about kPartBytes, so that a server can do something else in between: appends
+/// the next part, which may be empty, to `out`; returns false after the last one. Throws
+/// Error(protocol) if what the text shows has been replaced meanwhile.
+using Parts = std::function<bool(std::string& out)>;
+inline constexpr std::size_t kPartBytes = std::size_t{64} * 1024;
+/// Returns all parts.
+std::string whole(const Parts& parts);
+/// Returns a job at each call; null: it is gone.
+using FindJob = std::function<const Board::Job*()>;
+
+/// The answers of docs/api.schema.json as JSON texts. Numbers that are not finite are null. `board`
+/// must outlive the parts.
+Parts jobs_json(const Board& board, Board::Time now);
 std::string job_json(const Board::Job& job);
-/// The ranks from `from` on, at most `limit`.
-std::string ranks_json(const Board::Job& job, std::size_t from, std::size_t limit);
+/// The ranks from `from` on, at most `limit`. The job exists.
+Parts ranks_json(FindJob find, std::size_t from, std::size_t limit);
 std::string rounds_json(const Board::Job& job);
 /// The events of a job; of all jobs if it is null.
 std::string events_json(const Board& board, const Board::Job* job);
