@@ -8,6 +8,7 @@ Where this package is found by torch's own plugin mechanism (the entry point `to
 installed package or of a folder in PYTHONPATH), no import is needed.
 """
 
+import functools
 import os
 import sys
 
@@ -34,6 +35,21 @@ def register():
     if "ACC" not in dist.Backend._plugins:
         dist.Backend.register_backend("acc", _create, extended_api=True, devices=["cpu"])
         _autoload.quietly(_accelerate.accept_acc)
+        _autoload.quietly(_set_timeouts_of_acc)
+
+
+def _set_timeouts_of_acc():
+    """Lets torch's `_set_pg_timeout`, which knows two of torch's own back ends by their types, know ours."""
+    module = dist.distributed_c10d
+    original = module._set_pg_timeout
+
+    @functools.wraps(original)
+    def _set_pg_timeout(timeout, group=None):
+        found = module._get_default_group() if group is None else group
+        is_ours = type(found).__module__ == "acclaunch.process_group"
+        return found.set_timeout(timeout) if is_ours else original(timeout, group)
+
+    module._set_pg_timeout = _set_pg_timeout
 
 
 def replace_gloo():

@@ -84,10 +84,24 @@ def _milliseconds(timeout):
     return max(0, int(timeout.total_seconds() * 1000)) if timeout is not None else 0
 
 
+def _outside_graphs(made):
+    """Decorator of a class: torch.compile does not look into its functions, as it does not into torch's own, which
+    are in C++."""
+    frames = torch._C._dynamo.eval_frame
+    skipped = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.SKIP)
+    for member in vars(made).values():
+        function = member.fget if isinstance(member, property) else member
+        if isinstance(function, types.FunctionType):
+            function._torchdynamo_disable = True  # where it would be a part of a graph
+            frames.set_code_exec_strategy(function.__code__, skipped)  # where it is called between graphs
+    return made
+
+
 # --- works ---
 
+@_outside_graphs
 class Work(_c10d.Work):
-    """A call of the group; `tensors` are its result. collected: the memory of the call. An error, also one
+    """A call of the group; tensors() is its result. collected: the memory of the call. An error, also one
     of copying the result, is kept here until `wait` or the future raises it."""
 
     def __init__(self, group, handle, tensors, collected):
@@ -157,7 +171,7 @@ class Work(_c10d.Work):
 
     def result(self):
         self.wait()
-        return self._tensors
+        return self._tensors()
 
     def source_rank(self):
         return self._source
@@ -187,6 +201,7 @@ class Work(_c10d.Work):
             _log.exception("a callback of the future of a call of %s failed", self._group)
 
 
+@_outside_graphs
 class _Works(Work):
     """Several calls as one."""
 
@@ -408,11 +423,11 @@ def _same_types(tensors, name):
 
 class _Call(typing.NamedTuple):
     """A call of the library. function: takes the group, `arguments`, a timeout and a place for the work.
-    result: the tensors that the work returns."""
+    result: returns the value of the work, as Gloo has it."""
 
     function: collections.abc.Callable
     arguments: tuple
-    result: list
+    result: collections.abc.Callable
     collected: _Arguments
 
 
@@ -420,7 +435,7 @@ class _Calls(typing.NamedTuple):
     """Several calls as one."""
 
     calls: list
-    result: list
+    result: collections.abc.Callable
 
 
 class _Collective(typing.NamedTuple):
@@ -558,7 +573,6 @@ def _makes(op, options, tensors, *, values=(), fields=(), returns_tensors=False)
         functools.update_wrapper(method, prepare)
         # torch's method does not call back a method of this name and object.
         method.__code__ = method.__code__.replace(co_name=name)
-        method._torchdynamo_disable = True  # as for torch's methods, torch.compile leaves the graph
         # The operator of a barrier has a tensor, for its device.
         method.collective = _Collective(prepare, op, max(1, num_tensors), len(values) + len(fields), is_message,
                                         returns_tensors)
@@ -569,6 +583,7 @@ def _makes(op, options, tensors, *, values=(), fields=(), returns_tensors=False)
 
 # --- the group ---
 
+@_outside_graphs
 class ProcessGroup(dist.ProcessGroup):
     """Made by `create`. Calls on tensors of other devices go to the back ends that are registered
     for them."""
@@ -757,8 +772,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _reduced_everywhere(self, tensor, op, **how):
         collected = _Arguments("all_reduce")
         memory, element, op = self._reduced(tensor, op, collected, keeps_values=True, **how)
-        return _Call(_c().group_all_reduce, (memory.data_ptr(), memory.numel(), element, op), [tensor],
-                     collected)
+        return _Call(_c().group_all_reduce, (memory.data_ptr(), memory.numel(), element, op),
+                     lambda: [tensor], collected)
 
     def _check_count(self, parts, name):
         if len(parts) != self._size:
@@ -789,7 +804,8 @@ class ProcessGroup(dist.ProcessGroup):
         # A tensor that is there twice is reduced once: each is read before any is written.
         shares = len(tensors) > 1 and len({tensor.untyped_storage().data_ptr() for tensor in tensors
                                            if tensor.layout is torch.strided}) < len(tensors)
-        return _Calls([self._reduced_everywhere(tensor, op, needs_copy=shares) for tensor in tensors], tensors)
+        return _Calls([self._reduced_everywhere(tensor, op, needs_copy=shares) for tensor in tensors],
+                      lambda: tensors)
 
     @_makes("reduce_", _c10d.ReduceOptions, ["tensors"], fields=["reduceOp", "rootRank", "rootTensor"])
     def reduce(self, tensors, op, root, root_tensor):
@@ -797,8 +813,8 @@ class ProcessGroup(dist.ProcessGroup):
         _check_root_tensor(root_tensor, "reduce")
         collected = _Arguments("reduce")
         memory, element, op = self._reduced(tensor, op, collected, keeps_values=True)
-        return _Call(_c().group_reduce, (memory.data_ptr(), memory.numel(), element, op, root), [tensor],
-                     collected)
+        return _Call(_c().group_reduce, (memory.data_ptr(), memory.numel(), element, op, root),
+                     lambda: [tensor], collected)
 
     @_makes("broadcast_", _c10d.BroadcastOptions, ["tensors"], fields=["rootRank", "rootTensor"],
             returns_tensors=True)
@@ -807,11 +823,11 @@ class ProcessGroup(dist.ProcessGroup):
         _check_root_tensor(root_tensor, "broadcast")
         collected = _Arguments("broadcast")
         memory = (collected.read if root == self._rank else collected.written)(tensor)
-        return _Call(_c().group_broadcast, (memory.data_ptr(), memory.nbytes, root), [tensor], collected)
+        return _Call(_c().group_broadcast, (memory.data_ptr(), memory.nbytes, root), lambda: [tensor], collected)
 
     @_makes("barrier", _c10d.BarrierOptions, [], fields=["device_ids"])
     def barrier(self, *_):
-        return _Call(_c().group_barrier, (), [], _Arguments("barrier"))
+        return _Call(_c().group_barrier, (), list, _Arguments("barrier"))
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """A barrier whose timeout names the late rank."""
@@ -835,7 +851,7 @@ class ProcessGroup(dist.ProcessGroup):
         places = _places(collected.all_written(outputs))
         memory = collected.apart(collected.read(tensor), places, places[self._rank][0])
         return _Call(_c().group_all_gather,
-                     (memory.data_ptr(), memory.nbytes, *_arrays(places)), outputs, collected)
+                     (memory.data_ptr(), memory.nbytes, *_arrays(places)), lambda: outputs, collected)
 
     @_makes("allgather_", _c10d.AllgatherOptions, ["outputs", "inputs"], returns_tensors=True)
     def allgather(self, output_tensors, input_tensors):
@@ -849,7 +865,7 @@ class ProcessGroup(dist.ProcessGroup):
             by_tensor = list(zip(*output_lists))
         _check_lengths(by_tensor, input_list, "all_gather_coalesced")
         return _Calls([self._gathered(list(outputs), tensor) for outputs, tensor in zip(by_tensor, input_list)],
-                      output_lists)
+                      lambda: output_lists)
 
     def _gathered_in_one(self, output, tensor):
         name = "all_gather"
@@ -857,8 +873,8 @@ class ProcessGroup(dist.ProcessGroup):
         collected = _Arguments(name)
         places = _split_places(collected.written(output), self._size)
         memory = collected.apart(collected.read(tensor), places, places[self._rank][0])
-        return _Call(_c().group_all_gather, (memory.data_ptr(), memory.nbytes, *_arrays(places)), [output],
-                     collected)
+        return _Call(_c().group_all_gather, (memory.data_ptr(), memory.nbytes, *_arrays(places)),
+                     lambda: list(output.chunk(self._size) if output.dim() else [output]), collected)
 
     @_makes("_allgather_base_", _c10d.AllgatherOptions, ["outputs", "inputs"], returns_tensors=True)
     def all_gather_single(self, output, input_):
@@ -867,7 +883,8 @@ class ProcessGroup(dist.ProcessGroup):
     @_makes("allgather_into_tensor_coalesced_", _c10d.AllgatherOptions, ["outputs", "inputs"])
     def all_gather_single_coalesced(self, outputs, inputs):
         _check_lengths(outputs, inputs, "all_gather_into_tensor_coalesced")
-        return _Calls([self._gathered_in_one(*each) for each in zip(outputs, inputs)], outputs)
+        calls = [self._gathered_in_one(*each) for each in zip(outputs, inputs)]
+        return _Calls(calls, lambda: [list(of_rank) for of_rank in zip(*[call.result() for call in calls])])
 
     @_makes("gather_", _c10d.GatherOptions, ["outputs", "inputs"], fields=["rootRank"])
     def gather(self, output_tensors, input_tensors, root):
@@ -878,8 +895,8 @@ class ProcessGroup(dist.ProcessGroup):
         collected = _Arguments(name)
         places = _places(collected.all_written(outputs))
         memory = collected.apart(collected.read(tensor), places, places[root][0] if places else None)
-        return _Call(_c().group_gather, (memory.data_ptr(), _arrays(places)[0], memory.nbytes, root), outputs,
-                     collected)
+        return _Call(_c().group_gather, (memory.data_ptr(), _arrays(places)[0], memory.nbytes, root),
+                     lambda: outputs, collected)
 
     @_makes("scatter_", _c10d.ScatterOptions, ["outputs", "inputs"], fields=["rootRank"], returns_tensors=True)
     def scatter(self, output_tensors, input_tensors, root):
@@ -893,9 +910,10 @@ class ProcessGroup(dist.ProcessGroup):
         place = parts[root].data_ptr() if parts else None
         parts = [collected.apart(part, _places([memory]), place) for part in parts]
         return _Call(_c().group_scatter, (_arrays(_places(parts))[0], memory.data_ptr(), memory.nbytes, root),
-                     output_tensors, collected)
+                     lambda: output_tensors, collected)
 
-    @_makes("reduce_scatter_", _c10d.ReduceScatterOptions, ["outputs", "inputs"], fields=["reduceOp"], returns_tensors=True)
+    @_makes("reduce_scatter_", _c10d.ReduceScatterOptions, ["outputs", "inputs"], fields=["reduceOp"],
+            returns_tensors=True)
     def reduce_scatter(self, output_tensors, input_tensors, op):
         name = "reduce_scatter"
         output, inputs = _one(output_tensors, name), _one(input_tensors, name)
@@ -907,7 +925,7 @@ class ProcessGroup(dist.ProcessGroup):
                  for each in inputs]
         return _Call(_c().group_reduce_scatter,
                      (_arrays(_places(parts))[0], memory.data_ptr(), memory.numel(), element, op),
-                     output_tensors, collected)
+                     lambda: output_tensors, collected)
 
     def _reduced_to_parts(self, output, tensor, op):
         name = "reduce_scatter"
@@ -920,16 +938,17 @@ class ProcessGroup(dist.ProcessGroup):
             whole = collected.apart(whole, _places([memory]))
         return _Call(_c().group_reduce_scatter,
                      (_arrays(_split_places(whole, self._size))[0], memory.data_ptr(), memory.numel(), element,
-                      op), [output], collected)
+                      op), lambda: [output], collected)
 
-    @_makes("_reduce_scatter_base_", _c10d.ReduceScatterOptions, ["outputs", "inputs"], fields=["reduceOp"], returns_tensors=True)
+    @_makes("_reduce_scatter_base_", _c10d.ReduceScatterOptions, ["outputs", "inputs"], fields=["reduceOp"],
+            returns_tensors=True)
     def reduce_scatter_single(self, output, input_, op):
         return self._reduced_to_parts(output, input_, op)
 
     @_makes("reduce_scatter_tensor_coalesced_", _c10d.ReduceScatterOptions, ["outputs", "inputs"], fields=["reduceOp"])
     def reduce_scatter_single_coalesced(self, outputs, inputs, op):
         _check_lengths(outputs, inputs, "reduce_scatter_tensor_coalesced")
-        return _Calls([self._reduced_to_parts(*each, op) for each in zip(outputs, inputs)], outputs)
+        return _Calls([self._reduced_to_parts(*each, op) for each in zip(outputs, inputs)], lambda: outputs)
 
     @_makes("alltoall_", _c10d.AllToAllOptions, ["outputs", "inputs"], returns_tensors=True)
     def alltoall(self, output_tensors, input_tensors):
@@ -940,8 +959,8 @@ class ProcessGroup(dist.ProcessGroup):
         collected = _Arguments(name)
         places = _places(collected.all_written(output_tensors))
         ins = [collected.apart(collected.read(each), places) for each in input_tensors]
-        return _Call(_c().group_all_to_all, (*_arrays(_places(ins)), *_arrays(places)), output_tensors,
-                     collected)
+        return _Call(_c().group_all_to_all, (*_arrays(_places(ins)), *_arrays(places)),
+                     lambda: output_tensors, collected)
 
     def _splits(self, tensor, sizes, name):
         """The places of the parts of a tensor that is split in its first dimension."""
@@ -968,13 +987,13 @@ class ProcessGroup(dist.ProcessGroup):
         memory = collected.apart(collected.read(input_), _places([out]))
         ins = self._splits(memory, input_split_sizes, "input")
         outs = self._splits(out, output_split_sizes, "output")
-        return _Call(_c().group_all_to_all, (*_arrays(ins), *_arrays(outs)), [output], collected)
+        return _Call(_c().group_all_to_all, (*_arrays(ins), *_arrays(outs)), lambda: [output], collected)
 
     @_makes("send", None, ["tensors"], values=["to", "tag"])
     def send(self, tensors, to, tag):
         collected = _Arguments("send")
         memory = collected.read(_one(tensors, "send"))
-        return _Call(_c().group_send, (memory.data_ptr(), memory.nbytes, to, tag), tensors, collected)
+        return _Call(_c().group_send, (memory.data_ptr(), memory.nbytes, to, tag), lambda: tensors, collected)
 
     def _received(self, tensors, from_, tag):
         collected = _Arguments("receive")
@@ -984,7 +1003,7 @@ class ProcessGroup(dist.ProcessGroup):
             *first, work = arguments
             _c().group_receive(group, *first, None, work)
 
-        return _Call(receive, (memory.data_ptr(), memory.nbytes, from_, tag), tensors, collected)
+        return _Call(receive, (memory.data_ptr(), memory.nbytes, from_, tag), lambda: tensors, collected)
 
     @_makes("recv_", None, ["tensors"], values=["from", "tag"])
     def recv(self, tensors, from_, tag):
@@ -1005,7 +1024,7 @@ class ProcessGroup(dist.ProcessGroup):
         if device.type != "cpu":
             return super()._end_coalescing(device)
         works, self._coalesced = self._coalesced, None
-        return _Works(self, works, [tensor for work in works for tensor in work._tensors])
+        return _Works(self, works, lambda: [tensor for work in works for tensor in work.result()])
 
     # Names before torch 2.11. For the other old names torch itself calls the new ones.
     _allgather_base = all_gather_single

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """c10d_values.py: every collective, dtype and operation of the back end `acc` against torch's Gloo on the
-same tensors, on each of 2 and 4 ranks; and what the back end refuses."""
+same tensors, on each of 2 and 4 ranks; what the back end refuses; and what torch's tools see of the calls."""
 
+import datetime
 import functools
 import itertools
 import os
@@ -60,6 +61,11 @@ def expected_reduction(rank_tensors, op):
         mode = None if result.is_floating_point() else "trunc"
         result = torch.div(result, len(rank_tensors), rounding_mode=mode)
     return result.to(rank_tensors[0].dtype)
+
+
+def shapes_of(value):
+    """The shapes in the value of a future."""
+    return tuple(value.shape) if isinstance(value, torch.Tensor) else [shapes_of(each) for each in value]
 
 
 class Checks:
@@ -550,7 +556,208 @@ class Checks:
         dist.all_gather(outs, torch.full((3, 2), float(rank)), group=group)
         for r, out in enumerate(outs):
             self.same(out, torch.full_like(out, float(r)), "outputs of other shapes")
-        self.refused(lambda: dist.all_reduce(torch.zeros(6).as_strided((3, 3), (1, 1)), group=group), "cannot be written")
+        self.refused(lambda: dist.all_reduce(torch.zeros(6).as_strided((3, 3), (1, 1)), group=group),
+                     "cannot be written")
+
+
+    def forms(self):
+        """The methods of the group, in all forms that torch's have, with the results and futures of Gloo. (numbers of
+        outputs and inputs, call); the futures of some calls of Gloo have no value."""
+        rank, world, root = self.rank, self.world, self.rank == 0
+        limit, plugin = datetime.timedelta(seconds=60), torch._C._distributed_c10d
+
+        def marked(numel):
+            return torch.arange(1.0, numel + 1) * (rank + 1)
+
+        def options(kind, **fields):
+            made = getattr(plugin, kind)()
+            for name, value in fields.items():
+                setattr(made, name, value)
+            return made
+
+        def to_next(group, tensors):
+            work = group.send([marked(2)], (rank + 1) % world, 5)
+            group.recv(tensors, (rank - 1) % world, 5).wait()
+            return work
+
+        whole, parts = 2 * world, [2] * world
+        for name, outs, call in (
+                ("allreduce", [2], lambda g, t: g.allreduce(t)),
+                ("allreduce", [2], lambda g, t: g.allreduce(t[0])),
+                ("allreduce", [2], lambda g, t: g.allreduce(t, R.MAX)),
+                ("allreduce", [2], lambda g, t: g.allreduce(t[0], R.MIN, limit)),
+                ("allreduce", [2], lambda g, t: g.allreduce(tensor=t[0], op=R.PRODUCT, timeout=limit)),
+                ("allreduce", [2], lambda g, t: g.allreduce(t, opts=options("AllreduceOptions", reduceOp=R.MAX))),
+                ("allreduce", [2, 3], lambda g, t: g.allreduce_coalesced(t)),
+                ("reduce", [2], lambda g, t: g.reduce(t, options("ReduceOptions", rootRank=1))),
+                ("reduce", [2], lambda g, t: g.reduce(t[0], root=1, op=R.MAX)),
+                ("broadcast", [2], lambda g, t: g.broadcast(t)),
+                ("broadcast", [2], lambda g, t: g.broadcast(t[0], root=1)),
+                ("broadcast", [2], lambda g, t: g.broadcast(t[0], 1, limit)),
+                ("all_gather", parts, lambda g, t: g.allgather([t], [marked(2)])),
+                ("all_gather", parts, lambda g, t: g.allgather(t, marked(2), timeout=limit)),
+                ("all_gather", parts, lambda g, t: g.allgather_coalesced([[each] for each in t], [marked(2)])),
+                ("all_gather", [whole], lambda g, t: g.all_gather_single(t[0], marked(2))),
+                ("all_gather", [whole], lambda g, t: g._allgather_base(t[0], marked(2))),
+                ("all_gather", [whole, world], lambda g, t: g.all_gather_single_coalesced(t, [marked(2), marked(1)])),
+                ("all_gather", [whole], lambda g, t: g.allgather_into_tensor_coalesced(t, [marked(2)])),
+                ("gather", parts if root else [], lambda g, t: g.gather([t] if root else [], [marked(2)])),
+                ("gather", parts if root else [], lambda g, t: g.gather(t, marked(2), 0)),
+                ("scatter", [2], lambda g, t: g.scatter(t, [[marked(2)] * world] if root else [])),
+                ("scatter", [2], lambda g, t: g.scatter(t[0], [marked(2)] * world if root else [], root=0)),
+                ("reduce_scatter", [2], lambda g, t: g.reduce_scatter(t, [[marked(2)] * world])),
+                ("reduce_scatter", [2], lambda g, t: g.reduce_scatter(t[0], [marked(2)] * world, R.MAX)),
+                ("reduce_scatter", [2], lambda g, t: g.reduce_scatter_single(t[0], marked(whole))),
+                ("reduce_scatter", [2], lambda g, t: g._reduce_scatter_base(t[0], marked(whole))),
+                ("reduce_scatter", [2, 1], lambda g, t: g.reduce_scatter_single_coalesced(
+                    t, [marked(whole), marked(world)])),
+                ("reduce_scatter", [2], lambda g, t: g.reduce_scatter_tensor_coalesced(t, [marked(whole)])),
+                ("all_to_all", parts, lambda g, t: g.alltoall(t, [marked(2)] * world)),
+                ("all_to_all", [whole], lambda g, t: g.all_to_all_single(t[0], marked(whole), [], [])),
+                ("all_to_all", [whole], lambda g, t: g.all_to_all_single(t[0], marked(whole), parts, parts, limit)),
+                ("all_to_all", [whole], lambda g, t: g.alltoall_base(t[0], marked(whole), [], [])),
+                ("barrier", [], lambda g, t: g.barrier()),
+                ("barrier", [], lambda g, t: g.barrier(timeout=limit)),
+                ("barrier", [], lambda g, t: g.barrier(options("BarrierOptions", asyncOp=False))),
+                ("send", [2], to_next)):
+            found = {}
+            for group in (self.gloo, self.acc):
+                tensors = [marked(numel) for numel in outs]
+                work = call(group, tensors)
+                work.wait()
+                try:
+                    found[group] = tensors, shapes_of(work.get_future().wait())
+                except RuntimeError as error:
+                    assert group is self.gloo and "not implemented" in str(error), f"{name}: {error}"
+                    found[group] = tensors, None
+            (expected, shapes), (tensors, own_shapes) = found.values()
+            for tensor, other in zip(tensors, expected):
+                if name != "reduce":  # Gloo leaves any values on the other ranks
+                    self.same(tensor, other, f"{name} by a method of the group")
+            assert shapes in (None, own_shapes), f"{name}: the future has {own_shapes}, that of Gloo {shapes}"
+
+    def backend(self):
+        """The back end that the group has for the CPU: its timeout, and the number of calls so far."""
+        group = dist.new_group(backend="acc", timeout=datetime.timedelta(seconds=77))
+        backend = group._get_backend(torch.device("cpu"))
+        assert backend.name() == "acc" and backend.size() == self.world and not backend.supports_splitting
+        assert backend.options._timeout.total_seconds() == 77, backend.options
+        for number in range(3):
+            assert {group._get_sequence_number_for_group(), backend._get_sequence_number_for_group()} == {number}
+            dist.all_reduce(torch.ones(1), group=group)
+        for change in (backend._set_default_timeout, group.set_timeout,
+                       lambda timeout: dist.distributed_c10d._set_pg_timeout(timeout, group)):
+            change(datetime.timedelta(milliseconds=99))
+            assert backend.options._timeout.total_seconds() == 0.099
+            change(datetime.timedelta(seconds=50))
+        if self.rank == 0:
+            backend._set_default_timeout(datetime.timedelta(milliseconds=10))
+            self.refused(lambda: dist.barrier(group=group), "timeout: rank", "within 0")
+        dist.barrier(group=self.acc)  # the others leave without the call
+        dist.destroy_process_group(group)
+
+    def watched(self):
+        """Tensors without memory of their own, modes and profilers see the calls in torch's dispatcher."""
+        from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+        from torch.distributed import _functional_collectives as functional
+        from torch.distributed.tensor.debug import CommDebugMode
+        from torch.testing._internal.two_tensor import TwoTensor
+
+        group, world, marked = self.acc, self.world, torch.ones(3)
+
+        def calls(make):
+            """Every kind of call, on tensors made by make(numel). Returns the results."""
+            whole, parts, one = make(3 * world), [make(3) for _ in range(world)], make(3)
+            dist.all_reduce(one, group=group)
+            dist.reduce(make(3), 0, group=group)
+            dist.broadcast(one, 0, group=group)
+            dist.all_gather(parts, one, group=group)
+            dist.all_gather_into_tensor(whole, one, group=group)
+            dist.gather(one, parts if self.rank == 0 else None, 0, group=group)
+            dist.scatter(one, parts if self.rank == 0 else None, 0, group=group)
+            dist.reduce_scatter(one, parts, group=group)
+            dist.reduce_scatter_tensor(one, whole, group=group)
+            dist.all_to_all(parts, [make(3) for _ in range(world)], group=group)
+            dist.all_to_all_single(whole, make(3 * world), group=group)
+            dist.barrier(group=group)
+            work = dist.isend(one, (self.rank + 1) % world, group=group)
+            dist.recv(parts[0], (self.rank - 1) % world, group=group)
+            work.wait()
+            return [whole, *parts, one]
+
+        names = {"allreduce_", "reduce_", "broadcast_", "allgather_", "_allgather_base_", "gather_", "scatter_",
+                 "reduce_scatter_", "_reduce_scatter_base_", "alltoall_", "alltoall_base_", "barrier", "send", "recv_"}
+        plain = calls(torch.ones)
+        with torch.profiler.profile() as profile:
+            calls(torch.ones)
+        found = {event.key for event in profile.key_averages()}
+        assert {f"c10d::{name}" for name in names} <= found, found
+        with CommDebugMode() as mode:
+            calls(torch.ones)
+        with CommDebugMode() as expected:
+            dist.all_reduce(marked, group=self.gloo)
+            dist.all_reduce(marked.clone(), group=self.gloo)
+        assert mode.get_total_counts() >= 11 and expected.get_total_counts() == 2, mode.get_comm_counts()
+        number = group._get_sequence_number_for_group()
+        with FakeTensorMode():
+            for tensor in calls(torch.ones):
+                assert isinstance(tensor, FakeTensor)
+        assert group._get_sequence_number_for_group() == number, "a call on fake tensors has run"
+        for tensor, value in zip(calls(lambda numel: TwoTensor(torch.ones(numel), torch.ones(numel))), plain):
+            self.same(tensor.a, value, "a subclass that wraps two tensors")
+            self.same(tensor.b, value, "a subclass that wraps two tensors")
+        lazy = functional.all_reduce(torch.ones(3), "sum", group)
+        assert isinstance(lazy, functional.AsyncCollectiveTensor)
+        dist.all_reduce(lazy, group=group)
+        self.same(lazy + 0, torch.full((3,), float(world * world)), "an AsyncCollectiveTensor")
+        self.refused(lambda: dist.all_gather([TwoTensor(torch.ones(3), torch.ones(3))] * world,
+                                             TwoTensor(torch.ones(2), torch.ones(2)), group=group), "2 x", "3 x")
+        data = torch.ones(3)  # after modes and errors, as before
+        dist.all_reduce(data, group=group)
+        self.same(data, torch.full((3,), float(world)), "a plain call after watched ones")
+
+    def compiled(self):
+        """torch.compile leaves the graph around the calls, as with Gloo."""
+        group, rank, world = self.acc, self.rank, self.world
+        parts = [torch.zeros(4) for _ in range(world)]
+
+        def later(call, *arguments):
+            call(*arguments, group=group, async_op=True).wait()
+
+        def exchange(x):
+            y = torch.empty(4)
+            for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, (rank + 1) % world, group),
+                                                dist.P2POp(dist.irecv, y, (rank - 1) % world, group)]):
+                work.wait()
+            return y
+
+        for name, call in {
+                "all_reduce": lambda x: dist.all_reduce(x, group=group),
+                "asynchronous all_reduce": lambda x: later(dist.all_reduce, x),
+                "broadcast": lambda x: dist.broadcast(x, 1, group=group),
+                "asynchronous broadcast": lambda x: later(dist.broadcast, x, 1),
+                "reduce": lambda x: dist.reduce(x, 0, group=group),
+                "scatter": lambda x: dist.scatter(x, [x * r for r in range(world)] if rank == 1 else None, 1,
+                                                  group=group),
+                "gather": lambda x: dist.gather(x, parts if rank == 1 else None, 1, group=group),
+                "all_gather": lambda x: dist.all_gather(parts, x, group=group),
+                "asynchronous all_gather": lambda x: later(dist.all_gather, parts, x),
+                "send and receive": lambda x: dist.send(x, 1, group) if rank == 0 else (
+                    dist.recv(x, 0, group) if rank == 1 else None),
+                "batched messages": exchange,
+                "barrier": lambda x: dist.barrier(group=group)}.items():
+            torch._dynamo.reset()
+
+            def function(x):
+                x = x * 2
+                result = call(x)
+                return x + 1, result
+
+            expected, found = (each(torch.full((4,), rank + 1.0)) for each in (
+                function, torch.compile(function, backend="eager")))
+            self.same(found[0], expected[0], f"{name} in torch.compile")
+            if isinstance(expected[1], torch.Tensor):
+                self.same(found[1], expected[1], f"{name} in torch.compile")
 
 
 def worker(rank, world, port):
@@ -572,6 +779,11 @@ def worker(rank, world, port):
     checks.refusals()
     checks.wrong_arguments()
     checks.shared_memory()
+    checks.forms()
+    checks.backend()
+    checks.watched()
+    if world == 2:
+        checks.compiled()
     if rank == 0:
         print(f"{world} ranks: {checks.count} results on rank 0")
     dist.destroy_process_group()
