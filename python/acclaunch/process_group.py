@@ -403,7 +403,7 @@ def _same(tensors, other, name, count=1):
 
 
 def _check_lengths(outputs, inputs, name):
-    if len(outputs) != len(inputs):
+    if len(outputs) != len(inputs) or not inputs:
         raise _library.InvalidArgumentError(
             f"acc: {name}: {len(inputs)} inputs and {len(outputs)} outputs or lists of outputs")
 
@@ -801,6 +801,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     @_makes("allreduce_coalesced_", _c10d.AllreduceCoalescedOptions, ["tensors"], fields=["reduceOp"])
     def allreduce_coalesced(self, tensors, op):
+        _check_lengths(tensors, tensors, "all_reduce_coalesced")
         # A tensor that is there twice is reduced once: each is read before any is written.
         shares = len(tensors) > 1 and len({tensor.untyped_storage().data_ptr() for tensor in tensors
                                            if tensor.layout is torch.strided}) < len(tensors)
@@ -918,6 +919,9 @@ class ProcessGroup(dist.ProcessGroup):
         name = "reduce_scatter"
         output, inputs = _one(output_tensors, name), _one(input_tensors, name)
         self._check_count(inputs, name)
+        _same([inputs[self._rank]], output, name)
+        if len({each.numel() for each in inputs}) > 1:
+            return self._reduced_one_by_one(output, inputs, op)
         _same(inputs, output, name)
         collected = _Arguments(name)
         memory, element, op = self._reduced(output, op, collected)
@@ -926,6 +930,21 @@ class ProcessGroup(dist.ProcessGroup):
         return _Call(_c().group_reduce_scatter,
                      (_arrays(_places(parts))[0], memory.data_ptr(), memory.numel(), element, op),
                      lambda: output_tensors, collected)
+
+    def _reduced_one_by_one(self, output, inputs, op):
+        """reduce_scatter of inputs of different sizes: each is reduced to its rank."""
+        _same_types([output, *inputs], "reduce_scatter")
+        calls = []
+        for root, tensor in enumerate(inputs):
+            collected = _Arguments("reduce_scatter")
+            tensor = collected.apart(collected.read(tensor), _places([output]))
+            if root == self._rank:
+                tensor = tensor.detach().clone()
+                collected.pairs.append((output, tensor))
+            memory, element, number = self._reduced(tensor, op, collected)
+            calls.append(_Call(_c().group_reduce, (memory.data_ptr(), memory.numel(), element, number, root),
+                               list, collected))
+        return _Calls(calls, lambda: [output])
 
     def _reduced_to_parts(self, output, tensor, op):
         name = "reduce_scatter"

@@ -178,6 +178,15 @@ class Checks:
                         group=self.acc)
         for r, out in enumerate(outs):
             self.same(out, torch.full((rank + 1,), float(r)), "all_to_all of lists")
+        for op, value in ((R.SUM, sum(range(world))), (R.MAX, world - 1)):
+            for dtype in (torch.float32, torch.int64, torch.cfloat)[:3 if op == R.SUM else 2]:
+                ins = [torch.full((3 * r,), rank, dtype=dtype) for r in range(world)]
+                out = torch.empty(3 * rank, dtype=dtype)
+                dist.reduce_scatter(out, ins, op, group=self.acc)
+                self.same(out, torch.full((3 * rank,), value, dtype=dtype), "uneven reduce_scatter")
+        ins = list(torch.full((sum(range(1, world + 1)),), float(rank)).split(list(range(1, world + 1))))
+        dist.reduce_scatter(ins[rank], ins, group=self.acc, async_op=True).wait()
+        self.same(ins[rank], torch.full((rank + 1,), float(sum(range(world)))), "uneven reduce_scatter in place")
 
     def layouts(self):
         """Tensors that are not contiguous, complex ones, views in one memory, objects."""
@@ -459,6 +468,8 @@ class Checks:
             (lambda: group.reduce([one], options("ReduceOptions", rootRank=world)), f"root is {world}"),
             (lambda: group.reduce([one], options("ReduceOptions", rootTensor=1)), "root tensor 1"),
             (lambda: group.allreduce([one, one]), "2 tensors"),
+            (lambda: group.allreduce_coalesced([]), "0 inputs"),
+            (lambda: dist.reduce_scatter(marked(2), [marked(r + 3) for r in range(world)], group=group), "2 x"),
             (lambda: dist.all_reduce(cut(4, 2), group=group), "resized to 8"),
             (lambda: dist.all_reduce(torch.ones(1).expand(huge), group=group), ""),
             # reduce_scatter
@@ -467,6 +478,8 @@ class Checks:
             (lambda: dist.reduce_scatter(one, many(1, world + 1), group=group), f"got {world + 1}"),
             (lambda: dist.reduce_scatter(marked(2), many(2, dtype=torch.int32), group=group), "int32"),
             (lambda: dist.reduce_scatter(torch.ones(2, dtype=torch.cfloat), many(4), group=group), "complex64"),
+            (lambda: group.reduce_scatter([marked(2)], [[marked(2) if r == rank else marked(3, torch.float64)
+                                                         for r in range(world)]]), "float64"),
             (lambda: dist.reduce_scatter(marked(2), [meta] * world, group=group), ""),
             (lambda: dist.reduce_scatter_tensor(one, long, group=group), f"{2 * world} x", "1 x"),
             (lambda: dist.reduce_scatter_tensor(marked(2, torch.int64), long, group=group), "int64"),
