@@ -7,6 +7,7 @@ import numbers
 import operator
 import os
 import pathlib
+import threading
 
 
 class Error(RuntimeError):
@@ -272,6 +273,7 @@ _CALLS = {
                                  _POINTERS),
     "acc_optimizer_from_settings": (_POINTER, _POINTERS),
     "acc_optimizer_program": (_POINTER, ShardsFunction, c.c_void_p, _POINTERS),
+    "acc_optimizer_set_rule_settings": (_POINTER, _TEXT),
     "acc_optimizer_shards": (_POINTER, ShardsFunction, c.c_void_p),
     "acc_optimizer_step": (_POINTER, c.POINTER(StepInfo)),
     "acc_optimizer_loss_scale": (_POINTER, _DOUBLES),
@@ -299,6 +301,8 @@ _CALLS = {
 # Functions that cannot fail: the type of the result, then of the arguments.
 _OTHERS = {
     "acc_last_error": (_TEXT,),
+    "acc_callback_returns": (None, _TEXT, c.c_double),
+    "acc_callback_context": (_POINTER,),
     "acc_last_error_rank": (_INT,),
     "acc_exit_status": (_INT, _INT),
     "acc_runtime_rank": (_INT, _POINTER),
@@ -359,6 +363,32 @@ def _with_checks(name, function, types):
     return call
 
 
+# ---- functions of the program that the library calls
+
+_raised = threading.local()  # errors: exceptions of the functions that the running call has called
+
+
+def callback(type_, function):
+    """A function of the C interface (type_) that calls `function`. An exception of it fails the call of the
+    library that called it, on all ranks, and that call raises it (Library._check). Owns `function`."""
+    returns = library().callback_returns
+    has_value = type_._restype_ is c.c_double
+
+    def run(*arguments):
+        # ctypes drops an exception, also one of a signal's handler, and leaves the result undefined. So
+        # the library takes the result from callback_returns alone.
+        try:
+            value = function(*arguments)
+            returns(None, value if has_value else 0.0)
+        except BaseException as error:
+            vars(_raised).setdefault("errors", []).append(error)
+            said = f"{type(error).__name__}: {error}"
+            returns(said.encode(errors="replace").replace(b"\0", b" "), 0.0)
+        return type_._restype_ and type_._restype_().value
+
+    return type_(run)
+
+
 class Library:
     """The functions of the library as methods without the prefix acc_. Those that return a status
     raise an Error instead."""
@@ -368,6 +398,7 @@ class Library:
         _refuse_second(self.path)
         self._functions = c.CDLL(self.path)
         self.declare(_CALLS, _OTHERS)
+        self.callback_context = self._functions.acc_callback_context()
 
     def declare(self, calls, others):
         """Adds functions: `calls` return a status, {name: types of the arguments}; `others` cannot
@@ -385,6 +416,9 @@ class Library:
             setattr(self, name[4:], _with_checks(name, function, arguments))
 
     def _check(self, status, function, arguments):
+        raised = vars(_raised).pop("errors", None)
+        if raised:
+            raise raised[0]
         if status:
             rank = self.last_error_rank()
             message = self.last_error().decode(errors="replace")

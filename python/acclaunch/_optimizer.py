@@ -3,6 +3,7 @@
 
 import ctypes as c
 import io
+import math
 import typing
 import weakref
 
@@ -10,8 +11,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from acclaunch._library import (AdamWConfig, ConfigError, InvalidArgumentError, LrFunction,
-                                LrScheduleConfig, ParameterGroup, ProcessError, SgdConfig,
-                                ShardsFunction, StepInfo, library, text)
+                                LrScheduleConfig, ParameterGroup, SgdConfig,
+                                ShardsFunction, StepInfo, callback, library, real, text)
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
@@ -46,8 +47,21 @@ def _groups(groups):
                  for each in given["params"]]
         group.__init__(name=text(given.get("name", f"group_{number}"), f"groups[{number}]: name"),
                        parameters=(c.c_char_p * len(names))(*names), num_parameters=len(names),
-                       lr=given.get("lr", -1.0), weight_decay=given.get("weight_decay", -1.0))
+                       **{field: _at_least_0(given[field], f"groups[{number}]: {field}")
+                          for field in ("lr", "weight_decay") if field in given})
     return made, len(groups)
+
+
+def _at_least_0(value, what):
+    """A finite number of at least 0 as a float. Raises InvalidArgumentError with `what` for anything
+    else."""
+    try:
+        found = None if isinstance(value, (str, bytes)) else real(value, what)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or not 0.0 <= found < math.inf:
+        raise InvalidArgumentError(f"{what}: expected a finite number of at least 0, got {value!r}")
+    return found
 
 
 # Attributes of torch's optimizers that those here lack -> what to use.
@@ -68,8 +82,7 @@ class Optimizer:
     def __init__(self, module, handle):
         self._library = library()
         self.model, self.handle = model_of(module), handle
-        self._schedule = None
-        self._failures = []  # exceptions of the schedule, which cannot pass through the library
+        self._schedule = LrFunction()
         release(self, self._library.optimizer_free, handle)
 
     def __getattr__(self, name):
@@ -86,13 +99,8 @@ class Optimizer:
         info = StepInfo()
         self._library.optimizer_step(self.handle, info)
         self.model.after_step()
-        self._raise_failure()
         return Step(info.step, info.grad_norm, info.clip_coefficient, info.lr, info.loss_scale,
                     bool(info.skipped))
-
-    def _raise_failure(self):
-        if self._failures:
-            raise self._failures.pop()
 
     def state_of_rank(self):
         """What checkpoints hold of this rank for the optimizer, in addition to what the runtime saves:
@@ -125,13 +133,11 @@ class Optimizer:
     @property
     def lr(self):
         """Learning rate of the next step, of parameters outside all groups."""
-        found = self._library.read("optimizer_lr", c.c_double, self.handle)
-        self._raise_failure()
-        return found
+        return self._library.read("optimizer_lr", c.c_double, self.handle)
 
     @lr.setter
     def lr(self, value):
-        self._library.optimizer_set_lr(self.handle, value)
+        self._library.optimizer_set_lr(self.handle, _at_least_0(value, "lr"))
 
     def group_lr(self, name):
         """Learning rate of the next step, of the group with this name. Raises ConfigError if there is
@@ -142,7 +148,8 @@ class Optimizer:
     def set_group_lr(self, name, value):
         """Sets the rate of the group with this name and ends its schedule. Raises ConfigError if there is
         none."""
-        self._library.optimizer_set_group_lr(self.handle, text(name, "the name of a group"), value)
+        self._library.optimizer_set_group_lr(self.handle, text(name, "the name of a group"),
+                                             _at_least_0(value, "lr"))
 
     @property
     def clip_norm(self):
@@ -172,18 +179,16 @@ class Optimizer:
         - "warmup", "warmup_decay", "warmup_cosine": DeepSpeed's, from `min_lr` to `max_lr` (negative: the base
           rate), with the logarithm of the step unless `linear_warmup`; "warmup_cosine" with two ratios instead.
 
-        Steps count from the first step of the run. Raises InvalidArgumentError for another name, ConfigError for
-        numbers of steps that the schedule does not allow."""
+        Steps count from the first step of the run. A function is called once per step and group. If it raises,
+        or returns something else than a finite number of at least 0, step() makes no step and raises, on the
+        other ranks too. Raises InvalidArgumentError for another name, ConfigError for numbers of steps that
+        the schedule does not allow."""
         function = LrFunction()
         if callable(schedule):
-            def rate(step, base, _, given=schedule, failures=self._failures):
-                try:
-                    return float(given(step, base))
-                except BaseException as error:
-                    failures.append(error)
-                    return 0.0  # no weight changes
+            def rate(step, base, _, given=schedule):
+                return _at_least_0(given(step, base), f"the schedule's learning rate after {step} steps")
 
-            function = LrFunction(rate)
+            function = callback(LrFunction, rate)
             schedule = "custom"
         elif schedule not in SCHEDULES[:-1]:
             raise InvalidArgumentError(f"schedule must be a function or one of "
@@ -191,7 +196,8 @@ class Optimizer:
         config = LrScheduleConfig(
             kind=SCHEDULES.index(schedule), linear_warmup=linear_warmup, warmup_steps=warmup_steps,
             total_steps=total_steps, cycles=cycles, min_lr=min_lr, max_lr=max_lr,
-            warmup_min_ratio=warmup_min_ratio, cos_min_ratio=cos_min_ratio, function=function)
+            warmup_min_ratio=warmup_min_ratio, cos_min_ratio=cos_min_ratio, function=function,
+            context=self._library.callback_context)
         self._library.optimizer_set_schedule(self.handle, config)
         self._schedule = function
 
@@ -207,13 +213,13 @@ class TorchOptimizer(Optimizer):
     Collective."""
 
     def __init__(self, module, make, **options):
-        self._error = None
         this = weakref.ref(self)  # without a cycle, the optimizer ends with its last reference
-        self._function = ShardsFunction(lambda *shards: this()._update(*shards))
+        self._function = callback(ShardsFunction, lambda *shards: this()._update(*shards))
         super().__init__(module, library().make("optimizer_program", model_of(module).handle,
-                                                self._function, None))
+                                                self._function, library().callback_context))
         self._names, self._offsets, self._shards = [], [], []
-        self._library.optimizer_shards(self.handle, ShardsFunction(self._collect), None)
+        self._library.optimizer_shards(self.handle, callback(ShardsFunction, self._collect),
+                                       self._library.callback_context)
         self.torch = make(list(zip(self._names, self._shards)), **options)
         self._updates = False
         self.torch.zero_grad = lambda set_to_none=True: this().zero_grad(set_to_none)
@@ -236,7 +242,6 @@ class TorchOptimizer(Optimizer):
             self._offsets.append(shard.offset)
             self._shards.append(torch.nn.Parameter(
                 self._tensor(shard, shard.weights, DTYPES[shard.dtype])))
-        return 0
 
     def _update(self, shards, count, _):
         self._updates = True
@@ -246,22 +251,30 @@ class TorchOptimizer(Optimizer):
                 parameter.grad = None if shard.gradient is None else self._tensor(
                     shard, shard.gradient, torch.float32).to(parameter.dtype)
             self.torch.step()
-        except BaseException as error:  # it cannot pass through the library
-            self._error = error
-            return 1
         finally:
             self._updates = False
             for parameter in self._shards:
                 parameter.grad = None  # its memory is reused
-        return 0
+
+    def _settings(self):
+        """What the ranks' optimizers must have in common, a line per setting."""
+        def said(value):
+            if isinstance(value, torch.Tensor):
+                value = value.tolist()
+            return repr(value).replace("\n", " ").replace("\0", " ")
+
+        lines = [f"the optimizer of torch={type(self.torch).__module__}.{type(self.torch).__qualname__}"]
+        for number, group in enumerate(self.torch.param_groups):
+            lines += [f"{name} of parameter group {number}={said(value)}"
+                      for name, value in group.items()
+                      if name not in ("params", "param_names") and isinstance(
+                          value, (bool, int, float, str, tuple, list, torch.Tensor, type(None)))]
+        return "\n".join(lines)
 
     def step(self):
-        try:
-            return super().step()._replace(lr=self.lr)
-        except ProcessError:
-            if self._error is None:
-                raise
-            raise self._error from None
+        self._library.optimizer_set_rule_settings(self.handle, self._settings().encode())
+        rate = self.lr
+        return super().step()._replace(lr=rate)
 
     lr = property(lambda self: self.torch.param_groups[0]["lr"], Optimizer.lr.fset,
                   doc="Learning rate of the first group; set it in `torch.param_groups`.")

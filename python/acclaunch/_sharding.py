@@ -12,7 +12,7 @@ import torch
 from acclaunch._library import (INITIALIZER_CUSTOM, INITIALIZER_PURE, ConfigError, Error,
                                 ExportConfig, FillFunction, Handle, InvalidArgumentError, MemoryReport,
                                 ModelConfig, Module, ParameterConfig, StateDictConfig,
-                                TrafficReport, VisitFunction, library, path_of)
+                                TrafficReport, VisitFunction, callback, library, path_of)
 from acclaunch._parameters import DTYPES, ShardedParameter, Uncopied, view
 from acclaunch._runtime import model_of, release
 from acclaunch._units import GatheredMemory, Member, Unit, in_backward, top_hooks
@@ -27,6 +27,7 @@ class Model(Uncopied):
         self.units = []
         self.buffers = []  # SavedBuffers
         self.memory = GatheredMemory()
+        self.source = None  # of the initial values, which the library may ask for as long as it lives
         self.backwards = None  # Uses of the running backward, in the order of their begin
         self.gathered = False  # in acc.gathered: the parameters are whole
         self.has_gradients = False  # of backwards since the last step
@@ -247,7 +248,6 @@ class _Source:
     def __init__(self, seed):
         self.seed = seed
         self.functions = []  # live until the model is initialised
-        self.error = None
         self.made = None  # the module that was made last from the meta device, with its tensors
 
     def config(self, name, module, attribute, tensor):
@@ -256,16 +256,14 @@ class _Source:
         self.check(name, module, tensor)
 
         def fill(_, offset, out, count, __):
-            try:
-                values = self.values(name, module, attribute, tensor)
-                target = view(out, torch.Size([count]), torch.float32, torch.device("cpu"))
-                target.copy_(values.detach().reshape(-1)[offset:offset + count])
-            except BaseException as error:  # a callback cannot raise through the library
-                self.error = self.error or error
+            values = self.values(name, module, attribute, tensor)
+            target = view(out, torch.Size([count]), torch.float32, torch.device("cpu"))
+            target.copy_(values.detach().reshape(-1)[offset:offset + count])
 
-        self.functions.append(FillFunction(fill))
+        self.functions.append(callback(FillFunction, fill))
         return ParameterConfig(
             trainable=tensor.requires_grad, weight_decay=1, fill=self.functions[-1],
+            context=library().callback_context,
             initializer=INITIALIZER_PURE if tensor.is_meta else INITIALIZER_CUSTOM)
 
     def release(self):
@@ -543,14 +541,12 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
             handle = model.library.make(declare, model.handle, name.encode(),
                                         type(each).__name__.encode())
             model.units.append(Unit(model, each, name, handle))
-    source = _Source(seed)
+    source = model.source = _Source(seed)
     _fill_buffers(model, source)
     _declare_parameters(model, source, weight_decay or (lambda name, parameter: True))
     _declare_buffers(model)
     for unit in model.units:
         unit.install()  # the first call initialises the parameters
-        if source.error is not None:
-            raise source.error
     source.release()
     _share_buffers(model)
     if runtime.activation_checkpointing:
@@ -635,24 +631,19 @@ def export_weights(module, path, dtype=None, max_shard_nbytes=0):
 
 def _full_tensors(model, rank0_only, on_host, wanted=lambda name: True):
     """Copies of the master weights and buffers, by name. Collective."""
-    found, errors = {}, []
+    found = {}
     device = torch.device("cpu") if on_host else model.device
 
     def visit(tensor, _):
-        try:
-            full = tensor.contents
-            name = full.name.decode()
-            if wanted(name):
-                found[name] = view(full.data, torch.Size(full.shape[:full.num_dims]),
-                                   DTYPES[full.dtype], device).clone()
-        except BaseException as error:
-            errors.append(error)
+        full = tensor.contents
+        name = full.name.decode()
+        if wanted(name):
+            found[name] = view(full.data, torch.Size(full.shape[:full.num_dims]),
+                               DTYPES[full.dtype], device).clone()
 
     model.library.model_state_dict(model.handle, StateDictConfig(rank0_only=rank0_only,
                                                                  offload_to_cpu=on_host),
-                                   VisitFunction(visit), None)
-    if errors:
-        raise errors[0]
+                                   callback(VisitFunction, visit), model.library.callback_context)
     return found
 
 

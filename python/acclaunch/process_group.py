@@ -1077,38 +1077,26 @@ def _next_prefix(options):
 
 def _create_group(options, prefix):
     """Makes the group in the library. The store carries only the name of a local socket."""
-    store, failures = options.store, []
+    store = options.store
 
     def set_(context, key, value, nbytes):
-        try:
-            store.set(prefix + key.decode(), c.string_at(value, nbytes))
-        except Exception as error:
-            failures.append(error)
-            return 1
-        return 0
+        store.set(prefix + key.decode(), c.string_at(value, nbytes))
 
     def get(context, key, value, capacity, nbytes):
-        try:
-            found = store.get(prefix + key.decode())
-            nbytes[0] = len(found)
-            c.memmove(value, found, min(len(found), capacity))
-        except Exception as error:
-            failures.append(error)
-            return 1
-        return 0
+        found = store.get(prefix + key.decode())
+        nbytes[0] = len(found)
+        c.memmove(value, found, min(len(found), capacity))
 
     ranks = list(options.global_ranks_in_group) or list(range(options.group_size))
     secret = os.environ.get("ACC_JOB_SECRET")
     config = _Config(size=c.sizeof(_Config), rank=options.group_rank, num_ranks=options.group_size,
                      ranks=(c.c_int32 * len(ranks))(*ranks), name=str(options.group_id).encode(),
                      timeout_ms=_milliseconds(options.timeout) or _DEFAULT_TIMEOUT_MS,
-                     secret=secret.encode() if secret else None, set=_SetFunction(set_),
-                     get=_GetFunction(get))
+                     secret=secret.encode() if secret else None,
+                     set=_library.callback(_SetFunction, set_),
+                     get=_library.callback(_GetFunction, get), context=_c().callback_context)
     made = _P()
-    try:
-        _c().group_create(c.byref(config), c.byref(made))
-    except _library.Error as error:
-        raise error from (failures[0] if failures else None)
+    _c().group_create(c.byref(config), c.byref(made))
     return made
 
 

@@ -3,6 +3,7 @@
 exception that names the cause. Exits with 77 without torch."""
 
 import copy
+import math
 import os
 import re
 import shutil
@@ -318,12 +319,21 @@ def step_in_gathered(acc):
         optimizer.step()
 
 
-def failing_schedule(acc):
-    model = sharded(acc)
-    optimizer = acc.SGD(model)
-    optimizer.set_schedule(lambda step, base: base / step)
-    loss(model).backward()
-    optimizer.step()
+def failing_schedule(schedule):
+    """A step with the schedule must raise and change nothing."""
+    def step(acc):
+        model = sharded(acc)
+        optimizer = acc.SGD(model)
+        optimizer.set_schedule(schedule)
+        before = acc.state_dict(model)
+        loss(model).backward()
+        try:
+            optimizer.step()
+        finally:
+            assert optimizer.steps == 0
+            assert all(torch.equal(value, before[name]) for name, value in acc.state_dict(model).items())
+
+    return step
 
 
 def of_two_dtypes():
@@ -379,7 +389,20 @@ MISTAKES = {
     "a backward in gathered": (backward_in_gathered, "InvalidArgumentError", "lose the gradients"),
     "a step in gathered": (step_in_gathered, "InvalidArgumentError",
                            r"optimizer.step\(\) in acc.gathered"),
-    "a schedule that fails": (failing_schedule, "ZeroDivisionError", "division"),
+    "a schedule that fails": (failing_schedule(lambda step, base: base / step), "ZeroDivisionError",
+                              "division"),
+    **{f"a schedule that returns {value!r}": (
+        failing_schedule(lambda step, base, value=value: value), "InvalidArgumentError",
+        "the schedule's learning rate after 0 steps: expected a finite number of at least 0, got")
+       for value in (math.nan, math.inf, -0.1, None, "0.1", [0.1])},
+    "a rate that is no number": (lambda acc: setattr(acc.SGD(sharded(acc)), "lr", math.nan),
+                                 "InvalidArgumentError", "lr: expected a finite number"),
+    "a rate of a group below 0": (
+        lambda acc: acc.SGD(sharded(acc), groups=[{"params": ["*"], "lr": -1.0}]),
+        "InvalidArgumentError", r"groups\[0\]: lr: expected a finite number of at least 0, got -1.0"),
+    "a beta of 1": (lambda acc: acc.AdamW(sharded(acc), betas=(0.9, 1.0)), "ConfigError", "beta2"),
+    "values of the meta device that fail": (
+        lambda acc: sharded(acc, lambda: on_meta(lambda: OnMeta("two"))), "TypeError", "slice"),
     "an integer beyond 64 bits": (saving({"seed": 2**64 - 1}), "InvalidArgumentError",
                                   "value 'seed' of a checkpoint is 18446744073709551615, expected"),
     "an integer of a rank": (saving(of_rank={"seed": -2**63 - 1}), "InvalidArgumentError",
@@ -472,6 +495,69 @@ MISTAKES = {
 }
 
 
+def told(acc, call):
+    """Prints the exception of a call. The launcher ends the ranks when all have printed theirs."""
+    try:
+        call()
+    except (acc.Error, ArithmeticError, KeyboardInterrupt) as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+    sys.exit(0)
+
+
+def schedule_of_one_rank(acc, model, optimizer, runtime):
+    optimizer.set_schedule(lambda step, base: base / (0 if runtime.rank == 1 else 1))
+    loss(model).backward()
+    told(acc, optimizer.step)
+
+
+def interrupted_schedule(acc, model, optimizer, runtime):
+    """A signal that is handled between the library and the function of the program, as by Control-C."""
+    def schedule(step, base):
+        if runtime.rank == 1:
+            signal.raise_signal(signal.SIGINT)
+        return base
+
+    optimizer.set_schedule(schedule)
+    loss(model).backward()
+    told(acc, optimizer.step)
+
+
+def values_of_one_rank(acc, model, optimizer, runtime):
+    def values():
+        if runtime.rank == 1:
+            raise ArithmeticError("no such value")
+
+    made = on_meta(lambda: OnMeta(4))
+    made.register_buffer("table", None)
+    made.reset_parameters = lambda: (values(), nn.init.ones_(made.weight))
+    told(acc, lambda: acc.fully_shard(made, runtime))
+
+
+def rule_of_one_rank(acc, model, optimizer, runtime):
+    del optimizer
+    rule = acc.TorchOptimizer(acc.fully_shard(nn.Linear(4, 4), runtime), torch.optim.SGD, lr=0.1)
+    if runtime.rank == 1:
+        rule.torch.param_groups[0]["momentum"] = 0.5
+    told(acc, lambda: (loss(rule.model.module).backward(), rule.step()))
+
+
+# Part -> what two ranks do, and what ranks 0 and 1 print.
+CALLBACKS = {
+    "schedule": schedule_of_one_rank, "interrupt": interrupted_schedule, "values": values_of_one_rank,
+    "rule": rule_of_one_rank}
+SAID = {
+    "schedule": ("CollectiveError: rank 1 failed in the learning rates of a step: ZeroDivisionError",
+                 "ZeroDivisionError: float division"),
+    "interrupt": ("CollectiveError: rank 1 failed in the learning rates of a step: KeyboardInterrupt",
+                  "KeyboardInterrupt"),
+    "values": ("CollectiveError: rank 1 failed in the values of parameter weight: ArithmeticError",
+               "ArithmeticError: no such value"),
+    "rule": ("ConfigError: the optimizers of the ranks differ: momentum of parameter group 0 is 0 here, "
+             "0.5 on rank 1",
+             "ConfigError: the optimizers of the ranks differ: momentum of parameter group 0 is 0.5 here, "
+             "0 on rank 0")}
+
+
 def worker(part):
     """Two ranks. `differ`: they shard different modules. `class`: the launcher's class of units does not
     exist. `order`: rank 1 uses the units in another order. `dies`: rank 1 fails in its forward. `hangs`:
@@ -491,6 +577,8 @@ def worker(part):
         first, second = model if runtime.rank == 0 else reversed(model)
         second(first(torch.ones(2, 4))).sum().backward()
         optimizer.step()
+    if part in CALLBACKS:
+        CALLBACKS[part](acc, model, optimizer, runtime)
     if part == "hangs":
         if runtime.rank == 1:
             model[1].register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGSTOP))
@@ -522,6 +610,10 @@ def test_two_ranks(acclaunch, package):
     assert "# the user's line" in done.stderr, done.stderr
     assert re.search(r"\[0\] CollectiveError: .*rank 1 left the forward of unit '1' because of "
                      "RuntimeError: mat1 and mat2", done.stdout), done.stdout + done.stderr
+    for part, said in SAID.items():
+        done = run(part)
+        for rank, text in enumerate(said):
+            assert f"[{rank}] {text}" in done.stdout, (part, done.stdout + done.stderr)
     done = run("order")
     assert done.returncode == 1, done.stderr
     assert re.search("InvalidArgumentError: the ranks used the units in different orders .* as "

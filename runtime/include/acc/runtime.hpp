@@ -362,7 +362,8 @@ class ACC_API Model {
 
   /// Makes the model's optimizer; there is one at a time. Parameters that no group names use
   /// `settings`. Collective. Throws Error(config) if a group's name matches no parameter, two
-  /// groups name the same parameter, or the model already has an optimizer.
+  /// groups name the same parameter, a coefficient is out of its range, or the model already has an
+  /// optimizer; and, on every rank, if the ranks make different optimizers.
   Optimizer optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups = {});
   Optimizer optimizer(const Sgd& settings, const std::vector<ParameterGroup>& groups = {});
   /// Throws Error(config) also if the settings ask for stochastic rounding, which is part of the
@@ -446,7 +447,9 @@ class ACC_API Optimizer {
   /// gradient_accumulation_steps), clips, updates, and drops the gradients.
   /// Collective. If a gradient is not finite, all ranks act alike: with fp16, or with the NaN
   /// policy "skip", no rank updates (`StepInfo::skipped`). Throws Error(collective) with the NaN
-  /// policy "raise", naming unit, micro-step and ranks. Throws Error(invalid_argument) naming unit
+  /// policy "raise", naming unit, micro-step and ranks. Throws Error(config) on every rank if the
+  /// ranks' learning rates, clipping or numbers of steps differ. Throws what the schedule throws,
+  /// before it changes anything. Throws Error(invalid_argument) naming unit
   /// and rank if this rank left out a backward or its gradients (`ModelOptions::unused_units`); the
   /// other ranks throw Error(collective) with the same text.
   StepInfo step();
@@ -463,8 +466,8 @@ class ACC_API Optimizer {
 
   /// Learning rate of the named group, or, without a name, of the parameters that no group names.
   /// With a schedule, `lr` returns the rate of the next step. `set_lr` ends the schedule of the
-  /// parameters that it sets. Throws Error(config) for an unknown name, and if the rates are those
-  /// of a ProgramRule.
+  /// parameters that it sets. Throws Error(config) for an unknown name, for a rate that is negative
+  /// or not finite, and if the rates are those of a ProgramRule.
   void set_lr(double lr);
   void set_lr(const std::string& group, double lr);
   [[nodiscard]] double lr() const;

@@ -3,10 +3,14 @@
 // OptimizerState. Public objects hold only a pointer to the state, so copies are cheap and the ABI
 // does not depend on the state.
 #include "acc/runtime.hpp"
+#include "model/declaration.hpp"
 #include "model/model_state.hpp"
 #include "optim/from_settings.hpp"
 #include "optim/optimizer_state.hpp"
 
+#include <fmt/format.h>
+
+#include <optional>
 #include <utility>
 
 namespace acc {
@@ -75,8 +79,32 @@ namespace {
 std::shared_ptr<detail::OptimizerState> made(const std::shared_ptr<detail::ModelState>& model,
                                              const optim::OptimizerSettings& settings,
                                              const std::vector<ParameterGroup>& groups = {}) {
-  return guarded(model->context().groups,
-                 [&] { return std::make_shared<detail::OptimizerState>(model, settings, groups); });
+  return guarded(model->context().groups, [&] {
+    model->finalize();
+    // A rank that refuses its arguments tells the others, which would wait for it.
+    std::shared_ptr<detail::OptimizerState> optimizer;
+    model::Declaration declared;
+    std::optional<Error> refused;
+    try {
+      optimizer = std::make_shared<detail::OptimizerState>(model, settings, groups);
+      declared = optimizer->declaration();
+    } catch (const Error& error) {
+      refused = error;
+      declared = {{"the optimizer", fmt::format("refused ({})", error.what())}};
+    }
+    try {
+      model::check_declared_alike(model->context(), declared,
+                                  "the ranks make different optimizers");
+    } catch (const Error&) {
+      if (!refused) {
+        throw;
+      }
+    }
+    if (refused) {
+      throw Error(*refused);
+    }
+    return optimizer;
+  });
 }
 
 }  // namespace
@@ -190,16 +218,16 @@ void Optimizer::set_schedule(LrSchedule schedule) {
   state_->changeable_rates().set_schedule(std::move(schedule), state_->steps);
 }
 void Optimizer::set_clip_norm(double max_norm) {
-  state_->clip_norm = max_norm;
+  state_->set_clip_norm(max_norm);
 }
 double Optimizer::clip_norm() const {
-  return state_->clip_norm;
+  return state_->clip_norm();
 }
 void Optimizer::set_clip_value(double max_value) {
-  state_->clip_value = max_value;
+  state_->set_clip_value(max_value);
 }
 double Optimizer::clip_value() const {
-  return state_->clip_value;
+  return state_->clip_value();
 }
 std::int64_t Optimizer::steps() const {
   return state_->steps;

@@ -73,7 +73,29 @@ acc_status status_of(Errc code) noexcept {
   return ACC_INTERNAL;
 }
 
+CallbackResult& callback_result() noexcept {
+  thread_local CallbackResult result;
+  return result;
+}
+
 }  // namespace acc::capi
+
+void acc_callback_returns(const char* error, double value) noexcept {
+  CallbackResult& result = callback_result();
+  result = {.returned = true, .value = value};
+  if (error != nullptr) {
+    try {
+      result.error = error;
+    } catch (...) {
+      result.error.emplace();  // no memory for the text
+    }
+  }
+}
+
+void* acc_callback_context(void) noexcept {
+  static char context = 0;
+  return &context;
+}
 
 const char* acc_last_error(void) noexcept {
   return last_error.message;

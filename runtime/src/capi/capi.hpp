@@ -11,9 +11,11 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 // Implementation of the C interface (acc/runtime.h). A handle is a heap object that contains the
 // C++ object; the *_free or *_end function deletes it. A unit belongs to its model, so its handle
@@ -26,6 +28,7 @@ struct acc_model {
 };
 struct acc_optimizer {
   acc::Optimizer value;
+  std::shared_ptr<std::string> rule_settings = {};  ///< of acc_optimizer_program
 };
 struct acc_forward_use {
   acc::ForwardUse value;
@@ -76,6 +79,32 @@ acc_status guarded(const Body& body) noexcept {
     set_last_error("an exception of an unknown type", -1);
   }
   return ACC_INTERNAL;
+}
+
+/// How a function of the program ended, as it said by acc_callback_returns.
+struct CallbackResult {
+  bool returned = false;
+  std::optional<std::string> error = {};
+  double value = 0.0;
+};
+
+/// Result of the running function of the program on this thread.
+CallbackResult& callback_result() noexcept;
+
+/// Calls a function of the program, which has `context`. Throws Error(process) if it failed, and if
+/// it has the context of acc_callback_context and said nothing.
+template <typename Call>
+CallbackResult call_program(const void* context, const Call& call) {
+  const CallbackResult outer = std::exchange(callback_result(), {});
+  call();
+  const CallbackResult result = std::exchange(callback_result(), outer);
+  if (result.error) {
+    throw Error(Errc::process, *result.error);
+  }
+  if (context == acc_callback_context() && !result.returned) {
+    throw Error(Errc::process, "a function of the program ended without a result");
+  }
+  return result;
 }
 
 /// Returns *pointer. Throws Error(invalid_argument) with the argument's name for NULL. Functions

@@ -94,7 +94,7 @@ void give_tensor(const acc::FullTensor& tensor, acc_visit_function visit, void* 
                               tensor.shape.size(),
                               static_cast<std::int32_t>(tensor.dtype),
                               tensor.data};
-  visit(&given, context);
+  call_program(context, [&] { visit(&given, context); });
 }
 
 }  // namespace

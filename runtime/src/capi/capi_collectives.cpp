@@ -41,16 +41,24 @@ class CallersStore final : public acc::rendezvous::HashStore {
   explicit CallersStore(const acc_group_config& config) : config_(config) {}
 
   void set(std::string_view key, std::string_view value) override {
-    if (config_.set(config_.context, std::string(key).c_str(), value.data(), value.size()) != 0) {
+    int status = 0;
+    call_program(config_.context, [&] {
+      status =
+          config_.set(config_.context, std::string(key).c_str(), value.data(), value.size());
+    });
+    if (is_failed(status)) {
       throw Error(Errc::connection, "the caller's store failed to set " + std::string(key));
     }
   }
   std::string get(std::string_view key, Milliseconds) override {
     std::string value(256, '\0');  // the only value is the name of a socket
     std::size_t nbytes = 0;
-    if (config_.get(config_.context, std::string(key).c_str(), value.data(), value.size(),
-                    &nbytes) != 0 ||
-        nbytes > value.size()) {
+    int status = 0;
+    call_program(config_.context, [&] {
+      status = config_.get(config_.context, std::string(key).c_str(), value.data(), value.size(),
+                           &nbytes);
+    });
+    if (is_failed(status) || nbytes > value.size()) {
       throw Error(Errc::connection, "the caller's store failed to get " + std::string(key));
     }
     value.resize(nbytes);
@@ -58,6 +66,11 @@ class CallersStore final : public acc::rendezvous::HashStore {
   }
 
  private:
+  /// A function with acc_callback_context has no status.
+  [[nodiscard]] bool is_failed(int status) const {
+    return status != 0 && config_.context != acc_callback_context();
+  }
+
   const acc_group_config& config_;
 };
 

@@ -15,7 +15,7 @@ acc::Initializer::Fill fill_of(const acc_parameter_config& config) {
   const auto fill = &required(config.fill, "config.fill");
   return [fill, context = config.context](std::uint64_t stream, std::int64_t offset,
                                           std::span<float> out) {
-    fill(stream, offset, out.data(), out.size(), context);
+    call_program(context, [&] { fill(stream, offset, out.data(), out.size(), context); });
   };
 }
 

@@ -66,7 +66,10 @@ acc::LrSchedule schedule_of(const acc_lr_schedule_config& config) {
     case ACC_LR_CUSTOM: {
       const auto function = &required(config.function, "config.function");
       return [function, context = config.context](std::int64_t step, double base) {
-        return function(step, base, context);
+        double rate = 0.0;
+        const CallbackResult result =
+            call_program(context, [&] { rate = function(step, base, context); });
+        return context == acc_callback_context() ? result.value : rate;
       };
     }
   }
@@ -89,7 +92,9 @@ void pass(acc_shards_function function, void* context,
                       .weights = each.weights,
                       .gradient = each.gradient});
   }
-  if (function(passed.data(), passed.size(), context) != 0) {
+  int status = 0;
+  call_program(context, [&] { status = function(passed.data(), passed.size(), context); });
+  if (status != 0 && context != acc_callback_context()) {
     throw Error(Errc::process, "the program's function for the shards of its optimizer failed");
   }
 }
@@ -142,13 +147,26 @@ acc_status acc_optimizer_sgd_groups(acc_model* model, const acc_sgd_config* conf
 
 acc_status acc_optimizer_program(acc_model* model, acc_shards_function update, void* context,
                                  acc_optimizer** optimizer) noexcept {
-  return create(optimizer, [&] {
+  return guarded([&] {
+    acc_optimizer*& result = required(optimizer, "optimizer");
     const acc_shards_function function = &required(update, "update");
-    return required(model, "model")
-        .value.optimizer(
-            acc::ProgramRule{[function, context](std::span<const acc::ParameterShard> shards) {
-              pass(function, context, shards);
-            }});
+    const auto settings = std::make_shared<std::string>();
+    const acc::ProgramRule rule{[function, context](std::span<const acc::ParameterShard> shards) {
+                                  pass(function, context, shards);
+                                },
+                                [settings] { return *settings; }};
+    result = new acc_optimizer{required(model, "model").value.optimizer(rule), settings};
+  });
+}
+
+acc_status acc_optimizer_set_rule_settings(acc_optimizer* optimizer,
+                                           const char* settings) noexcept {
+  return guarded([&] {
+    const auto& kept = required(optimizer, "optimizer").rule_settings;
+    if (!kept) {
+      throw Error(Errc::config, "the update rule of this optimizer is not the program's");
+    }
+    *kept = string_of(settings, "settings");
   });
 }
 

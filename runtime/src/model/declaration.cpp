@@ -88,7 +88,8 @@ std::vector<std::string> differences(const Declaration& here, const Declaration&
   return found;
 }
 
-void check_declared_alike(const sharding::Context& context, const Declaration& own) {
+void check_declared_alike(const sharding::Context& context, const Declaration& own,
+                          std::string_view what) {
   const auto& identity = context.settings.identity;
   if (identity.world_size == 1) {
     return;
@@ -124,7 +125,7 @@ void check_declared_alike(const sharding::Context& context, const Declaration& o
   const std::size_t more = found.size() - std::min(found.size(), kListed);
   found.resize(found.size() - more);
   throw Error(Errc::config,
-              fmt::format("the ranks declare different models: {}{}", fmt::join(found, "; "),
+              fmt::format("{}: {}{}", what, fmt::join(found, "; "),
                           more > 0 ? fmt::format("; and {} more", more) : ""),
               static_cast<int>(differs));
 }

@@ -4,14 +4,14 @@
 #include "sharding/context.hpp"
 
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace acc::model {
 
-/// A model as one rank declared it: descriptions by name, in the order of declaration. The
-/// description of a parameter is its shape, "[64, 16]", and its traits if they are not the
-/// defaults.
+/// What one rank declared: descriptions by name, in the order of declaration. Of a model, the
+/// description of a parameter is its shape, "[64, 16]", and its traits if they are not the defaults.
 using Declaration = std::vector<std::pair<std::string, std::string>>;
 
 /// Lists the differences of two declarations, in clauses such as "fc1.weight is [64, 16] here, [65,
@@ -20,8 +20,9 @@ std::vector<std::string> differences(const Declaration& here, const Declaration&
                                      const std::string& there);
 
 /// Compares the declarations of all ranks: first their hashes and, if these differ, the
-/// descriptions. Runs before any shared memory is allocated, because sizes follow from the
-/// declaration. Collective. Throws Error(config) on every rank if one differs from rank 0.
-void check_declared_alike(const sharding::Context& context, const Declaration& own);
+/// descriptions. Collective. Throws Error(config), which begins with `what`, on every rank if one
+/// differs from rank 0.
+void check_declared_alike(const sharding::Context& context, const Declaration& own,
+                          std::string_view what);
 
 }  // namespace acc::model

@@ -150,7 +150,8 @@ void ModelState::finalize() {
     throw Error(Errc::invalid_argument, "the model cannot be used: its initialization has failed");
   }
   const flight::Scope scope(context_.groups.recorder.get(), "start", "");
-  model::check_declared_alike(context_, declaration());
+  // Before any shared memory is allocated, because sizes follow from the declaration.
+  model::check_declared_alike(context_, declaration(), "the ranks declare different models");
   check_names();
   const model::Assembly plan = plan_units();
   for (const model::UnitPlan& unit : plan.units) {
@@ -482,14 +483,18 @@ void ModelState::check_step(bool updates_all) const {
   throw Error(Errc::invalid_argument, reason, rank);
 }
 
-void ModelState::check_order() {
-  const auto name_of = [this](int unit) {
-    return unit_states_[static_cast<std::size_t>(unit)]->label;
-  };
-  if (const auto difference = order_.difference(*context_.groups.world, name_of)) {
+bool ModelState::check_order(double same) {
+  const std::vector<bool> alike =
+      model::alike(*context_.groups.world, {static_cast<double>(order_.hash()), same});
+  if (!alike[0]) {
+    const std::string difference =
+        order_.difference(*context_.groups.world, [this](int unit) {
+          return unit_states_[static_cast<std::size_t>(unit)]->label;
+        });
     throw Error(Errc::invalid_argument,
-                *difference + "; all ranks must run the same forwards and backwards");
+                difference + "; all ranks must run the same forwards and backwards");
   }
+  return alike[1];
 }
 
 /// Order: reductions that no micro-step has issued; the buffers of reductions under way;

@@ -56,8 +56,8 @@ class ModelState {
   /// these are fewer than gradient_accumulation_steps.
   [[nodiscard]] double mean_correction() const;
   /// Throws Error(invalid_argument) on all ranks if they have used the units in different orders
-  /// since the last step. Collective.
-  void check_order();
+  /// since the last step. Returns true if `same` is equal on all ranks. Collective.
+  bool check_order(double same);
   /// Brings every reduced gradient to the updater: reduces what no micro-step has reduced and waits
   /// for all reductions. Collective.
   void finish_reductions();

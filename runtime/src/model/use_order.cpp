@@ -35,12 +35,25 @@ std::string text_of(std::int64_t event, const std::function<std::string(int)>& n
 
 }  // namespace
 
-void UseOrder::add(int unit, Event event) {
-  events_.push_back(unit * kNumEvents + static_cast<std::int64_t>(event) + 1);
-  hash(static_cast<std::uint64_t>(events_.back()));
+std::vector<bool> alike(ProcessGroup& world, std::initializer_list<double> values) {
+  std::vector<double> bounds;
+  for (const double value : values) {
+    bounds.insert(bounds.end(), {-value, value});
+  }
+  world.all_reduce(bounds, ReduceOp::max)->wait();
+  std::vector<bool> found;
+  for (std::size_t i = 0; i < bounds.size(); i += 2) {
+    found.push_back(-bounds[i] == bounds[i + 1]);
+  }
+  return found;
 }
 
-void UseOrder::hash(std::uint64_t value) noexcept {
+void UseOrder::add(int unit, Event event) {
+  events_.push_back(unit * kNumEvents + static_cast<std::int64_t>(event) + 1);
+  add_to_hash(static_cast<std::uint64_t>(events_.back()));
+}
+
+void UseOrder::add_to_hash(std::uint64_t value) noexcept {
   for (; value != 0; value >>= 8) {
     hash_ = (hash_ ^ static_cast<std::uint32_t>(value & 0xff)) * 16777619U;  // FNV-1a
   }
@@ -49,7 +62,7 @@ void UseOrder::hash(std::uint64_t value) noexcept {
 /// Events before it are not kept, because a program may drop gradients without ever making a step.
 void UseOrder::drop() noexcept {
   events_.clear();
-  hash(~std::uint64_t{0});
+  add_to_hash(~std::uint64_t{0});
 }
 
 void UseOrder::clear() noexcept {
@@ -57,11 +70,8 @@ void UseOrder::clear() noexcept {
   hash_ = 0;
 }
 
-std::optional<std::string> UseOrder::difference(
-    ProcessGroup& world, const std::function<std::string(int)>& name_of) const {
-  if (const Extremes hashes = extremes(world, hash_); hashes.least == hashes.most) {
-    return std::nullopt;
-  }
+std::string UseOrder::difference(ProcessGroup& world,
+                                 const std::function<std::string(int)>& name_of) const {
   const auto longest =
       static_cast<std::size_t>(extremes(world, static_cast<double>(events_.size())).most);
   for (std::size_t i = 0; i < longest; ++i) {

@@ -5,11 +5,14 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
 namespace acc::model {
+
+/// True for each value that is the same on all ranks. At most 4 values. Collective over `world`.
+std::vector<bool> alike(collectives::ProcessGroup& world, std::initializer_list<double> values);
 
 /// The order in which this rank used the units since the last step. Collectives of units are
 /// matched by their order, and those of units of equal size cannot be told apart: ranks with
@@ -23,9 +26,11 @@ class UseOrder {
   void clear() noexcept;
   /// The gradients since the last step are dropped.
   void drop() noexcept;
-  /// A text about the first difference between the ranks, the same on all of them; empty if there
-  /// is none. name_of: returns the name of a unit. Collective over `world`.
-  [[nodiscard]] std::optional<std::string> difference(
+  /// Equal on two ranks with the same order.
+  [[nodiscard]] std::uint32_t hash() const noexcept { return hash_; }
+  /// A text about the first difference between ranks with different hashes, the same on all of them.
+  /// name_of: returns the name of a unit. Collective over `world`.
+  [[nodiscard]] std::string difference(
       collectives::ProcessGroup& world, const std::function<std::string(int)>& name_of) const;
 
  private:
@@ -35,7 +40,7 @@ class UseOrder {
   }
 
   std::vector<std::int64_t> events_;
-  void hash(std::uint64_t value) noexcept;
+  void add_to_hash(std::uint64_t value) noexcept;
 
   std::uint32_t hash_ = 0;  ///< of all events since the last step; of `events_` if none was dropped
 };

@@ -3,11 +3,13 @@
 
 #include "flight/recorder.hpp"
 #include "model/orig_params.hpp"
+#include "sharding/initial_values.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
+#include <sstream>
 #include <string_view>
 #include <type_traits>
 #include <utility>
@@ -46,6 +48,40 @@ std::array<std::pair<std::string_view, double>, 8> memory_by_category(const Memo
           value("memory.pinned", memory.pinned_bytes)};
 }
 
+/// Throws Error(config) unless least <= value < limit.
+void check_within(const char* what, double value, double limit) {
+  if (!(value >= 0.0 && value < limit)) {  // also true for NaN
+    throw Error(Errc::config, fmt::format("{}: expected a number from 0 to {} (excluded), found {}",
+                                          what, limit, value));
+  }
+}
+
+/// Throws Error(config) for a limit of clipping that is negative or NaN.
+void check_limit(const char* what, double limit) {
+  if (!(limit >= 0.0)) {
+    throw Error(Errc::config,
+                fmt::format("{}: expected a number of at least 0, found {}", what, limit));
+  }
+}
+
+constexpr double kInfinite = std::numeric_limits<double>::infinity();
+
+// The ranges of torch's optimizers. The learning rate and the weight decay are in GroupTable.
+void check_coefficients(const AdamW& settings) {
+  check_within("beta1", settings.beta1, 1.0);
+  check_within("beta2", settings.beta2, 1.0);
+  check_within("eps", settings.eps, kInfinite);
+}
+
+void check_coefficients(const Sgd& settings) {
+  check_within("momentum", settings.momentum, kInfinite);
+  if (settings.nesterov && settings.momentum == 0.0) {
+    throw Error(Errc::config, "nesterov needs a momentum above 0");
+  }
+}
+
+void check_coefficients(const ProgramRule& /*rule*/) {}
+
 std::vector<std::string> names_of(const sharding::ParameterRecord& parameter) {
   std::vector<std::string> names = {parameter.name};
   names.insert(names.end(), parameter.aliases.begin(), parameter.aliases.end());
@@ -56,10 +92,11 @@ std::vector<std::string> names_of(const sharding::ParameterRecord& parameter) {
 
 OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings,
                                const std::vector<ParameterGroup>& groups)
-    : clip_norm(model->context().settings.sharding.gradient_clipping.value_or(0.0)),
-      model_(std::move(model)),
+    : model_(std::move(model)),
       settings_(std::move(settings)),
-      rates_(rates_of(settings_).first, rates_of(settings_).second, groups) {
+      rates_(rates_of(settings_).first, rates_of(settings_).second, groups),
+      clip_norm_(model_->context().settings.sharding.gradient_clipping.value_or(0.0)) {
+  std::visit([](const auto& each) { check_coefficients(each); }, settings_);
   if (model_->has_optimizer) {
     throw Error(Errc::config,
                 "this model has an optimizer already: put parameters that need other settings into "
@@ -72,7 +109,6 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSetti
         "stochastic rounding is part of the runtime's own optimizers, and cannot be used with "
         "an optimizer of the program");
   }
-  model_->finalize();
   assign_groups(groups);
   allocate_moments();
   std::vector<FlatParameter*> trained;
@@ -145,6 +181,84 @@ void OptimizerState::allocate_moments() {
     flats_.push_back(std::move(state));
   }
   model_->optimizer_nbytes = nbytes;
+}
+
+// --- agreement ---
+//
+// Ranks with different optimizers would update their shards by different rules, without an error.
+// The whole declaration is compared when the optimizer is made. A step compares a hash of what the
+// program may have changed since, in a collective that it needs anyway.
+
+std::vector<double> OptimizerState::base_rates() const {
+  std::vector<double> rates;
+  for (std::size_t group = 0; group < rates_.size(); ++group) {
+    rates.push_back(rates_.base_lr(group));
+  }
+  return rates;
+}
+
+model::Declaration OptimizerState::declaration(const std::vector<double>& rates) const {
+  const auto number = [](double value) { return fmt::format("{}", value); };
+  model::Declaration all = {{"the optimizer", name()}};
+  if (const auto* adamw = std::get_if<AdamW>(&settings_)) {
+    all.insert(all.end(), {{"beta1", number(adamw->beta1)},
+                           {"beta2", number(adamw->beta2)},
+                           {"eps", number(adamw->eps)}});
+  } else if (const auto* sgd = std::get_if<Sgd>(&settings_)) {
+    all.insert(all.end(), {{"the momentum", number(sgd->momentum)},
+                           {"nesterov", sgd->nesterov ? "on" : "off"}});
+  }
+  for (std::size_t group = 0; group < rates_.size(); ++group) {
+    const std::string of =
+        group == 0 ? "" : fmt::format(" of parameter group '{}'", rates_.name(group));
+    all.emplace_back("the learning rate" + of, number(rates[group]));
+    all.emplace_back("the weight decay" + of, number(rates_.weight_decay(group)));
+  }
+  for (const FlatParameter* flat : model_->flats()) {
+    const std::vector<std::size_t>& groups = group_of_.at(flat);
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (groups[i] != 0) {
+        all.emplace_back(flat->parameters()[i].name,
+                         fmt::format("in parameter group '{}'", rates_.name(groups[i])));
+      }
+    }
+  }
+  all.emplace_back("the norm to clip to", number(clip_norm_));
+  all.emplace_back("the value to clip to", number(clip_value_));
+  all.emplace_back("the number of steps made", std::to_string(steps));
+  all.emplace_back("the loss scale", number(loss_scale()));
+  std::istringstream lines(rule_settings_);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t end = std::min(line.find('='), line.size());
+    all.emplace_back(line.substr(0, end), line.substr(std::min(end + 1, line.size())));
+  }
+  return all;
+}
+
+double OptimizerState::hash_of_step() const {
+  std::vector<double> values = {clip_norm_, clip_value_, static_cast<double>(steps), loss_scale()};
+  values.insert(values.end(), step_rates_.begin(), step_rates_.end());
+  const std::string_view bytes(reinterpret_cast<const char*>(values.data()),
+                               values.size() * sizeof(double));
+  const std::uint64_t hash = sharding::stream_of(bytes, sharding::stream_of(rule_settings_, 0));
+  return static_cast<double>(hash >> 11U);  // a double holds integers of 53 bits
+}
+
+void OptimizerState::check_alike() {
+  if (!model_->check_order(hash_of_step())) {
+    model::check_declared_alike(model_->context(), declaration(step_rates_),
+                                "the optimizers of the ranks differ");
+  }
+}
+
+void OptimizerState::set_clip_norm(double max_norm) {
+  check_limit("the norm to clip to", max_norm);
+  clip_norm_ = max_norm;
+}
+
+void OptimizerState::set_clip_value(double max_value) {
+  check_limit("the value to clip to", max_value);
+  clip_value_ = max_value;
 }
 
 // --- for checkpoints ---
@@ -237,7 +351,13 @@ std::vector<const sharding::ParameterRecord*> OptimizerState::members(std::size_
 // If a collective fails, all groups are aborted. The errors of the NaN policy and of the loss scale
 // abort nothing: every rank throws them in the same step, so the groups stay usable.
 OptimizerState::Issued OptimizerState::step() {
-  Issued issued{{.step = steps, .lr = lr(0), .loss_scale = loss_scale()}, {}};
+  // All rates first: a schedule that fails has changed nothing.
+  sharding::with_program(groups(), "the learning rates of a step", [&] {
+    step_rates_ = rates_.all_lr(steps);
+    const auto* const rule = std::get_if<ProgramRule>(&settings_);
+    rule_settings_ = rule != nullptr && rule->settings ? rule->settings() : "";
+  });
+  Issued issued{{.step = steps, .lr = step_rates_.front(), .loss_scale = loss_scale()}, {}};
   const auto raised = sharding::guarded(groups(), [&] { return reduce_and_update(issued); });
   if (raised) {
     throw Error(*raised);
@@ -289,7 +409,7 @@ StepInfo OptimizerState::result(const Issued& issued) const {
 bool OptimizerState::needs_norm() const {
   const auto& context = model_->context();
   return std::holds_alternative<ProgramRule>(settings_) || scaler_ ||
-         context.settings.sharding.nan_policy != plugins::NanPolicy::ignore || clip_value > 0.0 ||
+         context.settings.sharding.nan_policy != plugins::NanPolicy::ignore || clip_value_ > 0.0 ||
          context.offload_optimizer();
 }
 
@@ -300,14 +420,14 @@ std::optional<Error> OptimizerState::reduce_and_update(Issued& issued) {
   const flight::Scope recorded(context.groups.recorder.get(), "step", "");
   model_->check_step(updates_all());
   model_->finish_reductions();
-  model_->check_order();
+  check_alike();
   if (const double correction = model_->mean_correction(); correction != 1.0) {
     meter_->clamp(correction, std::numeric_limits<double>::infinity());
   }
   meter_->measure();
   std::optional<Error> raised;
   if (!needs_norm()) {
-    issued.late = meter_->clip_to_norm(clip_norm);
+    issued.late = meter_->clip_to_norm(clip_norm_);
     apply({.clip = meter_->clip_factor()}, info);
   } else {
     raised = decide_and_update(info);
@@ -345,15 +465,15 @@ bool OptimizerState::skips(bool finite) const {
 /// to be computed again. Clipping by norm is a factor that the update applies.
 double OptimizerState::clip(double unscale, StepInfo& info) {
   double norm = info.grad_norm;
-  if (clip_value > 0.0) {
-    meter_->clamp(unscale, clip_value);
+  if (clip_value_ > 0.0) {
+    meter_->clamp(unscale, clip_value_);
     unscale = 1.0;
-    if (clip_norm > 0.0) {
+    if (clip_norm_ > 0.0) {
       meter_->measure();
       norm = meter_->norm();
     }
   }
-  info.clip_coefficient = kernels::clip_coefficient(norm, clip_norm);
+  info.clip_coefficient = kernels::clip_coefficient(norm, clip_norm_);
   return unscale * info.clip_coefficient;
 }
 
@@ -377,7 +497,8 @@ void OptimizerState::run_rule(const ProgramRule& rule, double scale) {
   if (scale != 1.0) {
     meter_->clamp(scale, std::numeric_limits<double>::infinity());
   }
-  rule.update(shards(true));
+  sharding::with_program(groups(), "the update rule of the program",
+                         [&] { rule.update(shards(true)); });
   for (FlatState& state : flats_) {
     state.flat->round_master();
   }
@@ -454,13 +575,13 @@ void OptimizerState::update_ranges(const optim::GroupRanges& part, double scale,
   device::Device& updater = *model_->context().updater;
   if (const auto* adamw = std::get_if<AdamW>(&settings_)) {
     AdamW own = *adamw;
-    own.lr = lr(part.group);
+    own.lr = step_rates_[part.group];
     own.weight_decay = rates_.weight_decay(part.group);
     updater.adamw(optim::adamw_coefficients(own, steps + 1, scale), arrays, part.ranges,
                   updater.compute());
   } else {
     Sgd own = std::get<Sgd>(settings_);
-    own.lr = lr(part.group);
+    own.lr = step_rates_[part.group];
     own.weight_decay = rates_.weight_decay(part.group);
     updater.sgd(optim::sgd_coefficients(own, steps + 1, scale), arrays, part.ranges,
                 updater.compute());

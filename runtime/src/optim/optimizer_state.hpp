@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "model/declaration.hpp"
 #include "model/model_state.hpp"
 #include "optim/gradient_meter.hpp"
 #include "optim/loss_scaler.hpp"
@@ -92,8 +93,15 @@ class OptimizerState {
   [[nodiscard]] bool has_schedule() const { return rates_.has_schedule(); }
   [[nodiscard]] std::optional<optim::LossScaler>& scaler() noexcept { return scaler_; }
 
-  double clip_norm = 0.0;
-  double clip_value = 0.0;
+  /// Everything in which the ranks must agree, by name. rates: of the groups.
+  [[nodiscard]] model::Declaration declaration(const std::vector<double>& rates) const;
+  [[nodiscard]] model::Declaration declaration() const { return declaration(base_rates()); }
+  /// Throw Error(config) for a limit that is negative or NaN; 0: no clipping.
+  void set_clip_norm(double max_norm);
+  void set_clip_value(double max_value);
+  [[nodiscard]] double clip_norm() const noexcept { return clip_norm_; }
+  [[nodiscard]] double clip_value() const noexcept { return clip_value_; }
+
   std::int64_t steps = 0;  ///< steps made, without skipped ones; the schedule's position
   std::int64_t skipped_steps = 0;
 
@@ -125,6 +133,11 @@ class OptimizerState {
   double clip(double unscale, StepInfo& info);
   void apply(const GradientFactor& factor, StepInfo& info);
   void update(FlatState& state, const GradientFactor& factor, StepInfo& info);
+  [[nodiscard]] std::vector<double> base_rates() const;
+  /// Throws Error(config) on every rank if the ranks' optimizers differ. Collective.
+  void check_alike();
+  /// Hash of what the program may change between steps, as an integer that a double holds.
+  [[nodiscard]] double hash_of_step() const;
   void run_rule(const ProgramRule& rule, double scale);
   void update_ranges(const optim::GroupRanges& part, double scale,
                      const device::UpdateArrays& arrays);
@@ -132,6 +145,10 @@ class OptimizerState {
   std::shared_ptr<ModelState> model_;
   OptimizerSettings settings_;
   optim::GroupTable rates_;
+  std::vector<double> step_rates_;  ///< learning rates of the running step, by group
+  std::string rule_settings_;       ///< ProgramRule::settings of the running step
+  double clip_norm_ = 0.0;
+  double clip_value_ = 0.0;
   std::vector<FlatState> flats_;
   std::map<const sharding::FlatParameter*, std::vector<std::size_t>> group_of_;
   std::optional<optim::LossScaler> scaler_;

@@ -7,15 +7,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace acc::optim {
 namespace {
 
 void check_rate(const char* what, const std::string& group, double value) {
-  if (!(value >= 0.0)) {  // also true for NaN
+  if (!(value >= 0.0 && std::isfinite(value))) {  // also true for NaN
     throw Error(Errc::config,
-                fmt::format("{}{}: expected a number of at least 0, found {}",
+                fmt::format("{}{}: expected a finite number of at least 0, found {}",
                             group.empty() ? "" : fmt::format("parameter group '{}', ", group), what,
                             value));
   }
@@ -70,18 +71,35 @@ std::size_t GroupTable::index(const std::string& name) const {
 
 double GroupTable::lr(std::size_t group, std::int64_t steps) const {
   const Group& found = groups_[group];
-  return found.scheduled ? schedule_(steps, found.base_lr) : found.lr;
+  if (!found.scheduled) {
+    return found.lr;
+  }
+  const double rate = schedule_(steps, found.base_lr);
+  check_rate(fmt::format("the learning rate of the schedule after {} steps", steps).c_str(),
+             found.name, rate);
+  return rate;
+}
+
+std::vector<double> GroupTable::all_lr(std::int64_t steps) const {
+  std::vector<double> all;
+  for (std::size_t group = 0; group < size(); ++group) {
+    all.push_back(lr(group, steps));
+  }
+  return all;
 }
 
 void GroupTable::set_lr(std::size_t group, double lr) {
+  check_rate("lr", groups_[group].name, lr);
   groups_[group].lr = lr;
   groups_[group].scheduled = false;
 }
 
 void GroupTable::set_schedule(LrSchedule schedule, std::int64_t steps) {
-  // Rates of the old schedule become fixed rates, in case the new one is empty.
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    groups_[i].lr = lr(i, steps);
+  if (!schedule) {  // rates of the old schedule become fixed rates
+    const std::vector<double> rates = all_lr(steps);
+    for (std::size_t i = 0; i < groups_.size(); ++i) {
+      groups_[i].lr = rates[i];
+    }
   }
   schedule_ = std::move(schedule);
   for (Group& group : groups_) {

@@ -17,7 +17,8 @@ namespace acc::optim {
 class GroupTable {
  public:
   /// lr, weight_decay: of the optimizer. Throws Error(config) for a group without a name, for two
-  /// groups with the same name, and for a rate that is negative or NaN.
+  /// groups with the same name, and for a rate that is negative or not
+  /// finite.
   GroupTable(double lr, double weight_decay, std::span<const ParameterGroup> groups);
 
   [[nodiscard]] std::size_t size() const noexcept { return groups_.size(); }
@@ -29,9 +30,13 @@ class GroupTable {
   [[nodiscard]] double base_lr(std::size_t group) const { return groups_[group].base_lr; }
   [[nodiscard]] bool has_schedule() const { return static_cast<bool>(schedule_); }
 
-  /// Returns the learning rate of the step that follows `steps` others.
+  /// Returns the learning rate of the step that follows `steps` others. Throws what the schedule
+  /// throws, and Error(config) if its rate is negative or not finite.
   [[nodiscard]] double lr(std::size_t group, std::int64_t steps) const;
-  /// Ends the schedule of that group.
+  /// The same of all groups.
+  [[nodiscard]] std::vector<double> all_lr(std::int64_t steps) const;
+  /// Ends the schedule of that group. Throws Error(config) for a rate that is negative or not
+  /// finite.
   void set_lr(std::size_t group, double lr);
   /// Makes all groups follow `schedule`. An empty function ends the schedule, and the rates stay as
   /// they are after `steps` steps.

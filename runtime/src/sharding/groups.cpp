@@ -123,6 +123,10 @@ void Groups::abort(const std::string& reason) const noexcept {
   }
 }
 
+void Groups::abort_in_program(std::string_view place, const char* error) const noexcept {
+  abort(fmt::format("rank {} failed in {}: {}", world->rank(), place, error));
+}
+
 void Groups::abort_after(const Error& error) const noexcept {
   switch (error.code()) {
     case Errc::collective:

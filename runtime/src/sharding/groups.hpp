@@ -8,10 +8,13 @@
 #include "collectives/device_route.hpp"
 #include "device/open_device.hpp"
 
+#include <exception>
 #include <functional>
 #include <memory>
+#include <new>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace acc::flight {
@@ -60,6 +63,8 @@ struct Groups {
   void record(std::shared_ptr<flight::Recorder> to);
   /// Aborts all groups, so that every rank that shares a group with this one fails with `reason`.
   void abort(const std::string& reason) const noexcept;
+  /// The same, with this rank and the place in the program in the reason.
+  void abort_in_program(std::string_view place, const char* error) const noexcept;
   /// Aborts all groups if the error is one of a group or of the device. Errors of the program
   /// (invalid_argument, config) abort nothing: no collective has been issued.
   void abort_after(const Error& error) const noexcept;
@@ -74,6 +79,24 @@ decltype(auto) guarded(const Groups& groups, const Call& call) {
     return call();
   } catch (const Error& error) {
     groups.abort_after(error);
+    throw;
+  } catch (const std::bad_alloc&) {
+    groups.abort_after(Error(Errc::out_of_memory, "out of memory"));
+    throw;
+  }
+}
+
+/// Calls a function of the program that a collective call needs. If it throws, the groups are
+/// aborted, so that the peers fail too: "rank 1 failed in <what>: <error>".
+template <typename Call>
+decltype(auto) with_program(const Groups& groups, std::string_view what, const Call& call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    groups.abort_in_program(what, error.what());
+    throw;
+  } catch (...) {
+    groups.abort_in_program(what, "an exception of an unknown type");
     throw;
   }
 }

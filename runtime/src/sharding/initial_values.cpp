@@ -43,8 +43,8 @@ class OwnPart {
   void fill_alone(std::size_t index, const ValueSource& source) {
     const Overlap part = overlap(flat_.layout(), index, flat_.owned());
     if (part.numel > 0) {
-      source(index, part.in_parameter,
-             {values_.data() + part.in_shard, static_cast<std::size_t>(part.numel)});
+      call(source, index, part.in_parameter,
+           {values_.data() + part.in_shard, static_cast<std::size_t>(part.numel)});
     }
   }
 
@@ -52,7 +52,7 @@ class OwnPart {
   /// (zero3_init false).
   void fill_from_whole(std::size_t index, const ValueSource& source) {
     const ValueSource whole = in_one_piece(source, flat_.layout().numels[index]);
-    whole(index, 0, {});
+    call(whole, index, 0, {});
     fill_alone(index, whole);
   }
 
@@ -81,19 +81,20 @@ class OwnPart {
   }
 
  private:
-  /// Rank 0: fills a chunk. On failure the groups are aborted first: the peers already wait in the
-  /// broadcast and would otherwise hang until the timeout.
+  /// Rank 0: fills a chunk.
   void ask(std::size_t index, std::int64_t begin, std::int64_t length, float* to,
            const ValueSource& source) {
     HostArray made(*context_.device, to, DType::float32, length, HostArray::Copy::of_zeros);
-    try {
-      source(index, begin, {made.data(), static_cast<std::size_t>(length)});
-    } catch (const std::exception& error) {
-      context_.groups.abort(fmt::format("rank 0 could not make the values of parameter {}: {}",
-                                        flat_.parameters()[index].name, error.what()));
-      throw;
-    }
+    call(source, index, begin, {made.data(), static_cast<std::size_t>(length)});
     made.write_back();
+  }
+
+  /// Calls `source`. If it fails, the peers fail too: they already wait in a collective, or will.
+  void call(const ValueSource& source, std::size_t index, std::int64_t offset,
+            std::span<float> out) const {
+    with_program(context_.groups,
+                 fmt::format("the values of parameter {}", flat_.parameters()[index].name),
+                 [&] { source(index, offset, out); });
   }
 
   /// Copies the elements of a received chunk that this rank owns.

@@ -578,7 +578,8 @@ Optimizer Sharded::optimizer(const MakeOptimizer& make) const {
   // The rule runs from the first step on, and the shards are known when there is an optimizer.
   const auto made = std::make_shared<std::shared_ptr<detail::ShardOptimizer>>();
   Optimizer optimizer = state_->model.optimizer(
-      ProgramRule{[made](std::span<const ParameterShard> shards) { (*made)->update(shards); }});
+      ProgramRule{[made](std::span<const ParameterShard> shards) { (*made)->update(shards); },
+                  [made] { return *made ? (*made)->settings() : std::string(); }});
   *made = std::make_shared<detail::ShardOptimizer>(optimizer.shards(), state_->device, make);
   state_->optimizer = *made;
   return optimizer;

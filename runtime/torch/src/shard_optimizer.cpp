@@ -3,10 +3,13 @@
 #include "units.hpp"
 
 #include <acc/base/error.hpp>
+#include <c10/util/Type.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include <limits>
 #include <sstream>
+#include <typeinfo>
 
 namespace acc::torch::detail {
 
@@ -40,6 +43,18 @@ void ShardOptimizer::update(std::span<const ParameterShard> shards) {
   for (const Tensor& each : tensors_) {
     each.mutable_grad() = Tensor();  // its memory is reused
   }
+}
+
+std::string ShardOptimizer::settings() const {
+  const ::torch::optim::Optimizer& rule = *torch_;
+  std::ostringstream lines;
+  lines.precision(std::numeric_limits<double>::max_digits10);
+  lines << "the optimizer of torch=" << c10::demangle(typeid(rule).name()) << "\n";
+  for (std::size_t i = 0; i < torch_->param_groups().size(); ++i) {
+    lines << "the learning rate of parameter group " << i << "="
+          << torch_->param_groups()[i].options().get_lr() << "\n";
+  }
+  return lines.str();
 }
 
 std::string ShardOptimizer::state() const {

@@ -154,6 +154,8 @@ class ShardOptimizer {
   ShardOptimizer(std::span<const ParameterShard> shards, at::Device device,
                  const MakeOptimizer& make);
   void update(std::span<const ParameterShard> shards);
+  /// Class and learning rates of torch's optimizer, for ProgramRule::settings.
+  [[nodiscard]] std::string settings() const;
   /// The state of torch's optimizer for a checkpoint, with the layout of the shards.
   [[nodiscard]] std::string state() const;
   /// Throws Error(config) if it is of other shards.

@@ -7,7 +7,9 @@
 
 #include <functional>
 #include <latch>
+#include <limits>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -269,6 +271,182 @@ TEST_CASE("a rank that fails in one group fails the ranks of its other groups") 
       CHECK(contains(all[rank]->text, "rank 1"));
     }
   }
+}
+
+namespace {
+
+using acc::AdamW;
+using acc::Optimizer;
+using acc::ProgramRule;
+using acc::Sgd;
+
+/// Optimizers that differ between ranks. make, change: what each rank does; the message of both ranks.
+struct Difference {
+  const char* name;
+  std::function<Optimizer(TwoUnits&, int rank)> make;
+  std::function<void(Optimizer&, int rank)> change;
+  const char* message;
+};
+
+std::vector<Difference> differences_of_optimizers() {
+  const auto sgd = [](TwoUnits& net, int) { return net.model.optimizer(Sgd{.lr = 0.1}); };
+  const auto nothing = [](Optimizer&, int) {};
+  return {
+      {"kind",
+       [](TwoUnits& net, int rank) {
+         return rank == 0 ? net.model.optimizer(AdamW{}) : net.model.optimizer(Sgd{});
+       },
+       nothing, "the optimizer is"},
+      {"rate", [](TwoUnits& net, int r) { return net.model.optimizer(Sgd{.lr = 0.1 * (r + 1)}); },
+       nothing, "the learning rate is 0."},
+      {"beta1",
+       [](TwoUnits& net, int r) { return net.model.optimizer(AdamW{.beta1 = 0.8 + 0.1 * r}); },
+       nothing, "beta1 is 0."},
+      {"momentum",
+       [](TwoUnits& net, int r) { return net.model.optimizer(Sgd{.momentum = 0.9 * r}); }, nothing,
+       "the momentum is 0"},
+      {"weight decay",
+       [](TwoUnits& net, int r) { return net.model.optimizer(Sgd{.weight_decay = 0.1 * r}); },
+       nothing, "the weight decay is 0"},
+      {"members of a group",
+       [](TwoUnits& net, int rank) {
+         return net.model.optimizer(
+             Sgd{}, {{.name = "own", .parameters = {rank == 0 ? "fc1.*" : "fc2.*"}}});
+       },
+       nothing, "weight is in parameter group 'own' here, not declared on rank"},
+      {"a rank that is refused",
+       [](TwoUnits& net, int rank) {
+         return net.model.optimizer(
+             Sgd{}, {{.name = "own", .parameters = {rank == 0 ? "fc1.*" : "fc9.*"}}});
+       },
+       nothing, "no parameter of this model is named 'fc9.*'"},
+      {"set_lr", sgd, [](Optimizer& made, int rank) { made.set_lr(0.1 * (rank + 1)); },
+       "the learning rate is 0."},
+      {"schedule", sgd,
+       [](Optimizer& made, int rank) {
+         made.set_schedule([rank](std::int64_t step, double base) {
+           return base / static_cast<double>(1 + step * rank);
+         });
+       },
+       "the learning rate is 0."},
+      {"clip_norm", sgd, [](Optimizer& made, int rank) { made.set_clip_norm(1.0 + rank); },
+       "the norm to clip to is"},
+      {"clip_value", sgd, [](Optimizer& made, int rank) { made.set_clip_value(1.0 + rank); },
+       "the value to clip to is"},
+      {"a rule of the program",
+       [](TwoUnits& net, int rank) {
+         return net.model.optimizer(ProgramRule{
+             [](const auto&) {}, [rank] { return "rate=" + std::to_string(rank); }});
+       },
+       nothing, "rate is"},
+  };
+}
+
+}  // namespace
+
+TEST_CASE("ranks whose optimizers differ are refused on every rank") {
+  for (const Job& job : {job_of(Strategy::full_shard, 2), job_of(Strategy::no_shard, 2)}) {
+    for (const Difference& each : differences_of_optimizers()) {
+      CAPTURE(each.name);
+      std::vector<double> weights(2);
+      const auto all = told(job, [&](acc::Runtime& runtime) {
+        TwoUnits net(runtime.model(1));
+        auto optimizer = each.make(net, runtime.rank());
+        net.micro_step();
+        optimizer.step();
+        each.change(optimizer, runtime.rank());
+        net.micro_step();
+        optimizer.step();
+        net.micro_step();
+        optimizer.step();
+      });
+      for (const auto& said : all) {
+        REQUIRE(said.has_value());
+        CHECK_MESSAGE(said->code == Errc::config, said->text);
+        CHECK_MESSAGE(contains(said->text, each.message), said->text);
+      }
+    }
+  }
+}
+
+TEST_CASE("a rate that is no rate, and a function of the program that throws, fail every rank") {
+  struct Row {
+    const char* name;
+    std::function<double()> schedule;  ///< on rank 1, from the second step on
+    Errc code;                         ///< of rank 1
+    const char* message;
+  };
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  const char* const expected = "expected a finite number of at least 0";
+  for (const Row& row : std::initializer_list<Row>{
+           {"NaN", [] { return kNan; }, Errc::config, expected},
+           {"infinity", [] { return kInf; }, Errc::config, expected},
+           {"negative", [] { return -1.0; }, Errc::config, expected},
+           {"an error", [] -> double { throw Error(Errc::not_found, "no such rate"); },
+            Errc::not_found, "no such rate"},
+           {"an exception", [] -> double { throw std::runtime_error("no such rate"); },
+            Errc::internal, "no such rate"}}) {
+    CAPTURE(row.name);
+    std::vector<std::int64_t> steps(2);
+    const auto all = told(job_of(Strategy::shard_grad_op, 2), [&](acc::Runtime& runtime) {
+      const int rank = runtime.rank();
+      TwoUnits net(runtime.model(1));
+      auto optimizer = net.model.optimizer(Sgd{.lr = 0.1});
+      optimizer.set_schedule([&, rank](std::int64_t step, double base) {
+        return rank == 1 && step > 0 ? row.schedule() : base;
+      });
+      net.micro_step();
+      optimizer.step();
+      net.micro_step();
+      try {
+        optimizer.step();
+      } catch (const Error&) {
+        steps[static_cast<std::size_t>(rank)] = optimizer.steps();
+        throw;
+      } catch (const std::exception& error) {
+        steps[static_cast<std::size_t>(rank)] = optimizer.steps();
+        throw Error(Errc::internal, error.what());
+      }
+    });
+    REQUIRE((all[0].has_value() && all[1].has_value()));
+    CHECK_MESSAGE(all[0]->code == Errc::collective, all[0]->text);
+    CHECK_MESSAGE(contains(all[0]->text, "rank 1 failed in the learning rates of a step: "),
+                  all[0]->text);
+    CHECK_MESSAGE(contains(all[0]->text, row.message), all[0]->text);
+    CHECK_MESSAGE(all[1]->code == row.code, all[1]->text);
+    CHECK_MESSAGE(contains(all[1]->text, row.message), all[1]->text);
+    CHECK(steps == std::vector<std::int64_t>{1, 1});
+  }
+}
+
+TEST_CASE("coefficients that are none are refused") {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  auto runtime = acc::Runtime::from_settings({}, nullptr);
+  TwoUnits net(runtime.model());
+  for (const double bad : {kNan, kInf, -0.1}) {
+    CAPTURE(bad);
+    CHECK_THROWS_AS((void)net.model.optimizer(AdamW{.lr = bad}), Error);
+    CHECK_THROWS_AS((void)net.model.optimizer(AdamW{.beta1 = bad}), Error);
+    CHECK_THROWS_AS((void)net.model.optimizer(AdamW{.beta2 = bad}), Error);
+    CHECK_THROWS_AS((void)net.model.optimizer(AdamW{.eps = bad}), Error);
+    CHECK_THROWS_AS((void)net.model.optimizer(AdamW{.weight_decay = bad}), Error);
+    CHECK_THROWS_AS((void)net.model.optimizer(Sgd{.momentum = bad}), Error);
+    CHECK_THROWS_AS(
+        (void)net.model.optimizer(Sgd{}, {{.name = "a", .parameters = {"fc1.*"}, .lr = bad}}),
+        Error);
+  }
+  CHECK_THROWS_AS((void)net.model.optimizer(Sgd{.nesterov = true}), Error);
+  auto optimizer = net.model.optimizer(Sgd{.lr = 0.5});
+  for (const double bad : {kNan, kInf, -0.1}) {
+    CHECK_THROWS_AS(optimizer.set_lr(bad), Error);
+  }
+  for (const double bad : {kNan, -0.1}) {
+    CHECK_THROWS_AS(optimizer.set_clip_norm(bad), Error);
+    CHECK_THROWS_AS(optimizer.set_clip_value(bad), Error);
+  }
+  CHECK(optimizer.lr() == 0.5);
 }
 
 TEST_CASE("a step inside a scope is refused") {
