@@ -182,6 +182,7 @@ class Work(_c10d.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
+            self._group._check_process()
             # Only a callback can give a Future an error that torch's C++ code, such as DDP's, sees
             # as one.
             self._awaited = torch.futures.Future()
@@ -652,8 +653,15 @@ class ProcessGroup(dist.ProcessGroup):
 
     # The end of the group.
 
+    def _check_process(self):
+        """Raises InvalidArgumentError in a child that fork made, which has none of the group's threads."""
+        if os.getpid() != self._pid:
+            _c().group_check(self._handle)
+
     def shutdown(self):
-        if self._handle and os.getpid() == self._pid:
+        if os.getpid() != self._pid:
+            return  # the group is the parent's
+        if self._handle:
             handle, self._handle = self._handle, None
             if not all([work.is_completed() for work in list(self._pending)]):
                 _c().group_abort(handle, f"rank {self._rank} destroyed the group".encode())
@@ -664,6 +672,7 @@ class ProcessGroup(dist.ProcessGroup):
             super().shutdown()
 
     def abort(self):
+        self._check_process()
         if self._handle:
             _c().group_abort(self._handle, f"rank {self._rank} aborted the group".encode())
         if len(self._devices) > 1:

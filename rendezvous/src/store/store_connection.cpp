@@ -166,10 +166,12 @@ void StoreConnection::pause(Milliseconds time) {
 }
 
 std::unique_ptr<StoreConnection> StoreConnection::clone() const {
+  owner_.check("the connection to the store at " + where_);
   return std::make_unique<StoreConnection>(host_, port_, connect_timeout_, options_);
 }
 
 void StoreConnection::require_open() const {
+  owner_.check("the connection to the store at " + where_);
   if (!stream_.is_open()) {
     throw Error(
         Errc::connection,

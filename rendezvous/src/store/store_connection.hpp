@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/base/error.hpp"
+#include "acc/base/own_process.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
 #include "net/socket_stream.hpp"
 #include "net/stoppable_poll.hpp"
@@ -94,6 +95,7 @@ class StoreConnection {
   void require_open() const;
   [[nodiscard]] Error with_server(const Error& error) const;
 
+  OwnProcess owner_;
   std::string host_;
   std::uint16_t port_;
   std::string where_;
@@ -101,6 +103,7 @@ class StoreConnection {
   TcpStoreOptions options_;
   StoppablePoll poll_;
   SocketStream stream_;
+  ForkHook closes_in_child_{[this] { stream_.close(); }};
 };
 
 }  // namespace acc::rendezvous

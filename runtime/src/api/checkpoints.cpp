@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/runtime.hpp"
+#include "api/mine.hpp"
 #include "api/runtime_state.hpp"
 #include "flight/recorder.hpp"
 #include "model/model_state.hpp"
@@ -24,12 +25,12 @@ void Model::load_weights(const std::string& path) {
 }
 
 void Model::export_weights(const std::string& path, const ExportOptions& options) {
-  state_->finalize();
+  mine(state_).finalize();
   guarded(state_->context().groups, [&] { checkpoint::export_weights(*state_, path, options); });
 }
 
 void Model::state_dict(const StateDictOptions& options, const VisitTensor& visit) {
-  state_->finalize();
+  mine(state_).finalize();
   guarded(state_->context().groups, [&] { checkpoint::state_dict(*state_, options, visit); });
 }
 
@@ -40,7 +41,7 @@ void Runtime::save(const std::string& directory, const Model& model, const Optim
 
 void Runtime::save(const std::string& directory, std::span<const Trained> parts,
                    const SavedState& state) {
-  state_->save(directory, parts, state, checkpoint::Existing::replace);
+  mine(state_).save(directory, parts, state, checkpoint::Existing::replace);
 }
 
 void detail::RuntimeState::save(const std::string& directory, std::span<const Trained> parts,
@@ -49,7 +50,7 @@ void detail::RuntimeState::save(const std::string& directory, std::span<const Tr
   const trace::Scope traced(tracer.get(), "checkpoint", "checkpoint", "save");
   std::vector<checkpoint::Part> all;
   for (const Trained& each : parts) {
-    all.push_back(checkpoint::part_of(*each.model.state_, *each.optimizer.state_));
+    all.push_back(checkpoint::part_of(mine(each.model.state_), mine(each.optimizer.state_)));
   }
   // The number is used up even if the save fails: the temporary names of two saves never coincide.
   guarded(groups, [&] { checkpoint::save(all, directory, state, save_id++, existing); });
@@ -60,11 +61,11 @@ SavedState Runtime::load(const std::string& directory, Model& model, Optimizer& 
 }
 
 SavedState Runtime::load(const std::string& directory, std::span<const Trained> parts) {
-  const flight::Scope scope(state_->groups.recorder.get(), "load", "");
+  const flight::Scope scope(mine(state_).groups.recorder.get(), "load", "");
   const trace::Scope traced(state_->tracer.get(), "checkpoint", "checkpoint", "load");
   std::vector<checkpoint::Part> all;
   for (const Trained& each : parts) {
-    all.push_back(checkpoint::part_of(*each.model.state_, *each.optimizer.state_));
+    all.push_back(checkpoint::part_of(mine(each.model.state_), mine(each.optimizer.state_)));
   }
   return guarded(state_->groups, [&] { return checkpoint::load(all, directory); });
 }

@@ -3,6 +3,7 @@
 // OptimizerState. Public objects hold only a pointer to the state, so copies are cheap and the ABI
 // does not depend on the state.
 #include "acc/runtime.hpp"
+#include "api/mine.hpp"
 #include "model/declaration.hpp"
 #include "model/model_state.hpp"
 #include "optim/from_settings.hpp"
@@ -19,29 +20,29 @@ using sharding::guarded;
 
 Parameter Unit::parameter(std::string name, Shape shape, Initializer initializer,
                           ParameterOptions options) {
-  return state_->add(std::move(name), std::move(shape), std::move(initializer), options);
+  return mine(state_).add(std::move(name), std::move(shape), std::move(initializer), options);
 }
 
 void Unit::tie(std::string alias_full_name, Parameter parameter) {
-  state_->tie(std::move(alias_full_name), parameter);
+  mine(state_).tie(std::move(alias_full_name), parameter);
 }
 
 Buffer Unit::buffer(std::string name, Shape shape, Initializer initializer) {
   return buffer(std::move(name), std::move(shape), std::move(initializer),
-                state_->model->context().precision.buffers);
+                mine(state_).model->context().precision.buffers);
 }
 
 Buffer Unit::buffer(std::string name, Shape shape, Initializer initializer, DType dtype) {
-  return state_->add_buffer(std::move(name), std::move(shape), std::move(initializer), dtype);
+  return mine(state_).add_buffer(std::move(name), std::move(shape), std::move(initializer), dtype);
 }
 
 void Unit::tie(std::string alias_full_name, Buffer buffer) {
-  state_->tie(std::move(alias_full_name), buffer);
+  mine(state_).tie(std::move(alias_full_name), buffer);
 }
 
 void* Unit::data(Buffer buffer) {
   guarded(state_->model->context().groups, [&] { state_->model->finalize(); });
-  return state_->buffer(buffer).values->data();
+  return mine(state_).buffer(buffer).values->data();
 }
 
 bool Unit::keeps_addresses() const {
@@ -50,7 +51,7 @@ bool Unit::keeps_addresses() const {
 }
 
 void Unit::set_requires_grad(Parameter parameter, bool requires_grad) {
-  state_->set_requires_grad(parameter, requires_grad);
+  mine(state_).set_requires_grad(parameter, requires_grad);
 }
 
 ForwardUse Unit::forward() {
@@ -67,11 +68,11 @@ const std::string& Unit::name() const {
 }
 
 Unit& Model::root(std::string name, std::string class_name) {
-  return state_->add_unit(std::move(name), std::move(class_name), true);
+  return mine(state_).add_unit(std::move(name), std::move(class_name), true);
 }
 
 Unit& Model::unit(std::string name, std::string class_name) {
-  return state_->add_unit(std::move(name), std::move(class_name), false);
+  return mine(state_).add_unit(std::move(name), std::move(class_name), false);
 }
 
 namespace {
@@ -86,7 +87,7 @@ std::shared_ptr<detail::OptimizerState> made(const std::shared_ptr<detail::Model
     model::Declaration declared;
     std::optional<Error> refused;
     try {
-      optimizer = std::make_shared<detail::OptimizerState>(model, settings, groups);
+      optimizer = make_own<detail::OptimizerState>(model, settings, groups);
       declared = optimizer->declaration();
     } catch (const Error& error) {
       refused = error;
@@ -125,7 +126,7 @@ Optimizer Model::optimizer(const ProgramRule& rule) {
 }
 
 Optimizer Model::optimizer_from_settings() {
-  const plugins::ShardingSettings& asked = state_->context().settings.sharding;
+  const plugins::ShardingSettings& asked = mine(state_).context().settings.sharding;
   const LrSchedule schedule = optim::schedule_of(asked.schedule);
   Optimizer optimizer(made(state_, optim::optimizer_of(asked.optimizer)));
   if (schedule) {
@@ -150,10 +151,10 @@ std::shared_ptr<void> raised(std::shared_ptr<detail::ModelState> state, int& dep
 }  // namespace
 
 std::shared_ptr<void> Model::no_grad() {
-  return raised(state_, state_->counters().no_grad_depth);
+  return raised(state_, mine(state_).counters().no_grad_depth);
 }
 std::shared_ptr<void> Model::no_sync() {
-  return raised(state_, state_->counters().no_sync_depth);
+  return raised(state_, mine(state_).counters().no_sync_depth);
 }
 
 void Model::zero_grad() {
@@ -161,30 +162,30 @@ void Model::zero_grad() {
 }
 
 DType Model::compute_dtype() const {
-  return state_->context().precision.viewed;
+  return mine(state_).context().precision.viewed;
 }
 DType Model::buffer_dtype() const {
-  return state_->context().precision.buffers;
+  return mine(state_).context().precision.buffers;
 }
 std::int64_t Model::numel() const {
-  return state_->numel();
+  return mine(state_).numel();
 }
 MemoryReport Model::memory() const {
-  return state_->memory();
+  return mine(state_).memory();
 }
 TrafficReport Model::traffic() const {
-  return state_->counters().traffic;
+  return mine(state_).counters().traffic;
 }
 void Model::reset_traffic() {
-  state_->counters().traffic = {};
+  mine(state_).counters().traffic = {};
 }
 
 StepInfo Optimizer::step() {
-  return state_->result(state_->step());
+  return mine(state_).result(mine(state_).step());
 }
 
 void Optimizer::zero_grad() {
-  state_->zero_grad();
+  mine(state_).zero_grad();
 }
 
 struct IssuedStep::State {
@@ -193,47 +194,48 @@ struct IssuedStep::State {
 };
 
 IssuedStep Optimizer::issue_step() {
-  return IssuedStep(std::make_shared<IssuedStep::State>(IssuedStep::State{state_, state_->step()}));
+  return IssuedStep(
+      std::make_shared<IssuedStep::State>(IssuedStep::State{state_, mine(state_).step()}));
 }
 
 StepInfo IssuedStep::result() const {
-  return state_->optimizer->result(state_->step);
+  return mine(state_->optimizer).result(state_->step);
 }
 double Optimizer::loss_scale() const {
-  return state_->loss_scale();
+  return mine(state_).loss_scale();
 }
 void Optimizer::set_lr(double lr) {
-  state_->changeable_rates().set_lr(0, lr);
+  mine(state_).changeable_rates().set_lr(0, lr);
 }
 void Optimizer::set_lr(const std::string& group, double lr) {
-  state_->changeable_rates().set_lr(state_->rates().index(group), lr);
+  mine(state_).changeable_rates().set_lr(mine(state_).rates().index(group), lr);
 }
 double Optimizer::lr() const {
-  return state_->lr(0);
+  return mine(state_).lr(0);
 }
 double Optimizer::lr(const std::string& group) const {
-  return state_->lr(state_->rates().index(group));
+  return mine(state_).lr(mine(state_).rates().index(group));
 }
 void Optimizer::set_schedule(LrSchedule schedule) {
-  state_->changeable_rates().set_schedule(std::move(schedule), state_->steps);
+  mine(state_).changeable_rates().set_schedule(std::move(schedule), mine(state_).steps);
 }
 void Optimizer::set_clip_norm(double max_norm) {
-  state_->set_clip_norm(max_norm);
+  mine(state_).set_clip_norm(max_norm);
 }
 double Optimizer::clip_norm() const {
-  return state_->clip_norm();
+  return mine(state_).clip_norm();
 }
 void Optimizer::set_clip_value(double max_value) {
-  state_->set_clip_value(max_value);
+  mine(state_).set_clip_value(max_value);
 }
 double Optimizer::clip_value() const {
-  return state_->clip_value();
+  return mine(state_).clip_value();
 }
 std::int64_t Optimizer::steps() const {
-  return state_->steps;
+  return mine(state_).steps;
 }
 std::vector<ParameterShard> Optimizer::shards() const {
-  return state_->shards(false);
+  return mine(state_).shards(false);
 }
 
 }  // namespace acc

@@ -4,6 +4,7 @@
 #include "acc/base/log.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/rendezvous/store.hpp"
+#include "api/mine.hpp"
 #include "api/runtime_state.hpp"
 #include "collectives/make_group.hpp"
 #include "flight/recorder.hpp"
@@ -77,7 +78,7 @@ Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings) {
 
 Runtime Runtime::from_settings(const plugins::RuntimeSettings& settings,
                                std::unique_ptr<rendezvous::Store> store) {
-  Runtime runtime(std::make_shared<detail::RuntimeState>(settings, std::move(store)));
+  Runtime runtime(make_own<detail::RuntimeState>(settings, std::move(store)));
   if (const Logger log = logger(Component::runtime); log.should_log(LogLevel::debug)) {
     log.debug("{}", runtime.describe());
   }
@@ -106,7 +107,7 @@ ComputeDevice Runtime::device() const {
 }
 
 void Runtime::account_memory(std::int64_t nbytes, std::string_view what) {
-  device::Device& device = *state_->compute.device;
+  device::Device& device = *mine(state_).compute.device;
   if (device.kind() != plugins::Device::cpu) {
     device.account(nbytes, what);
   }
@@ -161,11 +162,11 @@ std::string Runtime::describe() const {
 }
 
 Model Runtime::model(std::uint64_t seed, const ModelOptions& options) {
-  if (state_->settings.sharding.mixed_precision == plugins::MixedPrecision::fp8 && !options.fp8) {
+  if (mine(state_).settings.sharding.mixed_precision == plugins::MixedPrecision::fp8 && !options.fp8) {
     throw Error(Errc::config, "mixed_precision fp8: this program does not compute in fp8 on " +
                                   device().name + " (ModelOptions::fp8); use bf16");
   }
-  return Model(std::make_shared<detail::ModelState>(
+  return Model(make_own<detail::ModelState>(
       state_->settings, state_->groups, state_->compute.device, state_->tracer, seed, options));
 }
 
@@ -174,7 +175,7 @@ int Runtime::gradient_accumulation_steps() const {
 }
 
 bool Runtime::last_micro_step(const Model& model) const {
-  return model.state_->last_micro_step();
+  return mine(model.state_).last_micro_step();
 }
 
 // A sum in rank order, so that every rank and every run gets the same value.
@@ -191,7 +192,7 @@ struct IssuedMean::State {
 };
 
 IssuedMean Runtime::issue_mean(const double* value, double divisor) {
-  device::Device& device = *state_->compute.device;
+  device::Device& device = *mine(state_).compute.device;
   return guarded(state_->groups, [&] {
     if (!state_->sum) {
       state_->sum = device.allocate(sizeof(double), "figures");
@@ -221,7 +222,7 @@ void Runtime::barrier() {
 }
 
 bool Runtime::report(std::span<const std::pair<std::string_view, double>> values) {
-  return state_->groups.recorder->report(values);
+  return mine(state_).groups.recorder->report(values);
 }
 
 bool Runtime::report(std::initializer_list<std::pair<std::string_view, double>> values) {

@@ -12,6 +12,7 @@
 #include <fmt/ranges.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <vector>
 
 namespace acc::detail {
@@ -59,9 +60,46 @@ void check_supported(const plugins::RuntimeSettings& settings) {
   }
 }
 
+namespace {
+
+/// Runtimes of this process with other ranks; and the process, which a child inherits.
+struct Members {
+  std::mutex mutex;
+  int count = 0;
+  std::optional<OwnProcess> owner;
+};
+
+Members& members() {
+  static Members members;
+  return members;
+}
+
+}  // namespace
+
+/// A child has the environment of its parent, and would join the job as its parent's rank.
+RuntimeState::Membership::Membership(const plugins::WorkerIdentity& identity) {
+  Members& all = members();
+  if (all.owner && identity.world_size > 1) {
+    all.owner->check(fmt::format("rank {} of the job", identity.rank));
+  }
+  const std::lock_guard lock(all.mutex);
+  ++all.count;
+  if (!all.owner) {
+    all.owner.emplace();
+  }
+}
+
+RuntimeState::Membership::~Membership() {
+  Members& all = members();
+  const std::lock_guard lock(all.mutex);
+  if (--all.count == 0) {
+    all.owner.reset();
+  }
+}
+
 RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
                            std::unique_ptr<rendezvous::Store> given)
-    : settings(wanted), store(std::move(given)) {
+    : membership_(wanted.identity), settings(wanted), store(std::move(given)) {
   // The order matters: environment variables before libraries are loaded, the trace file before any
   // rank writes to it, agreement before the first group, and the tracer's wrappers before the
   // recorder's.

@@ -29,6 +29,17 @@ struct KnownSeries {
 /// State of one process of a job: settings, device, store and process groups. Shared by the Runtime
 /// and its models.
 class RuntimeState {
+  /// Refuses to be made in a child of a rank. The first member, so that nothing else is made
+  /// before.
+  class Membership {
+   public:
+    explicit Membership(const plugins::WorkerIdentity& identity);
+    ~Membership();
+    Membership(const Membership&) = delete;
+    Membership& operator=(const Membership&) = delete;
+  };
+  Membership membership_;
+
  public:
   /// Checks and compares settings, opens the device and makes the groups; collective. store:
   /// through which the ranks find each other; may be null for one rank.

@@ -22,7 +22,11 @@ class SavedActivation::State {
 SavedActivation::SavedActivation() = default;
 SavedActivation::SavedActivation(SavedActivation&& other) noexcept = default;
 SavedActivation& SavedActivation::operator=(SavedActivation&& other) noexcept = default;
-SavedActivation::~SavedActivation() = default;
+SavedActivation::~SavedActivation() {
+  if (state_ && !state_->runtime->groups.owner.is_current()) {
+    (void)state_.release();  // the memory is the parent's
+  }
+}
 SavedActivation::SavedActivation(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 void SavedActivation::prefetch() {

@@ -3,6 +3,7 @@
 // behind it. `unit_` is null after `end` and after a move, so each scope ends exactly once. Access
 // to a parameter leads from the handle, checked by the unit, to the sharded unit that stores it.
 #include "acc/runtime.hpp"
+#include "api/mine.hpp"
 #include "model/model_state.hpp"
 
 #include <fmt/format.h>
@@ -27,6 +28,9 @@ void close_scope(Use& use, detail::UnitState* unit, int exceptions) noexcept {
     return;
   }
   const auto& groups = unit->model->context().groups;
+  if (!groups.owner.is_current()) {
+    return;  // the scope is the parent's
+  }
   if (std::uncaught_exceptions() > exceptions) {
     groups.abort(fmt::format("rank {} left a scope of unit '{}' because of an error in the program",
                              unit->model->context().settings.identity.rank, unit->label));
@@ -44,7 +48,7 @@ detail::UnitState& opened(detail::UnitState* unit) {
   if (unit == nullptr) {
     throw Error(Errc::invalid_argument, "this scope of a unit has ended");
   }
-  return *unit;
+  return mine(unit);
 }
 
 void check_view_is_float(const detail::UnitState& unit) {

@@ -119,7 +119,7 @@ acc_status acc_runtime_from_environment(acc_runtime** runtime) noexcept {
 }
 
 void acc_runtime_free(acc_runtime* runtime) noexcept {
-  delete runtime;
+  release(runtime);
 }
 
 int acc_runtime_rank(const acc_runtime* runtime) noexcept {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/base/error.hpp"
+#include "acc/base/own_process.hpp"
 #include "acc/runtime.h"
 #include "acc/runtime.hpp"
 #include "acc/runtime/checkpoint_series.hpp"
@@ -22,36 +23,45 @@
 // is the address of the acc::Unit and is never freed by the caller.
 struct acc_runtime {
   acc::Runtime value;
+  acc::OwnProcess owner = {};
 };
 struct acc_model {
   acc::Model value;
+  acc::OwnProcess owner = {};
 };
 struct acc_optimizer {
   acc::Optimizer value;
   std::shared_ptr<std::string> rule_settings = {};  ///< of acc_optimizer_program
+  acc::OwnProcess owner = {};
 };
 struct acc_forward_use {
   acc::ForwardUse value;
   bool ended = false;  ///< the handle is kept only to refuse later calls (capi_uses.cpp)
+  acc::OwnProcess owner = {};
 };
 struct acc_backward_use {
   acc::BackwardUse value;
   bool ended = false;
+  acc::OwnProcess owner = {};
 };
 struct acc_no_grad {
   std::shared_ptr<void> scope;
+  acc::OwnProcess owner = {};
 };
 struct acc_no_sync {
   std::shared_ptr<void> scope;
+  acc::OwnProcess owner = {};
 };
 struct acc_saved_activation {
   acc::SavedActivation value;
+  acc::OwnProcess owner = {};
 };
 struct acc_program_state {
   acc::SavedState value;
 };
 struct acc_checkpoint_series {
   acc::CheckpointSeries value;
+  acc::OwnProcess owner = {};
 };
 
 namespace acc::capi {
@@ -107,14 +117,26 @@ CallbackResult call_program(const void* context, const Call& call) {
   return result;
 }
 
-/// Returns *pointer. Throws Error(invalid_argument) with the argument's name for NULL. Functions
-/// check their output arguments before they do anything, so a failure leaves nothing behind.
+/// Returns *pointer. Throws Error(invalid_argument) with the argument's name for NULL, and for a
+/// handle in a child made by fork. Functions check their output arguments before they do anything,
+/// so a failure leaves nothing behind.
 template <typename T>
 T& required(T* pointer, const char* name) {
   if (pointer == nullptr) {
     throw Error(Errc::invalid_argument, std::string(name) + " is NULL");
   }
+  if constexpr (requires { pointer->owner; }) {
+    pointer->owner.check(name);
+  }
   return *pointer;
+}
+
+/// Deletes a handle; not in a child made by fork, whose copy belongs to the parent.
+template <typename Handle>
+void release(Handle* handle) noexcept {
+  if (handle != nullptr && handle->owner.is_current()) {
+    delete handle;
+  }
 }
 
 inline std::string string_of(const char* text, const char* name) {

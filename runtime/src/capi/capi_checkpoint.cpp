@@ -199,7 +199,7 @@ acc_status acc_checkpoint_series_create(acc_runtime* runtime, const char* folder
 }
 
 void acc_checkpoint_series_free(acc_checkpoint_series* series) noexcept {
-  delete series;
+  release(series);
 }
 
 acc_status acc_checkpoint_series_newest(const acc_checkpoint_series* series, char* path,

@@ -6,8 +6,6 @@
 #include "capi/capi.hpp"
 #include "tensors/tensor_group.hpp"
 
-#include <unistd.h>
-
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -16,11 +14,12 @@
 struct acc_group {
   acc::tensors::TensorGroup value;
   std::chrono::milliseconds timeout;
-  int pid;  ///< of the process that made the group
+  acc::OwnProcess owner = {};
 };
 struct acc_work {
   acc::tensors::WorkPtr value;
   acc::tensors::TensorGroup* group;
+  acc::OwnProcess owner = {};
 };
 
 namespace {
@@ -43,8 +42,7 @@ class CallersStore final : public acc::rendezvous::HashStore {
   void set(std::string_view key, std::string_view value) override {
     int status = 0;
     call_program(config_.context, [&] {
-      status =
-          config_.set(config_.context, std::string(key).c_str(), value.data(), value.size());
+      status = config_.set(config_.context, std::string(key).c_str(), value.data(), value.size());
     });
     if (is_failed(status)) {
       throw Error(Errc::connection, "the caller's store failed to set " + std::string(key));
@@ -187,14 +185,12 @@ acc_status acc_group_create(const acc_group_config* config, acc_group** group) n
         config_of(config, acc_group_config ACC_GROUP_CONFIG_INITIALIZER, "config");
     CallersStore store(known);
     *group = new acc_group{acc::tensors::TensorGroup(spec_of(known, store)),
-                           std::chrono::milliseconds(known.timeout_ms), ::getpid()};
+                           std::chrono::milliseconds(known.timeout_ms)};
   });
 }
 
 void acc_group_free(acc_group* group) noexcept {
-  if (group != nullptr && group->pid == ::getpid()) {
-    delete group;
-  }
+  release(group);
 }
 
 acc_status acc_group_abort(acc_group* group, const char* reason) noexcept {
@@ -340,5 +336,5 @@ int acc_work_source(const acc_work* work) noexcept {
 }
 
 void acc_work_free(acc_work* work) noexcept {
-  delete work;
+  release(work);
 }

@@ -95,7 +95,7 @@ acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_config* c
 }
 
 void acc_model_free(acc_model* model) noexcept {
-  delete model;
+  release(model);
 }
 
 acc_status acc_model_root(acc_model* model, const char* name, const char* class_name,

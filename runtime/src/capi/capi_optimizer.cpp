@@ -183,7 +183,7 @@ acc_status acc_optimizer_from_settings(acc_model* model, acc_optimizer** optimiz
 }
 
 void acc_optimizer_free(acc_optimizer* optimizer) noexcept {
-  delete optimizer;
+  release(optimizer);
 }
 
 acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) noexcept {

@@ -130,7 +130,7 @@ acc_status acc_no_grad_begin(acc_model* model, acc_no_grad** scope) noexcept {
 }
 
 void acc_no_grad_end(acc_no_grad* scope) noexcept {
-  delete scope;
+  release(scope);
 }
 
 acc_status acc_no_sync_begin(acc_model* model, acc_no_sync** scope) noexcept {
@@ -141,7 +141,7 @@ acc_status acc_no_sync_begin(acc_model* model, acc_no_sync** scope) noexcept {
 }
 
 void acc_no_sync_end(acc_no_sync* scope) noexcept {
-  delete scope;
+  release(scope);
 }
 
 acc_status acc_model_zero_grad(acc_model* model) noexcept {
@@ -174,5 +174,5 @@ acc_status acc_saved_activation_restore(acc_saved_activation* saved, const void*
 }
 
 void acc_saved_activation_free(acc_saved_activation* saved) noexcept {
-  delete saved;
+  release(saved);
 }

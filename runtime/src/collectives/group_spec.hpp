@@ -28,7 +28,10 @@ struct GroupSpec {
 
   /// Message for a timeout of `what` while this rank waited for group member `peer`. Sets `late` to
   /// the global rank at fault: the rank at the end of the chain of waits that starts at `peer`.
-  [[nodiscard]] std::string reason_of_timeout(int peer, const std::string& what, int& late) const;
+  /// last, elsewhere: the end of the chain within the group, if it is known, and true if the chain
+  /// may go on in another group.
+  [[nodiscard]] std::string reason_of_timeout(int peer, const std::string& what, int& late,
+                                              int last = -1, bool elsewhere = true) const;
 };
 
 }  // namespace acc::collectives

@@ -70,9 +70,13 @@ std::vector<int> ranks_by_host(const std::vector<int>& ranks,
 
 }  // namespace
 
-std::string GroupSpec::reason_of_timeout(int peer, const std::string& what, int& late) const {
+std::string GroupSpec::reason_of_timeout(int peer, const std::string& what, int& late, int last,
+                                         bool elsewhere) const {
   const int awaited = ranks[static_cast<std::size_t>(peer)];
-  late = board ? board->late_rank(awaited) : awaited;
+  late = ranks[static_cast<std::size_t>(last < 0 ? peer : last)];
+  if (board && elsewhere) {
+    late = board->late_rank(late);
+  }
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout).count();
   if (late == awaited) {
     return fmt::format("timeout: rank {} did not reach {} within {} s", awaited, what, seconds);

@@ -70,6 +70,7 @@ void* Recorder::map(const std::string& path) {
   if (error == 0) {
     memory = ::mmap(nullptr, file::kNbytes, PROT_READ | PROT_WRITE, MAP_SHARED, opened.get(), 0);
     error = memory == MAP_FAILED ? errno : 0;
+    ::madvise(memory, file::kNbytes, MADV_DONTFORK);
   }
   if (error != 0) {
     logger(Component::runtime)

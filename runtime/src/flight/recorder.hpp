@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/flight_record.hpp"
+#include "acc/base/own_process.hpp"
 #include "acc/base/unique_fd.hpp"
 
 #include <chrono>
@@ -88,6 +89,7 @@ class Recorder {
   [[nodiscard]] file::FileSlot* slot_of(const Call& call) const noexcept;
 
   UniqueFd file_;
+  ForkHook closes_in_child_{[this] { file_.reset(); }};  ///< with its lock
   void* memory_;
   file::FileHead* head_;
   file::FileFailure* failure_;

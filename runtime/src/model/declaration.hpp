@@ -11,7 +11,8 @@
 namespace acc::model {
 
 /// What one rank declared: descriptions by name, in the order of declaration. Of a model, the
-/// description of a parameter is its shape, "[64, 16]", and its traits if they are not the defaults.
+/// description of a parameter is its shape, "[64, 16]", and its traits if they are not the
+/// defaults.
 using Declaration = std::vector<std::pair<std::string, std::string>>;
 
 /// Lists the differences of two declarations, in clauses such as "fc1.weight is [64, 16] here, [65,

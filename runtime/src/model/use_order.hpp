@@ -28,10 +28,10 @@ class UseOrder {
   void drop() noexcept;
   /// Equal on two ranks with the same order.
   [[nodiscard]] std::uint32_t hash() const noexcept { return hash_; }
-  /// A text about the first difference between ranks with different hashes, the same on all of them.
-  /// name_of: returns the name of a unit. Collective over `world`.
-  [[nodiscard]] std::string difference(
-      collectives::ProcessGroup& world, const std::function<std::string(int)>& name_of) const;
+  /// A text about the first difference between ranks with different hashes, the same on all of
+  /// them. name_of: returns the name of a unit. Collective over `world`.
+  [[nodiscard]] std::string difference(collectives::ProcessGroup& world,
+                                       const std::function<std::string(int)>& name_of) const;
 
  private:
   /// Numbers of events from 1; 0 stands for "nothing more".

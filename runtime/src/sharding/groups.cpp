@@ -115,7 +115,16 @@ void Groups::record(std::shared_ptr<flight::Recorder> to) {
   });
 }
 
+void Groups::check_process() const {
+  if (!owner.is_current()) {
+    owner.check(fmt::format("the runtime of rank {}", world->rank()));
+  }
+}
+
 void Groups::abort(const std::string& reason) const noexcept {
+  if (!owner.is_current()) {
+    return;
+  }
   for (const auto& group : {world, shard, replicate, secondary}) {
     if (group) {
       group->abort(reason);
@@ -124,7 +133,9 @@ void Groups::abort(const std::string& reason) const noexcept {
 }
 
 void Groups::abort_in_program(std::string_view place, const char* error) const noexcept {
-  abort(fmt::format("rank {} failed in {}: {}", world->rank(), place, error));
+  if (world->size() > 1) {
+    abort(fmt::format("rank {} failed in {}: {}", world->rank(), place, error));
+  }
 }
 
 void Groups::abort_after(const Error& error) const noexcept {

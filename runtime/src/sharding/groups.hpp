@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/base/error.hpp"
+#include "acc/base/own_process.hpp"
 #include "acc/collectives/process_group.hpp"
 #include "acc/plugins/sharding_settings.hpp"
 #include "acc/plugins/strategy.hpp"
@@ -43,8 +44,10 @@ struct GroupPlan {
 /// Throws Error(config) if a group size does not divide the number of ranks.
 GroupPlan plan_groups(const plugins::RuntimeSettings& settings);
 
-/// The process groups of one rank. Groups of the same ranks are the same object.
+/// The process groups of one rank. In a child made by fork they refuse everything. Groups of the
+/// same ranks are the same object.
 struct Groups {
+  OwnProcess owner;
   GroupPlan plan;
   collectives::DeviceRoute route;  ///< with GPUs: how their memory is sent (NCCL or via the host)
   std::shared_ptr<collectives::ProcessGroup> world;
@@ -57,13 +60,16 @@ struct Groups {
 
   using Wrap = std::function<std::shared_ptr<collectives::ProcessGroup>(
       std::shared_ptr<collectives::ProcessGroup>, const char* name, const std::vector<int>& ranks)>;
+  /// Throws Error(invalid_argument) in a child made by fork.
+  void check_process() const;
   /// Replaces each distinct group by `wrap(group, name, ranks)`.
   void replace(const Wrap& wrap);
   /// Records all later collectives with `to`.
   void record(std::shared_ptr<flight::Recorder> to);
   /// Aborts all groups, so that every rank that shares a group with this one fails with `reason`.
   void abort(const std::string& reason) const noexcept;
-  /// The same, with this rank and the place in the program in the reason.
+  /// The same, with this rank and the place in the program in the reason. A rank without peers goes
+  /// on.
   void abort_in_program(std::string_view place, const char* error) const noexcept;
   /// Aborts all groups if the error is one of a group or of the device. Errors of the program
   /// (invalid_argument, config) abort nothing: no collective has been issued.
@@ -75,6 +81,7 @@ struct Groups {
 /// cause.
 template <typename Call>
 decltype(auto) guarded(const Groups& groups, const Call& call) {
+  groups.check_process();
   try {
     return call();
   } catch (const Error& error) {

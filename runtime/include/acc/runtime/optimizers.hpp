@@ -55,8 +55,8 @@ struct ProgramRule {
   /// a GPU it queues its work on the compute stream. Must not use the runtime. An exception fails
   /// the step on all ranks.
   std::function<void(std::span<const ParameterShard> shards)> update = {};
-  /// Returns what all ranks must have in common, a line "name=value" per setting. Each step calls it
-  /// before it changes anything, and fails on all ranks if they differ.
+  /// Returns what all ranks must have in common, a line "name=value" per setting. Each step calls
+  /// it before it changes anything, and fails on all ranks if they differ.
   std::function<std::string()> settings = {};
 };
 

@@ -11,19 +11,26 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
+#include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <mutex>
 #include <new>
 #include <optional>
+#include <set>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -49,6 +56,15 @@ class PrivateBuffer final : public GroupBuffer {
   }
   ~PrivateBuffer() override { std::free(data_); }
 };
+
+/// The port of an address in network order; 0 if it has none.
+in_port_t port_of(const sockaddr_storage& address) {
+  // The port of an IPv6 address lies at the same place.
+  static_assert(offsetof(sockaddr_in, sin_port) == offsetof(sockaddr_in6, sin6_port));
+  return address.ss_family == AF_INET || address.ss_family == AF_INET6
+             ? reinterpret_cast<const sockaddr_in&>(address).sin_port
+             : in_port_t{0};
+}
 
 /// The addresses that a rank has put into the store. Gloo copies them without checking sizes, so
 /// everything that it relies on is checked here.
@@ -104,6 +120,39 @@ StoredAddresses read_plain(std::string_view value, std::size_t num_ranks) {
   return stored;
 }
 
+/// Numbers of the ports in a rank's addresses, each in network order.
+std::set<in_port_t> ports_of(const StoredAddresses& stored) {
+  std::set<in_port_t> ports;
+  for (const std::string_view address : stored.addresses) {
+    sockaddr_storage found{};
+    std::memcpy(&found, address.data(), std::min(address.size(), sizeof found));
+    ports.insert(port_of(found));
+  }
+  return ports;
+}
+
+/// The sockets of this process between a port of `own` and a rank, or that listen at one: those of
+/// Gloo, which keeps them to itself.
+std::vector<MeshSocket> sockets_at(const std::set<in_port_t>& own,
+                                   const std::set<in_port_t>& peers) {
+  std::vector<MeshSocket> found;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
+    const int fd = std::atoi(entry.path().filename().c_str());
+    const auto port = [fd](auto get_name) -> in_port_t {
+      sockaddr_storage name{};
+      socklen_t length = sizeof name;
+      return get_name(fd, reinterpret_cast<sockaddr*>(&name), &length) == 0 ? port_of(name) : 0;
+    };
+    struct stat state {};
+    if ((own.contains(port(::getsockname)) || peers.contains(port(::getpeername))) &&
+        ::fstat(fd, &state) == 0) {
+      found.push_back({fd, state.st_ino});
+    }
+  }
+  return found;
+}
+
 /// The store of a group for Gloo. While it connects, each rank sets the key with its rank number to
 /// the addresses at which it listens for the others.
 class MeshStore final : public Mesh::Store {
@@ -132,11 +181,16 @@ class MeshStore final : public Mesh::Store {
     store_.wait(std::span(&full, 1), timeout);
   }
   std::chrono::milliseconds timeout() const override { return timeout_; }
+  /// The sockets with which the group is connected.
+  [[nodiscard]] std::vector<MeshSocket> sockets() const {
+    const auto own = read_described(own_addresses_, num_ranks_);
+    return sockets_at(ports_of(own ? *own : read_plain(own_addresses_, num_ranks_)), peers_);
+  }
 
  private:
   /// Throws if a peer's value cannot be what a rank's Gloo has written: Gloo reads it without
   /// checks, and any process that reaches the store may have written it.
-  void check_addresses(const std::string& key, std::string_view value) const {
+  void check_addresses(const std::string& key, std::string_view value) {
     const auto own = read_described(own_addresses_, num_ranks_);
     const auto peer = own ? read_described(value, num_ranks_) : read_plain(value, num_ranks_);
     if (!peer || !peer->is_like(own ? *own : read_plain(own_addresses_, num_ranks_))) {
@@ -145,6 +199,7 @@ class MeshStore final : public Mesh::Store {
                               "publishes for one of {} ranks, of {} bytes in all",
                               prefix_, key, value.size(), num_ranks_, own_addresses_.size()));
     }
+    peers_.merge(ports_of(*peer));
   }
 
   rendezvous::Store& store_;
@@ -153,7 +208,8 @@ class MeshStore final : public Mesh::Store {
   const std::string own_number_;
   const std::size_t num_ranks_;
   std::string own_addresses_;
-  std::string value_;  ///< of the last key
+  std::set<in_port_t> peers_;  ///< at which other ranks listen
+  std::string value_;          ///< of the last key
 };
 
 /// What an all_reduce of a float32 array sends: the array itself, or a copy of it in a 16-bit
@@ -458,6 +514,7 @@ GlooGroup::GlooGroup(GroupSpec spec, const std::string& address)
                           .address = address.c_str(),
                           .store = &store,
                           .timeout = spec_.timeout});
+    sockets_ = store.sockets();
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -465,6 +522,16 @@ GlooGroup::GlooGroup(GroupSpec spec, const std::string& address)
                 fmt::format("cannot connect {} from {}: {}", describe(), address, error.what()));
   }
   watch_ = std::make_unique<StallWatch>(spec_, spec_.store->clone());
+}
+
+/// A connection ends for the peers only when no process has its socket any more.
+void GlooGroup::close_in_child() const noexcept {
+  for (const MeshSocket& each : sockets_) {
+    struct stat state {};
+    if (::fstat(each.fd, &state) == 0 && state.st_ino == each.inode) {  // Gloo may have closed it
+      ::close(each.fd);
+    }
+  }
 }
 
 GlooGroup::~GlooGroup() = default;

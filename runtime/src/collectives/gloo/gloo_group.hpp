@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/own_process.hpp"
 #include "acc/collectives/process_group.hpp"
 #include "collectives/shm/shm_channel.hpp"
+
+#include <sys/types.h>
 
 #include <memory>
 #include <string>
@@ -13,6 +16,12 @@ namespace acc::collectives {
 class Background;
 class Mesh;
 class StallWatch;
+
+/// A socket of Gloo. inode: tells whether the descriptor still stands for it.
+struct MeshSocket {
+  int fd;
+  ino_t inode;
+};
 
 /// Process group over TCP, for ranks of different hosts, on Gloo's point-to-point buffers. Sends
 /// and receives run on Gloo's thread from the moment of issue. Sums are computed in rank order: in
@@ -96,6 +105,8 @@ class GlooGroup final : public ProcessGroup {
   std::shared_ptr<Exchange> exchange_all(OpKind kind, DType dtype, std::uint64_t count,
                                          const void* data, std::size_t nbytes);
 
+  void close_in_child() const noexcept;
+
   GroupSpec spec_;
   /// The other ranks, in the order of messages to them. Each rank begins with the next one, so that
   /// not all send to the same rank at once.
@@ -104,6 +115,8 @@ class GlooGroup final : public ProcessGroup {
   std::unique_ptr<StallWatch> watch_;
   std::uint32_t sequence_ = 0;              ///< last number taken by a collective
   std::unique_ptr<Background> background_;  ///< its thread is started by the first use
+  std::vector<MeshSocket> sockets_;
+  ForkHook closes_in_child_{[this] { close_in_child(); }};
 };
 
 }  // namespace acc::collectives

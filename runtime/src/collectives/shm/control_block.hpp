@@ -84,8 +84,34 @@ struct alignas(64) RankControl {
   Counter chunk_posted;    ///< staging chunks that this rank has written
   Counter chunk_finished;  ///< staging chunks for which this rank has read the peers' content
   std::int32_t pid = 0;    ///< set by rank 0 before it sends the block
-  std::atomic<std::uint32_t> departed{0};          ///< 1: the rank has destroyed its group
+  std::atomic<std::uint32_t> departed{0};  ///< 1: the rank has destroyed its group
+  /// What the rank waits for, so that a timeout blames the right rank: `encode` of an Awaited, 0
+  /// for nothing. Two, because messages are awaited on another thread.
+  std::atomic<std::uint64_t> awaits{0};
+  std::atomic<std::uint64_t> awaits_message{0};
   std::array<OpDescriptor, kDescriptorRing> ring;  ///< collective n is in slot n % kDescriptorRing
+};
+
+/// A rank's wait for a counter of a peer, or for a message.
+struct Awaited {
+  static constexpr std::array kCounters = {&RankControl::posted, &RankControl::finished,
+                                           &RankControl::chunk_posted,
+                                           &RankControl::chunk_finished};
+  static constexpr std::size_t kMessage = kCounters.size();
+
+  int peer = -1;
+  std::size_t counter = kMessage;  ///< index in kCounters
+  std::uint32_t target = 0;
+
+  [[nodiscard]] std::uint64_t encode() const noexcept {
+    return (std::uint64_t{static_cast<std::uint32_t>(peer) + 1U} << 40U) |
+           (std::uint64_t{counter} << 32U) | target;
+  }
+  /// For 0: peer is -1.
+  static Awaited decode(std::uint64_t bits) noexcept {
+    return {static_cast<int>(bits >> 40U) - 1, static_cast<std::size_t>((bits >> 32U) & 0xffU),
+            static_cast<std::uint32_t>(bits)};
+  }
 };
 
 /// Head of a group's control block; one `RankControl` per rank follows. The first rank that aborts

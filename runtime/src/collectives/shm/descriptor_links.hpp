@@ -32,6 +32,12 @@ class DescriptorLinks {
   /// On other ranks: waits for the next memory file of rank 0, which must be announced with
   /// `nbytes`. Does not check the file itself; `SharedMapping::open` does.
   [[nodiscard]] UniqueFd take(std::size_t nbytes) const;
+  /// Closes the sockets.
+  void close() noexcept {
+    for (Link& link : links_) {
+      link.socket.reset();
+    }
+  }
 
  private:
   struct Link {

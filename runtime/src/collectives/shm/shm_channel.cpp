@@ -38,6 +38,15 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr auto kLivenessInterval = 50ms;
 constexpr int kPublishPolls = 10'000;  // for the reason that another rank is writing
 
+Awaited awaited(const RankControl& of, const RankControl::Counter& counter, int peer,
+                std::uint32_t target) {
+  std::size_t index = 0;
+  while (index < Awaited::kCounters.size() && &(of.*Awaited::kCounters[index]) != &counter) {
+    ++index;
+  }
+  return {peer, index, target};
+}
+
 /// True if the process exists and is not a zombie. For kernels and sandboxes without pidfd_open(2).
 bool is_alive(pid_t pid) {
   if (::kill(pid, 0) != 0) {
@@ -58,6 +67,7 @@ SharedMapping SharedMapping::map(UniqueFd fd, std::size_t nbytes) {
                                                  std::strerror(errno)));
   }
   ::madvise(data, nbytes, MADV_HUGEPAGE);  // only a hint: fails where shmem has no huge pages
+  ::madvise(data, nbytes, MADV_DONTFORK);  // a child must not change the memory of the ranks
   SharedMapping made;
   made.fd_ = std::move(fd);
   made.data_ = static_cast<std::byte*>(data);
@@ -160,6 +170,16 @@ SharedMapping ShmChannel::take_shared(std::size_t nbytes) const {
   return SharedMapping::open(links_->take(nbytes), nbytes);
 }
 
+void ShmChannel::close_in_child() noexcept {
+  if (links_) {
+    links_->close();
+  }
+  mapping_.close_descriptor();
+  for (UniqueFd& each : pidfds_) {
+    each.reset();
+  }
+}
+
 ShmChannel::~ShmChannel() {
   if (mapping_.data() == nullptr) {
     return;
@@ -202,6 +222,7 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
     pause_cpu();
   }
   const auto deadline = std::chrono::steady_clock::now() + spec_.timeout;
+  own().awaits.store(awaited(control(peer), counter, peer, target).encode());
   LongWait long_wait(spec_.board.get());
   auto& sleepers = const_cast<RankControl::Counter&>(counter).sleepers;
   while (!reached(counter, target)) {
@@ -214,18 +235,53 @@ void ShmChannel::wait(const RankControl::Counter& counter, std::uint32_t target,
     }
     sleepers.fetch_sub(1);
     if (reached(counter, target)) {
-      return;
+      break;
     }
     check_peer(peer, counter, target, what);
     long_wait.goes_on(global_rank(peer));
     if (std::chrono::steady_clock::now() > deadline) {
       int late = -1;
-      const std::string reason = spec_.reason_of_timeout(peer, what(), late);
+      const std::string reason = reason_of_timeout(peer, what(), late);
       throw_if_aborted();  // asking the store took time: a peer's reason may have come first
       abort(reason, late);
       throw Error(Errc::timeout, reason, late);
     }
   }
+  own().awaits.store(0);  // after an error it stays: the timeouts of other ranks have to find it
+}
+
+/// A wait that is fulfilled does not count: its rank was stopped in it.
+int ShmChannel::awaited_by(int rank) const {
+  for (const auto* wait : {&control(rank).awaits, &control(rank).awaits_message}) {
+    const Awaited found = Awaited::decode(wait->load());  // a peer may have written anything
+    if (found.peer < 0 || found.peer >= size() || found.counter > Awaited::kMessage) {
+      continue;
+    }
+    if (found.counter == Awaited::kMessage ||
+        !reached(control(found.peer).*Awaited::kCounters[found.counter], found.target)) {
+      return found.peer;
+    }
+  }
+  return -1;
+}
+
+ShmChannel::Late ShmChannel::late_rank(int peer) const {
+  std::vector<bool> seen(static_cast<std::size_t>(size()));
+  seen[static_cast<std::size_t>(rank())] = true;
+  for (int late = peer; !seen[static_cast<std::size_t>(late)];) {
+    seen[static_cast<std::size_t>(late)] = true;
+    const int next = awaited_by(late);
+    if (next < 0) {
+      return {late, control(late).awaits.load() == 0};
+    }
+    late = next;
+  }
+  return {peer, false};  // they wait for each other
+}
+
+std::string ShmChannel::reason_of_timeout(int peer, const std::string& what, int& late) const {
+  const Late found = late_rank(peer);
+  return spec_.reason_of_timeout(peer, what, late, found.rank, found.elsewhere);
 }
 
 const char* ShmChannel::end_of(int peer) const {

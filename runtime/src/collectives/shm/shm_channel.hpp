@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/own_process.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "collectives/group_spec.hpp"
 #include "collectives/shm/control_block.hpp"
@@ -110,12 +111,24 @@ class ShmChannel {
   /// The reason why the group is unusable: it is aborted, or a peer has ended or left. Does not
   /// block; any thread.
   [[nodiscard]] std::optional<std::string> failure() const;
+  /// The rank to blame if this rank waits too long for `peer`, both group ranks: the last one of
+  /// the chain of waits that begins there.
+  struct Late {
+    int rank;
+    bool elsewhere;  ///< it waits for nobody in this group
+  };
+  [[nodiscard]] Late late_rank(int peer) const;
+  /// The peer for which `rank` waits; -1: for none.
+  [[nodiscard]] int awaited_by(int rank) const;
+  /// Text and rank at fault for a timeout of `what`, which `peer` did not reach.
+  [[nodiscard]] std::string reason_of_timeout(int peer, const std::string& what, int& late) const;
   /// "ended" or "left the group" if `peer` did that, else null. Any thread.
   [[nodiscard]] const char* end_of(int peer) const;
 
  private:
   SharedMapping make_control_block(std::size_t nbytes) const;
   void give(const SharedMapping& mapping) const;
+  void close_in_child() noexcept;
   [[nodiscard]] std::string abort_text() const;
   /// Throws if `peer` can no longer advance `counter` to `target`.
   void check_peer(int peer, const RankControl::Counter& counter, std::uint32_t target,
@@ -131,6 +144,7 @@ class ShmChannel {
   std::vector<UniqueFd> pidfds_;  ///< by group rank; empty for this rank, and without pidfd_open(2)
   int spins_ = 0;                 ///< times that `wait` tests a counter before it sleeps
   std::atomic<bool> aborted_here_ = false;
+  ForkHook closes_in_child_{[this] { close_in_child(); }};
 };
 
 }  // namespace acc::collectives
