@@ -336,14 +336,21 @@ bool Mailbox::look_for_failures() {
                     channel_.global_rank(ended));
     }
     if (Clock::now() > message.overdue) {
-      const std::string who =
-          message.peer == kAnyRank
-              ? "no rank"
-              : fmt::format("rank {} has not", channel_.global_rank(message.peer));
-      const std::string reason =
-          fmt::format("timeout: {} {} {} within {} ms", who, action, text, message.timeout.count());
-      channel_.abort(reason, message.peer == kAnyRank ? -1 : channel_.global_rank(message.peer));
-      throw Error(Errc::timeout, reason);
+      if (message.peer == kAnyRank) {
+        const std::string reason = fmt::format("timeout: no rank {} {} within {} ms", action, text,
+                                               message.timeout.count());
+        channel_.abort(reason, -1);
+        throw Error(Errc::timeout, reason);
+      }
+      const int late = channel_.late_rank(message.peer).rank;
+      std::string reason =
+          fmt::format("timeout: rank {} has not {} {} within {} ms",
+                      channel_.global_rank(message.peer), action, text, message.timeout.count());
+      if (late != message.peer) {
+        reason += fmt::format(": it waits, and rank {} is late", channel_.global_rank(late));
+      }
+      channel_.abort(reason, channel_.global_rank(late));
+      throw Error(Errc::timeout, reason, channel_.global_rank(late));
     }
   };
   for (const auto& queue : outgoing_) {
@@ -423,6 +430,7 @@ bool Mailbox::wait(const Message& message, Deadline deadline) {
   if (message.done) {
     return true;
   }
+  channel_.own().awaits_message.store(collectives::Awaited{message.peer}.encode());
   std::unique_lock lock(mutex_);
   const auto done = [&] { return message.done.load(); };
   while (!done()) {
@@ -438,6 +446,9 @@ bool Mailbox::wait(const Message& message, Deadline deadline) {
     } else if (!changed_.wait_until(lock, *deadline, can_go_on)) {
       return false;
     }
+  }
+  if (!message.error) {  // else it stays: the timeouts of other ranks have to find it
+    channel_.own().awaits_message.store(0);
   }
   return true;
 }

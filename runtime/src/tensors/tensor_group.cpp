@@ -170,11 +170,16 @@ void TensorGroup::wait(const Work& work, std::optional<std::chrono::milliseconds
   const bool is_message = dynamic_cast<const Mailbox::Message*>(&work) != nullptr;
   if (!(is_message ? mailbox_.wait(static_cast<const Mailbox::Message&>(work), deadline)
                    : queue_.wait(work, deadline))) {
-    const std::string reason =
+    std::string reason =
         fmt::format("timeout: rank {} waited {} ms for a call of {}", channel_.global_rank(rank()),
                     limit->count(), staging_.describe());
-    channel_.abort(reason, -1);
-    throw Error(Errc::timeout, reason);
+    int late = -1;
+    if (const int peer = channel_.awaited_by(rank()); peer >= 0) {
+      late = channel_.global_rank(channel_.late_rank(peer).rank);
+      reason += fmt::format(", in which rank {} is late", late);
+    }
+    channel_.abort(reason, late);
+    throw Error(Errc::timeout, reason, late < 0 ? std::nullopt : std::optional(late));
   }
   if (work.error) {
     std::rethrow_exception(work.error);

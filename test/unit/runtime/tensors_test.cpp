@@ -10,6 +10,7 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <latch>
 #include <numeric>
 #include <string>
 #include <thread>
@@ -405,4 +406,118 @@ TEST_CASE("wrong arguments are refused before memory is touched, and the group g
                std::nullopt);
     CHECK(whole[0] == (group.rank() == 0 ? 2 : 4));
   });
+}
+
+namespace {
+
+/// A call of one of three ranks, of which another one does not make it.
+struct BlamedCall {
+  const char* name;
+  std::function<acc::tensors::WorkPtr(TensorGroup&, Issue, std::vector<float>& data,
+                                      std::vector<float>& results)>
+      make;
+};
+
+std::vector<Output> thirds(std::vector<float>& results) {
+  const Output whole = output(results);
+  const std::size_t part = whole.nbytes / 3;
+  return {{whole.data, part}, {whole.data + part, part}, {whole.data + 2 * part, part}};
+}
+
+std::vector<BlamedCall> blamed_calls() {
+  std::vector<BlamedCall> all = {
+      {"barrier", [](TensorGroup& group, Issue how, auto&, auto&) { return group.barrier(how); }},
+      {"all_reduce",
+       [](TensorGroup& group, Issue how, auto& data, auto&) {
+         return group.all_reduce(how, data.data(), data.size(), Element::float32, ElementOp::sum);
+       }},
+      {"reduce_scatter",
+       [](TensorGroup& group, Issue how, auto& data, auto& results) {
+         const std::vector<const void*> ins(3, data.data());
+         return group.reduce_scatter(how, ins, results.data(), data.size() / 3, Element::float32,
+                                     ElementOp::sum);
+       }},
+      {"all_gather",
+       [](TensorGroup& group, Issue how, auto& data, auto& results) {
+         return group.all_gather(how, input(data), thirds(results));
+       }},
+      {"all_to_all",
+       [](TensorGroup& group, Issue how, auto& data, auto& results) {
+         return group.all_to_all(how, std::vector<Input>(3, input(data)), thirds(results));
+       }},
+      // The rank after the absent one waits for it, and the third one for that rank.
+      {"messages", [](TensorGroup& group, Issue how, auto& data, auto&) {
+         return group.receive(how, output(data), (group.rank() + 2) % 3, 7);
+       }}};
+  for (int root = 0; root < 3; ++root) {
+    all.push_back({"broadcast", [root](TensorGroup& group, Issue how, auto& data, auto&) {
+                     return group.broadcast(how, output(data), root);
+                   }});
+    all.push_back({"reduce", [root](TensorGroup& group, Issue how, auto& data, auto&) {
+                     return group.reduce(how, data.data(), data.size(), Element::float32,
+                                         ElementOp::sum, root);
+                   }});
+    all.push_back({"gather", [root](TensorGroup& group, Issue how, auto& data, auto& results) {
+                     return group.gather(how, input(data), thirds(results), root);
+                   }});
+    all.push_back({"scatter", [root](TensorGroup& group, Issue how, auto& data, auto& results) {
+                     return group.scatter(how, std::vector<Input>(3, input(data)),
+                                          thirds(results)[0], root);
+                   }});
+  }
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a timeout in any call blames the rank that does not come") {
+  struct Case {
+    const BlamedCall* call;
+    int absent;
+    std::array<std::string, 3> errors = {};
+    std::array<int, 3> blamed = {-1, -1, -1};
+  };
+  const std::vector<BlamedCall> calls = blamed_calls();
+  std::vector<Case> cases;
+  for (const BlamedCall& call : calls) {
+    for (int absent = 0; absent < 3; ++absent) {
+      cases.push_back({&call, absent});
+    }
+  }
+  {
+    std::vector<std::jthread> all;  // at the same time, since each one takes the timeout
+    for (Case& each : cases) {
+      all.emplace_back([&each] {
+        std::latch failed(2);
+        make_groups(3, [&](TensorGroup& group) {
+          if (group.rank() == each.absent) {
+            failed.wait();
+            return;
+          }
+          constexpr Issue kHow{.timeout = 10s};
+          const auto me = static_cast<std::size_t>(group.rank());
+          std::vector<float> data(1 << 18);  // several pieces
+          std::vector<float> results(3 * data.size());
+          try {
+            group.wait(*each.call->make(group, kHow, data, results), std::nullopt);
+            group.wait(*group.barrier(kHow), std::nullopt);
+          } catch (const acc::Error& error) {
+            each.errors[me] = error.what();
+            each.blamed[me] = error.rank().value_or(-1);
+          }
+          failed.count_down();
+        });
+      });
+    }
+  }
+  for (const Case& each : cases) {
+    CAPTURE(std::string(each.call->name));
+    CAPTURE(each.absent);
+    for (int r = 0; r < 3; ++r) {
+      if (r != each.absent) {
+        CAPTURE(each.errors[static_cast<std::size_t>(r)]);
+        CHECK(each.blamed[static_cast<std::size_t>(r)] == each.absent);
+      }
+    }
+  }
 }
