@@ -79,7 +79,7 @@ class Model(Uncopied):
     def enter_backward(self, use):
         if self.backwards is None:
             self.backwards = []
-            torch.autograd.Variable._execution_engine.queue_callback(self.leave_backward)
+            torch.autograd.Variable._execution_engine.queue_callback(_BackwardEnd(self))
         self.backwards.append(use)
 
     def leave_backward(self):
@@ -87,6 +87,13 @@ class Model(Uncopied):
         backwards, self.backwards = self.backwards, None
         for use in sorted(backwards, key=lambda use: use.unit.is_root):
             use.end_backward()
+
+    def fail_backward(self):
+        """Tells the peers, which wait in the scopes of the backward, that it failed."""
+        label = self.backwards[-1].unit.label
+        with contextlib.suppress(Error):
+            self.runtime.abort(f"rank {self.runtime.rank} left the backward of unit '{label}' because of an error "
+                               "of the program")
 
     # ---- step
 
@@ -148,6 +155,22 @@ class Model(Uncopied):
         for name, module in self.module.named_modules():
             if type(module).get_extra_state is not torch.nn.Module.get_extra_state:
                 yield f"{name}._extra_state" if name else "_extra_state", module
+
+
+class _BackwardEnd:
+    """Called by autograd at the end of a backward, and dropped without a call when an exception ends it, also
+    one that the program catches."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __call__(self):
+        model, self.model = self.model, None
+        model.leave_backward()
+
+    def __del__(self):
+        if self.model is not None:
+            self.model.fail_backward()
 
 
 class SavedBuffer:

@@ -321,7 +321,8 @@ class Unit(Uncopied):
             self.model.memory.leave()
         error = sys.exc_info()[1]
         failed = error is not None and error is not forward.exception
-        if failed and forward.use is not None:
+        gathers = not self.keeps_addresses and self.model.runtime.world_size > 1
+        if failed and (forward.use is not None or gathers):
             # The scopes cannot be ended: their collectives would wait for ranks that continue.
             self.model.runtime.abort(
                 f"rank {self.model.runtime.rank} left the forward of unit '{self.label}' because of "

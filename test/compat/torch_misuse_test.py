@@ -496,18 +496,20 @@ MISTAKES = {
 
 
 def told(acc, call):
-    """Prints the exception of a call. The launcher ends the ranks when all have printed theirs."""
+    """Prints the exception of a call, and ends when both ranks have: the launcher ends the other one."""
     try:
         call()
     except (acc.Error, ArithmeticError, KeyboardInterrupt) as error:
         print(f"{type(error).__name__}: {error}", flush=True)
+    open(f"{os.environ['SAID']}/{os.environ['RANK']}", "w").close()
+    while len(os.listdir(os.environ["SAID"])) < 2:
+        time.sleep(0.01)
     sys.exit(0)
 
 
 def schedule_of_one_rank(acc, model, optimizer, runtime):
     optimizer.set_schedule(lambda step, base: base / (0 if runtime.rank == 1 else 1))
-    loss(model).backward()
-    told(acc, optimizer.step)
+    told(acc, lambda: (loss(model).backward(), optimizer.step()))
 
 
 def interrupted_schedule(acc, model, optimizer, runtime):
@@ -518,8 +520,7 @@ def interrupted_schedule(acc, model, optimizer, runtime):
         return base
 
     optimizer.set_schedule(schedule)
-    loss(model).backward()
-    told(acc, optimizer.step)
+    told(acc, lambda: (loss(model).backward(), optimizer.step()))
 
 
 def values_of_one_rank(acc, model, optimizer, runtime):
@@ -529,8 +530,37 @@ def values_of_one_rank(acc, model, optimizer, runtime):
 
     made = on_meta(lambda: OnMeta(4))
     made.register_buffer("table", None)
+    made.weight = nn.Parameter(torch.empty(64, device="meta"))  # both ranks have elements of it
     made.reset_parameters = lambda: (values(), nn.init.ones_(made.weight))
     told(acc, lambda: acc.fully_shard(made, runtime))
+
+
+class FailingBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise ArithmeticError("no such gradient")
+
+
+def backward_of_one_rank(acc, model, optimizer, runtime):
+    """Rank 1 catches the exception of its backward, between two units, and does not go on."""
+    if runtime.rank == 1:
+        model[0].register_forward_hook(lambda module, x, output: FailingBackward.apply(output))
+    told(acc, lambda: (loss(model).backward(), optimizer.step()))
+
+
+def evaluation_of_one_rank(acc, model, optimizer, runtime):
+    """The same of a forward without gradients."""
+    if runtime.rank == 1:
+        def fail(*_):
+            raise ArithmeticError("no such output")
+
+        model[0].register_forward_hook(fail)
+    with torch.no_grad():
+        told(acc, lambda: loss(model))
 
 
 def rule_of_one_rank(acc, model, optimizer, runtime):
@@ -544,8 +574,12 @@ def rule_of_one_rank(acc, model, optimizer, runtime):
 # Part -> what two ranks do, and what ranks 0 and 1 print.
 CALLBACKS = {
     "schedule": schedule_of_one_rank, "interrupt": interrupted_schedule, "values": values_of_one_rank,
-    "rule": rule_of_one_rank}
+    "rule": rule_of_one_rank, "backward": backward_of_one_rank, "evaluation": evaluation_of_one_rank}
 SAID = {
+    "backward": ("CollectiveError: rank 1 left the backward of unit 'root' because of an error",
+                 "ArithmeticError: no such gradient"),
+    "evaluation": ("CollectiveError: rank 1 left the forward of unit '0' because of ArithmeticError: "
+                   "no such output", "ArithmeticError: no such output"),
     "schedule": ("CollectiveError: rank 1 failed in the learning rates of a step: ZeroDivisionError",
                  "ZeroDivisionError: float division"),
     "interrupt": ("CollectiveError: rank 1 failed in the learning rates of a step: KeyboardInterrupt",
@@ -611,9 +645,12 @@ def test_two_ranks(acclaunch, package):
     assert re.search(r"\[0\] CollectiveError: .*rank 1 left the forward of unit '1' because of "
                      "RuntimeError: mat1 and mat2", done.stdout), done.stdout + done.stderr
     for part, said in SAID.items():
-        done = run(part)
+        with tempfile.TemporaryDirectory() as folder:
+            environment.update(SAID=folder, ACC_SHM_GATHER="copy")  # so that a forward gathers weights
+            done = run(part)
         for rank, text in enumerate(said):
             assert f"[{rank}] {text}" in done.stdout, (part, done.stdout + done.stderr)
+    del environment["ACC_SHM_GATHER"]
     done = run("order")
     assert done.returncode == 1, done.stderr
     assert re.search("InvalidArgumentError: the ranks used the units in different orders .* as "

@@ -966,8 +966,8 @@ void make_mistakes() {
 }
 
 /// Faults of rank 1: it shards another module, uses units in another order, fails in its forward,
-/// is killed in it, or does not continue.
-const std::set<std::string> kFaults = {"differ", "order", "dies", "killed", "hangs"};
+/// is killed in it, does not continue, or catches an exception of its backward and does not continue.
+const std::set<std::string> kFaults = {"differ", "order", "dies", "killed", "hangs", "catches"};
 
 void differ(const std::string& part) {
   acc::Runtime runtime = runtime_of();
@@ -981,6 +981,14 @@ void differ(const std::string& part) {
   if (part == "order") {
     const Tensor x = call(is_first ? net->first : net->second, torch::ones({2, 4}));
     call(is_first ? net->second : net->first, x).sum().backward();
+  } else if (part == "catches" && !is_first) {
+    Tensor x = call(net->first, torch::ones({2, 4}));
+    x.register_hook([](const at::TensorBase&) -> void { throw std::runtime_error("hook"); });
+    try {
+      call(net->second, x).sum().backward();
+    } catch (const std::runtime_error&) {
+      std::raise(SIGSTOP);
+    }
   } else if (part != "dies" && !is_first) {
     call(net->first, torch::ones({2, 4}));
     std::raise(part == "killed" ? SIGKILL : SIGSTOP);

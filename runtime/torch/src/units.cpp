@@ -415,10 +415,31 @@ void Unit::take_gradient(Member& member) {
   }
 }
 
+/// Called by autograd at the end of a backward, and destroyed without a call when an exception ends
+/// it, also one that the program catches.
+class Sharding::BackwardEnd {
+ public:
+  explicit BackwardEnd(std::shared_ptr<Sharding> model) : model_(std::move(model)) {}
+  BackwardEnd(const BackwardEnd&) = delete;
+  BackwardEnd& operator=(const BackwardEnd&) = delete;
+  ~BackwardEnd() {
+    if (model_) {  // the peers wait in the scopes of the backward
+      model_->runtime.abort(
+          "rank " + std::to_string(model_->runtime.rank()) + " left the backward of unit '" +
+          model_->backwards_->back()->unit().label + "' because of an error of the program");
+    }
+  }
+  void run() { std::exchange(model_, nullptr)->leave_backward(); }
+
+ private:
+  std::shared_ptr<Sharding> model_;
+};
+
 void Sharding::enter_backward(std::shared_ptr<Use> use) {
   if (!backwards_) {
     backwards_.emplace();
-    autograd::Engine::get_default_engine().queue_callback([this] { leave_backward(); });
+    autograd::Engine::get_default_engine().queue_callback(
+        [end = std::make_shared<BackwardEnd>(shared_from_this())] { end->run(); });
   }
   backwards_->push_back(std::move(use));
 }
@@ -436,11 +457,7 @@ void Sharding::leave_backward() {
   }
 }
 
-Sharding::~Sharding() {
-  if (backwards_) {  // peers wait in the scopes of the failed backward
-    runtime.abort("rank " + std::to_string(runtime.rank()) + " failed in a backward");
-  }
-}
+Sharding::~Sharding() = default;
 
 // ---- activation checkpointing
 

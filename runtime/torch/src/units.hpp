@@ -208,6 +208,7 @@ class Sharding : public std::enable_shared_from_this<Sharding> {
     const ::torch::nn::Module* module;
     std::size_t parameters, children;
   };
+  class BackwardEnd;
   void leave_backward();
 
   std::vector<Size> sizes_;

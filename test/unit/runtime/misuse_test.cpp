@@ -280,7 +280,8 @@ using acc::Optimizer;
 using acc::ProgramRule;
 using acc::Sgd;
 
-/// Optimizers that differ between ranks. make, change: what each rank does; the message of both ranks.
+/// Optimizers that differ between ranks. make, change: what each rank does; the message of both
+/// ranks.
 struct Difference {
   const char* name;
   std::function<Optimizer(TwoUnits&, int rank)> make;
@@ -335,8 +336,8 @@ std::vector<Difference> differences_of_optimizers() {
        "the value to clip to is"},
       {"a rule of the program",
        [](TwoUnits& net, int rank) {
-         return net.model.optimizer(ProgramRule{
-             [](const auto&) {}, [rank] { return "rate=" + std::to_string(rank); }});
+         return net.model.optimizer(
+             ProgramRule{[](const auto&) {}, [rank] { return "rate=" + std::to_string(rank); }});
        },
        nothing, "rate is"},
   };
@@ -383,9 +384,9 @@ TEST_CASE("a rate that is no rate, and a function of the program that throws, fa
            {"NaN", [] { return kNan; }, Errc::config, expected},
            {"infinity", [] { return kInf; }, Errc::config, expected},
            {"negative", [] { return -1.0; }, Errc::config, expected},
-           {"an error", [] -> double { throw Error(Errc::not_found, "no such rate"); },
+           {"an error", []() -> double { throw Error(Errc::not_found, "no such rate"); },
             Errc::not_found, "no such rate"},
-           {"an exception", [] -> double { throw std::runtime_error("no such rate"); },
+           {"an exception", []() -> double { throw std::runtime_error("no such rate"); },
             Errc::internal, "no such rate"}}) {
     CAPTURE(row.name);
     std::vector<std::int64_t> steps(2);
