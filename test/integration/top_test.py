@@ -10,10 +10,12 @@ import pty
 import re
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from pathlib import Path
 
@@ -197,7 +199,60 @@ def check_bad_input(closed):
         assert status == expected and out == "" and message in err, (words, status, err)
 
 
+def serve_bytes(answer):
+    """A server that passes each of its connections with the request's first line to `answer`. Returns its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            client, _ = listener.accept()
+            with client:
+                try:
+                    answer(client, client.recv(4096).decode().splitlines()[0])
+                except OSError:
+                    pass  # top has seen enough
+    threading.Thread(target=serve, daemon=True).start()
+    return listener.getsockname()[1]
+
+
+def check_strange_servers():
+    """top ends, with a reason, whatever a server sends."""
+    job = {"id": "job", "state": "running"}
+
+    def body(client, content, length=None):
+        head = "" if length is None else f"Content-Length: {length}\r\n"
+        client.sendall(f"HTTP/1.1 200 OK\r\n{head}\r\n{content}".encode())
+
+    def endless(client, _):
+        body(client, "[")
+        while True:
+            client.sendall(b" " * 1_000_000)
+
+    def with_ranks(total, number):
+        def answer(client, line):
+            body(client, json.dumps({"total": total, "ranks": [{}] * number} if "/ranks" in line else {"jobs": [job]}))
+        return answer
+
+    for answer, message in (
+            (endless, "an answer of more than 64 MiB"),
+            (with_ranks(10**9, 1), "a job of 1000000000 ranks, expected at most 262144"),
+            (with_ranks(1000, 1), "1 ranks in an answer that has more, expected 2000"),
+            (lambda client, _: body(client, json.dumps({"jobs": [job] * 10_001})), "a list of at most 10000 jobs"),
+            (lambda client, _: body(client, '{"jobs": []}', 100), "the answer is cut off"),
+            (lambda client, _: body(client, '{"jobs": ['), "the answer is cut off, or it is not JSON")):
+        endpoint = f"127.0.0.1:{serve_bytes(answer)}"
+        status, out, err = run("--rdzv-endpoint", endpoint, "--once")
+        assert status == 1 and out == "" and f"{endpoint}: " in err and message in err, (message, status, out, err)
+
+    def stays_open(client, _):
+        body(client, '{"jobs": []}', 12)
+        client.recv(1)  # until top has gone
+    status, out, err = run("--rdzv-endpoint", f"127.0.0.1:{serve_bytes(stays_open)}", "--once")
+    assert status == 0 and "no job has joined" in out, (status, out, err)
+
+
 port = simulated_api.serve(SOURCE / "rendezvous/src/page/status.html")
+check_strange_servers()
 check_once(f"127.0.0.1:{port}")
 check_json(f"127.0.0.1:{port}")
 status, _, err = run("--rdzv-endpoint", f"127.0.0.1:{port}", "unknown", "--once")

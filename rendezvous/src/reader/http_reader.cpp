@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <chrono>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -25,6 +27,29 @@ namespace {
 
 constexpr std::chrono::seconds kAnswerLimit{10};
 constexpr std::size_t kLargestAnswer = 64U << 20U;
+
+/// Returns the number of bytes that an answer has by its head, the head included; nothing while the
+/// head is incomplete, or if it does not say.
+std::optional<std::size_t> size_of(const std::string& answer) {
+  constexpr std::string_view kEnd = "\r\n\r\n";
+  constexpr std::string_view kLength = "\r\ncontent-length:";
+  const auto end = answer.find(kEnd);
+  if (end == std::string::npos) {
+    return std::nullopt;
+  }
+  const std::string head = lower(answer.substr(0, end));
+  const auto at = head.find(kLength);
+  if (at == std::string::npos) {
+    return std::nullopt;
+  }
+  const std::size_t first = std::min(head.find_first_not_of(' ', at + kLength.size()), head.size());
+  std::size_t length = 0;
+  const auto [rest, error] =
+      std::from_chars(head.data() + first, head.data() + head.size(), length);
+  return error == std::errc() && length <= kLargestAnswer
+             ? std::optional(end + kEnd.size() + length)
+             : std::nullopt;
+}
 
 }  // namespace
 
@@ -45,18 +70,19 @@ HttpReader::HttpReader(Address address)
 }
 
 // HTTP/1.0, so that the answer is neither in chunks nor followed by another one.
-std::string HttpReader::get(const std::string& path) const {
+std::string HttpReader::get(const std::string& path, Time until) const {
+  until = std::min(until, std::chrono::steady_clock::now() + kAnswerLimit);
   const std::string request =
       fmt::format("GET {} HTTP/1.0\r\nHost: {}\r\nConnection: close\r\n\r\n", path,
                   is_unix(address_.host) ? "localhost" : address_.host);
   if (!security_) {
-    return ask(request, nullptr);
+    return ask(request, until, nullptr);
   }
   std::string refusal;
   for (const Tokens& token : security_->tokens.now().each()) {
     try {
       SecureLink link(security_, without_brackets(address_.host), {Role::reader, ""}, token);
-      return ask(request, &link);
+      return ask(request, until, &link);
     } catch (const TokenRefused& refused) {
       refusal = refused.what();  // the next token may be the one that the server has
     }
@@ -64,15 +90,15 @@ std::string HttpReader::get(const std::string& path) const {
   throw Error(Errc::config, fmt::format("{}: {}", name_, refusal));
 }
 
-std::string HttpReader::ask(const std::string& request, SecureLink* link) const {
+std::string HttpReader::ask(const std::string& request, Time until, SecureLink* link) const {
   if (is_unix(address_.host)) {
     asio::local::stream_protocol::iostream stream;
-    stream.expires_after(kAnswerLimit);
+    stream.expires_at(until);
     stream.connect(asio::local::stream_protocol::endpoint(unix_address(address_.host).sun_path));
     return exchange(stream, request, link);
   }
   asio::ip::tcp::iostream stream;
-  stream.expires_after(kAnswerLimit);
+  stream.expires_at(until);
   stream.connect(without_brackets(address_.host), std::to_string(address_.port));
   return exchange(stream, request, link);
 }
@@ -97,8 +123,9 @@ std::string HttpReader::exchange(Stream& stream, const std::string& request,
     link->send(request, out);
   }
   std::string answer;
+  std::optional<std::size_t> size;
   std::array<char, 1 << 16> part;
-  while (link == nullptr || !link->is_finished()) {
+  while ((link == nullptr || !link->is_finished()) && (!size || answer.size() < *size)) {
     stream.write(out.data(), std::ssize(out)).flush();
     require(static_cast<bool>(stream));
     out.clear();
@@ -124,6 +151,10 @@ std::string HttpReader::exchange(Stream& stream, const std::string& request,
       throw Error(Errc::protocol,
                   fmt::format("{}: an answer of more than {} MiB", name_, kLargestAnswer >> 20U));
     }
+    size = size ? size : size_of(answer);
+  }
+  if (size && answer.size() < *size) {
+    throw Error(Errc::protocol, name_ + ": the answer is cut off");
   }
   return answer;
 }

@@ -3,6 +3,7 @@
 
 #include "acc/base/unique_fd.hpp"
 #include "acc/rendezvous/server.hpp"
+#include "net/rate_limiter.hpp"
 #include "secure/tls.hpp"
 #include "server/peers.hpp"
 #include "server/protocol_handler.hpp"
@@ -10,7 +11,6 @@
 #include "store/key_table.hpp"
 
 #include <array>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,23 +18,6 @@
 #include <string_view>
 
 namespace acc::rendezvous {
-
-/// Rate limiter for log lines that clients can cause at any rate: at most one per second.
-class RateLimiter {
- public:
-  /// True if a line may be logged now.
-  bool operator()() {
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next_) {
-      return false;
-    }
-    next_ = now + std::chrono::seconds(1);
-    return true;
-  }
-
- private:
-  std::chrono::steady_clock::time_point next_{};
-};
 
 /// Facts about a client that decide which protocols it may use.
 struct ClientFacts {

@@ -4,6 +4,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "net/peer_user.hpp"
+#include "net/rate_limiter.hpp"
 #include "tunnel/relay.hpp"
 
 #include <boost/asio/as_tuple.hpp>
@@ -97,8 +98,10 @@ class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
 
   void serve(tcp::socket client) {
     if (!users_.is_own(client.native_handle())) {
-      logger(Component::rendezvous)
-          .warn("closing a connection of another user to the store on 127.0.0.1:{}", port());
+      if (refusals_()) {
+        logger(Component::rendezvous)
+            .warn("closing a connection of another user to the store on 127.0.0.1:{}", port());
+      }
       return;
     }
     error_code ignored;
@@ -121,6 +124,7 @@ class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
   std::shared_ptr<const ClientSecurity> security_;
   std::function<void(const std::string&)> say_;
   PeerUsers users_;
+  RateLimiter refusals_;
   std::vector<std::weak_ptr<Relay>> relays_;
   std::string complaint_;  ///< the last one
 };

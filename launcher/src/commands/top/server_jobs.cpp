@@ -2,6 +2,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
+#include "acc/rendezvous/board.hpp"
 #include "acc/rendezvous/unix_address.hpp"
 #include "commands/top/watched_job.hpp"
 
@@ -17,7 +18,13 @@ namespace {
 using Json = nlohmann::json;
 
 /// Ranks that one request asks for.
-constexpr int kRanksPerRequest = 2000;
+constexpr std::size_t kRanksPerRequest = 2000;
+
+// Limits of a server's answers to one look, so that it ends whatever the server says: jobs, ranks
+// of one job (a server of ours keeps fewer of both), and time.
+constexpr std::size_t kMaxJobs = 10'000;
+constexpr std::size_t kMaxRanks = rendezvous::Board::kMaxRanks;
+constexpr std::chrono::seconds kLookLimit{60};
 
 /// Encodes all bytes but the unreserved characters of RFC 3986.
 std::string percent_encoded(std::string_view text) {
@@ -55,8 +62,8 @@ std::vector<std::string> ServerJobs::advice() const {
               " --rdzv_id NAME train.py"};
 }
 
-Json ServerJobs::get(const std::string& path) const {
-  const std::string answer = reader_.get("/api/v1/" + path);
+Json ServerJobs::get(const std::string& path, rendezvous::HttpReader::Time until) const {
+  const std::string answer = reader_.get("/api/v1/" + path, until);
   const auto end = answer.find("\r\n\r\n");
   if (!answer.starts_with("HTTP/1.") || end == std::string::npos) {
     throw Error(Errc::protocol, name() + " does not answer as the HTTP API does");
@@ -71,36 +78,51 @@ Json ServerJobs::get(const std::string& path) const {
   if (status == "404") {
     throw Error(Errc::not_found, name() + ": " + reason_of(answer, body));
   }
-  if (status != "200" || !body.is_object()) {
+  if (status == "200" && !body.is_object()) {
+    throw Error(Errc::protocol, name() + ": the answer is cut off, or it is not JSON");
+  }
+  if (status != "200") {
     throw Error(Errc::protocol, name() + ": " + reason_of(answer, body));
   }
   return body;
 }
 
 std::vector<WatchedJob> ServerJobs::look() {
+  const auto until = std::chrono::steady_clock::now() + kLookLimit;
+  const auto require = [&](bool holds, const std::string& what) {
+    if (!holds) {
+      throw Error(Errc::protocol, name() + ": " + what);
+    }
+  };
   std::vector<WatchedJob> result;
   Json jobs = Json::array();
   if (job_.empty()) {
-    jobs = get("jobs").value("jobs", Json::array());
+    jobs = get("jobs", until).value("jobs", Json::array());
+    require(jobs.is_array() && jobs.size() <= kMaxJobs,
+            fmt::format("expected a list of at most {} jobs", kMaxJobs));
   } else {
-    jobs.push_back(get("jobs/" + percent_encoded(job_)));
+    jobs.push_back(get("jobs/" + percent_encoded(job_), until));
   }
   for (Json& job : jobs) {
-    if (!job.is_object() || !job.contains("id") || !job.at("id").is_string()) {
-      throw Error(Errc::protocol, name() + ": a job without an ID");
-    }
+    require(job.is_object() && job.contains("id") && job.at("id").is_string(),
+            "a job without an ID");
     const std::string path = "jobs/" + percent_encoded(job.at("id").get<std::string>()) + "/ranks";
     Json ranks = Json::array();
     std::size_t total = 1;
     while (ranks.size() < total) {
       const Json part =
-          get(fmt::format("{}?from={}&limit={}", path, ranks.size(), kRanksPerRequest));
+          get(fmt::format("{}?from={}&limit={}", path, ranks.size(), kRanksPerRequest), until);
       const auto list = part.find("ranks");
       total = part.value("total", std::size_t{0});
+      require(total <= kMaxRanks,
+              fmt::format("a job of {} ranks, expected at most {}", total, kMaxRanks));
       if (list == part.end() || !list->is_array() || list->empty()) {
         break;
       }
       ranks.insert(ranks.end(), list->begin(), list->end());
+      require(ranks.size() >= total || list->size() >= kRanksPerRequest,
+              fmt::format("{} ranks in an answer that has more, expected {}", list->size(),
+                          kRanksPerRequest));
     }
     result.push_back({std::move(job), std::move(ranks)});
   }

@@ -66,7 +66,8 @@ class ServerJobs final : public JobSource {
   [[nodiscard]] std::vector<std::string> advice() const override;
 
  private:
-  [[nodiscard]] nlohmann::json get(const std::string& path) const;
+  [[nodiscard]] nlohmann::json get(const std::string& path,
+                                   rendezvous::HttpReader::Time until) const;
 
   rendezvous::HttpReader reader_;
   std::string job_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,14 +26,18 @@ class HttpReader {
   explicit HttpReader(Address address);
   /// The address, for messages: "node0:29500".
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// Asks for a path and returns the whole answer, its head included. Every error names the server:
-  /// Error(connection), Error(timeout), or Error(config) if the server wants another token.
-  [[nodiscard]] std::string get(const std::string& path) const;
+  using Time = std::chrono::steady_clock::time_point;
+
+  /// Asks for a path and returns the whole answer, its head included, within ten seconds and before
+  /// `until`. Every error names the server: Error(connection), Error(timeout), Error(protocol) if
+  /// the answer is cut off, or Error(config) if the server wants another token.
+  [[nodiscard]] std::string get(const std::string& path, Time until = Time::max()) const;
 
  private:
   template <typename Stream>
   std::string exchange(Stream& stream, const std::string& request, secure::SecureLink* link) const;
-  [[nodiscard]] std::string ask(const std::string& request, secure::SecureLink* link) const;
+  [[nodiscard]] std::string ask(const std::string& request, Time until,
+                                secure::SecureLink* link) const;
 
   Address address_;
   std::string name_;
