@@ -47,7 +47,7 @@ import agent_bytes  # noqa: E402
 import store_bytes  # noqa: E402
 
 AGENTS, WORKERS = 20, 1000
-BEAT, STATUS = agent_bytes.frame(2), 8
+BEAT = agent_bytes.frame(2)
 SERVER_BEAT, FORMED = 1, 3
 INTERVAL = 0.02
 LIMIT = 120  # seconds for an answer
@@ -82,24 +82,10 @@ class Agent:
             self.buffer += part
 
 
-def number(code, value):
-    return b"\1" + struct.pack("<" + code, value)
-
-
-def rank_status(rank, step):
-    scalars = number("q", step) + b"".join(number("d", 0.1 * i + step) for i in range(9))
-    memory = struct.pack("<I", 2) + b"".join(agent_bytes.text(name) + struct.pack("<q", 1 << 30)
-                                             for name in ("parameters", "optimizer"))
-    values = struct.pack("<I", 1) + agent_bytes.text("accuracy") + struct.pack("<d", 0.5)
-    machine = (number("q", 10) + number("q", 1 << 31) + number("d", 99.5) + number("d", 88.0) + number("q", 1 << 34)
-               + agent_bytes.text("all_reduce") + b"\0" + struct.pack("<I", 1) + agent_bytes.text("a line of stderr"))
-    return agent_bytes.i32(rank, rank % WORKERS, 1000 + rank) + b"\1" + scalars + memory + values + machine
-
-
 def status(machine_rank, step):
     first = machine_rank * WORKERS
-    return agent_bytes.frame(STATUS, struct.pack("<I", WORKERS),
-                             *(rank_status(rank, step) for rank in range(first, first + WORKERS)))
+    return agent_bytes.status([agent_bytes.rank_status(rank, rank - first, step)
+                               for rank in range(first, first + WORKERS)])
 
 
 def job(path):

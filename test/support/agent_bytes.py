@@ -36,3 +36,29 @@ def enter(machine_rank=None, run_id="job", machines=(1, 2), last_call=30_000, he
 
 def end(kind):
     return frame(kind, i32(1), text("host"), i32(1), b"\1", b"\0", text("rank 1 failed"))
+
+
+def number(code, value):
+    """An optional that has this value."""
+    return b"\1" + struct.pack("<" + code, value)
+
+
+def rank_status(rank, local_rank, step, names=("parameters", "optimizer"), collective="all_reduce", line="a line"):
+    """One running rank of `status`, with every value that a rank can have; `names`: of memory and of other values."""
+    scalars = number("q", step) + b"".join(number("d", 0.1 * i + step) for i in range(9))
+    memory = b"".join(text(name) + struct.pack("<q", 1 << 30) for name in names)
+    values = b"".join(text(name) + struct.pack("<d", 0.5) for name in names)
+    size = struct.pack("<I", len(names))
+    machine = number("q", 10) + number("q", 1 << 31) + number("d", 99.5) + number("d", 88.0) + number("q", 1 << 34)
+    return (i32(rank, local_rank, 1000 + rank) + b"\1" + scalars + size + memory + size + values + machine
+            + text(collective) + b"\0" + struct.pack("<I", 1) + text(line))
+
+
+def status(ranks):
+    """Message type 8: a list of `rank_status`."""
+    return frame(8, struct.pack("<I", len(ranks)), *ranks)
+
+
+def failure_report(json):
+    """Message type 9."""
+    return frame(9, text(json))

@@ -20,7 +20,8 @@ std::size_t Agents::bytes_of(const Machine& machine) {
 }
 
 std::size_t Agents::bytes_of(const Agent& agent) {
-  return bytes_of(agent.machine) + (agent.own_end ? agent.own_end->reason.size() : 0);
+  return bytes_of(agent.machine) + 2 * agent.key.size() +
+         (agent.own_end ? agent.own_end->reason.size() : 0);
 }
 
 Agent& Agents::add(AgentId id, std::string key, Machine machine) {

@@ -110,7 +110,7 @@ Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
     }
   }
   if (found != by_run_id_.end() && !found->second->membership.gives_way_to(enter, now)) {
-    make_room(Agents::bytes_of(enter.machine));
+    make_room(Agents::bytes_of(enter.machine) + 2 * enter.agent.size());
     return found->second;
   }
   if (is_closed_) {
@@ -119,7 +119,8 @@ Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
   if (is_draining_) {
     throw Error(Errc::config, "the rendezvous accepts no new jobs: its administrator drains it");
   }
-  make_room(Agents::bytes_of(enter.machine) + Membership::bytes_to_found(enter));
+  make_room(Agents::bytes_of(enter.machine) + 2 * enter.agent.size() +
+            Membership::bytes_to_found(enter));
   return create(num_created_, enter.run_id, Membership(enter, recovers_));
 }
 

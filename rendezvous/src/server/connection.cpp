@@ -201,7 +201,8 @@ void Connection::step_through(std::string_view& bytes) {
   std::size_t cost = 0;
   for (bool has_more = true; has_more;) {
     is_paused_ = num_unsent() > max_unread();
-    if (cost >= kTurnCost && !is_paused_ && !is_finishing_) {
+    const bool has_work = !bytes.empty() || handler_->is_replying();
+    if (cost >= kTurnCost && has_work && !is_paused_ && !is_finishing_) {
       is_unfinished_ = true;
       owner_.unfinished(id_);
       break;

@@ -257,7 +257,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     mine.etcd = std::move(etcd);
     mine.address = std::move(address);
     table_.limit_keys(options.max_keys);
-    table_.limit_bytes(bytes_besides(jobs_.bytes()));
+    share_memory();
     decoder_.limit(options.max_frame_bytes);
     handshakes_.limit(options.handshake_timeout);
     farewells_.limit(options.stop_timeout);
@@ -499,7 +499,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     jobs_.record_with(record);
     jobs_.recover(now());
     is_recovering_ = false;
-    table_.limit_bytes(bytes_besides(jobs_.bytes()));
+    share_memory();
   }
 
   void repeat(const Journal::Entry& entry) {
@@ -942,9 +942,10 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   /// Returns the whole state but the values of keys.
   std::string dump() {
     std::string text = fmt::format(
-        "connections {}\nkeys {}\nkey bytes {}\njob bytes {}\nbuffered bytes {}\ndraining {}\n",
-        connections_.size(), num_keys(), table_.bytes(), jobs_.bytes(), shared_.buffered,
-        jobs_.is_draining());
+        "connections {}\nkeys {}\nkey bytes {}\njob bytes {}\nwatched bytes {}\nbuffered bytes {}\n"
+        "draining {}\n",
+        connections_.size(), num_keys(), table_.bytes(), jobs_.bytes(),
+        board_ ? board_->bytes() : 0, shared_.buffered, jobs_.is_draining());
     peers_.each([&](const Peer& peer) {
       text += fmt::format("peer {}: {} connections, {} buffered bytes, {} keys, {} wrong proofs\n",
                           peer.name, peer.connections, peer.buffered, peer.keys, peer.failures);
@@ -1195,7 +1196,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   /// the agent's connection; if there is no memory for its job, it is told so and may try again.
   void hear(Connection::Id id, rounds::AgentMessage message) {
     rounds::Outbox out;
-    jobs_.limit_bytes(bytes_besides(table_.bytes()));
+    share_memory();
     std::vector<RankStatus> ranks;
     std::string report;
     if (auto* const status = std::get_if<rounds::Status>(&message)) {
@@ -1227,10 +1228,17 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     deliver(out);
   }
 
-  /// Returns the memory limit of keys or jobs if the other ones use `used` bytes: both share
-  /// ServerOptions::max_bytes.
-  [[nodiscard]] std::size_t bytes_besides(std::size_t used) const {
-    return shared_.options.max_bytes - std::min(used, shared_.options.max_bytes);
+  /// Limits keys, jobs and what is kept of jobs for those who watch, which share
+  /// ServerOptions::max_bytes: the last may use a quarter.
+  void share_memory() {
+    const std::size_t all = shared_.options.max_bytes;
+    const auto left = [all](std::size_t used) { return all - std::min(used, all); };
+    const std::size_t watched = board_ ? board_->bytes() : 0;
+    table_.limit_bytes(left(jobs_.bytes() + watched));
+    jobs_.limit_bytes(left(table_.bytes() + watched));
+    if (board_) {
+      board_->limit_bytes(std::min(all / 4, left(table_.bytes() + jobs_.bytes())));
+    }
   }
 
   /// Sends the messages of a job and sets the timer for the next deadline of the jobs. Messages to
@@ -1247,7 +1255,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
                                                : Connection::ShutdownMode::patient);
       }
     }
-    table_.limit_bytes(bytes_besides(jobs_.bytes()));
+    share_memory();
     await_round();
   }
 

@@ -92,15 +92,17 @@ Answer events(const Request& request, std::string_view query, const Board& board
           Stream{job != nullptr ? std::optional(job->number) : std::nullopt}};
 }
 
+FindJob finder_of(const Board& board, const Board::Job& job) {
+  return [&board, number = job.number] { return board.find(number); };
+}
+
 Answer ranks(std::string_view query, const Board& board, const Board::Job& job) {
   const auto from = number_in(query, "from", 0);
   const auto limit = number_in(query, "limit", SIZE_MAX);
   if (!from || !limit) {
     return refusal(400, "from and limit must be numbers");
   }
-  return in_parts(
-      "application/json",
-      ranks_json([&board, number = job.number] { return board.find(number); }, *from, *limit));
+  return in_parts("application/json", ranks_json(finder_of(board, job), *from, *limit));
 }
 
 Answer of_job(const Request& request, std::string_view path, std::string_view query,
@@ -123,7 +125,7 @@ Answer of_job(const Request& request, std::string_view path, std::string_view qu
     return ranks(query, board, *job);
   }
   if (what == "rounds") {
-    return json_answer(rounds_json(*job));
+    return in_parts("application/json", rounds_json(finder_of(board, *job)));
   }
   if (what == "events") {
     return events(request, query, board, job);

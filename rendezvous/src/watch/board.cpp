@@ -16,6 +16,47 @@ constexpr std::size_t kMaxText = 1024;
 // Shortest time between two points of a job.
 constexpr std::chrono::seconds kPointInterval{1};
 
+// Estimated memory of a job without what it contains, and of an entry of a map or a list.
+constexpr std::size_t kJobBytes = 4096;
+constexpr std::size_t kNodeBytes = 64;
+
+std::size_t bytes_of(const Board::Event& event) {
+  return sizeof event + event.id.size() + event.host.size() + event.text.size();
+}
+
+std::size_t bytes_of(const Board::WatchedMachine& watched) {
+  const Machine& machine = watched.machine;
+  return sizeof watched + kNodeBytes + machine.host.size() + machine.address.size() +
+         machine.secret.size();
+}
+
+std::size_t bytes_of(const Board::WatchedRound& round) {
+  std::size_t bytes = sizeof round + round.machines.size() * sizeof(Board::RoundMachine);
+  for (const Board::RoundMachine& machine : round.machines) {
+    bytes += machine.host.size();
+  }
+  return bytes;
+}
+
+/// What a rank takes in addition to its WatchedRank.
+std::size_t bytes_of(const RankStatus& status) {
+  const TrainingMetrics& metrics = status.metrics;
+  std::size_t bytes = status.collective.size() +
+                      (metrics.memory.size() + metrics.values.size()) *
+                          (kNodeBytes + sizeof(std::string) + TrainingMetrics::kMaxNameBytes);
+  for (const std::string& line : status.last_stderr_lines) {
+    bytes += sizeof line + line.size();
+  }
+  return bytes;
+}
+
+void keep_numbers_only(RankStatus& status) {
+  status.collective.clear();
+  status.metrics.memory.clear();
+  status.metrics.values.clear();
+  status.last_stderr_lines = {};
+}
+
 std::string shortened(std::string text) {
   if (text.size() > kMaxText) {
     text.resize(kMaxText);
@@ -68,12 +109,44 @@ Board::Summary Board::Job::summary() const {
   return all;
 }
 
+void Board::charge(Job& job, std::size_t more, std::size_t less) {
+  job.bytes += more - less;
+  bytes_ += more - less;
+}
+
+/// Drops jobs that are over, but not `job`, until there is memory; false if there is none.
+bool Board::make_room(const Job* job, std::size_t more) {
+  const auto has_room = [&] { return bytes_ <= max_bytes_ && more <= max_bytes_ - bytes_; };
+  while (!has_room() && !finished_.empty() &&
+         (job == nullptr || finished_.front() != job->number)) {
+    drop(by_number_.at(finished_.front()));
+    finished_.pop_front();
+  }
+  return has_room();
+}
+
+void Board::drop_machine(Job& job, std::map<AgentId, WatchedMachine>::iterator machine) {
+  charge(job, 0, bytes_of(machine->second));
+  job.machines.erase(machine);
+}
+
+void Board::drop_event(Job& job) {
+  charge(job, 0, bytes_of(job.events.front()));
+  job.events.pop_front();
+}
+
+void Board::drop_round(Job& job) {
+  charge(job, 0, bytes_of(job.rounds.front()));
+  job.rounds.pop_front();
+}
+
 void Board::tell(JobNumber number, const news::News& news, Time now, bool is_repeated) {
   now_ = now;
   is_repeated_ = is_repeated;
   if (std::holds_alternative<news::Created>(news) && !by_number_.contains(number) &&
-      jobs_.size() < kMaxJobs) {
+      jobs_.size() < kMaxJobs && make_room(nullptr, kJobBytes)) {
     Job& job = jobs_.emplace_back();
+    charge(job, kJobBytes);
     job.number = number;
     job.created_at = now;
     by_number_[number] = std::prev(jobs_.end());
@@ -90,7 +163,7 @@ void Board::clear() {
   finished_.clear();
   reported_.clear();
   jobs_.clear();
-  num_ranks_ = report_bytes_ = 0;
+  num_ranks_ = report_bytes_ = bytes_ = 0;
 }
 
 Board::Job* Board::job_of(JobNumber number) {
@@ -115,9 +188,14 @@ void Board::add_event(Job& job, EventKind kind, const WatchedMachine* machine, s
   if (const WatchedRound* const round = job.last_round()) {
     event.round = round->round;
   }
-  job.events.push_back(event);
-  if (job.events.size() > kMaxEvents) {
-    job.events.pop_front();
+  bool has_room = make_room(&job, bytes_of(event));
+  for (; !job.events.empty() && (!has_room || job.events.size() == kMaxEvents);
+       has_room = make_room(&job, bytes_of(event))) {
+    drop_event(job);
+  }
+  if (has_room) {
+    charge(job, bytes_of(event));
+    job.events.push_back(event);
   }
   for (const auto& each : listeners_) {
     if (const auto listener = each.lock()) {
@@ -128,6 +206,7 @@ void Board::add_event(Job& job, EventKind kind, const WatchedMachine* machine, s
 
 void Board::on(Job& job, const news::Created& news) {
   job.terms = news;
+  charge(job, 2 * news.run_id.size());
   const bool is_named = !news.run_id.empty() && news.run_id != "none";  // torchrun's default
   job.id = is_named ? news.run_id : fmt::format("job-{}", job.number + 1);
 }
@@ -148,8 +227,12 @@ void Board::show(Job& job) {
 
 void Board::on(Job& job, const news::Joined& news) {
   show(job);
+  if (const auto before = job.machines.find(news.agent); before != job.machines.end()) {
+    drop_machine(job, before);
+  }
   WatchedMachine& machine = job.machines[news.agent];
   machine = {.machine = news.machine, .last_heartbeat = now_};
+  charge(job, bytes_of(machine));
   add_event(job, EventKind::joined, &machine,
             fmt::format("{} joined (pid {}, {})",
                         name_of_machine(news.machine.machine_rank, news.machine.host),
@@ -179,7 +262,7 @@ void Board::on(Job& job, const news::Gone& news) {
   if (machine.rank) {  // shown until the next round
     found->second.state = news.why == Why::lost ? MachineState::lost : MachineState::left;
   } else {
-    job.machines.erase(found);
+    drop_machine(job, found);
   }
   const bool is_in_round = machine.rank && machine.state == MachineState::running;
   if (is_in_round && !job.ranks.empty()) {
@@ -217,9 +300,13 @@ void Board::on(Job& job, const news::Waits& news) {
 
 void Board::on(Job& job, const news::Formed& news) {
   const Round& round = news.round;
-  std::erase_if(job.machines, [](const auto& each) {
-    return each.second.state == MachineState::lost || each.second.state == MachineState::left;
-  });
+  for (auto each = job.machines.begin(); each != job.machines.end();) {
+    const auto machine = each++;
+    if (machine->second.state == MachineState::lost ||
+        machine->second.state == MachineState::left) {
+      drop_machine(job, machine);
+    }
+  }
   WatchedRound formed{.round = round.round, .restarts = round.restart_count, .formed_at = now_};
   for (std::size_t rank = 0; rank < news.agents.size(); ++rank) {
     const int size = round.local_world_sizes.at(rank);
@@ -237,10 +324,12 @@ void Board::on(Job& job, const news::Formed& news) {
   }
   const int world_size = formed.world_size;
   const auto num_machines = static_cast<int>(formed.machines.size());
-  job.rounds.push_back(std::move(formed));
-  if (job.rounds.size() > kMaxRounds) {
-    job.rounds.pop_front();
+  while (!job.rounds.empty() &&
+         (!make_room(&job, bytes_of(formed)) || job.rounds.size() == kMaxRounds)) {
+    drop_round(job);
   }
+  charge(job, bytes_of(formed));
+  job.rounds.push_back(std::move(formed));
   job.state = JobState::running;
   job.waiting_for.clear();
   set_ranks(job, round);
@@ -261,9 +350,11 @@ void Board::set_ranks(Job& job, const Round& round) {
     }
     drop_ranks(finished);
   }
-  if (num_ranks_ + world_size > kMaxRanks) {
+  const std::size_t bytes = world_size * sizeof(WatchedRank);
+  if (num_ranks_ + world_size > kMaxRanks || !make_room(&job, bytes)) {
     return;
   }
+  charge(job, job.rank_bytes = bytes);
   job.ranks.reserve(world_size);
   for (int machine = 0; machine < round.num_machines(); ++machine) {
     const int size = round.local_world_sizes[static_cast<std::size_t>(machine)];
@@ -274,10 +365,12 @@ void Board::set_ranks(Job& job, const Round& round) {
     }
   }
   num_ranks_ += world_size;
+  job.keeps_texts = num_ranks_ <= kMaxRanksWithLines;
 }
 
 void Board::drop_ranks(Job& job) {
   num_ranks_ -= std::exchange(job.ranks, {}).size();
+  charge(job, 0, std::exchange(job.rank_bytes, 0));
   ++job.num_layouts;
   ++job.num_changes;
 }
@@ -382,8 +475,14 @@ void Board::update(JobNumber number, AgentId agent, std::vector<RankStatus> rank
     }
     rank.pace.add(status, now);
     if (num_ranks_ > kMaxRanksWithLines) {
-      status.last_stderr_lines.clear();
+      status.last_stderr_lines = {};
     }
+    const std::size_t before = bytes_of(rank.status);
+    if (!make_room(job, bytes_of(status) - std::min(bytes_of(status), before))) {
+      keep_numbers_only(status);
+    }
+    charge(*job, bytes_of(status), before);
+    job->rank_bytes += bytes_of(status) - before;
     rank.status = std::move(status);
   }
   add_point(*job);
@@ -398,10 +497,12 @@ void Board::add_point(Job& job) {
   if (!has_changed || (!all.step && !all.loss && !all.tokens_per_s)) {
     return;
   }
+  const std::size_t before = job.points.size();
   job.points.push_back({now_, all.step, all.loss, all.tokens_per_s});
   if (job.points.size() - job.num_old_points > kMaxPoints / 2) {
     grow_old(job);
   }
+  charge(job, job.points.size() * sizeof(Point), before * sizeof(Point));
 }
 
 /// Lets the oldest of the recent points become an old one, or drops it.
@@ -426,17 +527,19 @@ void Board::grow_old(Job& job) {
 
 void Board::keep_report(JobNumber number, std::string json, Time now) {
   Job* const job = job_of(number);
-  if (job == nullptr || json.size() > kMaxReportBytes) {
+  if (job == nullptr || json.size() > kMaxReportBytes || !make_room(job, json.size())) {
     return;
   }
   now_ = now;
   is_repeated_ = false;
   std::erase(reported_, number);
   report_bytes_ += json.size() - job->report.size();
+  charge(*job, json.size(), job->report.size());
   job->report = std::move(json);
   reported_.push_back(number);
   while (report_bytes_ > kMaxReportsBytes) {
     Job& oldest = *by_number_.at(reported_.front());
+    charge(oldest, 0, oldest.report.size());
     report_bytes_ -= std::exchange(oldest.report, {}).size();
     reported_.pop_front();
   }
@@ -459,6 +562,7 @@ void Board::drop_old() {
 void Board::drop(std::list<Job>::iterator job) {
   num_ranks_ -= job->ranks.size();
   report_bytes_ -= job->report.size();
+  bytes_ -= job->bytes;
   std::erase(reported_, job->number);
   by_number_.erase(job->number);
   jobs_.erase(job);

@@ -242,7 +242,12 @@ void write_rank(JsonWriter& json, const Board::WatchedRank& rank, const std::str
 }
 
 /// Writes the text of a rank, which is made once per change.
-void put_rank(JsonWriter& json, const Board::WatchedRank& rank, const std::string& host) {
+void put_rank(JsonWriter& json, const Board::Job& job, const Board::WatchedRank& rank) {
+  const auto machine = static_cast<std::size_t>(rank.machine_rank);
+  const std::string& host = job.last_round()->machines.at(machine).host;
+  if (!job.keeps_texts) {
+    return write_rank(json, rank, host);
+  }
   if (rank.text.empty()) {
     JsonWriter writer(rank.text);
     write_rank(writer, rank, host);
@@ -397,15 +402,32 @@ Parts ranks_json(FindJob find, std::size_t from, std::size_t limit) {
         if (now == nullptr || now->num_layouts != layout) {
           throw Error(Errc::protocol, "the job has other ranks since the beginning of the answer");
         }
-        const Board::WatchedRank& rank = now->ranks[i++];
-        const auto machine = static_cast<std::size_t>(rank.machine_rank);
-        put_rank(json, rank, now->last_round()->machines.at(machine).host);
+        put_rank(json, *now, now->ranks[i++]);
         return true;
       });
 }
 
-std::string rounds_json(const Board::Job& job) {
-  return with_list(begun(&job), "rounds", job.rounds, put_round);
+Parts rounds_json(FindJob find) {
+  const Board::Job& job = *find();
+  std::vector<int> numbers;
+  for (const Board::WatchedRound& round : job.rounds) {
+    numbers.push_back(round.round);
+  }
+  return list_in_parts(begun(&job), "rounds",
+                       [find = std::move(find), numbers = std::move(numbers),
+                        i = std::size_t{0}](JsonWriter& json) mutable {
+                         if (i == numbers.size()) {
+                           return false;
+                         }
+                         const int number = numbers[i++];
+                         const Board::Job* const now = find();
+                         for (std::size_t at = 0; now != nullptr && at < now->rounds.size(); ++at) {
+                           if (now->rounds[at].round == number) {
+                             put_round(json, now->rounds[at]);
+                           }
+                         }
+                         return true;
+                       });
 }
 
 std::vector<const Board::Event*> events_after(const Board& board, const Board::Job* job,
@@ -424,11 +446,14 @@ std::vector<const Board::Event*> events_after(const Board& board, const Board::J
     for (const Board::Job* each : board.jobs()) {
       add(*each);
     }
-    std::ranges::sort(events, {}, &Board::Event::number);
   }
+  // There may be a million events of all jobs, of which the last ones are wanted.
   if (events.size() > Board::kMaxEvents) {
-    events.erase(events.begin(), events.end() - static_cast<std::ptrdiff_t>(Board::kMaxEvents));
+    const auto first = events.end() - static_cast<std::ptrdiff_t>(Board::kMaxEvents);
+    std::ranges::nth_element(events, first, {}, &Board::Event::number);
+    events.erase(events.begin(), first);
   }
+  std::ranges::sort(events, {}, &Board::Event::number);
   return events;
 }
 

@@ -12,11 +12,11 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "support"))
-from agent_bytes import HELLO, enter, frame
+from agent_bytes import HELLO, enter, failure_report, frame, rank_status, status
 from attacks import Victim
 from daemon import Daemon
 from failures import exit_with
-from good_agents import DROPPED, ENDS, FORMED, REPORT, SETTLED, WAITING, WELCOME, Agent
+from good_agents import BEAT_BACK, DROPPED, ENDS, FORMED, REPORT, SETTLED, WAITING, WELCOME, Agent
 from own_network import enter_own_network
 
 MIB = 1 << 20
@@ -80,6 +80,24 @@ def refused_machines(victim):
             expect_answer(peer)
 
 
+def full_statuses(victim):
+    """Jobs of one agent whose ranks have all values, the longest names and lines, and a report; 18 MiB and 4 MiB each."""
+    workers = 3_000
+    names = [f"{i:02}".ljust(31, "n") for i in range(16)]
+    full = status([rank_status(rank, rank, 1, names, "c" * 256, "l" * 1_000) for rank in range(workers)])
+    report = failure_report("[" + "1," * (2 * MIB - 10) + "1]")
+    agents = []
+    for i in range(20):
+        agents.append(Agent(victim.port))
+        agents[-1].send(enter(run_id=f"status{i}", machines=(1, 1), local_world_size=workers, heartbeat=600_000))
+        agents[-1].read_until(FORMED)
+        for content in (full, report):
+            agents[-1].send(content)
+            agents[-1].read_until(BEAT_BACK)
+    for agent in agents:
+        agent.socket.close()
+
+
 def main():
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
@@ -92,7 +110,7 @@ def main():
         agent.read_until(FORMED)
     before = daemon.mib("VmHWM")
     failures = []
-    for attack in (huge_jobs, large_terms, finished_jobs, refused_machines):
+    for attack in (full_statuses, huge_jobs, large_terms, finished_jobs, refused_machines):
         attack(victim)
         grown = daemon.mib("VmHWM") - before
         print(f"{attack.__name__}: {grown:.0f} MiB more than before")

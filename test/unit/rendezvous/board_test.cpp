@@ -59,7 +59,7 @@ struct Watched {
   Json get(const std::string& target, unsigned status = 200) const {
     const watch::Answer found = watch::answer(asked("GET", target), board, {}, now);
     CHECK_MESSAGE(found.status == status, found.body);
-    return Json::parse(found.body);
+    return Json::parse(found.body + (found.more ? watch::whole(found.more) : ""));
   }
   [[nodiscard]] std::vector<std::string> kinds() const {
     std::vector<std::string> kinds;
@@ -199,6 +199,88 @@ TEST_CASE("memory is bounded: events, points, jobs that are over, ranks and repo
   std::vector<int> sizes(9, 32'767);
   watched.tell(news::Formed{round_of(sizes), {1, 0, 0, 0, 0, 0, 0, 0, 0}}, 999);
   CHECK(watched.get("/api/v1/jobs/large/ranks")["total"] == 0);  // more than kMaxRanks
+}
+
+TEST_CASE("whatever agents send counts as memory, and gives way beyond the limit") {
+  Watched watched;
+  Board& board = watched.board;
+  // A status with everything that one may have.
+  const auto full = [](int rank) {
+    RankStatus status = status_of(rank, 1);
+    status.collective = std::string(RankStatus::kMaxCollective, 'c');
+    status.last_stderr_lines = {std::string(RankStatus::kMaxLines, 'l')};
+    for (std::size_t i = 0; i < TrainingMetrics::kMaxEntries; ++i) {
+      status.metrics.memory[std::string(30, static_cast<char>('a' + i))] = 1;
+      status.metrics.values[std::string(30, static_cast<char>('a' + i))] = 1;
+    }
+    return status;
+  };
+  const auto lines_of = [&](int rank) {
+    return watched
+        .get("/api/v1/jobs/run/ranks")["ranks"][static_cast<std::size_t>(rank)]["last_stderr_lines"]
+        .size();
+  };
+  CHECK(board.bytes() == 0);
+  watched.begin();
+  const std::size_t empty = board.bytes();
+  CHECK(empty > sizeof(Board::Job) + 2 * sizeof(Board::WatchedRank));
+  board.update(0, 1, {full(0)}, watched.now);
+  const std::size_t one = board.bytes() - empty;
+  CHECK(one > RankStatus::kMaxCollective + RankStatus::kMaxLines +
+                  2 * TrainingMetrics::kMaxEntries * TrainingMetrics::kMaxNameBytes);
+  board.update(0, 1, {full(0)}, watched.now);
+  CHECK(board.bytes() <= empty + one + 2 * sizeof(Board::Point));
+  board.update(0, 1, {status_of(0, 1)}, watched.now);
+  CHECK(board.bytes() <= empty + 2 * sizeof(Board::Point));
+  board.keep_report(0, "[" + std::string(5000, ' ') + "]", watched.now);
+  CHECK(board.bytes() > empty + 5000);
+
+  // A rank for which there is no memory keeps its numbers.
+  board.limit_bytes(board.bytes() + one / 2);
+  board.update(0, 1, {full(0)}, watched.now);
+  CHECK(lines_of(0) == 0);
+  CHECK(watched.get("/api/v1/jobs/run/ranks")["ranks"][0]["step"] == 1);
+  board.limit_bytes(SIZE_MAX);
+  board.update(0, 1, {full(0)}, watched.now);
+  CHECK(lines_of(0) == 1);
+
+  // Jobs that are over give way to running ones; a job that does not fit has no ranks.
+  watched.begin("old", 1);
+  watched.tell(news::Over{}, 1);
+  board.limit_bytes(board.bytes());
+  watched.begin("new", 2);
+  watched.get("/api/v1/jobs/old", 404);
+  CHECK(watched.get("/api/v1/jobs/new/ranks")["total"] == 4);
+  board.limit_bytes(board.bytes() + 100'000);
+  watched.tell(news::Created{.run_id = "large"}, 3);
+  watched.tell(news::Joined{1, machine("a", 10'000)}, 3);
+  watched.tell(news::Formed{round_of({10'000}), {1}}, 3);
+  CHECK(watched.get("/api/v1/jobs/large/ranks")["total"] == 0);
+
+  // Everything is given back.
+  board.limit_bytes(SIZE_MAX);
+  for (int i = 0; i < 600; ++i) {
+    watched.tell(news::Refused{machine("c"), std::string(500, 'x')});
+  }
+  const std::size_t with_events = board.bytes();
+  for (int i = 0; i < 600; ++i) {
+    watched.tell(news::Refused{machine("c"), std::string(500, 'x')});
+  }
+  CHECK(board.bytes() == with_events);
+  for (Board::JobNumber job = 10; job < 10 + 2 * Board::kMaxFinished; ++job) {
+    watched.begin("job", job);
+    board.update(job, 1, {full(0)}, watched.now);
+    watched.tell(news::Over{}, job);
+  }
+  const std::size_t with_jobs = board.bytes();
+  for (Board::JobNumber job = 1000; job < 1000 + 2 * Board::kMaxFinished; ++job) {
+    watched.begin("job", job);
+    board.update(job, 1, {full(0)}, watched.now);
+    watched.tell(news::Over{}, job);
+  }
+  CHECK(board.bytes() == with_jobs);
+  board.clear();
+  CHECK(board.bytes() == 0);
 }
 
 TEST_CASE("a sign of life of a machine that waits is a heartbeat, until the job is over") {

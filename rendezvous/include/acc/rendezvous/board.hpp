@@ -21,7 +21,9 @@ namespace acc::rendezvous {
 
 /// Everything that can be watched of a server's jobs (docs/api.md): their machines, rounds, ranks,
 /// events and reports. Pure: the time and all events come in. Memory is bounded: the oldest events,
-/// points, reports and finished jobs are dropped.
+/// points, reports and finished jobs are dropped. Beyond `limit_bytes`, jobs that are over give way
+/// first, then the events and rounds of the job that needs memory. Of a rank for which there is no
+/// memory only the numbers are kept; a job for whose ranks there is none has no ranks.
 class Board {
  public:
   using Time = std::chrono::system_clock::time_point;
@@ -134,6 +136,9 @@ class Board {
     std::string report{};
     std::uint64_t num_changes = 0;  ///< grows with every change of the job
     std::uint64_t num_layouts = 0;  ///< grows when `ranks` are replaced
+    std::size_t bytes = 0;          ///< its part of Board::bytes
+    std::size_t rank_bytes = 0;     ///< that of `ranks`
+    bool keeps_texts = false;       ///< `WatchedRank::text` is kept
     mutable std::string text{};     ///< of the HTTP API, after `text_of` changes
     mutable std::uint64_t text_of = 0;
 
@@ -159,6 +164,10 @@ class Board {
   /// Keeps the report of a failed round: JSON, at most kMaxReportBytes. A second report of one
   /// round is ignored.
   void keep_report(JobNumber job, std::string json, Time now);
+
+  /// Estimated memory, in bytes, without the texts of at most kMaxRanksWithLines ranks.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  void limit_bytes(std::size_t max_bytes) noexcept { max_bytes_ = max_bytes; }
 
   /// The shown jobs, the newest first.
   [[nodiscard]] std::vector<const Job*> jobs() const;
@@ -186,6 +195,11 @@ class Board {
   void end_round(Job& job);
   void add_point(Job& job);
   static void grow_old(Job& job);
+  void charge(Job& job, std::size_t more, std::size_t less = 0);
+  bool make_room(const Job* job, std::size_t more);
+  void drop_machine(Job& job, std::map<AgentId, WatchedMachine>::iterator machine);
+  void drop_event(Job& job);
+  void drop_round(Job& job);
   void drop_old();
   void drop(std::list<Job>::iterator job);
 
@@ -195,6 +209,8 @@ class Board {
   std::deque<JobNumber> reported_;  ///< jobs with a report, oldest first
   std::size_t num_ranks_ = 0;
   std::size_t report_bytes_ = 0;
+  std::size_t bytes_ = 0;
+  std::size_t max_bytes_ = SIZE_MAX;
   std::uint64_t num_events_ = 0;
   std::vector<std::weak_ptr<Listener>> listeners_;
   // The news that are being processed.

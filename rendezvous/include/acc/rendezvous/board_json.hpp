@@ -25,7 +25,7 @@ Parts jobs_json(const Board& board, Board::Time now);
 std::string job_json(const Board::Job& job);
 /// The ranks from `from` on, at most `limit`. The job exists.
 Parts ranks_json(FindJob find, std::size_t from, std::size_t limit);
-std::string rounds_json(const Board::Job& job);
+Parts rounds_json(FindJob find);
 /// The events of a job; of all jobs if it is null.
 std::string events_json(const Board& board, const Board::Job* job);
 std::string history_json(const Board::Job& job);

@@ -56,8 +56,8 @@ struct ServerOptions {
   // not affected.
   /// Number of keys in the store.
   std::size_t max_keys = 10'000'000;
-  /// Memory of keys, values, queues, names that clients wait for, jobs, machines and reports,
-  /// including an estimate of the containers' overhead.
+  /// Memory of keys, values, queues, names that clients wait for, jobs, machines, reports and the
+  /// state of ranks (a quarter), including an estimate of the containers' overhead.
   std::size_t max_bytes = std::size_t{4} << 30;
   /// Bytes of one frame: one request or one reply.
   std::size_t max_frame_bytes = std::size_t{512} << 20;
@@ -67,10 +67,10 @@ struct ServerOptions {
   /// Requests of a client are not read or served while more than this many bytes of its replies are
   /// unread (back-pressure; the client stays connected).
   std::size_t max_unread_bytes = std::size_t{4} << 20;
-  /// Percentage of max_connections, max_keys and max_bytes that the clients of one address outside
-  /// this machine may use.
+  /// Percentage of max_connections, max_keys and max_bytes that the clients of one address, or of
+  /// another user of this machine, may use.
   int max_peer_percent = 50;
-  /// Wrong proofs within a minute after which an address is not accepted any more in that minute.
+  /// Wrong proofs within a minute after which an address or a user has to wait (Peers).
   int max_failed_proofs = 20;
 
   /// Null: no TLS, and every client is admitted.
