@@ -9,6 +9,8 @@
 
 #include <csignal>
 #include <filesystem>
+#include <memory>
+#include <utility>
 
 using namespace acc::test;
 
@@ -35,6 +37,40 @@ Flags with_rank(const ReservedPort& port, const std::string& rank) {
 }
 
 }  // namespace
+
+TEST_CASE("elastic: roles have ranks of their own, with any rendezvous") {
+  for (const bool is_static : {false, true}) {
+    for (const auto& [role, expected] : std::initializer_list<std::pair<const char*, Flags>>{
+             {"trainer", {"trainer 0 of 3\n", "trainer 1 of 3\n", "trainer 2 of 3\n"}},
+             {"reader", {"trainer 0 of 2\n", "trainer 1 of 2\n", "reader 0 of 1\n"}}}) {
+      CAPTURE(is_static);
+      CAPTURE(role);
+      const ReservedPort port;
+      const auto start = [&](std::size_t rank, const char* of, const char* workers) {
+        Flags flags = is_static ? static_flags(rank, port) : c10d_flags("2", port);
+        flags.insert(flags.end(), {"--role", of, "--nproc-per-node", workers});
+        return std::make_unique<Program>(
+            torchrun(flags, "echo $ROLE_NAME $ROLE_RANK of $ROLE_WORLD_SIZE"));
+      };
+      const auto one = start(0, "trainer", "2");
+      const auto two = start(1, role, "1");
+      CHECK(one->wait() == 0);
+      CHECK(two->wait() == 0);
+      for (const std::string& line : expected) {
+        CHECK_MESSAGE(contains(one->out() + two->out(), line), line);
+      }
+    }
+  }
+}
+
+TEST_CASE("elastic: one machine of 1:2 may choose the port") {
+  Program job(torchrun({"--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint",
+                        "localhost:0", "--rdzv-conf", "last_call_timeout=1,timeout=x"},
+                       "echo $RANK of $WORLD_SIZE"));
+  CHECK(job.wait() == 0);
+  CHECK(contains(job.out(), "0 of 1\n"));
+  CHECK(contains(job.err(), "this machine chooses the port"));
+}
 
 TEST_CASE("elastic: a machine that is killed, rejoins or leaves starts a new round") {
   const ReservedPort port;

@@ -39,6 +39,7 @@ asio::awaitable<std::optional<Round>> RoundsAlone::next() {
     begin_to_show();
     round_.emplace();
     round_->local_world_sizes.push_back(plan_.layout.local_world_size);
+    round_->role_world_size = plan_.layout.local_world_size;
     round_->secret = random_token();
     if (plan_.rendezvous.backend != RendezvousPlan::Backend::none) {
       co_await serve_store();

@@ -156,6 +156,10 @@ asio::awaitable<std::optional<Round>> RoundsTogether::next_round() {
   logger(Component::launcher)
       .debug("this machine {} the rendezvous at {}", should_serve_ ? "serves" : "connects to",
              address_);
+  if (port_ == 0 && !serves_if_nobody_does()) {  // this machine is to choose a free port
+    throw Error(Errc::config, "machines cannot meet at " + plan_.rendezvous.address +
+                                  ":0; set a port that all machines know");
+  }
   is_joining_ = true;
   if (ranks_are_given() && should_serve_ && !is_own_address_) {
     asio::co_spawn(io_, look_for_another_machine_0(), asio::detached);
@@ -423,14 +427,11 @@ bool RoundsTogether::serves_if_nobody_does() {
     return rendezvous_.has_value();
   }
   const RendezvousPlan& plan = plan_.rendezvous;
-  if (plan.port == 0) {
-    throw Error(Errc::config, "machines cannot meet at " + plan.address +
-                                  ":0; set a port that all machines know");
-  }
   try {
     rendezvous_.emplace(
         io_, listen(server_hosts_, plan.port),
         rendezvous::ServerOptions{.board = board_, .security = security_.rendezvous_server});
+    port_ = rendezvous_->port();
   } catch (const Error& error) {
     if (ranks_are_given() || plan.is_host || error.code() == Errc::config) {
       throw Error(Errc::config, error.what());
@@ -461,7 +462,8 @@ Machine RoundsTogether::this_machine() const {
                   .store_port = store_ ? store_->port() : plan.port,
                   .local_world_size = plan_.layout.local_world_size,
                   .pid = ::getpid(),
-                  .secret = secret_};
+                  .secret = secret_,
+                  .role = plan_.role};
   if (ranks_are_given() || plan.machine_rank_was_given) {
     machine.machine_rank = plan_.layout.machine_rank;
   }

@@ -21,8 +21,9 @@ std::string signal_list(const LaunchPlan& plan) {
   return list;
 }
 
-std::string rank_of(const LaunchPlan& plan, const Assignment& assignment, int local_rank) {
-  return std::to_string(assignment.first_rank + local_rank - first_local_rank(plan.layout));
+/// `first`: that of this machine's first worker.
+std::string rank_of(const LaunchPlan& plan, int first, int local_rank) {
+  return std::to_string(first + local_rank - first_local_rank(plan.layout));
 }
 
 /// Returns this machine's rank and sizes as its workers see them: from the rank slot if there is
@@ -41,18 +42,16 @@ plugins::Environment torchrun_identity(const LaunchPlan& plan, const Assignment&
                                        int local_rank) {
   const std::string local = std::to_string(local_rank);
   const std::string attempt = std::to_string(assignment.restart_count);
-  const std::string rank = rank_of(plan, assignment, local_rank);
-  const std::string world_size = std::to_string(assignment.world_size);
   const RankSlot node = node_of(plan, assignment);
   return {
-      {"RANK", rank},
+      {"RANK", rank_of(plan, assignment.first_rank, local_rank)},
       {"LOCAL_RANK", plan.virtual_local_rank ? "0" : local},
-      {"WORLD_SIZE", world_size},
+      {"WORLD_SIZE", std::to_string(assignment.world_size)},
       {"LOCAL_WORLD_SIZE", std::to_string(node.local_world_size)},
       {"GROUP_RANK", std::to_string(node.node_rank)},
       {"GROUP_WORLD_SIZE", std::to_string(node.num_nodes)},
-      {"ROLE_RANK", rank},
-      {"ROLE_WORLD_SIZE", world_size},
+      {"ROLE_RANK", rank_of(plan, assignment.first_role_rank, local_rank)},
+      {"ROLE_WORLD_SIZE", std::to_string(assignment.role_world_size)},
       {"ROLE_NAME", plan.role},
       {"MASTER_ADDR", assignment.master_addr},
       {"MASTER_PORT", std::to_string(assignment.master_port)},
@@ -70,7 +69,7 @@ plugins::Environment deepspeed_identity(const LaunchPlan& plan, const Assignment
                                         int local_rank) {
   const RankSlot node = node_of(plan, assignment);
   return {
-      {"RANK", rank_of(plan, assignment, local_rank)},
+      {"RANK", rank_of(plan, assignment.first_rank, local_rank)},
       {"LOCAL_RANK", std::to_string(local_rank)},
       {"WORLD_SIZE", std::to_string(assignment.world_size)},
       {"LOCAL_SIZE", std::to_string(node.local_world_size)},
@@ -141,6 +140,7 @@ int first_local_rank(const RankLayout& layout) noexcept {
   return layout.rank_slot ? layout.rank_slot->local_rank : 0;
 }
 
+// Other machines are assumed to have the same role, too.
 Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
   const int machines_bring = plan.layout.num_machines * plan.layout.local_world_size;
   return {.machine_rank = plan.layout.machine_rank,
@@ -148,6 +148,8 @@ Assignment planned_assignment(const LaunchPlan& plan, std::uint16_t port) {
           .first_rank = plan.layout.machine_rank * plan.layout.local_world_size,
           .local_world_size = plan.layout.local_world_size,
           .world_size = plan.layout.num_processes.value_or(machines_bring),
+          .first_role_rank = plan.layout.machine_rank * plan.layout.local_world_size,
+          .role_world_size = plan.layout.num_processes.value_or(machines_bring),
           .master_addr = plan.rendezvous.address,
           .master_port = port,
           .run_id = plan.rendezvous.run_id,

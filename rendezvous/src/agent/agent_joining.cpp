@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/seconds_text.hpp"
 #include "acc/base/text.hpp"
 #include "agent/agent_impl.hpp"
 
@@ -113,11 +114,11 @@ asio::awaitable<void> Agent::Impl::pause_after(const std::string& failure, Backo
   const auto now = std::chrono::steady_clock::now();
   if (now >= deadline()) {
     throw Error(Errc::timeout,
-                fmt::format("timeout: no answer within {:g} s from the rendezvous at {}: {}",
-                            seconds(enter_.times.join), where(), failure));
+                fmt::format("timeout: no answer within {} from the rendezvous at {}: {}",
+                            seconds_text(enter_.times.join), where(), failure));
   }
   say_what_is_waited_for("waiting for the rendezvous (" + failure + ")",
-                         fmt::format(" of {:g} s", seconds(enter_.times.join)));
+                         " of " + seconds_text(enter_.times.join));
   pause_.expires_at(
       std::min<std::chrono::steady_clock::time_point>(now + backoff.next(), deadline()));
   co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));

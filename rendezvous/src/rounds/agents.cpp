@@ -16,7 +16,8 @@ constexpr std::size_t kAgentBytes = 1024;
 }  // namespace
 
 std::size_t Agents::bytes_of(const Machine& machine) {
-  return kAgentBytes + machine.host.size() + machine.address.size() + machine.secret.size();
+  return kAgentBytes + machine.host.size() + machine.address.size() + machine.secret.size() +
+         machine.role.size();
 }
 
 std::size_t Agents::bytes_of(const Agent& agent) {

@@ -45,6 +45,8 @@ struct Agent {
   std::uint64_t arrival = 0;      ///< order in which agents of the job connected
   State state = State::waiting;
   std::optional<int> rank{};  ///< machine rank in its last round
+  int first_role_rank = 0;    ///< as in that Round
+  int role_world_size = 1;
   /// leaving, or dismissed: reason why it leaves without the others.
   std::optional<AttemptEnd> own_end{};
   /// It has no connection, and is lost only if it has none at the heartbeat timeout.

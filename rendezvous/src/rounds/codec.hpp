@@ -34,9 +34,15 @@ template <typename Struct>
 constexpr std::tuple<> kFields;
 
 template <>
-inline constexpr auto kFields<Machine> =
-    std::tuple{&Machine::machine_rank,     &Machine::host, &Machine::address, &Machine::store_port,
-               &Machine::local_world_size, &Machine::pid,  &Machine::serves,  &Machine::secret};
+inline constexpr auto kFields<Machine> = std::tuple{&Machine::machine_rank,
+                                                    &Machine::host,
+                                                    &Machine::address,
+                                                    &Machine::store_port,
+                                                    &Machine::local_world_size,
+                                                    &Machine::pid,
+                                                    &Machine::serves,
+                                                    &Machine::secret,
+                                                    &Machine::role};
 template <>
 inline constexpr auto kFields<Terms> =
     std::tuple{&Terms::ranks_are_given, &Terms::num_machines, &Terms::min_machines,
@@ -51,8 +57,9 @@ inline constexpr auto kFields<AttemptEnd> =
                &AttemptEnd::restarts,     &AttemptEnd::cause, &AttemptEnd::reason};
 template <>
 inline constexpr auto kFields<Round> = std::tuple{
-    &Round::round,      &Round::restart_count, &Round::machine_rank, &Round::local_world_sizes,
-    &Round::store_host, &Round::store_port,    &Round::secret};
+    &Round::round,          &Round::restart_count, &Round::machine_rank, &Round::local_world_sizes,
+    &Round::store_host,     &Round::store_port,    &Round::secret,       &Round::first_role_rank,
+    &Round::role_world_size};
 template <>
 inline constexpr auto kFields<ReportedMachine> =
     std::tuple{&ReportedMachine::machine_rank, &ReportedMachine::host, &ReportedMachine::report};

@@ -400,6 +400,8 @@ void Membership::resume(Agent& agent, AgentId id, const Enter& enter) {
     if (!enter.round) {
       Formed formed{round.round};
       formed.round.machine_rank = *agent.rank;
+      formed.round.first_role_rank = agent.first_role_rank;
+      formed.round.role_world_size = agent.role_world_size;
       send(id, formed);
     }
     if (round.ending || agent.own_end) {
@@ -744,8 +746,13 @@ void Membership::form() {
   const Machine& first = members.front()->machine;
   Formed formed{
       {next_round_++, restart_count_, 0, {}, first.address, first.store_port, first.secret}};
-  for (const Agent* agent : members) {
-    formed.round.local_world_sizes.push_back(agent->machine.local_world_size);
+  std::map<std::string, int> role_sizes;
+  for (Agent* agent : members) {
+    const int size = agent->machine.local_world_size;
+    formed.round.local_world_sizes.push_back(size);
+    int& role_size = role_sizes[agent->machine.role];
+    agent->first_role_rank = role_size;
+    role_size += size;
   }
   phase_ = InRound{Attempt(members), formed.round};
   news::Formed news{formed.round, {}};
@@ -755,6 +762,9 @@ void Membership::form() {
   news_.emplace_back(std::move(news));
   for (int rank = 0; Agent * agent : members) {
     agent->rank = formed.round.machine_rank = rank++;
+    agent->role_world_size = role_sizes[agent->machine.role];
+    formed.round.first_role_rank = agent->first_role_rank;
+    formed.round.role_world_size = agent->role_world_size;
     agents_.move_to(*agent, State::running);
     look_later(*agent);
     send(agent->id, formed);

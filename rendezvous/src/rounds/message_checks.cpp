@@ -92,6 +92,7 @@ void check_machine(const Machine& machine) {
   expect_number("local_world_size", machine.local_world_size, 1, kMaxLocalWorldSize);
   expect_number("pid", machine.pid, 0, kMaxInt);
   expect_secret("secret", machine.secret);
+  expect_text("role", machine.role, kMaxNameBytes);
 }
 
 void check_end(const AttemptEnd& end, std::size_t max_reason) {
@@ -197,6 +198,9 @@ void check_fields(const Formed& formed) {
   expect_address("store_host", round.store_host);
   expect_port("store_port", round.store_port);
   expect_secret("secret", round.secret);
+  const int own = round.local_world_sizes[static_cast<std::size_t>(round.machine_rank)];
+  expect_number("first_role_rank", round.first_role_rank, 0, kMaxInt - own);
+  expect_number("role_world_size", round.role_world_size, round.first_role_rank + own, kMaxInt);
 }
 
 void check_fields(const Ends& message) {

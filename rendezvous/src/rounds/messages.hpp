@@ -27,7 +27,7 @@ namespace acc::rendezvous::rounds {
 /// an HTTP client (a letter); the last byte is the protocol version.
 inline constexpr std::string_view kHello{
     "\xac"
-    "acc\x06",
+    "acc\x07",
     5};
 
 /// Limit of the machines of a job. Without it a message could make the receiver allocate any
@@ -45,7 +45,7 @@ inline constexpr JobTimes::Milliseconds kMinHeartbeat{100};
 inline constexpr int kBeatsPerHeartbeat = 5;
 inline constexpr JobTimes::Milliseconds kMaxTime = std::chrono::years(10);
 
-/// Limit in bytes of a run id, a host, an address, and a name in Terms::agreed.
+/// Limit in bytes of a run id, a host, an address, a role, and a name in Terms::agreed.
 inline constexpr std::size_t kMaxNameBytes = 1024;
 /// Limit in bytes of a reason from an agent.
 inline constexpr std::size_t kMaxReasonBytes = 4096;

@@ -6,9 +6,18 @@
 namespace acc::rendezvous::rounds {
 
 template <>
-constexpr auto kFields<Agent> =
-    std::tuple{&Agent::id,    &Agent::key,  &Agent::machine, &Agent::join,        &Agent::arrival,
-               &Agent::state, &Agent::rank, &Agent::own_end, &Agent::waits_since, &Agent::is_away};
+constexpr auto kFields<Agent> = std::tuple{&Agent::id,
+                                           &Agent::key,
+                                           &Agent::machine,
+                                           &Agent::join,
+                                           &Agent::arrival,
+                                           &Agent::state,
+                                           &Agent::rank,
+                                           &Agent::own_end,
+                                           &Agent::waits_since,
+                                           &Agent::is_away,
+                                           &Agent::first_role_rank,
+                                           &Agent::role_world_size};
 template <>
 constexpr auto kFields<phase::Gathering::Shortage> =
     std::tuple{&phase::Gathering::Shortage::since, &phase::Gathering::Shortage::most_waiting};

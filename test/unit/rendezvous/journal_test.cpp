@@ -120,7 +120,7 @@ TEST_CASE("a flipped bit is never believed, and refused unless it looks like an 
   }
 }
 
-TEST_CASE("a log of a newer version, and one that another process uses, are refused by name") {
+TEST_CASE("a log of another version, and one that another process uses, are refused by name") {
   const TemporaryFolder folder;
   {
     const Journal journal(std::make_unique<JournalFile>(folder.path(), false),
@@ -128,12 +128,17 @@ TEST_CASE("a log of a newer version, and one that another process uses, are refu
     const std::string why = error_of([&] { entries_of(folder.path()); });
     CHECK(contains(why, "another acc-rendezvous uses " + folder.path().string()));
   }
-  // The header of version 2 with its own checksum; written by hand, with salt 0.
-  const std::string newer("acc-rdzv\x02\0\0\0\xe4\x0e\xdc\xd1\0\0\0\0\0\0\0\0", 24);
-  write_text(folder.path() / "log", newer);
-  const std::string why = error_of([&] { entries_of(folder.path()); });
-  CHECK_MESSAGE(contains(why, "log has version 2, expected 1: it is the log of a newer"), why);
-  CHECK(file_text(folder.path() / "log") == newer);
+  // Headers of other versions with their own checksums; written by hand, with salt 0.
+  for (const auto& [header, expected] : std::initializer_list<std::pair<std::string, const char*>>{
+           {{"acc-rdzv\x03\0\0\0\x81\x69\x60\x69\0\0\0\0\0\0\0\0", 24},
+            "log has version 3, expected 2: it is the log of a newer"},
+           {{"acc-rdzv\x01\0\0\0\x0a\xa1\x69\xc3\0\0\0\0\0\0\0\0", 24},
+            "log has version 1, expected 2: it is the log of another"}}) {
+    write_text(folder.path() / "log", header);
+    const std::string why = error_of([&] { entries_of(folder.path()); });
+    CHECK_MESSAGE(contains(why, expected), why);
+    CHECK(file_text(folder.path() / "log") == header);
+  }
 }
 
 TEST_CASE("a log that is rewritten has the new entries, and stays short") {

@@ -13,14 +13,52 @@ using Next = RoundResult::Next;
 using Why = Dropped::Why;
 using namespace std::chrono_literals;
 
+TEST_CASE_FIXTURE(Fixture, "each role has ranks of its own, in order of the machine ranks") {
+  terms = {.num_machines = 4, .min_machines = 3};
+  const std::vector<std::pair<std::string, int>> machines = {
+      {"trainer", 2}, {"reader", 1}, {"trainer", 3}, {"reader", 2}};
+  const auto enter_as = [&](AgentId agent) {
+    Enter enter = introduction(agent);
+    std::tie(enter.machine.role, enter.machine.local_world_size) = machines[agent - 1];
+    enter.machine.machine_rank = static_cast<int>(agent);
+    world.say(agent, enter);
+  };
+  const auto check = [&](AgentId agent, int first, int size) {
+    CAPTURE(agent);
+    std::optional<Round> round;
+    while (auto message = next(agent)) {
+      if (const auto* heard = std::get_if<Formed>(&*message)) {
+        round = heard->round;
+      }
+    }
+    REQUIRE(round);
+    CHECK(round->first_role_rank == first);
+    CHECK(round->role_world_size == size);
+  };
+  for (const AgentId agent : {3, 1, 2, 4}) {
+    enter_as(agent);
+  }
+  check(1, 0, 5);
+  check(2, 0, 3);
+  check(3, 2, 5);
+  check(4, 1, 3);
+  world.lose(1);  // the next round counts those that are left
+  report({2, 3, 4}, true);
+  rejoin({2, 3, 4});
+  world.wait(times.last_call, {2, 3, 4});
+  check(2, 0, 3);
+  check(3, 0, 3);
+  check(4, 1, 3);
+}
+
 TEST_CASE_FIXTURE(Fixture, "a round is formed when all machines have joined, in any order") {
   enter({2});
   CHECK(world.heard<Welcome>(2) == Welcome{1s, 5s});
   CHECK(world.heard<Waiting>(2).text == "waiting for machines: 1 of 2 are here");
   enter({1});
-  CHECK(world.heard<Formed>(2).round == Round{0, 0, 1, {2, 2}, "10.0.0.1", 2001, secret(1)});
+  CHECK(world.heard<Formed>(2).round == Round{0, 0, 1, {2, 2}, "10.0.0.1", 2001, secret(1), 2, 4});
   CHECK(world.heard<Welcome>(1) == Welcome{1s, 5s});
-  CHECK(world.heard<Formed>(1).round == Round{0, 0, 0, {2, 2}, "10.0.0.1", 2001, secret(1)});
+  CHECK(world.heard<Formed>(1).round == Round{0, 0, 0, {2, 2}, "10.0.0.1", 2001, secret(1), 0, 4});
   report({1, 2});
   CHECK(all_heard<Settled>({1, 2}).round_result == RoundResult{});
   check_no_more({1, 2});

@@ -22,7 +22,7 @@ using acc::test::error_of;
 using namespace std::chrono_literals;
 
 const std::string kSecret = "00112233445566778899aabbccddeeff";
-const Machine kMachine{3, "node3", "10.0.0.3", 29400, 8, 4711, true, kSecret};
+const Machine kMachine{3, "node3", "10.0.0.3", 29400, 8, 4711, true, kSecret, "trainer"};
 const AttemptEnd kEnd{2, "node2", 137, true, AttemptEnd::Cause::membership, "it is gone"};
 
 const std::vector<AgentMessage> kAgentMessages{
@@ -66,7 +66,7 @@ const std::vector<ServerMessage> kServerMessages{
     Welcome{1s, 5s, true, 0ms},
     Beat{},
     Waiting{"waiting for machines 1,2 of 3"},
-    Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234, kSecret}},
+    Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234, kSecret, 16, 36}},
     Ends{kEnd},
     Insisted{},
     Settled{{kEnd, {{0, "node0", "{}"}, {1, "node1", ""}}, RoundResult::Next::next_round}},
@@ -143,20 +143,21 @@ TEST_CASE("the bytes are those in docs/protocol.md") {
                      .max_restarts = 1,
                      .agreed = {{"the program", "train2"}}},
                     {600s, 30s, 5s, 95s, 30s},
-                    {{}, "node1", "10.0.0.1", 29501, 8, 4711, false, kSecret}};
+                    {{}, "node1", "10.0.0.1", 29501, 8, 4711, false, kSecret, "default"}};
   CHECK(documented('>') == std::string(kHello) + encoded(AgentMessage{enter}) +
                                encoded(AgentMessage{Report{false, "{}"}}));
   CHECK(documented('<') ==
         encoded(ServerMessage{Welcome{1s, 5s}}) +
             encoded(ServerMessage{Waiting{"waiting for machines: 1 of 2 are here"}}) +
-            encoded(ServerMessage{Formed{{0, 0, 0, {8, 8}, "10.0.0.1", 29501, kSecret}}}) +
+            encoded(ServerMessage{Formed{{0, 0, 0, {8, 8}, "10.0.0.1", 29501, kSecret, 0, 16}}}) +
             encoded(ServerMessage{Settled{}}));
-  CHECK(encoded(ServerMessage{Formed{{1, 0, 2, {8, 8, 4}, "a", 5}}}) ==
-        std::string("\x2c\0\0\0\x03"
+  CHECK(encoded(ServerMessage{Formed{{1, 0, 2, {8, 8, 4}, "a", 5, "", 8, 12}}}) ==
+        std::string("\x34\0\0\0\x03"
                     "\x01\0\0\0\0\0\0\0\x02\0\0\0"
                     "\x02\0\0\0\x02\0\0\0\x08\0\0\0\x01\0\0\0\x04\0\0\0"
-                    "\x01\0\0\0a\x05\0\0\0\0\0",
-                    48));
+                    "\x01\0\0\0a\x05\0\0\0\0\0"
+                    "\x08\0\0\0\x0c\0\0\0",
+                    56));
 }
 
 TEST_CASE("the size of Formed does not grow with the number of equal machines") {
@@ -233,6 +234,7 @@ TEST_CASE("a well-formed value out of its range is refused and named") {
   enter([](Enter& it) { it.machine.address = std::string("a\0b", 3); },
         "address is a text with blanks");
   enter([](Enter& it) { it.machine.host.assign(1025, 'x'); }, "host has 1025 bytes, at most 1024");
+  enter([](Enter& it) { it.machine.role.assign(1025, 'x'); }, "role has 1025 bytes, at most 1024");
   enter([](Enter& it) { it.run_id.assign(1025, 'x'); }, "run_id has 1025 bytes, at most 1024");
   enter([](Enter& it) { it.times.heartbeat = 4ms; },
         "heartbeat is 4 ms, expected 100 to 315569520000 ms");
@@ -253,7 +255,7 @@ TEST_CASE("a well-formed value out of its range is refused and named") {
 
   const auto formed = [](auto change, const std::string& message) {
     CAPTURE(message);
-    Round round{7, 1, 2, {8, 8, 4}, "10.0.0.1", 1234};
+    Round round{7, 1, 2, {8, 8, 4}, "10.0.0.1", 1234, "", 8, 12};
     change(round);
     check_refused(encoded(ServerMessage{Formed{round}}), message, take_server_message);
   };
@@ -269,6 +271,9 @@ TEST_CASE("a well-formed value out of its range is refused and named") {
   formed([](Round& it) { it.store_host = ""; }, "store_host is empty");
   formed([](Round& it) { it.store_port = 0; }, "store_port is 0, expected 1 to 65535");
   formed([](Round& it) { it.secret = "a b"; }, "secret is not 32 hexadecimal digits");
+  formed([](Round& it) { it.first_role_rank = -1; }, "first_role_rank is -1, expected 0 to");
+  formed([](Round& it) { it.first_role_rank = kMax; }, "first_role_rank is 2147483647, expected 0");
+  formed([](Round& it) { it.role_world_size = 11; }, "role_world_size is 11, expected 12 to");
 
   const auto end = [](auto change, const std::string& message) {
     CAPTURE(message);

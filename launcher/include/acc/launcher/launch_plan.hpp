@@ -221,6 +221,8 @@ struct Assignment {
   int local_world_size = 1;
   std::vector<int> local_world_sizes = {};  ///< by machine_rank; empty: the same on all machines
   int world_size = 1;
+  int first_role_rank = 0;  ///< as first_rank, among the workers of the same role
+  int role_world_size = 1;
   std::string master_addr = "127.0.0.1";
   std::uint16_t master_port = 0;
   std::string run_id = "none";

@@ -34,6 +34,10 @@ OtherJob other_job(const LaunchPlan& plan, const Assignment& planned) {
     assignment.first_rank += assignment.local_world_size;
     assignment.world_size += assignment.local_world_size;
   }
+  if (plan.layout.num_machines > 1) {  // the other machines may have other roles
+    ++assignment.first_role_rank;
+    ++assignment.role_world_size;
+  }
   return other;
 }
 

@@ -29,6 +29,7 @@ struct Machine {
   bool serves = false;           ///< its agent's process runs the rendezvous server
   /// Secret of the round's workers if it becomes machine 0 (acc/base/token.hpp); empty: none.
   std::string secret{};
+  std::string role{};  ///< role of its workers (torchrun's --role)
 
   bool operator==(const Machine&) const = default;
 };
@@ -95,6 +96,9 @@ struct Round {
   std::string store_host;              ///< address of machine 0: the workers' MASTER_ADDR
   std::uint16_t store_port = 0;        ///< store of machine 0: the workers' MASTER_PORT
   std::string secret{};                ///< secret of machine 0, for all workers; empty: none
+  int first_role_rank =
+      0;  ///< rank of the receiving machine's first worker among those of its role
+  int role_world_size = 1;  ///< number of workers of its role
 
   [[nodiscard]] int num_machines() const noexcept {
     return static_cast<int>(local_world_sizes.size());
