@@ -26,33 +26,69 @@ using plugins::Faults;
 constexpr std::chrono::seconds kStaticJoinTimeout{900};
 constexpr std::chrono::seconds kElasticJoinTimeout{600};
 
-/// A key of --rdzv-conf and the type of its value.
+// The back ends. A machine that is alone is planned like static.
+constexpr unsigned kStatic = 1;
+constexpr unsigned kC10d = 2;
+constexpr unsigned kEtcd = 4;
+constexpr unsigned kElastic = kC10d | kEtcd;
+constexpr unsigned kAll = kStatic | kElastic;
+
+/// A key of --rdzv-conf, the type of its value, and the back ends that read it. Others ignore it
+/// with any value, as in torch.
 struct ConfKey {
   std::string_view name;
-  enum Kind { seconds, fraction, count, boolean, store, protocol, file } kind;
+  enum Kind { seconds, fraction, count, boolean, store, protocol, file, any } kind;
+  unsigned readers;
 };
 
 constexpr std::array kConfKeys = {
-    ConfKey{"timeout", ConfKey::seconds},
-    ConfKey{"join_timeout", ConfKey::seconds},
-    ConfKey{"last_call_timeout", ConfKey::seconds},
-    ConfKey{"close_timeout", ConfKey::seconds},
-    ConfKey{"heartbeat_timeout", ConfKey::fraction},
-    ConfKey{"keep_alive_interval", ConfKey::seconds},
-    ConfKey{"read_timeout", ConfKey::seconds},
-    ConfKey{"keep_alive_max_attempt", ConfKey::count},
-    ConfKey{"is_host", ConfKey::boolean},
-    ConfKey{"compare_arguments", ConfKey::boolean},
-    ConfKey{"store_type", ConfKey::store},
+    ConfKey{"timeout", ConfKey::seconds, kStatic | kEtcd},
+    ConfKey{"join_timeout", ConfKey::seconds, kElastic},
+    ConfKey{"last_call_timeout", ConfKey::seconds, kElastic},
+    ConfKey{"close_timeout", ConfKey::seconds, kElastic},
+    ConfKey{"heartbeat_timeout", ConfKey::fraction, kAll},
+    ConfKey{"keep_alive_interval", ConfKey::seconds, kAll},
+    ConfKey{"read_timeout", ConfKey::seconds, kElastic},
+    ConfKey{"keep_alive_max_attempt", ConfKey::count, kAll},
+    ConfKey{"is_host", ConfKey::boolean, kC10d},
+    ConfKey{"compare_arguments", ConfKey::boolean, kAll},
+    ConfKey{"store_type", ConfKey::store, kC10d},
     // Of etcd, then the other names that torch's etcd-v2 has for them.
-    ConfKey{"protocol", ConfKey::protocol},
-    ConfKey{"cacert", ConfKey::file},
-    ConfKey{"cert", ConfKey::file},
-    ConfKey{"key", ConfKey::file},
-    ConfKey{"ca_cert", ConfKey::file},
-    ConfKey{"ssl_cert", ConfKey::file},
-    ConfKey{"ssl_cert_key", ConfKey::file},
+    ConfKey{"protocol", ConfKey::protocol, kEtcd},
+    ConfKey{"cacert", ConfKey::file, kEtcd},
+    ConfKey{"cert", ConfKey::file, kEtcd},
+    ConfKey{"key", ConfKey::file, kEtcd},
+    ConfKey{"ca_cert", ConfKey::file, kEtcd},
+    ConfKey{"ssl_cert", ConfKey::file, kEtcd},
+    ConfKey{"ssl_cert_key", ConfKey::file, kEtcd},
+    // Keys of torch for what a daemon of acc-rendezvous decides, and that torchrun sets itself.
+    ConfKey{"etcd_prefix", ConfKey::any, 0},
+    ConfKey{"rank", ConfKey::any, 0},
 };
+
+unsigned back_end_of(const RendezvousPlan& plan) {
+  if (plan.backend != RendezvousPlan::Backend::c10d) {
+    return kStatic;
+  }
+  return rendezvous::is_etcd_address(plan.address) ? kEtcd : kC10d;
+}
+
+/// Returns the notice about a key that the back end does not read; "" for one of a script that
+/// serves several back ends.
+std::string unread_key(const std::string& where, const ConfKey& key, unsigned back_end) {
+  std::string notice = where + ": " + std::string(key.name) + " has no effect ";
+  if ((key.readers & ~kEtcd) == 0 && key.readers != 0) {
+    return notice + "without etcd and protocol=https";
+  }
+  notice += back_end == kStatic ? "with static" : back_end == kC10d ? "with c10d" : "with etcd";
+  if (key.name == "timeout") {
+    return notice + ", which reads join_timeout";
+  }
+  if (key.name == "join_timeout") {
+    return notice + ", which reads timeout";
+  }
+  return key.readers == 0 ? notice : "";
+}
 
 /// Parses seconds, possibly with a fraction, from 0.1 to 1e6.
 std::optional<std::chrono::milliseconds> read_fraction(const std::string& text) {
@@ -72,10 +108,12 @@ std::string expected_conf_value(const ConfKey& key, const std::string& value) {
     case ConfKey::fraction: return read_fraction(value) ? "" : name + "=SECONDS, at least 0.1";
     case ConfKey::count: return number && *number > 0 ? "" : name + "=NUMBER, at least 1";
     case ConfKey::boolean: return plugins::parse_boolean(value) ? "" : name + "=true or false";
-    case ConfKey::store: return value == "tcp" ? "" : name + "=tcp: machines meet over the network";
+    case ConfKey::store:
+      return lower(value) == "tcp" ? "" : name + "=tcp: machines meet over the network";
     case ConfKey::protocol:
-      return value == "http" || value == "https" ? "" : name + "=http or https";
-    case ConfKey::file: return "";
+      return lower(value) == "http" || lower(value) == "https" ? "" : name + "=http or https";
+    case ConfKey::file:
+    case ConfKey::any: return "";
   }
   return {};
 }
@@ -122,8 +160,8 @@ std::chrono::milliseconds heartbeat_timeout(const Conf& conf, std::chrono::milli
 
 void set_times(const Conf& conf, RendezvousPlan& plan) {
   const bool elastic = plan.backend == RendezvousPlan::Backend::c10d;
-  plan.join_timeout =
-      seconds_of(conf, elastic ? "join_timeout" : "timeout").value_or(plan.join_timeout);
+  plan.join_timeout = seconds_of(conf, "join_timeout")
+                          .value_or(seconds_of(conf, "timeout").value_or(plan.join_timeout));
   plan.heartbeat_timeout = heartbeat_timeout(conf, plan.heartbeat_timeout);
   if (const auto found = conf.find("compare_arguments"); found != conf.end()) {
     plan.compares_arguments = plugins::parse_boolean(found->second).value_or(true);
@@ -144,8 +182,7 @@ std::vector<std::string_view> set_etcd(const Conf& conf, RendezvousPlan& plan) {
     return found == conf.end() ? "" : found->second;
   };
   const auto protocol = conf.find("protocol");
-  const bool is_etcd = rendezvous::is_etcd_address(plan.address);
-  if (is_etcd && protocol != conf.end() && protocol->second == "https") {
+  if (protocol != conf.end() && lower(protocol->second) == "https") {
     plan.address = "etcds" + plan.address.substr(plan.address.find(':'));
     plan.etcd_files = {.certificate = file("cert", "ssl_cert"),
                        .key = file("key", "ssl_cert_key"),
@@ -155,7 +192,7 @@ std::vector<std::string_view> set_etcd(const Conf& conf, RendezvousPlan& plan) {
   std::vector<std::string_view> unused;
   for (const auto& [key, value] : conf) {
     const auto kind = std::ranges::find(kConfKeys, key, &ConfKey::name)->kind;
-    if (kind == ConfKey::file || (kind == ConfKey::protocol && !is_etcd)) {
+    if (kind == ConfKey::file) {
       unused.push_back(key);
     }
   }
@@ -176,6 +213,7 @@ std::vector<std::string> read_rendezvous_conf(const Sourced<std::string>& given,
   if (trimmed(given.value).empty()) {
     return {};
   }
+  const unsigned back_end = back_end_of(plan);
   Conf conf;
   std::vector<std::string> notices;
   Faults faults;
@@ -188,6 +226,10 @@ std::vector<std::string> read_rendezvous_conf(const Sourced<std::string>& given,
       faults.add(bad_value(given, "KEY=VALUE joined by commas, as in timeout=60").what());
     } else if (known == kConfKeys.end()) {
       notices.push_back(unknown_conf_key(given.where, key));
+    } else if ((known->readers & back_end) == 0) {
+      if (std::string notice = unread_key(given.where, *known, back_end); !notice.empty()) {
+        notices.push_back(std::move(notice));
+      }
     } else if (const auto expected = expected_conf_value(*known, value); !expected.empty()) {
       faults.add(bad_value({std::string(entry), given.where}, expected).what());
     } else {
@@ -199,12 +241,6 @@ std::vector<std::string> read_rendezvous_conf(const Sourced<std::string>& given,
   for (const std::string_view key : set_etcd(conf, plan)) {
     notices.push_back(
         fmt::format("{}: {} has no effect without etcd and protocol=https", given.where, key));
-  }
-  const bool elastic = plan.backend == RendezvousPlan::Backend::c10d;
-  if (conf.contains(elastic ? "timeout" : "join_timeout")) {
-    notices.push_back(given.where +
-                      (elastic ? ": timeout has no effect with c10d, which reads join_timeout"
-                               : ": join_timeout has no effect with static, which reads timeout"));
   }
   return notices;
 }

@@ -186,7 +186,12 @@ Meeting meet_at_endpoint(plan::Draft& draft, plan::MachineRange machines) {
   rendezvous.address = endpoints.front().host;
   rendezvous.port = endpoints.front().port.value_or(kDefaultPort);
   rendezvous.port_was_given = endpoints.front().port.has_value();
-  plan::check_port_is_known(rendezvous.port, machines.most, draft.given("rdzv_endpoint"_key));
+  plan::check_port_is_known(rendezvous.port, machines.least, draft.given("rdzv_endpoint"_key));
+  if (rendezvous.port == 0) {
+    draft.notice(draft.given("rdzv_endpoint"_key).where + " " +
+                 draft.settings.text("rdzv_endpoint"_key) +
+                 ": this machine chooses the port, so that no other one can join");
+  }
   return meeting;
 }
 

@@ -40,6 +40,21 @@ TEST_CASE("rendezvous configuration") {
                 900,
                 30,
                 {"--rdzv-conf: join_timeout has no effect with static, which reads timeout"}},
+           Case{Backend::c10d, "store_type= TCP,keep_alive_interval=7", 600, 30, {}},
+           // Values that the back end does not read may be anything, as in torch.
+           Case{Backend::fixed, "is_host=maybe,last_call_timeout=x,store_type=file", 900, 30, {}},
+           Case{Backend::c10d,
+                "timeout='soon'",
+                600,
+                30,
+                {"--rdzv-conf: timeout has no effect with c10d, which reads join_timeout"}},
+           Case{Backend::fixed,
+                "join_timeout=-1,rank=0,protocol=ftp",
+                900,
+                30,
+                {"--rdzv-conf: join_timeout has no effect with static, which reads timeout",
+                 "--rdzv-conf: rank has no effect with static",
+                 "--rdzv-conf: protocol has no effect without etcd and protocol=https"}},
            Case{Backend::c10d,
                 "jion_timeout=60,colour=red",
                 600,
@@ -71,17 +86,42 @@ TEST_CASE("rendezvous configuration") {
     plan::read_rendezvous_conf({text, "--rdzv-conf"}, plan);
     CHECK(plan.heartbeat_timeout == std::chrono::milliseconds(milliseconds));
   }
+  RendezvousPlan in_etcd;
+  in_etcd.backend = Backend::c10d;
+  in_etcd.address = "etcd://node0:2379";
+  CHECK(
+      plan::read_rendezvous_conf({"timeout=8,is_host=x,etcd_prefix=/p", "--rdzv-conf"}, in_etcd) ==
+      Words{"--rdzv-conf: etcd_prefix has no effect with etcd"});
+  CHECK(in_etcd.join_timeout == std::chrono::seconds(8));
+  plan::read_rendezvous_conf({"timeout=8,join_timeout=9,protocol=HTTPS", "--rdzv-conf"}, in_etcd);
+  CHECK(in_etcd.join_timeout == std::chrono::seconds(9));
+  CHECK(in_etcd.address == "etcds://node0:2379");
   RendezvousPlan hosting;
   hosting.backend = Backend::c10d;
   plan::read_rendezvous_conf({"is_host=0,close_timeout=7", "--rdzv-conf"}, hosting);
   CHECK(hosting.is_host == false);
   CHECK(hosting.close_timeout == std::chrono::seconds(7));
-  for (const std::string text :
-       {"heartbeat_timeout=0", "heartbeat_timeout=0.05", "timeout", "timeout=", "=60", ",",
-        "timeout=60,", "timeout=soon", "timeout=0", "timeout=-1", "timeout=1.5", "is_host=maybe",
-        "store_type=file", "keep_alive_max_attempt=0"}) {
+  for (const auto& [backend, text] : std::initializer_list<std::pair<Backend, std::string>>{
+           {Backend::fixed, "heartbeat_timeout=0"},
+           {Backend::fixed, "heartbeat_timeout=0.05"},
+           {Backend::fixed, "timeout"},
+           {Backend::fixed, "timeout="},
+           {Backend::fixed, "=60"},
+           {Backend::fixed, ","},
+           {Backend::fixed, "timeout=60,"},
+           {Backend::fixed, "timeout=soon"},
+           {Backend::fixed, "timeout=0"},
+           {Backend::fixed, "timeout=-1"},
+           {Backend::fixed, "timeout=1.5"},
+           {Backend::c10d, "timeout="},
+           {Backend::c10d, "join_timeout='7'"},
+           {Backend::c10d, "is_host=maybe"},
+           {Backend::c10d, "store_type=file"},
+           {Backend::c10d, "keep_alive_max_attempt=0"},
+       }) {
     CAPTURE(text);
     RendezvousPlan plan;
+    plan.backend = backend;
     CHECK(refusal([&] {
             return plan::read_rendezvous_conf({text, "--rdzv-conf"}, plan);
           }).starts_with("--rdzv-conf must be "));
