@@ -85,6 +85,17 @@ TEST_CASE("missing system calls: exit codes and output arrive") {
   CHECK(contains(bad.err(), "the job failed: rank 1: exited with code 77\n"));
 }
 
+TEST_CASE("missing system calls: a launch without sched_getaffinity") {
+  skip_without_seccomp();
+  for (const char* missing : {"sched_getaffinity", "sched_getaffinity:EPERM"}) {
+    CAPTURE(missing);
+    Program job({kBin + "/without_syscalls", missing, kBin + "/acclaunch", "--cpu",
+                 "--num_processes", "2", "/bin/sh", "-c", "echo out $RANK"});
+    CHECK(job.wait() == 0);
+    CHECK(contains(job.out(), "[1] out 1\n"));
+  }
+}
+
 TEST_CASE("missing system calls: kill -9 of a worker is reported, and nothing is left") {
   skip_without_seccomp();
   Program job(acclaunch({"--cpu", "--num_processes", "2"}, kFamily));

@@ -26,6 +26,7 @@ static const struct {
     CALL(close_range),
     CALL(set_mempolicy),
     CALL(sched_setaffinity),
+    CALL(sched_getaffinity),
     CALL(io_uring_enter),
     CALL(io_uring_register),
     CALL(get_mempolicy),

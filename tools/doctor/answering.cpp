@@ -108,6 +108,9 @@ void Answering::serve(const std::stop_token& stop) const {
       waits.push_back({each.get(), POLLIN, 0});
     }
     if (::poll(waits.data(), waits.size(), -1) < 0) {
+      if (errno != EINTR && errno != ENOMEM) {
+        return;  // it would fail again
+      }
       continue;
     }
     const std::size_t first_peer = 1 + listeners_.size();

@@ -5,8 +5,10 @@
 #include "acc/base/text.hpp"
 
 #include <hwloc.h>
+#include <sched.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <memory>
 
@@ -17,6 +19,22 @@ struct Destroy {
   void operator()(hwloc_topology_t topology) const { hwloc_topology_destroy(topology); }
 };
 using Topology = std::unique_ptr<hwloc_topology, Destroy>;
+
+/// False where sched_getaffinity(2) is forbidden or missing (a sandbox): hwloc then asks for ever,
+/// with larger and larger masks.
+bool knows_affinity() {
+  constexpr std::size_t kMostCpus = std::size_t{1} << 20;
+  for (std::size_t cpus = 1024; cpus <= kMostCpus; cpus *= 2) {
+    cpu_set_t* const mask = CPU_ALLOC(cpus);
+    const int result = ::sched_getaffinity(0, CPU_ALLOC_SIZE(cpus), mask);
+    const int error = errno;
+    CPU_FREE(mask);
+    if (result == 0 || error != EINVAL) {  // EINVAL: the kernel knows more CPUs
+      return result == 0;
+    }
+  }
+  return false;
+}
 
 /// Removes the CPUs that the affinity mask excludes. hwloc itself removes only those that the
 /// cgroup excludes. Does nothing for a topology from HWLOC_SYNTHETIC or HWLOC_XMLFILE.
@@ -63,10 +81,16 @@ Topology load_topology() {
   Topology topology(raw);
   // The x86 component would move this thread to every CPU in turn, to read what sysfs has already.
   hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "x86");
+  const bool asks_kernel = knows_affinity();
+  if (!asks_kernel) {  // the number of CPUs is all that is known then
+    hwloc_topology_set_components(raw, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, "linux");
+  }
   if (hwloc_topology_load(raw) != 0) {
     throw Error(Errc::internal, "hwloc cannot read the topology of this machine");
   }
-  leave_out_unusable(raw);
+  if (asks_kernel) {
+    leave_out_unusable(raw);
+  }
   return topology;
 }
 
