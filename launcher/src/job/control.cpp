@@ -6,6 +6,7 @@
 #include "job/control.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/seconds_text.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -150,8 +151,7 @@ void Control::wait_for_silence() {
     if (has_something_to_read(input_.native_handle())) {
       wait_for_silence();
     } else {
-      is_broken("no heartbeat for " + std::to_string(silence_limit_.count() / 1000) +
-                " s (timeout)");
+      is_broken("no heartbeat for " + seconds_text(silence_limit_) + " (timeout)");
     }
   });
 }

@@ -157,7 +157,7 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
   }
   std::vector<std::string> command;
   if (is_for_python(program, kind, facts)) {
-    if (!kind.module && !is_file(facts.working_directory / program)) {
+    if (flags.needs_program && !kind.module && !is_file(facts.working_directory / program)) {
       throw Error(Errc::no_program, "cannot find program " + program);
     }
     command = {find_python(environment, facts)};
@@ -169,8 +169,15 @@ std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
     }
     command.push_back(program);
   } else {
-    command = {find_executable(program, environment, facts)};
-    check_interpreter(command.front(), facts);
+    try {
+      command = {find_executable(program, environment, facts)};
+      check_interpreter(command.front(), facts);
+    } catch (const Error& error) {
+      if (flags.needs_program || error.code() != Errc::no_program) {
+        throw;
+      }
+      command = {program};
+    }
   }
   command.insert(command.end(), flags.arguments.begin(), flags.arguments.end());
   return command;

@@ -43,7 +43,8 @@ std::string find_python(const plugins::Environment& environment, const HostFacts
 
 /// Returns the command line of the workers: `*.py` and modules run under `find_python`, other
 /// programs directly. A bare name is looked up in PATH, then in acclaunch's folder. Throws
-/// Error(no_program) or Error(not_executable) if the program cannot be started.
+/// Error(no_program), if `flags` need the program, or Error(not_executable) if the program cannot
+/// be started.
 std::vector<std::string> program_command(const Flags& flags, ProgramKind kind,
                                          const plugins::Environment& environment,
                                          const HostFacts& facts);

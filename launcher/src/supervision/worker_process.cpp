@@ -126,11 +126,10 @@ WorkerProcess::WorkerProcess(const asio::any_io_executor& executor, const Worker
     nothing.reset(::open("/dev/null", O_RDONLY | O_CLOEXEC));
     streams.in.fd = nothing.get();
   }
-  const pid_t child =
-      surroundings.fork_server != nullptr
-          ? surroundings.fork_server->start(spec, nothing ? nothing.get() : std::max(spec.input, 0),
-                                            out, err)
-          : start(spec, streams, surroundings, process_->exec_error);
+  const pid_t child = surroundings.fork_server != nullptr
+                          ? surroundings.fork_server->start(
+                                spec, nothing ? nothing.get() : std::max(spec.input, 0), out, err)
+                          : start(spec, streams, surroundings, process_->exec_error);
   if (child < 0) {
     throw Error(Errc::process,
                 "cannot start a process for rank " + std::to_string(spec.rank) + ": " +

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/seconds_text.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
@@ -77,14 +78,14 @@ std::string GroupSpec::reason_of_timeout(int peer, const std::string& what, int&
   if (board && elsewhere) {
     late = board->late_rank(late);
   }
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(timeout).count();
+  const std::string limit = seconds_text(timeout);
   if (late == awaited) {
-    return fmt::format("timeout: rank {} did not reach {} within {} s", awaited, what, seconds);
+    return fmt::format("timeout: rank {} did not reach {} within {}", awaited, what, limit);
   }
   return fmt::format(
-      "timeout: rank {} was late for more than {} s: rank {} waits for it, and so did not "
+      "timeout: rank {} was late for more than {}: rank {} waits for it, and so did not "
       "reach {}",
-      late, seconds, awaited, what);
+      late, limit, awaited, what);
 }
 
 std::string address_towards(const std::string& host, std::uint16_t port) {

@@ -51,6 +51,22 @@ TEST_CASE_FIXTURE(Fixture, "exit status 127: missing program, 126: not executabl
   CHECK(status("./train") == 0);
 }
 
+TEST_CASE_FIXTURE(Fixture, "explain shows a program that does not exist") {
+  write("notes.txt", "");
+  const auto explained = [&](const std::string& program) {
+    Flags flags;
+    flags.program = program;
+    flags.needs_program = false;
+    return plan::program_command(flags, {.unbuffered = true}, environment, facts);
+  };
+  CHECK(explained("missing.py").back() == "missing.py");
+  CHECK(explained("missing.py").size() == 3);
+  CHECK(explained("no_such_program") == Words{"no_such_program"});
+  CHECK(explained("./missing") == Words{"./missing"});
+  CHECK_FALSE(
+      acc::test::refusal([&] { explained("./notes.txt"); }, {Errc::not_executable}).empty());
+}
+
 TEST_CASE_FIXTURE(Fixture, "a script's interpreter may have an argument, and spaces before it") {
   write("blank", "#! /bin/sh -e\n", true);
   write("short", "#", true);

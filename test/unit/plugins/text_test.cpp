@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/text.hpp"
 
+#include "acc/base/seconds_text.hpp"
+
 #include <doctest/doctest.h>
 
 using acc::number_list;
@@ -12,6 +14,13 @@ TEST_CASE("lists of numbers are formatted as the kernel's CPU lists") {
   CHECK(number_list({0}) == "0");
   CHECK(number_list({0, 1, 2, 3, 8, 10, 11}) == "0-3,8,10-11");
   CHECK(number_list({5, 7}) == "5,7");
+}
+
+TEST_CASE("a short time is not rounded down to 0 s") {
+  using std::chrono::milliseconds;
+  CHECK(acc::seconds_text(milliseconds(250)) == "0.25 s");
+  CHECK(acc::seconds_text(milliseconds(1500)) == "1.5 s");
+  CHECK(acc::seconds_text(std::chrono::hours(300)) == "1080000 s");
 }
 
 TEST_CASE("untrusted text is escaped for terminals") {

@@ -11,7 +11,7 @@ namespace acc::launcher {
 /// A command line of the launcher. The planner checks its values and reports `faults` together with
 /// the errors that it finds itself.
 struct Flags : plugins::ParsedFlags {
-  bool needs_program = true;           ///< false for `explain`, which can work without a program
+  bool needs_program = true;           ///< false for `explain`: it may be left out, or not exist
   bool one_process_a_machine = false;  ///< default of one worker per machine, for `doctor`
   std::vector<std::string> typed{};    ///< all arguments, after the front end's name
 };

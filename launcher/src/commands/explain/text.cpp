@@ -3,6 +3,7 @@
 // format. Values from outside are escaped (printable).
 #include "acc/base/text.hpp"
 
+#include "acc/base/seconds_text.hpp"
 #include "acc/launcher/explain.hpp"
 #include "commands/explain/plan_view.hpp"
 
@@ -155,15 +156,13 @@ Lines rendezvous_text(const LaunchPlan& plan) {
   Lines lines = {std::string(commands::to_string(rendezvous.backend)) + " at " + place};
   lines.push_back("run id " + rendezvous.run_id);
   if (plan.layout.num_machines > 1) {
-    lines.push_back(
-        "waits " + std::to_string(rendezvous.join_timeout.count()) + " s for " +
-        std::to_string(rendezvous.min_machines) + " machine(s)" +
-        (rendezvous.min_machines < plan.layout.num_machines
-             ? ", then " + std::to_string(rendezvous.last_call_timeout.count()) + " s for more"
-             : ""));
-    lines.push_back(
-        fmt::format("a machine leaves the job after {:g} s without heartbeats",
-                    std::chrono::duration<double>(rendezvous.heartbeat_timeout).count()));
+    lines.push_back("waits " + seconds_text(rendezvous.join_timeout) + " for " +
+                    std::to_string(rendezvous.min_machines) + " machine(s)" +
+                    (rendezvous.min_machines < plan.layout.num_machines
+                         ? ", then " + seconds_text(rendezvous.last_call_timeout) + " for more"
+                         : ""));
+    lines.push_back(fmt::format("a machine leaves the job after {} without heartbeats",
+                                seconds_text(rendezvous.heartbeat_timeout)));
     if (rendezvous.is_host) {
       lines.push_back(*rendezvous.is_host ? "this machine hosts the store"
                                           : "another machine hosts the store");

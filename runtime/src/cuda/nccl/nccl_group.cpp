@@ -2,6 +2,7 @@
 #include "cuda/nccl/nccl_group.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/seconds_text.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/device_route.hpp"
 #include "cuda/cuda_error.hpp"
@@ -295,10 +296,10 @@ std::optional<std::string> NcclGroup::trouble_of(Running& oldest) {
     say_that_it_waits(oldest);
   }
   if (oldest.seen && now - *oldest.seen > spec_.timeout) {
-    return fmt::format(
-        "timeout: {} over {} did not end within {} s on rank {}{}", oldest.what, describe(),
-        std::chrono::duration_cast<std::chrono::seconds>(spec_.timeout).count(),
-        spec_.ranks[static_cast<std::size_t>(spec_.rank)], late_ranks(oldest.number));
+    return fmt::format("timeout: {} over {} did not end within {} on rank {}{}", oldest.what,
+                       describe(), seconds_text(spec_.timeout),
+                       spec_.ranks[static_cast<std::size_t>(spec_.rank)],
+                       late_ranks(oldest.number));
   }
   return std::nullopt;
 }
