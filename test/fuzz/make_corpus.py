@@ -58,7 +58,8 @@ def agent_frames():
 
 def meaningless_frames():
     """Returns well-formed frames with ranks, sizes and times that a receiver must refuse."""
-    one_machine = struct.pack("<3I", 1, 1, 2) + text("host") + struct.pack("<H", 29500) + text("")
+    role = i32(0, 2)
+    one_machine = struct.pack("<3I", 1, 1, 2) + text("host") + struct.pack("<H", 29500) + text("") + role
     return [enter(local_world_size=2**31 - 1), enter(local_world_size=0), enter(-1), enter(heartbeat=4),
             enter(machines=(1, 65_537)), enter(close=-1), frame(1, b"\0\0"),
             frame(0, struct.pack("<2q", 0, 5000), b"\0", struct.pack("<q", 0)),
@@ -66,13 +67,14 @@ def meaningless_frames():
             status(rank=-1), status(name="a b"), status(step=-1), status(line="x" * 1024),
             enter(agent="x" * 32), enter(in_round=-1),
             frame(3, i32(0, 0, -1) + one_machine), frame(3, i32(0, 0, 77) + one_machine),
-            frame(3, i32(0, 0, 0) + struct.pack("<I", 0) + text("host") + struct.pack("<H", 29500) + text("")),
-            enter(secret="x" * 32), frame(3, i32(0, 0, 0) + one_machine[:-4] + text("0" * 31))]
+            frame(3, i32(0, 0, 0) + struct.pack("<I", 0) + text("host") + struct.pack("<H", 29500) + text("") + role),
+            enter(secret="x" * 32), frame(3, i32(0, 0, 0) + one_machine[:-12] + text("0" * 31) + role),
+            enter(role="r" * 1025), frame(3, i32(0, 0, 0) + one_machine[:-8] + i32(1, 2))]
 
 
 def server_frames():
     sizes = struct.pack("<3I", 2, 1, 2) + struct.pack("<2I", 1, 3)  # runs of equal sizes
-    formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500) + text("0" * 32)
+    formed = i32(1, 0, 0) + sizes + text("host") + struct.pack("<H", 29500) + text("0" * 32) + i32(0, 5)
     settled = (b"\1" + i32(1) + text("host") + i32(1) + b"\1\0" + text("rank 1 failed")
                + struct.pack("<I", 1) + i32(0) + text("host") + text("a report") + b"\1")
     return [frame(0, struct.pack("<2q", 1000, 5000), b"\1", struct.pack("<q", 1000)), frame(1), frame(2, text("waiting")),

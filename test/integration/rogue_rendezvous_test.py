@@ -33,10 +33,10 @@ MOST_BYTES = 100_000
 
 
 def formed(rank=0, sizes=(1, 1), round_number=0, restarts=0, host="127.0.0.1", port=1,
-           secret="0" * 32):
+           secret="0" * 32, role=(1, 2)):
     runs = struct.pack("<I", len(sizes)) + b"".join(struct.pack("<Ii", 1, size) for size in sizes)
     return frame(3, i32(round_number, restarts, rank), runs, text(host), struct.pack("<H", port),
-                 text(secret))
+                 text(secret), i32(*role))
 
 
 # Values that the server sends, and the launcher's messages.
@@ -48,12 +48,14 @@ SERVERS = {
     "rank 77": (WELCOME + formed(rank=77), "machine_rank is 77, expected 0 to 1"),
     "no machines": (WELCOME + formed(sizes=()), "the number of machines is 0"),
     "many workers": (WELCOME + formed(sizes=(1, MAX_INT)), "local_world_size is 2147483647, expected 1 to 32767"),
-    "other workers": (WELCOME + formed(sizes=(2, 1)), "local_world_size of this machine is 2, expected 1"),
+    "other workers": (WELCOME + formed(sizes=(2, 1), role=(0, 3)), "local_world_size of this machine is 2, expected 1"),
     "too many machines": (WELCOME + formed(sizes=(1, 1, 1)), "a round has 3 machines, expected at most 2"),
     "round -1": (WELCOME + formed(round_number=-1), "round is -1, expected 0 to"),
     "no port": (WELCOME + formed(port=0), "store_port is 0, expected 1 to 65535"),
     "no host": (WELCOME + formed(host=""), "store_host is empty"),
     "a short secret": (WELCOME + formed(secret="0" * 31), "secret is not 32 hexadecimal digits"),
+    "role rank -1": (WELCOME + formed(role=(-1, 2)), "first_role_rank is -1, expected 0 to"),
+    "a small role": (WELCOME + formed(role=(1, 1)), "role_world_size is 1, expected 2 to"),
     "a secret of two lines": (WELCOME + formed(secret="0" * 15 + "\n" + "0" * 16), "secret is not 32 hexadecimal digits"),
     "the end only": (WELCOME, "the server closed it"),
 }
