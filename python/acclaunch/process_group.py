@@ -347,12 +347,12 @@ class _Arguments:
     def apart(self, memory, outputs, place=None):
         """The memory of an input, or a copy if it shares memory with a result. outputs: (address, bytes) of
         each; place: address at which the input may be its own result."""
-        begin, end = memory.data_ptr(), memory.data_ptr() + memory.nbytes
-        if (begin == place and (begin, memory.nbytes) in outputs) or all(
-                begin >= at + nbytes or end <= at for at, nbytes in outputs if nbytes and begin < end):
-            return memory
-        self.inputs.append(memory.detach().clone())
-        return self.inputs[-1]
+        begin, size = memory.data_ptr(), memory.nbytes
+        for at, nbytes in outputs:
+            if at < begin + size and begin < at + nbytes and (begin, size) != (place, nbytes):
+                self.inputs.append(memory.detach().clone())
+                return self.inputs[-1]
+        return memory
 
     def write_back(self):
         """Copies the results that were computed in a copy."""
@@ -476,11 +476,13 @@ def _first_tensor(values):
 
 
 def _are_plain(values):
+    """True for tensors on the CPU, and lists of them, that are no subclasses."""
     for value in values:
-        if type(value) is list:
+        kind = type(value)
+        if kind is list:
             if not _are_plain(value):
                 return False
-        elif type(value) not in (torch.Tensor, torch.nn.Parameter):
+        elif not ((kind is torch.Tensor or kind is torch.nn.Parameter) and value.is_cpu):
             return False
     return True
 
@@ -550,16 +552,17 @@ def _makes(op, options, tensors, *, values=(), fields=(), returns_tensors=False)
             try:
                 if len(named) == 1 and "opts" in named:
                     arguments, named = (*arguments, *named.values()), {}
-                if not self._is_ours(arguments, named):
-                    return base(self, *arguments, **named)
                 if (len(arguments) == num_arguments and not named and not _is_watched()
                         and (is_message or type(arguments[-1]) is options)
-                        and _are_plain(arguments[:num_tensors])):
+                        and (_are_plain(arguments[:num_tensors]) if tensors else self._is_ours(arguments, named))):
                     if is_message:
                         return self._issue(prepare(self, *arguments), True, -1)
                     *given, opts = arguments
                     prepared = prepare(self, *given, *[getattr(opts, field, None) for field in fields])
                     return self._issue(prepared, opts.asyncOp, opts.timeout)
+                if not self._is_ours(arguments, named):
+                    _here.issued = True  # to another back end
+                    return base(self, *arguments, **named)
                 works, _here.works = _here.works, []
                 try:
                     with _Included(_KEY):
@@ -961,11 +964,11 @@ class ProcessGroup(dist.ProcessGroup):
         collected = _Arguments(name)
         memory, element, op = self._reduced(output, op, collected)
         whole = collected.read(_real(tensor))
-        # A result may have the place of a part of the input.
-        if (memory.data_ptr(), memory.nbytes) not in _split_places(whole, self._size):
-            whole = collected.apart(whole, _places([memory]))
+        places = _split_places(whole, self._size)
+        if (memory.data_ptr(), memory.nbytes) not in places:  # a result may have the place of a part of the input
+            places = _split_places(collected.apart(whole, _places([memory])), self._size)
         return _Call(_c().group_reduce_scatter,
-                     (_arrays(_split_places(whole, self._size))[0], memory.data_ptr(), memory.numel(), element,
+                     (_arrays(places)[0], memory.data_ptr(), memory.numel(), element,
                       op), lambda: [output], collected)
 
     @_makes("_reduce_scatter_base_", _c10d.ReduceScatterOptions, ["outputs", "inputs"], fields=["reduceOp"],
