@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { kWeights = 6, kBiases = 2 };
 
@@ -265,6 +267,115 @@ static int find_weight(const acc_parameter_shard* shards, size_t count, void* co
   EXPECT(shards[0].weight_decay == 1 && shards[0].gradient == NULL);
   *(int*)context = shards[0].numel == 0 || ((const float*)shards[0].weights)[0] == 1.0F;
   return 0;
+}
+
+/* A function of the program that says how it ended, and returns what an unfinished one might. */
+static double saying(int64_t made, double base, void* context) {
+  (void)base;
+  (void)context;
+  if (made == 1) {
+    acc_callback_returns("no rate", 0.0);
+  } else if (made == 0) {
+    acc_callback_returns("not yet", 0.0); /* the last call counts */
+    acc_callback_returns(NULL, 0.25);
+  }
+  return 7.0;
+}
+
+static double silent(int64_t made, double base, void* context) {
+  (void)made;
+  (void)context;
+  return base;
+}
+
+static double not_a_rate(int64_t made, double base, void* context) {
+  (void)made;
+  (void)base;
+  return *(double*)context;
+}
+
+static void expect_failing_functions(acc_runtime* runtime) {
+  Program p = create(runtime);
+  EXPECT_OK(acc_optimizer_sgd(p.model, NULL, &p.optimizer));
+  acc_lr_schedule_config schedule = ACC_LR_SCHEDULE_CONFIG_INITIALIZER;
+  schedule.kind = ACC_LR_CUSTOM;
+  double lr = -1.0;
+  double bad[] = {NAN, INFINITY, -1.0};
+  schedule.function = not_a_rate;
+  for (int i = 0; i < 3; ++i) {
+    schedule.context = &bad[i];
+    EXPECT_OK(acc_optimizer_set_schedule(p.optimizer, &schedule));
+    EXPECT(acc_optimizer_lr(p.optimizer, &lr) == ACC_CONFIG && lr == -1.0);
+    EXPECT(acc_optimizer_set_lr(p.optimizer, bad[i]) == ACC_CONFIG);
+  }
+  schedule.function = saying;
+  schedule.context = NULL;
+  EXPECT_OK(acc_optimizer_set_schedule(p.optimizer, &schedule));
+  EXPECT(near(step(&p, 0.0F, 0).lr, 7.0)); /* without the context the result is the function's */
+  EXPECT(acc_optimizer_lr(p.optimizer, &lr) == ACC_PROCESS);
+  EXPECT(strcmp(acc_last_error(), "no rate") == 0);
+  destroy(&p);
+  p = create(runtime);
+  EXPECT_OK(acc_optimizer_sgd(p.model, NULL, &p.optimizer));
+  schedule.context = acc_callback_context();
+  EXPECT_OK(acc_optimizer_set_schedule(p.optimizer, &schedule));
+  EXPECT(near(step(&p, 0.0F, 0).lr, 0.25));
+  EXPECT(acc_optimizer_lr(p.optimizer, &lr) == ACC_PROCESS);
+  schedule.function = silent;
+  EXPECT_OK(acc_optimizer_set_schedule(p.optimizer, &schedule));
+  EXPECT(acc_optimizer_lr(p.optimizer, &lr) == ACC_PROCESS && lr == -1.0);
+  EXPECT(acc_optimizer_set_rule_settings(p.optimizer, "a=1") == ACC_CONFIG);
+  destroy(&p);
+}
+
+/* Calls of a child, in an open scope of the parent. Returns the number of those that are refused.
+ */
+static int refused_calls(Program* p, acc_forward_use* use, acc_no_grad* scope) {
+  const acc_status found[] = {
+      acc_runtime_barrier(p->runtime),
+      acc_runtime_mean(p->runtime, 1.0, &(double){0.0}),
+      acc_runtime_abort(p->runtime, "by a child"),
+      acc_runtime_report(p->runtime, NULL, NULL, 0),
+      acc_model_create(p->runtime, 1, &(acc_model*){NULL}),
+      acc_model_zero_grad(p->model),
+      acc_forward_begin(p->unit, &(acc_forward_use*){NULL}),
+      acc_forward_parameter(use, p->weight, &(const float*){NULL}),
+      acc_forward_end(use),
+      acc_backward_begin(p->unit, &(acc_backward_use*){NULL}),
+      acc_unit_buffer_data(p->unit, p->mask, &(void*){NULL}),
+      acc_optimizer_step(p->optimizer, NULL),
+      acc_optimizer_set_lr(p->optimizer, 5.0),
+      acc_runtime_save(p->runtime, "unused", p->model, p->optimizer, NULL, 0)};
+  int refused = 0;
+  for (size_t i = 0; i < sizeof found / sizeof *found; ++i) {
+    refused += found[i] == ACC_INVALID_ARGUMENT ? 1 : 0;
+  }
+  refused += strstr(acc_last_error(), "a child that fork made") != NULL ? 1 : 0;
+  acc_no_grad_end(scope);
+  destroy(p);
+  acc_runtime_free(p->runtime);
+  return refused;
+}
+
+static void expect_children_without_a_part(acc_runtime* runtime) {
+  Program p = create(runtime);
+  EXPECT_OK(acc_optimizer_sgd(p.model, NULL, &p.optimizer));
+  acc_no_grad* scope = NULL;
+  EXPECT_OK(acc_no_grad_begin(p.model, &scope));
+  acc_forward_use* use = NULL;
+  EXPECT_OK(acc_forward_begin(p.unit, &use));
+  const pid_t child = fork();
+  if (child == 0) {
+    exit(refused_calls(&p, use, scope)); /* with all functions that run at the end of a process */
+  }
+  int status = 0;
+  EXPECT(waitpid(child, &status, 0) == child);
+  EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 15);
+  EXPECT_OK(acc_forward_end(use));
+  acc_no_grad_end(scope);
+  EXPECT(step(&p, 1.0F, 0).step == 1);
+  EXPECT_OK(acc_runtime_barrier(runtime));
+  destroy(&p);
 }
 
 static void expect_program_rule(acc_runtime* runtime) {
@@ -618,6 +729,8 @@ int main(void) {
   expect_groups(runtime);
   expect_old_groups(runtime);
   expect_schedules(runtime);
+  expect_failing_functions(runtime);
+  expect_children_without_a_part(runtime);
   expect_program_rule(runtime);
   expect_unwanted_gradients(runtime);
   expect_buffers_and_kept(runtime);

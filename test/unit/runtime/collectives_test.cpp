@@ -10,8 +10,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <cmath>
+#include <functional>
+#include <latch>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -64,11 +68,12 @@ constexpr std::size_t kChunkNbytes = 8192;
 
 /// ends: the body aborts the group itself.
 void with_groups(const Topology& topology, const std::function<void(ProcessGroup&)>& body,
-                 bool ends = false) {
+                 bool ends = false, std::chrono::seconds timeout = std::chrono::seconds(60)) {
   Job job{.world_size = topology.world_size,
           .num_machines = topology.num_machines,
           .sharding = {},
-          .copy_gathers = topology.copy_gathers};
+          .copy_gathers = topology.copy_gathers,
+          .timeout = timeout};
   acc::test::run_ranks(job, [&](const auto& settings, auto store) {
     std::vector<int> ranks(static_cast<std::size_t>(topology.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -471,5 +476,86 @@ TEST_CASE("among different collectives, the one of the fewest ranks is reported 
     const auto difference = acc::collectives::call_difference(7, "shm", each.ranks_by_call);
     CHECK(difference.reason == "collective number 7 of shm differs: " + std::string(each.calls));
     CHECK(difference.at_fault == each.at_fault);
+  }
+}
+
+TEST_CASE("a timeout in any collective blames the rank that does not come") {
+  using Array = std::vector<float>;
+  struct Call {
+    const char* name;
+    std::function<acc::collectives::WorkPtr(ProcessGroup&, Array&)> issue;
+  };
+  constexpr std::size_t kNumel = 3 << 17;
+  std::vector<Call> calls = {
+      {"barrier", [](ProcessGroup& group, Array&) { return group.barrier(); }},
+      {"all_gather",
+       [](ProcessGroup& group, Array& data) {
+         return group.all_gather(data.data(), data.data() + kNumel, kNumel);
+       }},
+      {"reduce_scatter",
+       [](ProcessGroup& group, Array& data) {
+         return group.reduce_scatter(data.data(), data.data() + kNumel, kNumel / 3, DType::float32,
+                                     {});
+       }},
+      {"all_reduce", [](ProcessGroup& group, Array& data) {
+         return group.all_reduce(data.data(), kNumel, DType::float32, 1.0F);
+       }}};
+  for (int root = 0; root < 3; ++root) {
+    calls.push_back({"broadcast", [root](ProcessGroup& group, Array& data) {
+                       return group.broadcast(data.data(), kNumel, root);
+                     }});
+  }
+  struct Case {
+    const Topology* topology;
+    const Call* call;
+    int absent;
+    std::array<std::string, 3> errors = {};
+    std::array<int, 3> blamed = {-1, -1, -1};
+  };
+  std::vector<Case> cases;
+  for (const Topology* topology : {&kTopologies[2], &kTopologies[5]}) {
+    for (const Call& call : calls) {
+      for (int absent = 0; absent < 3; ++absent) {
+        cases.push_back({topology, &call, absent});
+      }
+    }
+  }
+  {
+    std::vector<std::jthread> all;  // at the same time, since each one takes the timeout
+    for (Case& each : cases) {
+      all.emplace_back([&each] {
+        std::latch failed(2);
+        with_groups(
+            *each.topology,
+            [&](ProcessGroup& group) {
+              if (group.rank() == each.absent) {
+                failed.wait();
+                return;
+              }
+              const auto me = static_cast<std::size_t>(group.rank());
+              Array data(2 * kNumel);
+              try {
+                each.call->issue(group, data)->wait();
+                group.barrier()->wait();
+              } catch (const acc::Error& error) {
+                each.errors[me] = error.what();
+                each.blamed[me] = error.rank().value_or(-1);
+              }
+              failed.count_down();
+            },
+            true, std::chrono::seconds(5));
+      });
+    }
+  }
+  for (const Case& each : cases) {
+    CAPTURE(each.topology->name);
+    CAPTURE(each.call->name);
+    CAPTURE(each.absent);
+    for (std::size_t r = 0; r < 3; ++r) {
+      if (static_cast<int>(r) != each.absent) {
+        CAPTURE(each.errors[r]);
+        CHECK(each.blamed[r] == each.absent);
+      }
+    }
   }
 }

@@ -4,11 +4,14 @@
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <functional>
 #include <latch>
 #include <limits>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -418,6 +421,68 @@ TEST_CASE("a rate that is no rate, and a function of the program that throws, fa
     CHECK_MESSAGE(all[1]->code == row.code, all[1]->text);
     CHECK_MESSAGE(contains(all[1]->text, row.message), all[1]->text);
     CHECK(steps == std::vector<std::int64_t>{1, 1});
+  }
+}
+
+// The destructors of the child run as well, and must change nothing.
+TEST_CASE("a child that a rank makes by fork is refused, and its end changes nothing") {
+  using Calls = std::vector<std::function<void()>>;
+  for (const Job& job : {job_of(Strategy::full_shard, 2), job_of(Strategy::no_shard, 2, 2)}) {
+    std::vector<int> status(2, -1);
+    const auto all = told(job, [&](acc::Runtime& runtime) {
+      const int rank = runtime.rank();
+      pid_t child = 0;
+      std::size_t accepted = 0;
+      {
+        TwoUnits net(runtime.model(1));
+        auto optimizer = net.model.optimizer(Sgd{.lr = 0.1});
+        auto forward = std::optional(net.fc1.forward());
+        child = ::fork();
+        if (child == 0) {
+          const Calls calls = {[&] { runtime.barrier(); },
+                               [&] { (void)runtime.mean(1000.0); },
+                               [&] { (void)runtime.model(); },
+                               [&] {
+                                 (void)runtime.report({{"loss", 1.0}});
+                               },
+                               [&] { runtime.save("unused", net.model, optimizer); },
+                               [&] { net.fc2.forward().end(); },
+                               [&] { net.fc1.backward().end(); },
+                               [&] { (void)forward->raw(net.w1); },
+                               [&] { net.model.zero_grad(); },
+                               [&] { (void)net.model.no_grad(); },
+                               [&] { (void)net.model.memory(); },
+                               [&] { optimizer.step(); },
+                               [&] { optimizer.set_lr(5.0); }};
+          for (const auto& call : calls) {
+            try {
+              call();
+              ++accepted;
+            } catch (const Error& error) {
+              accepted += contains(error.what(), "a child that fork made") ? 0U : 1U;
+            }
+          }
+          runtime.abort("by a child");
+        } else {
+          ::waitpid(child, &status[static_cast<std::size_t>(rank)], 0);
+          forward->end();
+          TwoUnits::backward(net.fc1, net.w1);
+          net.fc2.forward().end();
+          TwoUnits::backward(net.fc2, net.w2);
+          CHECK(runtime.mean(rank) == 0.5);
+          CHECK(optimizer.step().lr == 0.1);
+        }
+      }
+      if (child == 0) {
+        runtime = acc::Runtime::from_settings({}, nullptr);  // of one rank, which is allowed
+        ::_exit(static_cast<int>(accepted) + (runtime.mean(2.0) == 2.0 ? 0 : 100));
+      }
+      runtime.barrier();
+    });
+    CHECK(status == std::vector<int>{0, 0});
+    for (const auto& said : all) {
+      CHECK_MESSAGE(!said.has_value(), said->text);
+    }
   }
 }
 

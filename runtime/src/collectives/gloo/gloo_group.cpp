@@ -31,6 +31,7 @@
 #include <set>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -346,6 +347,9 @@ class GlooGroup::Exchange final : public Work {
 
  private:
   static constexpr std::chrono::milliseconds kNoLimit = std::chrono::hours(24 * 365);
+  /// Time in which a peer that has closed its connection may tell the reason.
+  static constexpr std::chrono::milliseconds kTellTime{1000};
+  static constexpr std::chrono::milliseconds kTellInterval{20};
 
   struct Posted {
     int peer;
@@ -397,7 +401,15 @@ class GlooGroup::Exchange final : public Work {
   [[noreturn]] void fail_for(int peer, const std::exception& error, bool timed_out) {
     group_->watch_->give_up();
     const int who = group_->spec_.ranks[static_cast<std::size_t>(peer)];
-    if (const auto abort = group_->watch_->abort_reason()) {
+    // Gloo closes all connections of a rank whose wait times out, before that rank can tell why.
+    const auto told_by =
+        std::chrono::steady_clock::now() + (timed_out ? std::chrono::milliseconds(0) : kTellTime);
+    auto abort = group_->watch_->abort_reason();
+    while (!abort && std::chrono::steady_clock::now() < told_by) {
+      std::this_thread::sleep_for(kTellInterval);
+      abort = group_->watch_->abort_reason();
+    }
+    if (abort) {
       fail(*abort);
     }
     if (timed_out) {
