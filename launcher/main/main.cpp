@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program acclaunch. A sub-command runs in this process. A launch is split into guardian,
 // keeper and supervisor (run_guarded); the supervisor process makes the plan and runs the job.
+#include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
 #include "acc/base/unique_fd.hpp"
+#include "acc/base/written_file.hpp"
 #include "acc/launcher/command_line.hpp"
 #include "acc/launcher/front_end.hpp"
 #include "acc/launcher/host_facts.hpp"
@@ -29,7 +31,6 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
-#include <fstream>
 #include <functional>
 #include <span>
 #include <string>
@@ -108,10 +109,9 @@ void append_file(const LaunchPlan& plan) {
     return;
   }
   const auto& [path, text] = *plan.appended_file;
-  std::ofstream file(path, std::ios::app);
-  file << text << std::flush;
-  if (!file) {
-    throw acc::Error(acc::Errc::config, "cannot write " + path + ": " + std::strerror(errno));
+  const acc::UniqueFd file = acc::open_file(path, O_WRONLY | O_APPEND);
+  if (::write(file.get(), text.data(), text.size()) != std::ssize(text)) {
+    throw acc::file_error("write", path, errno);
   }
 }
 

@@ -41,7 +41,12 @@ def _stacks():
 
 
 def _answer(path, data):
-    with open(path + ".new", "wb") as file:
+    new = path + ".new"
+    try:
+        os.unlink(new)
+    except FileNotFoundError:
+        pass
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
         file.write(data)
     os.rename(path + ".new", path)
 

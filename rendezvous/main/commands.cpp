@@ -5,6 +5,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/text.hpp"
+#include "acc/base/written_file.hpp"
 #include "acc/rendezvous/security.hpp"
 #include "acc/rendezvous/tunnel.hpp"
 #include "client_settings.hpp"
@@ -87,6 +88,7 @@ int rotate_token(std::span<const std::string> arguments) {
   if (arguments.size() != 1 || arguments.front().starts_with("--")) {
     wrong_usage("rotate-token");
   }
+  check_replaceable(arguments.front());
   const std::string old = Tokens::read(arguments.front()).current();
   ::umask(S_IRWXG | S_IRWXO);
   write_file(arguments.front(), make_token() + "\n" + old + "\n", Overwrite::yes);

@@ -440,7 +440,7 @@ TEST_CASE("a killed command leaves no partial output, and nothing that disturbs 
   };
   fs::create_directory(out);
   const Case cases[] = {
-      {{"merge-weights", source, out}, out, "model.safetensors.tmp", out / "model.safetensors"},
+      {{"merge-weights", source, out}, out, "model.safetensors.acc-tmp", out / "model.safetensors"},
       {{"convert", source, folder.path() / "dcp", "--to", "dcp"},
        folder.path(),
        "dcp.acc-tmp",

@@ -207,8 +207,9 @@ TEST_CASE("all data of a checkpoint is on the disk before its name is") {
     CHECK(last(calls, fs::canonical(saver.folder), {"fsync"}) > named);
     const std::string latest = fs::canonical(saver.folder) / "latest";
     if (mode == "series") {
-      CHECK(last(calls, latest, {"rename"}) > last(calls, latest + ".tmp", {"fsync"}));
-      CHECK(last(calls, latest + ".tmp", {"fsync"}) > last(calls, latest + ".tmp", {"write"}));
+      CHECK(last(calls, latest, {"rename"}) > last(calls, latest + ".acc-tmp", {"fsync"}));
+      CHECK(last(calls, latest + ".acc-tmp", {"fsync"}) >
+            last(calls, latest + ".acc-tmp", {"write"}));
       CHECK(last(calls, latest, {"rename"}) > named);
     }
   }

@@ -73,6 +73,29 @@ except OSError as error:
   CHECK(contains(probe.out(), "Function not implemented"));
 }
 
+TEST_CASE("missing system calls: a lock that is refused is an error by name") {
+  skip_without_seccomp();
+  const TemporaryFolder folder;
+  const std::string state = folder.path() / "state";
+  const auto without_locks = [](Words command) {
+    const Words filter = {kBin + "/without_syscalls", "flock:EPERM"};
+    command.insert(command.begin(), filter.begin(), filter.end());
+    return command;
+  };
+  Program daemon(without_locks({kBin + "/acc-rendezvous", "--port", "0", "--state_dir", state}));
+  CHECK(daemon.wait() == 2);
+  CHECK_MESSAGE(contains(daemon.err(), "cannot lock " + state + "/lock: Operation not permitted"),
+                daemon.err());
+  const std::string trace = folder.path() / "trace";
+  Program job(without_locks(
+      {kBin + "/acclaunch", "--cpu", "--trace", trace, "/bin/sh", "-c", "echo done"}));
+  CHECK(job.wait() == 0);
+  CHECK_MESSAGE(contains(job.err(), "ACC_TRACE: cannot lock " + trace +
+                                        "/machine-0.json.lock: "
+                                        "Operation not permitted"),
+                job.err());
+}
+
 TEST_CASE("missing system calls: exit codes and output arrive") {
   skip_without_seccomp();
   Program good(acclaunch({"--cpu", "--num_processes", "2"}, "echo out $RANK"));

@@ -42,6 +42,7 @@ static const struct {
     CALL(bpf),
     CALL(perf_event_open),
     CALL(pidfd_getfd),
+    CALL(flock),
 };
 
 static int number_of(const char* name) {

@@ -5,7 +5,9 @@
 // a worker that dies because of a signal to the whole job must not be reported as a failure, so
 // signals and deaths that arrive in either order are matched within short grace periods.
 #include "acc/base/error.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/unique_fd.hpp"
+#include "acc/base/written_file.hpp"
 #include "job/running_job.hpp"
 #include "report/root_cause.hpp"
 #include "report/torch_record.hpp"
@@ -68,9 +70,12 @@ struct OwnGroup {
 /// Starts a sub-command of this program. Its output goes to a new file, or to stderr if `file` is
 /// empty. Returns its pid, or -1.
 pid_t start_command(const std::vector<std::string>& words, const std::string& file) {
-  const UniqueFd output(file.empty()
-                            ? ::dup(STDERR_FILENO)
-                            : ::open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  UniqueFd output;
+  try {
+    output = file.empty() ? UniqueFd(::dup(STDERR_FILENO)) : create_file(file, O_WRONLY, 0600);
+  } catch (const Error& error) {
+    notice(Component::launcher, LogLevel::err, "acclaunch: ", error.what());
+  }
   if (!output) {
     return -1;
   }

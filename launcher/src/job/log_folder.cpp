@@ -2,9 +2,8 @@
 #include "job/log_folder.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/base/unique_fd.hpp"
+#include "acc/base/written_file.hpp"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -64,13 +63,13 @@ void make_private(const fs::path& folder) {
 /// Creates a file with mode 0600. It is opened later with the default mode, which does not change
 /// that of an existing file.
 void make_private_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  open_private_file(path);
 }
 
 }  // namespace
 
 void LogFolder::open_attempt(int attempt) const {
-  if (!plan_.trace_directory.empty() && count_ > 0) {
+  if (!plan_.trace_directory.empty()) {
     make_trace_folder(plan_.trace_directory);
   }
   if (plan_.directory.empty()) {

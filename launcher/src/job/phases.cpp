@@ -60,6 +60,7 @@ void Phases::finish(const std::string& path, int machine_rank, const std::string
         Microseconds(phase.end - phase.begin).count());
   }
   append_trace_events(path, std::move(lines));
+  end_trace_file(path);
 }
 
 }  // namespace acc::launcher::job

@@ -1,23 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "output/log_file.hpp"
 
-#include "acc/base/error.hpp"
+#include "acc/base/written_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 
 namespace acc::launcher::output {
 
 UniqueFd open_log(const std::string& path) {
   // With O_APPEND each write goes to the end, even if several processes share the file.
-  UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-  if (!file) {
-    throw Error(Errc::config, "cannot write " + path + ": " + std::strerror(errno));
-  }
-  return file;
+  return open_file(path, O_WRONLY | O_APPEND);
 }
 
 int LogFile::write(std::string_view bytes) {

@@ -2,6 +2,7 @@
 #include "acc/base/atomic_file.hpp"
 
 #include "acc/base/unique_fd.hpp"
+#include "acc/base/written_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -18,16 +19,18 @@ Error file_error(std::string_view action, const fs::path& path, int error_number
                             std::generic_category().message(error_number)};
 }
 
-AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)), file_(path_.string() + ".tmp") {}
+AtomicFile::AtomicFile(fs::path path)
+    : path_(std::move(path)),
+      file_(temporary_name(path_), create_replacement(path_, temporary_name(path_))) {}
 
 void AtomicFile::commit() {
   file_.close();
-  if (::rename(file_.path().c_str(), path_.c_str()) != 0) {
-    const int reason = errno;
+  try {
+    replace_file(file_.path(), path_);
+  } catch (const Error&) {
     ::unlink(file_.path().c_str());
-    throw file_error("create", path_, reason);
+    throw;
   }
-  sync_folder(folder_of(path_));
 }
 
 void check_free(const fs::path& path, Overwrite overwrite) {

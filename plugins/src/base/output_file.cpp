@@ -2,6 +2,7 @@
 #include "acc/base/output_file.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/written_file.hpp"
 
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -21,14 +22,10 @@ constexpr std::size_t kBufferBytes = 64 << 10;
 
 }  // namespace
 
-OutputFile::OutputFile(std::filesystem::path path)
-    : path_(std::move(path)),
-      // O_NONBLOCK: if the path names a FIFO, opening it would otherwise block until it has a
-      // reader.
-      fd_(::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666)) {
-  if (!fd_) {
-    throw file_error("create", path_, errno);
-  }
+OutputFile::OutputFile(std::filesystem::path path) : OutputFile(path, create_file(path)) {}
+
+OutputFile::OutputFile(std::filesystem::path path, UniqueFd file)
+    : path_(std::move(path)), fd_(std::move(file)) {
   buffer_.reserve(kBufferBytes);
 }
 

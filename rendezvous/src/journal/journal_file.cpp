@@ -2,12 +2,13 @@
 #include "journal/journal_file.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/file_lock.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/written_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <isa-l/crc.h>
-#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -150,20 +151,27 @@ JournalFile::JournalFile(std::filesystem::path folder, bool syncs)
   if (error) {
     fail("create", folder_, error.value());
   }
-  // The kernel releases the lock when the process ends.
-  lock_.reset(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!lock_) {
-    fail("open", folder_, errno);
+  const std::filesystem::path lock = folder_ / "lock";
+  lock_ = open_private_file(lock);
+  if (!try_lock(lock_, lock)) {
+    throw Error(Errc::config, fmt::format("another acc-rendezvous uses {}{}: choose another "
+                                          "state_dir",
+                                          folder_.string(), holder_of_lock(lock_)));
   }
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    throw Error(
-        Errc::config,
-        fmt::format("another acc-rendezvous uses {}: choose another state_dir", folder_.string()));
+  // A process that was killed has left an unfinished log, which would keep its disk space.
+  check_replaceable(new_path());
+  if (::unlink(new_path().c_str()) != 0 && errno != ENOENT) {
+    fail("remove", new_path(), errno);
   }
 }
 
+std::filesystem::path JournalFile::new_path() const {
+  return folder_ / "log.new";
+}
+
 void JournalFile::read(const Receive& receive) {
-  file_.fd.reset(::open(file_.path.c_str(), O_RDWR | O_CLOEXEC));
+  check_replaceable(file_.path);
+  file_.fd.reset(::open(file_.path.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (file_.fd) {
     read_file(receive);
   } else if (errno == ENOENT) {
@@ -255,11 +263,20 @@ void JournalFile::append(std::string_view group) {
 }
 
 void JournalFile::replace(std::span<const std::string> groups) {
-  File next{.path = folder_ / "log.new", .salt = random_salt()};
-  next.fd.reset(::open(next.path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!next.fd) {
-    fail("create", next.path, errno);
+  File next{.path = new_path(), .salt = random_salt()};
+  try {
+    next.fd = create_replacement(file_.path, next.path, O_RDWR, S_IRUSR | S_IWUSR);
+    write_new(next, groups);
+  } catch (const Error&) {
+    ::unlink(next.path.c_str());  // else it would keep the disk full
+    throw;
   }
+  next.path = file_.path;
+  file_ = std::move(next);
+}
+
+/// Writes a log with these groups and gives it the name of the log.
+void JournalFile::write_new(File& next, std::span<const std::string> groups) {
   write_at(next, header(next.salt), 0);
   next.end = kHeaderBytes;
   for (const std::string& group : groups) {
@@ -268,14 +285,14 @@ void JournalFile::replace(std::span<const std::string> groups) {
   if (::fsync(next.fd.get()) != 0) {
     fail("flush", next.path, errno);
   }
+  check_replaceable(file_.path);
   if (::rename(next.path.c_str(), file_.path.c_str()) != 0) {
     fail("rename", next.path, errno);
   }
-  if (::fsync(lock_.get()) != 0) {  // the new name is on the disk
+  const UniqueFd folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder || ::fsync(folder.get()) != 0) {  // the new name is on the disk
     fail("flush", folder_, errno);
   }
-  next.path = file_.path;
-  file_ = std::move(next);
 }
 
 void JournalFile::write_group(File& file, std::string_view group) {

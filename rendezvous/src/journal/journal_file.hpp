@@ -35,7 +35,9 @@ class JournalFile final : public JournalStorage {
     std::uint64_t allocated = 0;
   };
 
+  [[nodiscard]] std::filesystem::path new_path() const;
   void read_file(const Receive& receive);
+  void write_new(File& next, std::span<const std::string> groups);
   void write_group(File& file, std::string_view group);
   void allocate(File& file, std::uint64_t size);
   void write_at(const File& file, std::string_view bytes, std::uint64_t at);

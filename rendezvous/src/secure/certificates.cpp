@@ -3,6 +3,8 @@
 
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
+#include "acc/base/output_file.hpp"
+#include "acc/base/written_file.hpp"
 #include "acc/rendezvous/security.hpp"
 #include "secure/crypto.hpp"
 
@@ -104,18 +106,11 @@ Issued issue(const Purpose& purpose, std::chrono::seconds valid_for, const Issue
   return made;
 }
 
-/// Writes a new file. Throws Error(config) if it exists.
+/// Writes a new file. A folder without it was checked before.
 void write_new(const fs::path& path, std::string_view text, mode_t mode) {
-  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-  if (fd < 0) {
-    throw file_error("create", path, errno);
-  }
-  const bool done = ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  const int error = errno;
-  ::close(fd);
-  if (!done) {
-    throw file_error("write", path, error);
-  }
+  OutputFile file(path, create_file(path, O_WRONLY, mode));
+  file.write(text);
+  file.close();
 }
 
 template <typename Write>
@@ -181,7 +176,7 @@ void make_tls_folder(const fs::path& folder, const std::vector<std::string>& hos
   }
   for (const char* name :
        {"ca.key", "ca.pem", "server.key", "server.pem", "client.key", "client.pem", "token"}) {
-    if (fs::exists(folder / name)) {
+    if (fs::exists(fs::symlink_status(folder / name))) {
       throw Error(Errc::config, fmt::format("{} exists already; choose an empty folder",
                                             (folder / name).string()));
     }

@@ -2,6 +2,7 @@
 #include "acc/rendezvous/listener.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/text.hpp"
 #include "acc/rendezvous/host_addresses.hpp"
 #include "acc/rendezvous/server.hpp"
 #include "acc/rendezvous/unix_address.hpp"
@@ -189,7 +190,7 @@ std::string owner_of(const UniqueFd& client) {
   std::ifstream comm(fmt::format("/proc/{}/comm", owner.pid));
   std::string name;
   std::getline(comm, name);
-  return fmt::format("{} (pid {})", name.empty() ? "a process" : name, owner.pid);
+  return fmt::format("{} (pid {})", name.empty() ? "a process" : printable(name), owner.pid);
 }
 
 /// Removes the file of a Unix socket that a dead process left behind: connecting to it fails with
@@ -201,6 +202,9 @@ void remove_stale(const std::string& host, const sockaddr_un& address) {
   }
   if (!S_ISSOCK(status.st_mode)) {
     fail(host, "the path is a file, which is not a socket. Choose another path");
+  }
+  if (status.st_uid != ::geteuid()) {
+    fail(host, fmt::format("the path is a socket of user {}. Choose another path", status.st_uid));
   }
   const UniqueFd client = unix_socket();
   const bool answers = ::connect(client.get(), pointer(address), sizeof address) == 0;

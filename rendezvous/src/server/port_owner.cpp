@@ -2,6 +2,7 @@
 // Finds the process that listens on a port, for the message of EADDRINUSE: /proc/net/tcp has the
 // inode of the socket, and /proc/PID/fd the sockets of each process. Other users' processes cannot
 // be read; then the message has the user id.
+#include "acc/base/text.hpp"
 #include "acc/rendezvous/server.hpp"
 
 #include <fmt/format.h>
@@ -79,7 +80,7 @@ std::optional<std::string> Server::port_owner(std::uint16_t port) {
       std::string name;
       std::ifstream comm(process.path() / "comm");
       std::getline(comm, name);
-      owner = fmt::format("{} (pid {})", name, pid);
+      owner = fmt::format("{} (pid {})", printable(name), pid);
       if (name != kServiceManager) {
         break;
       }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flight/recorder.hpp"
 
+#include "acc/base/file_lock.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/written_file.hpp"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -57,14 +57,17 @@ void* Recorder::map(const std::string& path) {
   if (path.empty()) {
     return anonymous_memory();
   }
-  UniqueFd opened(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  int error = opened ? 0 : errno;
-  if (opened && ::flock(opened.get(), LOCK_EX | LOCK_NB) != 0) {
-    return anonymous_memory();  // an earlier runtime of this process is writing it
+  UniqueFd opened;
+  try {
+    opened = open_private_file(path);
+    if (!try_lock(opened, path)) {
+      return anonymous_memory();  // an earlier runtime of this process is writing it
+    }
+  } catch (const Error& problem) {
+    logger(Component::runtime).warn("{}: {}", kRecordVariable, problem.what());
+    return anonymous_memory();
   }
-  if (opened && ::ftruncate(opened.get(), 0) != 0) {
-    error = errno;
-  }
+  int error = ::ftruncate(opened.get(), 0) != 0 ? errno : 0;
   error = error != 0 ? error : ::posix_fallocate(opened.get(), 0, file::kNbytes);
   void* memory = MAP_FAILED;
   if (error == 0) {

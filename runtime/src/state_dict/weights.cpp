@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/output_file.hpp"
+#include "acc/base/written_file.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/files/atomic_folder.hpp"
 #include "acc/checkpoint/open/open.hpp"
@@ -98,15 +99,15 @@ void export_file(ModelState& model, const fs::path& path, std::optional<DType> d
     // The extension selects the format, so the temporary name keeps it.
     const fs::path temporary =
         folder_of(path) / (path.stem().string() + ".acc-tmp" + path.extension().string());
+    check_replaceable(path);
     try {
       write_weights_file(temporary, tensors, 0, tensors.items().size(), dtype);
-      fs::rename(temporary, path);
+      replace_file(temporary, path);
     } catch (...) {
       std::error_code ignored;
       fs::remove(temporary, ignored);
       throw;
     }
-    sync_folder(folder_of(path));
   });
   tensors.finish();
   attempt.settle(model.context().groups, "writing " + path.string());

@@ -8,6 +8,8 @@
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -72,6 +74,21 @@ TEST_CASE("a folder appears, and is replaced, in one step") {
   second.commit();
   CHECK(content(target) == "second");
   CHECK(names_in(target.parent_path()) == std::set<std::string>{"yet"});
+}
+
+TEST_CASE("a folder that is replaced keeps its owner and its mode") {
+  const TemporaryFolder top;
+  const fs::path target = top.path() / "folder";
+  save(target, "first");
+  const bool is_root = ::geteuid() == 0;
+  REQUIRE((!is_root || ::chown(target.c_str(), 65534, 65534) == 0));
+  REQUIRE(::chmod(target.c_str(), 0700) == 0);
+  save(target, "second", 2);
+  CHECK(content(target) == "second");
+  struct stat status {};
+  REQUIRE(::stat(target.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0700);
+  CHECK(status.st_uid == (is_root ? 65534U : ::geteuid()));
 }
 
 TEST_CASE("an abandoned folder leaves the older one") {

@@ -7,8 +7,10 @@
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <csignal>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -99,17 +101,24 @@ TEST_CASE("a file that cannot be written is named with the reason") {
   const std::string missing = (folder.path() / "missing" / "file").string();
   CHECK(refusal([&] { OutputFile{missing}; }) ==
         "cannot create " + missing + ": No such file or directory");
-  // Through a symbolic link. The link itself is removed.
+  // A write beyond the limit fails with EFBIG, as one on a full disk with ENOSPC.
   const std::string full = (folder.path() / "full").string();
+  const auto before = std::signal(SIGXFSZ, SIG_IGN);
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);
+  const rlimit none{0, limit.rlim_max};
   for (const std::size_t nbytes : {std::size_t{1}, std::size_t{1} << 20}) {
-    fs::create_symlink("/dev/full", full);
-    CHECK(refusal([&] {
-            OutputFile file(full);
-            file.write(std::string(nbytes, 'x'));
-            file.close();
-          }) == "cannot write " + full + ": No space left on device");
-    CHECK_FALSE(fs::is_symlink(full));
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &none) == 0);
+    const std::string reason = refusal([&] {
+      OutputFile file(full);
+      file.write(std::string(nbytes, 'x'));
+      file.close();
+    });
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK(reason == "cannot write " + full + ": File too large");
+    CHECK_FALSE(fs::exists(full));
   }
+  std::signal(SIGXFSZ, before);
 }
 
 TEST_CASE("a file larger than the disk is refused before it is written") {

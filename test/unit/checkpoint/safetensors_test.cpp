@@ -77,7 +77,7 @@ TEST_CASE("a written file reads back, whole and in slices, for any chunk sizes")
     }
   }
   writer.commit();
-  CHECK_FALSE(fs::exists(path.string() + ".tmp"));
+  CHECK_FALSE(fs::exists(path.string() + ".acc-tmp"));
 
   const SafetensorsFile file(path);
   CHECK(file.metadata().at("format") == "pt");

@@ -214,9 +214,93 @@ TEST_CASE("the port file exists only while the daemon serves") {
 }
 
 TEST_CASE("a port file that cannot be written is an error") {
-  Daemon daemon({"--port", "0", "--port_file", "/nowhere/port"});
-  CHECK(daemon.wait() == 2);
-  CHECK_MESSAGE(contains(daemon.err(), "/nowhere/port"), daemon.err());
+  const acc::test::TemporaryFolder folder;
+  const std::string victim = folder.path() / "victim";
+  acc::test::write_text(victim, "mine");
+  const std::string link = folder.path() / "link";
+  std::filesystem::create_symlink(victim, link);
+  const std::string fifo = folder.path() / "fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  const std::string hard_link = folder.path() / "hard_link";
+  std::filesystem::create_hard_link(victim, hard_link);
+  const std::pair<std::string, std::string> rows[] = {
+      {"/nowhere/port", "No such file or directory"},
+      {"/dev/stdout", "it is a symbolic link to /proc/self/fd/1"},
+      {"/dev/null", "it is a device"},
+      {link, "it is a symbolic link to " + victim},
+      {fifo, "it is a FIFO"},
+      {hard_link, "the file has 2 names"},
+      {folder.path(), "it is a folder"},
+  };
+  for (const auto& [path, reason] : rows) {
+    CAPTURE(path);
+    Daemon daemon({"--port", "0", "--port_file", path});
+    CHECK(daemon.wait() == 2);
+    CHECK_MESSAGE((contains(daemon.err(), path) && contains(daemon.err(), reason)), daemon.err());
+  }
+  CHECK(std::filesystem::is_symlink("/dev/stdout"));
+  CHECK(acc::test::file_text(victim) == "mine");
+  CHECK(std::filesystem::is_symlink(link));
+}
+
+TEST_CASE("a port file keeps its mode and owner, and another daemon's is not removed") {
+  const acc::test::TemporaryFolder folder;
+  const std::string path = folder.path() / "port";
+  acc::test::write_text(path, "127.0.0.1:1\n");
+  REQUIRE(::chmod(path.c_str(), 0640) == 0);
+  const bool is_root = ::geteuid() == 0;
+  REQUIRE((!is_root || ::chown(path.c_str(), 65534, 65534) == 0));
+  Daemon daemon({"--port", "0", "--port_file", path});
+  daemon.port();
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0640);
+  CHECK(status.st_uid == (is_root ? 65534U : ::geteuid()));
+
+  Daemon second({"--port", "0", "--port_file", path});
+  const std::string port = std::to_string(second.port());
+  daemon.signal(SIGTERM);
+  CHECK(daemon.wait() == 0);
+  CHECK(contains(acc::test::file_text(path), ":" + port));
+}
+
+TEST_CASE("a token file keeps its mode and owner when the token is rotated, a link is refused") {
+  const acc::test::TemporaryFolder folder;
+  const std::string path = folder.path() / "token";
+  const std::string old = std::string(64, 'a') + "\n";
+  acc::test::write_text(path, old);
+  REQUIRE(::chmod(path.c_str(), 0640) == 0);
+  const bool is_root = ::geteuid() == 0;
+  REQUIRE((!is_root || ::chown(path.c_str(), 65534, 65534) == 0));
+  CHECK(test::run_daemon({"rotate-token", path}).status == 0);
+  const std::string text = acc::test::file_text(path);
+  CHECK(text.size() == 2 * old.size());
+  CHECK(text.ends_with("\n" + old));
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0640);
+  CHECK(status.st_uid == (is_root ? 65534U : ::geteuid()));
+
+  const std::string link = folder.path() / "link";
+  std::filesystem::create_symlink(path, link);
+  const auto refused = test::run_daemon({"rotate-token", link});
+  CHECK(refused.status == 2);
+  CHECK_MESSAGE(contains(refused.err, "it is a symbolic link to " + path), refused.err);
+  CHECK(acc::test::file_text(path) == text);
+}
+
+TEST_CASE("the Unix socket of another user is not removed") {
+  if (::geteuid() != 0) {
+    MESSAGE("skipped: only root can make files of another user");
+    return;
+  }
+  const SocketPath socket;
+  test::bound_to(socket.path(), SOCK_STREAM);
+  REQUIRE(::lchown(socket.path().c_str(), 65534, 65534) == 0);
+  Daemon daemon({"--host", socket.host()});
+  CHECK(daemon.wait() == 1);
+  CHECK_MESSAGE(contains(daemon.err(), "the path is a socket of user 65534"), daemon.err());
+  CHECK(std::filesystem::exists(socket.path()));
 }
 
 TEST_CASE("an address that other machines can reach causes a warning, loopback does not") {

@@ -6,13 +6,20 @@
 #include "journal/journal_file.hpp"
 #include "store/key_table.hpp"
 #include "support.hpp"
+#include "support/other_user.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <condition_variable>
+#include <csignal>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -162,6 +169,73 @@ TEST_CASE("a log that is rewritten has the new entries, and stays short") {
   CHECK(!names.empty());
   CHECK(names.size() < 30);
   CHECK_FALSE(fs::exists(folder.path() / "log.new"));
+}
+
+TEST_CASE("an unfinished log keeps no disk space, whether its writer failed or was killed") {
+  const TemporaryFolder folder;
+  const fs::path unfinished = folder.path() / "log.new";
+  Journal(std::make_unique<JournalFile>(folder.path(), false), [](const Journal::Entry&) {});
+  write_text(unfinished, "what a killed process has left");
+  {
+    JournalFile file(folder.path(), false);
+    CHECK_FALSE(fs::exists(unfinished));
+    file.read([](std::string_view) { return true; });
+    // A write beyond the limit fails with EFBIG, as one on a full disk with ENOSPC.
+    const auto before = std::signal(SIGXFSZ, SIG_IGN);
+    rlimit limit{};
+    REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);
+    const rlimit small{1 << 20, limit.rlim_max};
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+    const std::string why =
+        error_of([&] { file.replace(std::vector<std::string>{std::string(2 << 20, 'x')}); });
+    REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    std::signal(SIGXFSZ, before);
+    CHECK_MESSAGE(contains(why, "cannot write " + unfinished.string()), why);
+    CHECK_FALSE(fs::exists(unfinished));
+    file.append("still written");
+  }
+  for (const char* name : {"log", "log.new", "lock"}) {
+    CAPTURE(name);
+    const fs::path path = folder.path() / name;
+    const fs::path victim = folder.path() / "victim";
+    write_text(victim, "mine");
+    fs::remove(path);
+    fs::create_symlink(victim, path);
+    const std::string why = error_of([&] { entries_of(folder.path()); });
+    CHECK_MESSAGE(contains(why, path.string() + ": it is a symbolic link to "), why);
+    CHECK(file_text(victim) == "mine");
+    CHECK(fs::is_symlink(path));
+    fs::remove(path);
+  }
+}
+
+TEST_CASE("a log keeps its owner, and whoever can read its folder does not hold up the daemon") {
+  if (::geteuid() != 0) {
+    MESSAGE("skipped: only root can make a process of another user");
+    return;
+  }
+  const TemporaryFolder folder;
+  REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
+  entries_of(folder.path());
+  acc::test::OtherUser stranger([&](int ready) {
+    const UniqueFd opened(::open(folder.path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!opened || ::flock(opened.get(), LOCK_EX | LOCK_NB) != 0 ||
+        ::open((folder.path() / "lock").c_str(), O_RDONLY) >= 0 || ::write(ready, "r", 1) != 1) {
+      return 1;
+    }
+    return ::pause();
+  });
+  stranger.await_ready();
+  const fs::path log = folder.path() / "log";
+  REQUIRE(::chown(log.c_str(), acc::test::kNobody, acc::test::kNobody) == 0);
+  JournalFile file(folder.path(), false);
+  file.replace({});
+  struct stat status {};
+  REQUIRE(::stat(log.c_str(), &status) == 0);
+  CHECK(status.st_uid == acc::test::kNobody);
+  CHECK((status.st_mode & 0777) == 0600);
+  CHECK(contains(error_of([&] { entries_of(folder.path()); }),
+                 ": process " + std::to_string(::getpid()) + " ("));
 }
 
 /// A storage whose writes end when the test says so.

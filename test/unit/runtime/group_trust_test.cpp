@@ -8,6 +8,7 @@
 #include "collectives/keyed_hash.hpp"
 #include "collectives/shm/shm_group.hpp"
 #include "support/errors.hpp"
+#include "support/other_user.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
@@ -17,7 +18,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,13 +38,13 @@ using acc::Error;
 using acc::UniqueFd;
 using acc::rendezvous::HashStore;
 using acc::test::contains;
+using acc::test::OtherUser;
 using acc::test::thrown_by;
 
 namespace {
 
 constexpr HashKey kSecret = {17, 4711};
 constexpr HashKey kWrongSecret = {17, 4712};
-constexpr uid_t kNobody = 65534;
 const std::string kKey = "world/shm";
 
 GroupSpec spec_of(int rank, int size, acc::rendezvous::Store& store,
@@ -93,43 +93,6 @@ struct StrangeSocket {
   UniqueFd fd;
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   socklen_t size = 0;
-};
-
-/// A process of another user. work: may only make system calls; returns the exit status.
-class OtherUser {
- public:
-  explicit OtherUser(const std::function<int(int ready)>& work) {
-    std::array<int, 2> ends{};
-    REQUIRE(::pipe(ends.data()) == 0);
-    ready_.reset(ends[0]);
-    const UniqueFd ready(ends[1]);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::_exit(::setuid(kNobody) == 0 ? work(ready.get()) : 99);
-    }
-  }
-  ~OtherUser() { end(); }
-
-  void await_ready() const {
-    char byte = 0;
-    REQUIRE(::read(ready_.get(), &byte, 1) == 1);
-  }
-  int end() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      wait();
-    }
-    return status_;
-  }
-  int wait() {
-    ::waitpid(std::exchange(pid_, 0), &status_, 0);
-    return WIFEXITED(status_) ? WEXITSTATUS(status_) : -1;
-  }
-
- private:
-  pid_t pid_ = 0;
-  int status_ = 0;
-  UniqueFd ready_;
 };
 
 UniqueFd memory_file(std::size_t nbytes, int seals) {

@@ -3,6 +3,7 @@
 // (--default), or from an older file (--update).
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
+#include "acc/base/written_file.hpp"
 #include "acc/launcher/default_config.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/plugins/accelerate_config.hpp"
@@ -66,6 +67,7 @@ fs::path file_to_write(const ConfigOptions& options, const plugins::Environment&
       throw Error(Errc::config, "cannot write " + options.config_file + ": the folder " +
                                     folder.string() + " does not exist");
     }
+    check_replaceable(options.config_file);
     return options.config_file;
   }
   fs::path path = default_config_path(environment);
@@ -74,6 +76,7 @@ fs::path file_to_write(const ConfigOptions& options, const plugins::Environment&
     throw Error(Errc::config, "cannot create the folder " + path.parent_path().string() + ": " +
                                   error.message() + "; choose another file with --config_file");
   }
+  check_replaceable(path);
   return path;
 }
 

@@ -16,9 +16,11 @@ namespace acc {
 /// "cannot <action> <path>: <reason>".
 Error file_error(std::string_view action, const std::filesystem::path& path, int error_number);
 
-/// Writes a file so that a reader sees either all of it or nothing. The bytes go to "<path>.tmp",
-/// which replaces a leftover of a killed writer; `commit` renames it. The destructor removes the
-/// temporary file if `commit` was not called. Not for two writers of one path at the same time.
+/// Writes a file so that a reader sees either all of it or nothing. The bytes go to the temporary
+/// name of the path (written_file.hpp), which replaces a leftover of a killed writer; `commit`
+/// renames it. An existing file is replaced only if it is a regular one, and keeps its owner and
+/// permissions. The destructor removes the temporary file if `commit` was not called. Not for two
+/// writers of one path at the same time.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

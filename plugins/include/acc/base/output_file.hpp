@@ -18,8 +18,10 @@ namespace acc {
 /// throw Error(config) with the path and the text of errno.
 class OutputFile {
  public:
-  /// Creates the file, or truncates an existing one.
+  /// Creates the file, in the place of a regular file of this name (`create_file`).
   explicit OutputFile(std::filesystem::path path);
+  /// Writes to a new file that is open.
+  OutputFile(std::filesystem::path path, UniqueFd file);
   OutputFile(OutputFile&&) noexcept = default;
   OutputFile& operator=(OutputFile&&) = delete;
   /// Removes the file if `close` was not called.

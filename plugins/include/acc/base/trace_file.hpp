@@ -16,6 +16,9 @@ void create_trace_file(const std::string& path);
 /// call. Creates the file if it does not exist. Throws as above.
 void append_trace_events(const std::string& path, std::string lines);
 
+/// Removes the file with which the processes lock the trace (`PATH.lock`). For the last of them.
+void end_trace_file(const std::string& path) noexcept;
+
 /// Returns the event that relates the steady clock to the time of day, so that files of several
 /// machines can be merged. `process`: number of a process of the trace that is named in the file.
 std::string trace_clock_event(int process);

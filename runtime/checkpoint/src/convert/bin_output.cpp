@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/written_file.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "convert/outputs.hpp"
 
@@ -20,7 +21,9 @@ namespace {
 class NewFile {
  public:
   NewFile(const fs::path& folder, const std::string& name)
-      : path_(folder / name), temporary_(path_.string() + ".tmp") {}
+      : path_(folder / name), temporary_(temporary_name(path_)) {
+    check_replaceable(path_);
+  }
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
   ~NewFile() {
@@ -29,10 +32,7 @@ class NewFile {
   }
   [[nodiscard]] const fs::path& temporary() const noexcept { return temporary_; }
   fs::path commit() const {
-    if (std::rename(temporary_.c_str(), path_.c_str()) != 0) {
-      throw file_error("rename to", path_, errno);
-    }
-    sync_folder(folder_of(path_));
+    replace_file(temporary_, path_);
     return path_;
   }
 

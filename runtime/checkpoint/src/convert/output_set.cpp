@@ -2,6 +2,7 @@
 #include "convert/output_set.hpp"
 
 #include "acc/base/atomic_file.hpp"
+#include "acc/base/written_file.hpp"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -32,24 +33,17 @@ OutputSet::~OutputSet() {
 }
 
 fs::path OutputSet::temporary(std::size_t file) const {
-  return files_[file].path.string() + ".tmp";
+  return temporary_name(files_[file].path);
 }
 
 std::size_t OutputSet::add(const std::string& name, std::uint64_t nbytes) {
   const std::size_t number = files_.size();
-  files_.push_back({folder_ / name, {}});
-  const fs::path path = temporary(number);
-  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
-  if (!fd) {
-    const int reason = errno;
-    files_.pop_back();
-    throw file_error("create", path, reason);
-  }
+  const fs::path path = folder_ / name;
+  files_.push_back({path, create_replacement(path, temporary_name(path), O_RDWR)});
   // Sets the size, so that threads can write at any place. The file is sparse until they do.
-  if (::ftruncate(fd.get(), static_cast<off_t>(nbytes)) != 0) {
-    throw file_error("make room in", path, errno);
+  if (::ftruncate(files_.back().fd.get(), static_cast<off_t>(nbytes)) != 0) {
+    throw file_error("make room in", temporary(number), errno);
   }
-  files_.back().fd = std::move(fd);
   return number;
 }
 
@@ -93,14 +87,11 @@ std::vector<fs::path> OutputSet::commit() {
   }
   std::vector<fs::path> paths;
   for (std::size_t i = 0; i < files_.size(); ++i) {
-    if (::rename(temporary(i).c_str(), files_[i].path.c_str()) != 0) {
-      throw file_error("rename to", files_[i].path, errno);
-    }
+    replace_file(temporary(i), files_[i].path);
     paths.push_back(files_[i].path);
   }
   files_.clear();
   made_folder_ = false;
-  sync_folder(folder_);
   return paths;
 }
 

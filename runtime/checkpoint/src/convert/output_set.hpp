@@ -13,9 +13,9 @@
 namespace acc::checkpoint::conversion {
 
 /// Files of known sizes in a folder. Any thread may write any part. All get their names together:
-/// each is written as "<name>.tmp" and renamed by `commit`, in the order of the list, so that a
-/// file that completes the set (an index) comes last. Without `commit` nothing is left. Throws
-/// Error(config) with the path and the reason of errno.
+/// each is written as its temporary name (written_file.hpp) and renamed by `commit`, in the order
+/// of the list, so that a file that completes the set (an index) comes last. Without `commit`
+/// nothing is left. Throws Error(config) with the path and the reason of errno.
 class OutputSet {
  public:
   /// Creates the folder if it does not exist. Its parent must exist.

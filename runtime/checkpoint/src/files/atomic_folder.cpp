@@ -3,6 +3,7 @@
 
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/written_file.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -178,6 +179,15 @@ void sync_folders(const fs::path& top) {
   sync_folder(top);
 }
 
+// Gives the new folder the owner and the mode of the one that it replaces: one that only its user
+// can open stays so. Only root can give a folder to another user.
+void keep_own_permissions(const fs::path& temporary, const fs::path& target) {
+  struct stat status {};
+  if (::stat(target.c_str(), &status) == 0 && (status.st_uid == ::geteuid() || ::geteuid() == 0)) {
+    keep_permissions(temporary, target);
+  }
+}
+
 }  // namespace
 
 void remove_at_once(const fs::path& folder) {
@@ -307,6 +317,9 @@ void AtomicFolder::check_there() const {
 void AtomicFolder::commit() {
   if (!is_folder(temporary_)) {
     throw taken_over();
+  }
+  if (existing_ != Existing::refuse) {
+    keep_own_permissions(temporary_, target_);
   }
   sync_folders(temporary_);
   if (existing_ == Existing::refuse) {

@@ -125,12 +125,12 @@ TEST_CASE("all files of an output get their names, or none does") {
   {
     OutputSet set(out);
     set.write(set.add("a", 3), 0, std::as_bytes(std::span("abc", 3)));
-    CHECK(names_in(out) == std::set<std::string>{"a.tmp"});
+    CHECK(names_in(out) == std::set<std::string>{"a.acc-tmp"});
   }
   CHECK_FALSE(fs::exists(out));
 
   fs::create_directory(out);
-  std::ofstream(out / "a.tmp") << "what a killed one left, which is longer";
+  std::ofstream(out / "a.acc-tmp") << "what a killed one left, which is longer";
   std::ofstream(out / "other") << "x";
   OutputSet set(out);
   const std::size_t a = set.add("a", 6);
