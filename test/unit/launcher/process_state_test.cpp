@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "supervision/process_state.hpp"
 
+#include "supervision/process_handle.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 
 using namespace acc::launcher;
@@ -123,5 +126,59 @@ TEST_CASE("process state: a signal with the default action ends a process") {
     ::close(ready[0]);
     ::close(ready[1]);
     CHECK_FALSE(supervision::has_default_action(child, SIGTERM));
+  }
+}
+
+TEST_CASE("a handle belongs to one process, also when its number is free again") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::pause();
+  }
+  const supervision::ProcessHandle handle(child);
+  REQUIRE(handle);
+  CHECK(handle.is_alive());
+  CHECK(handle.sees_own_files());
+  const auto user = handle.user();
+  REQUIRE(user.has_value());
+  CHECK(user->uid == ::geteuid());
+  CHECK(user->is_own());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  CHECK_FALSE(handle.is_alive());
+  CHECK(handle.read("environ").empty());
+  CHECK_FALSE(handle.user().has_value());
+  CHECK_FALSE(supervision::ProcessHandle(child));
+}
+
+TEST_CASE("a program with the rights of another user than its caller has no user") {
+  if (::geteuid() != 0) {
+    MESSAGE("skipped: only root can make a process of another user");
+    return;
+  }
+  const acc::test::TemporaryFolder folder;
+  REQUIRE(::chmod(folder.path().c_str(), 0755) == 0);
+  for (const mode_t mode : {0755, 04755, 02755}) {
+    CAPTURE(mode);
+    const std::string program = folder.path() / ("program" + std::to_string(mode));
+    std::filesystem::copy_file("/bin/sleep", program);
+    REQUIRE(::chmod(program.c_str(), mode) == 0);
+    std::array<int, 2> ends{};  // closed by exec
+    REQUIRE(::pipe2(ends.data(), O_CLOEXEC) == 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::setgid(65534) == 0 && ::setuid(65534) == 0) {
+        ::execl(program.c_str(), "sleep", "1000", nullptr);
+      }
+      ::_exit(1);
+    }
+    ::close(ends[1]);
+    char byte = 0;
+    CHECK(::read(ends[0], &byte, 1) == 0);
+    ::close(ends[0]);
+    const auto user = supervision::ProcessHandle(child).user();
+    CHECK(user.has_value() == (mode == 0755));
+    CHECK((!user || user->uid == 65534));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
   }
 }
