@@ -2,6 +2,7 @@
 #include "report/error_file.hpp"
 
 #include "acc/base/json.hpp"
+#include "acc/base/json_form.hpp"
 #include "acc/base/unique_fd.hpp"
 #include "report/words.hpp"
 
@@ -50,10 +51,11 @@ std::string read_regular(const std::string& path, std::string& text) {
   return size > kMaxBytes ? "is larger than 1 MiB" : "";
 }
 
-/// Parses `text`. Returns a discarded value if it is not JSON; drops what is nested too deeply.
+/// Parses `text`. Returns a discarded value if it is not JSON, or nested too deeply.
 Json parse(const std::string& text) {
-  const auto shallow = [](int depth, Json::parse_event_t, Json&) { return depth < kMaxDepth; };
-  return json_from_text<Json>(text, shallow, /*allow_exceptions=*/false);
+  return json_form(text).depth > kMaxDepth
+             ? Json(Json::value_t::discarded)
+             : json_from_text<Json>(text, nullptr, /*allow_exceptions=*/false);
 }
 
 std::optional<std::string> text_of(const Json& object, const char* name) {

@@ -2,7 +2,6 @@
 #include "acc/base/log.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
-#include "acc/checkpoint/files/atomic_folder.hpp"
 #include "state_dict/attempt.hpp"
 #include "state_dict/model_files.hpp"
 #include "state_dict/stored_model.hpp"
@@ -18,8 +17,6 @@
 // undefined.
 namespace acc::checkpoint {
 namespace {
-
-namespace fs = std::filesystem;
 
 void check_optimizer(const Stored& stored, const detail::OptimizerState& optimizer) {
   if (!stored.training.optimizer.empty() && stored.training.optimizer != optimizer.name()) {
@@ -45,7 +42,7 @@ void load_training(const Stored& stored, detail::ModelState& model,
 
 /// Loads a model and its optimizer. Checks names, shapes and dtypes of everything before it
 /// overwrites anything. Returns our manifest, if we wrote the checkpoint.
-std::optional<Manifest> load_part(const Part& part, const fs::path& folder, int index,
+std::optional<Manifest> load_part(const Part& part, const InputPath& folder, int index,
                                   ProgressMeter& meter) {
   StoredModel stored(folder, Want::everything, index);
   stored.count_into(meter);
@@ -85,9 +82,9 @@ std::uint64_t loaded_nbytes(std::span<const Part> parts) {
 
 /// Loads the seeds of stochastic rounding from rank 0's file on all ranks: ranks that hold the same
 /// shard must round alike.
-void load_seeds(std::span<const Part> parts, const fs::path& folder) {
-  const fs::path path = folder / accelerate::random_states_file(0);
-  if (!fs::exists(path)) {
+void load_seeds(std::span<const Part> parts, const InputPath& folder) {
+  const InputPath path = folder / accelerate::random_states_file(0);
+  if (!path.exists()) {
     return;
   }
   const ProgramState values = accelerate::read_random_states(path);
@@ -102,7 +99,7 @@ void load_seeds(std::span<const Part> parts, const fs::path& folder) {
 
 /// Loads the values that we wrote next to the tensors. Only called if there is a manifest, because
 /// files of other writers with these names may hold anything.
-SavedState load_own_values(std::span<const Part> parts, const fs::path& folder,
+SavedState load_own_values(std::span<const Part> parts, const InputPath& folder,
                            const Manifest& manifest, int rank) {
   SavedState state;
   const std::string custom = accelerate::custom_file(0);
@@ -110,11 +107,11 @@ SavedState load_own_values(std::span<const Part> parts, const fs::path& folder,
   for (const std::string& name : {custom, own, accelerate::random_states_file(0)}) {
     check_sizes(manifest, folder, name);
   }
-  if (fs::exists(folder / custom)) {
+  if ((folder / custom).exists()) {
     check_file(manifest, folder, custom);
     state.program = accelerate::read_custom(folder / custom);
   }
-  if (fs::exists(folder / own)) {
+  if ((folder / own).exists()) {
     state.of_rank = accelerate::read_random_states(folder / own);
     std::erase_if(state.of_rank,
                   [](const auto& each) { return each.first.starts_with(kSeedPrefix); });
@@ -145,9 +142,10 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
   }
   groups.world->barrier()->wait();
   SavedState state;
+  InputPath folder;
   Attempt attempt;
   attempt([&] {
-    const fs::path folder = AtomicFolder(directory, accelerate::is_ours).current();
+    folder = find_checkpoint(directory);
     std::optional<Manifest> manifest;
     ProgressMeter meter(shows_progress(*parts.front().model), Component::runtime,
                         "loading " + folder.string(), loaded_nbytes(parts));
@@ -158,6 +156,7 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
       state = load_own_values(parts, folder, *manifest, groups.world->rank());
     }
   });
+  prove_unchanged(attempt, groups, folder, directory);
   attempt.settle(groups, "loading " + directory);
   for (const Part& part : parts) {
     renew_weights(*part.model);

@@ -18,7 +18,7 @@ using acc::model::BufferRecord;
 using sharding::FlatParameter;
 using sharding::ParameterRecord;
 
-StoredModel::StoredModel(const std::filesystem::path& path, Want want, int index)
+StoredModel::StoredModel(const InputPath& path, Want want, int index)
     : stored_(open_checkpoint(path, want, index)), reader_(stored_.catalog) {
   logger(Component::runtime)
       .debug("reading {} ({})", stored_.path.string(), to_string(stored_.format));
@@ -141,6 +141,24 @@ void StoredModel::read_buffer(detail::ModelState& model, BufferRecord& buffer) {
     throw buffer_error(*found, buffer, fmt::format(" and a value in element {}", *bad));
   }
   acc::model::set_buffer(model.context(), buffer, values);
+}
+
+// At the barrier all ranks had read. A checkpoint that is unchanged after it was the same for all
+// of them, also if `path` is a series or a symbolic link. A read that failed may have failed
+// because the checkpoint was replaced.
+void prove_unchanged(Attempt& attempt, const sharding::Groups& groups, const InputPath& opened,
+                     const std::string& path) {
+  groups.world->barrier()->wait();
+  const auto check = [&] {
+    opened.check_unchanged();
+    if (!opened.path().empty() && find_checkpoint(path) != opened.path()) {
+      throw Error(Errc::config, fmt::format("{}: a new checkpoint was saved while {} was loaded; "
+                                            "read it again when the save is over",
+                                            path, opened.string()));
+    }
+  };
+  attempt(check);
+  attempt.explain(check);
 }
 
 // Frees gathered copies, waits for collectives that use the memory, and then for the device.

@@ -4,10 +4,10 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/open/open.hpp"
+#include "state_dict/attempt.hpp"
 #include "state_dict/declared_names.hpp"
 #include "state_dict/saved_arrays.hpp"
 
-#include <filesystem>
 #include <string>
 
 namespace acc::checkpoint {
@@ -19,7 +19,7 @@ enum class BuffersMay { be_missing, not_be_missing };
 class StoredModel {
  public:
   /// `index`: number of the model in a save folder.
-  StoredModel(const std::filesystem::path& path, Want want, int index);
+  StoredModel(const InputPath& path, Want want, int index);
 
   [[nodiscard]] const Stored& stored() const noexcept { return stored_; }
   /// Names the states of an optimizer that have only numbers (declared_names.hpp).
@@ -58,6 +58,11 @@ class StoredModel {
   Stored stored_;
   TensorReader reader_;
 };
+
+/// Collective, after every rank's last read of the checkpoint that `path` named when it was opened:
+/// fails the attempt unless the checkpoint has not changed, so that all ranks have read the same.
+void prove_unchanged(Attempt& attempt, const sharding::Groups& groups, const InputPath& opened,
+                     const std::string& path);
 
 /// Waits until this rank's weights may be overwritten in place. Gathers of the old weights may
 /// still be running, and a GPU may still read host memory. Peers may read this rank's memory until

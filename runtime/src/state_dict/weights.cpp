@@ -80,6 +80,8 @@ void load_weights(ModelState& model, const std::string& path) {
     flat->publish();
   }
   load_buffers(model, stored, attempt);
+  prove_unchanged(attempt, model.context().groups, stored ? stored->stored().path : InputPath(),
+                  path);
   attempt.settle(model.context().groups, "loading " + path);
 }
 

@@ -460,7 +460,7 @@ TEST_CASE("DeepSpeed: a damaged byte of the weights is found when it is read") {
   const StoredTensor& tensor = opened.catalog.at("transformer.wte.weight", "param", "test");
   const StoredPiece& piece = tensor.pieces.front();
   {
-    std::fstream file(opened.catalog.files[piece.file],
+    std::fstream file(opened.catalog.files[piece.file].path(),
                       std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(static_cast<std::streamoff>(piece.offset + 5));
     file.put('\x5a');

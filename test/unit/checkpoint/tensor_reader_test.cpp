@@ -55,7 +55,7 @@ std::vector<float> counted(const Shape& shape, const Box& box) {
 /// A file of raw records, each with several pieces of tensors.
 class RecordFile {
  public:
-  RecordFile(Catalog& catalog, const fs::path& path) : catalog_(catalog), path_(path) {}
+  RecordFile(Catalog& catalog, InputPath path) : catalog_(catalog), path_(std::move(path)) {}
 
   /// Begins a record at some place.
   void begin(Sums sums) {
@@ -88,13 +88,13 @@ class RecordFile {
       }
       catalog_.records.push_back(record);
     }
-    std::ofstream(path_, std::ios::binary) << bytes_;
+    std::ofstream(path_.path(), std::ios::binary) << bytes_;
   }
   [[nodiscard]] std::size_t nbytes() const { return bytes_.size(); }
 
  private:
   Catalog& catalog_;
-  fs::path path_;
+  InputPath path_;
   std::string bytes_;
   std::size_t start_ = 0;
   Sums sums_ = Sums::none;
@@ -266,6 +266,7 @@ TEST_CASE("verify checks a record with one checksum once for all its parts") {
   CHECK(reader.verify(tensor));
   flip(path, file.nbytes() - 1);
   CHECK(reader.verify(tensor));  // the result is remembered
+  catalog.files[0] = path;       // opened anew
   TensorReader another(catalog);
   CHECK(contains(refusal([&] { another.verify(tensor); }), "elements 0 to 30000: damaged"));
 }
@@ -321,7 +322,8 @@ TEST_CASE("pieces that do not fit their file are refused with file and tensor") 
        }},
       {"12 elements wanted, its pieces hold 0",
        [](StoredTensor& tensor, Catalog&) { tensor.pieces.clear(); }},
-      {"No such file", [](StoredTensor&, Catalog& all) { all.files[0] += ".not"; }},
+      {"No such file",
+       [](StoredTensor&, Catalog& all) { all.files[0] = all.files[0].string() + ".not"; }},
       {"which cannot be read as float32",
        [](StoredTensor& tensor, Catalog&) { tensor.dtype = Dtype::i32; }},
   };
@@ -346,9 +348,10 @@ TEST_CASE("more files than may be open at once are read by many threads") {
   const TemporaryFolder folder;
   Catalog catalog;
   constexpr std::int64_t kFiles = 600;
+  const InputPath opened = folder.path();
   StoredTensor tensor = tensor_of("w", {kFiles, 10});
   for (std::int64_t i = 0; i < kFiles; ++i) {
-    RecordFile file(catalog, folder.path() / std::to_string(i));
+    RecordFile file(catalog, opened / std::to_string(i));
     file.begin(Sums::whole);
     const Box row = {{i, 0}, {1, 10}};
     tensor.pieces.push_back(file.add(row, bytes_of(counted(tensor.shape, row))));
@@ -472,6 +475,7 @@ TEST_CASE("tensors in another order than row-major are read and checked whole") 
         .seekp(static_cast<std::streamoff>(tensor.pieces[0].offset) + 9)
         .put('?');
     if (sums != Sums::none) {
+      catalog.files[0] = path;  // opened anew
       TensorReader reader(catalog);
       float value = 0;
       const std::string fault = refusal([&] { reader.read(tensor, 80000, 1, Dtype::f32, &value); });

@@ -161,7 +161,7 @@ OrderedJson known_if(bool known, const T& value) {
 OrderedJson pieces_in_json(const Stored& stored, const StoredTensor& tensor) {
   OrderedJson pieces = OrderedJson::array();
   for (const StoredPiece& piece : tensor.all_pieces()) {
-    const auto path = stored.catalog.files[piece.file].lexically_proximate(stored.path);
+    const auto path = stored.catalog.files[piece.file].path().lexically_proximate(stored.path);
     pieces.push_back({{"offsets", piece.box.offsets},
                       {"sizes", piece.box.sizes},
                       {"file", path == "." ? stored.path.filename().string() : path.string()},
@@ -226,9 +226,10 @@ int inspect_command(std::span<const std::string> arguments) {
     return 0;
   }
   const Stored stored = checkpoint::open_checkpoint(path, checkpoint::Want::everything, index);
-  std::fputs(
-      (json ? text_of_json(in_json(stored), 1) + "\n" : printable_lines(in_words(stored))).c_str(),
-      stdout);
+  const std::string text =
+      json ? text_of_json(in_json(stored), 1) + "\n" : printable_lines(in_words(stored));
+  stored.path.check_unchanged();
+  std::fputs(text.c_str(), stdout);
   return 0;
 }
 

@@ -60,9 +60,10 @@ void check_removable(const MergeFlags& flags, const checkpoint::Stored& stored) 
     throw Error(Errc::config, "--remove_checkpoint_dir would remove " + flags.output_path +
                                   " too, which is inside of " + flags.checkpoint_directory);
   }
-  const bool has_more = stored.format == Format::save_folder ||
-                        stored.path != flags.checkpoint_directory ||  // the newest of a series
-                        fs::exists(fs::path(flags.checkpoint_directory) / "latest");
+  const bool has_more =
+      stored.format == Format::save_folder ||
+      stored.path.path() != flags.checkpoint_directory ||  // the newest of a series
+      fs::exists(fs::path(flags.checkpoint_directory) / "latest");
   if (has_more || !fs::is_directory(flags.checkpoint_directory)) {
     throw Error(Errc::config,
                 "--remove_checkpoint_dir: " + flags.checkpoint_directory +
@@ -94,6 +95,7 @@ int merge_weights_command(std::span<const std::string> arguments) {
   const conversion::Result result = conversion::convert(stored, flags.output_path, options);
   print_result("merged", result, flags.work.quiet());
   if (flags.remove_checkpoint_dir) {
+    stored.path.check_unchanged();
     std::error_code error;
     fs::remove_all(flags.checkpoint_directory, error);
     if (error) {

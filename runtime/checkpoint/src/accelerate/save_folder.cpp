@@ -8,8 +8,6 @@
 
 namespace acc::checkpoint::accelerate {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 /// Suffix of single files. Model or optimizer number 0 has none; folders always have a number.
@@ -57,16 +55,6 @@ bool is_dcp_file(std::string_view name) {
                                  parser.number() && parser.take(".distcp") && parser.done());
 }
 
-bool is_file(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
-}
-
-bool is_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
 }  // namespace
 
 std::string model_folder(int index) {
@@ -104,28 +92,28 @@ std::string custom_file(int index) {
 }
 
 // Folders first. Accelerate has used three names for them; the last one is DeepSpeed's tag folder.
-std::optional<fs::path> find_model(const fs::path& folder, int index) {
+std::optional<InputPath> find_model(const InputPath& folder, int index) {
   for (const std::string& name : {model_folder(index), "pytorch_model_" + std::to_string(index),
                                   "pytorch_model" + suffix(index)}) {
-    if (is_folder(folder / name)) {
+    if ((folder / name).is_folder()) {
       return folder / name;
     }
   }
   // plain_bin_file comes last, because we also write it as a 16-bit copy next to the other forms.
   for (const std::string& name : {model_file(index), plain_model_file(index),
                                   local_model_file(index, 0), plain_bin_file(index)}) {
-    if (is_file(folder / name)) {
+    if ((folder / name).is_file()) {
       return folder / name;
     }
   }
   return std::nullopt;
 }
 
-std::optional<fs::path> find_optimizer(const fs::path& folder, int index) {
-  if (is_folder(folder / optimizer_folder(index))) {
+std::optional<InputPath> find_optimizer(const InputPath& folder, int index) {
+  if ((folder / optimizer_folder(index)).is_folder()) {
     return folder / optimizer_folder(index);
   }
-  if (is_file(folder / optimizer_file(index))) {
+  if ((folder / optimizer_file(index)).is_file()) {
     return folder / optimizer_file(index);
   }
   return std::nullopt;

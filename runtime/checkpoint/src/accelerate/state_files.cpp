@@ -100,7 +100,7 @@ void write_scheduler(const fs::path& path, const SchedulerState& state) {
 }
 
 // In our files last_epoch is the number of optimizer steps; in Accelerate's it is a multiple of it.
-SchedulerState read_scheduler(const fs::path& path) {
+SchedulerState read_scheduler(const InputPath& path) {
   const torch::TorchFile file(path);
   const pickle::Node root(file.root(), path.string());
   SchedulerState state;
@@ -141,7 +141,7 @@ void write_scaler(const fs::path& path, const std::map<std::string, double>& sta
   write_value(path, writer.finish());
 }
 
-std::map<std::string, double> read_scaler(const fs::path& path) {
+std::map<std::string, double> read_scaler(const InputPath& path) {
   const torch::TorchFile file(path);
   const pickle::Node root(file.root(), path.string());
   std::map<std::string, double> state;
@@ -164,7 +164,7 @@ void write_random_states(const fs::path& path, std::int64_t step, const ProgramS
   write_value(path, writer.finish());
 }
 
-ProgramState read_random_states(const fs::path& path) {
+ProgramState read_random_states(const InputPath& path) {
   const torch::TorchFile file(path);
   const auto program = pickle::Node(file.root(), path.string()).find(kProgramKey);
   return program ? read_program(*program) : ProgramState{};
@@ -176,7 +176,7 @@ void write_custom(const fs::path& path, const ProgramState& values) {
   write_value(path, writer.finish());
 }
 
-ProgramState read_custom(const fs::path& path) {
+ProgramState read_custom(const InputPath& path) {
   const torch::TorchFile file(path);
   return read_program(pickle::Node(file.root(), path.string()));
 }

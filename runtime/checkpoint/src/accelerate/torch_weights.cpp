@@ -11,8 +11,6 @@
 
 namespace acc::checkpoint::accelerate {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 using pickle::Node;
@@ -34,7 +32,7 @@ Node unwrapped(const Node& root) {
 
 class Reader {
  public:
-  Reader(const fs::path& path, Catalog& catalog)
+  Reader(const InputPath& path, Catalog& catalog)
       : file_(path), catalog_(catalog), records_(catalog), index_(catalog.file(path)) {}
 
   [[nodiscard]] Node root() const {
@@ -144,7 +142,7 @@ void Reader::read_optimizer(const Node& root, TrainingState& training) {
 
 }  // namespace
 
-void read_torch_file(const fs::path& path, Catalog& catalog, TrainingState& training,
+void read_torch_file(const InputPath& path, Catalog& catalog, TrainingState& training,
                      Provenance& provenance) {
   Reader reader(path, catalog);
   const Node root = reader.root();

@@ -34,9 +34,9 @@ std::vector<StoredPiece> StoredTensor::all_pieces() const {
 }
 
 // Each path has one number, so that pieces of one file share an opened InputFile.
-std::uint32_t Catalog::file(const std::filesystem::path& path,
-                            std::optional<std::uint64_t> nbytes) {
-  const auto [found, is_new] = by_path_.emplace(path, static_cast<std::uint32_t>(files.size()));
+std::uint32_t Catalog::file(const InputPath& path, std::optional<std::uint64_t> nbytes) {
+  const auto [found, is_new] =
+      by_path_.emplace(path.string(), static_cast<std::uint32_t>(files.size()));
   if (is_new) {
     files.push_back(path);
   }

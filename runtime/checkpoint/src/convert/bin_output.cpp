@@ -40,6 +40,30 @@ class NewFile {
   fs::path path_, temporary_;
 };
 
+/// The folder of an output. Removed at the end if it was made here and is empty.
+class OutputFolder {
+ public:
+  explicit OutputFolder(fs::path path) : path_(std::move(path)) {
+    std::error_code error;
+    is_new_ = fs::create_directory(path_, error);
+    if (!fs::is_directory(path_)) {
+      throw file_error("create the folder", path_, error ? error.value() : ENOTDIR);
+    }
+  }
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
+  ~OutputFolder() {
+    std::error_code ignored;
+    if (is_new_ && fs::is_empty(path_, ignored)) {
+      fs::remove(path_, ignored);
+    }
+  }
+
+ private:
+  fs::path path_;
+  bool is_new_ = false;
+};
+
 std::size_t check(const fs::path& path, const std::vector<OutputTensor>& tensors,
                   const Options& options) {
   Stored written;
@@ -95,11 +119,7 @@ Result write_bin(const Stored& stored, const fs::path& folder, const Options& op
   const bool with_moments = !options.merge || weights.empty();
   const std::vector<OutputTensor> moments =
       with_moments ? without_steps(moments_of(stored)) : std::vector<OutputTensor>{};
-  std::error_code error;
-  fs::create_directory(folder, error);
-  if (!fs::is_directory(folder)) {
-    throw file_error("create the folder", folder, error ? error.value() : ENOTDIR);
-  }
+  const OutputFolder made(folder);
   TensorReader reader(stored.catalog);
   check_sources(sources_of(weights), reader, options);
   check_sources(sources_of(moments), reader, options);
@@ -115,10 +135,13 @@ Result write_bin(const Stored& stored, const fs::path& folder, const Options& op
   if (!moments.empty()) {
     write_moments(of_moments.temporary(), stored, moments, reader, meter);
     result.tensors += check(of_moments.temporary(), moments, options);
-    result.files.push_back(of_moments.commit());
   }
+  stored.path.check_unchanged();
   if (!weights.empty()) {
-    result.files.insert(result.files.begin(), of_weights.commit());
+    result.files.push_back(of_weights.commit());
+  }
+  if (!moments.empty()) {
+    result.files.push_back(of_moments.commit());
   }
   return result;
 }

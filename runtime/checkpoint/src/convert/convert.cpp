@@ -24,15 +24,18 @@ std::size_t check_written(const Stored& written, const std::vector<OutputTensor>
   return tensors.size();
 }
 
-// Each writer opens its own reader of the catalog, checks its sources, and reads its output back.
+// Each writer opens its own reader of the catalog, checks its sources, reads its output back, and
+// gives it its name if the sources are unchanged.
 Result convert(const Stored& from, const std::filesystem::path& out, const Options& options) {
-  switch (options.to) {
-    case Target::safetensors: return write_safetensors(from, out, options);
-    case Target::bin: return write_bin(from, out, options);
-    case Target::dcp: return write_dcp(from, out, options);
-    case Target::deepspeed: break;
-  }
-  return write_deepspeed(from, out, options);
+  return read_unchanged(from.path, [&] {
+    switch (options.to) {
+      case Target::safetensors: return write_safetensors(from, out, options);
+      case Target::bin: return write_bin(from, out, options);
+      case Target::dcp: return write_dcp(from, out, options);
+      case Target::deepspeed: break;
+    }
+    return write_deepspeed(from, out, options);
+  });
 }
 
 }  // namespace acc::checkpoint::conversion

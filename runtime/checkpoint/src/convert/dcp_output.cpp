@@ -95,7 +95,7 @@ Result write_dcp(const Stored& stored, const fs::path& out, const Options& optio
     folders.front().first.clear();
   }
   TensorReader reader(stored.catalog);
-  SaveFolder result(out, options);
+  SaveFolder result(stored.path, out, options);
   for (auto& [name, folder] : folders) {
     folder.cut(options.num_processes);
     result.add(name, std::move(folder), reader);
@@ -104,7 +104,7 @@ Result write_dcp(const Stored& stored, const fs::path& out, const Options& optio
     return result.write(std::nullopt);
   }
   if (stored.format == Format::save_folder) {
-    result.add_other_state(stored.path);
+    result.add_other_state();
   }
   Manifest manifest = manifest_of(stored);
   manifest.others.clear();

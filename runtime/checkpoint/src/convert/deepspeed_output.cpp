@@ -52,7 +52,7 @@ Result write_deepspeed(const Stored& stored, const fs::path& out, const Options&
   written.format = Format::deepspeed;
   deepspeed::read_checkpoint(folder.path(), written.catalog, written.training, written.provenance);
   result.tensors = check_written(written, tensors, options);
-  result.files = {folder.commit()};
+  result.files = {folder.commit(stored.path)};
   return result;
 }
 

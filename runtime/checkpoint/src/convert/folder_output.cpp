@@ -30,7 +30,8 @@ NewFolder::~NewFolder() {
   }
 }
 
-fs::path NewFolder::commit() {
+fs::path NewFolder::commit(const InputPath& from) {
+  from.check_unchanged();
   folder_.commit();
   committed_ = true;
   return folder_.target();

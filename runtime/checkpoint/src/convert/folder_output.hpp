@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/checkpoint/files/atomic_folder.hpp"
+#include "acc/checkpoint/files/input_path.hpp"
 
 #include <filesystem>
 #include <functional>
@@ -23,7 +24,8 @@ class NewFolder {
   ~NewFolder();
 
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return folder_.temporary(); }
-  std::filesystem::path commit();
+  /// Gives the folder its name, if what it was made of is unchanged.
+  std::filesystem::path commit(const InputPath& from);
 
  private:
   AtomicFolder folder_;

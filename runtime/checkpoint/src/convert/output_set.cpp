@@ -79,12 +79,13 @@ void OutputSet::read(std::size_t file, std::uint64_t offset, std::span<std::byte
 
 // All files reach the disk before the first one gets its name. The order of the renames is the
 // order of `add`: an index, added last, appears only after the files that it names.
-std::vector<fs::path> OutputSet::commit() {
+std::vector<fs::path> OutputSet::commit(const InputPath& from) {
   for (std::size_t i = 0; i < files_.size(); ++i) {
     if (::fsync(files_[i].fd.get()) != 0 || ::close(files_[i].fd.release()) != 0) {
       throw file_error("flush", temporary(i), errno);
     }
   }
+  from.check_unchanged();
   std::vector<fs::path> paths;
   for (std::size_t i = 0; i < files_.size(); ++i) {
     replace_file(temporary(i), files_[i].path);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
+#include "acc/checkpoint/files/input_path.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +31,9 @@ class OutputSet {
   void read(std::size_t file, std::uint64_t offset, std::span<std::byte> bytes) const;
   /// Path of a file until `commit`.
   [[nodiscard]] std::filesystem::path temporary(std::size_t file) const;
-  /// Flushes and renames all files. Returns their final paths.
-  std::vector<std::filesystem::path> commit();
+  /// Flushes and renames all files, if what they were made of is unchanged. Returns their final
+  /// paths.
+  std::vector<std::filesystem::path> commit(const InputPath& from);
 
  private:
   struct File {

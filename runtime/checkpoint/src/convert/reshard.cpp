@@ -16,7 +16,7 @@ namespace {
 
 /// A DCP folder that is copied with all tensors and values, under their own names and paths.
 struct SourceFolder {
-  explicit SourceFolder(const fs::path& path) {
+  explicit SourceFolder(const InputPath& path) {
     TrainingState training;
     Provenance provenance;
     dcp::read_folder(path, catalog, training, provenance);
@@ -39,7 +39,7 @@ struct SourceFolder {
   }
 
   /// Returns the pickle of a value without changing it. Opening the archive checks it.
-  static std::string pickle_of(const fs::path& path, const dcp::Entry& entry) {
+  static std::string pickle_of(const InputPath& path, const dcp::Entry& entry) {
     const auto file = std::make_shared<const InputFile>(path / entry.value.file);
     const torch::TorchFile archive(file, entry.value.offset, entry.value.nbytes, entry.name);
     for (const archive::Record& record : archive.records()) {
@@ -74,10 +74,10 @@ void set_dtype(DcpFolder& folder, std::optional<Dtype> dtype) {
 
 // Cuts each folder for the new number of ranks. A single folder without a name is the output
 // itself; otherwise the output is a save folder with a manifest.
-Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& folders,
-                       const fs::path& from, const fs::path& out, const Options& options) {
+Result reshard_folders(const std::vector<std::pair<std::string, InputPath>>& folders,
+                       const InputPath& from, const fs::path& out, const Options& options) {
   std::deque<SourceFolder> sources;
-  SaveFolder result(out, options);
+  SaveFolder result(from, out, options);
   for (const auto& [name, path] : folders) {
     SourceFolder& source = sources.emplace_back(path);
     set_dtype(source.folder, options.dtype);
@@ -87,7 +87,7 @@ Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& fold
   if (folders.size() == 1 && folders.front().first.empty()) {
     return result.write(std::nullopt);
   }
-  result.add_other_state(from);
+  result.add_other_state();
   const Stored stored = open_checkpoint(from);
   if (stored.manifest) {
     check_sizes(*stored.manifest, from);
@@ -96,8 +96,8 @@ Result reshard_folders(const std::vector<std::pair<std::string, fs::path>>& fold
 }
 
 // Collects the folders of all models and optimizers. Models without an optimizer are allowed.
-Result reshard_save_folder(const fs::path& from, const fs::path& out, const Options& options) {
-  std::vector<std::pair<std::string, fs::path>> folders;
+Result reshard_save_folder(const InputPath& from, const fs::path& out, const Options& options) {
+  std::vector<std::pair<std::string, InputPath>> folders;
   for (int index = 0;; ++index) {
     const auto model = accelerate::find_model(from, index);
     if (!model) {
@@ -111,14 +111,14 @@ Result reshard_save_folder(const fs::path& from, const fs::path& out, const Opti
     }
     folders.emplace_back(accelerate::model_folder(index), *model);
     const auto optimizer = accelerate::find_optimizer(from, index);
-    if (optimizer && fs::is_directory(*optimizer)) {
+    if (optimizer && optimizer->is_folder()) {
       folders.emplace_back(accelerate::optimizer_folder(index), *optimizer);
     }
   }
   return reshard_folders(folders, from, out, options);
 }
 
-Result reshard_deepspeed(const fs::path& from, const fs::path& out, const Options& options) {
+Result reshard_deepspeed(const InputPath& from, const fs::path& out, const Options& options) {
   // The stage is the last character of "DeepSpeed ZeRO 2". Stage 0 shards nothing.
   const Stored stored = open_checkpoint(from);
   Options same = options;
@@ -134,8 +134,9 @@ Result reshard_deepspeed(const fs::path& from, const fs::path& out, const Option
 
 }  // namespace
 
-Result reshard(const fs::path& path, const fs::path& out, const Options& options) {
-  const fs::path from = find_checkpoint(path);
+namespace {
+
+Result reshard_opened(const InputPath& from, const fs::path& out, const Options& options) {
   const Format format = format_of(from);
   switch (format) {
     case Format::dcp: return reshard_folders({{"", from}}, from, out, options);
@@ -146,6 +147,13 @@ Result reshard(const fs::path& path, const fs::path& out, const Options& options
   throw Error(Errc::config, from.string() + " is a " + to_string(format) +
                                 ", which is the same for any number of ranks; use convert --to dcp "
                                 "or --to deepspeed for one that is cut for ranks");
+}
+
+}  // namespace
+
+Result reshard(const fs::path& path, const fs::path& out, const Options& options) {
+  const InputPath from = find_checkpoint(path);
+  return read_unchanged(from, [&] { return reshard_opened(from, out, options); });
 }
 
 }  // namespace acc::checkpoint::conversion

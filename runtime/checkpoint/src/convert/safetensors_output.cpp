@@ -47,6 +47,7 @@ class SafetensorsJob {
  public:
   SafetensorsJob(const Stored& stored, const fs::path& folder, const Options& options)
       : options_(options),
+        from_(stored.path),
         tensors_(weights_of(stored, options.dtype)),
         reader_(stored.catalog),
         files_(folder),
@@ -76,7 +77,7 @@ class SafetensorsJob {
                              tensors_[tile.tensor].name);
       }
     });
-    return {files_.commit(), tensors_.size() + aliases_.size(), nbytes_of(tensors_), {}};
+    return {files_.commit(from_), tensors_.size() + aliases_.size(), nbytes_of(tensors_), {}};
   }
 
  private:
@@ -150,6 +151,7 @@ class SafetensorsJob {
   }
 
   const Options& options_;
+  const InputPath& from_;
   std::vector<OutputTensor> tensors_;
   std::map<std::string, std::string> aliases_;  ///< second name -> name of its tensor
   TensorReader reader_;

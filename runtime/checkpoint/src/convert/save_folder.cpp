@@ -23,8 +23,7 @@ namespace {
 
 /// Passes the bytes of a file to `take` in pieces.
 template <typename Take>
-void read_file(const fs::path& path, const Take& take) {
-  const InputFile file(path);
+void read_file(const InputFile& file, const Take& take) {
   std::vector<std::byte> buffer(std::min<std::uint64_t>(file.nbytes(), kTileBytes));
   for (std::uint64_t done = 0; done < file.nbytes();) {
     const auto piece =
@@ -49,15 +48,15 @@ bool is_other_state(const std::string& name, int num_processes) {
 }
 
 // Copies a file and flushes it.
-void take_over(const fs::path& from, const fs::path& to) {
+void take_over(const InputPath& from, const fs::path& to) {
   OutputFile out(to);
-  read_file(from, [&](std::span<const std::byte> piece) { out.write(piece); });
+  read_file(InputFile(from), [&](std::span<const std::byte> piece) { out.write(piece); });
   out.close();
 }
 
 std::uint32_t crc32_of(const fs::path& path) {
   std::uint32_t crc = 0;
-  read_file(path, [&](std::span<const std::byte> piece) { crc = crc32(crc, piece); });
+  read_file(InputFile(path), [&](std::span<const std::byte> piece) { crc = crc32(crc, piece); });
   return crc;
 }
 
@@ -92,11 +91,14 @@ void SaveFolder::add(const std::string& name, DcpFolder folder, TensorReader& re
   parts_.push_back({name, std::move(folder), &reader});
 }
 
-void SaveFolder::add_other_state(const fs::path& from) {
-  for (const auto& entry : fs::directory_iterator(from)) {
-    if (entry.is_regular_file() &&
-        is_other_state(entry.path().filename().string(), options_.num_processes)) {
-      copies_.push_back(entry.path());
+void SaveFolder::add_other_state() {
+  const auto names =
+      from_.names_of([num_processes = options_.num_processes](const std::string& name) {
+        return is_other_state(name, num_processes);
+      });
+  for (const std::string& name : names) {
+    if ((from_ / name).is_file()) {
+      copies_.push_back(from_ / name);
     }
   }
 }
@@ -123,7 +125,7 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
                        meter);
     }
   }
-  for (const fs::path& from : copies_) {
+  for (const InputPath& from : copies_) {
     take_over(from, folder.path() / from.filename());
   }
   for (const Part& part : parts_) {
@@ -132,7 +134,7 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
   if (manifest) {
     write_manifest(folder.path(), std::move(*manifest));
   }
-  result.files = {folder.commit()};
+  result.files = {folder.commit(from_)};
   return result;
 }
 

@@ -48,7 +48,7 @@ class ArchiveCheck {
  public:
   explicit ArchiveCheck(Verification& found) : found_(found) {}
 
-  void file(const fs::path& path) {
+  void file(const InputPath& path) {
     ++found_.files;
     guarded(found_, path, "", [&] {
       const auto opened = std::make_shared<const InputFile>(path);
@@ -57,10 +57,10 @@ class ArchiveCheck {
     });
   }
 
-  void entry(const fs::path& path, const dcp::Entry& value) {
+  void entry(const InputPath& path, const dcp::Entry& value) {
     ++found_.files;
     guarded(found_, path, value.name, [&] {
-      auto& opened = files_[path];
+      auto& opened = files_[path.path()];
       if (!opened) {
         opened = std::make_shared<const InputFile>(path);
       }
@@ -113,7 +113,7 @@ bool is_archive(const fs::path& path) {
 }
 
 /// Checks the pickled values of a DCP folder, which are in no catalog.
-void verify_values(const fs::path& folder, ArchiveCheck& check, Verification& found) {
+void verify_values(const InputPath& folder, ArchiveCheck& check, Verification& found) {
   guarded(found, folder / dcp::kMetadataFile, "", [&] {
     for (const dcp::Entry& entry : dcp::read_metadata(folder).entries) {
       if (!entry.is_tensor) {
@@ -129,28 +129,36 @@ struct Opened {
   std::optional<Manifest> manifest;
 };
 
+/// Checks the archives below a folder, also in its subfolders.
+void verify_folder(const InputPath& folder, const Opened& opened, ArchiveCheck& check,
+                   Verification& found) {
+  for (const std::string& name : folder.names()) {
+    const InputPath path = folder / name;
+    if (name == dcp::kMetadataFile) {
+      verify_values(folder, check, found);
+    } else if (!fs::is_symlink(path.path()) && path.is_folder()) {
+      verify_folder(path, opened, check, found);
+    } else if (path.is_file() && is_archive(path) && !opened.files.contains(path)) {
+      check.file(path);
+    }
+  }
+}
+
 /// Checks what is in none of the catalogs.
-void verify_others(const fs::path& path, const Opened& opened, Verification& found) {
+void verify_others(const InputPath& path, const Opened& opened, Verification& found) {
   ArchiveCheck check(found);
-  if (!fs::is_directory(path)) {
+  if (!path.is_folder()) {
     if (is_archive(path) && !opened.files.contains(path)) {
       check.file(path);
     }
     return;
   }
-  for (const auto& entry : fs::recursive_directory_iterator(path)) {
-    if (entry.path().filename() == dcp::kMetadataFile) {
-      verify_values(entry.path().parent_path(), check, found);
-    } else if (entry.is_regular_file() && is_archive(entry.path()) &&
-               !opened.files.contains(entry.path())) {
-      check.file(entry.path());
-    }
-  }
+  verify_folder(path, opened, check, found);
   const std::optional<Manifest>& manifest = opened.manifest;
   for (const Manifest::File& file : manifest ? manifest->files : std::vector<Manifest::File>{}) {
     guarded(found, path / file.path, "", [&] {
       check_size(file, path);
-      check_file(*manifest, path, file.path);
+      check_file(file, path);
     });
   }
 }
@@ -221,7 +229,9 @@ bool verify_opened(const std::function<Stored()>& open, const fs::path& path, in
     const Stored stored = open();
     is_open = true;
     opened.manifest = stored.manifest;
-    opened.files.insert(stored.catalog.files.begin(), stored.catalog.files.end());
+    for (const InputPath& file : stored.catalog.files) {
+      opened.files.insert(file.path());
+    }
     verify_tensors(stored, num_threads, progress, found);
     if (!stored.training.names_unknown.empty()) {
       found.names_unknown.push_back(stored.training.names_unknown);
@@ -230,9 +240,7 @@ bool verify_opened(const std::function<Stored()>& open, const fs::path& path, in
   return is_open;
 }
 
-}  // namespace
-
-Verification verify(const fs::path& path, int num_threads, ShowProgress progress) {
+Verification verify_path(const InputPath& path, int num_threads, ShowProgress progress) {
   const Format format = format_of(path);
   Verification found;
   Opened opened;
@@ -254,9 +262,17 @@ Verification verify(const fs::path& path, int num_threads, ShowProgress progress
     }
   }
   verify_others(path, opened, found);
+  path.check_unchanged();
   sort_damage(found.damaged);
   sort_damage(found.unreadable);
   return found;
+}
+
+}  // namespace
+
+Verification verify(const fs::path& path, int num_threads, ShowProgress progress) {
+  const InputPath from = path;
+  return read_unchanged(from, [&] { return verify_path(from, num_threads, progress); });
 }
 
 }  // namespace acc::checkpoint::conversion

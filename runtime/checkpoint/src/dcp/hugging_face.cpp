@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
+#include "acc/base/json_form.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
 #include "acc/checkpoint/safetensors/header.hpp"
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <utility>
 
 namespace acc::checkpoint::dcp {
@@ -23,13 +23,9 @@ namespace {
 
 constexpr const char* kShardingInfo = "DCP_SHARDING_INFO";
 
-std::set<fs::path> shards_in(const fs::path& folder) {
-  std::set<fs::path> shards;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().extension() == ".safetensors") {
-      shards.insert(entry.path());
-    }
-  }
+std::vector<std::string> shards_in(const InputPath& folder) {
+  auto shards = folder.names_of(
+      [](const std::string& name) { return fs::path(name).extension() == ".safetensors"; });
   if (shards.empty()) {
     throw Error(Errc::config, folder.string() + ": no .safetensors file in it");
   }
@@ -41,12 +37,12 @@ class ShardOffsets {
  public:
   ShardOffsets(const SafetensorsHeader& header, const fs::path& path) : path_(path) {
     if (const auto info = header.metadata.find(kShardingInfo); info != header.metadata.end()) {
-      // Limits the nesting to tensor, saved_offsets and number: printing a value for a message
-      // recurses.
-      const auto is_flat = [](int depth, nlohmann::json::parse_event_t, const nlohmann::json&) {
-        return depth <= 3;
-      };
-      info_ = json_from_text<nlohmann::json>(info->second, is_flat, false);
+      // Tensor, saved_offsets and number; printing a value for a message recurses.
+      constexpr int kMaxDepth = 3;
+      if (json_form(info->second).depth > kMaxDepth) {
+        fail("is nested deeper than " + std::to_string(kMaxDepth) + " levels");
+      }
+      info_ = json_from_text<nlohmann::json>(info->second, nullptr, false);
       if (!info_.is_object()) {
         fail("is not a JSON object");
       }
@@ -90,7 +86,7 @@ class Shards {
  public:
   explicit Shards(Catalog& catalog) : catalog_(catalog) {}
 
-  void add(const fs::path& path) {
+  void add(const InputPath& path) {
     const SafetensorsHeader header = read_header(InputFile(path));
     const ShardOffsets offsets(header, path);
     const std::uint32_t file = catalog_.file(path);
@@ -153,16 +149,16 @@ class Shards {
 
 }  // namespace
 
-void read_hugging_face(const fs::path& folder, Catalog& catalog, Provenance& provenance) {
+void read_hugging_face(const InputPath& folder, Catalog& catalog, Provenance& provenance) {
   Shards shards(catalog);
-  const std::set<fs::path> paths = shards_in(folder);
-  for (const fs::path& path : paths) {
-    shards.add(path);
+  const std::vector<std::string> names = shards_in(folder);
+  for (const std::string& name : names) {
+    shards.add(folder / name);
   }
   shards.finish(folder);
   provenance.format = "safetensors shards of torch DCP";
   provenance.writer = "torch";
-  provenance.world_size = static_cast<int>(paths.size());
+  provenance.world_size = static_cast<int>(names.size());
 }
 
 }  // namespace acc::checkpoint::dcp

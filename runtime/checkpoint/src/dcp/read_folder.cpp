@@ -16,16 +16,13 @@
 
 namespace acc::checkpoint::dcp {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 // Throws with the reason why a folder has no `.metadata`. "__3.metadata" is written by each rank
 // for itself (no_dist, or use_collectives=False). Such a folder does not say which boxes make up a
 // tensor.
-void refuse_unfinished(const fs::path& folder) {
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
+void refuse_unfinished(const InputPath& folder) {
+  for (const std::string& name : folder.names()) {
     if (name.starts_with("__") && name.ends_with(kMetadataFile)) {
       throw Unreadable(folder.string() + ": was saved without coordination between ranks ('" +
                        name + "'), which is not supported; save with one .metadata for all ranks");
@@ -39,19 +36,19 @@ void refuse_unfinished(const fs::path& folder) {
 /// The files of the folder. Each is opened when an entry first refers to it.
 class Files {
  public:
-  Files(const fs::path& folder, Catalog& catalog) : folder_(folder), catalog_(catalog) {}
+  Files(const InputPath& folder, Catalog& catalog) : folder_(folder), catalog_(catalog) {}
 
   /// Returns the number in the catalog of the file that contains all of `place`.
   std::uint32_t holding(const Place& place, const std::string& stored_name) {
     const auto [at, is_new] = known_.try_emplace(place.file);
     File& file = at->second;
-    const fs::path path = folder_ / place.file;
+    const InputPath path = folder_ / place.file;
     if (is_new) {
-      if (!fs::is_regular_file(path)) {
+      if (!path.is_file()) {
         throw Error(Errc::config, path.string() + ": is missing; '" + stored_name +
                                       "' is in it according to .metadata");
       }
-      file = {catalog_.file(path), fs::file_size(path), nullptr};
+      file = {catalog_.file(path), path.nbytes(), nullptr};
     }
     if (place.offset > file.nbytes || place.nbytes > file.nbytes - place.offset) {
       throw Error(Errc::config, path.string() + ": truncated: '" + stored_name + "' is at bytes " +
@@ -65,7 +62,7 @@ class Files {
 
   /// Place of a piece whose file is in the catalog.
   [[nodiscard]] Place place_of(const StoredPiece& piece) const {
-    const fs::path file = catalog_.files[piece.file].lexically_relative(folder_);
+    const auto file = catalog_.files[piece.file].path().lexically_relative(folder_);
     return {file.generic_string(), piece.offset, piece.nbytes};
   }
 
@@ -99,7 +96,7 @@ class Files {
     std::shared_ptr<const InputFile> opened;
   };
 
-  const fs::path& folder_;
+  const InputPath& folder_;
   Catalog& catalog_;
   std::map<std::string, File> known_;
 };
@@ -173,9 +170,9 @@ void read_entries(const std::vector<Entry>& entries, const std::shared_ptr<const
 
 }  // namespace
 
-Metadata read_metadata(const fs::path& folder) {
-  const fs::path path = folder / kMetadataFile;
-  if (!fs::is_regular_file(path)) {
+Metadata read_metadata(const InputPath& folder) {
+  const InputPath path = folder / kMetadataFile;
+  if (!path.is_file()) {
     refuse_unfinished(folder);
   }
   const InputFile file(path);
@@ -184,11 +181,13 @@ Metadata read_metadata(const fs::path& folder) {
   return parse_metadata(bytes, path);
 }
 
-void read_folder(const fs::path& folder, Catalog& catalog, TrainingState& training,
+void read_folder(const InputPath& folder, Catalog& catalog, TrainingState& training,
                  Provenance& provenance) {
-  if (!fs::is_directory(folder)) {
+  if (!folder.is_folder()) {
     throw Error(Errc::config, folder.string() + ": is not a folder");
   }
+  static_cast<void>(
+      folder.names_of([](const std::string& name) { return name.ends_with(".distcp"); }));
   Files files(folder, catalog);
   read_entries(read_metadata(folder).entries, nullptr, files, catalog, training);
   provenance.format = "torch DCP";
@@ -196,7 +195,7 @@ void read_folder(const fs::path& folder, Catalog& catalog, TrainingState& traini
   provenance.world_size = files.ranks();
 }
 
-void read_planned_folder(const fs::path& folder, FolderPlan plan,
+void read_planned_folder(const InputPath& folder, FolderPlan plan,
                          const std::vector<std::uint64_t>& file_nbytes, Catalog& catalog,
                          TrainingState& training, Provenance& provenance) {
   const std::uint32_t first_file = static_cast<std::uint32_t>(catalog.files.size());

@@ -15,8 +15,6 @@
 
 namespace acc::checkpoint::deepspeed {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 /// Meaning of a file's name.
@@ -70,16 +68,15 @@ FileName parse(const std::string& name) {
 
 /// Returns the tag that `latest` names; "" if there is no such file. Throws Error(config) if it is
 /// a pipe or a device, because reading it could block forever.
-std::string latest_tag(const fs::path& folder) {
-  const fs::path path = folder / "latest";
-  std::error_code ignored;
-  const fs::file_status status = fs::status(path, ignored);
+std::string latest_tag(const InputPath& folder) {
+  const InputPath path = folder / "latest";
   // Some programs keep a symbolic link to a folder under this name.
-  if (!fs::exists(status) || fs::is_directory(status)) {
+  if (!path.exists() || path.is_folder()) {
     return "";
   }
   constexpr std::uint64_t kLongest = 4096;
-  const InputFile file(path);
+  // A later save may name its own tag here, and leaves the files of this one as they are.
+  const InputFile file(path.path());
   std::string tag(std::min(file.nbytes(), kLongest), '\0');
   file.read(0, std::as_writable_bytes(std::span(tag)));
   const auto end = tag.find_last_not_of(" \n\r\t");
@@ -90,31 +87,25 @@ std::string latest_tag(const fs::path& folder) {
   return is_name ? tag : "";
 }
 
-bool has_states(const fs::path& folder) {
-  std::error_code ignored;
-  for (fs::directory_iterator it(folder, ignored), end; it != end; it.increment(ignored)) {
-    if (parse(it->path().filename().string()).kind != FileName::Kind::other) {
-      return true;
-    }
-  }
-  return false;
+bool is_state(const std::string& name) {
+  return parse(name).kind != FileName::Kind::other;
 }
 
-using ByRank = std::map<int, fs::path>;
+using ByRank = std::map<int, InputPath>;
 
-void add(ByRank& files, int rank, const fs::path& path) {
+void add(ByRank& files, int rank, const InputPath& path) {
   const auto [entry, is_new] = files.try_emplace(rank, path);
   if (!is_new) {
-    throw Error(Errc::config, path.parent_path().string() + ": rank " + std::to_string(rank) +
-                                  " has two files, " + entry->second.filename().string() + " and " +
-                                  path.filename().string() +
-                                  ": two checkpoints were saved over each other");
+    throw Error(Errc::config,
+                path.path().parent_path().string() + ": rank " + std::to_string(rank) +
+                    " has two files, " + entry->second.filename().string() + " and " +
+                    path.filename().string() + ": two checkpoints were saved over each other");
   }
 }
 
 // Returns the files by rank, from 0 without gaps.
-std::vector<fs::path> in_order(const ByRank& files, const fs::path& folder, const char* what) {
-  std::vector<fs::path> result;
+std::vector<InputPath> in_order(const ByRank& files, const InputPath& folder, const char* what) {
+  std::vector<InputPath> result;
   for (const auto& [rank, path] : files) {
     if (rank != static_cast<int>(result.size())) {
       throw Error(Errc::config, folder.string() + ": " + what + " of rank " +
@@ -127,12 +118,12 @@ std::vector<fs::path> in_order(const ByRank& files, const fs::path& folder, cons
   return result;
 }
 
-fs::path tag_folder(const fs::path& path) {
+InputPath tag_folder(const InputPath& path) {
   const std::string tag = latest_tag(path);
   if (tag.empty()) {
     return path;
   }
-  if (!fs::is_directory(path / tag)) {
+  if (!(path / tag).is_folder()) {
     throw Error(Errc::config, (path / "latest").string() + ": names the tag '" + tag +
                                   "', but there is no folder with that name");
   }
@@ -141,37 +132,34 @@ fs::path tag_folder(const fs::path& path) {
 
 }  // namespace
 
-bool is_checkpoint(const fs::path& path) {
+bool is_checkpoint(const InputPath& path) {
   const std::string tag = latest_tag(path);
-  return has_states(tag.empty() ? path : path / tag);
+  const InputPath folder = tag.empty() ? path : path / tag;
+  return folder.is_folder() && std::ranges::any_of(folder.names(), is_state);
 }
 
-CheckpointFiles list_files(const fs::path& path) {
-  CheckpointFiles files;
-  files.folder = tag_folder(path);
+CheckpointFiles list_files(const InputPath& path) {
+  CheckpointFiles files{
+      .folder = tag_folder(path), .module = {}, .rank_modules = {}, .optimizers = {}};
   ByRank modules, optimizers;
-  std::error_code error;
-  for (fs::directory_iterator it(files.folder, error), end; !error && it != end;
-       it.increment(error)) {
-    const FileName name = parse(it->path().filename().string());
+  for (const std::string& each : files.folder.names_of(is_state)) {
+    const FileName name = parse(each);
+    const InputPath file = files.folder / each;
     switch (name.kind) {
       case FileName::Kind::other: break;
-      case FileName::Kind::module: files.module = it->path(); break;
-      case FileName::Kind::rank_module: add(modules, name.rank, it->path()); break;
-      case FileName::Kind::optimizer: add(optimizers, name.rank, it->path()); break;
+      case FileName::Kind::module: files.module = file; break;
+      case FileName::Kind::rank_module: add(modules, name.rank, file); break;
+      case FileName::Kind::optimizer: add(optimizers, name.rank, file); break;
       case FileName::Kind::refused:
-        throw Unreadable(it->path().string() + ": holds " + name.refusal +
+        throw Unreadable(file.string() + ": holds " + name.refusal +
                          "; only data-parallel ZeRO checkpoints are supported; " +
                          "merge this one with DeepSpeed's own tools");
     }
   }
-  if (error) {
-    throw Error(Errc::config, files.folder.string() + ": " + error.message());
-  }
   files.rank_modules = in_order(modules, files.folder, "the model states");
   files.optimizers = in_order(optimizers, files.folder, "the optimizer states");
   if (!files.module && files.rank_modules.empty()) {
-    const bool is_universal = fs::is_directory(files.folder / "zero");
+    const bool is_universal = (files.folder / "zero").is_folder();
     throw Error(Errc::config, files.folder.string() +
                                   (is_universal ? ": a DeepSpeed universal checkpoint, which is "
                                                   "not supported; use the one it was made from"

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
+#include "acc/checkpoint/files/input_path.hpp"
+
 #include <optional>
 #include <vector>
 
@@ -9,15 +10,15 @@ namespace acc::checkpoint::deepspeed {
 
 /// The files of one tag, sorted by rank.
 struct CheckpointFiles {
-  std::filesystem::path folder;
-  std::optional<std::filesystem::path> module;      ///< mp_rank_00_model_states.pt (stages 0 to 2)
-  std::vector<std::filesystem::path> rank_modules;  ///< one per rank (stage 3)
-  std::vector<std::filesystem::path> optimizers;    ///< one per rank (stages 1 to 3)
+  InputPath folder;
+  std::optional<InputPath> module;      ///< mp_rank_00_model_states.pt (stages 0 to 2)
+  std::vector<InputPath> rank_modules;  ///< one per rank (stage 3)
+  std::vector<InputPath> optimizers;    ///< one per rank (stages 1 to 3)
 };
 
 /// Lists the files. `path` is the folder of a tag, or the folder with `latest`. Throws
 /// Error(config) with the folder and the missing rank. Refuses by name what is not only data
 /// parallel: ranks of tensor parallelism, pipeline layers, experts, universal checkpoints.
-CheckpointFiles list_files(const std::filesystem::path& path);
+CheckpointFiles list_files(const InputPath& path);
 
 }  // namespace acc::checkpoint::deepspeed

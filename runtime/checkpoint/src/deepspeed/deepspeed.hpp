@@ -11,7 +11,7 @@
 namespace acc::checkpoint::deepspeed {
 
 /// True if the path is a DeepSpeed checkpoint: a folder with `latest`, or the folder of a tag.
-bool is_checkpoint(const std::filesystem::path& path);
+bool is_checkpoint(const InputPath& path);
 
 /// Reads a checkpoint into a catalog: the fp32 master weights ("param"), exp_avg and exp_avg_sq,
 /// frozen parameters, buffers and shared names. Each is a list of pieces of the ranks' flat arrays.
@@ -19,7 +19,7 @@ bool is_checkpoint(const std::filesystem::path& path);
 /// module, without its optimizer. The state of the scheduler and the client state are not read.
 /// Throws Error(config) with file and key if something is missing or inconsistent. A
 /// tensor-parallel checkpoint (mp_rank_01) is refused by name.
-void read_checkpoint(const std::filesystem::path& path, Catalog& catalog, TrainingState& training,
+void read_checkpoint(const InputPath& path, Catalog& catalog, TrainingState& training,
                      Provenance& provenance);
 
 /// Form of a checkpoint that is written for DeepSpeed.

@@ -47,7 +47,7 @@ void check_parallelism(const Node& root) {
 
 // Keys that are missing or None are skipped: stage 0 has no param_shapes, and older versions of
 // DeepSpeed have no frozen parameters.
-ModuleStates read_module_states(const std::filesystem::path& path) {
+ModuleStates read_module_states(const InputPath& path) {
   const TorchFile file(path);
   const Node root(file.root(), path.string());
   check_parallelism(root);

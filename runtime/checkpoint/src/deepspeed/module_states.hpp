@@ -5,7 +5,6 @@
 #include "acc/checkpoint/torch/torch_file.hpp"
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <set>
 #include <string>
@@ -22,7 +21,7 @@ inline constexpr const char* kWriterKey = "acc_writer";
 
 /// Content of a *_model_states.pt file.
 struct ModuleStates {
-  std::filesystem::path path;
+  InputPath path;
   bool has_zero = false;            ///< ZeRO was on: `groups` describes the flat arrays
   std::vector<NamedShapes> groups;  ///< param_shapes, in the order of the flat arrays
   NamedShapes frozen;               ///< frozen_param_shapes
@@ -36,6 +35,6 @@ struct ModuleStates {
 };
 
 /// Throws Error(config) with file and key.
-ModuleStates read_module_states(const std::filesystem::path& path);
+ModuleStates read_module_states(const InputPath& path);
 
 }  // namespace acc::checkpoint::deepspeed

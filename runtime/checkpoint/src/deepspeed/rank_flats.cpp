@@ -30,7 +30,7 @@ int read_stage(const Node& node) {
 /// Reads one rank's *_optim_states.pt.
 class RankFile {
  public:
-  explicit RankFile(const std::filesystem::path& path)
+  explicit RankFile(const InputPath& path)
       : file_(path),
         state_(Node(file_.root(), path.string()).at("optimizer_state_dict")),
         stage_(stage()) {
@@ -257,7 +257,7 @@ void check_alike(const OptimizerState& state, std::size_t rank, const std::strin
 OptimizerState read_optimizer_files(const CheckpointFiles& files) {
   OptimizerState state;
   for (std::size_t rank = 0; rank < files.optimizers.size(); ++rank) {
-    const std::filesystem::path& path = files.optimizers[rank];
+    const InputPath& path = files.optimizers[rank];
     const RankFile file(path);
     if (rank == 0) {
       file.read_common(state);

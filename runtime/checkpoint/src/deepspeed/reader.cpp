@@ -17,8 +17,6 @@
 // arrays; flat_layout maps one to the other. docs/formats/deepspeed.md describes the files.
 namespace acc::checkpoint::deepspeed {
 
-namespace fs = std::filesystem;
-
 namespace {
 
 FlatSizes sizes_of(const OptimizerState& state) {
@@ -132,7 +130,7 @@ void CatalogBuilder::add_runs(const std::string& name, const Shape& shape,
 }
 
 void CatalogBuilder::add_trained(const OptimizerState& state) {
-  for (const fs::path& path : files_.optimizers) {
+  for (const InputPath& path : files_.optimizers) {
     optimizer_files_.push_back(catalog_.file(path));
   }
   const std::string where = module_.path.string() + ": key 'param_shapes'";
@@ -167,7 +165,7 @@ void CatalogBuilder::add_trained(const OptimizerState& state) {
 
 /// Returns the fragment of that name. Throws if it is missing or has another number of elements.
 const torch::TensorRef& fragment(const std::map<std::string, const torch::TensorRef*>& fragments,
-                                 const fs::path& path, const std::string& name,
+                                 const InputPath& path, const std::string& name,
                                  std::int64_t numel) {
   const auto found = fragments.find(name);
   if (found == fragments.end() || numel_of(found->second->shape) != numel) {
@@ -321,7 +319,7 @@ void read_zero(const CheckpointFiles& files, const ModuleStates& module, Catalog
 
 }  // namespace
 
-void read_checkpoint(const fs::path& path, Catalog& catalog, TrainingState& training,
+void read_checkpoint(const InputPath& path, Catalog& catalog, TrainingState& training,
                      Provenance& provenance) {
   const CheckpointFiles files = list_files(path);
   if (files.module && !files.rank_modules.empty()) {

@@ -4,8 +4,6 @@
 #include "acc/base/atomic_file.hpp"
 #include "files/crc32.hpp"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,29 +24,16 @@ Error truncated(const std::filesystem::path& path, std::uint64_t expected, std::
 
 }  // namespace
 
-InputFile::InputFile(std::filesystem::path path)
-    // O_NONBLOCK: opening a named pipe would otherwise wait for its writer. It has no effect on
-    // regular files.
-    : path_(std::move(path)), fd_(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-  struct stat status {};
-  if (!fd_ || ::fstat(fd_.get(), &status) != 0) {
-    throw file_error("open", path_, errno);
-  }
-  if (!S_ISREG(status.st_mode)) {
-    throw Error(Errc::config, "cannot read " + path_.string() + ": not a regular file");
-  }
-  nbytes_ = static_cast<std::uint64_t>(status.st_size);
-}
-
 // pread may return fewer bytes than asked for, and 0 if the file was truncated after it was opened.
 void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   const std::uint64_t end = offset + out.size();
-  if (end < offset || end > nbytes_) {
-    throw truncated(path_, end < offset ? std::numeric_limits<std::uint64_t>::max() : end, nbytes_);
+  if (end < offset || end > opened_.nbytes) {
+    throw truncated(path_, end < offset ? std::numeric_limits<std::uint64_t>::max() : end,
+                    opened_.nbytes);
   }
   while (!out.empty()) {
     const ssize_t count =
-        ::pread(fd_.get(), out.data(), out.size(), static_cast<off_t>(end - out.size()));
+        ::pread(opened_.fd.get(), out.data(), out.size(), static_cast<off_t>(end - out.size()));
     if (count < 0 && errno != EINTR) {
       throw file_error("read", path_, errno);
     }

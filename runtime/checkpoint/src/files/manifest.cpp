@@ -3,6 +3,7 @@
 
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/json.hpp"
+#include "acc/base/json_form.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
 #include "acc/checkpoint/files/unreadable.hpp"
 #include "files/crc32.hpp"
@@ -190,7 +191,7 @@ void check_crc(std::string_view text, const fs::path& path) {
   }
 }
 
-std::string text_of(const fs::path& path) {
+std::string text_of(const InputPath& path) {
   const InputFile file(path);
   std::string text(file.nbytes(), '\0');
   file.read(0, std::as_writable_bytes(std::span(text)));
@@ -219,12 +220,10 @@ Manifest parse_manifest(std::string_view text, const fs::path& path) {
   json root;
   try {
     // The limit protects JsonValue::expect, which prints a value recursively for its message.
-    root = json_from_text<json>(text, [&](int depth, json::parse_event_t, const json&) {
-      if (depth > kMaxDepth) {
-        fail(path, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
-      }
-      return true;
-    });
+    if (json_form(text).depth > kMaxDepth) {
+      fail(path, "nested deeper than " + std::to_string(kMaxDepth) + " levels");
+    }
+    root = json_from_text<json>(text);
   } catch (const json::exception& error) {
     fail(path, std::string("damaged: ") + error.what());
   }
@@ -237,22 +236,17 @@ Manifest parse_manifest(std::string_view text, const fs::path& path) {
   return parse_body(value);
 }
 
-std::optional<Manifest> read_manifest(const fs::path& folder) {
-  const fs::path path = folder / kManifestFile;
-  std::error_code error;
-  if (fs::symlink_status(path, error).type() == fs::file_type::not_found) {
+std::optional<Manifest> read_manifest(const InputPath& folder) {
+  const InputPath path = folder / kManifestFile;
+  if (!path.exists()) {
     return std::nullopt;
   }
   return parse_manifest(text_of(path), path);
 }
 
-void check_size(const Manifest::File& file, const fs::path& folder) {
-  const fs::path path = folder / file.path;
-  std::error_code error;
-  const std::uintmax_t nbytes = fs::file_size(path, error);
-  if (error) {
-    throw file_error("read", path, error.value());
-  }
+void check_size(const Manifest::File& file, const InputPath& folder) {
+  const InputPath path = folder / file.path;
+  const std::uint64_t nbytes = path.nbytes();
   if (nbytes != file.nbytes) {
     fail(path, "has " + std::to_string(nbytes) + " bytes, " + std::to_string(file.nbytes) +
                    " expected by " + kManifestFile);
@@ -264,7 +258,7 @@ bool is_in(const Manifest::File& file, const std::string& part) {
   return file.path == part || file.path.starts_with(part + "/");
 }
 
-void check_sizes(const Manifest& manifest, const fs::path& folder, const std::string& part) {
+void check_sizes(const Manifest& manifest, const InputPath& folder, const std::string& part) {
   for (const Manifest::File& file : manifest.files) {
     if (part.empty() || is_in(file, part)) {
       check_size(file, folder);
@@ -272,21 +266,24 @@ void check_sizes(const Manifest& manifest, const fs::path& folder, const std::st
   }
 }
 
-void check_file(const Manifest& manifest, const fs::path& folder, const std::string& path) {
-  const fs::path whole_path = folder / path;
-  const auto listed = std::ranges::find(manifest.files, path, &Manifest::File::path);
-  if (listed == manifest.files.end()) {
-    fail(whole_path, std::string("is not listed in ") + kManifestFile);
-  }
-  if (!listed->crc32) {
+void check_file(const Manifest::File& file, const InputPath& folder) {
+  if (!file.crc32) {
     return;
   }
-  const InputFile file(whole_path);
-  const std::uint32_t crc = crc32_of(file, 0, file.nbytes());
-  if (crc != *listed->crc32) {
-    fail(whole_path, "damaged: its checksum is " + hex(crc) + ", " + hex(*listed->crc32) +
-                         " expected by " + kManifestFile);
+  const InputFile opened(folder / file.path);
+  const std::uint32_t crc = crc32_of(opened, 0, opened.nbytes());
+  if (crc != *file.crc32) {
+    fail(opened.path(), "damaged: its checksum is " + hex(crc) + ", " + hex(*file.crc32) +
+                            " expected by " + kManifestFile);
   }
+}
+
+void check_file(const Manifest& manifest, const InputPath& folder, const std::string& path) {
+  const auto listed = std::ranges::find(manifest.files, path, &Manifest::File::path);
+  if (listed == manifest.files.end()) {
+    fail(folder / path, std::string("is not listed in ") + kManifestFile);
+  }
+  check_file(*listed, folder);
 }
 
 }  // namespace acc::checkpoint

@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
+#include <string_view>
 
 namespace acc::checkpoint {
 namespace {
@@ -62,8 +64,15 @@ LocalFlat decode(const json& value, const fs::path& path) {
 /// Reads one rank's file.
 class RankFile {
  public:
-  RankFile(const fs::path& path, Catalog& catalog)
-      : opened_(path), number_(catalog.file(path)), catalog_(catalog) {}
+  RankFile(const InputPath& path, Catalog& catalog)
+      : opened_(path), number_(catalog.file(path)), catalog_(catalog) {
+    const pickle::Value::Items pairs = opened_.root().pairs();
+    for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      if (pairs[i]->is(pickle::Value::Kind::text)) {
+        values_.emplace(pairs[i]->text, pairs[i + 1]);
+      }
+    }
+  }
 
   /// The tensor of a key, and the place of its bytes in the catalog.
   struct Found {
@@ -72,11 +81,11 @@ class RankFile {
     std::int32_t record;
   };
   Found find(const std::string& key) {
-    const pickle::Value* value = opened_.root().find(key);
-    if (value == nullptr || !torch::TorchFile::is_tensor(*value)) {
+    const auto value = values_.find(key);
+    if (value == values_.end() || !torch::TorchFile::is_tensor(*value->second)) {
       fail(path(), "has no tensor '" + key + "'");
     }
-    Found found{opened_.row_major_tensor(*value), number_, -1};
+    Found found{opened_.row_major_tensor(*value->second), number_, -1};
     const torch::StoredBytes& bytes = found.tensor.bytes;
     found.record = static_cast<std::int32_t>(catalog_.records.size());
     catalog_.records.push_back(
@@ -87,6 +96,7 @@ class RankFile {
 
  private:
   torch::TorchFile opened_;
+  std::map<std::string_view, const pickle::Value*> values_;  ///< by key; there may be thousands
   std::uint32_t number_;
   Catalog& catalog_;
 };
@@ -182,7 +192,7 @@ std::vector<LocalModel> parse_local_layout(const std::string& text, const fs::pa
 
 // Visits the ranks in order and collects the pieces of all members, because a member may span
 // several ranks' shards. Only ranks below the number of shards hold a flat parameter once.
-void read_local_model(const fs::path& folder, int index, const LocalModel& model,
+void read_local_model(const InputPath& folder, int index, const LocalModel& model,
                       Catalog& catalog) {
   int ranks = 1;
   std::vector<Tensors> members;  // one list per flat parameter

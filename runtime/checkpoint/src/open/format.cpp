@@ -19,16 +19,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-std::set<std::string> name_set(const fs::path& folder) {
-  std::set<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-    names.insert(it->path().filename().string());
-  }
-  if (error) {
-    throw Error(Errc::config, "cannot read the folder " + folder.string() + ": " + error.message());
-  }
-  return names;
+std::set<std::string> name_set(const InputPath& folder) {
+  const auto names = folder.names();
+  return {names.begin(), names.end()};
 }
 
 std::string listed(const std::set<std::string>& names) {
@@ -77,7 +70,7 @@ bool any_ends(const std::set<std::string>& names, std::string_view end) {
 // of the checks matters: the save folder of a DeepSpeed run is also a DeepSpeed checkpoint, with
 // `latest` and a tag folder, and a save folder may hold model.safetensors, which alone would mean a
 // safetensors set.
-std::optional<Format> format_of_folder(const fs::path& path, const std::set<std::string>& names) {
+std::optional<Format> format_of_folder(const InputPath& path, const std::set<std::string>& names) {
   if (names.contains(dcp::kMetadataFile)) {
     return Format::dcp;
   }
@@ -88,7 +81,7 @@ std::optional<Format> format_of_folder(const fs::path& path, const std::set<std:
     return Format::deepspeed;
   }
   const auto model = accelerate::find_model(path, 0);
-  if (accelerate::find_optimizer(path, 0) || (model && fs::is_directory(*model))) {
+  if (accelerate::find_optimizer(path, 0) || (model && model->is_folder())) {
     return Format::save_folder;
   }
   if (std::ranges::any_of(names, is_rank_shard)) {
@@ -122,17 +115,18 @@ fs::path find_checkpoint(const fs::path& path) {
   if (const fs::path current = folder.current(); current != folder.target()) {
     return current;
   }
-  if (fs::is_directory(path) && !format_of_folder(path, name_set(path))) {
-    return SeriesFolder(path).newest().value_or(path);
-  }
-  return path;
+  const InputPath opened = path;
+  const bool is_checkpoint = read_unchanged(opened, [&] {
+    return !opened.is_folder() || format_of_folder(opened, name_set(opened)).has_value();
+  });
+  return is_checkpoint ? path : SeriesFolder(path).newest().value_or(path);
 }
 
-Format format_of(const fs::path& path) {
-  if (!fs::exists(path)) {
+Format format_of(const InputPath& path) {
+  if (!path.exists()) {
     throw Error(Errc::config, path.string() + ": no such file or folder");
   }
-  if (!fs::is_directory(path)) {
+  if (!path.is_folder()) {
     return format_of_file(path);
   }
   const std::set<std::string> names = name_set(path);

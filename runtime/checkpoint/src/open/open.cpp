@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 namespace {
 
 /// Reads a file or folder of one format and adds it to `stored`.
-void read_part(const fs::path& path, Format format, Stored& stored) {
+void read_part(const InputPath& path, Format format, Stored& stored) {
   switch (format) {
     case Format::safetensors:
     case Format::safetensors_set:
@@ -49,9 +49,12 @@ void read_part(const fs::path& path, Format format, Stored& stored) {
 /// Reads a folder that Accelerate's save_state or we wrote.
 class SaveFolder {
  public:
-  SaveFolder(fs::path folder, int index, Stored& stored)
+  SaveFolder(InputPath folder, int index, Stored& stored)
       : folder_(std::move(folder)), index_(index), stored_(stored) {
     stored_.manifest = read_manifest(folder_);
+    if (!stored_.manifest) {
+      static_cast<void>(folder_.names_of(accelerate::is_ours));
+    }
   }
 
   // The manifest decides how the model is read: by its LOCAL layout, by its plan, or as any other
@@ -64,7 +67,7 @@ class SaveFolder {
                                     accelerate::model_file(index_) +
                                     " and the other names that Accelerate has given models");
     }
-    if (*model == folder_ / accelerate::local_model_file(index_, 0)) {
+    if (model->filename() == accelerate::local_model_file(index_, 0)) {
       read_local(*model);
     } else if (!read_planned(*model)) {
       check(*model);
@@ -86,7 +89,7 @@ class SaveFolder {
       return;
     }
     check(*optimizer);
-    read_part(*optimizer, fs::is_directory(*optimizer) ? format_of(*optimizer) : Format::torch_file,
+    read_part(*optimizer, optimizer->is_folder() ? format_of(*optimizer) : Format::torch_file,
               stored_);
   }
 
@@ -97,13 +100,13 @@ class SaveFolder {
     if (stored_.manifest) {
       take_training(*stored_.manifest, training);
     }
-    const fs::path scaler = folder_ / accelerate::kScalerFile;
-    if (training.loss_scaler.empty() && fs::exists(scaler)) {
+    const InputPath scaler = folder_ / accelerate::kScalerFile;
+    if (training.loss_scaler.empty() && scaler.exists()) {
       check(scaler);
       training.loss_scaler = accelerate::read_scaler(scaler);
     }
-    const fs::path scheduler = folder_ / accelerate::scheduler_file(index_);
-    if (!training.step && fs::exists(scheduler)) {
+    const InputPath scheduler = folder_ / accelerate::scheduler_file(index_);
+    if (!training.step && scheduler.exists()) {
       check(scheduler);
       try {
         training.step = optimizer_steps(accelerate::read_scheduler(scheduler).steps);
@@ -118,7 +121,7 @@ class SaveFolder {
   // but each process has written a file of random states.
   [[nodiscard]] std::int64_t optimizer_steps(std::int64_t scheduler_steps) const {
     int processes = 0;
-    while (fs::exists(folder_ / accelerate::random_states_file(processes))) {
+    while ((folder_ / accelerate::random_states_file(processes)).exists()) {
       ++processes;
     }
     const bool once_per_process = processes > 0 && scheduler_steps % processes == 0;
@@ -141,23 +144,23 @@ class SaveFolder {
 
   // Checks the files below `path` against the manifest: that they exist in their size, and the
   // checksum of those that contain none themselves.
-  void check(const fs::path& path) const {
+  void check(const InputPath& path) const {
     if (!stored_.manifest) {
       return;
     }
-    const std::string part = path.lexically_relative(folder_).generic_string();
+    const std::string part = path.path().lexically_relative(folder_).generic_string();
     check_sizes(*stored_.manifest, folder_, part);
     for (const Manifest::File& file : stored_.manifest->files) {
-      if (file.crc32 && is_in(file, part)) {
-        check_file(*stored_.manifest, folder_, file.path);
+      if (is_in(file, part)) {
+        check_file(file, folder_);
       }
     }
   }
 
   // Reads a DCP folder by the plan in the manifest, without its `.metadata`. Returns false if the
   // manifest has no plan for it, or one of another version; the caller then reads `.metadata`.
-  bool read_planned(const fs::path& path) {
-    const std::string name = path.lexically_relative(folder_).generic_string();
+  bool read_planned(const InputPath& path) {
+    const std::string name = path.path().lexically_relative(folder_).generic_string();
     if (!stored_.manifest || !stored_.manifest->plans.contains(name)) {
       return false;
     }
@@ -188,7 +191,7 @@ class SaveFolder {
     return true;
   }
 
-  void read_local(const fs::path& first) {
+  void read_local(const InputPath& first) {
     if (!stored_.manifest || stored_.manifest->local_layout.empty()) {
       throw Unreadable(first.string() +
                        ": a rank's part of flat parameters (LOCAL_STATE_DICT); how they are cut is "
@@ -206,7 +209,7 @@ class SaveFolder {
     stored_.provenance.format = "torch.save, one file per rank";
   }
 
-  fs::path folder_;
+  InputPath folder_;
   int index_;
   Stored& stored_;
 };
@@ -222,9 +225,9 @@ void finish(Stored& stored) {
 
 // A save folder keeps the provenance of its model, but the writer and the world size of its
 // manifest.
-Stored open(const fs::path& path, Want want, int model_index) {
+Stored open(const InputPath& path, Want want, int model_index) {
   Stored stored;
-  stored.path = find_checkpoint(path);
+  stored.path = path;
   stored.format = format_of(stored.path);
   if (stored.format != Format::save_folder) {
     read_part(stored.path, stored.format, stored);
@@ -251,9 +254,13 @@ Stored open(const fs::path& path, Want want, int model_index) {
 
 }  // namespace
 
-Stored open_checkpoint(const fs::path& path, Want want, int model_index) {
+// A path that is itself the checkpoint keeps its opened folder, so that several models can be read
+// from one.
+Stored open_checkpoint(const InputPath& path, Want want, int model_index) {
   try {
-    return open(path, want, model_index);
+    const fs::path found = find_checkpoint(path);
+    const InputPath from = found == path.path() ? path : InputPath(found);
+    return read_unchanged(from, [&] { return open(from, want, model_index); });
   } catch (const fs::filesystem_error& error) {  // a folder that may not be read, a name too long
     throw Error(Errc::config, error.path1().string() + ": " + error.code().message());
   }

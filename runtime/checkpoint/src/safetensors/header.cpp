@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
+#include "acc/base/json_form.hpp"
 #include "acc/checkpoint/files/unreadable.hpp"
 #include "files/file_error.hpp"
 
@@ -53,20 +54,15 @@ std::uint64_t header_length(std::span<const std::byte> bytes, std::uint64_t file
 // Parses the JSON and refuses duplicate names, which the format forbids. nlohmann::json alone would
 // silently keep the last of two equal keys.
 nlohmann::json parse_json(std::string_view text, const std::filesystem::path& path) {
-  std::set<std::string> names;
-  const auto check_key = [&](int depth, nlohmann::json::parse_event_t event,
-                             const nlohmann::json& value) {
-    if (depth > kMaxDepth) {  // `shown` would recurse as deep as the file says
-      fail(path, "the header is nested deeper than " + std::to_string(kMaxDepth) + " levels");
-    }
-    if (event == nlohmann::json::parse_event_t::key && depth == 1 &&
-        !names.insert(value.get<std::string>()).second) {
-      fail(path, "tensor '" + value.get<std::string>() + "' is listed twice");
-    }
-    return true;
-  };
+  const JsonForm form = json_form(text);
+  if (form.depth > kMaxDepth) {  // `shown` would recurse as deep as the file says
+    fail(path, "the header is nested deeper than " + std::to_string(kMaxDepth) + " levels");
+  }
+  if (form.twice) {
+    fail(path, "tensor '" + *form.twice + "' is listed twice");
+  }
   try {
-    auto parsed = json_from_text<nlohmann::json>(text, check_key);
+    auto parsed = json_from_text<nlohmann::json>(text);
     if (!parsed.is_object()) {
       fail(path, "the header is not a JSON object");
     }

@@ -10,14 +10,13 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <tuple>
 #include <utility>
 
 namespace acc::checkpoint {
-
-namespace fs = std::filesystem;
 
 namespace {
 
@@ -32,26 +31,15 @@ struct Index {
 
 constexpr std::uint64_t kMaxIndex = 100'000'000;  // the same limit as for a header
 
-std::vector<fs::path> files_ending(const fs::path& folder, std::string_view ending) {
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    if (entry.path().filename().string().ends_with(ending)) {
-      found.push_back(entry.path());
-    }
-  }
-  std::ranges::sort(found);
-  return found;
-}
-
-// Returns the only file with that ending; an empty path if there is none.
-fs::path only_file(const fs::path& folder, std::string_view ending) {
-  const auto found = files_ending(folder, ending);
+// Returns the only file with that ending, if there is one.
+std::optional<InputPath> only_file(const InputPath& folder, const std::string& ending) {
+  const auto found =
+      folder.names_of([ending](const std::string& name) { return name.ends_with(ending); });
   if (found.size() > 1) {
-    fail(folder, fmt::format("expected one *{}, found {}: {}, {}{}", ending, found.size(),
-                             found[0].filename().string(), found[1].filename().string(),
-                             found.size() > 2 ? ", …" : ""));
+    fail(folder, fmt::format("expected one *{}, found {}: {}, {}{}", ending, found.size(), found[0],
+                             found[1], found.size() > 2 ? ", …" : ""));
   }
-  return found.empty() ? fs::path{} : found.front();
+  return found.empty() ? std::nullopt : std::optional(folder / found.front());
 }
 
 // An index names files of its own folder only. A name with a slash could lead out of it.
@@ -75,7 +63,7 @@ nlohmann::json parse_index(const InputFile& file) {
 }
 
 // Values of "metadata" other than strings (total_size) are not needed.
-Index read_index(const fs::path& path) {
+Index read_index(const InputPath& path) {
   const nlohmann::json index = parse_index(InputFile(path));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     fail(path, "expected an object 'weight_map' of tensors and their files");
@@ -98,7 +86,7 @@ Index read_index(const fs::path& path) {
 }
 
 // A tensor is whole in its file, so it has one piece.
-void add_file(const fs::path& path, Catalog& catalog, Aliases& metadata) {
+void add_file(const InputPath& path, Catalog& catalog, Aliases& metadata) {
   const SafetensorsHeader header = read_header(InputFile(path));
   metadata.insert(header.metadata.begin(), header.metadata.end());
   const std::uint32_t file = catalog.file(path);
@@ -146,11 +134,11 @@ void add_aliases(const Aliases& aliases, Catalog& catalog) {
 
 // Checks that every tensor is in the file that the index names, and that no file has another one.
 // An index may list second names too.
-void check_against_index(const fs::path& index, const WeightMap& files, const Catalog& catalog,
+void check_against_index(const InputPath& index, const WeightMap& files, const Catalog& catalog,
                          const Aliases& aliases) {
   std::map<std::string_view, const StoredTensor*> found;
   for (const StoredTensor& tensor : catalog.tensors) {
-    const fs::path& path = catalog.files[tensor.pieces.front().file];
+    const InputPath& path = catalog.files[tensor.pieces.front().file];
     const auto listed = files.find(tensor.name);
     if (listed == files.end() || listed->second != path.filename().string()) {
       fail(path, "tensor '" + tensor.name + "' is here; " + index.filename().string() +
@@ -167,18 +155,23 @@ void check_against_index(const fs::path& index, const WeightMap& files, const Ca
   }
 }
 
-Catalog read_set(const fs::path& index) {
+bool is_tensor_file(const std::string& name) {
+  return name.ends_with(".safetensors");
+}
+
+Catalog read_set(const InputPath& folder, const InputPath& index) {
+  static_cast<void>(folder.names_of(is_tensor_file));
   auto [files, metadata] = read_index(index);
   std::set<std::string> names;
   for (const auto& [tensor, file] : files) {
-    if (names.insert(file).second && !fs::exists(index.parent_path() / file)) {
+    if (names.insert(file).second && !(folder / file).exists()) {
       fail(index,
            fmt::format("lists the file {} (with tensor '{}'), which does not exist", file, tensor));
     }
   }
   Catalog catalog;
   for (const std::string& name : names) {
-    add_file(index.parent_path() / name, catalog, metadata);
+    add_file(folder / name, catalog, metadata);
   }
   const Aliases aliases = aliases_in(metadata, catalog);
   check_against_index(index, files, catalog, aliases);
@@ -216,7 +209,7 @@ std::vector<std::vector<NamedTensor>> split(std::vector<NamedTensor> tensors,
   return shards;
 }
 
-Catalog read_one(const fs::path& path) {
+Catalog read_one(const InputPath& path) {
   Catalog catalog;
   Aliases metadata;
   add_file(path, catalog, metadata);
@@ -241,14 +234,14 @@ std::string format_index(const std::vector<SafetensorsPlan::File>& files) {
 
 }  // namespace
 
-Catalog read_safetensors(const fs::path& path) {
+Catalog read_safetensors(const InputPath& path) {
   Catalog catalog;
-  if (!fs::is_directory(path)) {
+  if (!path.is_folder()) {
     catalog = read_one(path);
-  } else if (const fs::path index = only_file(path, kSafetensorsIndex); !index.empty()) {
-    catalog = read_set(index);
-  } else if (const fs::path file = only_file(path, ".safetensors"); !file.empty()) {
-    catalog = read_one(file);
+  } else if (const auto index = only_file(path, kSafetensorsIndex)) {
+    catalog = read_set(path, *index);
+  } else if (const auto file = only_file(path, ".safetensors")) {
+    catalog = read_one(*file);
   } else {
     fail(path, std::string("expected a .safetensors file or a *") + kSafetensorsIndex +
                    " in this folder, found neither");

@@ -89,8 +89,7 @@ std::vector<archive::Record> read_directory(const InputFile& file, std::uint64_t
   return records_of(file, offset, nbytes, read, where);
 }
 
-TorchFile::TorchFile(const std::filesystem::path& path)
-    : TorchFile(std::make_shared<InputFile>(path)) {}
+TorchFile::TorchFile(const InputPath& path) : TorchFile(std::make_shared<InputFile>(path)) {}
 
 TorchFile::TorchFile(std::shared_ptr<const InputFile> file)
     : TorchFile(file, 0, file->nbytes(), {}) {}

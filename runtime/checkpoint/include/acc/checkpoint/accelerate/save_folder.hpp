@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <filesystem>
+#include "acc/checkpoint/files/input_path.hpp"
+
 #include <optional>
 #include <string>
 
@@ -33,8 +34,8 @@ std::string custom_file(int index);
 /// of the names that Accelerate has used (pytorch_model_fsdp_0/, pytorch_model_0/,
 /// pytorch_model_fsdp.bin, model.safetensors, pytorch_model.bin, DeepSpeed's pytorch_model/, …).
 /// For LOCAL_STATE_DICT it is rank 0's file. DeepSpeed's optimizer is in the model's folder.
-std::optional<std::filesystem::path> find_model(const std::filesystem::path& folder, int index);
-std::optional<std::filesystem::path> find_optimizer(const std::filesystem::path& folder, int index);
+std::optional<InputPath> find_model(const InputPath& folder, int index);
+std::optional<InputPath> find_optimizer(const InputPath& folder, int index);
 
 /// True if a path in a save folder ("optimizer_0/.metadata") is one that we write. A folder with
 /// any other file is never replaced.

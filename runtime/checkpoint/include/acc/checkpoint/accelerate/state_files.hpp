@@ -28,20 +28,20 @@ struct SchedulerState {
 };
 void write_scheduler(const std::filesystem::path& path, const SchedulerState& state);
 /// Throws Unreadable if the scheduler does not count its steps in last_epoch.
-SchedulerState read_scheduler(const std::filesystem::path& path);
+SchedulerState read_scheduler(const InputPath& path);
 
 /// State of torch.cuda.amp.GradScaler, converted from and to LossScaler::state().
 void write_scaler(const std::filesystem::path& path, const std::map<std::string, double>& state);
-std::map<std::string, double> read_scaler(const std::filesystem::path& path);
+std::map<std::string, double> read_scaler(const InputPath& path);
 
 /// {"step": …} and the program's values of this rank.
 void write_random_states(const std::filesystem::path& path, std::int64_t step,
                          const ProgramState& values);
-ProgramState read_random_states(const std::filesystem::path& path);
+ProgramState read_random_states(const InputPath& path);
 
 /// A dict of the program's values.
 void write_custom(const std::filesystem::path& path, const ProgramState& values);
-ProgramState read_custom(const std::filesystem::path& path);
+ProgramState read_custom(const InputPath& path);
 
 /// An entry of param_groups in the state dict of torch.optim.AdamW or SGD. group_values returns all
 /// keys of the class, with torch's defaults for those that we do not have ("adamw": amsgrad False,
@@ -79,7 +79,7 @@ void write_optimizer_file(const std::filesystem::path& path, const std::string& 
 /// Reads a .bin or .pt file with weights (a dict of tensors, possibly below a single top key) or
 /// with an optimizer. Plain torch numbers the states of an optimizer: such tensors have their
 /// number as name until name_parameters is called.
-void read_torch_file(const std::filesystem::path& path, Catalog& catalog, TrainingState& training,
+void read_torch_file(const InputPath& path, Catalog& catalog, TrainingState& training,
                      Provenance& provenance);
 
 }  // namespace acc::checkpoint::accelerate

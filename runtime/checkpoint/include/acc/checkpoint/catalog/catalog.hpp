@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/checkpoint/files/input_path.hpp"
 #include "acc/checkpoint/tensor/box.hpp"
 #include "acc/checkpoint/tensor/dtype.hpp"
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -99,14 +99,13 @@ struct StoredTensor {
 struct Catalog {
   using Key = std::pair<std::string, std::string>;  ///< name, kind
 
-  std::vector<std::filesystem::path> files;
+  std::vector<InputPath> files;
   std::vector<StoredTensor> tensors;  ///< in the order of the format
   std::vector<StoredRecord> records;
 
   /// Adds a file, or finds it, and returns its number. `nbytes`: expected size; a file of another
   /// size is damaged.
-  std::uint32_t file(const std::filesystem::path& path,
-                     std::optional<std::uint64_t> nbytes = std::nullopt);
+  std::uint32_t file(const InputPath& path, std::optional<std::uint64_t> nbytes = std::nullopt);
   [[nodiscard]] std::optional<std::uint64_t> expected_nbytes(std::uint32_t file) const;
   /// Builds the index for `find` and `at`. To be called after the last tensor. Throws Error(config)
   /// if a pair of name and kind occurs twice.
@@ -119,7 +118,7 @@ struct Catalog {
 
  private:
   std::map<Key, std::size_t> by_name_;
-  std::map<std::filesystem::path, std::uint32_t> by_path_;
+  std::map<std::string, std::uint32_t> by_path_;
   std::vector<std::optional<std::uint64_t>> expected_nbytes_;  ///< by file number
 };
 

@@ -27,25 +27,24 @@ WrittenMetadata write_metadata_file(const std::filesystem::path& folder, const F
 
 /// Reads and parses `.metadata`. Throws Error(config) if it does not exist, and what
 /// `parse_metadata` throws.
-Metadata read_metadata(const std::filesystem::path& folder);
+Metadata read_metadata(const InputPath& folder);
 
 /// Reads a DCP folder of any writer into `catalog`. "model.X" (or X under any single top key except
 /// "optimizer") becomes parameter X, and "optimizer.state.X.KIND" becomes its kind. Other tensors
 /// keep their names, with kind "value". `training` receives the step and the groups from an
 /// optimizer's entries, as far as they exist; the step only if it has none yet. Checks that every
 /// file exists and is long enough. Throws Error(config).
-void read_folder(const std::filesystem::path& folder, Catalog& catalog, TrainingState& training,
+void read_folder(const InputPath& folder, Catalog& catalog, TrainingState& training,
                  Provenance& provenance);
 
 /// The same for a folder that was written by this plan. Does not read `.metadata`, and opens a file
 /// only when something in it is read; the file must then have the size that `file_nbytes` gives for
 /// its rank. Pieces are computed on request.
-void read_planned_folder(const std::filesystem::path& folder, FolderPlan plan,
+void read_planned_folder(const InputPath& folder, FolderPlan plan,
                          const std::vector<std::uint64_t>& file_nbytes, Catalog& catalog,
                          TrainingState& training, Provenance& provenance);
 
 /// Reads the shards that HuggingFaceStorageWriter writes (docs/formats/dcp.md).
-void read_hugging_face(const std::filesystem::path& folder, Catalog& catalog,
-                       Provenance& provenance);
+void read_hugging_face(const InputPath& folder, Catalog& catalog, Provenance& provenance);
 
 }  // namespace acc::checkpoint::dcp

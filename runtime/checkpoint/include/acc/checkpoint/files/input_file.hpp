@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/base/unique_fd.hpp"
+#include "acc/checkpoint/files/input_path.hpp"
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <utility>
 
 namespace acc::checkpoint {
 
@@ -14,19 +15,25 @@ namespace acc::checkpoint {
 /// path.
 class InputFile {
  public:
-  explicit InputFile(std::filesystem::path path);
+  /// Opens a file of a checkpoint.
+  explicit InputFile(const InputPath& path) : InputFile(path, path.open()) {}
+  /// Opens any other file, for example one that was just written.
+  explicit InputFile(const std::filesystem::path& path)
+      : InputFile(path, InputPath::open_alone(path)) {}
 
   /// Reads exactly [offset, offset + out.size()). Throws if the file is shorter ("truncated", with
   /// the expected and found number of bytes).
   void read(std::uint64_t offset, std::span<std::byte> out) const;
   /// Size of the file in bytes when it was opened.
-  [[nodiscard]] std::uint64_t nbytes() const noexcept { return nbytes_; }
+  [[nodiscard]] std::uint64_t nbytes() const noexcept { return opened_.nbytes; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
 
  private:
+  InputFile(std::filesystem::path path, InputPath::Opened opened)
+      : path_(std::move(path)), opened_(std::move(opened)) {}
+
   std::filesystem::path path_;
-  UniqueFd fd_;
-  std::uint64_t nbytes_ = 0;
+  InputPath::Opened opened_;
 };
 
 /// Returns the CRC-32 of bytes [offset, offset + nbytes) of a file. Reads one MiB at a time.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/checkpoint/files/input_path.hpp"
+
 #include <cstdint>
 #include <filesystem>
 #include <map>
@@ -60,19 +62,19 @@ Manifest parse_manifest(std::string_view text, const std::filesystem::path& path
 
 /// Reads the manifest of a folder. Returns nothing if the folder has none. Does not look at any
 /// other file: a save folder of 10,000 ranks has too many to check on every open.
-std::optional<Manifest> read_manifest(const std::filesystem::path& folder);
+std::optional<Manifest> read_manifest(const InputPath& folder);
 
 /// True if a file is `part` ("optimizer_0", "scheduler.bin") or lies below it.
 bool is_in(const Manifest::File& file, const std::string& part);
 /// Throws Error(config) with the file's path unless the file exists and has the listed size.
-void check_size(const Manifest::File& file, const std::filesystem::path& folder);
+void check_size(const Manifest::File& file, const InputPath& folder);
 /// Checks the sizes of all listed files in `part`, or of all files if `part` is empty.
-void check_sizes(const Manifest& manifest, const std::filesystem::path& folder,
-                 const std::string& part = {});
+void check_sizes(const Manifest& manifest, const InputPath& folder, const std::string& part = {});
 
-/// Throws Error(config) with the file's path unless the file is listed and its bytes have the
-/// listed checksum (if there is one).
-void check_file(const Manifest& manifest, const std::filesystem::path& folder,
-                const std::string& path);
+/// Throws Error(config) with the file's path unless its bytes have the listed checksum (if there is
+/// one).
+void check_file(const Manifest::File& file, const InputPath& folder);
+/// The same for a path, which must be listed.
+void check_file(const Manifest& manifest, const InputPath& folder, const std::string& path);
 
 }  // namespace acc::checkpoint

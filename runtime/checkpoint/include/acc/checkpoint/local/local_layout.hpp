@@ -44,7 +44,7 @@ std::vector<LocalModel> parse_local_layout(const std::string& text,
 
 /// Adds the parameters and buffers of model number `index` to `catalog`. Throws Error(config) with
 /// the file if a tensor is missing or has another length.
-void read_local_model(const std::filesystem::path& folder, int index, const LocalModel& model,
+void read_local_model(const InputPath& folder, int index, const LocalModel& model,
                       Catalog& catalog);
 
 }  // namespace acc::checkpoint

@@ -31,7 +31,7 @@ std::string to_string(Format format);
 /// `latest`, or the folder of one tag); a folder that Accelerate or we saved (its model and
 /// optimizer have their old or new names). Throws Error(config) with the path, what was looked for
 /// and what was found.
-Format format_of(const std::filesystem::path& path);
+Format format_of(const InputPath& path);
 
 /// Returns where the checkpoint of a path lies. That is the path itself, or "<path>.acc-new" if a
 /// save was killed while it replaced the checkpoint, or the newest complete checkpoint if the path
@@ -41,7 +41,7 @@ std::filesystem::path find_checkpoint(const std::filesystem::path& path);
 /// Tensors and state of a checkpoint of any format. For a save folder: those of the model and the
 /// optimizer with number `index`.
 struct Stored {
-  std::filesystem::path path;  ///< as find_checkpoint returns it
+  InputPath path;  ///< as find_checkpoint returns it; to prove that it is unchanged
   Format format = Format::safetensors;
   Provenance provenance;
   Catalog catalog;  ///< parameters, and the optimizer's kinds if there are any
@@ -52,10 +52,9 @@ struct Stored {
 /// Part of a checkpoint to open. Files of the other part are not touched.
 enum class Want { weights, everything };
 
-/// Opens what find_checkpoint returns for the path. Reads metadata only, no tensors. Throws
-/// Error(config) with the file if anything is damaged, incomplete (a tensor is not covered by its
-/// pieces) or not a checkpoint.
-Stored open_checkpoint(const std::filesystem::path& path, Want want = Want::everything,
-                       int index = 0);
+/// Opens what find_checkpoint returns for the path. Reads metadata only, no tensors: who has read
+/// what it needs calls `path.check_unchanged`. Throws Error(config) with the file if anything is
+/// damaged, incomplete (a tensor is not covered by its pieces) or not a checkpoint.
+Stored open_checkpoint(const InputPath& path, Want want = Want::everything, int index = 0);
 
 }  // namespace acc::checkpoint

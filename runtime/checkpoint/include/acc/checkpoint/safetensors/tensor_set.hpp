@@ -5,7 +5,6 @@
 #include "acc/checkpoint/safetensors/header.hpp"
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -19,7 +18,7 @@ inline constexpr const char* kSafetensorsIndex = ".safetensors.index.json";
 /// file. No tensor is read, and their bytes have no checksums. The second names that save_model of
 /// safetensors writes to the metadata are names of the catalog too, with the same piece. Throws
 /// Error(config) if a file is missing, or if the index and the files disagree.
-Catalog read_safetensors(const std::filesystem::path& path);
+Catalog read_safetensors(const InputPath& path);
 
 /// Assignment of tensors to files, in the order of their names. Each file takes as many tensors as
 /// fit into `max_shard_nbytes` (0: all in one file); a larger tensor gets its own file. This is the

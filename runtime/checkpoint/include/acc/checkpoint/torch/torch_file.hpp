@@ -9,7 +9,6 @@
 #include "acc/checkpoint/tensor/dtype.hpp"
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -57,7 +56,7 @@ class TorchFile {
   /// `what`: name of the entry, for messages; empty if the archive is the whole file.
   TorchFile(std::shared_ptr<const InputFile> file, std::uint64_t offset, std::uint64_t nbytes,
             std::string what = {});
-  explicit TorchFile(const std::filesystem::path& path);
+  explicit TorchFile(const InputPath& path);
 
   [[nodiscard]] const pickle::Value& root() const noexcept { return document_.root(); }
   [[nodiscard]] const InputFile& file() const noexcept { return *file_; }
