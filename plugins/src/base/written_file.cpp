@@ -71,7 +71,8 @@ UniqueFd open_safely(std::string_view action, const fs::path& path, int flags, m
     if (const auto status = status_of(path)) {
       check_type(path, *status);
     }
-    throw file_error(action, path, reason);
+    errno = reason;
+    throw file_error(action, path, errno);
   }
   return file;
 }

@@ -136,10 +136,29 @@ std::optional<std::size_t> group_at(std::string_view bytes, std::uint64_t salt) 
   return kGroupBytes + size;
 }
 
+bool is_of_disk(int error) {
+  return error == ENOSPC || error == EDQUOT || error == EFBIG || error == EIO ||
+         error == EROFS;  // as some file systems become after an error
+}
+
 [[noreturn]] void fail(std::string_view action, const std::filesystem::path& path, int error) {
-  const bool is_disk = error == ENOSPC || error == EDQUOT || error == EFBIG || error == EIO ||
-                       error == EROFS;  // as some file systems become after an error
-  throw Error(is_disk ? Errc::process : Errc::config, file_error(action, path, error).what());
+  throw Error(is_of_disk(error) ? Errc::process : Errc::config,
+              file_error(action, path, error).what());
+}
+
+/// Calls a function of written_file.hpp, which leaves errno as the failed system call has set it,
+/// and tells faults of the disk apart as `fail` does.
+template <typename Call>
+auto on_disk(Call call) {
+  errno = 0;
+  try {
+    return call();
+  } catch (const Error& error) {
+    if (is_of_disk(errno)) {
+      throw Error(Errc::process, error.what());
+    }
+    throw;
+  }
 }
 
 }  // namespace
@@ -152,7 +171,7 @@ JournalFile::JournalFile(std::filesystem::path folder, bool syncs)
     fail("create", folder_, error.value());
   }
   const std::filesystem::path lock = folder_ / "lock";
-  lock_ = open_private_file(lock);
+  lock_ = on_disk([&] { return open_private_file(lock); });
   if (!try_lock(lock_, lock)) {
     throw Error(Errc::config, fmt::format("another acc-rendezvous uses {}{}: choose another "
                                           "state_dir",
@@ -265,7 +284,8 @@ void JournalFile::append(std::string_view group) {
 void JournalFile::replace(std::span<const std::string> groups) {
   File next{.path = new_path(), .salt = random_salt()};
   try {
-    next.fd = create_replacement(file_.path, next.path, O_RDWR, S_IRUSR | S_IWUSR);
+    next.fd = on_disk(
+        [&] { return create_replacement(file_.path, next.path, O_RDWR, S_IRUSR | S_IWUSR); });
     write_new(next, groups);
   } catch (const Error&) {
     ::unlink(next.path.c_str());  // else it would keep the disk full

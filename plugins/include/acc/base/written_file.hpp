@@ -11,7 +11,8 @@
 // All files that this program writes are opened and named by these functions. A name may be that of
 // something else than a file of this program: a symbolic link, a FIFO, a device, a file with other
 // names (hard links), a file of another user. None of it is written through or replaced: the
-// functions throw Error(config) that says what the name stands for.
+// functions throw Error(config) that says what the name stands for. After the failure of a system
+// call errno is that of the call.
 namespace acc {
 
 /// Returns the name under which a file is written before it is given the name `path`.
