@@ -23,7 +23,8 @@ every 20 ms, and every second each agent reports its ranks. Meanwhile other proc
 
 Each load runs at a fresh server. Printed are the median, the 99th percentile and the maximum of the delay, the
 number of heartbeats, and the server's memory. --realtime gives the server and the measuring process priority
-over the load (needs root): the delay is then that of the server's own loop.
+over the load and over other programs (needs root): the delay is then that of the server's own loop, and up to
+50 ms where the server needs all time of a core, because the kernel stops such processes for 50 ms per second.
 """
 import argparse
 import multiprocessing

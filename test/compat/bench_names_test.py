@@ -14,6 +14,7 @@ import sys
 # Script, arguments before the names, a name that it knows.
 SCRIPTS = (
     ("c10d.py", ["--ops"], "all_gather"),
+    ("fairness.py", ["--only"], "healthz"),
     ("gpu/torch_attention.py", ["--shape", "1,8,1,8", "--program", "none", "--ours"], "cudnn"),
     ("gpu/torch_gpt.py", ["--device", "cpu", "--sdpa"], "flash"),
     ("machines.py", ["--strategies"], "grad_op"),
