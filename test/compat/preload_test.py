@@ -182,6 +182,11 @@ FILES = {
             if os.path.islink(link) and os.readlink(link).startswith("socket:"):
                 os.write(int(name), b"1")
     """,
+    "closes.py": """
+        import os, time
+        os.closerange(3, 100000)
+        time.sleep(600)
+    """,
     "says_pid_later.py": """
         import os
         forks = []
@@ -233,6 +238,7 @@ REFUSED = [
     ("opens_gpu", ["sees.py"], 2, "importing opens_gpu initialises the GPU"),
     ("exits", ["sees.py"], 1, "exited with code 3"),
     ("dies", ["sees.py"], 1, "killed by SIGABRT"),
+    ("closes", ["sees.py"], 1, r"the process that imports the modules \(pid \d+\) has closed the socket to the launcher"),
     ("says_pid", ["sees.py"], 1, "a module has written to the socket of the launcher"),
     ("says_pid_later", ["sees.py"], 1, "a module has written to the socket of the launcher"),
     ("claims_init", ["sees.py"], 1, "process 1 answers for a worker, but is none|a forked worker has ended before it began"),

@@ -296,19 +296,20 @@ asio::awaitable<pid_t> ForkServer::meet(int socket) {
   co_return sender;
 }
 
-/// Returns the server's next message; empty if it has ended or does not answer in time.
+/// Returns the server's next message; empty if it has closed its socket. Throws Error(process) if
+/// it does not answer in time.
 asio::awaitable<std::string> ForkServer::answer(std::chrono::steady_clock::time_point deadline) {
-  std::string text;
-  if (co_await readable(control_, deadline)) {
-    text.resize(kMostBytes);
-    const ssize_t size = ::recv(control_.native_handle(), text.data(), text.size(), MSG_DONTWAIT);
-    text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
+  if (!co_await readable(control_, deadline)) {
+    co_await fail(who() + " has not answered for " + patience() + ": " + describe_state(pid()));
   }
+  std::string text(kMostBytes, '\0');
+  const ssize_t size = ::recv(control_.native_handle(), text.data(), text.size(), MSG_DONTWAIT);
+  text.resize(static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
   co_return text;
 }
 
 /// Kills the server and the workers that have not started, and throws Error(process). `why`: empty
-/// if the server has ended or does not answer.
+/// if the server has closed its socket.
 asio::awaitable<void> ForkServer::fail(std::string why) {
   forked_.clear();
   if (why.empty()) {
@@ -318,14 +319,17 @@ asio::awaitable<void> ForkServer::fail(std::string why) {
       const ProcessEnd process_end = co_await process_->wait();
       why = "the process that imports the modules has ended: " + process_end.describe();
     } else {
-      why = "the process that imports the modules (pid " + std::to_string(pid()) +
-            ") has not answered for " + patience() + ": " + describe_state(pid());
+      why = who() + " has closed the socket to the launcher";
     }
   }
   process_->signal(SIGKILL);  // also the process that forks
   process_.reset();
   control_.close();
   throw failed(why);
+}
+
+std::string ForkServer::who() const {
+  return "the process that imports the modules (pid " + std::to_string(pid()) + ")";
 }
 
 Error ForkServer::failed(const std::string& why) const {

@@ -73,6 +73,7 @@ class ForkServer {
                                    std::string_view expected);
   boost::asio::awaitable<pid_t> meet(int socket);
   boost::asio::awaitable<void> fail(std::string why);
+  [[nodiscard]] std::string who() const;
   [[nodiscard]] Error failed(const std::string& why) const;
 
   boost::asio::any_io_executor executor_;
