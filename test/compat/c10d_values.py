@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""c10d_values.py: every collective, dtype and operation of the back end `acc` against torch's Gloo on the
-same tensors, on each of 2 and 4 ranks; what the back end refuses; and what torch's tools see of the calls."""
+"""c10d_values.py values|arguments, on each of 2 and 4 ranks. values: every collective, dtype and operation of the
+back end `acc` against torch's Gloo on the same tensors. arguments: the forms of arguments, what the back end refuses,
+and what torch's tools see of the calls."""
 
 import datetime
 import functools
@@ -773,30 +774,32 @@ class Checks:
                 self.same(found[1], expected[1], f"{name} in torch.compile")
 
 
-def worker(rank, world, port):
+def worker(rank, world, port, part):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank,
                             world_size=world)
     checks = Checks(rank, world, dist.new_group(backend="acc"), dist.group.WORLD)
-    for numel, dtype in itertools.product(NUMELS, DTYPES):
-        for op in OPS:
-            if is_defined(dtype, op):
-                checks.reductions(dtype, op, numel)
-        checks.movements(dtype, numel)
-    checks.only_here()
-    checks.layouts()
-    checks.asynchronous()
-    checks.errors_of_works()
-    checks.out_of_step()
-    checks.subgroups()
-    checks.refusals()
-    checks.wrong_arguments()
-    checks.shared_memory()
-    checks.forms()
-    checks.backend()
-    checks.watched()
-    if world == 2:
-        checks.compiled()
+    if part == "values":
+        for numel, dtype in itertools.product(NUMELS, DTYPES):
+            for op in OPS:
+                if is_defined(dtype, op):
+                    checks.reductions(dtype, op, numel)
+            checks.movements(dtype, numel)
+        checks.only_here()
+        checks.layouts()
+        checks.shared_memory()
+        checks.asynchronous()
+        checks.errors_of_works()
+        checks.subgroups()
+    else:
+        checks.out_of_step()
+        checks.refusals()
+        checks.wrong_arguments()
+        checks.forms()
+        checks.backend()
+        checks.watched()
+        if world == 2:
+            checks.compiled()
     if rank == 0:
         print(f"{world} ranks: {checks.count} results on rank 0")
     dist.destroy_process_group()
@@ -807,7 +810,7 @@ def main():
     for world in (2, 4):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        multiprocessing.spawn(worker, (world, port), world)
+        multiprocessing.spawn(worker, (world, port, sys.argv[1]), world)
 
 
 if __name__ == "__main__":
