@@ -7,9 +7,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <span>
 #include <sstream>
+#include <system_error>
 #include <vector>
 
 namespace train_gpt {
@@ -101,7 +104,7 @@ MetricsFile::MetricsFile(acc::Runtime& runtime, const std::string& path, bool re
   }
   file_.open(path, resumed ? std::ios::app : std::ios::trunc);
   if (!file_) {
-    fail();
+    throw acc::Error(acc::Errc::config, failure());
   }
 }
 
@@ -130,15 +133,23 @@ void MetricsFile::write(const StepResult& result, const acc::Model& model,
   line["hpz_partition_size"] = runtime_.settings().sharding.hpz_partition_size;
   line["compute_dtype"] = to_string(model.compute_dtype());
   line["ranks"] = rank_objects(rows);
+  if (!file_.is_open()) {
+    return;
+  }
+  std::error_code unknown;
+  const std::uintmax_t end = std::filesystem::file_size(path_, unknown);
   file_ << line.dump() << std::endl;  // flushed, so that readers of the file see complete lines
   if (!file_) {
-    fail();
+    std::fprintf(stderr, "%s; no more metrics are written\n", failure().c_str());
+    file_.close();
+    if (!unknown) {  // removes the part of the line that the disk had room for
+      std::filesystem::resize_file(path_, end, unknown);
+    }
   }
 }
 
-void MetricsFile::fail() const {
-  throw acc::Error(acc::Errc::config,
-                   "cannot write the metrics file " + path_ + ": " + std::strerror(errno));
+std::string MetricsFile::failure() const {
+  return "cannot write the metrics file " + path_ + ": " + std::strerror(errno);
 }
 
 }  // namespace train_gpt

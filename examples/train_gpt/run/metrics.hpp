@@ -29,15 +29,16 @@ struct StepResult {
 class MetricsFile {
  public:
   /// path: if empty, nothing is written. resumed: append to an existing file instead of replacing
-  /// it.
+  /// it. Throws Error(config) on rank 0 if the file cannot be opened.
   MetricsFile(acc::Runtime& runtime, const std::string& path, bool resumed);
 
-  /// Writes one line. Collective. The traffic of `model` counts from its last reset. Throws
-  /// Error(config) on rank 0 if the line cannot be written, for example because the disk is full.
+  /// Writes one line. Collective. The traffic of `model` counts from its last reset. A disk that is
+  /// full or fails does not end the training: rank 0 prints a warning and writes no more lines.
   void write(const StepResult& result, const acc::Model& model, const LanguageModel& gpt);
 
  private:
-  [[noreturn]] void fail() const;
+  /// Returns the message with the reason of errno.
+  [[nodiscard]] std::string failure() const;
 
   acc::Runtime& runtime_;
   std::string path_;

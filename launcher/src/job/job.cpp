@@ -12,6 +12,7 @@
 #include "host/own_variables.hpp"
 #include "job/running_job.hpp"
 #include "output/line_prefix.hpp"
+#include "output/log_file.hpp"
 #include "report/error_file.hpp"
 #include "report/late_ranks.hpp"
 #include "report/root_cause.hpp"
@@ -217,7 +218,11 @@ asio::awaitable<void> Job::part_from_machines() {
 asio::awaitable<void> Job::run_attempts() {
   stop_in_time();
   if (phases_.wanted()) {  // programs without the runtime do not create it
-    create_trace_file(trace_file(plan_.output, round_->machine_rank));
+    try {
+      create_trace_file(trace_file(plan_.output, round_->machine_rank));
+    } catch (const TraceLost& error) {
+      say(error.what(), LogLevel::err);
+    }
   }
   bool again = true;
   while (again) {
@@ -228,6 +233,7 @@ asio::awaitable<void> Job::run_attempts() {
 /// Runs one attempt and publishes its report. True if another attempt follows.
 asio::awaitable<bool> Job::run_attempt() {
   const supervision::AttemptOutcome outcome = co_await run_workers();
+  has_run_ = true;
   attempt_->gave_up = outcome.gave_up;
   for (const std::string& process : outcome.left_behind) {
     say("cannot be killed: " + process, LogLevel::err);
@@ -347,7 +353,7 @@ void Job::show_status(int running) {
       {running, plan_.layout.local_world_size, round_->restart_count, started_at_});
 }
 
-std::vector<supervision::WorkerSpec> Job::worker_specs() const {
+std::vector<supervision::WorkerSpec> Job::worker_specs() {
   const Assignment assignment = job::assignment(plan_, *round_, rounds_->tunnel());
   std::vector<supervision::WorkerSpec> specs;
   for (int index = 0; index < plan_.layout.local_world_size; ++index) {
@@ -367,6 +373,9 @@ std::vector<supervision::WorkerSpec> Job::worker_specs() const {
     spec.process_group = spec.inherits_stdin ? job_control_.group() : 0;
     spec.inherits_output = plan_.identity == Identity::none;
     spec.targets = logs_.targets(round_->round, local_rank);
+    if (has_run_) {
+      show_unwritable(spec.targets);
+    }
     if (!alone_ || !plan_.output.line_prefix.empty()) {
       spec.prefix =
           output::line_prefix(plan_.output.line_prefix, {plan_.role, spec.rank, local_rank, host_},
@@ -377,6 +386,28 @@ std::vector<supervision::WorkerSpec> Job::worker_specs() const {
     spec.numa_node = placement.numa_node;
   }
   return specs;
+}
+
+/// Shows the output of a restarted worker whose log file can no longer be written: a disk that is
+/// full or gone does not end the job. At the first start the launcher refuses such a file.
+void Job::show_unwritable(output::WorkerTargets& targets) {
+  const auto lost = [this](const std::string& file) {
+    try {
+      return !file.empty() && !output::open_log(file);
+    } catch (const Error& error) {
+      say(fmt::format("{}; this output is only shown", error.what()), LogLevel::err);
+      return true;
+    }
+  };
+  for (output::StreamTarget* const target : {&targets.out, &targets.err}) {
+    if (lost(target->file)) {
+      target->file.clear();
+      target->console = true;
+    }
+    if (lost(target->filter.file)) {
+      target->filter = {};
+    }
+  }
 }
 
 /// If the job can be watched, samples the workers while they run, and gives each one a descriptor
@@ -553,7 +584,11 @@ asio::awaitable<bool> Job::go_on(const report::JobReport& report) {
     status_ = rounds_->known_end() ? rounds_->known_end()->exit_status : 0;
     co_return false;
   }
-  logs_.open_attempt(round_->round);
+  try {
+    logs_.open_attempt(round_->round);
+  } catch (const Error& error) {  // a disk that is full or gone does not end the job
+    say(error.what(), LogLevel::err);
+  }
   if (round_->restart_count > before.restart_count) {
     announce("restart " + std::to_string(round_->restart_count) + " of " +
                  std::to_string(plan_.supervision.max_restarts),

@@ -136,9 +136,10 @@ class Job {
 
   output::OutputMux::Options output_options();
   void show_status(int running);
+  void show_unwritable(output::WorkerTargets& targets);
   void monitor_workers(std::vector<supervision::WorkerSpec>& specs);
   void show_report(const report::JobReport& report, const rendezvous::RoundResult& round_result);
-  std::vector<supervision::WorkerSpec> worker_specs() const;
+  std::vector<supervision::WorkerSpec> worker_specs();
   report::JobReport report_of(const rendezvous::RoundResult& round_result);
   void publish(report::JobReport report, const rendezvous::RoundResult& round_result);
   void leave_file(const std::string& path, const std::string& text);
@@ -166,6 +167,7 @@ class Job {
   supervision::Runner runner_;
   std::optional<Control> control_;  ///< set if another acclaunch started this launcher
   LogFolder logs_;
+  bool has_run_ = false;                                ///< an attempt has ended
   std::optional<supervision::ForkServer> fork_server_;  ///< set if the plan has modules to preload
   std::unique_ptr<Rounds> rounds_;
   std::optional<rendezvous::Round> round_;  ///< the current or last round

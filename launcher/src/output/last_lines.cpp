@@ -2,8 +2,6 @@
 #include "output/last_lines.hpp"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 
 namespace acc::launcher::output {
 namespace {
@@ -58,17 +56,6 @@ std::vector<std::string> LastLines::lines() const {
     all.erase(all.begin());
   }
   return all;
-}
-
-std::vector<std::string> last_lines_of(const std::string& path) {
-  // Three times the size of what is kept, since overwritten parts of lines are dropped.
-  constexpr std::streamoff kEnough = 3 * LastLines::kLines * LastLines::kLineLength;
-  LastLines last;
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kEnough));
-  last.feed(std::string(std::istreambuf_iterator<char>(file), {}));
-  return last.lines();
 }
 
 }  // namespace acc::launcher::output

@@ -26,7 +26,4 @@ class LastLines {
   std::string partial_;
 };
 
-/// Returns the last lines of a file; none if it cannot be read.
-std::vector<std::string> last_lines_of(const std::string& path);
-
 }  // namespace acc::launcher::output

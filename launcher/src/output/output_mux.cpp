@@ -76,6 +76,7 @@ struct OutputMux::Stream {
   std::shared_ptr<LogFile> filter_file;  ///< gets the lines that contain one of the words
   std::string filter_prefix;
   LineAssembler lines;
+  bool is_shown = true;   ///< goes to the console
   bool is_whole = false;  ///< output is split into lines: it has a prefix or is edited
   std::function<std::string_view(std::string_view)> edit = {};
   std::optional<asio::steady_timer> prompt_clock = {};  ///< set if the worker may prompt the user
@@ -86,7 +87,7 @@ struct OutputMux::Stream {
   /// True if some destination still accepts the bytes. Otherwise the pipe is closed, so that the
   /// worker gets SIGPIPE.
   [[nodiscard]] bool is_wanted() const {
-    return !console.sink->is_closed() || file != nullptr || filter_file != nullptr;
+    return (is_shown && !console.sink->is_closed()) || file != nullptr || filter_file != nullptr;
   }
 };
 
@@ -122,30 +123,24 @@ std::array<std::unique_ptr<OutputMux::Console>, 2> OutputMux::open_consoles() {
           std::make_unique<Console>(executor_, true, err)};
 }
 
-// The streams of an ended attempt are kept until the worker starts again, so that the report can
-// show its last lines.
+// A stream that goes to a file alone is read here too: a worker that wrote the file itself would
+// fail when the disk is full. The streams of an ended attempt are kept until the worker starts
+// again, so that the report can show its last lines.
 OutputMux::WorkerEnds OutputMux::add_worker(const WorkerOutput& worker) {
   prompting_ = nullptr;
   std::erase_if(streams_, [&worker](const auto& stream) {  // streams of its earlier attempt
     return stream->rank == worker.rank && !stream->pipe.is_open();
   });
-  stderr_files_.erase(worker.rank);
   return {add_stream(worker, *consoles_[0], worker.targets.out),
           add_stream(worker, *consoles_[1], worker.targets.err)};
 }
 
 UniqueFd OutputMux::add_stream(const WorkerOutput& worker, Console& console,
                                const StreamTarget& target) {
-  if (target.console) {
-    return add_pipe(worker, console, target);
-  }
-  if (target.file.empty()) {
+  if (!target.console && target.file.empty()) {
     return UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC));
   }
-  if (console.is_stderr) {
-    stderr_files_[worker.rank] = target.file;
-  }
-  return open_log(target.file);
+  return add_pipe(worker, console, target);
 }
 
 UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
@@ -159,9 +154,15 @@ UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
   const auto stream = std::make_shared<Stream>(Stream{
       worker.rank, console, asio::posix::stream_descriptor(executor_, ends[0]), worker.prefix,
       target.file.empty() ? nullptr : std::make_shared<LogFile>(target.file), target.filter.words,
-      target.filter.words.empty() ? nullptr : shared_file(target.filter.file), worker.prefix,
-      LineAssembler(held_)});
+      target.filter.words.empty() || !target.console ? nullptr : shared_file(target.filter.file),
+      worker.prefix, LineAssembler(held_)});
   stream->pipe.non_blocking(true);
+  if (!target.console) {
+    stream->is_shown = false;
+    streams_.push_back(stream);
+    asio::co_spawn(executor_, pump(stream), asio::detached);
+    return write_end;
+  }
   stream->is_whole = !worker.prefix.empty() || worker.edit;
   stream->edit = worker.edit;
   if (worker.prompts && !worker.prefix.empty()) {
@@ -193,7 +194,9 @@ std::shared_ptr<LogFile> OutputMux::shared_file(const std::string& path) {
 /// mux closes it in its destructor and may not exist any more.
 asio::awaitable<void> OutputMux::pump(std::shared_ptr<Stream> stream) {
   while (stream->pipe.is_open()) {
-    co_await stream->console.sink->room();
+    if (stream->is_shown) {
+      co_await stream->console.sink->room();
+    }
     if (!stream->pipe.is_open()) {
       co_return;
     }
@@ -233,7 +236,7 @@ void OutputMux::pass_on(Stream& stream, std::string_view bytes) {
   if (stream.file) {
     write_file(*stream.file, bytes);
   }
-  if (!stream.is_whole) {
+  if (stream.is_shown && !stream.is_whole) {
     show(*stream.console.sink, bytes);
   }
   if (stream.is_whole || stream.filter_file) {
@@ -342,9 +345,11 @@ void OutputMux::write_folded(Console& console) {
 /// Ends a stream: completes its last line with "\n", and closes pipe and files.
 void OutputMux::end(Stream& stream) {
   stream.prompt_clock.reset();
-  stream.lines.finish([&](std::string_view line) { add_line(stream, line); });
-  stream.console.folder.leave(stream.rank);
-  write_blocks(stream);
+  if (stream.is_shown) {
+    stream.lines.finish([&](std::string_view line) { add_line(stream, line); });
+    stream.console.folder.leave(stream.rank);
+    write_blocks(stream);
+  }
   stream.pipe.close();
   stream.file.reset();
   stream.filter_file.reset();
@@ -436,9 +441,6 @@ void OutputMux::write_stderr(std::string_view text) {
 }
 
 std::vector<std::string> OutputMux::last_stderr_lines(int rank) const {
-  if (const auto file = stderr_files_.find(rank); file != stderr_files_.end()) {
-    return last_lines_of(file->second);
-  }
   for (const auto& stream : streams_) {
     if (stream->rank == rank && stream->console.is_stderr) {
       return stream->last.lines();

@@ -136,7 +136,6 @@ class OutputMux {
   StatusClock status_;
   std::vector<std::shared_ptr<Stream>> streams_;
   const Stream* prompting_ = nullptr;  ///< stream whose prompt is the last line on its console
-  std::map<int, std::string> stderr_files_;  ///< stderr that goes to a file only: path by rank
   std::map<std::string, std::weak_ptr<LogFile>> shared_files_;  ///< by path
   /// Number of bytes in unfinished lines of all streams; see LineAssembler.
   std::shared_ptr<std::size_t> held_ = std::make_shared<std::size_t>(0);

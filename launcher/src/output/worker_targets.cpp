@@ -10,11 +10,10 @@ std::size_t descriptors_of(const std::vector<WorkerTargets>& workers) {
   std::set<std::string> shared_files;
   for (const WorkerTargets& worker : workers) {
     for (const StreamTarget* target : {&worker.out, &worker.err}) {
-      if (target->console) {  // others are opened by `add_worker` and closed after the start
-        sum += target->file.empty() ? 1 : 2;
-        if (!target->filter.words.empty()) {
-          shared_files.insert(target->filter.file);
-        }
+      sum +=
+          (target->console || !target->file.empty() ? 1U : 0U) + (target->file.empty() ? 0U : 1U);
+      if (target->console && !target->filter.words.empty()) {
+        shared_files.insert(target->filter.file);
       }
     }
   }

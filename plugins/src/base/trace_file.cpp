@@ -28,20 +28,54 @@ std::string lock_of(const std::string& path) {
   return path + ".lock";
 }
 
-/// Calls a function, and names the setting in its errors.
+/// Calls a function, and names the setting in its errors. An error that does not lie in the path is
+/// the disk's.
 template <typename Write>
 void for_trace(Write write) {
+  errno = 0;
   try {
     write();
   } catch (const Error& error) {
-    throw Error(error.code(), std::string("ACC_TRACE: ") + error.what());
+    const std::string message = std::string("ACC_TRACE: ") + error.what();
+    switch (errno) {
+      case 0:  // something else than a file
+      case ENOENT:
+      case ENOTDIR:
+      case EISDIR:
+      case EACCES:
+      case EPERM:
+      case ELOOP:
+      case ENAMETOOLONG:
+      case ENXIO: throw Error(error.code(), message);
+      default: throw TraceLost(error.code(), message);
+    }
   }
 }
 
-void write_at(const UniqueFd& file, off_t offset, const std::string& path,
-              const std::string& text) {
-  if (::pwrite(file.get(), text.data(), text.size(), offset) != static_cast<ssize_t>(text.size())) {
-    throw file_error("write", path, errno);
+/// Writes all of the text. Returns 0 or the errno: a disk that fills up takes the first part, and
+/// gives the reason when the rest is written.
+int write_at(const UniqueFd& file, off_t offset, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t count = ::pwrite(file.get(), text.data(), text.size(), offset);
+    if (count < 0 && errno != EINTR) {
+      return errno;
+    }
+    const std::size_t done = count > 0 ? static_cast<std::size_t>(count) : 0;
+    text.remove_prefix(done);
+    offset += static_cast<off_t>(done);
+  }
+  return 0;
+}
+
+[[noreturn]] void cannot_write(const std::string& path, int error) {
+  errno = error;
+  throw file_error("write", path, error);
+}
+
+void write_or_throw(const UniqueFd& file, const std::string& path, std::string_view text) {
+  if (const int error = write_at(file, 0, text); error != 0) {
+    static_cast<void>(::ftruncate(file.get(), 0));  // an empty file gets its events later
+    cannot_write(path, error);
   }
 }
 
@@ -54,7 +88,7 @@ double microseconds_now() {
 
 void create_trace_file(const std::string& path) {
   for_trace([&] {
-    write_at(open_file(path, O_WRONLY | O_TRUNC), 0, path, std::string(kOpen).append(kClose));
+    write_or_throw(open_file(path, O_WRONLY | O_TRUNC), path, std::string(kOpen).append(kClose));
   });
 }
 
@@ -69,9 +103,19 @@ void append_trace_events(const std::string& path, std::string lines) {
     const FileLock lock(lock_of(path), kLockLimit);
     const off_t end = ::lseek(file.get(), 0, SEEK_END);
     if (end <= kEmpty) {
-      write_at(file, 0, path, std::string(kOpen).append(lines));
-    } else {
-      write_at(file, end - static_cast<off_t>(kClose.size()), path, ",\n" + lines);
+      return write_or_throw(file, path, std::string(kOpen).append(lines));
+    }
+    // What needs new space is written first, so that the events of earlier calls stay readable.
+    const std::string text = ",\n" + lines;
+    const std::size_t in_place = kClose.size();
+    int error = write_at(file, end, std::string_view(text).substr(in_place));
+    if (error == 0) {
+      error = write_at(file, end - static_cast<off_t>(in_place), text.substr(0, in_place));
+    }
+    if (error != 0) {
+      static_cast<void>(::ftruncate(file.get(), end));
+      static_cast<void>(write_at(file, end - static_cast<off_t>(in_place), kClose));
+      cannot_write(path, error);
     }
   });
 }

@@ -112,7 +112,7 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   compute = device::open_device(settings);
   const auto& identity = settings.identity;
   if (!settings.trace.empty() && identity.local_rank == 0) {
-    create_trace_file(settings.trace);
+    create_trace(identity.restart_count);
   }
   if (identity.world_size > 1 && store != nullptr) {
     check_agreement(settings, *store);
@@ -124,6 +124,19 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
     start_trace(recorder);
   }
   groups.record(std::move(recorder));
+}
+
+/// A path that cannot be written is an error, which ends the job at its start. A disk that is full
+/// or fails, or is gone when workers are started again, does not: writing the first events warns.
+void RuntimeState::create_trace(int restart_count) const {
+  try {
+    create_trace_file(settings.trace);
+  } catch (const TraceLost&) {
+  } catch (const Error&) {
+    if (restart_count == 0) {
+      throw;
+    }
+  }
 }
 
 /// Local rank 0 has created the file: it did so before the groups were made, and making the groups

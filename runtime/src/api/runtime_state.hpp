@@ -65,6 +65,7 @@ class RuntimeState {
             checkpoint::Existing existing);
 
  private:
+  void create_trace(int restart_count) const;
   void start_trace(std::shared_ptr<const flight::Recorder> recorder);
 };
 

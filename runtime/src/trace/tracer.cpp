@@ -2,6 +2,7 @@
 #include "trace/tracer.hpp"
 
 #include "acc/base/json.hpp"
+#include "acc/base/log.hpp"
 #include "acc/base/trace_file.hpp"
 #include "device/host_clock.hpp"
 
@@ -178,8 +179,14 @@ void Tracer::flush() {
   }
   spans_ = std::move(unfinished);
   text = std::exchange(head_, {}) + text;  // with the names of the lanes
-  if (!text.empty()) {
+  if (text.empty() || is_lost_) {
+    return;
+  }
+  try {
     append_trace_events(path_, std::move(text));
+  } catch (const Error& error) {  // a disk that is full or gone does not end the training
+    is_lost_ = true;
+    logger(Component::runtime).warn("{}; it gets no further events of this rank", error.what());
   }
 }
 

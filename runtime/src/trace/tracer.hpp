@@ -86,7 +86,8 @@ class Tracer final : public device::Timeline {
   std::vector<Scope> scopes_;
   device::EventPtr since_;  ///< start of the current span of the innermost scope
   std::deque<Span> spans_;
-  std::string head_;  ///< lines that are not written yet: names, the clock, ends of steps
+  bool is_lost_ = false;  ///< the file's disk failed: nothing more is written
+  std::string head_;      ///< lines that are not written yet: names, the clock, ends of steps
 };
 
 /// Enters a scope of the tracer and leaves it in the destructor. `tracer` may be null.

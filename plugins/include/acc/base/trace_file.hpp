@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/error.hpp"
+
 #include <string>
 
 // Files in the Trace Event Format (a JSON array of events), which Chrome and Perfetto read and to
@@ -8,12 +10,18 @@
 // these processes share.
 namespace acc {
 
+/// The disk of a trace is full or fails. The file was a possible one, and what is traced goes on.
+class TraceLost : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Creates a file without events, or removes those of an existing one. Throws Error(config) with
-/// the path if it cannot be written.
+/// the path and the reason if it cannot be written: TraceLost if that is the disk's.
 void create_trace_file(const std::string& path);
 
 /// Appends events, each of which is a line that ends with ",\n". The file is valid JSON after every
-/// call. Creates the file if it does not exist. Throws as above.
+/// call, also after one that fails. Creates the file if it does not exist. Throws as above.
 void append_trace_events(const std::string& path, std::string lines);
 
 /// Removes the file with which the processes lock the trace (`PATH.lock`). For the last of them.
