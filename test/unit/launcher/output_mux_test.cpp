@@ -189,8 +189,8 @@ TEST_CASE("output mux: a stream goes to its file, to the console, or to both") {
   write_all(one.out.get(), "nobody reads this\n");
   zero = {};
   one = {};
-  CHECK(f.mux->last_stderr_lines(0) == std::vector<std::string>{"first", "last"});
   f.drain();
+  CHECK(f.mux->last_stderr_lines(0) == std::vector<std::string>{"first", "last"});
   CHECK(f.seen_out.get() == "[0] half a line\n");
   CHECK(f.seen_err.get().empty());
   CHECK(file_text(both) == "half a line\n");
