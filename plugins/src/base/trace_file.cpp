@@ -36,8 +36,9 @@ void for_trace(Write write) {
   try {
     write();
   } catch (const Error& error) {
+    const int reason = errno;
     const std::string message = std::string("ACC_TRACE: ") + error.what();
-    switch (errno) {
+    switch (reason) {
       case 0:  // something else than a file
       case ENOENT:
       case ENOTDIR:
