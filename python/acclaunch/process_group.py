@@ -515,10 +515,11 @@ def _kernel_of(collective):
     def kernel(*arguments):
         tensors, values = arguments[:num_tensors], arguments[num_tensors + 1:]
         first = _first_tensor(tensors)
-        if first is not None and not first.is_cpu:  # such as the inside of a FakeTensor
+        group = dist.ProcessGroup.unbox(arguments[num_tensors])
+        # The inside of a FakeTensor, or a call of another group by a mode that sees one of this.
+        if (first is not None and not first.is_cpu) or not isinstance(group, ProcessGroup):
             with _Excluded(torch._C.DispatchKeySet(_KEY)):
                 return op(*arguments)
-        group = dist.ProcessGroup.unbox(arguments[num_tensors])
         # torch leaves out values that are the defaults.
         is_async, timeout = (*values[num_values:], *(True, -1)[len(values) - num_values:])[:2]
         prepared = collective.prepare(group, *tensors, *values[:num_values])

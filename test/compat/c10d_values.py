@@ -676,6 +676,7 @@ class Checks:
         from torch.distributed import _functional_collectives as functional
         from torch.distributed.tensor.debug import CommDebugMode
         from torch.testing._internal.two_tensor import TwoTensor
+        from torch.utils._python_dispatch import TorchDispatchMode
 
         group, world, marked = self.acc, self.world, torch.ones(3)
 
@@ -720,6 +721,19 @@ class Checks:
         for tensor, value in zip(calls(lambda numel: TwoTensor(torch.ones(numel), torch.ones(numel))), plain):
             self.same(tensor.a, value, "a subclass that wraps two tensors")
             self.same(tensor.b, value, "a subclass that wraps two tensors")
+        other, gloo = torch.ones(1), self.gloo
+
+        class CallsAnotherGroup(TorchDispatchMode):
+            def __torch_dispatch__(self, function, types, arguments=(), named=None):
+                if function.namespace == "c10d":
+                    dist.all_reduce(other, group=gloo)
+                return function(*arguments, **(named or {}))
+
+        with CallsAnotherGroup():
+            data = torch.ones(3)
+            dist.all_reduce(data, group=group)
+        for tensor in (data, other):
+            self.same(tensor, torch.full_like(tensor, float(world)), "a mode that calls another group")
         lazy = functional.all_reduce(torch.ones(3), "sum", group)
         assert isinstance(lazy, functional.AsyncCollectiveTensor)
         dist.all_reduce(lazy, group=group)
