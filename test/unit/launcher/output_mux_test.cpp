@@ -189,8 +189,10 @@ TEST_CASE("output mux: a stream goes to its file, to the console, or to both") {
   write_all(one.out.get(), "nobody reads this\n");
   zero = {};
   one = {};
-  f.drain();
+  asio::co_spawn(f.io, end_of(*f.mux), asio::detached);
+  f.io.run();
   CHECK(f.mux->last_stderr_lines(0) == std::vector<std::string>{"first", "last"});
+  f.close();
   CHECK(f.seen_out.get() == "[0] half a line\n");
   CHECK(f.seen_err.get().empty());
   CHECK(file_text(both) == "half a line\n");
