@@ -77,7 +77,8 @@ TEST_CASE("explain does not need a program, but a launch does") {
   CHECK(contains(explain(plan, fixture.environment), "command     no program was given\n"));
   CHECK(json_of(fixture, {"--num_processes", "2"})["command"].is_null());
   CHECK(contains(fixture.refusal({"--num_processes", "2"}), "no program to start"));
-  CHECK_THROWS_AS(plan_of(fixture, {"./missing"}), Error);
+  CHECK(plan_of(fixture, {"./missing"}).command == std::vector<std::string>{"./missing"});
+  CHECK(contains(fixture.refusal({"./missing"}), "cannot find program ./missing"));
 }
 
 TEST_CASE("explain shows only variables that a launch adds, changes or removes") {

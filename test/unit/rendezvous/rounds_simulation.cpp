@@ -493,9 +493,7 @@ void Simulation::check_round(const Outbox& out, std::size_t first) {
     }
     const ServerMessage other_message = message_at(at);
     const auto* other = std::get_if<Formed>(&other_message);
-    Round expected = round;
-    expected.machine_rank = rank;
-    if (other == nullptr || other->round != expected) {
+    if (other == nullptr || other->round != as_seen_by(rank, round)) {
       violated("machines of a round received different rounds, or ranks are no permutation");
     }
     const AgentId id = out[at].to;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <queue>
 #include <random>
@@ -23,6 +24,15 @@ namespace acc::rendezvous::rounds::test {
 struct Violation : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
+
+/// Returns the round as the machine of this rank sees it, in a job in which all have the same role.
+inline Round as_seen_by(int machine_rank, Round round) {
+  const auto sizes = round.local_world_sizes.begin();
+  round.machine_rank = machine_rank;
+  round.first_role_rank = std::accumulate(sizes, sizes + machine_rank, 0);
+  round.role_world_size = std::accumulate(sizes, round.local_world_sizes.end(), 0);
+  return round;
+}
 
 /// Simulates `Jobs`, the object that the daemon runs, with machines that start, crash, hang, lose
 /// their network, fail, succeed and are stopped. Every message has a random latency. The seed

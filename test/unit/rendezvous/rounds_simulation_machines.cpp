@@ -199,9 +199,8 @@ void Simulation::hear_formed(Machine& machine, const Round& round) {
           !seat_of(other.link).is_taken || links_.at(other.link).is_cut) {
         continue;
       }
-      Round expected = *other.round;
-      expected.machine_rank = round.machine_rank;
-      if (other.round->machine_rank == round.machine_rank || expected != round) {
+      if (other.round->machine_rank == round.machine_rank ||
+          as_seen_by(round.machine_rank, *other.round) != round) {
         violated(fmt::format("{} and {} are in different rounds {}, or have the same rank",
                              machine.enter.machine.host, other.enter.machine.host, round.round));
       }
