@@ -48,7 +48,8 @@ def _groups(groups):
         group.__init__(name=text(given.get("name", f"group_{number}"), f"groups[{number}]: name"),
                        parameters=(c.c_char_p * len(names))(*names), num_parameters=len(names),
                        **{field: _at_least_0(given[field], f"groups[{number}]: {field}")
-                          for field in ("lr", "weight_decay") if field in given})
+                          if field in given else -1.0  # that of the optimizer
+                          for field in ("lr", "weight_decay")})
     return made, len(groups)
 
 
