@@ -966,7 +966,8 @@ void make_mistakes() {
 }
 
 /// Faults of rank 1: it shards another module, uses units in another order, fails in its forward,
-/// is killed in it, does not continue, or catches an exception of its backward and does not continue.
+/// is killed in it, does not continue, or catches an exception of its backward and does not
+/// continue.
 const std::set<std::string> kFaults = {"differ", "order", "dies", "killed", "hangs", "catches"};
 
 void differ(const std::string& part) {

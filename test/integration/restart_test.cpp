@@ -163,19 +163,15 @@ TEST_CASE("restart: the budget is the job's, not the machine's") {
 TEST_CASE("restart: a launcher that cannot continue ends the job on the other machine too") {
   for (const int at_fault : {0, 1}) {
     CAPTURE(at_fault);
-    const TemporaryFolder folder;
-    const std::string logs = (folder.path() / "logs").string();
     const ReservedPort port;
-    // A file in place of the folder of the next attempt.
+    // The launcher gets no descriptors for the workers of the next attempt.
     const std::string script = "[ $RANK = " + std::to_string(2 * at_fault + 1) +
-                               " ] && { dir=${TORCHELASTIC_ERROR_FILE%/attempt_0/*}\n"
-                               "rm -r $dir; touch $dir; exit 1; }; exec sleep 1000";
-    TwoMachines machines(Way::fixed, port, {"--max-restarts", "2", "-r", "1", "--log-dir", logs},
-                         script);
-    CHECK(machines[0].wait() == 2);
-    CHECK(machines[1].wait() == 2);
-    CHECK(contains(machines[at_fault].err(), "cannot create the log folder " + logs));
-    CHECK(contains(machines[1 - at_fault].err(), "cannot create the log folder " + logs));
+                               " ] && { prlimit --nofile=8 --pid $PPID; exit 1; }; exec sleep 1000";
+    TwoMachines machines(Way::fixed, port, {"--max-restarts", "2"}, script);
+    CHECK(machines[0].wait() == 1);
+    CHECK(machines[1].wait() == 1);
+    CHECK(contains(machines[at_fault].err(), "Too many open files"));
+    CHECK(contains(machines[1 - at_fault].err(), "Too many open files"));
   }
 }
 

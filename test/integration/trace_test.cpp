@@ -135,9 +135,9 @@ TEST_CASE("a trace shows the computation, waiting and communication of every ran
     CHECK(counters[rank] == 3);
     CHECK(ids[rank].size() == static_cast<std::size_t>(categories[rank]["communication"]));
     CHECK(ids[rank] == ids[0]);  // the same collectives on all ranks
-    // The ranks compare their declarations. Then root and three blocks are gathered in the forward
-    // pass, the blocks again in the backward pass, and all four are reduced.
-    CHECK(categories[rank]["communication"] == 1 + 3 * (4 + 3 + 4));
+    // The ranks compare their models and their optimizers. Then root and three blocks are gathered
+    // in the forward pass, the blocks again in the backward pass, and all four are reduced.
+    CHECK(categories[rank]["communication"] == 2 + 3 * (4 + 3 + 4));
     // Nothing overlaps on the compute stream, nor in a lane; Perfetto drops what does.
     check_no_overlap(compute_stream[rank]);
     for (const std::string lane : {"compute", "optimizer", "wait", "gather", "reduce"}) {

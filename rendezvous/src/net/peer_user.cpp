@@ -111,13 +111,13 @@ void put_end(const sockaddr_storage& end, __be32* address, __be16& port) {
 
 }  // namespace
 
+/// Opened at once: later all descriptors may be in use.
+PeerUsers::PeerUsers()
+    : kernel_(::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG)) {}
+
 /// Asks for the socket whose own end is `ends.peer`. A socket that its process has closed counts as
 /// missing: it has no inode, and the kernel shows root as its user.
 PeerUsers::Answer PeerUsers::ask_kernel(const Ends& ends) {
-  if (!kernel_) {
-    kernel_.reset(
-        ::socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_SOCK_DIAG));
-  }
   struct {
     nlmsghdr head;
     inet_diag_req_v2 what;

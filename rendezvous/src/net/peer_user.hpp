@@ -12,6 +12,7 @@ namespace acc::rendezvous {
 /// Finds the users at the other ends of connections of this machine.
 class PeerUsers {
  public:
+  PeerUsers();
   /// Returns the user of the process at the other end of a connected socket, of TCP on loopback or
   /// a Unix socket. Nothing if the other end is closed or on another machine, or if the kernel does
   /// not tell. Takes the same time however many sockets there are.
@@ -31,7 +32,7 @@ class PeerUsers {
   Answer ask(int socket);
   Answer ask_kernel(const Ends& ends);
 
-  UniqueFd kernel_;  // netlink socket, from the first question on
+  UniqueFd kernel_;  // netlink socket; none if the system does not permit it
   bool has_kernel_ = true;
 };
 

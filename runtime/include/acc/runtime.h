@@ -60,9 +60,9 @@ typedef enum acc_status {
  * the library then fails with ACC_PROCESS and changes nothing, and a collective call fails on the
  * other ranks too, with ACC_COLLECTIVE and the reason.
  *
- * In languages whose functions may end without a result (an exception in ctypes of Python leaves the
- * result undefined), pass acc_callback_context() as the context of the function. A call of it counts
- * as failed unless the function calls acc_callback_returns. */
+ * In languages whose functions may end without a result (an exception in ctypes of Python leaves
+ * the result undefined), pass acc_callback_context() as the context of the function. A call of it
+ * counts as failed unless the function calls acc_callback_returns. */
 /* error: the reason, copied; NULL: it did not fail. value: the result of a function that returns a
  * double with that context, else not used. The last call counts. */
 ACC_API void acc_callback_returns(const char* error, double value) ACC_NOEXCEPT;
@@ -511,8 +511,8 @@ typedef struct acc_parameter_group {
 
 /* Makes the model's optimizer; there is one at a time. After this call the model accepts no further
  * declarations. config: NULL for the initializer's values. Collective. ACC_CONFIG: the model
- * already has an optimizer, a rate or a coefficient is out of its range, or, on every rank, the ranks
- * make different optimizers: with rank, setting and both values. */
+ * already has an optimizer, a rate or a coefficient is out of its range, or, on every rank, the
+ * ranks make different optimizers: with rank, setting and both values. */
 ACC_API acc_status acc_optimizer_adamw(acc_model* model, const acc_adamw_config* config,
                                        acc_optimizer** optimizer) ACC_NOEXCEPT;
 ACC_API acc_status acc_optimizer_sgd(acc_model* model, const acc_sgd_config* config,
@@ -550,8 +550,8 @@ typedef int (*acc_shards_function)(const acc_parameter_shard* shards, size_t num
  */
 ACC_API acc_status acc_optimizer_program(acc_model* model, acc_shards_function update,
                                          void* context, acc_optimizer** optimizer) ACC_NOEXCEPT;
-/* Sets what all ranks must have in common in the program's rule: a line "name=value" per setting. The
- * next steps compare it. ACC_CONFIG: the rule is not the program's. */
+/* Sets what all ranks must have in common in the program's rule: a line "name=value" per setting.
+ * The next steps compare it. ACC_CONFIG: the rule is not the program's. */
 ACC_API acc_status acc_optimizer_set_rule_settings(acc_optimizer* optimizer,
                                                    const char* settings) ACC_NOEXCEPT;
 /* Calls `visit` with the shards that `update` gets, without gradients. */
@@ -582,9 +582,9 @@ typedef struct acc_step_info {
  * may have to wait for the GPU. Collective. ACC_INVALID_ARGUMENT,
  * with unit and rank, if this rank left out a backward or its gradients
  * (acc_model_config.unused_units); the other ranks then return ACC_COLLECTIVE with the same text.
- * ACC_COLLECTIVE also if a gradient is not finite and the NaN policy is "raise". ACC_CONFIG on every
- * rank, with rank, setting and both values, if the ranks' optimizers differ: in a learning rate,
- * clipping, or the number of steps made. */
+ * ACC_COLLECTIVE also if a gradient is not finite and the NaN policy is "raise". ACC_CONFIG on
+ * every rank, with rank, setting and both values, if the ranks' optimizers differ: in a learning
+ * rate, clipping, or the number of steps made. */
 ACC_API acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) ACC_NOEXCEPT;
 /* Factor by which the program multiplies the gradient of its loss before the backward; 1 without
  * fp16. May change in every step. */
@@ -619,8 +619,8 @@ typedef enum acc_lr_schedule_kind {
 } acc_lr_schedule_kind;
 
 /* Returns the learning rate of a step. step: number of steps made so far; base: learning rate with
- * which the optimizer or the group was made. Must be a pure function of its arguments. Called once per
- * step and group. A result that is negative or not finite fails the step with ACC_CONFIG. */
+ * which the optimizer or the group was made. Must be a pure function of its arguments. Called once
+ * per step and group. A result that is negative or not finite fails the step with ACC_CONFIG. */
 typedef double (*acc_lr_function)(int64_t step, double base, void* context);
 
 typedef struct acc_lr_schedule_config {

@@ -4,6 +4,7 @@
 // does not depend on the state.
 #include "acc/runtime.hpp"
 #include "api/mine.hpp"
+#include "flight/recorder.hpp"
 #include "model/declaration.hpp"
 #include "model/model_state.hpp"
 #include "optim/from_settings.hpp"
@@ -82,6 +83,7 @@ std::shared_ptr<detail::OptimizerState> made(const std::shared_ptr<detail::Model
                                              const std::vector<ParameterGroup>& groups = {}) {
   return guarded(model->context().groups, [&] {
     model->finalize();
+    const flight::Scope scope(model->context().groups.recorder.get(), "start", "");
     // A rank that refuses its arguments tells the others, which would wait for it.
     std::shared_ptr<detail::OptimizerState> optimizer;
     model::Declaration declared;
@@ -95,7 +97,7 @@ std::shared_ptr<detail::OptimizerState> made(const std::shared_ptr<detail::Model
     }
     try {
       model::check_declared_alike(model->context(), declared,
-                                  "the ranks make different optimizers");
+                                  "the ranks make different optimizers: ");
     } catch (const Error&) {
       if (!refused) {
         throw;

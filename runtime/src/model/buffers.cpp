@@ -38,10 +38,10 @@ void make_buffer(const Context& context, BufferRecord& buffer, std::uint64_t see
   const bool shares = context.settings.sharding.sync_module_states && !buffer.ignored &&
                       !buffer.initializer.same_everywhere();
   if (!shares || context.groups.world->rank() == 0) {
-    set_buffer(context, buffer,
-               sharding::with_program(context.groups,
-                                      fmt::format("the values of buffer {}", buffer.name),
-                                      [&] { return initial_values(buffer, seed); }));
+    set_buffer(
+        context, buffer,
+        sharding::with_program(context.groups, fmt::format("the values of buffer {}", buffer.name),
+                               [&] { return initial_values(buffer, seed); }));
   }
   if (shares) {
     broadcast_values(context, buffer.values->data(), buffer.nbytes());

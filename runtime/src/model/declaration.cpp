@@ -125,7 +125,7 @@ void check_declared_alike(const sharding::Context& context, const Declaration& o
   const std::size_t more = found.size() - std::min(found.size(), kListed);
   found.resize(found.size() - more);
   throw Error(Errc::config,
-              fmt::format("{}: {}{}", what, fmt::join(found, "; "),
+              fmt::format("{}{}{}", what, fmt::join(found, "; "),
                           more > 0 ? fmt::format("; and {} more", more) : ""),
               static_cast<int>(differs));
 }

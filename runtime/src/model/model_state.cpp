@@ -151,7 +151,7 @@ void ModelState::finalize() {
   }
   const flight::Scope scope(context_.groups.recorder.get(), "start", "");
   // Before any shared memory is allocated, because sizes follow from the declaration.
-  model::check_declared_alike(context_, declaration(), "the ranks declare different models");
+  model::check_declared_alike(context_, declaration(), "the ranks declare different models: ");
   check_names();
   const model::Assembly plan = plan_units();
   for (const model::UnitPlan& unit : plan.units) {
@@ -487,10 +487,9 @@ bool ModelState::check_order(double same) {
   const std::vector<bool> alike =
       model::alike(*context_.groups.world, {static_cast<double>(order_.hash()), same});
   if (!alike[0]) {
-    const std::string difference =
-        order_.difference(*context_.groups.world, [this](int unit) {
-          return unit_states_[static_cast<std::size_t>(unit)]->label;
-        });
+    const std::string difference = order_.difference(*context_.groups.world, [this](int unit) {
+      return unit_states_[static_cast<std::size_t>(unit)]->label;
+    });
     throw Error(Errc::invalid_argument,
                 difference + "; all ranks must run the same forwards and backwards");
   }

@@ -247,7 +247,7 @@ double OptimizerState::hash_of_step() const {
 void OptimizerState::check_alike() {
   if (!model_->check_order(hash_of_step())) {
     model::check_declared_alike(model_->context(), declaration(step_rates_),
-                                "the optimizers of the ranks differ");
+                                "the optimizers of the ranks differ: ");
   }
 }
 
