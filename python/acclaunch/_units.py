@@ -321,9 +321,8 @@ class Unit(Uncopied):
             self.model.memory.leave()
         error = sys.exc_info()[1]
         failed = error is not None and error is not forward.exception
-        # An exception in a recomputation may be torch's, which ends it when all tensors are there.
-        gathered = forward.handle is not None and not self.keeps_addresses and self.model.runtime.world_size > 1
-        if failed and (forward.use is not None or gathered):
+        # Without a backward all ranks may leave a forward early by an exception, and go on.
+        if failed and forward.use is not None:
             # The scopes cannot be ended: their collectives would wait for ranks that continue.
             self.model.runtime.abort(
                 f"rank {self.model.runtime.rank} left the forward of unit '{self.label}' because of "

@@ -495,10 +495,12 @@ MISTAKES = {
 }
 
 
-def told(acc, call):
-    """Prints the exception of a call, and ends when both ranks have: the launcher ends the other one."""
+def told(acc, runtime, call):
+    """Prints the exception of a call, or of the next one if the call needs nothing of the other rank any more, and ends
+    when both ranks have: the launcher ends the other one."""
     try:
         call()
+        runtime.barrier()
     except (acc.Error, ArithmeticError, KeyboardInterrupt) as error:
         print(f"{type(error).__name__}: {error}", flush=True)
     open(f"{os.environ['SAID']}/{os.environ['RANK']}", "w").close()
@@ -509,7 +511,7 @@ def told(acc, call):
 
 def schedule_of_one_rank(acc, model, optimizer, runtime):
     optimizer.set_schedule(lambda step, base: base / (0 if runtime.rank == 1 else 1))
-    told(acc, lambda: (loss(model).backward(), optimizer.step()))
+    told(acc, runtime, lambda: (loss(model).backward(), optimizer.step()))
 
 
 def interrupted_schedule(acc, model, optimizer, runtime):
@@ -520,7 +522,7 @@ def interrupted_schedule(acc, model, optimizer, runtime):
         return base
 
     optimizer.set_schedule(schedule)
-    told(acc, lambda: (loss(model).backward(), optimizer.step()))
+    told(acc, runtime, lambda: (loss(model).backward(), optimizer.step()))
 
 
 def values_of_one_rank(acc, model, optimizer, runtime):
@@ -532,7 +534,7 @@ def values_of_one_rank(acc, model, optimizer, runtime):
     made.register_buffer("table", None)
     made.weight = nn.Parameter(torch.empty(64, device="meta"))  # both ranks have elements of it
     made.reset_parameters = lambda: (values(), nn.init.ones_(made.weight))
-    told(acc, lambda: acc.fully_shard(made, runtime))
+    told(acc, runtime, lambda: acc.fully_shard(made, runtime))
 
 
 class FailingBackward(torch.autograd.Function):
@@ -549,18 +551,7 @@ def backward_of_one_rank(acc, model, optimizer, runtime):
     """Rank 1 catches the exception of its backward, between two units, and does not go on."""
     if runtime.rank == 1:
         model[0].register_forward_hook(lambda module, x, output: FailingBackward.apply(output))
-    told(acc, lambda: (loss(model).backward(), optimizer.step()))
-
-
-def evaluation_of_one_rank(acc, model, optimizer, runtime):
-    """The same of a forward without gradients."""
-    if runtime.rank == 1:
-        def fail(*_):
-            raise ArithmeticError("no such output")
-
-        model[0].register_forward_hook(fail)
-    with torch.no_grad():  # the other rank may have gathered all units of its first forward already
-        told(acc, lambda: (loss(model), loss(model)))
+    told(acc, runtime, lambda: (loss(model).backward(), optimizer.step()))
 
 
 def rule_of_one_rank(acc, model, optimizer, runtime):
@@ -568,18 +559,16 @@ def rule_of_one_rank(acc, model, optimizer, runtime):
     rule = acc.TorchOptimizer(acc.fully_shard(nn.Linear(4, 4), runtime), torch.optim.SGD, lr=0.1)
     if runtime.rank == 1:
         rule.torch.param_groups[0]["momentum"] = 0.5
-    told(acc, lambda: (loss(rule.model.module).backward(), rule.step()))
+    told(acc, runtime, lambda: (loss(rule.model.module).backward(), rule.step()))
 
 
 # Part -> what two ranks do, and what ranks 0 and 1 print.
 CALLBACKS = {
     "schedule": schedule_of_one_rank, "interrupt": interrupted_schedule, "values": values_of_one_rank,
-    "rule": rule_of_one_rank, "backward": backward_of_one_rank, "evaluation": evaluation_of_one_rank}
+    "rule": rule_of_one_rank, "backward": backward_of_one_rank}
 SAID = {
     "backward": ("CollectiveError: rank 1 left the backward of unit 'root' because of an error",
                  "ArithmeticError: no such gradient"),
-    "evaluation": ("CollectiveError: rank 1 left the forward of unit '0' because of ArithmeticError: "
-                   "no such output", "ArithmeticError: no such output"),
     "schedule": ("CollectiveError: rank 1 failed in the learning rates of a step: ZeroDivisionError",
                  "ZeroDivisionError: float division"),
     "interrupt": ("CollectiveError: rank 1 failed in the learning rates of a step: KeyboardInterrupt",
