@@ -48,7 +48,7 @@ std::array<std::pair<std::string_view, double>, 8> memory_by_category(const Memo
           value("memory.pinned", memory.pinned_bytes)};
 }
 
-/// Throws Error(config) unless least <= value < limit.
+/// Throws Error(config) unless 0 <= value < limit.
 void check_within(const char* what, double value, double limit) {
   if (!(value >= 0.0 && value < limit)) {  // also true for NaN
     throw Error(Errc::config, fmt::format("{}: expected a number from 0 to {} (excluded), found {}",

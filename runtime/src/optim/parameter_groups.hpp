@@ -17,8 +17,7 @@ namespace acc::optim {
 class GroupTable {
  public:
   /// lr, weight_decay: of the optimizer. Throws Error(config) for a group without a name, for two
-  /// groups with the same name, and for a rate that is negative or not
-  /// finite.
+  /// groups with the same name, and for a rate that is negative or not finite.
   GroupTable(double lr, double weight_decay, std::span<const ParameterGroup> groups);
 
   [[nodiscard]] std::size_t size() const noexcept { return groups_.size(); }
