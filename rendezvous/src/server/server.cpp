@@ -13,6 +13,7 @@
 #include "server/admin_session.hpp"
 #include "server/agent_session.hpp"
 #include "server/connection.hpp"
+#include "server/freed_memory.hpp"
 #include "server/http_session.hpp"
 #include "server/proof_session.hpp"
 #include "server/session.hpp"
@@ -194,6 +195,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
         idle_timer_(io),
         round_timer_(io, Clock::time_point::max()),
         stream_timer_(io),
+        freed_memory_(io),
         board_(options.board || !options.forms_rounds ? options.board : std::make_shared<Board>()) {
     if (board_) {
       board_->listen(listener_);
@@ -572,6 +574,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
     flush_touched();
     commit();
     gone_.clear();
+    freed_memory_.note(shared_.buffered + table_.bytes() + jobs_.bytes(), shared_from_this());
     // Without pending operations the io_context has no more work of this server.
     if (stops_ && connections_.empty()) {
       shared_.ready.close();
@@ -579,6 +582,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
            {&limit_timer_, &accept_timer_, &idle_timer_, &round_timer_, &stream_timer_}) {
         timer->cancel();
       }
+      freed_memory_.cancel();
     }
     if (retired_ && !is_refusing()) {
       acceptors_.clear();
@@ -1325,7 +1329,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl>, public Con
   asio::steady_timer idle_timer_;    // ServerOptions::idle_timeout
   asio::steady_timer round_timer_;   // deadlines of jobs_
   asio::steady_timer stream_timer_;  // kStreamInterval, while there are streams
-  std::shared_ptr<Board> board_;     // null: no HTTP
+  FreedMemory freed_memory_;
+  std::shared_ptr<Board> board_;  // null: no HTTP
   std::shared_ptr<Board::Listener> listener_ =
       std::make_shared<Board::Listener>([this](const Board::Event& event) { on_event(event); });
   std::unordered_map<Board::JobNumber, std::uint64_t> seen_changes_;  // by streams_
