@@ -65,24 +65,25 @@ static mode_t mode_of(int flags, va_list list) {
   return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(list, mode_t) : 0;
 }
 
-#define DEFINE_OPEN(name)                                                          \
-  int name(const char* path, int flags, ...) {                                     \
-    va_list list;                                                                  \
-    va_start(list, flags);                                                         \
-    const mode_t mode = mode_of(flags, list);                                      \
-    va_end(list);                                                                  \
-    count(AT_FDCWD, path, flags);                                                  \
+#define DEFINE_OPEN(name)                                                                \
+  int name(const char* path, int flags, ...) {                                           \
+    va_list list;                                                                        \
+    va_start(list, flags);                                                               \
+    const mode_t mode = mode_of(flags, list);                                            \
+    va_end(list);                                                                        \
+    count(AT_FDCWD, path, flags);                                                        \
     return ((int (*)(const char*, int, ...))dlsym(RTLD_NEXT, #name))(path, flags, mode); \
   }
 
-#define DEFINE_OPENAT(name)                                                        \
-  int name(int folder, const char* path, int flags, ...) {                         \
-    va_list list;                                                                  \
-    va_start(list, flags);                                                         \
-    const mode_t mode = mode_of(flags, list);                                      \
-    va_end(list);                                                                  \
-    count(folder, path, flags);                                                    \
-    return ((int (*)(int, const char*, int, ...))dlsym(RTLD_NEXT, #name))(folder, path, flags, mode); \
+#define DEFINE_OPENAT(name)                                                                    \
+  int name(int folder, const char* path, int flags, ...) {                                     \
+    va_list list;                                                                              \
+    va_start(list, flags);                                                                     \
+    const mode_t mode = mode_of(flags, list);                                                  \
+    va_end(list);                                                                              \
+    count(folder, path, flags);                                                                \
+    return ((int (*)(int, const char*, int, ...))dlsym(RTLD_NEXT, #name))(folder, path, flags, \
+                                                                          mode);               \
   }
 
 DEFINE_OPEN(open)
