@@ -16,7 +16,7 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 # CMake's default for Release is -O3, which takes half as much time again. The files whose loops gain from it name it.
 if(CMAKE_CXX_FLAGS_RELEASE STREQUAL "-O3 -DNDEBUG")
-  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -DNDEBUG")
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")
 endif()
 
 if(ACC_UNITY)
@@ -51,14 +51,16 @@ if(ACC_SANITIZE)
   endif()
 endif()
 
-# Options of code whose speed does not matter: front ends, commands, tests, code that waits for system calls, and what the
-# runtime does once per job or leaves to its kernels. -Og takes three fifths of the time of -O2. nvcc does not know it.
-add_library(acc_light_options INTERFACE)
+# Options of tests, and of all code in a quick build. -Og takes three fifths of the time of -O2. nvcc does not know it.
+add_library(acc_quick_options INTERFACE)
 if(NOT ACC_SANITIZE)  # the presets with sanitizers do not optimize at all
   # These warnings of g++ 12 are wrong about std::string and std::optional at this level.
-  target_compile_options(acc_light_options INTERFACE
+  target_compile_options(acc_quick_options INTERFACE
     $<$<AND:$<CONFIG:Release,RelWithDebInfo>,$<COMPILE_LANGUAGE:C,CXX>>:-Og>
     "$<${cxx}:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread;-Wno-maybe-uninitialized>")
+endif()
+if(ACC_QUICK_BUILD)
+  target_link_libraries(acc_options INTERFACE acc_quick_options)
 endif()
 
 find_program(ACC_CCACHE ccache)

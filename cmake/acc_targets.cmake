@@ -15,13 +15,12 @@ function(acc_unity target)
   endif()
 endfunction()
 
-# acc_add_library(NAME [SHARED] [LIGHT] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
+# acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
 #                 [HEADERS public headers without a source of the same name...])
 # Target acc_NAME, alias acc::NAME; public headers in include/ of the calling folder, internals in src/.
-# LIGHT: code whose speed does not matter. It is compiled with acc_light_options.
 # Who may include whom is written down for the test structure (test/structure).
 function(acc_add_library name)
-  cmake_parse_arguments(ARG "SHARED;LIGHT" "" "SOURCES;PUBLIC;PRIVATE;HEADERS" ${ARGN})
+  cmake_parse_arguments(ARG "SHARED" "" "SOURCES;PUBLIC;PRIVATE;HEADERS" ${ARGN})
   set(target acc_${name})
   if(ARG_SHARED)
     add_library(${target} SHARED ${ARG_SOURCES})
@@ -36,9 +35,6 @@ function(acc_add_library name)
     PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src)
   target_link_libraries(${target} PUBLIC ${ARG_PUBLIC}
                         PRIVATE $<BUILD_INTERFACE:acc_options> ${ARG_PRIVATE})
-  if(ARG_LIGHT)
-    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:acc_light_options>)
-  endif()
   list(TRANSFORM ARG_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   list(TRANSFORM ARG_HEADERS PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
   set_property(GLOBAL APPEND_STRING PROPERTY acc_structure

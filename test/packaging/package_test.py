@@ -47,7 +47,7 @@ def package(options):
 def main():
     for options, tree in (({}, "build/release"), ({"ACC_EXAMPLES:BOOL": "OFF"}, "build/release"), (None, "build/package"),
                           ({"CMAKE_BUILD_TYPE:STRING": "Debug"}, "build/package"), ({"ACC_CUDA:BOOL": "ON"}, "build/package"),
-                          ({"ACC_SANITIZE:STRING": "thread"}, "build/package"),
+                          ({"ACC_SANITIZE:STRING": "thread"}, "build/package"), ({"ACC_QUICK_BUILD:BOOL": "ON"}, "build/package"),
                           ({"CMAKE_CXX_FLAGS:STRING": "-march=native"}, "build/package"),
                           ({"CMAKE_INSTALL_LIBDIR:PATH": "lib/x86_64-linux-gnu"}, "build/package"),
                           ({"CMAKE_HOME_DIRECTORY:INTERNAL": "/elsewhere"}, "build/package")):
