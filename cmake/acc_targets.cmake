@@ -66,6 +66,7 @@ endfunction()
 # Defines a doctest binary whose cases ctest lists one by one. SRC_OF adds the src/ folder of a
 # library to the include path. Every test links acc_test_main and acc_test_support. ctest starts tests
 # of high cost first; otherwise a long one might run alone at the end. Defaults: label unit, cost 60.
+# scripts/test runs the tests with the labels unit and main, scripts/test --all also those with other labels.
 function(acc_add_test name)
   cmake_parse_arguments(ARG "" "COST" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
@@ -98,11 +99,11 @@ endfunction()
 
 # acc_discover_cases(NAME property value...)
 # Registers the cases of a doctest binary as tests with these properties. Binaries with the label
-# unit or cuda are built by the targets acc_unit_tests and acc_cuda_tests.
+# unit, main or cuda are built by the targets acc_unit_tests, acc_main_tests and acc_cuda_tests.
 function(acc_discover_cases name)
   doctest_discover_tests(${name} TEST_PREFIX "${name}: " PROPERTIES ${ARGN})
   cmake_parse_arguments(ARG "" "LABELS" "" ${ARGN})
-  if(ARG_LABELS MATCHES "^(unit|cuda)$" AND TARGET acc_${ARG_LABELS}_tests)
+  if(ARG_LABELS MATCHES "^(unit|main|cuda)$" AND TARGET acc_${ARG_LABELS}_tests)
     add_dependencies(acc_${ARG_LABELS}_tests ${name})
   endif()
 endfunction()
