@@ -68,6 +68,9 @@ endfunction()
 # of high cost first; otherwise a long one might run alone at the end. Defaults: label unit, cost 60.
 # scripts/test runs the tests with the labels unit and main, scripts/test --all also those with other labels.
 function(acc_add_test name)
+  if(name IN_LIST ACC_TESTS_ELSEWHERE)
+    return()
+  endif()
   cmake_parse_arguments(ARG "" "COST" "SOURCES;LINK;LABELS;SRC_OF" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   if(NOT ACC_CUDA)  # its tests use one name for helpers of several files, and compile sources of the products again
