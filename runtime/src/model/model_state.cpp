@@ -52,7 +52,7 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
                                const device::DevicePtr& device,
                                std::shared_ptr<trace::Tracer> tracer, const ModelOptions& options) {
   const plugins::ShardingSettings& asked = settings.sharding;
-  const plugins::StrategySwitches on = plugins::switches(asked.strategy);
+  const plugins::StrategySwitches on = groups.plan.on;
   const bool gpu = on_gpu(*device);
   precision::PrecisionPolicy precision =
       precision::make_policy(asked, options.dtype, device->kind());
@@ -90,7 +90,7 @@ ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Group
                        std::uint64_t seed, const ModelOptions& options)
     : context_(make_context(settings, std::move(groups), device, std::move(tracer), options)),
       schedule_(sharding::schedule_rules(
-          settings.sharding,
+          settings.sharding, context_.on,
           on_gpu(*context_.device) ||
               (!context_.groups.shard->shares_gathered_memory() && !settings.copy_gathers))),
       seed_(seed),

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/flat_plan.hpp"
 
-#include "acc/plugins/strategy.hpp"
-
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -51,8 +49,8 @@ void interleave(FlatPlan& plan, std::size_t shards) {
 }
 
 /// Largest number of elements of one flat parameter; 0: no limit.
-std::int64_t bucket_of(const plugins::ShardingSettings& settings) {
-  const plugins::StrategySwitches on = plugins::switches(settings.strategy);
+std::int64_t bucket_of(const plugins::ShardingSettings& settings,
+                       const plugins::StrategySwitches& on) {
   const bool gathers_after_step = on.shard_optimizer && !on.shard_parameters;
   const std::int64_t reduced = settings.reduce_bucket_size;
   const std::int64_t gathered = gathers_after_step ? settings.allgather_bucket_size : 0;
@@ -78,12 +76,12 @@ std::vector<FlatPlan> cut(const FlatPlan& plan, const Parameters& parameters, st
 }  // namespace
 
 std::vector<FlatPlan> plan_flats(const Parameters& parameters,
-                                 const plugins::ShardingSettings& settings, int shards) {
-  const bool round_robin =
-      settings.round_robin_gradients && (settings.strategy == plugins::Strategy::shard_optimizer ||
-                                         settings.strategy == plugins::Strategy::shard_grad_op);
+                                 const plugins::ShardingSettings& settings,
+                                 const plugins::StrategySwitches& on, int shards) {
+  const bool round_robin = settings.round_robin_gradients && on.shard_optimizer &&
+                           !on.reshard_after_forward && !on.replicate;
   // A bucket of one element puts each parameter into its own flat parameter.
-  const std::int64_t bucket = settings.contiguous_gradients ? bucket_of(settings) : 1;
+  const std::int64_t bucket = settings.contiguous_gradients ? bucket_of(settings, on) : 1;
   std::vector<FlatPlan> plans;
   for (FlatPlan& plan : by_treatment(parameters)) {
     if (!plan.traits.trainable || plan.traits.ignored) {

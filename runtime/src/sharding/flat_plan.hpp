@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/plugins/strategy.hpp"
 #include "acc/runtime/initializer.hpp"
 
 #include <cstddef>
@@ -52,6 +52,7 @@ struct FlatPlan {
 ///   largest number of elements of a trained flat parameter; a larger parameter is alone in one.
 /// The plan is a pure function of the declaration, so all ranks get the same one.
 std::vector<FlatPlan> plan_flats(const std::vector<ParameterRecord>& parameters,
-                                 const plugins::ShardingSettings& settings, int shards);
+                                 const plugins::ShardingSettings& settings,
+                                 const plugins::StrategySwitches& on, int shards);
 
 }  // namespace acc::sharding

@@ -35,8 +35,8 @@ void check_divides(int size, int ranks, const char* what, const char* of = "") {
 /// one machine. hpZ does not apply to hybrid strategies, which already gather within a machine; a
 /// reshard size does. A size equal to the shard group needs no copy, because the shards are one.
 std::vector<int> plan_secondary(const plugins::ShardingSettings& sharding,
-                                const std::vector<int>& shard, int rank) {
-  const auto on = plugins::switches(sharding.strategy);
+                                const plugins::StrategySwitches& on, const std::vector<int>& shard,
+                                int rank) {
   const int hpz = on.replicate ? 1 : sharding.hpz_partition_size;
   const int reshard = sharding.reshard_size;
   if (!on.reshard_after_forward || (hpz <= 1 && reshard <= 1)) {
@@ -64,7 +64,9 @@ std::vector<int> plan_secondary(const plugins::ShardingSettings& sharding,
 GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
   const auto& identity = settings.identity;
   const auto& sharding = settings.sharding;
-  const auto on = plugins::switches(sharding.strategy);
+  GroupPlan plan;
+  plan.on = plugins::switches(sharding.strategy);
+  const plugins::StrategySwitches& on = plan.on;
   const int world = identity.world_size;
 
   int shard_size = on.shard_optimizer ? world : 1;
@@ -77,13 +79,12 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
     shard_size = sharding.shard_size > 0 ? sharding.shard_size : identity.local_world_size;
     check_divides(shard_size, world, "the shard size of the hybrid strategy");
   }
-  GroupPlan plan;
   plan.world = consecutive(0, world);
   plan.shard = consecutive(identity.rank / shard_size * shard_size, shard_size);
   for (int r = identity.rank % shard_size; r < world; r += shard_size) {
     plan.replicate.push_back(r);
   }
-  plan.secondary = plan_secondary(sharding, plan.shard, identity.rank);
+  plan.secondary = plan_secondary(sharding, on, plan.shard, identity.rank);
   return plan;
 }
 

@@ -36,6 +36,7 @@ struct GroupPlan {
   std::vector<int> shard;      ///< ranks that together hold one copy of the parameters
   std::vector<int> replicate;  ///< ranks that hold the same shard
   std::vector<int> secondary;  ///< ranks that share a secondary copy of the weights; empty: none
+  plugins::StrategySwitches on = {};  ///< of the strategy that the groups serve
 
   [[nodiscard]] int shard_size() const { return static_cast<int>(shard.size()); }
   [[nodiscard]] int replicate_size() const { return static_cast<int>(replicate.size()); }

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/schedule.hpp"
 
-#include "acc/plugins/strategy.hpp"
-
 #include <algorithm>
 #include <utility>
 
@@ -41,10 +39,11 @@ std::span<const int> ExecutionOrder::ahead() const noexcept {
   return follows_ ? std::span(uses_).subspan(position_) : std::span<const int>{};
 }
 
-ScheduleRules schedule_rules(const plugins::ShardingSettings& settings, bool gathers_copy) {
+ScheduleRules schedule_rules(const plugins::ShardingSettings& settings,
+                             const plugins::StrategySwitches& on, bool gathers_copy) {
   return {.backward = settings.backward_prefetch,
           .forward = settings.forward_prefetch || gathers_copy,
-          .reshard_after_forward = plugins::switches(settings.strategy).reshard_after_forward,
+          .reshard_after_forward = on.reshard_after_forward,
           // FSDP 2 keeps the root gathered unless reshard_after_forward is set, as by a size.
           .reshard_root = settings.reshard_size > 1,
           .prefetch_bucket = settings.prefetch_bucket_size,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/sharding_settings.hpp"
+#include "acc/plugins/strategy.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -41,7 +41,8 @@ struct ScheduleRules {
 /// gathers_copy: a gather moves bytes between devices or machines. Forward prefetch is then always
 /// on: a gather overlaps with the computation of a unit only if it is issued before that
 /// computation.
-ScheduleRules schedule_rules(const plugins::ShardingSettings& settings, bool gathers_copy);
+ScheduleRules schedule_rules(const plugins::ShardingSettings& settings,
+                             const plugins::StrategySwitches& on, bool gathers_copy);
 
 /// Properties of a unit that the schedule uses.
 struct ScheduledUnit {

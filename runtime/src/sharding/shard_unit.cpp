@@ -22,8 +22,8 @@ ShardUnit::ShardUnit(const Context& context, Pools& pools, Counters& counters, S
       is_root_(is_root),
       places_(parameters.size()) {
   ScheduledUnit scheduled{.is_root = is_root};
-  for (const FlatPlan& plan :
-       plan_flats(parameters, context_.settings.sharding, context_.groups.shard->size())) {
+  for (const FlatPlan& plan : plan_flats(parameters, context_.settings.sharding, context_.on,
+                                         context_.groups.shard->size())) {
     std::vector<ParameterRecord> members;
     for (const std::size_t index : plan.members) {
       members.push_back(parameters[index]);

@@ -46,11 +46,17 @@ ShardingSettings settings_of(Strategy strategy) {
   return settings;
 }
 
+std::string plan_of(const std::vector<std::string>& words, const ShardingSettings& settings,
+                    int shards) {
+  return text_of(plan_flats(parameters_of(words), settings,
+                            acc::plugins::switches(settings.strategy), shards));
+}
+
 }  // namespace
 
 TEST_CASE("flat parameters: trained, frozen and ignored parameters are separate") {
   const auto plan = [](const std::vector<std::string>& words) {
-    return text_of(plan_flats(parameters_of(words), settings_of(Strategy::full_shard), 2));
+    return plan_of(words, settings_of(Strategy::full_shard), 2);
   };
   CHECK(plan({"5", "6", "7"}) == "0,1,2");
   CHECK(plan({"5", "6f", "7"}) == "0,2 | f1");
@@ -80,16 +86,14 @@ TEST_CASE("reduce_bucket_size: whole parameters up to the limit, a larger one al
     ShardingSettings settings = settings_of(each.strategy);
     settings.reduce_bucket_size = each.reduce;
     settings.allgather_bucket_size = each.gather;
-    CHECK(text_of(plan_flats(parameters_of({"5", "5", "30", "4", "50f", "5"}), settings, 2)) ==
-          each.expected);
+    CHECK(plan_of({"5", "5", "30", "4", "50f", "5"}, settings, 2) == each.expected);
   }
 }
 
 TEST_CASE("contiguous_gradients false: each trained parameter is a flat parameter") {
   ShardingSettings settings = settings_of(Strategy::full_shard);
   settings.contiguous_gradients = false;
-  CHECK(text_of(plan_flats(parameters_of({"1", "1", "2f", "3f", "4i", "5i"}), settings, 2)) ==
-        "0 | 1 | f2,3 | i4,5");
+  CHECK(plan_of({"1", "1", "2f", "3f", "4i", "5i"}, settings, 2) == "0 | 1 | f2,3 | i4,5");
 }
 
 TEST_CASE("round_robin_gradients reorders trained parameters, only with ZeRO 1 and 2") {
@@ -97,8 +101,7 @@ TEST_CASE("round_robin_gradients reorders trained parameters, only with ZeRO 1 a
     ShardingSettings settings = settings_of(strategy);
     settings.round_robin_gradients = true;
     settings.reduce_bucket_size = bucket;
-    return text_of(
-        plan_flats(parameters_of({"1", "1", "1", "9f", "1", "1", "1", "9f"}), settings, shards));
+    return plan_of({"1", "1", "1", "9f", "1", "1", "1", "9f"}, settings, shards);
   };
   CHECK(plan(Strategy::shard_optimizer, 2) == "0,2,5,1,4,6 | f3,7");
   CHECK(plan(Strategy::shard_grad_op, 4) == "0,5,1,6,2,4 | f3,7");
