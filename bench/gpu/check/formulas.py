@@ -46,19 +46,13 @@ def mfu(model, tokens_per_s, tflops):
 def state_bytes(strategy, parameters, ranks, unit=0, alive=0, gradients=0):
     """Bytes of device memory per rank in mixed precision with Adam, without activations.
 
-    strategy: stage0..stage3, full_shard, shard_grad_op, or one_rank. One rank shares nothing: it
-    has weights in bf16 and fp32, gradients and moments in fp32, and nothing to gather.
+    strategy: full_shard, or one_rank. One rank shares nothing: it has weights in bf16 and fp32,
+    gradients and moments in fp32, and nothing to gather.
     unit: parameters of the largest unit; alive: units gathered at the same time; gradients:
     elements of gradients that are not reduced yet.
     """
     p, n = parameters, ranks
-    gathered = 2 * unit * alive
-    return {"stage0": 16 * p,
-            "stage1": 4 * p + 12 * p / n,
-            "stage2": 2 * p + 14 * p / n,
-            "stage3": 16 * p / n + gathered + 2 * unit,
-            "full_shard": 16 * p / n + gathered + 2 * unit,
-            "shard_grad_op": 16 * p / n + 2 * p,
+    return {"full_shard": 16 * p / n + 2 * unit * (alive + 1),
             "one_rank": 16 * p + 2 * p + 2 * gradients}[strategy]
 
 

@@ -6,14 +6,15 @@
 namespace acc::sharding {
 
 GradientOffload::GradientOffload(collectives::ProcessGroup& group, device::Device& device,
-                                 device::Device& updater)
+                                 device::Device& updater, int shards)
     : group_(group),
       device_(device),
       updater_(updater),
-      copies_(device.make_stream("copy to host")) {}
+      copies_(device.make_stream("copy to host")),
+      max_flights_(static_cast<std::size_t>(shards) - 1) {}
 
 device::MemoryPtr GradientOffload::acquire(std::int64_t numel) {
-  while (flights_.size() >= kInFlight) {
+  while (flights_.size() >= max_flights_) {
     retire_oldest();
   }
   const std::size_t nbytes = static_cast<std::size_t>(numel) * sizeof(float);

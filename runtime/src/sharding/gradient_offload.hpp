@@ -11,13 +11,14 @@ namespace acc::sharding {
 
 /// Copies reduced gradient shards from the GPU to host memory for an offloaded optimizer, on a
 /// separate stream: each copy follows its reduction and overlaps with computation. At most
-/// `kInFlight` shards are in GPU memory at once; a further reduction waits for the oldest copy.
+/// `shards` (BufferCounts::offloaded) are in GPU memory at once; a further reduction waits for the
+/// oldest copy.
 class GradientOffload {
  public:
   /// group: of the reductions; device: the GPU; updater: the CPU device that adds. All arguments
   /// outlive this object.
-  GradientOffload(collectives::ProcessGroup& group, device::Device& device,
-                  device::Device& updater);
+  GradientOffload(collectives::ProcessGroup& group, device::Device& device, device::Device& updater,
+                  int shards);
   /// Returns GPU memory for a shard's reduced gradient, [numel] float32, which the group may use
   /// next.
   device::MemoryPtr acquire(std::int64_t numel);
@@ -30,7 +31,6 @@ class GradientOffload {
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
 
  private:
-  static constexpr std::size_t kInFlight = 2;
   struct Flight {
     device::MemoryPtr reduced;
     device::MemoryPtr staging;  ///< host memory for a copy that is added; null: a plain copy
@@ -48,6 +48,7 @@ class GradientOffload {
   device::Device& device_;
   device::Device& updater_;
   device::StreamPtr copies_;
+  std::size_t max_flights_;  ///< copies under way; one more shard is being reduced
   std::deque<Flight> flights_;
   std::deque<Free> free_;
   std::deque<device::MemoryPtr> free_staging_;

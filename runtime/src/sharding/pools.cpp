@@ -27,6 +27,10 @@ Pointer take(std::deque<Pointer>& free, std::size_t nbytes) {
   return buffer;
 }
 
+plugins::BufferCounts buffer_counts_of(const Context& context) {
+  return plugins::buffer_counts(true, context.settings.sharding.overlap_comm);
+}
+
 }  // namespace
 
 collectives::BufferPtr GatherPool::acquire(std::size_t nbytes) {
@@ -65,7 +69,7 @@ collectives::WorkPtr GatherWindow::start(std::int64_t numel,
 
 collectives::BufferPtr GradientPool::acquire(std::size_t nbytes) {
   group_.progress();  // the backward calls this regularly, which drives CPU back ends
-  while (flights_.size() >= kInFlight) {
+  while (flights_.size() >= buffers_) {
     retire_oldest();
   }
   if (auto buffer = take(free_, nbytes)) {
@@ -80,7 +84,7 @@ void GradientPool::in_flight(collectives::BufferPtr buffer, collectives::WorkPtr
                              const std::string& unit, std::function<void()> reduced) {
   flights_.push_back({std::move(buffer), std::move(reduction),
                       tracer_ != nullptr ? unit : std::string(), std::move(reduced)});
-  if (!overlaps_) {
+  if (buffers_ == 1) {
     drain();
   }
 }
@@ -124,8 +128,7 @@ device::MemoryPtr ScratchPool::acquire(std::size_t nbytes) {
 Pools::Pools(const Context& context)
     : gathers(*context.groups.shard, *context.guard),
       publications(context.settings.sharding.allgather_bucket_size),
-      gradients(*context.groups.shard, context.tracer.get(),
-                context.settings.sharding.overlap_comm),
+      gradients(*context.groups.shard, context.tracer.get(), buffer_counts_of(context).gradients),
       fetches(*context.groups.shard),
       scratch(*context.device, *context.guard),
       sums(*context.device, *context.guard) {
@@ -134,7 +137,8 @@ Pools::Pools(const Context& context)
   }
   if (context.offload_optimizer()) {
     gradient_offload =
-        std::make_unique<GradientOffload>(*context.groups.shard, *context.device, *context.updater);
+        std::make_unique<GradientOffload>(*context.groups.shard, *context.device, *context.updater,
+                                          buffer_counts_of(context).offloaded);
   }
 }
 

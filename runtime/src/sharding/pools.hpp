@@ -69,12 +69,13 @@ class GatherWindow {
 
 /// Buffers for whole gradients until they are reduced. A buffer is acquired when a unit's backward
 /// first asks for a gradient, passed to `in_flight` with its reduction, and free again when every
-/// peer has read it. At most `kInFlight` reductions are under way; `acquire` waits for the oldest.
-/// Without `overlaps` (overlap_comm false) `in_flight` waits for the reduction.
+/// peer has read it. `acquire` waits for the oldest reductions, so that no more than `buffers`
+/// (BufferCounts::gradients) are in use by reductions and by it. With one, `in_flight` waits for
+/// the reduction.
 class GradientPool {
  public:
-  GradientPool(collectives::ProcessGroup& group, trace::Tracer* tracer, bool overlaps)
-      : group_(group), tracer_(tracer), overlaps_(overlaps) {}
+  GradientPool(collectives::ProcessGroup& group, trace::Tracer* tracer, int buffers)
+      : group_(group), tracer_(tracer), buffers_(static_cast<std::size_t>(buffers)) {}
   collectives::BufferPtr acquire(std::size_t nbytes);
   /// Hands the buffer over until `reduction`, which is for `unit`, has ended. reduced: called once
   /// later work is ordered after the reduction; may be empty.
@@ -87,11 +88,10 @@ class GradientPool {
   [[nodiscard]] std::int64_t held_nbytes() const noexcept { return held_nbytes_; }
 
  private:
-  static constexpr std::size_t kInFlight = 2;
   void retire_oldest();
   collectives::ProcessGroup& group_;
   trace::Tracer* tracer_;
-  bool overlaps_;
+  std::size_t buffers_;
   struct Flight {
     collectives::BufferPtr buffer;
     collectives::WorkPtr reduction;

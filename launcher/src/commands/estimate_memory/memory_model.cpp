@@ -15,19 +15,13 @@ namespace {
 constexpr std::int64_t kFloat = 4;
 constexpr std::int64_t kHalf = 2;
 
-/// Numbers of units of which the runtime holds buffers at the same time, in addition to the root
-/// unit: gathered weights (one unit in use, one being prefetched); gradients (one being computed,
-/// one being reduced); reduced gradient shards that are being copied to an offloaded optimizer.
-constexpr std::int64_t kGathered = 2;
-constexpr std::int64_t kGradients = 2;
-constexpr std::int64_t kOffloaded = 3;
-
 /// Adds up the memory of one rank for one strategy and offload.
 class Model {
  public:
   Model(const TrainingSize& size, plugins::Strategy strategy, Offload offload)
       : size_(size),
         on_(plugins::switches(strategy)),
+        counts_(plugins::buffer_counts(size.prefetches || !size.on_cpu, size.overlaps)),
         offload_(size.on_cpu ? Offload::none : offload),
         shards_(on_.replicate ? size.num_local : size.num_processes),
         width_(size.sixteen_bit || size.low_precision ? kHalf : kFloat),
@@ -129,8 +123,8 @@ class Model {
     if (!on_.reshard_after_forward) {
       return all;
     }
-    const std::int64_t units = size_.prefetches || !size_.on_cpu ? kGathered : 1;
-    return std::min(all, std::max(size_.keeps, units * size_.largest_unit + unit_or_root()));
+    return std::min(all,
+                    std::max(size_.keeps, counts_.gathered * size_.largest_unit + unit_or_root()));
   }
 
   /// Elements of 16-bit weights and gradients that are converted to fp32 for the CPU. Unsharded
@@ -165,7 +159,7 @@ class Model {
       place(memory_.gradient_buffers, kFloat * unit_or_root() / shards_, false);
     }
     if (offloads()) {  // reduced shards that are being copied to the host
-      place(memory_.gradient_buffers, kFloat * alive(kOffloaded) / shards_, false);
+      place(memory_.gradient_buffers, kFloat * alive(counts_.offloaded) / shards_, false);
     }
   }
 
@@ -174,12 +168,13 @@ class Model {
     if (size_.no_sync && width_ == kFloat) {
       return size_.numel;  // gradients are accumulated in these buffers
     }
-    const std::int64_t units = size_.overlaps ? kGradients : 1;
-    return size_.on_cpu && width_ == kHalf ? with_late_root(units) : alive(units);
+    return size_.on_cpu && width_ == kHalf ? with_late_root(counts_.gradients)
+                                           : alive(counts_.gradients);
   }
 
   const TrainingSize& size_;
   plugins::StrategySwitches on_;
+  plugins::BufferCounts counts_;
   Offload offload_;
   std::int64_t shards_;  ///< number of ranks in a shard group
   std::int64_t width_;   ///< bytes per element of gathered weights

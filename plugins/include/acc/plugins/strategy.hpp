@@ -29,4 +29,17 @@ constexpr StrategySwitches switches(Strategy strategy) noexcept {
   return {};
 }
 
+/// Numbers of units, besides the root unit, of which a rank holds buffers at the same time. The
+/// runtime's pools keep to them, and estimate-memory multiplies by them.
+struct BufferCounts {
+  int gathered;       ///< one unit in use and, with an early gather, the next one
+  int gradients;      ///< one being computed and, if reductions overlap with it, one being reduced
+  int offloaded = 3;  ///< reduced shards for an offloaded optimizer: one being reduced, two copied
+};
+
+/// overlaps: overlap_comm.
+constexpr BufferCounts buffer_counts(bool gathers_early, bool overlaps) noexcept {
+  return {.gathered = gathers_early ? 2 : 1, .gradients = overlaps ? 2 : 1};
+}
+
 }  // namespace acc::plugins
