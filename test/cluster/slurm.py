@@ -47,9 +47,9 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmctldTimeout=30
-SlurmdTimeout=4
-MessageTimeout=3
-TCPTimeout=2
+SlurmdTimeout=10
+MessageTimeout=10
+TCPTimeout=5
 KillWait=5
 JobRequeue=1
 """

@@ -20,7 +20,7 @@ from hosts import check, wait_until  # noqa: E402
 SKIPPED = 77
 DAEMON_HOST, PORT = "head", 29500
 NODES = ["node0", "node1", "node2", "node3"]
-CONF = "heartbeat_timeout=1,last_call_timeout=1,join_timeout=30"
+CONF = "heartbeat_timeout=4,last_call_timeout=1,join_timeout=120"
 PARITY = ROOT / "test" / "data" / "parity_gpt"
 # Prints its rank and runs until the job is told to finish.
 WORKER = """echo "WORLD $WORLD_SIZE RANK $RANK"

@@ -24,7 +24,8 @@ SKIPPED = 77
 MEMBERS, DAEMONS, NODES = ["member0", "member1", "member2"], ["head0", "head1"], ["node0", "node1"]
 PORT, CLIENT_PORT, PEER_PORT = 29500, 2379, 2380
 STEPS = 6
-CONF = "heartbeat_timeout=3,last_call_timeout=1,join_timeout=60"
+LEASE_S = 4
+CONF = f"heartbeat_timeout={LEASE_S + 2},last_call_timeout=1,join_timeout=120"
 
 
 class Site:
@@ -43,7 +44,7 @@ class Site:
     def start_daemon(self, name):
         state = "etcd://" + ",".join(f"{member}:{CLIENT_PORT}" for member in MEMBERS)
         self.daemons[name] = self.cluster[name].start(
-            [self.programs / "acc-rendezvous", "--insecure", "--host", "0.0.0.0", "--port", PORT, "--state", state, "--lease", "2s",
+            [self.programs / "acc-rendezvous", "--insecure", "--host", "0.0.0.0", "--port", PORT, "--state", state, "--lease", f"{LEASE_S}s",
              "--advertised_address", f"{name}:{PORT}"], self.clock)
 
     def leads(self, name):
@@ -129,7 +130,7 @@ def main():
     programs, clock = (pathlib.Path(each).resolve() for each in sys.argv[1:3])
     try:
         with hosts.Cluster([*MEMBERS, *DAEMONS, *NODES]) as cluster:
-            scenario(Site(cluster, programs, clock, folder), 60 if "--minutes" in sys.argv else 3)
+            scenario(Site(cluster, programs, clock, folder), 60 if "--minutes" in sys.argv else LEASE_S + 1)
     finally:
         shutil.rmtree(folder)
     return 0
