@@ -6,7 +6,6 @@
 #include "job/job.hpp"
 
 #include "acc/base/atomic_file.hpp"
-#include "acc/base/text.hpp"
 #include "acc/base/trace_file.hpp"
 #include "host/gpu/gpu_monitor.hpp"
 #include "host/own_variables.hpp"
@@ -15,7 +14,6 @@
 #include "output/log_file.hpp"
 #include "report/error_file.hpp"
 #include "report/late_ranks.hpp"
-#include "report/root_cause.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
@@ -38,20 +36,6 @@ using rendezvous::RoundResult;
 using Cause = AttemptEnd::Cause;
 
 namespace {
-
-/// Adds the last of the lines, as far as they fit. Of a longer line, the end stays.
-void add_last_lines(const std::vector<std::string>& lines, RankStatus& status) {
-  std::size_t left = RankStatus::kMaxLines;
-  for (auto line = lines.rbegin(); line != lines.rend() && left > 1; ++line) {
-    std::string text = printable(*line);
-    if (text.size() >= left && !status.last_stderr_lines.empty()) {
-      return;
-    }
-    text.erase(0, text.size() - std::min(text.size(), left - 1));
-    left -= text.size() + 1;
-    status.last_stderr_lines.insert(status.last_stderr_lines.begin(), std::move(text));
-  }
-}
 
 /// Returns the index of the GPU that a worker uses; empty if it uses none, or several.
 std::optional<int> gpu_of_worker(const LaunchPlan& plan, const plugins::Environment& environment,
@@ -284,7 +268,8 @@ asio::awaitable<supervision::AttemptOutcome> Job::run_workers() {
     }
   };
   options.find_cause = [this](const auto& workers, bool is_last) {
-    return find_cause(workers, is_last);
+    return attempt_->interim.find_cause(workers, evidence(), plan_.layout.num_machines == 1,
+                                        is_last);
   };
   options.on_first_failure = [this](const supervision::WorkerRecord& worker) {
     on_first_failure(worker);
@@ -441,7 +426,7 @@ void Job::monitor_workers(std::vector<supervision::WorkerSpec>& specs) {
         if (flight != nullptr) {
           report::add_collective(*flight, std::chrono::system_clock::now(), status);
         }
-        add_last_lines(runner_.output().last_stderr_lines(worker.rank), status);
+        report::add_stderr_lines(runner_.output().last_stderr_lines(worker.rank), status);
       },
       [this](std::vector<RankStatus> ranks) { rounds_->show(std::move(ranks)); });
   for (std::size_t i = 0; plan_.has_records && i < specs.size(); ++i) {
@@ -470,19 +455,23 @@ asio::awaitable<RoundResult> Job::settle(const supervision::AttemptOutcome& outc
                   .reason = "some workers on " + host_ + " could not be killed"});
   }
   co_await rounds_->end_is_known();
-  const report::MachineReport report = machine_report(outcome, evidence());
+  const report::MachineReport report = report::machine_report(outcome, evidence());
   const bool failed = std::ranges::any_of(report.workers, &report::WorkerReport::failed);
   co_return co_await rounds_->settle(failed, report::encode(report));
 }
 
-AttemptEvidence Job::evidence() const {
-  return {.attempt = round_->round,
-          .machine_rank = round_->machine_rank,
+report::AttemptEvidence Job::evidence() {
+  return {.machine_rank = round_->machine_rank,
           .host = host_,
           .working_directory = plan_.working_directory,
           .learned_at = attempt_->learned_at,
           .started_at = attempt_->started_at,
-          .logs = logs_,
+          .files =
+              [this, attempt = round_->round](int local_rank) {
+                return report::AttemptEvidence::Files{
+                    .flight_record = logs_.flight_record(attempt, local_rank),
+                    .error_file = logs_.error_file(attempt, local_rank)};
+              },
           .output = runner_.output(),
           .kernel = attempt_->kernel};
 }
@@ -497,26 +486,15 @@ void Job::tell_starter_of_lost(const RoundResult& round_result) {
   }
 }
 
-/// Builds the report of the attempt from a round result. If the attempt did not end because of a
-/// worker, its reason replaces the first failure; a stop request is no failure and has no reason.
+/// Adds the facts of the plan to the report of the attempt.
 report::JobReport Job::report_of(const RoundResult& round_result) {
-  report::JobReport report = report::job_report(round_result.machines);
+  report::JobReport report = report::job_report(round_result);
   report.command = plan_.command;
   report.run_id = plan_.rendezvous.run_id;
   report.attempt = round_->restart_count;
   report.max_restarts = plan_.supervision.max_restarts;
-  const std::optional<AttemptEnd>& end = round_result.end;
-  if (end && end->cause != Cause::worker) {
-    report.first_failure.reset();
-    report.reason = end->cause == Cause::other || !end->restarts ? end->reason : "";
-  }
-  if (end && end->cause == Cause::stop) {
-    report.reason.clear();
-  }
-  report.exit_status = end ? end->exit_status : 0;
   if (report.first_failure) {
     const report::WorkerReport& worker = report.workers[*report.first_failure];
-    report.exit_status = launcher::report::exit_status(report.workers, *report.first_failure);
     report.command = worker_command(plan_, worker.local_rank);
     if (round_result.next == RoundResult::Next::next_round) {
       report.restarts_after = pauses_.next(worker.ran_for);

@@ -9,7 +9,6 @@
 #include "acc/base/unique_fd.hpp"
 #include "acc/base/written_file.hpp"
 #include "job/running_job.hpp"
-#include "report/root_cause.hpp"
 #include "report/torch_record.hpp"
 #include "report/words.hpp"
 #include "spawn/child_launcher.hpp"
@@ -297,31 +296,6 @@ bool Job::was_ended_by_terminal(const supervision::WorkerRecord& worker) const {
   return attempt_->supervisor->is_leader(worker) && worker.end &&
          worker.end->kind == supervision::ProcessEnd::Kind::killed &&
          (worker.end->value == SIGINT || worker.end->value == SIGQUIT);
-}
-
-/// Returns the index of the worker that failed first, or empty if that is not certain yet. After
-/// the end of a worker its report is made only once. `is_last`: the time to wait for evidence is
-/// over, so the most likely worker is returned.
-std::optional<std::size_t> Job::find_cause(const std::vector<supervision::WorkerRecord>& workers,
-                                           bool is_last) {
-  std::vector<report::WorkerReport>& interim = attempt_->interim;
-  interim.resize(workers.size());
-  for (std::size_t i = 0; i < workers.size(); ++i) {
-    if (!interim[i].end) {
-      if (workers[i].end) {
-        runner_.output().catch_up(workers[i].rank);
-      }
-      interim[i] = interim_report(workers[i], evidence());
-    }
-  }
-  report::RootCause cause = report::root_cause(interim, plan_.layout.num_machines == 1);
-  if (!cause.is_certain && !is_last) {
-    return std::nullopt;
-  }
-  // The cause may be a worker that still runs (it hangs). It cannot be announced as failed yet, so
-  // the first failure is announced instead; the report will name the cause.
-  const bool has_ended = cause.worker && workers[*cause.worker].end;
-  return has_ended ? cause.worker : report::first_failure(interim);
 }
 
 void Job::on_first_failure(const supervision::WorkerRecord& worker) {

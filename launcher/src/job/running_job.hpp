@@ -2,7 +2,6 @@
 #pragma once
 
 #include "acc/base/log.hpp"
-#include "job/account.hpp"
 #include "job/control.hpp"
 #include "job/job_table.hpp"
 #include "job/log_folder.hpp"
@@ -11,6 +10,7 @@
 #include "job/rounds.hpp"
 #include "job/speaker.hpp"
 #include "monitor/rank_monitor.hpp"
+#include "report/attempt_evidence.hpp"
 #include "report/job_report.hpp"
 #include "report/kernel_facts.hpp"
 #include "supervision/fork_server.hpp"
@@ -62,10 +62,10 @@ struct Attempt {
   report::KernelFacts kernel;
   std::optional<monitor::RankMonitor> rank_monitor;  ///< empty: nobody can watch the job
   std::optional<supervision::Supervisor>
-      supervisor;                             ///< empty if the attempt ended before workers started
-  bool gave_up = false;                       ///< some workers could not be killed
-  std::vector<std::string> stacks;            ///< lines, if the workers were looked into
-  std::vector<report::WorkerReport> interim;  ///< interim reports, to find the cause of a failure
+      supervisor;                   ///< empty if the attempt ended before workers started
+  bool gave_up = false;             ///< some workers could not be killed
+  std::vector<std::string> stacks;  ///< lines, if the workers were looked into
+  report::InterimReports interim;   ///< to find the cause of a failure
   std::optional<supervision::WorkerRecord>
       unexplained;                        ///< delayed first failure that a signal may explain
   boost::asio::steady_timer explanation;  ///< time limit for that signal to arrive
@@ -112,9 +112,7 @@ class Job {
   void listen_to_starter();
   void on_starter(const control::Message& message);
   void on_starter_lost(const std::string& reason);
-  AttemptEvidence evidence() const;
-  std::optional<std::size_t> find_cause(const std::vector<supervision::WorkerRecord>& workers,
-                                        bool is_last);
+  report::AttemptEvidence evidence();
   void on_first_failure(const supervision::WorkerRecord& worker);
   void announce_failure(const supervision::WorkerRecord& worker);
   void wait_for_own_signal(const supervision::WorkerRecord& worker);

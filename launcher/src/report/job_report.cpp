@@ -16,9 +16,10 @@ bool JobReport::has_several_machines() const {
   return !silent_machines.empty() || std::ranges::any_of(workers, elsewhere);
 }
 
-JobReport job_report(const std::vector<rendezvous::ReportedMachine>& machines) {
+JobReport job_report(const rendezvous::RoundResult& result) {
+  using Cause = rendezvous::AttemptEnd::Cause;
   JobReport job;
-  for (const auto& [machine_rank, host, text] : machines) {
+  for (const auto& [machine_rank, host, text] : result.machines) {
     try {
       MachineReport report = decode_machine_report(text);
       std::ranges::move(report.workers, std::back_inserter(job.workers));
@@ -27,8 +28,17 @@ JobReport job_report(const std::vector<rendezvous::ReportedMachine>& machines) {
     }
   }
   std::ranges::stable_sort(job.workers, {}, &WorkerReport::rank);
-  // All machines have the same reports, so all come to the same root cause.
-  job.first_failure = root_cause(job.workers, true).worker;
+  const std::optional<rendezvous::AttemptEnd>& end = result.end;
+  job.exit_status = end ? end->exit_status : 0;
+  if (!end || end->cause == Cause::worker) {
+    // All machines have the same reports, so all come to the same root cause.
+    job.first_failure = root_cause(job.workers, true).worker;
+  } else if (end->cause == Cause::other || (end->cause != Cause::stop && !end->restarts)) {
+    job.reason = end->reason;
+  }
+  if (job.first_failure) {
+    job.exit_status = exit_status(job.workers, *job.first_failure);
+  }
   return job;
 }
 

@@ -34,9 +34,11 @@ struct JobReport {
   [[nodiscard]] bool has_several_machines() const;
 };
 
-/// Merges the reports of all machines, each written by `encode`. A machine without a report, or
-/// with one that cannot be parsed, is added to `silent_machines`.
-JobReport job_report(const std::vector<rendezvous::ReportedMachine>& machines);
+/// Builds the report of an attempt from its result: merges the reports of all machines, each
+/// written by `encode`. A machine without a report, or with one that cannot be parsed, is added to
+/// `silent_machines`. If the attempt did not end because of a worker, its reason replaces the first
+/// failure; a stop request is no failure and has no reason.
+JobReport job_report(const rendezvous::RoundResult& result);
 
 /// Reads a file of stacks: at most 200 lines of at most 300 bytes.
 std::vector<std::string> read_stacks(const std::string& path);

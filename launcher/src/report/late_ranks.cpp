@@ -10,6 +10,7 @@
 // Rule 1 has precedence, since ranks also wait as a consequence of different calls.
 #include "report/late_ranks.hpp"
 
+#include "acc/base/text.hpp"
 #include "report/words.hpp"
 
 #include <fmt/format.h>
@@ -325,6 +326,19 @@ std::string where(const flight::Record& record) {
 }
 
 }  // namespace
+
+void add_stderr_lines(const std::vector<std::string>& lines, rendezvous::RankStatus& status) {
+  std::size_t left = rendezvous::RankStatus::kMaxLines;
+  for (auto line = lines.rbegin(); line != lines.rend() && left > 1; ++line) {
+    std::string text = printable(*line);
+    if (text.size() >= left && !status.last_stderr_lines.empty()) {
+      return;
+    }
+    text.erase(0, text.size() - std::min(text.size(), left - 1));
+    left -= text.size() + 1;
+    status.last_stderr_lines.insert(status.last_stderr_lines.begin(), std::move(text));
+  }
+}
 
 std::string wait_of(const flight::Record& record, std::chrono::system_clock::time_point now) {
   const Collective* const found = waits_in(record);

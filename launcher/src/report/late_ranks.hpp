@@ -47,6 +47,9 @@ std::string name_of(const flight::Collective& collective, const flight::Group& g
 void add_collective(const flight::Record& record, std::chrono::system_clock::time_point now,
                     rendezvous::RankStatus& status);
 
+/// Adds the last lines of its stderr, as far as they fit. Of a longer line, the end stays.
+void add_stderr_lines(const std::vector<std::string>& lines, rendezvous::RankStatus& status);
+
 /// Returns the collective in which a rank waits and for how long: "all_gather 7 of unit root,
 /// forward, for 3.2 s". Empty if it waits in none.
 std::string wait_of(const flight::Record& record, std::chrono::system_clock::time_point now);

@@ -5,7 +5,6 @@
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 #include "output/last_lines.hpp"
-#include "report/root_cause.hpp"
 #include "report/words.hpp"
 #include "report/worker_json.hpp"
 
@@ -114,9 +113,8 @@ std::string encode(const MachineReport& report) {
   std::ranges::transform(sent.workers, sent.workers.begin(), bounded);
   if (std::transform_reduce(sent.workers.begin(), sent.workers.end(), std::size_t{0}, std::plus(),
                             text_bytes) > kMaxTexts) {
-    const std::optional<std::size_t> cause = root_cause(sent.workers, false).worker;
     for (std::size_t i = 0; i < sent.workers.size(); ++i) {
-      sent.workers[i] = i == cause ? sent.workers[i] : lean(std::move(sent.workers[i]));
+      sent.workers[i] = i == sent.root_cause ? sent.workers[i] : lean(std::move(sent.workers[i]));
     }
   }
   return dump(sent);

@@ -59,6 +59,9 @@ struct MachineReport {
   int machine_rank = 0;
   std::string host;
   std::vector<WorkerReport> workers;  ///< by local rank
+  /// Index of the root cause among these workers (root_cause.hpp). Not sent: the cause of the job
+  /// may be on another machine.
+  std::optional<std::size_t> root_cause = {};
 
   bool operator==(const MachineReport&) const = default;
 };
@@ -73,7 +76,7 @@ WorkerReport bounded(WorkerReport worker);
 
 /// Returns the report as one line of JSON for the store, of at most 8 MiB. Invalid UTF-8 is
 /// replaced and long texts are shortened. If a machine has so many workers that the texts exceed 1
-/// MiB, only the root cause keeps its texts.
+/// MiB, only `root_cause` keeps its texts.
 std::string encode(const MachineReport& report);
 
 /// Parses the output of `encode`. Throws Error(protocol).

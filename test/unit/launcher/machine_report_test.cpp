@@ -86,12 +86,12 @@ TEST_CASE("a machine's report limits the length of its texts") {
   CHECK(read.last_stderr_lines.size() == 20);
 }
 
-TEST_CASE("a report of many workers fits into the store, with all facts of the first failure") {
+TEST_CASE("a report of many workers fits into the store, with all facts of the root cause") {
   report::MachineReport report;
+  report.root_cause = 300;
   for (int rank = 0; rank < 512; ++rank) {
     report::WorkerReport& worker =
         report.workers.emplace_back(full_worker(1, supervision::ProcessEnd{Kind::exited, 1}));
-    worker.moment = std::chrono::microseconds(rank == 300 ? 1 : 2);
     worker.error_message = std::string(4000, '\x01');
     worker.traceback.assign(50, std::string(1000, '\x01'));
     worker.last_stderr_lines.assign(20, std::string(1000, '\x01'));

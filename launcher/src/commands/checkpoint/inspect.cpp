@@ -43,8 +43,10 @@ bool has_checksums(const StoredTensor& tensor) {
 }
 
 /// Names of tensors, by second names of the same bytes.
-std::map<std::string, std::string> second_names(const Stored& stored) {
-  std::map<std::string, std::string> names;
+using SecondNames = std::map<std::string, std::string>;
+
+SecondNames second_names(const Stored& stored) {
+  SecondNames names;
   checkpoint::SharedBytes shared;
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     const StoredTensor* const other = tensor.kind == "param" ? shared.other(tensor) : nullptr;
@@ -63,9 +65,8 @@ struct Totals {
   std::map<std::string, std::pair<std::uint64_t, std::uint64_t>> by_kind;  ///< tensors, bytes
 };
 
-Totals totals_of(const Stored& stored) {
+Totals totals_of(const Stored& stored, const SecondNames& second) {
   Totals totals;
-  const auto second = second_names(stored);
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     const bool counts = tensor.kind != "param" || !second.contains(tensor.name);
     const std::uint64_t nbytes = counts ? elements_nbytes(tensor) : 0;
@@ -88,11 +89,10 @@ std::string checksums_in_words(const Totals& totals) {
              : fmt::format("for {} of the tensors", totals.with_checksums);
 }
 
-std::string tensors_in_words(const Stored& stored) {
+std::string tensors_in_words(const Stored& stored, const SecondNames& second) {
   // The name is the last column, since it may be long.
   std::vector<std::vector<std::string>> rows = {
       {"kind", "dtype", "shape", "pieces", "bytes", "name"}};
-  const auto second = second_names(stored);
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     const auto same = tensor.kind == "param" ? second.find(tensor.name) : second.end();
     rows.push_back({tensor.kind, std::string(torch_name(tensor.dtype)),
@@ -129,7 +129,8 @@ std::string values_in_words(const Stored& stored) {
 }
 
 std::string in_words(const Stored& stored) {
-  const Totals totals = totals_of(stored);
+  const SecondNames second = second_names(stored);
+  const Totals totals = totals_of(stored, second);
   std::string text = fmt::format("{}: {}\n", stored.path.string(), stored.provenance.format);
   text += fmt::format("written by:  {}\n",
                       stored.provenance.writer.empty() ? "unknown" : stored.provenance.writer);
@@ -141,8 +142,8 @@ std::string in_words(const Stored& stored) {
               ? ""
               : fmt::format("optimizer:   {}\n", stored.training.optimizer);
   text += values_in_words(stored);
-  text +=
-      fmt::format("checksums:   {}\n\n{}\n", checksums_in_words(totals), tensors_in_words(stored));
+  text += fmt::format("checksums:   {}\n\n{}\n", checksums_in_words(totals),
+                      tensors_in_words(stored, second));
   for (const auto& [kind, sums] : totals.by_kind) {
     text += fmt::format("{}: {}, {}\n", kind, count_of(sums.first, "tensor"),
                         in_decimal_units(sums.second));
@@ -172,8 +173,8 @@ OrderedJson pieces_in_json(const Stored& stored, const StoredTensor& tensor) {
 }
 
 OrderedJson in_json(const Stored& stored) {
-  const Totals totals = totals_of(stored);
-  const auto second = second_names(stored);
+  const SecondNames second = second_names(stored);
+  const Totals totals = totals_of(stored, second);
   OrderedJson tensors = OrderedJson::array(), groups = OrderedJson::array();
   for (const StoredTensor& tensor : stored.catalog.tensors) {
     const auto same = tensor.kind == "param" ? second.find(tensor.name) : second.end();
