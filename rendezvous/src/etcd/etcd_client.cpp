@@ -4,16 +4,14 @@
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 #include "acc/rendezvous/security.hpp"
+#include "net/connect_socket.hpp"
+#include "net/socket_stream.hpp"
 #include "secure/tls.hpp"
 
-#include <boost/asio/connect.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/write.hpp>
-#include <boost/beast/core/buffers_to_string.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http.hpp>
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/error.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -23,10 +21,7 @@
 
 namespace acc::rendezvous {
 
-namespace asio = boost::asio;
-namespace beast = boost::beast;
-namespace http = beast::http;
-using boost::system::error_code;
+namespace http = boost::beast::http;
 
 namespace {
 
@@ -38,26 +33,18 @@ constexpr int kCancelled = 1;
 constexpr int kDeadlineExceeded = 4;
 constexpr int kUnavailable = 14;
 
-/// Bytes to and from one member, through TLS if there are files for it. A synchronous stream of
-/// Beast, whose calls end at a common deadline and throw EtcdUnavailable.
+/// Bytes to and from one member, through TLS if there are files for it. Calls end at a common
+/// deadline and throw EtcdUnavailable.
 class MemberStream {
  public:
   MemberStream(const EtcdAddress::Member& member, const std::optional<TlsFiles>& tls,
                std::chrono::milliseconds patience)
-      : name_(fmt::format("{}:{}", member.host, member.port)), stream_(io_) {
+      : name_(fmt::format("{}:{}", member.host, member.port)) {
     allow(patience);
-    asio::ip::tcp::resolver resolver(io_);
-    error_code error;
-    const auto found = resolver.resolve(member.host, std::to_string(member.port), error);
-    if (error) {
-      throw unavailable(error.message());
-    }
-    complete([&](auto handler) {
-      stream_.async_connect(found, [handler](error_code failed, const auto&) mutable {
-        handler(failed, std::size_t{0});
-      });
+    on_socket([&] {
+      const auto found = resolve(member.host, member.port, deadline_, poll_);
+      stream_.open(connect_socket(found, deadline_, poll_));
     });
-    stream_.socket().set_option(asio::ip::tcp::no_delay(true), error);
     if (tls) {
       start_tls(member, *tls, patience);
     }
@@ -73,51 +60,38 @@ class MemberStream {
   }
 
   /// Sets the deadline of the following calls.
-  void allow(std::chrono::milliseconds patience) { stream_.expires_after(patience); }
-  [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// True if the last call failed because the member has closed the connection.
-  [[nodiscard]] bool is_closed_by_member() const noexcept {
-    return last_error_ == asio::error::eof || last_error_ == asio::error::connection_reset;
+  void allow(std::chrono::milliseconds patience) {
+    deadline_ = std::chrono::steady_clock::now() + patience;
   }
+  [[nodiscard]] const std::string& name() const noexcept { return name_; }
+  /// True if the member has closed the connection.
+  [[nodiscard]] bool is_closed_by_member() const noexcept { return is_closed_by_member_; }
   [[nodiscard]] EtcdUnavailable unavailable(const std::string& why, bool is_refused = false) const {
     return EtcdUnavailable(fmt::format("{}: {}", name_, why), is_refused);
   }
 
-  template <typename Buffers>
-  std::size_t read_some(const Buffers& buffers) {
+  /// Receives at least one byte, and appends it to `bytes`.
+  void read(std::string& bytes) {
     if (!channel_) {
-      return complete([&](auto handler) { stream_.async_read_some(buffers, handler); });
+      receive(bytes);
+      return;
     }
-    while (plain_.empty()) {
+    const std::size_t before = bytes.size();
+    while (bytes.size() == before) {
       if (channel_->is_finished()) {
+        is_closed_by_member_ = true;
         throw unavailable("it has ended the connection");
       }
-      receive();
+      receive_tls(bytes);
     }
-    const std::size_t size = asio::buffer_copy(buffers, asio::buffer(plain_));
-    plain_.erase(0, size);
-    return size;
   }
-  template <typename Buffers>
-  std::size_t write_some(const Buffers& buffers) {
-    if (!channel_) {
-      return complete([&](auto handler) { stream_.async_write_some(buffers, handler); });
+  void write(std::string_view bytes) {
+    if (channel_) {
+      refusing([&] { channel_->send(bytes, outgoing_); });
+      send_tls();
+    } else {
+      on_socket([&] { stream_.write(bytes, deadline_); });
     }
-    const std::string bytes = beast::buffers_to_string(buffers);
-    refusing([&] { channel_->send(bytes, outgoing_); });
-    send();
-    return bytes.size();
-  }
-  // The forms that Beast calls.
-  template <typename Buffers>
-  std::size_t read_some(const Buffers& buffers, error_code& error) {
-    error = {};
-    return read_some(buffers);
-  }
-  template <typename Buffers>
-  std::size_t write_some(const Buffers& buffers, error_code& error) {
-    error = {};
-    return write_some(buffers);
   }
 
  private:
@@ -130,9 +104,10 @@ class MemberStream {
       channel_->start(outgoing_);
     });
     try {
-      send();
+      send_tls();
+      std::string none;  // no bytes of the program come before the handshake is complete
       while (!channel_->is_established()) {
-        receive();
+        receive_tls(none);
       }
     } catch (const EtcdUnavailable&) {
       // An etcd without TLS does not answer with an alert.
@@ -145,38 +120,43 @@ class MemberStream {
   }
 
   /// Returns the first byte that a member answers on a connection without TLS; 0: none.
-  static char first_answer(const EtcdAddress::Member& member, const std::string& bytes,
+  static char first_answer(const EtcdAddress::Member& member, std::string_view bytes,
                            std::chrono::milliseconds patience) {
-    char first = 0;
     try {
       MemberStream stream(member, std::nullopt, patience);
-      stream.write_some(asio::buffer(bytes));
-      stream.read_some(asio::buffer(&first, 1));
+      stream.write(bytes);
+      std::string answer;
+      stream.read(answer);
+      return answer.front();
     } catch (const EtcdUnavailable&) {
       return 0;
     }
-    return first;
+  }
+
+  /// Appends what the socket receives to `bytes`.
+  void receive(std::string& bytes) {
+    std::array<char, std::size_t{16} << 10> part;
+    on_socket(
+        [&] { bytes.append(part.data(), stream_.read_some(part.data(), part.size(), deadline_)); });
   }
 
   /// Receives bytes of TLS, and answers them.
-  void receive() {
-    std::array<char, std::size_t{16} << 10> bytes;
-    const std::size_t size =
-        complete([&](auto handler) { stream_.async_read_some(asio::buffer(bytes), handler); });
-    refusing([&] { channel_->receive({bytes.data(), size}, plain_, outgoing_); });
-    send();
+  void receive_tls(std::string& plain) {
+    std::string bytes;
+    receive(bytes);
+    refusing([&] { channel_->receive(bytes, plain, outgoing_); });
+    send_tls();
   }
 
   /// Sends the bytes of TLS.
-  void send() {
-    if (outgoing_.empty()) {
-      return;
-    }
+  void send_tls() {
     const std::string bytes = std::exchange(outgoing_, {});
     try {
-      complete([&](auto handler) { asio::async_write(stream_, asio::buffer(bytes), handler); });
+      on_socket([&] { stream_.write(bytes, deadline_); });
     } catch (const EtcdUnavailable&) {
-      receive();  // the member's alert has the reason for which it has closed the connection
+      std::string none;
+      receive_tls(
+          none);  // the member's alert has the reason for which it has closed the connection
       throw;
     }
   }
@@ -188,34 +168,31 @@ class MemberStream {
       call();
     } catch (const Error& error) {
       const EtcdUnavailable refusal = unavailable(error.what(), true);
-      error_code ignored;
-      stream_.socket().write_some(asio::buffer(outgoing_), ignored);
+      try {
+        stream_.write(outgoing_, deadline_);
+      } catch (const Error&) {  // the refusal says more
+      }
       throw refusal;
     }
   }
 
-  template <typename Operation>
-  std::size_t complete(Operation operation) {
-    last_error_ = beast::error::timeout;
-    std::size_t count = 0;
-    operation([this, &count](error_code error, std::size_t done) {
-      last_error_ = error;
-      count = done;
-    });
-    io_.restart();
-    io_.run();
-    if (last_error_) {
-      throw unavailable(last_error_.message());
+  /// Calls a function of the socket.
+  template <typename Call>
+  void on_socket(Call call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      is_closed_by_member_ = error.code() == Errc::connection;
+      throw unavailable(error.what());
     }
-    return count;
   }
 
   std::string name_;
-  asio::io_context io_;
-  beast::tcp_stream stream_;
-  error_code last_error_;
+  StoppablePoll poll_{std::stop_token()};
+  SocketStream stream_{poll_};
+  SocketStream::TimePoint deadline_;
+  bool is_closed_by_member_ = false;
   std::unique_ptr<secure::TlsChannel> channel_;  // null: no TLS
-  std::string plain_;                            // decrypted and not read yet
   std::string outgoing_;                         // encrypted and not sent yet
 };
 
@@ -231,20 +208,18 @@ class EtcdClient::Connection {
         patience_(patience),
         stream_(member_, tls, patience) {}
 
-  std::pair<unsigned, std::string> post(const std::string& path, std::string body) {
-    http::request<http::string_body> request(http::verb::post, path, 11);
-    request.set(http::field::host, name());
-    request.set(http::field::content_type, "application/json");
-    request.body() = std::move(body);
-    request.prepare_payload();
-    http::response_parser<http::string_body> parser;
-    parser.body_limit(kMostReplyBytes);
+  std::pair<unsigned, std::string> post(const std::string& path, const std::string& body) {
     stream_.allow(patience_);
-    error_code error;
+    Reply reply;
+    reply.body_limit(kMostReplyBytes);
+    reply.eager(true);
     try {
-      http::write(stream_, request, error);
-      if (!error) {
-        http::read(stream_, buffer_, parser, error);
+      stream_.write(
+          fmt::format("POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
+                      "Content-Length: {}\r\n\r\n{}",
+                      path, name(), body.size(), body));
+      while (!reply.is_done()) {
+        receive(reply);
       }
     } catch (const EtcdUnavailable&) {
       if (!has_tls_ && !has_answered_ && stream_.is_closed_by_member() &&
@@ -253,21 +228,46 @@ class EtcdClient::Connection {
       }
       throw;
     }
-    if (error) {
-      throw stream_.unavailable(error.message());
-    }
     has_answered_ = true;
-    return {parser.get().result_int(), std::move(parser.get().body())};
+    return {reply.get().result_int(), std::move(reply.get().body())};
   }
 
   [[nodiscard]] const std::string& name() const noexcept { return stream_.name(); }
 
  private:
+  using Reply = http::response_parser<http::string_body>;
+
+  /// Receives bytes, gives them to the parser, and keeps what it does not take.
+  void receive(Reply& reply) {
+    boost::system::error_code error;
+    try {
+      stream_.read(received_);
+    } catch (const EtcdUnavailable&) {
+      if (!stream_.is_closed_by_member() || !reply.got_some()) {
+        throw;
+      }
+      reply.put_eof(error);  // the end of a reply without a length
+      if (error) {
+        throw;
+      }
+      return;
+    }
+    std::size_t taken = 0;
+    while (taken < received_.size() && !reply.is_done() && !error) {
+      taken +=
+          reply.put(boost::asio::buffer(received_.data() + taken, received_.size() - taken), error);
+    }
+    received_.erase(0, taken);
+    if (error && error != http::error::need_more) {
+      throw stream_.unavailable(error.message());
+    }
+  }
+
   EtcdAddress::Member member_;
   bool has_tls_;
   std::chrono::milliseconds patience_;
   MemberStream stream_;
-  beast::flat_buffer buffer_;
+  std::string received_;  // and not parsed yet
   bool has_answered_ = false;
 };
 

@@ -55,6 +55,17 @@ void SocketStream::write(std::string_view bytes, TimePoint deadline) {
   }
 }
 
+std::size_t SocketStream::read_some(char* bytes, std::size_t room, TimePoint deadline) {
+  while (true) {
+    const std::size_t buffered = take(bytes, room);
+    const std::size_t got = buffered > 0 ? buffered : receive(bytes, room);
+    if (got > 0) {
+      return got;
+    }
+    ready(POLLIN, deadline);
+  }
+}
+
 void SocketStream::read(char* bytes, std::size_t count, TimePoint deadline) {
   std::size_t got = take(bytes, count);
   while (got < count) {

@@ -28,6 +28,8 @@ class SocketStream {
   /// for `read`: otherwise two ends that both write more than the socket buffers hold would
   /// deadlock.
   void write(std::string_view bytes, TimePoint deadline);
+  /// Receives at least one byte and at most `room`; returns their number.
+  std::size_t read_some(char* bytes, std::size_t room, TimePoint deadline);
   /// Receives exactly `count` bytes.
   void read(char* bytes, std::size_t count, TimePoint deadline);
   /// True as soon as there is something to read or the peer has closed; false at the deadline.
