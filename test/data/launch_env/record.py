@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Records cases of this folder from the real `accelerate launch` (see README.md for the format).
+"""Records cases of this folder from the real `accelerate launch` into cases.json (see README.md for the format).
 
     record.py [--launcher 'accelerate launch'] [NAME ...]     all of CASES, or those named
 
@@ -7,7 +7,6 @@ Needs Accelerate 1.15, torch and DeepSpeed, no library for fp8, and a machine wi
 a network namespace of its own. Afterwards `check.py --reference` must pass.
 """
 import argparse
-import json
 import os
 import re
 import shlex
@@ -16,9 +15,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import cases
 import check
 
-HERE = Path(__file__).resolve().parent
 # Values that differ in every run.
 RANDOM = {"TORCHELASTIC_ERROR_FILE"}
 SIMPLE = "distributed_type: 'NO'\n"
@@ -183,18 +182,18 @@ def main():
     parser.add_argument("--timeout", type=float, default=300)
     options = parser.parse_args()
     options.launcher = check.words(options.launcher)
-    failed = 0
+    failed, recorded = 0, cases.read()
     for chosen in CASES:
         if options.names and chosen["name"] not in options.names:
             continue
         try:
-            recorded = Recorder(chosen, options).record()
+            recorded[chosen["name"]] = Recorder(chosen, options).record()
         except AssertionError as error:
             failed += 1
             print(f"{chosen['name']}: {error}", flush=True)
             continue
-        (HERE / f"{chosen['name']}.json").write_text(json.dumps(recorded, indent=1) + "\n")
         print(chosen["name"], flush=True)
+    cases.write(recorded)
     sys.exit(1 if failed else 0)
 
 
