@@ -63,9 +63,10 @@ function(acc_add_headers name)
 endfunction()
 
 # acc_add_test(NAME SOURCES ... LINK targets... [LABELS ...] [COST seconds] [SRC_OF folder...])
-# Defines a doctest binary whose cases ctest lists one by one. SRC_OF adds the src/ folder of a
-# library to the include path. Every test links acc_test_main and acc_test_support. ctest starts tests
-# of high cost first; otherwise a long one might run alone at the end. Defaults: label unit, cost 60.
+# Defines a doctest binary. SRC_OF adds the src/ folder of a library to the include path. Every test links
+# acc_test_main and acc_test_support. ctest starts tests of high cost first; otherwise a long one might run
+# alone at the end. Defaults: label unit, cost 60. ctest runs the cases of a source of a unit test in one process,
+# and every case of another test in a process of its own.
 # scripts/test runs the tests with the labels unit and main, scripts/test --all also those with other labels.
 function(acc_add_test name)
   if(name IN_LIST ACC_TESTS_ELSEWHERE)
@@ -96,8 +97,28 @@ function(acc_add_test name)
   if(NOT ARG_LABELS)
     set(ARG_LABELS unit)
   endif()
-  acc_discover_cases(${name} TIMEOUT ${timeout} COST ${ARG_COST} LABELS "${ARG_LABELS}"
-                     SKIP_RETURN_CODE 77)
+  if(ARG_LABELS STREQUAL unit)
+    acc_add_sources(${name} "${ARG_SOURCES}" TIMEOUT ${timeout} COST ${ARG_COST} LABELS unit)
+  else()
+    acc_discover_cases(${name} TIMEOUT ${timeout} COST ${ARG_COST} LABELS "${ARG_LABELS}"
+                       SKIP_RETURN_CODE 77)
+  endif()
+endfunction()
+
+# acc_add_sources(NAME SOURCES property value...)
+# Registers every source of a doctest binary that has cases as a test with these properties: NAME:SOURCE without
+# `.cpp`. The output of a failed test names its cases, with their durations. Fails if no case of the source runs.
+function(acc_add_sources name sources)
+  foreach(source IN LISTS sources)
+    file(STRINGS ${source} cases REGEX "^ *TEST_CASE" LIMIT_COUNT 1)
+    if(cases)
+      cmake_path(GET source FILENAME file)
+      cmake_path(GET source STEM stem)
+      add_test(NAME ${name}:${stem} COMMAND ${name} --source-file=*/${file} --duration=true)
+      set_tests_properties(${name}:${stem} PROPERTIES FAIL_REGULAR_EXPRESSION "test cases: +0 " ${ARGN})
+    endif()
+  endforeach()
+  add_dependencies(acc_unit_tests ${name})
 endfunction()
 
 # acc_discover_cases(NAME property value...)
