@@ -4,6 +4,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "net/socket_name.hpp"
+#include "server/turns.hpp"
 
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -36,7 +37,7 @@ std::string peer_name(int fd) {
 Connection::Connection(UniqueFd socket, Id id, std::shared_ptr<Peer> peer, SharedBuffers& shared,
                        Owner& owner)
     : socket_(std::move(socket)), id_(id), shared_(shared), owner_(owner), facts_{std::move(peer)} {
-  shared_.ready.add(socket_.get(), interest_, *this);
+  shared_.turns.ready().add(socket_.get(), interest_, *this);
   ++facts_.peer->connections;
   ++facts_.peer->pending;
 }
@@ -99,7 +100,7 @@ void Connection::receive() {
     return;
   }
   std::string_view bytes(shared_.received.data(), static_cast<std::size_t>(count));
-  owner_.spent(1 + bytes.size() / kBytesPerUnit);
+  shared_.turns.count(1 + bytes.size() / kBytesPerUnit);
   std::string hello;
   if (!handler_ && !tls_ && !rest_.empty()) {  // the beginning of TLS
     hello = std::exchange(rest_, {});
@@ -133,7 +134,7 @@ void Connection::decrypt(std::string_view bytes) {
   shared_.decrypted.clear();
   const std::size_t had = encrypted_.size();
   if (!tls_->is_established()) {
-    owner_.spent(kHandshakeCost);
+    shared_.turns.count(kHandshakeCost);
   }
   tls_->receive(bytes, shared_.decrypted, encrypted_);
   if (encrypted_.size() > had) {
@@ -204,7 +205,7 @@ void Connection::step_through(std::string_view& bytes) {
     const bool has_work = !bytes.empty() || handler_->is_replying();
     if (cost >= kTurnCost && has_work && !is_paused_ && !is_finishing_) {
       is_unfinished_ = true;
-      owner_.unfinished(id_);
+      shared_.turns.resume_later(id_);
       break;
     }
     if (const secure::Admission* admission = handler_->admission(); admission != nullptr) {
@@ -217,10 +218,10 @@ void Connection::step_through(std::string_view& bytes) {
     }
     const std::size_t before = unsent_.size();
     const std::size_t left = bytes.size();
-    const std::uint64_t recorded = shared_.recorded;
+    const std::uint64_t recorded = shared_.changes.recorded;
     has_more = !is_paused_ && !is_finishing_ && handler_->step(bytes, unsent_);
-    if (shared_.recorded > recorded) {
-      show(shared_.recorded);  // any later reply means that the client's changes were made
+    if (shared_.changes.recorded > recorded) {
+      show(shared_.changes.recorded);  // any later reply means that the client's changes were made
     } else if (unsent_.size() > before) {
       show(handler_->shown_change());
     }
@@ -228,7 +229,7 @@ void Connection::step_through(std::string_view& bytes) {
             (left - bytes.size() + unsent_.size() - before) / kBytesPerUnit;
   }
   is_serving_ = false;
-  owner_.spent(cost);
+  shared_.turns.count(cost);
   if (is_pending_ && handler_->is_open()) {
     no_longer_pending();
   }
@@ -249,7 +250,7 @@ std::size_t Connection::max_unread() const noexcept {
 
 /// Makes the unsent bytes wait for this change, or for the last one recorded so far.
 void Connection::show(std::uint64_t change) {
-  shown_ = std::max(shown_, std::min(change, shared_.recorded));
+  shown_ = std::max(shown_, std::min(change, shared_.changes.recorded));
 }
 
 /// Ends the connection after a protocol violation or when a memory limit is exceeded (`is_limit`).
@@ -257,7 +258,7 @@ void Connection::show(std::uint64_t change) {
 /// a stranger gets no time.
 void Connection::refuse(const std::string& why, bool is_limit) {
   tell(why, is_limit);
-  owner_.spent(kTurnCost / 8);  // an exception, and what led to it
+  shared_.turns.count(kTurnCost / 8);  // an exception, and what led to it
   is_serving_ = false;
   std::string().swap(rest_);
   finish(is_open() || num_unsent() > 0 ? ShutdownMode::patient : ShutdownMode::brief);
@@ -291,16 +292,16 @@ void Connection::keep(std::string_view rest) {
 
 void Connection::touch() {
   if (!std::exchange(is_touched_, true)) {
-    owner_.touched(*this);
+    shared_.turns.flush_later(*this);
   }
 }
 
 void Connection::send(std::string_view bytes) {
   unsent_.append(bytes);
-  show(shared_.recorded);
+  show(shared_.changes.recorded);
   touch();
   // Not while replies are collected: the buffer would be changed under step_through.
-  if (!is_serving_ && num_unsent() > kSentAtOnce && shared_.may_show(shown_)) {
+  if (!is_serving_ && num_unsent() > kSentAtOnce && shared_.changes.may_show(shown_)) {
     write();
   }
 }
@@ -311,7 +312,7 @@ void Connection::finish(ShutdownMode mode) {
   }
   shutdown_mode_ = mode;
   is_paused_ = is_unfinished_ = false;
-  owner_.leaving(id_);
+  owner_.finishing(id_);
   touch();
   if (is_held_) {
     watch();  // input stays in the socket until it may send
@@ -323,7 +324,7 @@ void Connection::flush() {
     is_touched_ = false;
     return;
   }
-  if (!is_broken_ && num_unsent() > 0 && !shared_.may_show(shown_)) {
+  if (!is_broken_ && num_unsent() > 0 && !shared_.changes.may_show(shown_)) {
     return hold();
   }
   is_touched_ = is_held_ = false;
@@ -344,7 +345,7 @@ void Connection::hold() {
   is_lent_ = false;  // the bytes keep the buffer
   is_touched_ = true;
   if (!std::exchange(is_held_, true)) {
-    owner_.held(id_);
+    shared_.turns.hold(id_);
   }
   count_buffered();
   watch();
@@ -456,16 +457,16 @@ void Connection::watch() {
     wanted |= EPOLLOUT;
   }
   if (wanted != interest_) {
-    shared_.ready.change(socket_.get(), wanted, *this, part_);
+    shared_.turns.ready().change(socket_.get(), wanted, *this, part_);
     interest_ = wanted;
   }
 }
 
 void Connection::hurry() {
   if (socket_ && !is_urgent()) {
-    shared_.ready.remove(socket_.get(), part_);
+    shared_.turns.ready().remove(socket_.get(), part_);
     part_ = ReadySet::Part::urgent;
-    shared_.ready.add(socket_.get(), interest_, *this, part_);
+    shared_.turns.ready().add(socket_.get(), interest_, *this, part_);
   }
 }
 
@@ -473,7 +474,7 @@ void Connection::close() {
   if (!socket_) {
     return;
   }
-  shared_.ready.remove(socket_.get(), part_);
+  shared_.turns.ready().remove(socket_.get(), part_);
   socket_.reset();
   if (is_pending_) {
     no_longer_pending();

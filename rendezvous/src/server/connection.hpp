@@ -8,6 +8,7 @@
 #include "server/peers.hpp"
 #include "server/protocol_handler.hpp"
 #include "server/ready_set.hpp"
+#include "server/recorded_changes.hpp"
 #include "store/key_table.hpp"
 
 #include <array>
@@ -18,6 +19,8 @@
 #include <string_view>
 
 namespace acc::rendezvous {
+
+class Turns;
 
 /// Facts about a client that decide which protocols it may use.
 struct ClientFacts {
@@ -33,7 +36,7 @@ struct ClientFacts {
 ///
 /// Flow control: it reads at most one buffer per turn, and only while the client reads its replies
 /// (ServerOptions::max_unread_bytes). Replies go out in the order of the requests. When the
-/// requests of a turn have cost kTurnCost, the others wait for the next turn (Owner::unfinished).
+/// requests of a turn have cost kTurnCost, the others wait for the next turn (Turns::resume_later).
 ///
 /// Memory: requests are served in the shared receive buffer and replies collected in a shared
 /// buffer (SharedBuffers). The connection owns memory for bytes only while a request is incomplete
@@ -61,16 +64,8 @@ class Connection final : public ReadySet::Watcher {
     virtual void admitted(Peer& peer) = 0;
     /// True if the peer's wrong proofs forbid new connections at present.
     virtual bool is_shut_out(Peer& peer) = 0;
-    /// The connection has bytes to send or must close: call `flush` before the turn ends.
-    virtual void touched(Connection& connection) = 0;
-    /// The connection has further requests, which wait for their turn: call `resume`.
-    virtual void unfinished(Id id) = 0;
-    /// The connection has used this much of the server's time (kTurnCost).
-    virtual void spent(std::size_t cost) = 0;
-    /// The connection has bytes that it may not send yet: call `flush` when it may.
-    virtual void held(Id id) = 0;
     /// The connection is finishing: call `close` after ServerOptions::stop_timeout.
-    virtual void leaving(Id id) = 0;
+    virtual void finishing(Id id) = 0;
     /// The limit ServerOptions::max_buffered_bytes is exceeded: call `give_up` on one connection.
     virtual void overfull() = 0;
     /// The connection is closed. This is its last call; it must not be destroyed before the end of
@@ -93,24 +88,14 @@ class Connection final : public ReadySet::Watcher {
   /// State shared by all connections of a server: buffers that they use in turn, and counters.
   static constexpr std::size_t kReceived = std::size_t{64} * 1024;
   struct SharedBuffers {
-    SharedBuffers(boost::asio::io_context& io, const ServerOptions& chosen)
-        : ready(io), options(chosen) {}
-
-    ReadySet ready;
-    ServerOptions options;
+    Turns& turns;
+    const ServerOptions& options;
+    const RecordedChanges& changes;
     std::array<char, kReceived> received{};  // receive buffer of the connection being read
-    std::string replies;                     // reply buffer, lent to the connection being served
-    std::string decrypted;                   // of the connection being read
+    std::string replies{};                   // reply buffer, lent to the connection being served
+    std::string decrypted{};                 // of the connection being read
     std::size_t buffered = 0;  // bytes counted against ServerOptions::max_buffered_bytes
-    RateLimiter refusals;      // limits the rate of log lines about closed connections
-    // Changes of keys and jobs are numbered, and may be shown to clients when they are in the log.
-    std::uint64_t recorded = 0;     // number of the last change
-    std::uint64_t written = 0;      // number of the last change in the log
-    std::function<bool()> may_act;  // false: this server must be silent; none: always true
-
-    [[nodiscard]] bool may_show(std::uint64_t change) const {
-      return change <= written && (!may_act || may_act());
-    }
+    RateLimiter refusals{};    // limits the rate of log lines about closed connections
   };
 
   /// Shutdown mode: how a connection ends after its last byte has been sent.
@@ -120,7 +105,7 @@ class Connection final : public ReadySet::Watcher {
              ///< with unread input makes the kernel send RST, which can destroy sent data
   };
 
-  /// Starts to read. `owner` and `commons` must outlive it. Throws Error(connection).
+  /// Starts to read. `owner` and `shared` must outlive it. Throws Error(connection).
   Connection(UniqueFd socket, Id id, std::shared_ptr<Peer> peer, SharedBuffers& shared,
              Owner& owner);
   ~Connection() { close(); }
@@ -128,7 +113,7 @@ class Connection final : public ReadySet::Watcher {
   Connection& operator=(const Connection&) = delete;
 
   void ready(std::uint32_t events) override;
-  /// Serves the requests that wait since Owner::unfinished.
+  /// Serves the requests that wait since Turns::resume_later.
   void resume();
   /// From now on it is one of the ReadySet's urgent connections.
   void hurry();
@@ -143,7 +128,7 @@ class Connection final : public ReadySet::Watcher {
   /// Sends queued bytes as far as the socket accepts them, and continues the shutdown that `finish`
   /// began.
   void flush();
-  /// As `flush`, after Owner::held. Unless it can send now, it calls that again.
+  /// As `flush`, after Turns::hold. Unless it can send now, it calls that again.
   void flush_held() {
     is_held_ = false;
     flush();
@@ -187,13 +172,13 @@ class Connection final : public ReadySet::Watcher {
 
   // The members that every request uses come first, next to each other in memory.
   UniqueFd socket_;                   // none: closed
-  std::uint32_t interest_ = EPOLLIN;  // events registered with SharedBuffers::ready
-  bool is_touched_ = false;           // Owner::touched or Owner::held was called, flush is pending
+  std::uint32_t interest_ = EPOLLIN;  // events registered with Turns::ready
+  bool is_touched_ = false;           // Turns::flush_later or hold was called, flush is pending
   bool is_held_ = false;              // unsent_ shows a change that is not in the log
   bool is_lent_ = false;              // unsent_ is the buffer of SharedBuffers::replies
   bool is_serving_ = false;           // inside step_through: replies are being collected
   bool is_paused_ = false;            // serves no requests until the client reads its replies
-  bool is_unfinished_ = false;        // Owner::unfinished was called, `resume` is pending
+  bool is_unfinished_ = false;        // Turns::resume_later was called, `resume` is pending
   bool is_pending_ = true;            // its protocol's handshake is not complete
   ReadySet::Part part_ = ReadySet::Part::ordinary;
   bool is_finishing_ = false;  // reads no more requests

@@ -1,51 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
+#include "server/turns.hpp"
+
 #include <malloc.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <memory>
-#include <utility>
 
-namespace acc {
+namespace acc::rendezvous {
 
 /// Returns freed memory to the system. glibc keeps free memory that lies below memory in use: after
 /// a load of large requests that can be a sixth of their peak, for as long as the process lives.
 class FreedMemory {
  public:
-  explicit FreedMemory(boost::asio::io_context& io) : timer_(io) {}
+  explicit FreedMemory(Turns& turns) : timer_(turns, [] { malloc_trim(0); }) {}
 
   /// Takes the number of bytes that are in use now. A second after they have fallen by 64 MiB, free
-  /// memory is returned; the time between bounds what that costs under a lasting load. `owner`
-  /// keeps this object alive until then or until `cancel`.
-  void note(std::size_t in_use, std::shared_ptr<const void> owner) {
+  /// memory is returned; the time between bounds what that costs under a lasting load.
+  void note(std::size_t in_use) {
     most_ = std::max(most_, in_use);
-    if (most_ - in_use < kWorthReturning || waits_) {
+    if (most_ - in_use < kWorthReturning || timer_.is_set()) {
       return;
     }
-    waits_ = true;
     most_ = in_use;
-    timer_.expires_after(std::chrono::seconds(1));
-    timer_.async_wait([this, owner = std::move(owner)](const boost::system::error_code& error) {
-      waits_ = false;
-      if (!error) {
-        malloc_trim(0);
-      }
-    });
+    timer_.after(std::chrono::seconds(1));
   }
-
-  void cancel() { timer_.cancel(); }
 
  private:
   static constexpr std::size_t kWorthReturning = std::size_t{64} << 20;
 
-  boost::asio::steady_timer timer_;
+  Turns::Timer timer_;
   std::size_t most_ = 0;  // most bytes in use since the timer was set
-  bool waits_ = false;
 };
 
-}  // namespace acc
+}  // namespace acc::rendezvous

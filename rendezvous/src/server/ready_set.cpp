@@ -37,6 +37,7 @@ ReadySet::ReadySet(boost::asio::io_context& io)
 void ReadySet::add(int fd, std::uint32_t events, Watcher& watcher, Part part) {
   epoll_event event{.events = events, .data = {.ptr = &watcher}};
   checked(epoll_ctl(set_of(part), EPOLL_CTL_ADD, fd, &event), "epoll_ctl");
+  num_urgent_ += part == Part::urgent ? 1 : 0;
 }
 
 void ReadySet::change(int fd, std::uint32_t events, Watcher& watcher, Part part) {
@@ -46,6 +47,7 @@ void ReadySet::change(int fd, std::uint32_t events, Watcher& watcher, Part part)
 
 void ReadySet::remove(int fd, Part part) {
   epoll_ctl(set_of(part), EPOLL_CTL_DEL, fd, nullptr);
+  num_urgent_ -= part == Part::urgent ? 1 : 0;
 }
 
 std::span<const epoll_event> ReadySet::take() {
@@ -53,7 +55,7 @@ std::span<const epoll_event> ReadySet::take() {
 }
 
 std::span<const epoll_event> ReadySet::take_urgent() {
-  return ready_in(urgent_.get(), urgent_events_);
+  return num_urgent_ > 0 ? ready_in(urgent_.get(), urgent_events_) : std::span<const epoll_event>();
 }
 
 void ReadySet::close() {

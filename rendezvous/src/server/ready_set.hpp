@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -67,6 +68,7 @@ class ReadySet {
 
   boost::asio::posix::basic_stream_descriptor<boost::asio::io_context::executor_type> set_;
   UniqueFd urgent_;
+  std::size_t num_urgent_ = 0;  // without any, no system call is needed to ask
   std::array<epoll_event, 64> events_{};
   std::array<epoll_event, 64> urgent_events_{};
 };
