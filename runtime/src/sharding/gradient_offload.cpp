@@ -6,12 +6,12 @@
 namespace acc::sharding {
 
 GradientOffload::GradientOffload(collectives::ProcessGroup& group, device::Device& device,
-                                 device::Device& updater, int shards)
+                                 device::Device& updater, const plugins::BufferCounts& counts)
     : group_(group),
       device_(device),
       updater_(updater),
       copies_(device.make_stream("copy to host")),
-      max_flights_(static_cast<std::size_t>(shards) - 1) {}
+      max_flights_(static_cast<std::size_t>(counts.offloaded) - 1) {}
 
 device::MemoryPtr GradientOffload::acquire(std::int64_t numel) {
   while (flights_.size() >= max_flights_) {

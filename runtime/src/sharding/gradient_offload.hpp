@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
+#include "acc/plugins/strategy.hpp"
 #include "device/device.hpp"
 
 #include <cstdint>
@@ -11,14 +12,14 @@ namespace acc::sharding {
 
 /// Copies reduced gradient shards from the GPU to host memory for an offloaded optimizer, on a
 /// separate stream: each copy follows its reduction and overlaps with computation. At most
-/// `shards` (BufferCounts::offloaded) are in GPU memory at once; a further reduction waits for the
+/// BufferCounts::offloaded are in GPU memory at once; a further reduction waits for the
 /// oldest copy.
 class GradientOffload {
  public:
   /// group: of the reductions; device: the GPU; updater: the CPU device that adds. All arguments
   /// outlive this object.
   GradientOffload(collectives::ProcessGroup& group, device::Device& device, device::Device& updater,
-                  int shards);
+                  const plugins::BufferCounts& counts);
   /// Returns GPU memory for a shard's reduced gradient, [numel] float32, which the group may use
   /// next.
   device::MemoryPtr acquire(std::int64_t numel);

@@ -128,7 +128,7 @@ device::MemoryPtr ScratchPool::acquire(std::size_t nbytes) {
 Pools::Pools(const Context& context)
     : gathers(*context.groups.shard, *context.guard),
       publications(context.settings.sharding.allgather_bucket_size),
-      gradients(*context.groups.shard, context.tracer.get(), buffer_counts_of(context).gradients),
+      gradients(*context.groups.shard, context.tracer.get(), buffer_counts_of(context)),
       fetches(*context.groups.shard),
       scratch(*context.device, *context.guard),
       sums(*context.device, *context.guard) {
@@ -136,9 +136,8 @@ Pools::Pools(const Context& context)
     secondary_gathers.emplace(*context.groups.secondary, *context.guard);
   }
   if (context.offload_optimizer()) {
-    gradient_offload =
-        std::make_unique<GradientOffload>(*context.groups.shard, *context.device, *context.updater,
-                                          buffer_counts_of(context).offloaded);
+    gradient_offload = std::make_unique<GradientOffload>(
+        *context.groups.shard, *context.device, *context.updater, buffer_counts_of(context));
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
+#include "acc/plugins/strategy.hpp"
 #include "device/device.hpp"
 #include "sharding/view_guard.hpp"
 #include "trace/tracer.hpp"
@@ -69,13 +70,14 @@ class GatherWindow {
 
 /// Buffers for whole gradients until they are reduced. A buffer is acquired when a unit's backward
 /// first asks for a gradient, passed to `in_flight` with its reduction, and free again when every
-/// peer has read it. `acquire` waits for the oldest reductions, so that no more than `buffers`
-/// (BufferCounts::gradients) are in use by reductions and by it. With one, `in_flight` waits for
+/// peer has read it. `acquire` waits for the oldest reductions, so that no more than
+/// BufferCounts::gradients are in use by reductions and by it. With one, `in_flight` waits for
 /// the reduction.
 class GradientPool {
  public:
-  GradientPool(collectives::ProcessGroup& group, trace::Tracer* tracer, int buffers)
-      : group_(group), tracer_(tracer), buffers_(static_cast<std::size_t>(buffers)) {}
+  GradientPool(collectives::ProcessGroup& group, trace::Tracer* tracer,
+               const plugins::BufferCounts& counts)
+      : group_(group), tracer_(tracer), buffers_(static_cast<std::size_t>(counts.gradients)) {}
   collectives::BufferPtr acquire(std::size_t nbytes);
   /// Hands the buffer over until `reduction`, which is for `unit`, has ended. reduced: called once
   /// later work is ordered after the reduction; may be empty.
