@@ -330,32 +330,25 @@ void ModelState::initialize() {
 }
 
 // A scope first checks all sharded units that it opens, then opens them one by one, each followed
-// by the early gathers that the schedule asks for. Under no_grad nothing is gathered early and the
-// schedule learns nothing, because evaluation may use units in another order.
+// by the early gathers that the schedule asks for.
 void ModelState::before_forward(UnitState& unit) {
   finalize();
   for (const int number : unit.owners) {
     sharded(number).check_forward();
   }
   if (counters_.no_grad_depth == 0) {
-    ++unit.uses.forwards;
-    begins_micro_step_ = true;
+    unit.uses.begin_forward();
+    counters_.uses.begin_forward();
     order_.add(unit.index, model::UseOrder::Event::begins_forward);
   }
   for (const int number : unit.owners) {
-    sharded(number).before_forward();
-    if (counters_.no_grad_depth == 0) {
-      prefetch(schedule_.before_forward(number));
-    }
+    prefetch(sharded(number).before_forward());
   }
 }
 
 void ModelState::after_forward(UnitState& unit) {
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
     sharded(*number).after_forward();
-    if (counters_.no_grad_depth == 0) {
-      schedule_.after_forward(*number);
-    }
   }
 }
 
@@ -367,8 +360,7 @@ void ModelState::before_recompute(UnitState& unit) {
     }
   }
   for (const int number : unit.owners) {
-    sharded(number).before_recompute();
-    prefetch(schedule_.before_recompute(number));
+    prefetch(sharded(number).before_recompute());
   }
 }
 
@@ -383,29 +375,22 @@ void ModelState::before_backward(UnitState& unit) {
   for (const int number : unit.owners) {
     sharded(number).check_backward("backward", options_.autograd);
   }
-  ++unit.uses.backwards;
+  unit.uses.begin_backward();
+  counters_.uses.begin_backward();
   unit.want_gradients();
-  has_gradients_ = true;
-  counters_.micro_steps += std::exchange(begins_micro_step_, false) ? 1 : 0;
   order_.add(unit.index, model::UseOrder::Event::begins_backward);
   for (const int number : unit.owners) {
-    sharded(number).before_backward();
-    prefetch(schedule_.before_backward(number));
+    prefetch(sharded(number).before_backward());
   }
 }
 
 void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
-  UnitState::Uses& uses = unit.uses;
-  uses.asked_gradient = uses.asked_gradient || asked_gradient;
-  uses.has_gradient = uses.has_gradient || asked_gradient;
-  if (++uses.ended == uses.forwards) {
-    ++uses.micro_steps;
-    uses.micro_steps_without_gradient += std::exchange(uses.asked_gradient, false) ? 0 : 1;
+  if (unit.uses.end_backward(asked_gradient)) {
+    counters_.uses.end_backward();
   }
   order_.add(unit.index, model::UseOrder::Event::ends_backward);
   for (auto number = unit.owners.rbegin(); number != unit.owners.rend(); ++number) {
-    sharded(*number).after_backward();
-    prefetch(schedule_.after_backward(*number));
+    prefetch(sharded(*number).after_backward());
   }
 }
 
@@ -413,28 +398,28 @@ void ModelState::after_backward(UnitState& unit, bool asked_gradient) {
 /// backward (its graph was dropped) or several; otherwise each has one, with a gradient.
 void ModelState::add_missing_gradients(const UnitState& unit,
                                        std::vector<std::string>& found) const {
-  const UnitState::Uses& uses = unit.uses;
+  const sharding::UnitUses& uses = unit.uses;
   if (!unit.trains()) {
     return;
   }
   if (options_.autograd) {
-    if (uses.forwards > 0 && !uses.has_gradient) {
+    if (uses.forwards() > 0 && !uses.wrote()) {
       found.push_back(fmt::format(
           "unit '{}' had a forward since the last step, but its backward wrote no gradient; call "
           "fully_shard with unused_units=True (ShardOptions::unused_units) if it is zero on "
           "purpose",
           unit.label));
     }
-  } else if (uses.forwards > uses.backwards) {
+  } else if (uses.forwards() > uses.backwards()) {
     found.push_back(fmt::format(
         "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
         "last step; set the model's option unused_units if its gradient is zero on purpose",
-        unit.label, uses.forwards, uses.backwards));
-  } else if (uses.micro_steps_without_gradient > 0) {
+        unit.label, uses.forwards(), uses.backwards()));
+  } else if (uses.without_gradient() > 0) {
     found.push_back(fmt::format(
         "the backward scopes of unit '{}' asked for no gradient to write in {} of {} "
         "micro-step(s); set the model's option unused_units if its gradient is zero on purpose",
-        unit.label, uses.micro_steps_without_gradient, uses.micro_steps));
+        unit.label, uses.without_gradient(), uses.micro_steps()));
   }
 }
 
@@ -533,11 +518,10 @@ void ModelState::after_step() {
     unit->after_step();
   }
   for (const auto& unit : unit_states_) {
-    unit->clear_uses();
+    unit->uses = {};
+    unit->clear_requirements();
   }
-  begins_micro_step_ = false;
-  has_gradients_ = false;
-  counters_.micro_steps = 0;
+  counters_.uses = {};
   order_.clear();
   schedule_.after_step();
 }
@@ -551,7 +535,7 @@ void ModelState::drop_gradients() {
                   fmt::format("zero_grad() inside an open scope of unit '{}'", unit->name()));
     }
   }
-  if (!has_gradients_) {
+  if (counters_.uses.backwards() == 0) {
     return;
   }
   pools_.gradients.drain();
@@ -561,13 +545,12 @@ void ModelState::drop_gradients() {
   for (const auto& unit : shard_units_) {
     unit->drop_gradients();
   }
-  begins_micro_step_ = false;
   for (const auto& unit : unit_states_) {
-    unit->drop_gradients();
-    begins_micro_step_ = begins_micro_step_ || unit->uses.forwards > 0;
+    unit->uses.drop();
+    unit->clear_requirements();
   }
-  has_gradients_ = false;
-  counters_.micro_steps = 0;
+  counters_.uses.drop();
+  schedule_.drop_gradients();
   order_.drop();
 }
 
@@ -584,7 +567,7 @@ std::set<std::string> ModelState::without_gradient() const {
 /// made is not known then.
 double ModelState::mean_correction() const {
   const int usual = std::max(1, context_.settings.sharding.gradient_accumulation_steps);
-  const int made = counters_.micro_steps;
+  const int made = counters_.uses.micro_steps();
   return made > 0 && made < usual ? static_cast<double>(usual) / made : 1.0;
 }
 
@@ -633,7 +616,7 @@ std::vector<model::BufferRecord*> ModelState::buffers() {
 /// Any unit will do: a micro-step need not use all of them.
 bool ModelState::last_micro_step() const {
   return std::any_of(shard_units_.begin(), shard_units_.end(), [this](const auto& unit) {
-    return unit->micro_steps_done() >= context_.settings.sharding.gradient_accumulation_steps;
+    return unit->uses().micro_steps() >= context_.settings.sharding.gradient_accumulation_steps;
   });
 }
 

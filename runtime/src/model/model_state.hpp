@@ -117,8 +117,6 @@ class ModelState {
   sharding::Counters counters_;
   sharding::Schedule schedule_;  ///< of all units
   model::UseOrder order_;
-  bool begins_micro_step_ = false;  ///< a forward outside no_grad since the last backward
-  bool has_gradients_ = false;      ///< a backward since the last step
   std::uint64_t seed_;
   ModelOptions options_;
   bool finalized_ = false;  ///< the declaration phase has ended

@@ -176,7 +176,7 @@ void UnitState::set_requires_grad(Parameter parameter, bool requires_grad) {
     return;
   }
   if (requirements_.empty()) {
-    requirements_.resize(parameters.size(), {.wanted = uses.backwards > 0});
+    requirements_.resize(parameters.size(), {.wanted = uses.backwards() > 0});
   }
   Requirement& it = requirements_[position];
   it.now = requires_grad;
@@ -199,17 +199,10 @@ std::vector<std::string> UnitState::without_gradient() const {
   return names;
 }
 
-void UnitState::clear_uses() {
-  uses = {};
+void UnitState::clear_requirements() {
   for (Requirement& each : requirements_) {
     each = {.now = each.now, .paused = !each.now};
   }
-}
-
-void UnitState::drop_gradients() {
-  const int awaiting = std::max(0, uses.forwards - uses.ended);
-  clear_uses();
-  uses.forwards = awaiting;
 }
 
 std::int64_t UnitState::numel() const {

@@ -47,9 +47,7 @@ class UnitState {
   /// last step.
   [[nodiscard]] std::vector<std::string> without_gradient() const;
   /// Starts the next step.
-  void clear_uses();
-  /// Forgets the gradients since the last step; forwards still await their backwards.
-  void drop_gradients();
+  void clear_requirements();
 
   ModelState* model;
   int index;
@@ -62,17 +60,7 @@ class UnitState {
   std::vector<Place> places;  ///< by parameter; set by `finalize`
   std::vector<int> owners;    ///< sharded units that its scopes open, in this order; by `finalize`
 
-  /// Numbers of scopes since the last step, outside no_grad and without recomputations.
-  struct Uses {
-    int forwards = 0;
-    int backwards = 0;
-    int ended = 0;                ///< backwards that have ended
-    bool has_gradient = false;    ///< a backward asked for a gradient
-    bool asked_gradient = false;  ///< a backward of the running micro-step asked for a gradient
-    int micro_steps = 0;          ///< ended when as many backwards as forwards have ended
-    int micro_steps_without_gradient = 0;
-  };
-  Uses uses;
+  sharding::UnitUses uses;
 
  private:
   /// `requires_grad` of a parameter, which the program may change between steps.

@@ -7,6 +7,7 @@
 #include "device/device.hpp"
 #include "sharding/groups.hpp"
 #include "sharding/policy.hpp"
+#include "sharding/unit_uses.hpp"
 #include "sharding/view_guard.hpp"
 #include "trace/tracer.hpp"
 
@@ -73,7 +74,7 @@ struct Counters {
   TrafficReport traffic;
   int no_grad_depth = 0;              ///< number of living no_grad objects
   int no_sync_depth = 0;              ///< number of living no_sync objects
-  int micro_steps = 0;                ///< micro-steps begun since the last step
+  UnitUses uses;                      ///< of the model: the sum over the declared units
   std::int64_t gradients_closed = 0;  ///< gradients of flat parameters that were complete so far
 };
 

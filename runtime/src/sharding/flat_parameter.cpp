@@ -162,10 +162,6 @@ void FlatParameter::publish() {
 }
 
 void FlatParameter::begin_unshard() {
-  if (unsharded_) {
-    return;
-  }
-  unsharded_ = true;
   const Gathering gathering = storage_->begin_unshard();
   if (gathering.gathers) {
     traffic_.gathered_elements += layout_.numel;
@@ -179,9 +175,7 @@ const void* FlatParameter::unshard() {
   if (shown_) {
     return view_;
   }
-  // The gather may have been started early. After `hide`, `full_` and `view_` are still there and
-  // only the access is granted again.
-  begin_unshard();
+  // After `hide`, `full_` and `view_` are still there and only the access is granted again.
   if (full_ == nullptr) {
     const trace::Scope scope(context_.tracer.get(), "wait", "for the gather of", unit_name_);
     full_ = storage_->finish_unshard();
@@ -225,7 +219,6 @@ void FlatParameter::reshard(NextUse next) {
   }
   full_ = nullptr;
   view_ = nullptr;
-  unsharded_ = false;
 }
 
 void FlatParameter::settle() {

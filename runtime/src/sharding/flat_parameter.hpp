@@ -69,7 +69,7 @@ class FlatParameter {
   /// Waits for every collective that still uses this flat parameter's memory.
   void settle();
 
-  /// Starts the gather; does nothing if it has been started since the last `reshard`.
+  /// Starts the gather, once before each `reshard`.
   void begin_unshard();
   /// Returns the full parameter, [padded_numel] in the view dtype, valid until `reshard`.
   const void* unshard();
@@ -108,7 +108,6 @@ class FlatParameter {
   std::unique_ptr<WeightStorage> storage_;
   device::MemoryPtr master_;   ///< null if the storage's own part is the master
   device::MemoryPtr rounded_;  ///< null if the optimizer writes the storage's own part directly
-  bool unsharded_ = false;     ///< the gather has been started
   const std::byte* full_ = nullptr;  ///< gathered dtype; null until the gather is waited for
   const void* view_ = nullptr;       ///< memory that the program sees: `full_` or `widened_`
   bool shown_ = false;               ///< the program has access to `view_`

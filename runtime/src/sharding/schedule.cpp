@@ -77,11 +77,11 @@ void Schedule::begin_use(int unit) {
 }
 
 std::vector<int> Schedule::before_forward(int unit) {
-  if (owed_ == 0) {  // every forward had its backward: a new micro-step begins
+  const auto awaits = [](const Entry& each) { return each.uses.awaiting() > 0; };
+  if (std::ranges::none_of(units_, awaits)) {  // a new micro-step begins
     trace_.end_iteration();
   }
-  ++owed_;
-  ++at(unit).owed;
+  at(unit).uses.begin_forward();
   begin_use(unit);
   const bool known = holds(forward_, unit);
   if (!known) {
@@ -111,6 +111,7 @@ std::vector<int> Schedule::begin_backward(int unit) {
 
 std::vector<int> Schedule::before_recompute(int unit) {
   begin_use(unit);
+  at(unit).uses.begin_recompute();
   at(unit).recomputed = true;
   return begin_backward(unit);
 }
@@ -120,15 +121,16 @@ std::vector<int> Schedule::before_backward(int unit) {
   if (!std::exchange(at(unit).recomputed, false)) {
     begin_use(unit);
   }
+  at(unit).uses.begin_backward();
   return begin_backward(unit);
 }
 
-std::vector<int> Schedule::after_backward(int unit) {
-  if (at(unit).owed > 0) {  // otherwise a second backward of a forward
-    --owed_;
-    --at(unit).owed;
-  }
+void Schedule::end_backward(int unit) {
+  at(unit).uses.end_backward();
   at(unit).recomputed = false;  // the recomputation may have run inside the backward scope
+}
+
+std::vector<int> Schedule::after_backward(int unit) {
   const bool post =
       rules_.prefetch_bucket == 0 && rules_.backward == BackwardPrefetch::backward_post;
   return post ? next_backward(unit) : std::vector<int>{};
@@ -136,10 +138,15 @@ std::vector<int> Schedule::after_backward(int unit) {
 
 void Schedule::after_step() {
   trace_.end_iteration();
-  owed_ = 0;
   for (Entry& entry : units_) {
-    entry.owed = 0;
+    entry.uses = {};
     entry.recomputed = false;
+  }
+}
+
+void Schedule::drop_gradients() {
+  for (Entry& entry : units_) {
+    entry.uses.drop();
   }
 }
 
@@ -160,7 +167,7 @@ std::vector<int> Schedule::next_of(const Order& order, int unit) const {
 /// backward already, because the root's scope surrounds the others.
 std::vector<int> Schedule::next_backward(int unit) const {
   std::vector<int> next = next_of(backward_, unit);
-  const bool is_due = !next.empty() && at(next.front()).owed > 0;
+  const bool is_due = !next.empty() && at(next.front()).uses.awaiting() > 0;
   return is_due ? next : std::vector<int>{};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/plugins/strategy.hpp"
+#include "sharding/unit_uses.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -50,8 +51,9 @@ struct ScheduledUnit {
   bool is_root = false;
 };
 
-/// Decides which unit is gathered early and which is freed. It has no side effects: the caller
-/// reports the beginning and end of scopes and gathers, and executes the decisions. They depend
+/// Keeps the uses of all sharded units and which of them are gathered, and decides which unit is
+/// gathered early and which is freed. It has no side effects: the caller reports the beginning and
+/// end of scopes and gathers, and executes the decisions. They depend
 /// only on the rules, the units and the order of calls, so all ranks decide alike without
 /// communication.
 ///
@@ -82,16 +84,24 @@ class Schedule {
   /// Reports that a unit was freed.
   void freed(int unit);
 
+  [[nodiscard]] bool is_gathered(int unit) const { return at(unit).live; }
+
   /// Report that a scope begins (its unit is gathered already) or has ended. Return the units that
-  /// should be gathered now, in this order; none of them is gathered yet.
+  /// should be gathered now, in this order; none of them is gathered yet. Forwards under no_grad
+  /// are not reported.
   std::vector<int> before_forward(int unit);
   void after_forward(int unit);
   /// A forward that is computed again for the backward of `unit`, which follows.
   std::vector<int> before_recompute(int unit);
   std::vector<int> before_backward(int unit);
+  void end_backward(int unit);
+  /// After `end_backward`, when the unit has been freed or kept.
   std::vector<int> after_backward(int unit);
   /// Reports an optimizer step, which ends the iteration.
   void after_step();
+  /// Reports that the gradients since the last step were dropped.
+  void drop_gradients();
+  [[nodiscard]] const UnitUses& uses(int unit) const { return at(unit).uses; }
 
   /// True if a unit whose scope has ended is freed; a backward follows the first scope.
   [[nodiscard]] bool frees_after_forward(int unit) const;
@@ -102,8 +112,8 @@ class Schedule {
   struct Entry {
     ScheduledUnit facts;
     bool live = false;
-    bool early = false;       ///< gathered for a scope that has not begun
-    int owed = 0;             ///< forwards that have begun and whose backward has not ended
+    bool early = false;  ///< gathered for a scope that has not begun
+    UnitUses uses = {};
     bool recomputed = false;  ///< its backward has begun with a recomputation
   };
 
@@ -122,7 +132,6 @@ class Schedule {
   Order forward_;          ///< units in the order in which their first forwards began
   Order backward_;         ///< units in the reverse order in which their first forwards ended
   ExecutionOrder trace_;
-  int owed_ = 0;  ///< sum of `owed` over all units
 };
 
 }  // namespace acc::sharding

@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <utility>
 
 namespace acc::sharding {
@@ -41,11 +40,12 @@ ShardUnit::ShardUnit(const Context& context, Pools& pools, Counters& counters, S
 }
 
 void ShardUnit::begin_unshard() {
-  unsharded_ = true;
-  for (const auto& flat : flats_) {
-    flat->begin_unshard();
+  if (!schedule_.is_gathered(number_)) {
+    schedule_.gathered(number_);
+    for (const auto& flat : flats_) {
+      flat->begin_unshard();
+    }
   }
-  schedule_.gathered(number_);
 }
 
 void ShardUnit::unshard() {
@@ -59,7 +59,6 @@ void ShardUnit::reshard(NextUse next) {
   for (const auto& flat : flats_) {
     flat->reshard(next);
   }
-  unsharded_ = false;
   schedule_.freed(number_);
 }
 
@@ -76,7 +75,8 @@ void ShardUnit::prefetch() {
 
 void ShardUnit::check_forward() const {
   const int micro_steps = context_.settings.sharding.gradient_accumulation_steps;
-  if (counters_.no_grad_depth == 0 && !begins_ && micro_steps_ >= micro_steps) {
+  if (counters_.no_grad_depth == 0 && !uses().begins_micro_step() &&
+      uses().micro_steps() >= micro_steps) {
     throw Error(
         Errc::invalid_argument,
         fmt::format(
@@ -86,27 +86,28 @@ void ShardUnit::check_forward() const {
             "that name in a configuration file, ACCELERATE_GRADIENT_ACCUMULATION_STEPS); gradients "
             "are then their mean. For several losses in a micro-step, run all forwards before the "
             "first backward. Evaluate under no_grad()",
-            name_, micro_steps_ + 1, micro_steps, micro_steps_ + 1));
+            name_, uses().micro_steps() + 1, micro_steps, uses().micro_steps() + 1));
   }
 }
 
-void ShardUnit::before_forward() {
+// Under no_grad nothing is gathered early and the schedule learns nothing, because evaluation may
+// use units in another order.
+ShardUnit::Early ShardUnit::before_forward() {
   open("forward");
-  if (counters_.no_grad_depth == 0) {
-    used_ = true;
-    begins_ = true;
-    ++owed_;
-  }
+  return counters_.no_grad_depth == 0 ? schedule_.before_forward(number_) : Early{};
 }
 
 void ShardUnit::after_forward() {
   trace_end();
   leave("forward");
+  if (counters_.no_grad_depth == 0) {
+    schedule_.after_forward(number_);
+  }
   --open_;
   if (open_ > 0) {
     return;
   }
-  if (owed_ == 0) {  // under no_grad: no backward follows
+  if (uses().awaiting() == 0) {  // under no_grad: no backward follows
     reshard(NextUse::unknown);
   } else if (schedule_.frees_after_forward(number_)) {
     reshard(NextUse::backward);
@@ -116,7 +117,7 @@ void ShardUnit::after_forward() {
 }
 
 void ShardUnit::check_backward(const char* scope, bool autograd) const {
-  if (autograd ? !used_ : owed_ == 0) {
+  if (autograd ? !uses().used() : uses().awaiting() == 0) {
     throw Error(Errc::invalid_argument,
                 fmt::format("unit '{}': {} begins, but only 0 forward scopes outside no_grad() "
                             "since the last step await one",
@@ -124,12 +125,9 @@ void ShardUnit::check_backward(const char* scope, bool autograd) const {
   }
 }
 
-void ShardUnit::before_recompute() {
+ShardUnit::Early ShardUnit::before_recompute() {
   open("recompute");
-  if (owed_ == 0) {
-    used_ = true;
-    ++owed_;
-  }
+  return schedule_.before_recompute(number_);
 }
 
 void ShardUnit::after_recompute() {
@@ -141,22 +139,23 @@ void ShardUnit::after_recompute() {
   }
 }
 
-void ShardUnit::before_backward() {
+ShardUnit::Early ShardUnit::before_backward() {
   open("backward");
-  micro_steps_ += std::exchange(begins_, false) ? 1 : 0;
+  return schedule_.before_backward(number_);
 }
 
-void ShardUnit::after_backward() {
+ShardUnit::Early ShardUnit::after_backward() {
   trace_end();
   --open_;
-  owed_ = std::max(0, owed_ - 1);
-  if (open_ == 0 && owed_ == 0) {
+  schedule_.end_backward(number_);
+  if (open_ == 0 && uses().awaiting() == 0) {
     close_gradients();
   }
   if (open_ == 0) {
     hide();
   }
   leave("backward");
+  return schedule_.after_backward(number_);
 }
 
 /// The flight record enters the scope before the gather, so that a failed gather is reported with
@@ -186,12 +185,12 @@ void ShardUnit::trace_end() {
 }
 
 /// Usually the last backward of the micro-step has ended: first the reductions are issued, then the
-/// weights are freed. BACKWARD_POST gathers the next unit after this (ModelState::after_backward),
+/// weights are freed. BACKWARD_POST gathers the next unit after this (Schedule::after_backward),
 /// so its gather comes behind these reductions. A unit without forwards outside of the backward has
 /// begun no micro-step.
 void ShardUnit::close_gradients() {
   const int wanted = context_.settings.sharding.gradient_accumulation_steps;
-  const bool last = micro_steps_ >= wanted || wanted == 1;
+  const bool last = uses().micro_steps() >= wanted || wanted == 1;
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
   // As in FSDP, strategies that keep weights from forward to backward keep them under no_sync until
   // the micro-step that reduces.
@@ -232,7 +231,7 @@ void ShardUnit::check_closed(const char* what) const {
 
 void ShardUnit::release(const char* what) {
   check_closed(what);
-  if (unsharded_) {
+  if (schedule_.is_gathered(number_)) {
     reshard(NextUse::unknown);
   }
 }
@@ -245,16 +244,10 @@ void ShardUnit::flush() {
 }
 
 void ShardUnit::after_step() {
-  used_ = false;
-  owed_ = 0;
-  begins_ = false;
-  micro_steps_ = 0;
   for_each_gradient([](FlatGradient& gradient) { gradient.forget(); });
 }
 
 void ShardUnit::drop_gradients() {
-  begins_ = owed_ > 0;
-  micro_steps_ = 0;
   for_each_gradient([](FlatGradient& gradient) { gradient.drop(); });
 }
 

@@ -12,8 +12,8 @@
 namespace acc::sharding {
 
 /// A sharded unit: flat parameters that are gathered, freed and reduced together. It holds the
-/// parameters of one unit of the program, or of several that the wrap policy combines. It counts
-/// open scopes, and reduces gradients when no forward awaits its backward. That is only the usual
+/// parameters of one unit of the program, or of several that the wrap policy combines. It
+/// reduces gradients when no forward awaits its backward. That is only the usual
 /// time: a later backward before the step (a graph that is retained, a forward that a backward
 /// computes for the first time) is reduced again and added.
 ///
@@ -44,14 +44,15 @@ class ShardUnit {
   /// ModelOptions, a forward may have several backwards.
   void check_forward() const;
   void check_backward(const char* scope, bool autograd) const;
-  void before_forward();
+  /// Scopes. They return the numbers of the units that should be gathered early.
+  using Early = std::vector<int>;
+  Early before_forward();
   void after_forward();
-  /// A forward that is computed for the backward; `before_backward` begins that one. If no forward
-  /// awaits its backward, it is the first forward of the part (it ran under no_grad before).
-  void before_recompute();
+  /// A forward that is computed for the backward; `before_backward` begins that one.
+  Early before_recompute();
   void after_recompute();
-  void before_backward();
-  void after_backward();
+  Early before_backward();
+  Early after_backward();
   /// Starts the gather early; the next `before_…` only waits for it.
   void prefetch();
 
@@ -62,7 +63,7 @@ class ShardUnit {
   /// Before a step: reduces the gradients that no completed micro-step has reduced, and frees the
   /// weights.
   void flush();
-  /// After a step: forgets gradients and counts.
+  /// After a step: forgets gradients.
   void after_step();
   /// Drops the gradients since the last step, after their reductions. Forwards still await their
   /// backwards. Not inside a scope.
@@ -72,7 +73,7 @@ class ShardUnit {
   void release(const char* what);
   /// True inside a scope of the program.
   [[nodiscard]] bool is_open() const noexcept { return open_ > 0; }
-  [[nodiscard]] int micro_steps_done() const noexcept { return micro_steps_; }
+  [[nodiscard]] const UnitUses& uses() const { return schedule_.uses(number_); }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
   [[nodiscard]] bool is_root() const noexcept { return is_root_; }
   /// The unit's number in the schedule.
@@ -103,12 +104,7 @@ class ShardUnit {
   int number_ = -1;
   std::vector<std::unique_ptr<FlatParameter>> flats_;
   std::vector<Place> places_;
-  int open_ = 0;         ///< open scopes
-  bool used_ = false;    ///< a forward outside no_grad since the last step
-  int owed_ = 0;         ///< those whose backward has not ended
-  bool begins_ = false;  ///< a forward since the last backward: the next one begins a micro-step
-  int micro_steps_ = 0;  ///< micro-steps begun since the last step
-  bool unsharded_ = false;
+  int open_ = 0;  ///< open scopes
 };
 
 }  // namespace acc::sharding

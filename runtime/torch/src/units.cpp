@@ -147,16 +147,13 @@ void Unit::locate(const Scope& scope) {
 }
 
 void Unit::place() {
-  if (++open_ > 1) {
-    return;
-  }
   for (const auto& member : members) {
     set_storage(member->tensor, member->working);
   }
 }
 
 void Unit::remove() {
-  if (--open_ > 0) {
+  if (is_used()) {
     return;
   }
   for (const auto& member : members) {

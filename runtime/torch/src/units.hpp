@@ -113,15 +113,16 @@ class Unit {
   /// Points the parameters at the gathered memory. Scope: ForwardUse or BackwardUse.
   template <typename Scope>
   void locate(const Scope& scope);
+  /// The parameters have values during calls and backwards.
+  [[nodiscard]] bool is_used() const { return calls_ > 0 || !backwards_.empty(); }
   void place();
   void remove();
 
   bool keeps_addresses_ = false;
   std::vector<Tensor> parameters_;  ///< of the module and of the units in it
-  int open_ = 0;                    ///< calls and backwards in which the parameters have values
-  int calls_ = 0;
-  std::vector<Use*> awaiting_;   ///< uses whose backward has not begun
-  std::vector<Use*> backwards_;  ///< uses whose backward has begun and not ended
+  int calls_ = 0;                   ///< running calls
+  std::vector<Use*> awaiting_;      ///< uses whose backward has not begun
+  std::vector<Use*> backwards_;     ///< uses whose backward has begun and not ended
 };
 
 /// A call of a unit that awaits its backward. Owned by the hooks of the graph that it made.

@@ -40,6 +40,7 @@ class Player {
           schedule_.after_forward(unit);
           break;
         case 'b':
+          schedule_.end_backward(unit);
           free_if(schedule_.frees_after_backward(unit), unit);
           gather_early(schedule_.after_backward(unit));
           break;
