@@ -126,6 +126,7 @@ bool is_ipv6(const std::string& host) {
 
 std::string unknown_conf_key(const std::string& where, std::string_view key) {
   std::vector<std::string_view> known;
+  known.reserve(std::size(kConfKeys));
   for (const ConfKey& each : kConfKeys) {
     known.push_back(each.name);
   }
