@@ -6,15 +6,10 @@
 #include "acc/base/text.hpp"
 #include "acc/rendezvous/unix_address.hpp"
 #include "client_settings.hpp"
+#include "net/socket_stream.hpp"
 #include "secure/secure_link.hpp"
 #include "server/admin_session.hpp"
 
-#include <boost/asio/buffer.hpp>
-#include <boost/asio/connect.hpp>
-#include <boost/asio/io_context.hpp>
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/write.hpp>
 #include <fmt/format.h>
 
 #include <array>
@@ -22,13 +17,11 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace acc::rendezvous {
 namespace {
-
-namespace asio = boost::asio;
-using boost::system::error_code;
 
 std::string encoded(std::span<const std::string> words) {
   std::string body;
@@ -54,29 +47,32 @@ std::optional<std::string> answer_in(const std::string& received) {
   return received.substr(sizeof size, size);
 }
 
-/// Sends the command and returns the answer. `link`: null for a Unix socket.
-template <typename Socket>
-std::string exchange(Socket& socket, secure::SecureLink* link, const std::string& request) {
-  std::string out;
-  std::string received;
+/// Connects, sends the command and returns the answer. `link`: null for a Unix socket. Throws
+/// TokenRefused if the daemon refuses the token of `link`.
+std::string ask(const HostPort& address, secure::SecureLink* link, const std::string& request) {
+  constexpr auto kNoLimit = SocketStream::TimePoint::max();
+  const StoppablePoll poll{std::stop_token()};
+  SocketStream stream(poll);
+  try {
+    stream.connect(address.host, address.port, kNoLimit);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("cannot connect: {}", error.what()));
+  }
+  std::string out = request;
   if (link != nullptr) {
+    out.clear();
     link->start(out);
     link->send(request, out);
-  } else {
-    out = request;
   }
+  std::string received;
   std::array<char, 16 * 1024> buffer;
   for (;;) {
-    error_code error;
-    asio::write(socket, asio::buffer(out), error);
-    out.clear();
-    const std::size_t count = error ? 0 : socket.read_some(asio::buffer(buffer), error);
+    stream.write(std::exchange(out, {}), kNoLimit);
+    const std::size_t count = stream.read_some(buffer.data(), buffer.size(), kNoLimit);
     if (count == 0) {
-      throw Error(Errc::connection,
-                  fmt::format("no answer: {}", error == asio::error::eof
-                                                   ? "the daemon closed the connection; it "
-                                                     "does not let this user administrate"
-                                                   : error.message()));
+      throw Error(
+          Errc::connection,
+          "no answer: the daemon closed the connection; it does not let this user administrate");
     }
     if (link != nullptr) {
       link->receive({buffer.data(), count}, received, out);
@@ -93,36 +89,11 @@ std::string ask_by_unix(const std::string& address, const std::string& request) 
   if (const std::string fault = unix_fault(address); !fault.empty()) {
     throw Error(Errc::config, address + ": " + fault);
   }
-  asio::io_context io(1);
-  asio::local::stream_protocol::socket socket(io);
-  error_code error;
-  socket.connect(asio::local::stream_protocol::endpoint(unix_address(address).sun_path), error);
-  if (error) {
-    throw Error(Errc::connection,
-                fmt::format("cannot connect to {}: {}", address, error.message()));
-  }
   try {
-    return exchange(socket, nullptr, request);
-  } catch (const Error& failure) {
-    throw Error(failure.code(), fmt::format("{}: {}", address, failure.what()));
+    return ask({address}, nullptr, request);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", address, error.what()));
   }
-}
-
-/// Connects and sends the command. Throws TokenRefused if the daemon refuses the token of `link`.
-std::string ask_once(const HostPort& address, secure::SecureLink& link,
-                     const std::string& request) {
-  asio::io_context io(1);
-  asio::ip::tcp::socket socket(io);
-  asio::ip::tcp::resolver resolver(io);
-  error_code error;
-  const auto found = resolver.resolve(address.host, std::to_string(address.port), error);
-  if (!error) {
-    asio::connect(socket, found, error);
-  }
-  if (error) {
-    throw Error(Errc::connection, fmt::format("cannot connect: {}", error.message()));
-  }
-  return exchange(socket, &link, request);
 }
 
 std::string ask_by_tcp(const std::string& text, const std::string& request) {
@@ -132,7 +103,7 @@ std::string ask_by_tcp(const std::string& text, const std::string& request) {
   for (const Tokens& token : security->tokens.now().each()) {
     secure::SecureLink link(security, address.host, {Role::administrator, ""}, token);
     try {
-      return ask_once(address, link, request);
+      return ask(address, &link, request);
     } catch (const TokenRefused& refused) {
       refusal = refused.what();  // a daemon reads a new token at SIGHUP
     } catch (const Error& error) {

@@ -4,7 +4,6 @@
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
 #include "acc/rendezvous/security.hpp"
-#include "net/connect_socket.hpp"
 #include "net/socket_stream.hpp"
 #include "secure/tls.hpp"
 
@@ -41,10 +40,7 @@ class MemberStream {
                std::chrono::milliseconds patience)
       : name_(fmt::format("{}:{}", member.host, member.port)) {
     allow(patience);
-    on_socket([&] {
-      const auto found = resolve(member.host, member.port, deadline_, poll_);
-      stream_.open(connect_socket(found, deadline_, poll_));
-    });
+    on_socket([&] { stream_.connect(member.host, member.port, deadline_); });
     if (tls) {
       start_tls(member, *tls, patience);
     }
@@ -136,8 +132,13 @@ class MemberStream {
   /// Appends what the socket receives to `bytes`.
   void receive(std::string& bytes) {
     std::array<char, std::size_t{16} << 10> part;
-    on_socket(
-        [&] { bytes.append(part.data(), stream_.read_some(part.data(), part.size(), deadline_)); });
+    std::size_t count = 0;
+    on_socket([&] { count = stream_.read_some(part.data(), part.size(), deadline_); });
+    if (count == 0) {
+      is_closed_by_member_ = true;
+      throw unavailable("it has closed the connection");
+    }
+    bytes.append(part.data(), count);
   }
 
   /// Receives bytes of TLS, and answers them.

@@ -2,6 +2,7 @@
 #include "net/socket_stream.hpp"
 
 #include "acc/base/error.hpp"
+#include "net/connect_socket.hpp"
 
 #include <fmt/format.h>
 #include <sys/socket.h>
@@ -21,6 +22,10 @@ constexpr std::size_t kBufferBytes = std::size_t{16} << 10;
 }
 
 }  // namespace
+
+void SocketStream::connect(const std::string& host, std::uint16_t port, TimePoint deadline) {
+  open(connect_socket(resolve(host, port, deadline, poll_), deadline, poll_));
+}
 
 void SocketStream::open(UniqueFd fd) noexcept {
   fd_ = std::move(fd);
@@ -56,11 +61,12 @@ void SocketStream::write(std::string_view bytes, TimePoint deadline) {
 }
 
 std::size_t SocketStream::read_some(char* bytes, std::size_t room, TimePoint deadline) {
+  if (const std::size_t kept = take(bytes, room); kept > 0) {
+    return kept;
+  }
   while (true) {
-    const std::size_t buffered = take(bytes, room);
-    const std::size_t got = buffered > 0 ? buffered : receive(bytes, room);
-    if (got > 0) {
-      return got;
+    if (const auto got = receive_now(bytes, room)) {
+      return *got;
     }
     ready(POLLIN, deadline);
   }
@@ -85,16 +91,26 @@ void SocketStream::read(char* bytes, std::size_t count, TimePoint deadline) {
   }
 }
 
-/// Receives what is available now. Returns the number of bytes, 0 if there are none yet.
-std::size_t SocketStream::receive(char* bytes, std::size_t room) {
+/// Receives what is available now. Returns the number of bytes, 0 at the end of the connection;
+/// nothing if there are none yet.
+std::optional<std::size_t> SocketStream::receive_now(char* bytes, std::size_t room) {
   const ssize_t count = recv(fd_.get(), bytes, room, 0);
-  if (count == 0) {
-    throw Error(Errc::connection, "the server closed the connection");
+  if (count >= 0) {
+    return static_cast<std::size_t>(count);
   }
-  if (count < 0 && errno != EAGAIN && errno != EINTR) {
+  if (errno != EAGAIN && errno != EINTR) {
     gone(errno);
   }
-  return static_cast<std::size_t>(std::max<ssize_t>(count, 0));
+  return std::nullopt;
+}
+
+/// Receives what is available now. Returns the number of bytes, 0 if there are none yet.
+std::size_t SocketStream::receive(char* bytes, std::size_t room) {
+  const auto count = receive_now(bytes, room);
+  if (count == std::size_t{0}) {
+    throw Error(Errc::connection, "the server closed the connection");
+  }
+  return count.value_or(0);
 }
 
 /// Receives into the buffer. It grows only while `write` has to keep more than was read.

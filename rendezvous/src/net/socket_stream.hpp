@@ -5,6 +5,9 @@
 #include "net/stoppable_poll.hpp"
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +22,8 @@ class SocketStream {
   /// `poll` must outlive the stream.
   explicit SocketStream(const StoppablePoll& poll) : poll_(poll) {}
 
+  /// Connects to `host`: a name, an address or unix:/path.
+  void connect(const std::string& host, std::uint16_t port, TimePoint deadline);
   /// Replaces the socket. Bytes received from the old one and not read yet are lost.
   void open(UniqueFd fd) noexcept;
   void close() noexcept { open({}); }
@@ -28,7 +33,8 @@ class SocketStream {
   /// for `read`: otherwise two ends that both write more than the socket buffers hold would
   /// deadlock.
   void write(std::string_view bytes, TimePoint deadline);
-  /// Receives at least one byte and at most `room`; returns their number.
+  /// Receives what there is, at most `room` bytes, and waits for the first one. Returns their number;
+  /// 0: the peer has closed the connection.
   std::size_t read_some(char* bytes, std::size_t room, TimePoint deadline);
   /// Receives exactly `count` bytes.
   void read(char* bytes, std::size_t count, TimePoint deadline);
@@ -37,6 +43,7 @@ class SocketStream {
 
  private:
   short ready(short events, TimePoint deadline) const;
+  std::optional<std::size_t> receive_now(char* bytes, std::size_t room);
   std::size_t receive(char* bytes, std::size_t room);
   void fill_buffer();
   std::size_t take(char* bytes, std::size_t count) noexcept;

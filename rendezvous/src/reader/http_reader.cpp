@@ -4,10 +4,9 @@
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 #include "acc/rendezvous/unix_address.hpp"
+#include "net/socket_stream.hpp"
 #include "secure/secure_link.hpp"
 
-#include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -20,7 +19,6 @@
 
 namespace acc::rendezvous {
 
-namespace asio = boost::asio;
 using secure::SecureLink;
 
 namespace {
@@ -90,32 +88,10 @@ std::string HttpReader::get(const std::string& path, Time until) const {
   throw Error(Errc::config, fmt::format("{}: {}", name_, refusal));
 }
 
-std::string HttpReader::ask(const std::string& request, Time until, SecureLink* link) const {
-  if (is_unix(address_.host)) {
-    asio::local::stream_protocol::iostream stream;
-    stream.expires_at(until);
-    stream.connect(asio::local::stream_protocol::endpoint(unix_address(address_.host).sun_path));
-    return exchange(stream, request, link);
-  }
-  asio::ip::tcp::iostream stream;
-  stream.expires_at(until);
-  stream.connect(without_brackets(address_.host), std::to_string(address_.port));
-  return exchange(stream, request, link);
-}
-
 /// Sends the request and returns the bytes of the answer. Throws TokenRefused without the name.
-template <typename Stream>
-std::string HttpReader::exchange(Stream& stream, const std::string& request,
-                                 SecureLink* link) const {
-  const auto require = [&](bool holds) {
-    if (!holds) {
-      const bool is_late = stream.error() == asio::error::operation_aborted ||
-                           stream.error() == asio::error::timed_out;
-      throw Error(is_late ? Errc::timeout : Errc::connection,
-                  name_ + ": " + (is_late ? "no answer" : stream.error().message()));
-    }
-  };
-  require(static_cast<bool>(stream));
+std::string HttpReader::ask(const std::string& request, Time until, SecureLink* link) const {
+  const StoppablePoll poll{std::stop_token()};
+  SocketStream stream(poll);
   std::string out = request;
   if (link != nullptr) {
     out.clear();
@@ -124,34 +100,30 @@ std::string HttpReader::exchange(Stream& stream, const std::string& request,
   }
   std::string answer;
   std::optional<std::size_t> size;
-  std::array<char, 1 << 16> part;
-  while ((link == nullptr || !link->is_finished()) && (!size || answer.size() < *size)) {
-    stream.write(out.data(), std::ssize(out)).flush();
-    require(static_cast<bool>(stream));
-    out.clear();
-    if (stream.peek() == std::char_traits<char>::eof()) {  // waits for bytes
-      require(stream.error() == asio::error::eof);
-      break;
-    }
-    stream.read(part.data(),
-                std::min<std::streamsize>(stream.rdbuf()->in_avail(), std::ssize(part)));
-    const std::string_view bytes(part.data(), static_cast<std::size_t>(stream.gcount()));
-    try {
+  try {
+    stream.connect(without_brackets(address_.host), address_.port, until);
+    std::array<char, 1 << 16> part;
+    while ((link == nullptr || !link->is_finished()) && (!size || answer.size() < *size)) {
+      stream.write(std::exchange(out, {}), until);
+      const std::string_view bytes(part.data(), stream.read_some(part.data(), part.size(), until));
+      if (bytes.empty()) {
+        break;
+      }
       if (link != nullptr) {
         link->receive(bytes, answer, out);
       } else {
         answer += bytes;
       }
-    } catch (const TokenRefused&) {
-      throw;
-    } catch (const Error& error) {
-      throw Error(error.code(), fmt::format("{}: {}", name_, error.what()));
+      if (answer.size() > kLargestAnswer) {
+        throw Error(Errc::protocol,
+                    fmt::format("an answer of more than {} MiB", kLargestAnswer >> 20U));
+      }
+      size = size ? size : size_of(answer);
     }
-    if (answer.size() > kLargestAnswer) {
-      throw Error(Errc::protocol,
-                  fmt::format("{}: an answer of more than {} MiB", name_, kLargestAnswer >> 20U));
-    }
-    size = size ? size : size_of(answer);
+  } catch (const TokenRefused&) {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", name_, error.what()));
   }
   if (size && answer.size() < *size) {
     throw Error(Errc::protocol, name_ + ": the answer is cut off");

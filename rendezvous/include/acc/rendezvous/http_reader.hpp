@@ -34,8 +34,6 @@ class HttpReader {
   [[nodiscard]] std::string get(const std::string& path, Time until = Time::max()) const;
 
  private:
-  template <typename Stream>
-  std::string exchange(Stream& stream, const std::string& request, secure::SecureLink* link) const;
   [[nodiscard]] std::string ask(const std::string& request, Time until,
                                 secure::SecureLink* link) const;
 
