@@ -8,6 +8,7 @@ reserves for gloo run too. The processes of a world are started once and make a 
 each test. A world that a test damages is replaced."""
 
 import argparse
+import functools
 import multiprocessing
 import os
 import queue
@@ -60,6 +61,7 @@ def stub_expecttest():
         sys.modules["expecttest"] = stub
 
 
+@functools.cache
 def test_class():
     stub_expecttest()
     from torch.testing._internal.distributed import distributed_test
@@ -125,10 +127,10 @@ def worker(rank, orders, results):
 
 
 class World:
-    """The processes of all ranks."""
+    """The processes of all ranks, forked from this one, which has imported torch and its tests."""
 
     def __init__(self, size):
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("fork")
         self.results = context.Queue()
         self.orders = [context.Queue() for _ in range(size)]
         self.processes = [context.Process(target=worker, args=(rank, self.orders[rank], self.results),
@@ -165,9 +167,9 @@ def main():
     parser.add_argument("--show-skipped", action="store_true")
     arguments = parser.parse_args()
     os.environ.update(BACKEND=arguments.backend, WORLD_SIZE=str(arguments.world_size), ACC_CPU_BACKEND="acc",
-                      MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1",
-                      TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+                      MASTER_ADDR="127.0.0.1", OMP_NUM_THREADS="1")
     suite = test_class()
+    import torch._dynamo  # noqa: F401  optimizers need it
     from torch.testing._internal.distributed.distributed_test import (Barrier,
                                                                       initialize_temp_directories)
     initialize_temp_directories()
@@ -212,6 +214,8 @@ def main():
 
 
 if __name__ == "__main__":
+    # The package is loaded by the workers, for which ACC_CPU_BACKEND is set.
+    os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
     try:
         import torch.distributed as dist
     except ImportError:

@@ -821,10 +821,12 @@ def worker(rank, world, port, part):
 
 def main():
     os.environ["OMP_NUM_THREADS"] = "1"
+    if sys.argv[1] == "arguments":
+        import torch._dynamo  # noqa: F401  once for all ranks, which are forked
     for world in (2, 4):
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        multiprocessing.spawn(worker, (world, port, sys.argv[1]), world)
+        multiprocessing.start_processes(worker, (world, port, sys.argv[1]), world, start_method="fork")
 
 
 if __name__ == "__main__":
