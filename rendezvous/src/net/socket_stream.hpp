@@ -33,8 +33,8 @@ class SocketStream {
   /// for `read`: otherwise two ends that both write more than the socket buffers hold would
   /// deadlock.
   void write(std::string_view bytes, TimePoint deadline);
-  /// Receives what there is, at most `room` bytes, and waits for the first one. Returns their number;
-  /// 0: the peer has closed the connection.
+  /// Receives what there is, at most `room` bytes, and waits for the first one. Returns their
+  /// number; 0: the peer has closed the connection.
   std::size_t read_some(char* bytes, std::size_t room, TimePoint deadline);
   /// Receives exactly `count` bytes.
   void read(char* bytes, std::size_t count, TimePoint deadline);
