@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // acclaunch on a terminal: the status line appears, and is removed at the end.
 #include "support/screen.hpp"
+#include "support/terminal_session.hpp"
 #include "support/text.hpp"
 
 #include <doctest/doctest.h>
-#include <pty.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
 #include <csignal>
-#include <cstdlib>
 
 using namespace acc::test;
 
@@ -19,21 +15,9 @@ namespace {
 /// A script on a terminal: its output and its exit status.
 struct Session {
   explicit Session(const std::string& script) {
-    int terminal = -1;
-    const pid_t shell = ::forkpty(&terminal, nullptr, nullptr, nullptr);
-    REQUIRE(shell >= 0);
-    if (shell == 0) {
-      ::setenv("TERM", "xterm", 1);
-      ::execl("/bin/sh", "sh", "-c", script.c_str(), nullptr);
-      ::_exit(127);
-    }
-    std::array<char, 4096> chunk{};
-    for (ssize_t count = 0; (count = ::read(terminal, chunk.data(), chunk.size())) > 0;) {
-      bytes.append(chunk.data(), static_cast<std::size_t>(count));
-    }
-    int wait_status = 0;
-    ::waitpid(shell, &wait_status, 0);
-    ::close(terminal);
+    TerminalSession terminal({"/bin/sh", "-c", script});
+    const int wait_status = terminal.wait();
+    bytes = terminal.bytes();
     status = WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
   }
 

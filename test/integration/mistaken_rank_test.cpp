@@ -58,40 +58,57 @@ std::vector<std::string> command(int machines, int machine, const std::string& p
           how};
 }
 
-void check(int num_machines, const Mistake& mistake, int rank_at_fault) {
-  CAPTURE(num_machines);
-  CAPTURE(mistake.how);
-  const acc::test::ReservedPort port;
-  std::vector<std::unique_ptr<Program>> machines;
-  for (int machine = 0; machine < num_machines; ++machine) {
-    machines.push_back(std::make_unique<Program>(
-        command(num_machines, machine, port.text(), rank_at_fault, mistake.how)));
-  }
-  const std::string rank = "rank " + std::to_string(rank_at_fault);
-  std::vector<int> statuses;
-  for (const auto& machine : machines) {
-    statuses.push_back(machine->wait());
-    CAPTURE(machine->err());
-    CHECK(contains(machine->err(), "the job failed: " + rank + ": " + mistake.headline));
-    CHECK((mistake.message[0] == '\0' || contains(machine->err(), "| " + rank + mistake.message)));
-  }
-  for (const int status : statuses) {
-    CHECK(status == statuses.front());
-    if (mistake.status == kOthers) {
-      CHECK(status != 0);
-    } else {
-      CHECK(status == (mistake.status == kOwn ? 10 + rank_at_fault : mistake.status));
+/// A job with a mistake, which runs from the start of this object.
+class Job {
+ public:
+  Job(int num_machines, const Mistake& mistake, int rank_at_fault)
+      : mistake_(mistake), rank_at_fault_(rank_at_fault) {
+    for (int machine = 0; machine < num_machines; ++machine) {
+      machines_.push_back(std::make_unique<Program>(
+          command(num_machines, machine, port_.text(), rank_at_fault, mistake.how)));
     }
   }
-}
+
+  void check() {
+    const std::string rank = "rank " + std::to_string(rank_at_fault_);
+    std::vector<int> statuses;
+    for (const auto& machine : machines_) {
+      statuses.push_back(machine->wait());
+      CAPTURE(machine->err());
+      CHECK(contains(machine->err(), "the job failed: " + rank + ": " + mistake_.headline));
+      CHECK((mistake_.message[0] == '\0' ||
+             contains(machine->err(), "| " + rank + mistake_.message)));
+    }
+    for (const int status : statuses) {
+      CHECK(status == statuses.front());
+      if (mistake_.status == kOthers) {
+        CHECK(status != 0);
+      } else {
+        CHECK(status == (mistake_.status == kOwn ? 10 + rank_at_fault_ : mistake_.status));
+      }
+    }
+  }
+
+ private:
+  const Mistake& mistake_;
+  int rank_at_fault_;
+  acc::test::ReservedPort port_;
+  std::vector<std::unique_ptr<Program>> machines_;
+};
 
 }  // namespace
 
 TEST_CASE("root cause: the rank that made the mistake, not one that failed because of it") {
   for (const int machines : kMachines) {
     for (const Mistake& mistake : kMistakes) {
+      CAPTURE(machines);
+      CAPTURE(mistake.how);
+      std::vector<std::unique_ptr<Job>> jobs;  // side by side, because they wait most of the time
       for (int rank = 0; rank < kRanks; ++rank) {
-        check(machines, mistake, rank);
+        jobs.push_back(std::make_unique<Job>(machines, mistake, rank));
+      }
+      for (const auto& job : jobs) {
+        job->check();
       }
     }
   }
