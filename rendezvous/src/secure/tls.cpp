@@ -297,7 +297,7 @@ void TlsChannel::send(std::string_view plain, std::string& out) {
 
 void TlsChannel::finish(std::string& out) {
   ERR_clear_error();
-  if (is_established()) {
+  if (is_established() && (SSL_get_shutdown(ssl_) & SSL_SENT_SHUTDOWN) == 0) {
     SSL_shutdown(ssl_);
   }
   drain(out);

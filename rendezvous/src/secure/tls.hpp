@@ -74,7 +74,7 @@ class TlsChannel {
   void receive(std::string_view bytes, std::string& plain, std::string& out);
   /// Encrypts bytes; requires is_established.
   void send(std::string_view plain, std::string& out);
-  /// Appends the message that ends the stream.
+  /// Appends the message that ends the stream, once.
   void finish(std::string& out);
   /// True if the handshake is complete.
   [[nodiscard]] bool is_established() const noexcept;

@@ -47,9 +47,9 @@ void Connection::ready(std::uint32_t events) {
 }
 
 void Connection::resume() {
-  if (std::exchange(is_unfinished_, false)) {
-    // A paused connection goes on when its client has read.
-    guarded([&] { is_paused_ || is_finishing_ ? watch() : serve(rest_); });
+  if (phase_ == Phase::unfinished) {
+    phase_ = Phase::reading;
+    guarded([&] { serve(rest_); });
   }
 }
 
@@ -74,10 +74,10 @@ void Connection::advance(std::uint32_t events) {
   if ((events & EPOLLIN) != 0) {
     receive();
   } else if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
-    if (!is_unfinished_) {  // requests that were received before the end are served
+    if (phase_ != Phase::unfinished) {  // requests that were received before the end are served
       close();
     }
-  } else if (is_paused_ && num_unsent() <= max_unread()) {
+  } else if (phase_ == Phase::paused && num_unsent() <= max_unread()) {
     serve(rest_);
   } else {
     flush();
@@ -89,10 +89,10 @@ void Connection::receive() {
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
     return;
   }
-  if (count < 0 || (count == 0 && is_departing_)) {
+  if (count < 0 || (count == 0 && phase_ == Phase::departing)) {
     return close();
   }
-  if (is_finishing_) {
+  if (is_finishing()) {
     return;  // reads and discards, so that the end of the stream becomes visible
   }
   if (count == 0) {
@@ -201,10 +201,12 @@ void Connection::step_through(std::string_view& bytes) {
   is_serving_ = true;
   std::size_t cost = 0;
   for (bool has_more = true; has_more;) {
-    is_paused_ = num_unsent() > max_unread();
+    if (!is_finishing()) {
+      phase_ = num_unsent() > max_unread() ? Phase::paused : Phase::reading;
+    }
     const bool has_work = !bytes.empty() || handler_->is_replying();
-    if (cost >= kTurnCost && has_work && !is_paused_ && !is_finishing_) {
-      is_unfinished_ = true;
+    if (cost >= kTurnCost && has_work && phase_ == Phase::reading) {
+      phase_ = Phase::unfinished;
       shared_.turns.resume_later(id_);
       break;
     }
@@ -219,7 +221,7 @@ void Connection::step_through(std::string_view& bytes) {
     const std::size_t before = unsent_.size();
     const std::size_t left = bytes.size();
     const std::uint64_t recorded = shared_.changes.recorded;
-    has_more = !is_paused_ && !is_finishing_ && handler_->step(bytes, unsent_);
+    has_more = phase_ == Phase::reading && handler_->step(bytes, unsent_);
     if (shared_.changes.recorded > recorded) {
       show(shared_.changes.recorded);  // any later reply means that the client's changes were made
     } else if (unsent_.size() > before) {
@@ -279,7 +281,7 @@ void Connection::tell(const std::string& why, bool is_limit) {
 /// Keeps the bytes after the last served request. `rest` is the end of rest_, or lies in the shared
 /// receive buffer and must be copied.
 void Connection::keep(std::string_view rest) {
-  if (is_finishing_ || rest.empty()) {
+  if (is_finishing() || rest.empty()) {
     if (!rest_.empty()) {
       std::string().swap(rest_);
     }
@@ -291,7 +293,8 @@ void Connection::keep(std::string_view rest) {
 }
 
 void Connection::touch() {
-  if (!std::exchange(is_touched_, true)) {
+  if (flush_ == Flush::none) {
+    flush_ = Flush::due;
     shared_.turns.flush_later(*this);
   }
 }
@@ -307,34 +310,34 @@ void Connection::send(std::string_view bytes) {
 }
 
 void Connection::finish(ShutdownMode mode) {
-  if (std::exchange(is_finishing_, true)) {
+  if (is_finishing()) {
     return;
   }
+  phase_ = Phase::finishing;
   shutdown_mode_ = mode;
-  is_paused_ = is_unfinished_ = false;
   owner_.finishing(id_);
   touch();
-  if (is_held_) {
+  if (flush_ == Flush::held) {
     watch();  // input stays in the socket until it may send
   }
 }
 
 void Connection::flush() {
   if (!socket_) {
-    is_touched_ = false;
+    flush_ = Flush::none;
     return;
   }
-  if (!is_broken_ && num_unsent() > 0 && !shared_.changes.may_show(shown_)) {
+  if (phase_ != Phase::broken && num_unsent() > 0 && !shared_.changes.may_show(shown_)) {
     return hold();
   }
-  is_touched_ = is_held_ = false;
+  flush_ = Flush::none;
   write();
   is_lent_ = false;  // unsent bytes keep the buffer: the next client starts with an empty one
   count_buffered();
-  if (is_broken_) {
+  if (phase_ == Phase::broken) {
     return close();
   }
-  if (is_finishing_ && !is_departing_) {
+  if (phase_ == Phase::finishing) {
     depart();
   }
   watch();
@@ -343,8 +346,7 @@ void Connection::flush() {
 /// Keeps the unsent bytes until the changes that they show are in the log.
 void Connection::hold() {
   is_lent_ = false;  // the bytes keep the buffer
-  is_touched_ = true;
-  if (!std::exchange(is_held_, true)) {
+  if (std::exchange(flush_, Flush::held) != Flush::held) {
     shared_.turns.hold(id_);
   }
   count_buffered();
@@ -353,7 +355,7 @@ void Connection::hold() {
 
 /// Sends as much as the socket accepts and keeps the rest in unsent_.
 void Connection::write() {
-  if (is_broken_ || !socket_) {
+  if (phase_ == Phase::broken || !socket_) {
     return;
   }
   if (tls_) {
@@ -374,7 +376,7 @@ void Connection::write_from(std::string& bytes, std::size_t& num_sent) {
   const ssize_t count = ::send(socket_.get(), bytes.data() + num_sent, bytes.size() - num_sent,
                                MSG_NOSIGNAL | MSG_DONTWAIT);
   if (count < 0) {
-    is_broken_ = errno != EAGAIN && errno != EINTR;
+    phase_ = errno == EAGAIN || errno == EINTR ? phase_ : Phase::broken;
     return;
   }
   num_sent += static_cast<std::size_t>(count);
@@ -397,7 +399,7 @@ void Connection::write_encrypted() {
   if (unsent_.empty()) {
     give_back();
   }
-  if (is_finishing_ && unsent_.empty() && !std::exchange(has_said_end_, true)) {
+  if (is_finishing() && unsent_.empty()) {
     tls_->finish(encrypted_);
   }
   if (!encrypted_.empty()) {
@@ -427,7 +429,7 @@ void Connection::give_up() {
                    "(max_buffered_bytes); this client has the largest share, {} bytes",
                    shared_.options.max_buffered_bytes, counted_),
        true);
-  is_broken_ = true;
+  phase_ = Phase::broken;
   close();
 }
 
@@ -438,7 +440,7 @@ void Connection::depart() {
     return close();
   }
   if (num_unsent() == 0) {
-    is_departing_ = true;
+    phase_ = Phase::departing;
     shutdown(socket_.get(), SHUT_WR);
   }
 }
@@ -450,10 +452,10 @@ void Connection::watch() {
     return;
   }
   std::uint32_t wanted = 0;
-  if (is_departing_ || (!is_finishing_ && !is_paused_ && !is_unfinished_)) {
+  if (phase_ == Phase::reading || phase_ == Phase::departing) {
     wanted |= EPOLLIN;
   }
-  if (!is_held_ && (is_paused_ || num_unsent() > 0)) {
+  if (flush_ != Flush::held && (phase_ == Phase::paused || num_unsent() > 0)) {
     wanted |= EPOLLOUT;
   }
   if (wanted != interest_) {

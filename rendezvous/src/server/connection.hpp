@@ -130,7 +130,7 @@ class Connection final : public ReadySet::Watcher {
   void flush();
   /// As `flush`, after Turns::hold. Unless it can send now, it calls that again.
   void flush_held() {
-    is_held_ = false;
+    flush_ = Flush::due;
     flush();
   }
   void close();
@@ -141,6 +141,20 @@ class Connection final : public ReadySet::Watcher {
   [[nodiscard]] Peer& peer() const noexcept { return *facts_.peer; }
 
  private:
+  enum class Phase : std::uint8_t {
+    reading,     // reads and serves requests
+    paused,      // serves no requests until the client reads its replies
+    unfinished,  // has requests that wait for its turn (Turns::resume_later)
+    finishing,   // reads no more requests, sends the last replies
+    departing,   // has sent all and SHUT_WR, waits for the client to close
+    broken       // the socket failed: closes without sending
+  };
+  enum class Flush : std::uint8_t {
+    none,
+    due,  // Turns::flush_later was called
+    held  // unsent_ shows a change that is not in the log (Turns::hold)
+  };
+
   template <typename Serve>
   void guarded(const Serve& serve);
   void advance(std::uint32_t events);
@@ -164,6 +178,7 @@ class Connection final : public ReadySet::Watcher {
   void tell(const std::string& why, bool is_limit);
   void count_buffered();
   void no_longer_pending();
+  [[nodiscard]] bool is_finishing() const noexcept { return phase_ >= Phase::finishing; }
   /// Unread bytes beyond which nothing further is served.
   [[nodiscard]] std::size_t max_unread() const noexcept;
   [[nodiscard]] std::size_t num_unsent() const noexcept {
@@ -173,18 +188,12 @@ class Connection final : public ReadySet::Watcher {
   // The members that every request uses come first, next to each other in memory.
   UniqueFd socket_;                   // none: closed
   std::uint32_t interest_ = EPOLLIN;  // events registered with Turns::ready
-  bool is_touched_ = false;           // Turns::flush_later or hold was called, flush is pending
-  bool is_held_ = false;              // unsent_ shows a change that is not in the log
-  bool is_lent_ = false;              // unsent_ is the buffer of SharedBuffers::replies
-  bool is_serving_ = false;           // inside step_through: replies are being collected
-  bool is_paused_ = false;            // serves no requests until the client reads its replies
-  bool is_unfinished_ = false;        // Turns::resume_later was called, `resume` is pending
-  bool is_pending_ = true;            // its protocol's handshake is not complete
+  Phase phase_ = Phase::reading;
+  Flush flush_ = Flush::none;
   ReadySet::Part part_ = ReadySet::Part::ordinary;
-  bool is_finishing_ = false;  // reads no more requests
-  bool is_departing_ = false;  // all is sent, SHUT_WR done: waits for the client to close
-  bool is_broken_ = false;     // the socket failed: close without sending
-  bool has_said_end_ = false;  // with TLS: the end of the stream was announced
+  bool is_lent_ = false;     // unsent_ is the buffer of SharedBuffers::replies
+  bool is_serving_ = false;  // inside step_through: replies are being collected
+  bool is_pending_ = true;   // its protocol's handshake is not complete
   ShutdownMode shutdown_mode_ = ShutdownMode::brief;
   Id id_;
   SharedBuffers& shared_;
