@@ -75,7 +75,7 @@ class Clients final : private Connection::Owner {
 
   /// Returns the part of a limit that one peer may use (ServerOptions::max_peer_percent).
   [[nodiscard]] std::size_t share_of(std::size_t limit) const;
-  /// A client has proved or sent a wrong token. One that was right before is no guess.
+  /// Counts a wrong token of a client, unless it was right earlier: then it is not a guess.
   void note_failure(Peer& peer, bool was_right);
   /// The store is empty: its keys are charged to no peer.
   void forget_keys() { peers_.forget_keys(); }

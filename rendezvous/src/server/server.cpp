@@ -55,14 +55,16 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
                          },
                      .lost = [this] { stand_by(); }}),
         administration_(clients_, state_, agents_, leadership_),
-        freed_memory_(clients_.turns()) {
+        freed_memory_(clients_.turns()) {}
+  ~Impl() { end_threads(); }
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  void start() {
     if (!options_.state_dir.empty()) {
       recover(std::make_unique<JournalFile>(options_.state_dir, options_.syncs),
               options_.state_dir.string());
     }
-  }
-
-  void start() {
     clients_.start(weak_from_this());
     agents_.await_deadline();
     clients_.turns().end();
@@ -117,8 +119,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
     clients_.turns().end();
   }
 
-  /// Ends the threads of the log and of the election: they post to the event loop, which may end
-  /// before this object.
+  /// Ends the threads of the log and of the election, which use other parts and post to the event
+  /// loop. The loop may end before this object.
   void end_threads() {
     state_.close();
     leadership_.end();
@@ -163,7 +165,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
         return agents_.redirect(id, leadership_.leader());
       }
     }
-    // Never without a proof: a plain port on loopback is open to all users of the machine.
+    // A TCP port needs a proof, also on loopback: all users of the machine can connect to it.
     const bool is_administrator =
         facts.admission ? facts.admission->role == Role::administrator : facts.peer->is_trusted;
     if (first == kAdminHello.front() && is_administrator) {
