@@ -40,10 +40,10 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
     found = by_agent_.emplace(agent, job_of(*enter, now)).first;
   }
   const JobRef job = found->second;
-  // The order matters: `fit` before the message is stored, `attended` after the event, when the job
-  // may be forgotten.
+  // The order matters: `fit` before the message is stored, `after_event` last, because it may
+  // forget the job.
   fit(message);
-  const std::size_t first_letter = out.size();
+  const std::size_t first_message = out.size();
   if (std::holds_alternative<Status>(message) || std::holds_alternative<FailureReport>(message)) {
     message = Beat{};  // for those who watch; to the job it is a sign of life
   }
@@ -63,7 +63,7 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
   if (replaced && *replaced != agent) {
     by_agent_.erase(*replaced);
   }
-  attended(job, now, out, first_letter);
+  after_event(job, now, out, first_message);
 }
 
 void Jobs::lose(AgentId agent, const std::string& why, Time now, Outbox& out) {
@@ -74,25 +74,25 @@ void Jobs::lose(AgentId agent, const std::string& why, Time now, Outbox& out) {
   const JobRef job = found->second;
   by_agent_.erase(found);
   job->was_left = false;
-  const std::size_t first_letter = out.size();
+  const std::size_t first_message = out.size();
   job->membership.lose(agent, why, beside(job), now, out);
   if (record_) {
     record(*job, agent, encoded(Lost{why}));
   }
-  attended(job, now, out, first_letter);
+  after_event(job, now, out, first_message);
 }
 
 void Jobs::pass(Time now, Outbox& out) {
   // Each call of Membership::pass moves the job's deadline past `now` or forgets the job.
   while (next_deadline() <= now) {
     const JobRef job = *by_due_.begin();
-    const std::size_t first_letter = out.size();
+    const std::size_t first_message = out.size();
     for (const auto& [agent, what] : job->membership.pass(beside(job), now, out)) {
       if (record_) {
         record(*job, agent, encoded(what));
       }
     }
-    attended(job, now, out, first_letter);
+    after_event(job, now, out, first_message);
   }
 }
 
@@ -257,7 +257,7 @@ void Jobs::recover(Time now) {
     const JobRef next = std::next(job);
     job->membership.recover(now);
     record(*job, 0, encoded(Recovered{}));
-    attended(job, now, {}, 0);
+    after_event(job, now, {}, 0);
     job = next;
   }
 }
@@ -310,8 +310,8 @@ std::optional<std::uint64_t> Jobs::job_of(AgentId agent) const {
 }
 
 /// Updates all tables after an event of `job`. May forget the job.
-void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter) {
-  refresh(job, out, first_letter);
+void Jobs::after_event(JobRef job, Time now, const Outbox& out, std::size_t first_message) {
+  refresh(job, out, first_message);
   if (job->membership.is_forgotten(now)) {
     return forget(job);
   }
@@ -320,10 +320,10 @@ void Jobs::attended(JobRef job, Time now, const Outbox& out, std::size_t first_l
   }
 }
 
-/// Forgets agents that were sent their last message (`out` from `first_letter` on), and refreshes
+/// Forgets agents that were sent their last message (`out` from `first_message` on), and refreshes
 /// memory, deadline and flags of the job.
-void Jobs::refresh(JobRef job, const Outbox& out, std::size_t first_letter) {
-  for (std::size_t i = first_letter; i < out.size(); ++i) {
+void Jobs::refresh(JobRef job, const Outbox& out, std::size_t first_message) {
+  for (std::size_t i = first_message; i < out.size(); ++i) {
     if (out[i].is_last) {
       by_agent_.erase(out[i].to);
     }

@@ -137,8 +137,8 @@ class Jobs {
   void make_room(std::size_t more_bytes) const;
   void fit(AgentMessage& message) const;
   [[nodiscard]] const Membership* beside(JobRef job) const;
-  void attended(JobRef job, Time now, const Outbox& out, std::size_t first_letter);
-  void refresh(JobRef job, const Outbox& out, std::size_t first_letter);
+  void after_event(JobRef job, Time now, const Outbox& out, std::size_t first_message);
+  void refresh(JobRef job, const Outbox& out, std::size_t first_message);
   void remember(JobRef job);
   void forget(JobRef job);
 

@@ -360,8 +360,8 @@ void Membership::enter(AgentId id, Enter enter) {
   make_room_for(agent);
 }
 
-/// True if an agent that enters again does not continue what the server knows of it: it has ended
-/// the round by itself, or this server has lost events of the job.
+/// True if an agent that enters again cannot continue its round: it has ended the round by itself,
+/// or this server has lost events of the job.
 bool Membership::has_given_up(const Agent& agent, const Enter& enter) const {
   const int last_round = next_round_ - 1;
   switch (agent.state) {

@@ -32,11 +32,11 @@ constexpr std::size_t kMaxUnsent = std::size_t{1} << 20;
 }  // namespace
 
 Relay::Relay(Socket client, std::shared_ptr<const ClientSecurity> security,
-             std::function<void(const std::string&)> say)
+             std::function<void(const std::string&)> report)
     : client_(std::move(client)),
       server_(client_.get_executor()),
       security_(std::move(security)),
-      say_(std::move(say)),
+      report_(std::move(report)),
       has_more_(client_.get_executor()),
       has_room_(client_.get_executor()) {}
 
@@ -82,7 +82,7 @@ asio::awaitable<bool> Relay::connect(const Tunnel::Target& target, std::string& 
       break;
     }
   }
-  say_(refusal);
+  report_(refusal);
   co_return false;
 }
 
@@ -145,7 +145,7 @@ asio::awaitable<void> Relay::pass_to_client(std::string plain) {
     try {
       link_->receive({buffer.data(), count}, plain, unsent_);
     } catch (const Error& failure) {
-      say_(failure.what());
+      report_(failure.what());
       break;
     }
     has_more_.open();

@@ -22,9 +22,9 @@ class Relay : public std::enable_shared_from_this<Relay> {
  public:
   using Socket = boost::asio::ip::tcp::socket;
 
-  /// `say` receives the reason if server and client do not accept each other.
+  /// `report` receives the reason if server and client do not accept each other.
   Relay(Socket client, std::shared_ptr<const ClientSecurity> security,
-        std::function<void(const std::string&)> say);
+        std::function<void(const std::string&)> report);
 
   /// Connects to the server and passes bytes on until one side ends.
   boost::asio::awaitable<void> run(Tunnel::Target target);
@@ -41,7 +41,7 @@ class Relay : public std::enable_shared_from_this<Relay> {
   Socket server_;
   std::shared_ptr<const ClientSecurity> security_;
   std::optional<secure::SecureLink> link_;  ///< of the connection to server_
-  std::function<void(const std::string&)> say_;
+  std::function<void(const std::string&)> report_;
   Gate has_more_;         // there is something to write, or the end
   Gate has_room_;         // little is left to write
   std::string unsent_;    // for the server

@@ -38,12 +38,13 @@ constexpr std::chrono::milliseconds kPause{100};
 class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(asio::io_context& io, std::uint16_t port, Target target,
-       std::shared_ptr<const ClientSecurity> security, std::function<void(const std::string&)> say)
+       std::shared_ptr<const ClientSecurity> security,
+       std::function<void(const std::string&)> report)
       : acceptor_(io),
         pause_(io),
         target_(std::move(target)),
         security_(std::move(security)),
-        say_(std::move(say)) {
+        report_(std::move(report)) {
     const tcp::endpoint endpoint(asio::ip::address_v4::loopback(), port);
     error_code error;
     acceptor_.open(endpoint.protocol(), error);
@@ -110,7 +111,7 @@ class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
     const auto relay =
         std::make_shared<Relay>(std::move(client), security_, [this](const auto& why) {
           if (std::exchange(complaint_, why) != why) {
-            say_(fmt::format("the store at {}:{}: {}", target_.host, target_.port, why));
+            report_(fmt::format("the store at {}:{}: {}", target_.host, target_.port, why));
           }
         });
     relays_.push_back(relay);
@@ -122,7 +123,7 @@ class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
   asio::steady_timer pause_;
   Target target_;
   std::shared_ptr<const ClientSecurity> security_;
-  std::function<void(const std::string&)> say_;
+  std::function<void(const std::string&)> report_;
   PeerUsers users_;
   RateLimiter refusals_;
   std::vector<std::weak_ptr<Relay>> relays_;
@@ -131,9 +132,9 @@ class Tunnel::Impl : public std::enable_shared_from_this<Impl> {
 
 Tunnel::Tunnel(asio::io_context& io, std::uint16_t port, Target target,
                std::shared_ptr<const ClientSecurity> security,
-               std::function<void(const std::string&)> say)
+               std::function<void(const std::string&)> report)
     : impl_(std::make_shared<Impl>(io, port, std::move(target), std::move(security),
-                                   std::move(say))) {
+                                   std::move(report))) {
   impl_->start();
 }
 

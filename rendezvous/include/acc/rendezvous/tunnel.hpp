@@ -27,11 +27,11 @@ class Tunnel {
     std::string run_id;  ///< the job for which the token is proved
   };
 
-  /// Listens on 127.0.0.1 at `port`; 0: a free port. `say` receives one line for the user when
+  /// Listens on 127.0.0.1 at `port`; 0: a free port. `report` receives one line for the user when
   /// server and tunnel do not accept each other. Throws Error(connection) if it cannot listen.
   Tunnel(boost::asio::io_context& io, std::uint16_t port, Target target,
          std::shared_ptr<const ClientSecurity> security,
-         std::function<void(const std::string&)> say);
+         std::function<void(const std::string&)> report);
   /// Closes all connections.
   ~Tunnel();
   Tunnel(const Tunnel&) = delete;
