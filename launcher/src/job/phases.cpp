@@ -59,7 +59,12 @@ void Phases::finish(const std::string& path, int machine_rank, const std::string
         Microseconds(phase.begin.time_since_epoch()).count(),
         Microseconds(phase.end - phase.begin).count());
   }
-  append_trace_events(path, std::move(lines));
+  try {
+    append_trace_events(path, std::move(lines));
+  } catch (...) {
+    end_trace_file(path);
+    throw;
+  }
   end_trace_file(path);
 }
 

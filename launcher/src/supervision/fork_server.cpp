@@ -30,7 +30,7 @@ namespace {
 
 /// The program, which fork_server.py describes.
 constexpr std::string_view kProgram =
-#include <fork_server.inc>  // fork_server.py as a string literal; made by CMake
+#include <fork_server.inc>  // generator_watch.py and fork_server.py as a literal; made by CMake
     ;
 /// Runs it with variables of its own, so that __main__ stays as it is for the worker's program.
 constexpr const char* kBoot =
