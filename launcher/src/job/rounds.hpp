@@ -87,6 +87,11 @@ class Rounds {
 std::unique_ptr<Rounds> make_rounds(boost::asio::io_context& io, const LaunchPlan& plan,
                                     std::string host, Rounds::Events events);
 
+/// True if the machines' ranks are given (static rendezvous).
+[[nodiscard]] inline bool ranks_are_given(const LaunchPlan& plan) {
+  return plan.rendezvous.backend == RendezvousPlan::Backend::fixed;
+}
+
 /// Returns a warning if one of the listeners is on all interfaces, else "". `address` is the
 /// configured address.
 std::string warning_of_all_interfaces(const std::vector<rendezvous::Listener>& listeners,

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rounds of a job on several machines. rendezvous::Agent speaks the protocol (docs/protocol.md);
-// this class decides which machine serves the rendezvous, at which addresses, and where the
-// workers' store is. It looks names up once at the start, since answers may change during a long
-// job.
+// Rounds of a job on several machines. rendezvous::Agent speaks the protocol (docs/protocol.md),
+// and ServerPlacement decides whether this machine serves the rendezvous, and where. Names are
+// looked up once at the start, because answers may change during a long job.
 #include "job/rounds_together.hpp"
 
 #include "acc/base/error.hpp"
@@ -10,6 +9,8 @@
 #include "acc/base/token.hpp"
 #include "acc/launcher/setting_keys.hpp"
 #include "acc/rendezvous/etcd_servers.hpp"
+#include "acc/rendezvous/gate.hpp"
+#include "acc/rendezvous/host_addresses.hpp"
 #include "acc/rendezvous/main_process.hpp"
 #include "plan/agreed_terms.hpp"
 #include "plan/rendezvous_values.hpp"
@@ -27,7 +28,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
+#include <exception>
+#include <memory>
 #include <utility>
 
 namespace acc::launcher::job {
@@ -51,7 +53,7 @@ std::chrono::milliseconds time_to_settle(const LaunchPlan& plan) {
 }
 
 rendezvous::Terms terms(const LaunchPlan& plan) {
-  const bool by_rank = plan.rendezvous.backend == RendezvousPlan::Backend::fixed;
+  const bool by_rank = ranks_are_given(plan);
   return {.ranks_are_given = by_rank,
           .num_machines = plan.layout.num_machines,
           .min_machines = by_rank ? plan.layout.num_machines : plan.rendezvous.min_machines,
@@ -68,273 +70,23 @@ rendezvous::JobTimes times(const LaunchPlan& plan) {
           .close = plan.rendezvous.close_timeout};
 }
 
-/// Returns the token of the job; empty: there is none. Read here and not by the plan: `explain`
-/// prints the plan.
-std::optional<rendezvous::Tokens> tokens_of(const LaunchPlan& plan) {
-  if (const char* token = std::getenv("ACC_RENDEZVOUS_TOKEN"); token != nullptr && *token != 0) {
-    return rendezvous::Tokens({token});
-  }
-  if (auto tokens = rendezvous::tokens_of_environment()) {
-    return tokens;
-  }
-  if (plan.settings.boolean("secure"_key)) {
-    throw Error(Errc::config,
-                "--secure needs a token: set ACC_RENDEZVOUS_TOKEN_FILE to a file with the same "
-                "token on every machine, or let acclaunch start the machines");
-  }
-  return std::nullopt;
+/// True if a rendezvous address names several daemons that replace each other, or an etcd in which
+/// they are registered.
+bool is_at_daemons(const std::string& address) {
+  return rendezvous::is_etcd_address(address) || address.find(',') != std::string::npos;
 }
 
-}  // namespace
-
-/// The store of a round is for one job, as is the server of static ranks, which includes it. A
-/// server of c10d may serve other run ids too, if the token is not for one job. The certificate
-/// authority concerns a daemon only.
-RoundsTogether::Security::Security(const LaunchPlan& plan) {
-  if (plan.settings.boolean("secure"_key) && plan.settings.boolean("insecure"_key)) {
-    throw Error(Errc::config, "--secure and --insecure contradict each other; give one of them");
-  }
-  const auto tokens = tokens_of(plan);
-  if (!tokens) {
-    return;
-  }
-  const bool is_for_one_job =
-      plan.rendezvous.backend == RendezvousPlan::Backend::fixed || tokens->is_for_one_job();
-  store_server = rendezvous::ServerSecurity::make(tokens, {}, plan.rendezvous.run_id);
-  rendezvous_server = is_for_one_job ? store_server : rendezvous::ServerSecurity::make(tokens, {});
-  store_client = rendezvous::ClientSecurity::make(*tokens, {});
-  rendezvous_client =
-      rendezvous::ClientSecurity::make(*tokens, rendezvous::client_files_of_environment());
-}
-
-RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std::string host,
-                               Events events)
-    : io_(io),
-      plan_(plan),
-      host_(std::move(host)),
-      secret_(random_token()),
-      security_(plan),
-      board_(std::make_shared<rendezvous::Board>()),
-      agent_(io.get_executor(), plan.rendezvous.run_id, terms(plan), times(plan),
-             {.on_end = std::move(events.on_end),
-              .on_force_stop = std::move(events.on_force_stop),
-              .on_progress = events.say,
-              .before_connecting = [this] { return serves_if_nobody_does(); },
-              .before_entering =
-                  [this](const std::string& address) { return serve_store_at(address); }},
-             security_.rendezvous_client),
-      say_(std::move(events.say)),
-      address_(plan.rendezvous.address),
-      port_(plan.rendezvous.port),
-      pause_(io) {}
-
-bool RoundsTogether::ranks_are_given() const {
-  return plan_.rendezvous.backend == RendezvousPlan::Backend::fixed;
-}
-
-asio::awaitable<std::optional<Round>> RoundsTogether::next() {
-  tunnel_.reset();
-  auto round = co_await next_round();
-  if (round && security_.store_client) {
-    tunnel_.emplace(
-        io_, std::uint16_t{0},
-        rendezvous::Tunnel::Target{round->store_host, round->store_port, plan_.rendezvous.run_id},
-        security_.store_client, say_);
-  }
-  co_return round;
-}
-
-asio::awaitable<std::optional<Round>> RoundsTogether::next_round() {
-  if (has_joined_) {
-    server_gone_since_.reset();
-    renew_store();
-    co_return co_await agent_.rejoin(store_ ? store_->port() : plan_.rendezvous.port);
-  }
-  co_await find_servers();
-  co_await look_up_addresses();
-  should_serve_ = is_to_serve();
-  logger(Component::launcher)
-      .debug("this machine {} the rendezvous at {}", should_serve_ ? "serves" : "connects to",
-             address_);
-  if (port_ == 0 && !serves_if_nobody_does()) {  // this machine is to choose a free port
-    throw Error(Errc::config, "machines cannot meet at " + plan_.rendezvous.address +
-                                  ":0; set a port that all machines know");
-  }
-  is_joining_ = true;
-  if (ranks_are_given() && should_serve_ && !is_own_address_) {
-    asio::co_spawn(io_, look_for_another_machine_0(), asio::detached);
-  }
-  std::optional<Round> round;
-  std::exception_ptr fault;
-  try {
-    round = co_await join();
-  } catch (...) {
-    fault = std::current_exception();
-  }
-  is_joining_ = false;
-  pause_.cancel();
-  if (fault && ranks_are_given() && should_serve_ && !rendezvous_) {
-    co_await ask(own_server());  // a launcher of the same job may use the port
-  }
-  fault = refusal_ ? refusal_ : fault;
-  if (fault) {
-    std::rethrow_exception(fault);
-  }
-  if (round && round->machine_rank == 0 && !status_port_ &&
-      !plan_.settings.text("status_port"_key).empty()) {
-    say_(
-        "--status_port has no effect on this machine: the job can be watched at the port of the "
-        "rendezvous, " +
-        std::to_string(port_) + " of " + address_);
-  }
-  co_return round;
-}
-
-/// Joins the first round. If a machine that should serve finds another process at its port and that
-/// does not answer as a rendezvous, the timeout becomes an error about the port.
-asio::awaitable<std::optional<Round>> RoundsTogether::join() {
-  const std::string server = ranks_are_given() && should_serve_ ? own_server() : address_;
-  try {
-    const auto round = co_await agent_.join(server, port_, this_machine());
-    has_joined_ = true;
-    co_return round;
-  } catch (const Error& error) {
-    if (!should_serve_ || rendezvous_ || error.code() != Errc::timeout) {
-      throw;
-    }
-    throw Error(Errc::config,
-                std::string(error.what()) + "; " +
-                    Server::port_owner(plan_.rendezvous.port).value_or("another process") +
-                    " listens there; choose another port");
-  }
-}
-
-/// Asks the configured address every second whether another machine serves there as machine 0. Both
-/// would wait for the other machines, and one of them forever. Runs only if the address is not one
-/// of this machine's; it may still lead back to this machine through a gateway.
-asio::awaitable<void> RoundsTogether::look_for_another_machine_0() {
+/// Returns the daemons that are registered in the plan's etcd, joined by commas. Waits until there
+/// is one, for at most the join timeout, unless `pause` is cancelled.
+asio::awaitable<std::string> servers_in_etcd(const RendezvousPlan& plan, asio::steady_timer& pause,
+                                             std::function<void(const std::string&)> say) {
   constexpr std::chrono::seconds kInterval{1};
-  while (is_joining_) {
-    co_await ask(address_);
-    if (!is_joining_) {  // a round was formed meanwhile, with this machine as machine 0
-      co_return;
-    }
-    if (refusal_) {
-      agent_.close();
-      co_return;
-    }
-    pause_.expires_after(kInterval);
-    co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
-  }
-}
-
-/// Asks the server at `host` whether it would accept this machine. Keeps a refusal in `refusal_`.
-asio::awaitable<void> RoundsTogether::ask(std::string host) {
-  rendezvous::JobTimes short_times = times(plan_);
-  short_times.join = std::chrono::seconds(5);
-  asker_.emplace(io_.get_executor(), plan_.rendezvous.run_id, terms(plan_), short_times,
-                 Agent::Events{}, security_.rendezvous_client);
-  try {
-    co_await asker_->ask(std::move(host), plan_.rendezvous.port, this_machine());
-  } catch (const Error&) {
-    refusal_ = std::current_exception();
-  }
-}
-
-/// Starts an empty store for the next round, so that its workers see no keys that workers of the
-/// last round set or still send.
-void RoundsTogether::renew_store() {
-  if (!ranks_are_given()) {
-    store_.emplace(
-        io_, listen(store_hosts_, 0),
-        rendezvous::ServerOptions{.forms_rounds = false, .security = security_.store_server});
-  } else if (rendezvous_) {
-    rendezvous_->renew_store();
-  }
-}
-
-/// Starts the store that the workers use if this machine becomes machine 0. `address` is the one
-/// that the other machines will get. Returns the store's port. With static ranks the rendezvous
-/// server is the store.
-std::uint16_t RoundsTogether::serve_store_at(const std::string& address) {
-  if (ranks_are_given()) {
-    return plan_.rendezvous.port;
-  }
-  const bool is_given = address == plan_.rendezvous.local_address;
-  const auto hosts = is_given              ? local_hosts_
-                     : address == address_ ? server_hosts_
-                                           : std::vector<std::string>{address};
-  // On a further connection the store stays: a round with its port may have been formed.
-  if (!store_ || hosts != store_hosts_) {
-    store_hosts_ = hosts;
-    renew_store();
-  }
-  return store_->port();
-}
-
-/// Listens on a port at all `hosts`, and warns once if that includes all interfaces.
-std::vector<rendezvous::Listener> RoundsTogether::listen(const std::vector<std::string>& hosts,
-                                                         std::uint16_t port) {
-  std::vector<rendezvous::Listener> listeners = rendezvous::listen_on(hosts, port);
-  if (!security_.rendezvous_server) {
-    check_open(listeners);
-  }
-  return listeners;
-}
-
-/// Without a token, refuses listeners that other machines can reach, unless ranks are static or the
-/// user has waived the token; then warns once.
-void RoundsTogether::check_open(const std::vector<rendezvous::Listener>& listeners) {
-  const auto open = std::ranges::find(listeners, true, &rendezvous::Listener::is_open);
-  const bool is_waived = plan_.settings.boolean("insecure"_key);
-  if (open == listeners.end()) {
-    return;
-  }
-  if (!ranks_are_given() && !is_waived) {
-    throw Error(Errc::config,
-                rendezvous::warning_of_open(open->address) +
-                    ". Set ACC_RENDEZVOUS_TOKEN_FILE to a file with a token on every machine, or "
-                    "give --insecure");
-  }
-  std::string warning = warning_of_all_interfaces(listeners, address_);
-  if (warning.empty() && !is_waived) {
-    warning = rendezvous::warning_of_open(open->address) + "; or use --secure";
-  }
-  if (!warning.empty() && !std::exchange(has_warned_, true)) {
-    say_(warning);
-  }
-}
-
-/// If the plan names several daemons, or an etcd in which they are registered, meets at the first
-/// one and tells the agent the others.
-asio::awaitable<void> RoundsTogether::find_servers() {
-  std::string servers = plan_.rendezvous.address;
-  const bool are_in_etcd = rendezvous::is_etcd_address(servers);
-  if (are_in_etcd) {
-    servers = co_await servers_in_etcd();
-  }
-  meets_at_daemons_ = are_in_etcd || servers.find(',') != std::string::npos;
-  if (!meets_at_daemons_) {
-    co_return;
-  }
-  const auto endpoints = plan::read_endpoints({servers, plan_.rendezvous.address});
-  address_ = endpoints.front().host;
-  port_ = endpoints.front().port.value_or(port_);
-  for (std::size_t i = 1; i < endpoints.size(); ++i) {
-    agent_.add_server(endpoints[i].host, endpoints[i].port.value_or(port_));
-  }
-}
-
-/// Returns the daemons that are registered in etcd, joined by commas. Waits until there is one, for
-/// at most the join timeout.
-asio::awaitable<std::string> RoundsTogether::servers_in_etcd() {
-  constexpr std::chrono::seconds kInterval{1};
-  const auto deadline = std::chrono::steady_clock::now() + plan_.rendezvous.join_timeout;
+  const auto deadline = std::chrono::steady_clock::now() + plan.join_timeout;
   const rendezvous::EtcdAddress etcd =
-      rendezvous::parse_etcd_address(plan_.rendezvous.address, plan_.rendezvous.etcd_files);
+      rendezvous::parse_etcd_address(plan.address, plan.etcd_files);
   for (bool has_said = false; true; has_said = true) {
     std::string failure =
-        "no acc-rendezvous is registered there; start one with --state " + plan_.rendezvous.address;
+        "no acc-rendezvous is registered there; start one with --state " + plan.address;
     std::vector<std::string> servers;
     asio::thread_pool background(1);  // the signals of this thread do not wait
     try {
@@ -355,67 +107,194 @@ asio::awaitable<std::string> RoundsTogether::servers_in_etcd() {
     }
     if (std::chrono::steady_clock::now() >= deadline) {
       throw Error(Errc::timeout,
-                  "timeout: no rendezvous found in " + plan_.rendezvous.address + ": " + failure);
+                  "timeout: no rendezvous found in " + plan.address + ": " + failure);
     }
     if (!has_said) {
-      say_("waiting for a rendezvous in " + plan_.rendezvous.address + " (" + failure + ")");
+      say("waiting for a rendezvous in " + plan.address + " (" + failure + ")");
     }
-    pause_.expires_after(kInterval);
-    const auto [cancelled] = co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
+    pause.expires_after(kInterval);
+    const auto [cancelled] = co_await pause.async_wait(asio::as_tuple(asio::use_awaitable));
     if (cancelled) {
       throw Error(Errc::timeout, "the job is closed before it has found a rendezvous");
     }
   }
 }
 
-asio::awaitable<void> RoundsTogether::look_up_addresses() {
-  const RendezvousPlan& plan = plan_.rendezvous;
-  const auto found = co_await rendezvous::addresses_of(io_.get_executor(), address_);
-  is_own_address_ = std::ranges::any_of(found.addresses, rendezvous::is_own_address);
-  server_hosts_ = rendezvous::hosts_to_listen_on(address_, found);
-  address_ = found.is_assumed ? found.addresses.front().to_string() : address_;
-  if (!plan.local_address.empty()) {
-    local_hosts_ = rendezvous::hosts_to_listen_on(
-        plan.local_address,
-        co_await rendezvous::addresses_of(io_.get_executor(), plan.local_address));
-  }
-  if (ranks_are_given() && is_to_serve() && !is_own_address_) {
-    warn_of_another_machine(found);
-  }
-}
-
-/// Warns on machine 0 if the configured address is not one of its own. Usually the machine rank or
-/// the address is wrong; sometimes a gateway forwards the address.
-void RoundsTogether::warn_of_another_machine(const rendezvous::HostAddresses& found) const {
+/// Returns the warning of a machine 0 that does not have the configured address. Usually the
+/// machine rank or the address is wrong; sometimes a gateway forwards the address.
+std::string warning_of_another_machine(const std::string& address,
+                                       const rendezvous::HostAddresses& found) {
   std::vector<std::string> addresses;
-  for (const auto& address : found.addresses) {
-    addresses.push_back(address.to_string());
+  for (const auto& each : found.addresses) {
+    addresses.push_back(each.to_string());
   }
   const bool is_known = !addresses.empty();
   const rendezvous::Advice advice = is_known
-                                        ? rendezvous::main_process_elsewhere(address_, addresses)
-                                        : rendezvous::main_process_unknown(address_, found.failure);
-  say_("warning: " + advice.what + ". " + advice.what_to_do +
-       (is_known ? " Ignore this if a gateway or service forwards that address to this machine"
-                 : ""));
+                                        ? rendezvous::main_process_elsewhere(address, addresses)
+                                        : rendezvous::main_process_unknown(address, found.failure);
+  return "warning: " + advice.what + ". " + advice.what_to_do +
+         (is_known ? " Ignore this if a gateway or service forwards that address to this machine"
+                   : "");
 }
 
-/// True if this machine serves the rendezvous: machine 0 with static ranks; with c10d by is_host,
-/// else if the address is one of its own.
-bool RoundsTogether::is_to_serve() const {
-  if (ranks_are_given()) {
-    return plan_.layout.machine_rank == 0;
+}  // namespace
+
+RoundsTogether::RoundsTogether(asio::io_context& io, const LaunchPlan& plan, std::string host,
+                               Events events)
+    : io_(io),
+      plan_(plan),
+      host_(std::move(host)),
+      secret_(random_token()),
+      security_(plan),
+      print_line_(events.say),
+      port_(plan.rendezvous.port),
+      servers_(io, plan, security_, events.say),
+      agent_(io.get_executor(), plan.rendezvous.run_id, terms(plan), times(plan),
+             {.on_end = std::move(events.on_end),
+              .on_force_stop = std::move(events.on_force_stop),
+              .on_progress = events.say,
+              .before_connecting = [this] { return serves_if_nobody_does(); },
+              .before_entering =
+                  [this](const std::string& address) { return serve_store_at(address); }},
+             security_.rendezvous_client),
+      inquiry_(io,
+               [this] {
+                 rendezvous::JobTimes short_times = times(plan_);
+                 short_times.join = std::chrono::seconds(5);
+                 return std::make_unique<Agent>(io_.get_executor(), plan_.rendezvous.run_id,
+                                                terms(plan_), short_times, Agent::Events{},
+                                                security_.rendezvous_client);
+               }),
+      pause_(io) {}
+
+asio::awaitable<std::optional<Round>> RoundsTogether::next() {
+  tunnel_.reset();
+  std::optional<Round> round;
+  if (!placement_) {
+    round = co_await first_round();
+  } else {
+    placement_->rejoin();
+    servers_.renew_store(placement_->facts().address);
+    round = co_await agent_.rejoin(servers_.store_port());
   }
-  if (meets_at_daemons_) {
-    return false;
+  if (round && security_.store_client) {
+    tunnel_.emplace(
+        io_, std::uint16_t{0},
+        rendezvous::Tunnel::Target{round->store_host, round->store_port, plan_.rendezvous.run_id},
+        security_.store_client, print_line_);
   }
-  return plan_.rendezvous.is_host.value_or(is_own_address_);
+  co_return round;
 }
 
-/// Returns the address at which this machine connects to its own server. The configured address may
-/// lead elsewhere from here.
-std::string RoundsTogether::own_server() const {
-  return server_hosts_.front() == "*" ? "localhost" : server_hosts_.front();
+asio::awaitable<std::optional<Round>> RoundsTogether::first_round() {
+  const std::string found = co_await find_servers();
+  placement_.emplace(co_await look_up_addresses(found));
+  const std::string& address = placement_->facts().address;
+  logger(Component::launcher)
+      .debug("this machine {} the rendezvous at {}",
+             placement_->is_here() ? "serves" : "connects to", address);
+  if (port_ == 0 && !serves_if_nobody_does()) {  // this machine is to choose a free port
+    throw Error(Errc::config, "machines cannot meet at " + plan_.rendezvous.address +
+                                  ":0; set a port that all machines know");
+  }
+  if (placement_->may_have_rival()) {
+    // Both machines would wait for the others, and one of them forever.
+    asio::co_spawn(io_,
+                   inquiry_.ask_repeatedly(address, plan_.rendezvous.port, this_machine(),
+                                           [this] { agent_.close(); }),
+                   asio::detached);
+  }
+  std::optional<Round> round;
+  std::exception_ptr fault;
+  try {
+    round = co_await join();
+  } catch (...) {
+    fault = std::current_exception();
+  }
+  inquiry_.stop();
+  if (fault && placement_->is_machine_0() && !servers_.serves_rendezvous()) {
+    // A launcher of the same job may use the port.
+    co_await inquiry_.ask(placement_->own_server(), plan_.rendezvous.port, this_machine());
+  }
+  fault = inquiry_.refusal() ? inquiry_.refusal() : fault;
+  if (fault) {
+    std::rethrow_exception(fault);
+  }
+  if (round && round->machine_rank == 0 && !servers_.has_status_port() &&
+      !plan_.settings.text("status_port"_key).empty()) {
+    print_line_(
+        "--status_port has no effect on this machine: the job can be watched at the port of the "
+        "rendezvous, " +
+        std::to_string(port_) + " of " + address);
+  }
+  co_return round;
+}
+
+/// Joins the first round. If a machine that should serve finds another process at its port and that
+/// does not answer as a rendezvous, the timeout becomes an error about the port.
+asio::awaitable<std::optional<Round>> RoundsTogether::join() {
+  try {
+    co_return co_await agent_.join(placement_->host_to_join(), port_, this_machine());
+  } catch (const Error& error) {
+    if (!placement_->is_here() || servers_.serves_rendezvous() || error.code() != Errc::timeout) {
+      throw;
+    }
+    throw Error(Errc::config,
+                std::string(error.what()) + "; " +
+                    Server::port_owner(plan_.rendezvous.port).value_or("another process") +
+                    " listens there; choose another port");
+  }
+}
+
+/// Starts the store that the workers use if this machine becomes machine 0. `address` is the one
+/// that the other machines will get. Returns the store's port. With static ranks the rendezvous
+/// server is the store.
+std::uint16_t RoundsTogether::serve_store_at(const std::string& address) {
+  return ranks_are_given(plan_)
+             ? plan_.rendezvous.port
+             : servers_.serve_store(placement_->store_hosts(address), placement_->facts().address);
+}
+
+/// Returns the address of the rendezvous. If the plan names several daemons, or an etcd in which
+/// they are registered, it is that of the first one, and the agent is told the others.
+asio::awaitable<std::string> RoundsTogether::find_servers() {
+  std::string servers = plan_.rendezvous.address;
+  if (!is_at_daemons(servers)) {
+    co_return servers;
+  }
+  if (rendezvous::is_etcd_address(servers)) {
+    servers = co_await servers_in_etcd(plan_.rendezvous, pause_, print_line_);
+  }
+  const auto endpoints = plan::read_endpoints({servers, plan_.rendezvous.address});
+  port_ = endpoints.front().port.value_or(port_);
+  for (std::size_t i = 1; i < endpoints.size(); ++i) {
+    agent_.add_server(endpoints[i].host, endpoints[i].port.value_or(port_));
+  }
+  co_return endpoints.front().host;
+}
+
+asio::awaitable<ServerPlacement::Facts> RoundsTogether::look_up_addresses(std::string address) {
+  const RendezvousPlan& plan = plan_.rendezvous;
+  const auto found = co_await rendezvous::addresses_of(io_.get_executor(), address);
+  ServerPlacement::Facts facts{
+      .ranks_are_given = ranks_are_given(plan_),
+      .machine_rank = plan_.layout.machine_rank,
+      .is_host = plan.is_host,
+      .meets_at_daemons = is_at_daemons(plan.address),
+      .address = found.is_assumed ? found.addresses.front().to_string() : address,
+      .is_own_address = std::ranges::any_of(found.addresses, rendezvous::is_own_address),
+      .server_hosts = rendezvous::hosts_to_listen_on(address, found),
+      .local_address = plan.local_address,
+      .patience = plan.heartbeat_timeout};
+  if (!plan.local_address.empty()) {
+    facts.local_hosts = rendezvous::hosts_to_listen_on(
+        plan.local_address,
+        co_await rendezvous::addresses_of(io_.get_executor(), plan.local_address));
+  }
+  if (ServerPlacement(facts).may_have_rival()) {
+    print_line_(warning_of_another_machine(facts.address, found));
+  }
+  co_return facts;
 }
 
 /// Called before each connection attempt. Starts the rendezvous server if this machine should serve
@@ -423,35 +302,21 @@ std::string RoundsTogether::own_server() const {
 /// machine; if that ends and does not come back soon, this launcher takes over. True if this
 /// launcher serves.
 bool RoundsTogether::serves_if_nobody_does() {
-  if (!should_serve_ || rendezvous_ || may_come_back()) {
-    return rendezvous_.has_value();
+  if (servers_.serves_rendezvous() || !placement_->is_to_listen(std::chrono::steady_clock::now())) {
+    return servers_.serves_rendezvous();
   }
-  const RendezvousPlan& plan = plan_.rendezvous;
   try {
-    rendezvous_.emplace(
-        io_, listen(server_hosts_, plan.port),
-        rendezvous::ServerOptions{.board = board_, .security = security_.rendezvous_server});
-    port_ = rendezvous_->port();
+    servers_.serve_rendezvous(placement_->facts().server_hosts, placement_->facts().address);
+    port_ = servers_.rendezvous()->port();
   } catch (const Error& error) {
-    if (ranks_are_given() || plan.is_host || error.code() == Errc::config) {
+    if (placement_->must_serve() || error.code() == Errc::config) {
       throw Error(Errc::config, error.what());
     }
   }
-  if (rendezvous_ && !status_port_) {
-    status_port_ = open_status_port(io_, plan_, say_, board_, security_.rendezvous_server);
+  if (servers_.serves_rendezvous()) {
+    servers_.open_status_port();
   }
-  return rendezvous_.has_value();
-}
-
-/// True while a server that is gone may still come back: until the heartbeat timeout. A daemon that
-/// is restarted needs its port, which this launcher must not take.
-bool RoundsTogether::may_come_back() {
-  if (!has_joined_ || plan_.rendezvous.is_host) {
-    return false;
-  }
-  const auto now = std::chrono::steady_clock::now();
-  server_gone_since_ = server_gone_since_.value_or(now);
-  return now < *server_gone_since_ + plan_.rendezvous.heartbeat_timeout;
+  return servers_.serves_rendezvous();
 }
 
 Machine RoundsTogether::this_machine() const {
@@ -459,16 +324,16 @@ Machine RoundsTogether::this_machine() const {
   Machine machine{.machine_rank = std::nullopt,
                   .host = host_,
                   .address = plan.local_address,
-                  .store_port = store_ ? store_->port() : plan.port,
+                  .store_port = servers_.store_port(),
                   .local_world_size = plan_.layout.local_world_size,
                   .pid = ::getpid(),
                   .secret = secret_,
                   .role = plan_.role};
-  if (ranks_are_given() || plan.machine_rank_was_given) {
+  if (ranks_are_given(plan_) || plan.machine_rank_was_given) {
     machine.machine_rank = plan_.layout.machine_rank;
   }
-  if (ranks_are_given()) {
-    machine.address = address_;
+  if (ranks_are_given(plan_)) {
+    machine.address = placement_->facts().address;
   }
   return machine;
 }
@@ -478,45 +343,37 @@ Machine RoundsTogether::this_machine() const {
 /// ids may use the same server.
 asio::awaitable<void> RoundsTogether::part() {
   co_await agent_.finish();
-  if (!rendezvous_) {
+  Server* const server = servers_.rendezvous();
+  if (server == nullptr) {
     co_return;
   }
   constexpr std::chrono::seconds kLastAnswers{2};
-  if (rendezvous_->is_refusing()) {
-    say_("staying for up to " + std::to_string(plan_.rendezvous.close_timeout.count()) +
-         " s, to inform machines that are still to come");
+  if (server->is_refusing()) {
+    print_line_("staying for up to " + std::to_string(plan_.rendezvous.close_timeout.count()) +
+                " s, to inform machines that are still to come");
   }
   rendezvous::Gate unattended(io_.get_executor());
   asio::steady_timer patience(io_, kLastAnswers);
-  patience.async_wait([this](const boost::system::error_code& error) {
-    if (!error && !rendezvous_->is_refusing()) {
-      say_("other jobs use the rendezvous on this machine: serving them until they end");
+  patience.async_wait([this, server](const boost::system::error_code& error) {
+    if (!error && !server->is_refusing()) {
+      print_line_("other jobs use the rendezvous on this machine: serving them until they end");
     }
   });
-  rendezvous_->retire([&unattended] { unattended.open(); });
+  server->retire([&unattended] { unattended.open(); });
   co_await unattended.passed();
 }
 
 void RoundsTogether::close() {
   agent_.close();
   tunnel_.reset();
-  is_joining_ = false;
   pause_.cancel();
-  if (asker_) {
-    asker_->close();
-  }
-  for (std::optional<Server>* server : {&store_, &rendezvous_}) {
-    if (*server) {
-      (*server)->stop();
-    }
-  }
-  if (status_port_) {
-    status_port_->stop();
-  }
+  inquiry_.close();
+  servers_.close();
 }
 
 std::size_t RoundsTogether::num_clients(const Round& round) const {
-  std::size_t count = rendezvous_ ? static_cast<std::size_t>(round.num_machines()) : 0;
+  std::size_t count =
+      servers_.serves_rendezvous() ? static_cast<std::size_t>(round.num_machines()) : 0;
   if (tunnel_) {  // two sockets for each worker of this machine
     count += 2 * static_cast<std::size_t>(plan_.layout.local_world_size);
   }
