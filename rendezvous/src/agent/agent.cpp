@@ -28,41 +28,40 @@ constexpr Agent::Milliseconds kLastReport{10'000};
 
 }  // namespace
 
-std::optional<Agent::Milliseconds> Agent::Impl::status_interval() const noexcept {
-  return status_interval_.count() > 0 ? std::optional(status_interval_) : std::nullopt;
-}
-
 /// Sends the ranks in parts, each far below the limit of a message.
 void Agent::Impl::show(std::vector<RankStatus> ranks) {
   constexpr std::size_t kRanksPerMessage = 1024;
   constexpr std::size_t kMaxBacklog = std::size_t{64} << 10;
-  if (!link_ || !welcome_ || status_interval_.count() == 0 || link_->backlog() > kMaxBacklog) {
+  if (!connection_.is_admitted() || !status_interval() ||
+      connection_.link()->backlog() > kMaxBacklog) {
     return;
   }
   for (std::size_t begin = 0; begin < ranks.size(); begin += kRanksPerMessage) {
     const std::size_t end = std::min(ranks.size(), begin + kRanksPerMessage);
-    link_->send(rounds::Status{{std::make_move_iterator(ranks.begin() + static_cast<long>(begin)),
-                                std::make_move_iterator(ranks.begin() + static_cast<long>(end))}});
+    connection_.send(
+        rounds::Status{{std::make_move_iterator(ranks.begin() + static_cast<long>(begin)),
+                        std::make_move_iterator(ranks.begin() + static_cast<long>(end))}});
   }
 }
 
 void Agent::Impl::show_report(std::string json) {
-  if (link_ && welcome_ && status_interval_.count() > 0 &&
+  if (connection_.is_admitted() && status_interval() &&
       json.size() <= rounds::kMaxFailureReportBytes) {
-    link_->send(rounds::FailureReport{std::move(json)});
+    connection_.send(rounds::FailureReport{std::move(json)});
   }
 }
 
 void Agent::Impl::hear(rounds::ServerMessage message) {
   if (auto* welcome = std::get_if<rounds::Welcome>(&message)) {
-    welcome_ = was_welcome_ = true;
-    recovers_ = welcome->recovers;
-    status_interval_ = welcome->status_interval;
-    link_->keep_alive(welcome->beat_interval, welcome->silence_limit, recovers_);
-    entered_.open();
+    connection_.admit(*welcome);
+    if (is_coming_back()) {
+      round_->coming_back->entered.open();
+    }
   } else if (auto* waiting = std::get_if<rounds::Waiting>(&message)) {
-    said_at_.reset();
-    say_what_is_waited_for(waiting->text);  // only the server knows whether a time limit runs
+    if (!place_.is_final()) {
+      lines_.change();  // only the server knows whether a time limit runs
+      lines_.say_what_is_waited_for(waiting->text, servers_.where());
+    }
   } else if (auto* formed = std::get_if<rounds::Formed>(&message)) {
     hear_formed(std::move(formed->round));
   } else if (auto* ends = std::get_if<rounds::Ends>(&message)) {
@@ -77,8 +76,8 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
     hear_dropped(std::move(*dropped));
   } else if (const auto* elsewhere = std::get_if<rounds::Elsewhere>(&message)) {
     const std::string leader = printable(elsewhere->leader);
-    why_lost_ = "the daemon there stands by; " +
-                (leader.empty() ? "none leads at the moment" : leader + " leads");
+    connection_.announce_end("the daemon there stands by; " +
+                             (leader.empty() ? "none leads at the moment" : leader + " leads"));
   }
   news_.open();
 }
@@ -103,26 +102,26 @@ void Agent::Impl::hear_formed(Round round) {
     throw Error(Errc::protocol, fmt::format("a round has {} machines, expected at most {}",
                                             round.num_machines(), enter_.terms.num_machines));
   }
-  round_ = std::move(round);
   logger(Component::rendezvous)
-      .debug("round {} is formed at {}: machine {} of {}", round_->round, where(),
-             round_->machine_rank, round_->num_machines());
+      .debug("round {} is formed at {}: machine {} of {}", round.round, servers_.where(),
+             round.machine_rank, round.num_machines());
+  round_.emplace(OwnRound{std::move(round)});
 }
 
 void Agent::Impl::hear_settled(RoundResult round_result) {
   if (round_) {
     // Reports are in order of machine rank, so the last one has the largest.
     if (!round_result.machines.empty() &&
-        round_result.machines.back().machine_rank >= round_->num_machines()) {
-      throw Error(Errc::protocol,
-                  fmt::format("machine_rank of a report is {}, expected less than "
-                              "{}",
-                              round_result.machines.back().machine_rank, round_->num_machines()));
+        round_result.machines.back().machine_rank >= round_->round.num_machines()) {
+      throw Error(Errc::protocol, fmt::format("machine_rank of a report is {}, expected less than "
+                                              "{}",
+                                              round_result.machines.back().machine_rank,
+                                              round_->round.num_machines()));
     }
-    round_result_ = std::move(round_result);
+    round_->result = std::move(round_result);
     return;
   }
-  over_ = true;  // this machine has rejoined, but the next round was cancelled
+  place_.move_to(Place::Over{});  // this machine has rejoined, but the next round was cancelled
   if (round_result.end) {
     hear_ends(std::move(*round_result.end));
   }
@@ -132,15 +131,15 @@ void Agent::Impl::hear_settled(RoundResult round_result) {
 /// belonged to has ended (over), or an error of the join (everything else).
 void Agent::Impl::hear_dropped(Dropped dropped) {
   if (dropped.why == Dropped::Why::lost) {
-    why_lost_ = std::move(dropped.reason);  // the server closes the connection next: see `lose`
-    recovers_ = false;                      // it does not know this machine any more
-  } else if (dropped.why == Dropped::Why::over && (welcome_ || enter_.rounds_before > 0)) {
-    over_ = true;
-    if (events_.on_progress) {
-      events_.on_progress(fmt::format("rendezvous at {}: {}", where(), dropped.reason));
-    }
+    // The server closes the connection next: see `lose`.
+    connection_.announce_end(std::move(dropped.reason));
+    connection_.forget_server();
+  } else if (dropped.why == Dropped::Why::over &&
+             (connection_.is_admitted() || enter_.rounds_before > 0)) {
+    place_.move_to(Place::Over{});
+    lines_.say(fmt::format("rendezvous at {}: {}", servers_.where(), dropped.reason));
   } else {
-    dropped_ = std::move(dropped);
+    place_.move_to(Place::Refused{std::move(dropped)});
   }
 }
 
@@ -158,35 +157,32 @@ void Agent::Impl::hear_ends(AttemptEnd end) {
   }
 }
 
-/// True if another round may be formed after the connection was lost, so that reconnecting makes
-/// sense: an elastic job, or restarts left. A static job ends with its machine 0.
-bool Agent::Impl::may_come_back() const {
-  const Terms& terms = enter_.terms;
-  return !terms.ranks_are_given &&
-         (terms.is_elastic() || round_->restart_count < terms.max_restarts);
-}
-
 /// Handles the loss of the connection. In a round of a server that recovers, the workers go on
-/// while this agent connects again.
+/// while this agent connects again: for at most JobTimes::join or, once the attempt has ended on
+/// this machine, the heartbeat timeout.
 void Agent::Impl::lose(const std::string& why) {
-  const bool is_in_round = round_ && !round_result_;
-  if (is_in_round && !recovers_) {
+  if (is_in_round() && !connection_.recovers()) {
     return give_up(why);
   }
-  if (link_) {
-    std::exchange(link_, nullptr)->close();
+  connection_.end(why);
+  logger(Component::rendezvous)
+      .debug("connection to {} lost: {}", servers_.where(), connection_.why());
+  if (is_coming_back()) {
+    round_->coming_back->entered.open();
   }
-  why_lost_ = why_lost_.empty() ? why : why_lost_;
-  logger(Component::rendezvous).debug("connection to {} lost: {}", where(), why_lost_);
-  entered_.open();
-  if (!is_in_round) {
+  if (!is_in_round()) {
     end_known_.open();
     news_.open();
-    return;
-  }
-  if (!std::exchange(is_coming_back_, true)) {
+  } else if (!is_coming_back()) {
+    const auto limit = round_->own_end && !end_ ? enter_.times.heartbeat : enter_.times.join;
+    round_->coming_back =
+        std::make_shared<Return>(executor_, std::chrono::steady_clock::now() + limit);
     asio::co_spawn(
-        executor_, [self = shared_from_this()] { return self->come_back(); }, asio::detached);
+        executor_,
+        [self = shared_from_this(), coming_back = round_->coming_back] {
+          return self->come_back(coming_back);
+        },
+        asio::detached);
   }
 }
 
@@ -194,124 +190,77 @@ void Agent::Impl::lose(const std::string& why) {
 /// this machine: the server has lost this machine, too, so the others end theirs.
 void Agent::Impl::give_up(const std::string& why) {
   stop_coming_back();
-  recovers_ = false;
-  if (link_) {
-    std::exchange(link_, nullptr)->close();
-  }
-  why_lost_ = why_lost_.empty() ? why : why_lost_;
-  logger(Component::rendezvous).debug("the server at {} is lost: {}", where(), why_lost_);
-  if (round_ && !round_result_ && !end_) {
-    hear_ends(end_alone());
+  connection_.forget_server();
+  connection_.end(why);
+  logger(Component::rendezvous)
+      .debug("the server at {} is lost: {}", servers_.where(), connection_.why());
+  if (is_in_round() && !end_) {
+    hear_ends(round_->end_alone(enter_, servers_.where(), connection_.why()));
   }
   end_known_.open();
   news_.open();
 }
 
-/// Returns the end of the attempt on this machine if the server cannot decide about it.
-AttemptEnd Agent::Impl::end_alone() const {
-  if (own_end_) {
-    AttemptEnd end = *own_end_;
-    end.machine_rank = round_->machine_rank;
-    end.host = enter_.machine.host;
-    end.restarts = end.restarts && may_come_back();
-    return end;
-  }
-  const char* server = enter_.terms.ranks_are_given ? "machine 0" : "the rendezvous";
-  return {
-      .host = enter_.machine.host,
-      .exit_status = 1,
-      .restarts = may_come_back(),
-      .cause = AttemptEnd::Cause::membership,
-      .reason = fmt::format("the connection to {} at {} is lost: {}", server, where(), why_lost_)};
-}
-
 void Agent::Impl::end(AttemptEnd end) {
-  if (!end_ && (link_ || is_coming_back_)) {
+  if (!end_ && (connection_ || is_coming_back())) {
     end_known_.close();
   }
   end.reason.resize(std::min(end.reason.size(), rounds::kMaxReasonBytes));
-  if (is_coming_back_) {
+  if (is_coming_back()) {
     // The workers of this machine have failed or must end: the server is not awaited for long.
-    give_up_at_ = std::min<std::chrono::steady_clock::time_point>(
-        give_up_at_, std::chrono::steady_clock::now() + enter_.times.heartbeat);
-    return_pause_.cancel();
+    Return& coming_back = *round_->coming_back;
+    coming_back.give_up_at = std::min<std::chrono::steady_clock::time_point>(
+        coming_back.give_up_at, std::chrono::steady_clock::now() + enter_.times.heartbeat);
+    coming_back.pause.cancel();
   }
   if (round_) {
-    own_end_ = end;
+    round_->own_end = end;
   }
-  send(rounds::End{std::move(end)});
+  connection_.send(rounds::End{std::move(end)});
 }
 
 void Agent::Impl::force_stop() {
-  has_forced_stop_ = round_.has_value();
-  send(rounds::ForceStop{});
+  if (round_) {
+    round_->has_forced_stop = true;
+  }
+  connection_.send(rounds::ForceStop{});
 }
 
 asio::awaitable<RoundResult> Agent::Impl::settle(bool failed, std::string report) {
-  report_ = rounds::Report{failed, report};
-  send(*report_);
-  while ((link_ || is_coming_back_) && !round_result_) {
+  round_->report = rounds::Report{failed, std::move(report)};
+  connection_.send(*round_->report);
+  while ((connection_ || is_coming_back()) && !round_->result) {
     news_.close();
     co_await news_.passed();
   }
-  if (!round_result_) {
-    round_result_ = own_round_result(std::move(report));
+  if (!round_->result) {
+    round_->result = round_->own_result(end_, enter_.machine.host);
   }
-  remember_round();
-  co_return *std::exchange(round_result_, std::nullopt);
-}
-
-/// Prepares Enter for a server that does not know this job, because the old one was lost: it must
-/// continue the counts of rounds and restarts. Estimates whether the server counted this restart.
-void Agent::Impl::remember_round() {
-  const auto& end = round_result_->end;
-  const bool used_restart = end && end->restarts &&
-                            (end->cause == AttemptEnd::Cause::worker || !enter_.terms.is_elastic());
-  const std::int64_t restarts = std::int64_t{round_->restart_count} + (used_restart ? 1 : 0);
-  enter_.rounds_before = std::min(round_->round + 1, rounds::kMaxRoundsBefore);
-  enter_.restarts_before =
-      static_cast<int>(std::min<std::int64_t>(restarts, enter_.terms.max_restarts));
+  round_->count_in(enter_);
   stop_coming_back();
-  round_.reset();
-  own_end_.reset();
-  report_.reset();
-  has_forced_stop_ = false;
-}
-
-/// Returns the round result without the server, from what this machine knows.
-RoundResult Agent::Impl::own_round_result(std::string report) const {
-  RoundResult round_result;
-  round_result.end = end_;
-  round_result.machines.push_back({round_->machine_rank, enter_.machine.host, std::move(report)});
-  round_result.next =
-      end_ && end_->restarts ? RoundResult::Next::next_round : RoundResult::Next::finished;
-  return round_result;
+  co_return *std::exchange(round_, std::nullopt)->result;
 }
 
 asio::awaitable<void> Agent::Impl::leave() {
-  closed_ = true;
-  if (link_) {
-    link_->send(rounds::Leave{});
-    const auto link = link_;
+  place_.move_to(Place::Closed{});
+  if (const auto link = connection_.link()) {
+    link->send(rounds::Leave{});
     co_await link->flushed(kLastWords);
   }
   close();
 }
 
 asio::awaitable<void> Agent::Impl::finish() {
-  if (link_) {
-    const auto link = link_;
+  if (const auto link = connection_.link()) {
     co_await link->flushed(kLastReport);
   }
   close();
 }
 
 void Agent::Impl::close() noexcept {
-  closed_ = true;
+  place_.move_to(Place::Closed{});
   stop_coming_back();
-  if (link_) {
-    std::exchange(link_, nullptr)->close();
-  }
+  connection_.end();
   pause_.cancel();
   end_known_.open();
   news_.open();
