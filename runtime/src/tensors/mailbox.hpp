@@ -52,7 +52,6 @@ class Mailbox {
   bool push(int to);
   bool pull(int from);
   void start_of_message(int from);
-  void finish_incoming(int from);
   void hand_over(Incoming& incoming);
   bool look_for_failures();
   void fail_all(const std::exception_ptr& error);

@@ -2,7 +2,6 @@
 #include "tensors/staging.hpp"
 
 #include "acc/base/error.hpp"
-#include "collectives/call_difference.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,9 +9,6 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <map>
-#include <thread>
-#include <vector>
 
 namespace acc::tensors {
 namespace {
@@ -72,27 +68,19 @@ void Staging::begin(Call call) {
 }
 
 std::byte* Staging::next_piece() {
-  ++chunk_;
-  for (int r = 0; r < channel_.size() && chunk_ > 2; ++r) {
-    channel_.wait(channel_.control(r).chunk_finished, chunk_ - 2, r, [this] { return name(); });
-  }
-  std::byte* const stage = channel_.staging(channel_.rank(), chunk_ % 2);
-  std::memcpy(stage, &call_, sizeof call_);
-  return stage + kHeader;
-}
-
-void Staging::post() {
-  ShmChannel::advance(channel_.own().chunk_posted, chunk_);
+  std::byte* const chunk = next([this] { return name(); });
+  std::memcpy(chunk, &call_, sizeof call_);
+  return chunk + kHeader;
 }
 
 const std::byte* Staging::piece_of(int rank) {
   if (rank != channel_.rank()) {
-    channel_.wait(channel_.control(rank).chunk_posted, chunk_, rank, [this] { return name(); });
+    await(rank, [this] { return name(); });
     if (!call_.agrees_with(call_of(rank))) {
       fail_different();
     }
   }
-  return channel_.staging(rank, chunk_ % 2) + kHeader;
+  return of(rank) + kHeader;
 }
 
 void Staging::post_sum() {
@@ -103,48 +91,28 @@ void Staging::await_sum(int rank) {
   channel_.wait(channel_.control(rank).posted, sums_, rank, [this] { return name(); });
 }
 
-void Staging::finish() {
-  ShmChannel::advance(channel_.own().chunk_finished, chunk_);
-}
-
 Call Staging::call_of(int rank) const {
   Call call;  // a copy: a faulty peer may change it at any time
-  std::memcpy(&call, channel_.staging(rank, chunk_ % 2), sizeof call);
+  std::memcpy(&call, of(rank), sizeof call);
   return call;
 }
 
-/// Waits shortly for the calls of the other ranks, which decide which rank is at fault.
 void Staging::fail_different() {
-  const auto posted = [this](int r) {
-    return ShmChannel::reached(channel_.control(r).chunk_posted, chunk_);
-  };
-  const auto all_posted = [&] {
-    for (int r = 0; r < channel_.size(); ++r) {
-      if (!posted(r)) {
-        return false;
-      }
-    }
-    return true;
-  };
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
-  while (!all_posted() && !channel_.failure() && std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  std::map<std::string, std::vector<int>> ranks_by_call;
-  for (int r = 0; r < channel_.size(); ++r) {
-    if (posted(r)) {
-      const Call call = call_of(r);
-      std::string number =
-          call.number == call_.number ? "" : fmt::format(" as number {}", call.number);
-      if (call.refused != 0) {
-        number += fmt::format(", having refused {} before because of {} arguments", call.refused,
-                              call.refused == 1 ? "its" : "their");
-      }
-      ranks_by_call[text_of(call) + number].push_back(channel_.global_rank(r));
-    }
-  }
-  const auto difference = collectives::call_difference(call_.number, describe(), ranks_by_call);
-  channel_.fail(difference.reason, difference.at_fault);
+  constexpr std::chrono::milliseconds kLimit{500};
+  channel_.fail_different(call_.number, describe(), &collectives::RankControl::chunk_posted,
+                          number_, kLimit, [this](int r) {
+                            const Call call = call_of(r);
+                            std::string text = text_of(call);
+                            if (call.number != call_.number) {
+                              text += fmt::format(" as number {}", call.number);
+                            }
+                            if (call.refused != 0) {
+                              text +=
+                                  fmt::format(", having refused {} before because of {} arguments",
+                                              call.refused, call.refused == 1 ? "its" : "their");
+                            }
+                            return text;
+                          });
 }
 
 void Staging::fail(const std::string& reason, int at_fault_rank) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "collectives/shm/shm_channel.hpp"
+#include "collectives/shm/staging_chunks.hpp"
 #include "kernels/kernels.hpp"
 
 #include <cstddef>
@@ -42,39 +42,28 @@ struct Call {
   }
 };
 
-/// The chunk protocol over the control block of a group. A collective is a series of chunks, the
-/// same number on all ranks. For each chunk a rank posts a header (its call) and up to `kPiece`
-/// bytes in its own staging memory, reads what it needs of the peers' chunks, and declares that it
-/// has finished reading. A rank has two pieces of staging memory and uses them alternately, so it
-/// can be one chunk ahead of slower peers.
-///
-/// Counters: `chunk_posted` and `chunk_finished` as in ShmGroup; `posted` counts the sums that a
-/// rank has added to chunks already posted.
-///
-/// All functions that wait throw Error(collective | timeout), which names the rank at fault, and
-/// abort the group.
-class Staging {
+/// Staging chunks that begin with a header, the call of the rank, which a reader compares with its
+/// own. The counter `posted` counts the sums that a rank has added to chunks already posted.
+class Staging : private collectives::StagingChunks {
  public:
   /// Bytes of data per chunk. A multiple of every element's size and of a cache line.
   static constexpr std::size_t kHeader = 64;
   static constexpr std::size_t kPiece = collectives::kStagingChunk - kHeader;
 
-  explicit Staging(collectives::ShmChannel& channel) : channel_(channel) {}
+  using StagingChunks::finish;
+  using StagingChunks::post;
+  using StagingChunks::StagingChunks;
 
   /// Begins the next collective of the group.
   void begin(Call call);
-  /// Waits until all ranks have finished the chunk before the last one, and returns this rank's
-  /// piece for the next chunk, whose content is `post`ed afterwards.
+  /// Begins the next chunk and returns this rank's piece of it, kPiece bytes.
   std::byte* next_piece();
-  void post();
   /// Waits until `rank` has posted the current chunk, compares its call, and returns its data.
   const std::byte* piece_of(int rank);
   /// Announces that this rank has put its part of a sum into its piece.
   void post_sum();
   /// Waits for the part of `rank`.
   void await_sum(int rank);
-  /// Declares that this rank does not read the current chunk any more.
-  void finish();
 
   [[noreturn]] void fail(const std::string& reason, int at_fault_rank);
   [[nodiscard]] std::string describe() const;
@@ -84,10 +73,8 @@ class Staging {
   [[noreturn]] void fail_different();
   [[nodiscard]] std::string name() const;
 
-  collectives::ShmChannel& channel_;
   Call call_;
   std::uint32_t calls_ = 0;  ///< without refused ones
-  std::uint32_t chunk_ = 0;  ///< number of the current chunk, over all collectives
   std::uint32_t sums_ = 0;
 };
 

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
+#include "collectives/call_difference.hpp"
 #include "collectives/shm/futex.hpp"
 
 #include <fcntl.h>
@@ -22,6 +23,7 @@
 #include <cstdint>
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <new>
 #include <thread>
 
@@ -364,6 +366,35 @@ void ShmChannel::abort(const std::string& reason, int at_fault) noexcept {
 void ShmChannel::fail(const std::string& reason, std::optional<int> at_fault) {
   abort(reason, at_fault.value_or(-1));
   throw Error(Errc::collective, reason, at_fault);
+}
+
+bool ShmChannel::all_reached(RankControl::Counter RankControl::*counter,
+                             std::uint32_t target) const noexcept {
+  for (int r = 0; r < size(); ++r) {
+    if (!reached(control(r).*counter, target)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void ShmChannel::fail_different(std::uint32_t number, const std::string& group,
+                                RankControl::Counter RankControl::*counter, std::uint32_t target,
+                                std::chrono::milliseconds limit,
+                                const std::function<std::string(int)>& text_of) {
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!all_reached(counter, target) && !failure() &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  std::map<std::string, std::vector<int>> ranks_by_call;
+  for (int r = 0; r < size(); ++r) {
+    if (reached(control(r).*counter, target)) {
+      ranks_by_call[text_of(r)].push_back(global_rank(r));
+    }
+  }
+  const CallDifference difference = call_difference(number, group, ranks_by_call);
+  fail(difference.reason, difference.at_fault);
 }
 
 }  // namespace acc::collectives

@@ -87,6 +87,9 @@ class ShmChannel {
   /// True if `counter` has reached `target`. Acquire order: what the rank wrote before is visible
   /// then.
   static bool reached(const RankControl::Counter& counter, std::uint32_t target) noexcept;
+  /// True if all ranks have reached `target`.
+  [[nodiscard]] bool all_reached(RankControl::Counter RankControl::*counter,
+                                 std::uint32_t target) const noexcept;
   /// Sets a counter of this rank, after everything that it announces is written, and wakes the
   /// waiters.
   static void advance(RankControl::Counter& counter, std::uint32_t value) noexcept;
@@ -108,6 +111,13 @@ class ShmChannel {
   void throw_if_aborted() const;
   /// Aborts the group with `reason` and throws it, naming the global rank `at_fault`, if known.
   [[noreturn]] void fail(const std::string& reason, std::optional<int> at_fault);
+  /// The same for ranks that called different collectives as `number` of `group`. Waits at most
+  /// `limit` for the ranks that have not reached `target`: only then is it known which calls are in
+  /// the minority and therefore at fault. text_of: describes the call of a rank that has.
+  [[noreturn]] void fail_different(std::uint32_t number, const std::string& group,
+                                   RankControl::Counter RankControl::*counter, std::uint32_t target,
+                                   std::chrono::milliseconds limit,
+                                   const std::function<std::string(int)>& text_of);
   /// The reason why the group is unusable: it is aborted, or a peer has ended or left. Does not
   /// block; any thread.
   [[nodiscard]] std::optional<std::string> failure() const;

@@ -64,7 +64,7 @@ WorkPtr ShmGroup::all_gather(const void* shard, void* out, std::size_t shard_nby
             [&](std::size_t begin, std::size_t length) {
               for (int r = 0; r < size(); ++r) {
                 if (r != rank()) {
-                  std::memcpy(slice(r) + begin, peer_stage(r), length);
+                  std::memcpy(slice(r) + begin, staging_.of(r), length);
                 }
               }
             });
@@ -132,7 +132,7 @@ WorkPtr ShmGroup::reduce_scatter(const void* in, float* out, std::size_t shard_n
             [&](std::size_t begin, std::size_t length) {
               for (std::size_t r = 0; r < ranks; ++r) {
                 sources[r] =
-                    peer_stage(static_cast<int>(r)) + static_cast<std::size_t>(rank()) * length;
+                    staging_.of(static_cast<int>(r)) + static_cast<std::size_t>(rank()) * length;
               }
               float* const to = out + begin / width;
               kernels::kernels().reduce({.sources = sources,
@@ -187,7 +187,7 @@ WorkPtr ShmGroup::all_reduce(float* data, std::size_t numel, DType /*dtype*/, fl
             },
             [&](std::size_t begin, std::size_t length) {
               for (int r = 0; r < size(); ++r) {
-                sources[static_cast<std::size_t>(r)] = peer_stage(r);
+                sources[static_cast<std::size_t>(r)] = staging_.of(r);
               }
               float* const to = data + begin / sizeof(float);
               kernels::kernels().reduce({.sources = sources,
@@ -243,7 +243,7 @@ WorkPtr ShmGroup::broadcast(void* data, std::size_t nbytes, int root) {
             },
             [&](std::size_t begin, std::size_t length) {
               if (rank() != root) {
-                std::memcpy(to + begin, peer_stage(root), length);
+                std::memcpy(to + begin, staging_.of(root), length);
               }
             });
       },
@@ -252,28 +252,19 @@ WorkPtr ShmGroup::broadcast(void* data, std::size_t nbytes, int root) {
 
 // --- staging ---
 
-const std::byte* ShmGroup::peer_stage(int rank) const {
-  return channel_.staging(rank, chunks_ % 2);
-}
-
 void ShmGroup::run_staged(std::size_t total, std::size_t piece,
                           const std::function<void(std::byte*, std::size_t, std::size_t)>& fill,
                           const std::function<void(std::size_t, std::size_t)>& drain) {
   const auto what = [this] { return name_of(completed_ + 1); };
   for (std::size_t begin = 0; begin < total; begin += piece) {
     const std::size_t length = std::min(piece, total - begin);
-    const std::uint32_t chunk = ++chunks_;
-    // Chunk n overwrites chunk n - 2, which every rank must have read.
-    for (int r = 0; r < size() && chunk > 2; ++r) {
-      channel_.wait(channel_.control(r).chunk_finished, chunk - 2, r, what);
-    }
-    fill(channel_.staging(rank(), chunk % 2), begin, length);
-    ShmChannel::advance(channel_.own().chunk_posted, chunk);
+    fill(staging_.next(what), begin, length);
+    staging_.post();
     for (int r = 0; r < size(); ++r) {
-      channel_.wait(channel_.control(r).chunk_posted, chunk, r, what);
+      staging_.await(r, what);
     }
     drain(begin, length);
-    ShmChannel::advance(channel_.own().chunk_finished, chunk);
+    staging_.finish();
   }
 }
 

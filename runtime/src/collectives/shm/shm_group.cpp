@@ -2,7 +2,6 @@
 #include "collectives/shm/shm_group.hpp"
 
 #include "acc/base/error.hpp"
-#include "collectives/call_difference.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -10,8 +9,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
-#include <thread>
 
 namespace acc::collectives {
 namespace {
@@ -133,37 +130,12 @@ WorkPtr ShmGroup::issue(OpDescriptor descriptor, std::function<void()> execute, 
   return op;
 }
 
-bool ShmGroup::all_posted(std::uint32_t sequence) const {
-  for (int r = 0; r < size(); ++r) {
-    if (!ShmChannel::reached(channel_.control(r).posted, sequence)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-/// Waits up to 5 s for the calls of all ranks. Only then is it known which ones are in the minority
-/// and therefore at fault.
-void ShmGroup::await_other_calls(std::uint32_t sequence) const {
-  constexpr std::chrono::seconds kLimit{5};
-  const auto deadline = std::chrono::steady_clock::now() + kLimit;
-  while (!all_posted(sequence) && !channel_.failure() &&
-         std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-}
-
 void ShmGroup::fail_different(std::uint32_t sequence) {
-  await_other_calls(sequence);
-  std::map<std::string, std::vector<int>> ranks_by_call;
-  for (int r = 0; r < size(); ++r) {
-    if (ShmChannel::reached(channel_.control(r).posted, sequence)) {
-      const OpDescriptor call = descriptor_of(r, sequence);  // a copy: the peer may change it
-      ranks_by_call[call_text(call, sequence)].push_back(channel_.global_rank(r));
-    }
-  }
-  const CallDifference difference = call_difference(sequence, describe(), ranks_by_call);
-  channel_.fail(difference.reason, difference.at_fault);
+  constexpr std::chrono::seconds kLimit{5};
+  channel_.fail_different(sequence, describe(), &RankControl::posted, sequence, kLimit, [&](int r) {
+    const OpDescriptor call = descriptor_of(r, sequence);  // a copy: the peer may change it
+    return call_text(call, sequence);
+  });
 }
 
 void ShmGroup::await_posted(std::uint32_t sequence) {

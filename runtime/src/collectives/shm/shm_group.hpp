@@ -3,6 +3,7 @@
 
 #include "acc/collectives/process_group.hpp"
 #include "collectives/shm/shm_channel.hpp"
+#include "collectives/shm/staging_chunks.hpp"
 
 #include <deque>
 #include <functional>
@@ -90,10 +91,11 @@ class ShmGroup final : public ProcessGroup {
   void await_posted(std::uint32_t sequence);
   /// Waits until no rank reads this rank's input of collective `sequence` any more.
   void await_finished(std::uint32_t sequence);
-  [[nodiscard]] bool all_posted(std::uint32_t sequence) const;
+  [[nodiscard]] bool all_posted(std::uint32_t sequence) const {
+    return channel_.all_reached(&RankControl::posted, sequence);
+  }
   /// Aborts the group with an error that lists the calls that each rank made as number `sequence`.
   [[noreturn]] void fail_different(std::uint32_t sequence);
-  void await_other_calls(std::uint32_t sequence) const;
   [[nodiscard]] const OpDescriptor& descriptor_of(int rank, std::uint32_t sequence) const;
   [[nodiscard]] std::string name_of(std::uint32_t sequence) const;
 
@@ -109,20 +111,18 @@ class ShmGroup final : public ProcessGroup {
 
   /// Moves `total` bytes through the staging chunks, `piece` bytes at a time. `fill(stage, begin,
   /// length)` writes this rank's next piece; `drain(begin, length)` then reads the peers' pieces at
-  /// `peer_stage(rank)`. The two chunks of a rank alternate, so a rank can fill one while slower
-  /// peers still read the other.
+  /// `staging_.of(rank)`.
   void run_staged(std::size_t total, std::size_t piece,
                   const std::function<void(std::byte*, std::size_t, std::size_t)>& fill,
                   const std::function<void(std::size_t, std::size_t)>& drain);
-  [[nodiscard]] const std::byte* peer_stage(int rank) const;
 
   void sum_slice_everywhere(std::uint32_t sequence, std::size_t numel, float scale);
 
   ShmChannel channel_;
+  StagingChunks staging_{channel_};
   bool share_gathered_;
   std::uint32_t issued_ = 0;     ///< number of the last collective posted
   std::uint32_t completed_ = 0;  ///< number of the last collective executed
-  std::uint32_t chunks_ = 0;     ///< staging chunks used so far, over all collectives
   std::int32_t next_segment_ = 0;
   std::deque<OpPtr> pending_;    ///< posted and not executed, in order
   std::list<Segment> segments_;  ///< erased by the buffers that own the mappings
