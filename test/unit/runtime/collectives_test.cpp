@@ -2,6 +2,7 @@
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/call_difference.hpp"
+#include "collectives/gloo/all_reduce.hpp"
 #include "collectives/make_group.hpp"
 #include "collectives/staged/staged_group.hpp"
 #include "device/cpu_device.hpp"
@@ -558,4 +559,15 @@ TEST_CASE("a timeout in any collective blames the rank that does not come") {
       }
     }
   }
+}
+
+TEST_CASE("all_reduce of a Gloo group: two phases if more than two ranks can divide the array") {
+  const auto in_two_phases = [](std::size_t ranks, std::size_t numel) {
+    return acc::collectives::choose_all_reduce(ranks, numel) ==
+           acc::collectives::all_reduce_two_phase;
+  };
+  CHECK_FALSE(in_two_phases(2, 8));
+  CHECK_FALSE(in_two_phases(3, 8));
+  CHECK(in_two_phases(3, 9));
+  CHECK(in_two_phases(4, 8));
 }

@@ -3,7 +3,8 @@
 
 #include "acc/base/own_process.hpp"
 #include "acc/collectives/process_group.hpp"
-#include "collectives/shm/shm_channel.hpp"
+#include "collectives/group_spec.hpp"
+#include "collectives/shm/control_block.hpp"
 
 #include <sys/types.h>
 
@@ -13,9 +14,8 @@
 
 namespace acc::collectives {
 
-class Background;
-class Mesh;
-class StallWatch;
+class Exchange;
+struct GlooRanks;
 
 /// A socket of Gloo. inode: tells whether the descriptor still stands for it.
 struct MeshSocket {
@@ -37,8 +37,8 @@ class GlooGroup final : public ProcessGroup {
   GlooGroup(GroupSpec spec, const std::string& address);
   ~GlooGroup() override;
 
-  int rank() const noexcept override { return spec_.rank; }
-  int size() const noexcept override { return static_cast<int>(spec_.ranks.size()); }
+  int rank() const noexcept override;
+  int size() const noexcept override;
   std::string describe() const override;
 
   bool shares_gathered_memory() const noexcept override { return false; }
@@ -76,30 +76,8 @@ class GlooGroup final : public ProcessGroup {
   void abort(const std::string& reason) noexcept override;
 
  private:
-  class Exchange;
-  class TwoPhaseSum;
-  /// Begins the next collective: takes its number and tag, and tells the watch.
-  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count) {
-    return start(reserve(), kind, dtype, count);
-  }
-  /// Begins a phase of collective `number`.
-  std::shared_ptr<Exchange> start(std::uint32_t number, OpKind kind, DType dtype,
-                                  std::uint64_t count, bool second_phase = false);
-  /// Sends `shard` to every rank, and receives the shard of rank r at places[r].
-  WorkPtr exchange_shards(std::shared_ptr<Exchange> work, const void* shard,
-                          const std::vector<void*>& places, std::size_t shard_nbytes) const;
-  /// A sum over ranks of one part of the array of each rank.
-  struct Sum {
-    std::uint32_t number;
-    OpKind kind;
-    std::vector<void*> parts;  ///< of this rank's array, the part that rank r sums; not written
-    std::size_t numel;         ///< of a part
-    DType dtype;
-    float* out;  ///< the sum of all ranks' parts[rank()]; may be parts[rank()]
-    ReduceOptions options;
-  };
-  std::shared_ptr<Exchange> sum(const Sum& sum);
-  [[nodiscard]] std::vector<void*> slices(void* out, std::size_t nbytes) const;
+  /// Begins the next collective.
+  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count);
   /// Sends `data` of every rank to every rank. The scratch memory of the result holds it in rank
   /// order.
   std::shared_ptr<Exchange> exchange_all(OpKind kind, DType dtype, std::uint64_t count,
@@ -107,14 +85,8 @@ class GlooGroup final : public ProcessGroup {
 
   void close_in_child() const noexcept;
 
-  GroupSpec spec_;
-  /// The other ranks, in the order of messages to them. Each rank begins with the next one, so that
-  /// not all send to the same rank at once.
-  std::vector<int> peers_;
-  std::unique_ptr<Mesh> mesh_;
-  std::unique_ptr<StallWatch> watch_;
-  std::uint32_t sequence_ = 0;              ///< last number taken by a collective
-  std::unique_ptr<Background> background_;  ///< its thread is started by the first use
+  std::unique_ptr<GlooRanks> ranks_;
+  std::uint32_t sequence_ = 0;  ///< last number taken by a collective
   std::vector<MeshSocket> sockets_;
   ForkHook closes_in_child_{[this] { close_in_child(); }};
 };
