@@ -556,12 +556,12 @@ class ACC_API Runtime {
   /// ranks. Not collective.
   Model model(std::uint64_t seed = 0, const ModelOptions& options = {});
 
-  /// Applies fsdp_auto_wrap_policy to the modules of a program and returns, for each of them, true
-  /// if the policy makes it a unit. modules: with unique names, parents before their children;
-  /// the root, which takes the rest, is never chosen. Candidates are chosen if the policy is unset
-  /// or TRANSFORMER_BASED_WRAP without a list of classes. Declare the chosen modules in a model
-  /// with `ModelOptions::units_as_declared`. Not collective. Throws Error(config) for a class that
-  /// no module has.
+  /// Applies fsdp_auto_wrap_policy to the modules of a program. Returns for each module true if the
+  /// policy makes it a unit; never for the root, which has all other parameters. modules: with
+  /// unique names, parents before their children. Candidates are chosen if the policy is unset or
+  /// TRANSFORMER_BASED_WRAP without a list of classes. Declare the chosen modules in a model with
+  /// `ModelOptions::units_as_declared`. Not collective. Throws Error(config) for a class that no
+  /// module has.
   [[nodiscard]] std::vector<bool> wrap(const std::vector<ModuleInfo>& modules) const;
 
   /// Number of micro-steps (forward and backward of one micro-batch) per optimizer step; at least

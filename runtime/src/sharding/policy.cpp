@@ -10,7 +10,7 @@ namespace {
 
 using plugins::MixedPrecision;
 
-/// fp8 is a way of multiplying: around it everything is as with bf16.
+/// fp8 applies to matrix products only; all other values have the dtypes of bf16.
 DType dtype_of(MixedPrecision precision) {
   switch (precision) {
     case MixedPrecision::fp16: return DType::float16;
