@@ -133,7 +133,7 @@ class World {
       } else if (const auto* settled = std::get_if<Settled>(&message)) {
         check_settled(agent, settled->round_result.next);
       } else if (std::holds_alternative<Ends>(message) ||
-                 std::holds_alternative<Insisted>(message)) {
+                 std::holds_alternative<KillWorkers>(message)) {
         require(agent.state == State::in_round, "the end of a round goes to its agents only");
       }
       require(outgoing.is_last == std::holds_alternative<Dropped>(message), "Dropped is the last");

@@ -16,7 +16,7 @@ SOURCE = Path(sys.argv[3]).absolute()
 sys.path.insert(0, str(SOURCE / "test/support"))
 from agent_bytes import HELLO, frame, i32, text
 
-WELCOME, BEAT, WAITING, FORMED, ENDS, INSISTED, SETTLED, DROPPED = range(8)
+WELCOME, BEAT, WAITING, FORMED, ENDS, KILL_WORKERS, SETTLED, DROPPED = range(8)
 EVIL = "evil\x1b[2J\x9b1m\u202e\nacclaunch: all is well \u00e4\u20ac"
 SHOWN = r"evil\x1b[2J\xc2\x9b1m\xe2\x80\xae\x0aacclaunch: all is well " + "\u00e4\u20ac"
 

@@ -148,7 +148,7 @@ OwnRank take_part_as_worker(AccelerateDraft& draft, const cluster::JobEnvironmen
   return own;
 }
 
-/// Launcher role `starter`: this process runs in the job's script and starts the launchers, by srun
+/// Launcher role `remote_launcher`: this process runs in the job's script and starts the launchers, by srun
 /// under Slurm and by ssh elsewhere.
 RemoteStart start_machines_of_job(AccelerateDraft& draft, const cluster::JobEnvironment& place,
                                   int nodes) {

@@ -143,14 +143,14 @@ bool uses_gpus(const plan::Draft& draft, bool file_names_hosts) {
 }
 
 bool starts_machines(const plan::Draft& draft, const JobHosts& job,
-                     const cluster::JobEnvironment* starter) {
+                     const cluster::JobEnvironment* remote_launcher) {
   const bool several = job.hosts.size() > 1 || draft.settings.boolean("force_multi"_key);
-  return several && !draft.settings.boolean("no_ssh"_key) && starter == nullptr;
+  return several && !draft.settings.boolean("no_ssh"_key) && remote_launcher == nullptr;
 }
 
-JobHosts choose_hosts(plan::Draft& draft, const cluster::JobEnvironment* starter) {
+JobHosts choose_hosts(plan::Draft& draft, const cluster::JobEnvironment* remote_launcher) {
   const std::string chosen = host::value_of(draft.environment, host::variables::hosts);
-  if (starter != nullptr && !chosen.empty()) {
+  if (remote_launcher != nullptr && !chosen.empty()) {
     return {plan::read_chosen_slots({chosen, std::string(host::variables::hosts.name)}), true};
   }
   const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile"_key);
@@ -179,19 +179,19 @@ JobHosts choose_hosts(plan::Draft& draft, const cluster::JobEnvironment* starter
 // The rank comes from the acclaunch that started this one, else from --node_rank, else from the
 // position of this machine's host name in the hostfile.
 RankLayout find_this_machine(const plan::Draft& draft, const JobHosts& job,
-                             const cluster::JobEnvironment* starter) {
+                             const cluster::JobEnvironment* remote_launcher) {
   const std::vector<cluster::Host>& hosts = job.hosts;
   RankLayout layout;
   layout.num_machines = static_cast<int>(hosts.size());
-  if (starter != nullptr) {
-    layout.machine_rank = starter->node_rank->value;
+  if (remote_launcher != nullptr) {
+    layout.machine_rank = remote_launcher->node_rank->value;
     if (layout.machine_rank >= layout.num_machines) {
-      throw Error(Errc::config, starter->node_rank->where + " is " +
+      throw Error(Errc::config, remote_launcher->node_rank->where + " is " +
                                     std::to_string(layout.machine_rank) + ", but " +
                                     hosts.front().where + " names " + std::to_string(hosts.size()) +
                                     " hosts");
     }
-  } else if (!starts_machines(draft, job, starter)) {
+  } else if (!starts_machines(draft, job, remote_launcher)) {
     const bool is_known = layout.num_machines == 1 || draft.settings.has("node_rank"_key);
     layout.machine_rank = is_known ? plan::read_node_rank(draft, layout.num_machines)
                                    : rank_of_host_name(draft.facts.hostname, hosts);

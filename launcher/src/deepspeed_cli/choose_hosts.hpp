@@ -16,22 +16,22 @@ struct JobHosts {
       false;  ///< they are from a hostfile or from the acclaunch that started us
 };
 
-// `starter`: the environment that the acclaunch which started this one has set, or nullptr. It has
-// selected the hosts and assigned the rank.
+// `remote_launcher`: the environment that the acclaunch which started this one has set, or nullptr.
+// It has selected the hosts and assigned the rank.
 
 /// Throws Error(config) if two flags select the same resource in different ways.
 void check_contradictions(const plugins::Settings& settings);
 
 /// Returns the machines and slots of the job. Throws Error(config).
-JobHosts choose_hosts(plan::Draft& draft, const cluster::JobEnvironment* starter);
+JobHosts choose_hosts(plan::Draft& draft, const cluster::JobEnvironment* remote_launcher);
 
 /// True if this process starts the launchers on the hosts.
 bool starts_machines(const plan::Draft& draft, const JobHosts& job,
-                     const cluster::JobEnvironment* starter);
+                     const cluster::JobEnvironment* remote_launcher);
 
 /// Determines the rank of this machine and the number of its workers. Throws Error(config).
 RankLayout find_this_machine(const plan::Draft& draft, const JobHosts& job,
-                             const cluster::JobEnvironment* starter);
+                             const cluster::JobEnvironment* remote_launcher);
 
 /// Throws Error(device) if this machine has fewer GPUs than its selected slots need.
 void check_slots(const plan::Draft& draft, const JobHosts& job, const cluster::Host& this_host);

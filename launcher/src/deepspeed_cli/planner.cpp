@@ -24,22 +24,22 @@ using plugins::Device;
 using plugins::Faults;
 
 RendezvousPlan read_rendezvous(const plan::Draft& draft, const JobHosts& job,
-                               const cluster::JobEnvironment* starter) {
+                               const cluster::JobEnvironment* remote_launcher) {
   const auto num_machines = static_cast<int>(job.hosts.size());
   RendezvousPlan rendezvous = {.min_machines = num_machines};
   rendezvous.address = draft.settings.has("master_addr"_key)
                            ? draft.settings.text("master_addr"_key)
-                       : starter != nullptr ? starter->address->value
-                       : num_machines > 1   ? job.hosts.front().name
-                                            : "127.0.0.1";
+                       : remote_launcher != nullptr ? remote_launcher->address->value
+                       : num_machines > 1           ? job.hosts.front().name
+                                                    : "127.0.0.1";
   if (draft.settings.has("master_port"_key)) {
     rendezvous.port = static_cast<std::uint16_t>(draft.settings.integer("master_port"_key));
     rendezvous.port_was_given = true;
-  } else if (starter != nullptr) {
-    rendezvous.port = starter->port->value;
+  } else if (remote_launcher != nullptr) {
+    rendezvous.port = remote_launcher->port->value;
   }
-  if (starter != nullptr) {
-    rendezvous.run_id = starter->run_id.value;
+  if (remote_launcher != nullptr) {
+    rendezvous.run_id = remote_launcher->run_id.value;
   }
   plan::check_port_is_known(rendezvous.port, num_machines, draft.given("master_port"_key));
   return rendezvous;
@@ -244,11 +244,11 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   // and ranks.
   const auto place = cluster::find_job_environment(environment, facts);
   const JobManager manager = place ? place->manager : JobManager{};
-  const cluster::JobEnvironment* starter = manager.name == "acclaunch" ? &*place : nullptr;
-  const JobHosts job = choose_hosts(draft, starter);
-  const RankLayout layout = find_this_machine(draft, job, starter);
-  if (starts_machines(draft, job, starter)) {
-    RendezvousPlan rendezvous = read_rendezvous(draft, job, starter);
+  const cluster::JobEnvironment* remote_launcher = manager.name == "acclaunch" ? &*place : nullptr;
+  const JobHosts job = choose_hosts(draft, remote_launcher);
+  const RankLayout layout = find_this_machine(draft, job, remote_launcher);
+  if (starts_machines(draft, job, remote_launcher)) {
+    RendezvousPlan rendezvous = read_rendezvous(draft, job, remote_launcher);
     SupervisionPlan supervision = plan::read_supervision(draft);
     RemoteLaunchPlan start = plan_start(draft, job.hosts, rendezvous);
     return plan::finished(std::move(draft), {.identity = Identity::deepspeed,
@@ -261,7 +261,8 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
 
   const cluster::Host& this_host = job.hosts[static_cast<std::size_t>(layout.machine_rank)];
   check_slots(draft, job, this_host);
-  RendezvousPlan rendezvous = draft.result_of([&] { return read_rendezvous(draft, job, starter); });
+  RendezvousPlan rendezvous =
+      draft.result_of([&] { return read_rendezvous(draft, job, remote_launcher); });
   SupervisionPlan supervision = draft.result_of([&] { return plan::read_supervision(draft); });
   OutputPlan output =
       draft.result_of([&] { return read_rank_logs(draft, rendezvous.run_id, layout); });
@@ -281,24 +282,24 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
   Binding binding = draft.result_of([&] { return bind_to_slots(draft, this_host.slots, workers); });
   Command command = draft.result_of([&] { return choose_command(draft); });
   draft.faults.raise();
-  return plan::finished(std::move(draft),
-                        {.command = std::move(command.words),
-                         .replaces_local_rank = command.has_local_rank,
-                         .preload = std::move(command.preload),
-                         .mode = workers.mode,
-                         .identity = Identity::deepspeed,
-                         .device = workers.device,
-                         .sharding = workers.sharding,
-                         .binding = std::move(binding),
-                         .layout = layout,
-                         .rendezvous = std::move(rendezvous),
-                         .supervision = std::move(supervision),
-                         .output = std::move(output),
-                         .manager = manager,
-                         .is_controlled = starter != nullptr && host::is_controlled(environment),
-                         .variables = std::move(workers.variables),
-                         .file_settings = std::move(file_settings),
-                         .is_quiet = draft.settings.boolean("quiet"_key)});
+  return plan::finished(std::move(draft), {.command = std::move(command.words),
+                                           .replaces_local_rank = command.has_local_rank,
+                                           .preload = std::move(command.preload),
+                                           .mode = workers.mode,
+                                           .identity = Identity::deepspeed,
+                                           .device = workers.device,
+                                           .sharding = workers.sharding,
+                                           .binding = std::move(binding),
+                                           .layout = layout,
+                                           .rendezvous = std::move(rendezvous),
+                                           .supervision = std::move(supervision),
+                                           .output = std::move(output),
+                                           .manager = manager,
+                                           .is_controlled = remote_launcher != nullptr &&
+                                                            host::is_controlled(environment),
+                                           .variables = std::move(workers.variables),
+                                           .file_settings = std::move(file_settings),
+                                           .is_quiet = draft.settings.boolean("quiet"_key)});
 }
 
 }  // namespace acc::launcher::deepspeed_cli

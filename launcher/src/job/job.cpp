@@ -83,7 +83,7 @@ Job::Job(const LaunchPlan& plan, const plugins::Environment& environment, superv
 }
 
 int Job::run() {
-  listen_to_starter();
+  listen_to_remote_launcher();
   asio::co_spawn(runner_.io(), work(), [this](const std::exception_ptr& error) {
     if (error) {
       runner_.fail(error);
@@ -225,7 +225,7 @@ asio::awaitable<bool> Job::run_attempt() {
   advance(JobEvent::workers_ended);
   runner_.output().drain();
   const RoundResult round_result = co_await settle(outcome);
-  tell_starter_of_lost(round_result);
+  report_lost_machines(round_result);
   const report::JobReport report = report_of(round_result);
   status_ = report.exit_status;
   publish(report, round_result);
@@ -478,7 +478,7 @@ report::AttemptEvidence Job::evidence() {
 
 /// Tells the acclaunch that started this one which machines are lost. It would otherwise wait for
 /// their clients.
-void Job::tell_starter_of_lost(const RoundResult& round_result) {
+void Job::report_lost_machines(const RoundResult& round_result) {
   for (const rendezvous::ReportedMachine& machine : round_result.machines) {
     if (control_ && machine.report.empty()) {
       control::say(control::Lost{machine.host});

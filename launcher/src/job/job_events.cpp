@@ -373,17 +373,18 @@ void Job::on_force_stop() {
   }
 }
 
-void Job::listen_to_starter() {
+void Job::listen_to_remote_launcher() {
   if (plan_.is_controlled) {
-    control_.emplace(runner_.io().get_executor(), take_standard_input(),
-                     Control::Events{[this](const auto& message) { on_starter(message); },
-                                     [this](const auto& reason) { on_starter_lost(reason); }});
+    control_.emplace(
+        runner_.io().get_executor(), take_standard_input(),
+        Control::Events{[this](const auto& message) { on_control_message(message); },
+                        [this](const auto& reason) { on_remote_launcher_lost(reason); }});
   }
 }
 
 /// Handles a control message. If the output of all machines is merged, the sender has already
 /// printed what happens, so this machine does not repeat it.
-void Job::on_starter(const control::Message& message) {
+void Job::on_control_message(const control::Message& message) {
   const bool is_said = plan_.manager.merges_output;
   if (const auto* signal = std::get_if<control::Signal>(&message)) {
     on_signal({signal->number}, is_said);
@@ -406,7 +407,7 @@ void Job::on_starter(const control::Message& message) {
 
 /// Ends the job if the connection to the acclaunch that started this one is lost: the workers'
 /// output has no reader any more, and no message could end them later.
-void Job::on_starter_lost(const std::string& reason) {
+void Job::on_remote_launcher_lost(const std::string& reason) {
   constexpr int kFailed = 1;
   if (!has_workers(state_)) {
     say(reason);
@@ -418,7 +419,7 @@ void Job::on_starter_lost(const std::string& reason) {
 /// Ends the job if the reader of its output is gone, as SIGPIPE ends other programs.
 void Job::on_lost(const output::Lost& lost) {
   if (lost.error == EPIPE && control_) {
-    on_starter_lost(control_->broken_connection());
+    on_remote_launcher_lost(control_->broken_connection());
   } else if (lost.error == EPIPE) {
     const std::string stream = lost.is_stderr ? "stderr" : "stdout";
     stop(JobEvent::reader_lost, {.exit_status = 128 + SIGPIPE,

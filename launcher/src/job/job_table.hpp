@@ -26,7 +26,7 @@ enum class JobState : std::uint8_t {
 
 enum class JobEvent : std::uint8_t {
   // Events from outside.
-  stop_request,     ///< request that never kills: time limit, broken connection to the starter
+  stop_request,  ///< request that never kills: time limit, broken connection to the remote launcher
   forcing_request,  ///< request that kills if it is not the first one: a signal of the user
   reader_lost,      ///< nobody reads the launcher's output any more
   kill_order,       ///< the user forced the stop on another machine, or the guardian has died

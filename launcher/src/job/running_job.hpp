@@ -96,7 +96,7 @@ class Job {
   boost::asio::awaitable<supervision::AttemptOutcome> run_workers();
   boost::asio::awaitable<rendezvous::RoundResult> settle(
       const supervision::AttemptOutcome& outcome);
-  void tell_starter_of_lost(const rendezvous::RoundResult& round_result);
+  void report_lost_machines(const rendezvous::RoundResult& round_result);
   boost::asio::awaitable<bool> go_on(const report::JobReport& report);
   void end_without_round();
   boost::asio::awaitable<void> leave_while_joining();
@@ -109,9 +109,9 @@ class Job {
   JobAction advance(JobEvent event);
   boost::asio::awaitable<void> end_without_guard();
   void on_signal(supervision::PassedSignal signal, bool is_said = false);
-  void listen_to_starter();
-  void on_starter(const control::Message& message);
-  void on_starter_lost(const std::string& reason);
+  void listen_to_remote_launcher();
+  void on_control_message(const control::Message& message);
+  void on_remote_launcher_lost(const std::string& reason);
   report::AttemptEvidence evidence();
   void on_first_failure(const supervision::WorkerRecord& worker);
   void announce_failure(const supervision::WorkerRecord& worker);

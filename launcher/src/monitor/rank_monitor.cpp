@@ -104,7 +104,7 @@ RankStatus RankMonitor::status_of(Watched& watched, const supervision::WorkerRec
       status.resident_bytes = usage->resident_bytes;
     }
   }
-  // What the program reports through the runtime, and over it what it writes to its descriptor.
+  // Metrics of the runtime. Those that the program writes to its descriptor replace them below.
   std::optional<flight::Record> flight;
   if (!watched.worker.flight_record.empty()) {
     flight = flight::read_record(watched.worker.flight_record);

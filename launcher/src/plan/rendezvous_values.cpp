@@ -53,7 +53,7 @@ constexpr std::array kConfKeys = {
     ConfKey{"is_host", ConfKey::boolean, kC10d},
     ConfKey{"compare_arguments", ConfKey::boolean, kAll},
     ConfKey{"store_type", ConfKey::store, kC10d},
-    // Of etcd, then the other names that torch's etcd-v2 has for them.
+    // Keys of etcd, then the names that torch's etcd-v2 gives them.
     ConfKey{"protocol", ConfKey::protocol, kEtcd},
     ConfKey{"cacert", ConfKey::file, kEtcd},
     ConfKey{"cert", ConfKey::file, kEtcd},

@@ -66,7 +66,7 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
     hear_formed(std::move(formed->round));
   } else if (auto* ends = std::get_if<rounds::Ends>(&message)) {
     hear_ends(std::move(ends->end));
-  } else if (std::holds_alternative<rounds::Insisted>(message)) {
+  } else if (std::holds_alternative<rounds::KillWorkers>(message)) {
     if (events_.on_force_stop) {
       events_.on_force_stop();
     }

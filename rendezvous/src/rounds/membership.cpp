@@ -408,7 +408,7 @@ void Membership::resume(Agent& agent, AgentId id, const Enter& enter) {
       send(id, Ends{agent.own_end ? *agent.own_end : round.ending->end});
     }
     if (round.is_force_stopped) {
-      send(id, Insisted{});
+      send(id, KillWorkers{});
     }
   }
 }
@@ -585,7 +585,7 @@ void Membership::hear(Agent& agent, ForceStop&& /*message*/) {
   }
   auto others = agents_.in({State::running, State::leaving, State::reported});
   std::erase(others, &agent);
-  send_all(others, Insisted{});
+  send_all(others, KillWorkers{});
 }
 
 void Membership::hear(Agent& agent, Leave&& /*message*/) {
@@ -622,7 +622,7 @@ void Membership::hear(Agent& agent, End&& message) {
     return;  // the attempt has ended before
   }
   if (end.cause == Cause::stop && can_spare(agent)) {
-    leave_alone(agent, std::move(end));
+    let_leave(agent, std::move(end));
   } else if (is_running) {
     end_attempt(*round, std::move(end));
   } else if (round != nullptr) {
@@ -791,7 +791,7 @@ void Membership::change_end(phase::Ending& ending, AttemptEnd end) {
 }
 
 /// Lets one machine leave an elastic job. The others restart without it; it gets its own end.
-void Membership::leave_alone(Agent& agent, AttemptEnd end) {
+void Membership::let_leave(Agent& agent, AttemptEnd end) {
   if (agent.state != State::running) {
     return dismiss(agent, std::move(end));
   }

@@ -237,7 +237,7 @@ class Membership {
   void form();
   void end_attempt(phase::InRound& round, AttemptEnd end);
   void change_end(phase::Ending& ending, AttemptEnd end);
-  void leave_alone(Agent& agent, AttemptEnd end);
+  void let_leave(Agent& agent, AttemptEnd end);
   void dismiss(Agent& agent, AttemptEnd end);
   void settle(const phase::InRound& round);
   void settle_without_the_slow(const Attempt& attempt, AttemptEnd end);

@@ -168,8 +168,8 @@ struct Ends {
   bool operator==(const Ends&) const = default;
 };
 /// Force stop by another machine: kill the workers at once.
-struct Insisted {
-  bool operator==(const Insisted&) const = default;
+struct KillWorkers {
+  bool operator==(const KillWorkers&) const = default;
 };
 /// The round is over.
 struct Settled {
@@ -196,7 +196,7 @@ struct Elsewhere {
   bool operator==(const Elsewhere&) const = default;
 };
 using ServerMessage =
-    std::variant<Welcome, Beat, Waiting, Formed, Ends, Insisted, Settled, Dropped, Elsewhere>;
+    std::variant<Welcome, Beat, Waiting, Formed, Ends, KillWorkers, Settled, Dropped, Elsewhere>;
 
 /// Appends the message as a frame to `out`.
 void encode(const AgentMessage& message, std::string& out);

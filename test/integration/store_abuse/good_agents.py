@@ -7,8 +7,8 @@ import threading
 from agent_bytes import HELLO, enter, frame
 from good_clients import GoodPeers
 
-REJOIN, BEAT, END, INSIST, REPORT, LEAVE = range(1, 7)
-WELCOME, BEAT_BACK, WAITING, FORMED, ENDS, INSISTED, SETTLED, DROPPED = range(8)
+REJOIN, BEAT, END, FORCE_STOP, REPORT, LEAVE = range(1, 7)
+WELCOME, BEAT_BACK, WAITING, FORMED, ENDS, KILL_WORKERS, SETTLED, DROPPED = range(8)
 NUM_AGENTS = 2
 
 

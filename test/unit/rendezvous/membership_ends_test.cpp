@@ -235,7 +235,7 @@ TEST_CASE_FIXTURE(Fixture, "a force stop is sent to the other machines, once") {
   enter({3});
   world.forget_what_was_heard();
   world.say(1, ForceStop{});
-  world.heard<Insisted>(2);
+  world.heard<KillWorkers>(2);
   world.say(2, ForceStop{});
   world.say(3, ForceStop{});
   check_no_more({1, 2, 3});
@@ -244,7 +244,7 @@ TEST_CASE_FIXTURE(Fixture, "a force stop is sent to the other machines, once") {
   rejoin({1, 2});
   formed({1, 2});
   world.say(2, ForceStop{});
-  world.heard<Insisted>(1);
+  world.heard<KillWorkers>(1);
   check_no_more({1, 2});
 }
 

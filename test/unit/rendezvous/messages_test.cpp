@@ -68,7 +68,7 @@ const std::vector<ServerMessage> kServerMessages{
     Waiting{"waiting for machines 1,2 of 3"},
     Formed{{7, 1, 2, {8, 8, 8, 4, 8}, "10.0.0.1", 1234, kSecret, 16, 36}},
     Ends{kEnd},
-    Insisted{},
+    KillWorkers{},
     Settled{{kEnd, {{0, "node0", "{}"}, {1, "node1", ""}}, RoundResult::Next::next_round}},
     Settled{},
     Dropped{Dropped::Why::lost, "it was silent"},

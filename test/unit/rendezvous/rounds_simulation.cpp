@@ -16,8 +16,8 @@ using namespace std::chrono_literals;
 
 constexpr std::array kAgentWords{"Enter",  "Rejoin", "Beat",  "End",
                                  "Insist", "Report", "Leave", "Away"};
-constexpr std::array kServerWords{"Welcome",  "Beat",    "Waiting", "Formed",   "Ends",
-                                  "Insisted", "Settled", "Dropped", "Elsewhere"};
+constexpr std::array kServerWords{"Welcome",     "Beat",    "Waiting", "Formed",   "Ends",
+                                  "KillWorkers", "Settled", "Dropped", "Elsewhere"};
 
 }  // namespace
 

@@ -56,7 +56,7 @@ OrderedJson manager_of(const LaunchPlan& plan) {
                                             {"detected_by", manager.detected_by}};
 }
 
-OrderedJson seat_of(const LaunchPlan& plan) {
+OrderedJson rank_slot_of(const LaunchPlan& plan) {
   return !plan.layout.rank_slot
              ? OrderedJson()
              : OrderedJson{{"local_rank", plan.layout.rank_slot->local_rank},
@@ -210,7 +210,7 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"settings", settings_json(plan)},
                   {"manager", manager_of(plan)},
                   {"start", start_of(plan)},
-                  {"seat", seat_of(plan)},
+                  {"seat", rank_slot_of(plan)},
                   {"mode", commands::to_string(plan.mode)},
                   {"device", plugins::to_string(plan.device)},
                   {"sharding", sharding_json(plan)},

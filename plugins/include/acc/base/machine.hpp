@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-// What this process may use of its machine.
+// Resources of the machine that this process may use.
 namespace acc {
 
 /// Number of cores (sched_getaffinity(2), which respects cpusets and taskset). At least 1.

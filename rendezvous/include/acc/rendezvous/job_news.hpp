@@ -9,7 +9,7 @@
 #include <variant>
 #include <vector>
 
-/// What happens in a job, for those who watch it.
+/// Changes of a job that its servers report to a Board (board.hpp).
 namespace acc::rendezvous::news {
 
 /// The job exists.
@@ -29,8 +29,8 @@ struct Reconnected {
   std::uint64_t before = 0;
   std::uint64_t agent = 0;
 };
-/// A machine is lost, has left or was refused. A machine that leaves after the end of the job is no
-/// news.
+/// A machine is lost, has left or was refused. A machine that leaves after the end of the job is
+/// not reported.
 struct Gone {
   enum class Why { left, lost, refused };
   std::uint64_t agent = 0;
