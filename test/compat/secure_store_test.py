@@ -101,7 +101,7 @@ def main():
         client = subprocess.run([sys.executable, "-c", STORE_CLIENT, port], capture_output=True, text=True, timeout=240)
         check(client.stdout == "result value 2\n", f"torch's TCPStore through the tunnel: {client}")
         tunnel.terminate()
-        check(tunnel.wait(10) == 0, "the tunnel ends at SIGTERM")
+        check(tunnel.wait(120) == 0, "the tunnel ends at SIGTERM")
         daemon.stop()
 
         port = free_port()

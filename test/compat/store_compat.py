@@ -39,7 +39,7 @@ def our_server(program, port=0):
     try:
         yield server.port
     finally:
-        assert server.stop(timeout=10) == 0, "the server did not end cleanly"
+        assert server.stop(timeout=120) == 0, "the server did not end cleanly"
 
 
 def client(port, timeout=240):

@@ -79,7 +79,7 @@ def main(program):
                 check(job, folder)
     finally:
         daemon.terminate()
-        assert daemon.wait(timeout=10) == 0, "the daemon did not end cleanly"
+        assert daemon.wait(timeout=120) == 0, "the daemon did not end cleanly"
 
 
 if __name__ == "__main__":

@@ -166,8 +166,8 @@ TEST_CASE("elastic: when the time limit passes on all machines, workers still ha
   const ReservedPort port;
   const std::string script =
       "trap 'sleep 0.3; echo saved; exit 0' TERM; while :; do sleep 1000 & wait; done";
-  Program one(machine(port, "2", script, {"--timeout", "1"}));
-  Program other(machine(port, "2", script, {"--timeout", "1"}));
+  Program one(machine(port, "2", script, {"--timeout", "5"}));
+  Program other(machine(port, "2", script, {"--timeout", "5"}));
   for (Program* each : {&one, &other}) {
     CHECK(each->wait() == 124);
     CHECK(contains(each->out(), "saved\n"));

@@ -101,11 +101,11 @@ TEST_CASE("launch: a worker has time to clean up on SIGTERM") {
 TEST_CASE("launch: a job that exceeds its time limit ends with status 124") {
   for (const char* script : {"exec sleep 1000", "trap 'exit 0' TERM; sleep 1000 & wait"}) {
     CAPTURE(script);
-    Program job(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1"}, script));
+    Program job(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "3"}, script));
     CHECK(job.wait() == 124);
     CHECK(
-        contains(job.err(), "the time limit of 1 s (--timeout) is exceeded: ending the workers\n"));
-    CHECK(contains(job.err(), "the job failed: the time limit of 1 s (--timeout) is exceeded\n"));
+        contains(job.err(), "the time limit of 3 s (--timeout) is exceeded: ending the workers\n"));
+    CHECK(contains(job.err(), "the job failed: the time limit of 3 s (--timeout) is exceeded\n"));
     CHECK(contains(job.err(), "ranks 0-1: "));
   }
   Program quick(acclaunch({"--cpu", "--num_processes", "2", "--timeout", "1000"}, "exit 0"));

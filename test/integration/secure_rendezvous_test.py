@@ -113,7 +113,7 @@ def ask(port, content, host="127.0.0.1", tls=False):
 def connected(port):
     """Unlike create_connection, this loads no module, which another user may not read."""
     client = socket.socket()
-    client.settimeout(20)
+    client.settimeout(120)
     client.connect(("127.0.0.1", port))
     return client
 

@@ -319,7 +319,7 @@ TEST_CASE("two machines: a machine that stops waiting is replaced by another one
 TEST_CASE("two machines: a foreign server at the rendezvous port is named") {
   const ReservedPort held;
   held.listen();
-  Program job(torchrun(c10d_flags("2", held, {"--rdzv-conf", "join_timeout=1"}), "echo started"));
+  Program job(torchrun(c10d_flags("2", held, {"--rdzv-conf", "join_timeout=3"}), "echo started"));
   CHECK(job.wait() == 2);
   CHECK(contains(job.err(), "from the rendezvous at 127.0.0.1:" + held.text()));
   CHECK(contains(job.err(), "launch_test (pid " + std::to_string(::getpid()) +

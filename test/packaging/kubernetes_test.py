@@ -225,7 +225,7 @@ def ask(probe, port):
     """Status of a probe's request, as a kubelet makes it: without a check of the certificate. None: no connection."""
     get = probe["httpGet"]
     try:
-        with urllib.request.urlopen(f"{get['scheme'].lower()}://127.0.0.1:{port}{get['path']}", timeout=10,
+        with urllib.request.urlopen(f"{get['scheme'].lower()}://127.0.0.1:{port}{get['path']}", timeout=120,
                                     context=ssl._create_unverified_context()) as reply:
             return reply.status
     except urllib.error.HTTPError as error:

@@ -453,7 +453,7 @@ TEST_CASE("wait information that could not be written is written again") {
   WaitBoard board(0, 3, store);
   board.waits_for(2);
   auto second = written.get_future();
-  REQUIRE(second.wait_for(std::chrono::seconds(30)) == std::future_status::ready);
+  REQUIRE(second.wait_for(std::chrono::seconds(120)) == std::future_status::ready);
   CHECK(second.get() == "waits/0 = 2");
 }
 

@@ -249,7 +249,7 @@ TEST_CASE("a rank that fails in one group fails the ranks of its other groups") 
     CAPTURE(call.name);
     Job job = job_of(Strategy::hybrid_shard, 4);
     job.sharding.shard_size = 2;
-    job.timeout = std::chrono::seconds(10);
+    job.timeout = std::chrono::seconds(60);
     std::latch failed(3);
     const auto all = told(job, [&](acc::Runtime& runtime) {
       TwoUnits net(runtime.model(7));
