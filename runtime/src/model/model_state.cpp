@@ -403,23 +403,23 @@ void ModelState::add_missing_gradients(const UnitState& unit,
     return;
   }
   if (options_.autograd) {
-    if (uses.forwards() > 0 && !uses.wrote()) {
+    if (uses.forwards > 0 && !uses.wrote) {
       found.push_back(fmt::format(
           "unit '{}' had a forward since the last step, but its backward wrote no gradient; call "
           "fully_shard with unused_units=True (ShardOptions::unused_units) if it is zero on "
           "purpose",
           unit.label));
     }
-  } else if (uses.forwards() > uses.backwards()) {
+  } else if (uses.forwards > uses.backwards) {
     found.push_back(fmt::format(
         "unit '{}' had {} forward scope(s) outside no_grad() and {} backward scope(s) since the "
         "last step; set the model's option unused_units if its gradient is zero on purpose",
-        unit.label, uses.forwards(), uses.backwards()));
-  } else if (uses.without_gradient() > 0) {
+        unit.label, uses.forwards, uses.backwards));
+  } else if (uses.without_gradient > 0) {
     found.push_back(fmt::format(
         "the backward scopes of unit '{}' asked for no gradient to write in {} of {} "
         "micro-step(s); set the model's option unused_units if its gradient is zero on purpose",
-        unit.label, uses.without_gradient(), uses.micro_steps()));
+        unit.label, uses.without_gradient, uses.micro_steps));
   }
 }
 
@@ -535,7 +535,7 @@ void ModelState::drop_gradients() {
                   fmt::format("zero_grad() inside an open scope of unit '{}'", unit->name()));
     }
   }
-  if (counters_.uses.backwards() == 0) {
+  if (counters_.uses.backwards == 0) {
     return;
   }
   pools_.gradients.drain();
@@ -567,7 +567,7 @@ std::set<std::string> ModelState::without_gradient() const {
 /// made is not known then.
 double ModelState::mean_correction() const {
   const int usual = std::max(1, context_.settings.sharding.gradient_accumulation_steps);
-  const int made = counters_.uses.micro_steps();
+  const int made = counters_.uses.micro_steps;
   return made > 0 && made < usual ? static_cast<double>(usual) / made : 1.0;
 }
 
@@ -616,7 +616,7 @@ std::vector<model::BufferRecord*> ModelState::buffers() {
 /// Any unit will do: a micro-step need not use all of them.
 bool ModelState::last_micro_step() const {
   return std::any_of(shard_units_.begin(), shard_units_.end(), [this](const auto& unit) {
-    return unit->uses().micro_steps() >= context_.settings.sharding.gradient_accumulation_steps;
+    return unit->uses().micro_steps >= context_.settings.sharding.gradient_accumulation_steps;
   });
 }
 

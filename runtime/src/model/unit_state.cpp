@@ -176,7 +176,7 @@ void UnitState::set_requires_grad(Parameter parameter, bool requires_grad) {
     return;
   }
   if (requirements_.empty()) {
-    requirements_.resize(parameters.size(), {.wanted = uses.backwards() > 0});
+    requirements_.resize(parameters.size(), {.wanted = uses.backwards > 0});
   }
   Requirement& it = requirements_[position];
   it.now = requires_grad;

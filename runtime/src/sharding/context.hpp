@@ -39,7 +39,7 @@ inline std::string unit_label(const std::string& name) {
 /// afterwards. Owned by ModelState; outlives the pools, the units and the optimizer.
 struct Context {
   plugins::RuntimeSettings settings;
-  plugins::StrategySwitches on;  ///< of the strategy; nothing else reads it
+  plugins::StrategySwitches on;  ///< those of GroupPlan
   Groups groups;
   device::DevicePtr device;   ///< device on which the program computes
   device::DevicePtr updater;  ///< device of the optimizer: `device`, or the CPU if offloaded

@@ -34,7 +34,7 @@ FlatGradient::Target FlatGradient::target(std::size_t index) {
 
 void FlatGradient::close(bool last) {
   if (watch_) {
-    watch_->record(written_, counters_.gradients_closed, counters_.uses.micro_steps());
+    watch_->record(written_, counters_.gradients_closed, counters_.uses.micro_steps);
   }
   ++counters_.gradients_closed;
   end_micro_step(last);

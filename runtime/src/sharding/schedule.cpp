@@ -77,7 +77,7 @@ void Schedule::begin_use(int unit) {
 }
 
 std::vector<int> Schedule::before_forward(int unit) {
-  const auto awaits = [](const Entry& each) { return each.uses.awaiting() > 0; };
+  const auto awaits = [](const Entry& each) { return each.uses.awaiting > 0; };
   if (std::ranges::none_of(units_, awaits)) {  // a new micro-step begins
     trace_.end_iteration();
   }
@@ -167,7 +167,7 @@ std::vector<int> Schedule::next_of(const Order& order, int unit) const {
 /// backward already, because the root's scope surrounds the others.
 std::vector<int> Schedule::next_backward(int unit) const {
   std::vector<int> next = next_of(backward_, unit);
-  const bool is_due = !next.empty() && at(next.front()).uses.awaiting() > 0;
+  const bool is_due = !next.empty() && at(next.front()).uses.awaiting > 0;
   return is_due ? next : std::vector<int>{};
 }
 

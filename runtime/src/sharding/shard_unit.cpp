@@ -75,8 +75,7 @@ void ShardUnit::prefetch() {
 
 void ShardUnit::check_forward() const {
   const int micro_steps = context_.settings.sharding.gradient_accumulation_steps;
-  if (counters_.no_grad_depth == 0 && !uses().begins_micro_step() &&
-      uses().micro_steps() >= micro_steps) {
+  if (counters_.no_grad_depth == 0 && !uses().begins && uses().micro_steps >= micro_steps) {
     throw Error(
         Errc::invalid_argument,
         fmt::format(
@@ -86,7 +85,7 @@ void ShardUnit::check_forward() const {
             "that name in a configuration file, ACCELERATE_GRADIENT_ACCUMULATION_STEPS); gradients "
             "are then their mean. For several losses in a micro-step, run all forwards before the "
             "first backward. Evaluate under no_grad()",
-            name_, uses().micro_steps() + 1, micro_steps, uses().micro_steps() + 1));
+            name_, uses().micro_steps + 1, micro_steps, uses().micro_steps + 1));
   }
 }
 
@@ -107,7 +106,7 @@ void ShardUnit::after_forward() {
   if (open_ > 0) {
     return;
   }
-  if (uses().awaiting() == 0) {  // under no_grad: no backward follows
+  if (uses().awaiting == 0) {  // under no_grad: no backward follows
     reshard(NextUse::unknown);
   } else if (schedule_.frees_after_forward(number_)) {
     reshard(NextUse::backward);
@@ -117,7 +116,7 @@ void ShardUnit::after_forward() {
 }
 
 void ShardUnit::check_backward(const char* scope, bool autograd) const {
-  if (autograd ? !uses().used() : uses().awaiting() == 0) {
+  if (autograd ? !uses().used : uses().awaiting == 0) {
     throw Error(Errc::invalid_argument,
                 fmt::format("unit '{}': {} begins, but only 0 forward scopes outside no_grad() "
                             "since the last step await one",
@@ -148,7 +147,7 @@ ShardUnit::Early ShardUnit::after_backward() {
   trace_end();
   --open_;
   schedule_.end_backward(number_);
-  if (open_ == 0 && uses().awaiting() == 0) {
+  if (open_ == 0 && uses().awaiting == 0) {
     close_gradients();
   }
   if (open_ == 0) {
@@ -190,7 +189,7 @@ void ShardUnit::trace_end() {
 /// begun no micro-step.
 void ShardUnit::close_gradients() {
   const int wanted = context_.settings.sharding.gradient_accumulation_steps;
-  const bool last = uses().micro_steps() >= wanted || wanted == 1;
+  const bool last = uses().micro_steps >= wanted || wanted == 1;
   for_each_gradient([last](FlatGradient& gradient) { gradient.close(last); });
   // As in FSDP, strategies that keep weights from forward to backward keep them under no_sync until
   // the micro-step that reduces.

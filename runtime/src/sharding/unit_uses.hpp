@@ -12,70 +12,49 @@ namespace acc::sharding {
 /// Forwards under no_grad and recomputations are not reported, except a recomputation whose forward
 /// ran under no_grad. A micro-step begins with the first backward after a forward. A forward awaits
 /// its backward until one has ended; further backwards (a graph that is retained) change nothing.
-class UnitUses {
- public:
+struct UnitUses {
+  bool used = false;       ///< there was a forward, also if its gradients were dropped
+  bool begins = false;     ///< a forward since the last backward: the next begins a micro-step
+  bool wrote = false;      ///< a backward wrote a gradient
+  bool wrote_now = false;  ///< the same in the running micro-step
+  int forwards = 0;        ///< since the last step or drop, as all of these
+  int backwards = 0;
+  int awaiting = 0;          ///< forwards whose backward has not ended
+  int micro_steps = 0;       ///< begun
+  int without_gradient = 0;  ///< micro-steps that have ended and wrote no gradient
+
   void begin_forward() noexcept {
-    used_ = true;
-    begins_ = true;
-    ++forwards_;
-    ++awaiting_;
+    used = begins = true;
+    ++forwards;
+    ++awaiting;
   }
   void begin_recompute() noexcept {
-    if (awaiting_ == 0) {
-      used_ = true;
-      ++awaiting_;
+    if (awaiting == 0) {
+      used = true;
+      ++awaiting;
     }
   }
   void begin_backward() noexcept {
-    ++backwards_;
-    micro_steps_ += std::exchange(begins_, false) ? 1 : 0;
+    ++backwards;
+    micro_steps += std::exchange(begins, false) ? 1 : 0;
   }
-  /// wrote: the program asked for the gradient of a trained parameter. Returns true if a forward
+  /// writes: the program asked for the gradient of a trained parameter. Returns true if a forward
   /// awaited this backward.
-  bool end_backward(bool wrote = true) noexcept {
-    wrote_ = wrote_ || wrote;
-    wrote_now_ = wrote_now_ || wrote;
-    if (awaiting_ == 0) {
+  bool end_backward(bool writes = true) noexcept {
+    wrote = wrote || writes;
+    wrote_now = wrote_now || writes;
+    if (awaiting == 0) {
       return false;
     }
-    if (--awaiting_ == 0 && !std::exchange(wrote_now_, false)) {
-      ++without_gradient_;
+    if (--awaiting == 0 && !std::exchange(wrote_now, false)) {
+      ++without_gradient;
     }
     return true;
   }
   /// Forgets the gradients since the last step. Forwards still await their backwards.
   void drop() noexcept {
-    const UnitUses before = *this;
-    *this = {};
-    used_ = before.used_;
-    begins_ = before.awaiting_ > 0;
-    forwards_ = awaiting_ = before.awaiting_;
+    *this = {.used = used, .begins = awaiting > 0, .forwards = awaiting, .awaiting = awaiting};
   }
-
-  /// True after a forward, also of dropped gradients.
-  [[nodiscard]] bool used() const noexcept { return used_; }
-  /// True after a forward and before the next backward, which begins a micro-step.
-  [[nodiscard]] bool begins_micro_step() const noexcept { return begins_; }
-  [[nodiscard]] int forwards() const noexcept { return forwards_; }
-  [[nodiscard]] int backwards() const noexcept { return backwards_; }
-  /// Forwards whose backward has not ended.
-  [[nodiscard]] int awaiting() const noexcept { return awaiting_; }
-  [[nodiscard]] int micro_steps() const noexcept { return micro_steps_; }
-  /// True if a backward wrote a gradient.
-  [[nodiscard]] bool wrote() const noexcept { return wrote_; }
-  /// Micro-steps that have ended and wrote no gradient.
-  [[nodiscard]] int without_gradient() const noexcept { return without_gradient_; }
-
- private:
-  bool used_ = false;
-  bool begins_ = false;
-  bool wrote_ = false;
-  bool wrote_now_ = false;  ///< in the running micro-step
-  int forwards_ = 0;
-  int backwards_ = 0;
-  int awaiting_ = 0;
-  int micro_steps_ = 0;
-  int without_gradient_ = 0;
 };
 
 }  // namespace acc::sharding
