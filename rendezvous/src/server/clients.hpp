@@ -11,6 +11,7 @@
 #include "server/time_limit.hpp"
 #include "server/turns.hpp"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
