@@ -242,10 +242,10 @@ def main():
         for name, (_, _, knows_names) in CASES.items():
             check_commands(acclaunch, folder / name, after[name]["moments"], knows_names)
         check_dcp(acclaunch, folder)
-        worker = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", sys.executable,
-                                 os.path.abspath(__file__), folder],
-                                env=os.environ | {"PYTHONPATH": package}, capture_output=True,
-                                text=True, timeout=300)
+        worker = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload",
+                                 "torch", os.path.abspath(__file__), folder],
+                                env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                                capture_output=True, text=True, timeout=300)
     assert worker.returncode == 0, worker.stdout + worker.stderr
     assert worker.stdout.count("continued") == 2, worker.stdout
 

@@ -181,9 +181,11 @@ def main():
     acclaunch, package = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp",
-                              "--fsdp_state_dict_type", "SHARDED_STATE_DICT", sys.executable, os.path.abspath(__file__), folder],
-                             env=os.environ | {"PYTHONPATH": package}, capture_output=True,
-                             text=True, timeout=550)
+                              "--fsdp_state_dict_type", "SHARDED_STATE_DICT", "--preload",
+                              "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
+                              os.path.abspath(__file__), folder],
+                             env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                             capture_output=True, text=True, timeout=550)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("trained") == 2, run.stdout
 
