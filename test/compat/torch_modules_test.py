@@ -774,10 +774,10 @@ def main():
 
     expect_policies(acc)
     expect_freed(acc)
-    run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", sys.executable,
-                          os.path.abspath(__file__), *wanted],
-                         env=os.environ | {"PYTHONPATH": package}, capture_output=True, text=True,
-                         timeout=550)
+    run = subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload",
+                          "torch._dynamo", os.path.abspath(__file__), *wanted],
+                         env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                         capture_output=True, text=True, timeout=550)
     assert run.returncode == 0, run.stdout + run.stderr
     assert run.stdout.count("trained") == 2, run.stdout
 
