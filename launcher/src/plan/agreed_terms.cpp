@@ -28,13 +28,6 @@ using Terms = std::vector<std::pair<std::string, std::string>>;
 
 constexpr std::size_t kMaxValueBytes = 4096;  // limit of rendezvous::Terms::agreed
 
-/// Settings that may differ between machines: local paths, and options that select machines.
-constexpr std::array kOfOneMachine = {
-    "offload_optimizer_nvme_path"_key, "offload_param_nvme_path"_key,
-    "deepspeed_config_file"_key,       "deepspeed_multinode_launcher"_key,
-    "deepspeed_hostfile"_key,          "deepspeed_inclusion_filter"_key,
-    "deepspeed_exclusion_filter"_key};
-
 std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
@@ -131,28 +124,7 @@ bool must_agree(const SettingRow& row, Mode mode) {
     case Section::fp8: return false;  // local to each rank
     default: break;
   }
-  return plugins::applies(row.section, origin_of(mode)) &&
-         std::ranges::find(kOfOneMachine, plugins::SettingKey(row)) == kOfOneMachine.end();
-}
-
-/// Returns a setting in canonical spelling, since `True` and `1` are equal, as are `FULL_SHARD` and
-/// its number.
-std::string in_one_spelling(const plugins::Settings& settings, const SettingRow& row) {
-  const std::string& text = settings.text(row);
-  try {
-    switch (row.type) {
-      case Type::boolean: return settings.boolean(row) ? "true" : "false";
-      case Type::integer:
-      case Type::count: return std::to_string(settings.integer(row));
-      case Type::real: return fmt::format("{}", settings.real(row));
-      case Type::choice:
-      case Type::numbered_choice: return settings.choice(row);
-      case Type::list: return fmt::format("{}", fmt::join(settings.list(row), ","));
-      default: return row.format == plugins::TextFormat::lower ? lower(text) : text;
-    }
-  } catch (const Error&) {
-    return text;  // "auto"
-  }
+  return plugins::applies(row.section, origin_of(mode)) && !row.of_one_machine;
 }
 
 /// Returns the 64-bit FNV-1a hash of a text.
@@ -179,7 +151,7 @@ void add_settings(const plugins::Settings& settings, Mode mode, Terms& terms) {
   for (const SettingRow& row : settings.table()) {
     if (must_agree(row, mode) && settings.has(row)) {
       terms.emplace_back((row.flag == plugins::Flag::none ? "" : "--") + std::string(row.key),
-                         bounded(in_one_spelling(settings, row)));
+                         bounded(settings.canonical(row)));
     }
   }
 }

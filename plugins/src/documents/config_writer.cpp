@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "documents/config_writer.hpp"
 
-#include "settings/words.hpp"
+#include "acc/plugins/words.hpp"
 
 namespace acc::plugins {
 namespace {
+
+/// Returns a value of an enumeration in the spelling of the settings.
+Node word_node(auto value) {
+  return Node::string(std::string(word_of(value).setting));
+}
 
 /// Joins names with commas, as on the command line.
 std::string joined(const std::vector<std::string>& names) {
@@ -35,7 +40,7 @@ bool reshards(Strategy strategy) {
 
 void add_wrapping(const ShardingSettings& sharding, Node& block) {
   if (sharding.wrap_policy != WrapPolicy::unset) {
-    block.set("fsdp_auto_wrap_policy", Node::string(word_of(sharding.wrap_policy)));
+    block.set("fsdp_auto_wrap_policy", word_node(sharding.wrap_policy));
   }
   if (!sharding.transformer_layer_classes.empty()) {
     block.set("fsdp_transformer_layer_cls_to_wrap",
@@ -50,8 +55,8 @@ void add_wrapping(const ShardingSettings& sharding, Node& block) {
 }
 
 void add_words_of_version_1(const ShardingSettings& sharding, Node& block) {
-  block.set("fsdp_sharding_strategy", Node::string(word_of(sharding.strategy)));
-  block.set("fsdp_backward_prefetch", Node::string(word_of(sharding.backward_prefetch)));
+  block.set("fsdp_sharding_strategy", word_node(sharding.strategy));
+  block.set("fsdp_backward_prefetch", word_node(sharding.backward_prefetch));
   block.set("fsdp_forward_prefetch", Node::boolean(sharding.forward_prefetch));
   block.set("fsdp_sync_module_states", Node::boolean(sharding.sync_module_states));
   block.set("fsdp_use_orig_params", Node::boolean(sharding.use_orig_params));
@@ -67,7 +72,7 @@ void add_words_of_version_2(const ShardingSettings& sharding, Node& block) {
 }
 
 Node offload_block(OffloadDevice device, const std::string& nvme_path) {
-  Node block = Node::map({{"device", Node::string(word_of(device))}});
+  Node block = Node::map({{"device", word_node(device)}});
   if (device == OffloadDevice::nvme) {
     block.set("nvme_path", Node::string(nvme_path));
   }
@@ -122,7 +127,7 @@ Node fsdp_block(const ShardingSettings& sharding, int version) {
   Node block = Node::map({{"fsdp_version", Node::number(version)}});
   (version == 1 ? add_words_of_version_1 : add_words_of_version_2)(sharding, block);
   add_wrapping(sharding, block);
-  block.set("fsdp_state_dict_type", Node::string(word_of(sharding.state_dict_type)));
+  block.set("fsdp_state_dict_type", word_node(sharding.state_dict_type));
   block.set("fsdp_offload_params", Node::boolean(sharding.offload_param != OffloadDevice::none));
   block.set("fsdp_cpu_ram_efficient_loading", Node::boolean(sharding.cpu_ram_efficient_loading));
   block.set("fsdp_activation_checkpointing", Node::boolean(sharding.activation_checkpointing));
@@ -133,8 +138,8 @@ Node deepspeed_block(const ShardingSettings& sharding, const Settings& settings)
   const int stage = stage_of(sharding.strategy);
   Node block = Node::map({{"zero_stage", Node::number(stage)}});
   add_training(settings, TrainingPlace::yaml_block, block);
-  block.set("offload_optimizer_device", Node::string(word_of(sharding.offload_optimizer)));
-  block.set("offload_param_device", Node::string(word_of(sharding.offload_param)));
+  block.set("offload_optimizer_device", word_node(sharding.offload_optimizer));
+  block.set("offload_param_device", word_node(sharding.offload_param));
   if (sharding.offload_optimizer == OffloadDevice::nvme) {
     block.set("offload_optimizer_nvme_path", Node::string(sharding.offload_optimizer_nvme_path));
   }

@@ -2,7 +2,7 @@
 #include "acc/plugins/fsdp_plugin.hpp"
 
 #include "acc/base/error.hpp"
-#include "settings/plugin_fields.hpp"
+#include "settings/fields.hpp"
 
 #include <algorithm>
 
@@ -14,39 +14,11 @@ namespace {
 // group size to reshard to. In both, a shard group that is smaller than the world (dp_shard_size or
 // dp_replicate_size of the parallelism config) makes the strategy hybrid.
 
-using FsdpPlugin = FullyShardedDataParallelPlugin;
-
+constexpr std::string_view kFsdp = "fsdp";
 constexpr std::string_view kFsdpName = "FullyShardedDataParallelPlugin";
 constexpr SettingKey kReshard = "fsdp_reshard_after_forward"_key;
 constexpr SettingKey kShardSize = "parallelism_config_dp_shard_size"_key;
 constexpr SettingKey kReplicateSize = "parallelism_config_dp_replicate_size"_key;
-
-constexpr auto kFsdpFields = std::tuple_cat(
-    kTrainingFields,
-    std::tuple{
-        Field{"fsdp_version", "fsdp_version"_key, &FsdpPlugin::fsdp_version},
-        Field{"sharding_strategy", "fsdp_sharding_strategy"_key, &FsdpPlugin::sharding_strategy},
-        Field{"reshard_after_forward", kReshard, &FsdpPlugin::reshard_after_forward},
-        Field{"backward_prefetch", "fsdp_backward_prefetch"_key, &FsdpPlugin::backward_prefetch},
-        Field{"cpu_offload", "fsdp_offload_params"_key, &FsdpPlugin::cpu_offload},
-        Field{"state_dict_type", "fsdp_state_dict_type"_key, &FsdpPlugin::state_dict_type},
-        Field{"auto_wrap_policy", "fsdp_auto_wrap_policy"_key, &FsdpPlugin::auto_wrap_policy},
-        Field{"transformer_cls_names_to_wrap", "fsdp_transformer_layer_cls_to_wrap"_key,
-              &FsdpPlugin::transformer_cls_names_to_wrap},
-        Field{"min_num_params", "fsdp_min_num_params"_key, &FsdpPlugin::min_num_params},
-        Field{"use_orig_params", "fsdp_use_orig_params"_key, &FsdpPlugin::use_orig_params},
-        Field{"sync_module_states", "fsdp_sync_module_states"_key, &FsdpPlugin::sync_module_states},
-        Field{"forward_prefetch", "fsdp_forward_prefetch"_key, &FsdpPlugin::forward_prefetch},
-        Field{"limit_all_gathers", "fsdp_limit_all_gathers"_key, &FsdpPlugin::limit_all_gathers},
-        Field{"cpu_ram_efficient_loading", "fsdp_cpu_ram_efficient_loading"_key,
-              &FsdpPlugin::cpu_ram_efficient_loading},
-        Field{"activation_checkpointing", "fsdp_activation_checkpointing"_key,
-              &FsdpPlugin::activation_checkpointing},
-        Field{"activation_checkpointing_offload", "fsdp_activation_checkpointing_offload"_key,
-              &FsdpPlugin::activation_checkpointing_offload},
-        Field{"ignored_modules", "fsdp_ignored_modules"_key, &FsdpPlugin::ignored_modules},
-        Field{"dp_replicate_size", kReplicateSize, &FsdpPlugin::dp_replicate_size},
-        Field{"dp_shard_size", kShardSize, &FsdpPlugin::dp_shard_size}});
 
 /// Refuses values that one of the two versions of FSDP does not have.
 void check(const Settings& settings, const FsdpPlugin& plugin) {
@@ -150,26 +122,26 @@ int data_parallel_size(const Settings& settings, int world_size) {
 
 }  // namespace
 
-void read(const Settings& settings, SettingKey key, std::variant<bool, int>& value) {
+std::variant<bool, int> reshard_value(const Settings& settings, SettingKey key) {
   const std::string& text = settings.text(key);
   const auto size = parse_integer(text);
   if (const auto flag = parse_boolean(text)) {
-    value = *flag;
-  } else if (size && *size >= 2 && *size <= 1'000'000) {
-    value = static_cast<int>(*size);
-  } else {
-    throw Error(Errc::config, place_of(settings, key) +
-                                  " must be true, false or a group size with FSDP 2, got \"" +
-                                  text + "\"");
+    return *flag;
   }
+  if (size && *size >= 2 && *size <= 1'000'000) {
+    return static_cast<int>(*size);
+  }
+  throw Error(Errc::config, place_of(settings, key) +
+                                " must be true, false or a group size with FSDP 2, got \"" + text +
+                                "\"");
 }
 
 void FsdpPlugin::set(std::string_view field, std::string_view value) {
-  set_field(*this, kFsdpFields, kFsdpName, field, value);
+  set_field(*this, kFsdp, kFsdpName, field, value);
 }
 
 ProgramSettings FsdpPlugin::program_settings() const {
-  return {std::string(kFsdpName), "fsdp", set_fields(*this, kFsdpFields)};
+  return {std::string(kFsdpName), std::string(kFsdp), set_fields(*this, kFsdp)};
 }
 
 FsdpPlugin FsdpPlugin::from_settings(const Settings& settings) {
@@ -179,9 +151,9 @@ FsdpPlugin FsdpPlugin::from_settings(const Settings& settings) {
     // With FSDP 1 the key may hold a strategy name, which is no boolean and no size. The launcher
     // has already moved the name to fsdp_sharding_strategy (settle_questionnaire_strategy).
     words.reset(kReshard);
-    read_fields(words, kFsdpFields, plugin);
+    read_fields(words, kFsdp, plugin);
   } else {
-    read_fields(settings, kFsdpFields, plugin);
+    read_fields(settings, kFsdp, plugin);
   }
   // Weights that only rank 0 loads must be sent to the other ranks. Accelerate switches
   // sync_module_states on in the same case.
@@ -193,30 +165,16 @@ FsdpPlugin FsdpPlugin::from_settings(const Settings& settings) {
   return plugin;
 }
 
-ShardingSettings fsdp_sharding_settings(const Settings& settings, int world_size) {
+void add_fsdp(const Settings& settings, int world_size, ShardingSettings& result) {
   const FsdpPlugin plugin = FsdpPlugin::from_settings(settings);
   const int ranks = data_parallel_size(settings, world_size);
-  ShardingSettings result;
   result.strategy = base_strategy(plugin);
   apply_groups(settings, plugin, ranks, result);
   apply_reshard_size(settings, plugin, ranks, result);
   result.offload_param = plugin.cpu_offload == true ? OffloadDevice::cpu : OffloadDevice::none;
   result.offload_optimizer = result.offload_param;
-  result.backward_prefetch = plugin.backward_prefetch.value_or(BackwardPrefetch::none);
-  result.forward_prefetch = plugin.forward_prefetch.value();
-  result.limit_all_gathers = plugin.limit_all_gathers.value();
-  result.wrap_policy = plugin.auto_wrap_policy.value_or(WrapPolicy::unset);
-  result.transformer_layer_classes =
-      plugin.transformer_cls_names_to_wrap.value_or(std::vector<std::string>());
-  result.min_num_params = plugin.min_num_params.value();
-  result.use_orig_params = plugin.use_orig_params.value();
   result.sync_module_states = plugin.sync_module_states.value();
-  result.cpu_ram_efficient_loading = plugin.cpu_ram_efficient_loading.value();
-  result.activation_checkpointing = plugin.activation_checkpointing.value();
-  result.activation_checkpointing_offload = plugin.activation_checkpointing_offload.value();
-  result.ignored_modules = plugin.ignored_modules.value_or("");
   result.state_dict_type = plugin.state_dict_type.value();
-  return result;
 }
 
 std::string settle_questionnaire_strategy(Settings& settings) {

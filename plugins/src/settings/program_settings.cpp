@@ -4,26 +4,11 @@
 // ranks can compare their settings at start.
 #include "acc/plugins/program_settings.hpp"
 
-#include "acc/plugins/environment.hpp"
-#include "settings/plugin_fields.hpp"
+#include "settings/fields.hpp"
 #include "settings/variables.hpp"
 
 namespace acc::plugins {
 namespace {
-
-/// Returns the value in a canonical spelling, in which `1` equals `FULL_SHARD` and `True` equals
-/// `true`.
-std::string in_one_spelling(const Settings& settings, const SettingRow& row) {
-  switch (row.type) {
-    case Type::boolean: return text_of(settings.boolean(row));
-    case Type::integer:
-    case Type::count: return text_of(settings.integer(row));
-    case Type::real: return text_of(settings.real(row));
-    case Type::choice:
-    case Type::numbered_choice: return settings.choice(row);
-    default: return lower(settings.text(row));
-  }
-}
 
 /// Throws Error(config): "<first> <why>, but there is <second>", each with its value and place.
 [[noreturn]] void refuse(const Settings& settings, SettingKey first, std::string_view why,
@@ -33,15 +18,6 @@ std::string in_one_spelling(const Settings& settings, const SettingRow& row) {
 }
 
 }  // namespace
-
-std::string_view to_string(ReduceDtype value) noexcept {
-  switch (value) {
-    case ReduceDtype::fp32: return "fp32";
-    case ReduceDtype::fp16: return "fp16";
-    case ReduceDtype::bf16: return "bf16";
-  }
-  return "unknown";
-}
 
 std::string place_of(const Settings& settings, SettingKey key) {
   const Source& source = settings.source(key);
@@ -62,13 +38,13 @@ std::vector<std::string> apply_program_settings(const ProgramSettings& program, 
     const SettingRow& row = *find_setting(value.key);
     const Source before = settings.source(row);
     const std::string other = settings.text(row);
-    const std::string other_word = in_one_spelling(settings, row);
+    const std::string other_word = settings.canonical(row);
     std::string line = value.field + " " + value.text;
     const bool is_set = faults.collect([&] {
       settings.set(row, value.text, {Source::Kind::program, program.plugin + "." + value.field});
     });
     if (is_set && before.kind != Source::Kind::default_value &&
-        other_word != in_one_spelling(settings, row)) {
+        other_word != settings.canonical(row)) {
       // No place such as config.yaml:12: it may differ between machines.
       line += " instead of the launcher's " + other;
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/flight_record.hpp"
 #include "acc/plugins/fp8_settings.hpp"
-#include "settings/plugin_fields.hpp"
+#include "settings/fields.hpp"
 #include "settings/variables.hpp"
 
 namespace acc::plugins {
@@ -67,15 +67,18 @@ std::string agreed_mode(const Origin& origin, const ProgramSettings& program) {
   return program.origin;
 }
 
-Device read_device(const Environment& environment) {
-  const std::string* device = value_of(environment, kDeviceVariable);
-  if (device == nullptr || *device == "cpu") {
-    return Device::cpu;
+/// Returns the value of an enumeration that a variable names.
+template <typename Enum>
+Enum read_word(const Environment& environment, std::string_view name, Enum fallback) {
+  const std::string* text = value_of(environment, name);
+  if (text == nullptr) {
+    return fallback;
   }
-  if (*device != "cuda") {
-    throw bad_variable(kDeviceVariable, *device, "cpu or cuda");
+  if (const auto value = value_named<Enum>(*text)) {
+    return *value;
   }
-  return Device::cuda;
+  throw bad_variable(name, *text,
+                     expected_value({.type = Type::choice, .allowed = kChoices<Enum>}));
 }
 
 std::chrono::seconds read_collective_timeout(const Environment& environment) {
@@ -99,20 +102,6 @@ bool read_copy_gathers(const Environment& environment) {
     throw bad_variable(kShmGatherVariable, *how, "share or copy");
   }
   return true;
-}
-
-DeviceCollectives read_device_collectives(const Environment& environment) {
-  const std::string* name = value_of(environment, kCollectivesVariable);
-  if (name == nullptr) {
-    return DeviceCollectives::automatic;
-  }
-  for (const auto value :
-       {DeviceCollectives::automatic, DeviceCollectives::nccl, DeviceCollectives::staged}) {
-    if (to_string(value) == *name) {
-      return value;
-    }
-  }
-  throw bad_variable(kCollectivesVariable, *name, "auto, nccl or staged");
 }
 
 bool read_boolean(const Environment& environment, std::string_view name, bool fallback) {
@@ -202,31 +191,20 @@ MixedPrecision precision_of(ReduceDtype dtype) {
                                       : MixedPrecision::no;
 }
 
-/// Adds the settings that FSDP and DeepSpeed have in common.
-void add_training(const Settings& settings, ShardingSettings& result) {
-  TrainingFields fields;
-  read_fields(settings, kTrainingFields, fields);
-  result.mixed_precision = fields.mixed_precision.value();
-  if (fields.reduce_dtype) {
-    result.reduce_precision = precision_of(*fields.reduce_dtype);
-  }
-  result.nan_policy = fields.nan_policy.value();
-  result.stochastic_rounding = fields.stochastic_rounding.value();
-  result.gradient_accumulation_steps = fields.gradient_accumulation_steps.value();
-  result.gradient_clipping = fields.gradient_clipping;
-}
-
 }  // namespace
 
 ShardingSettings sharding_settings(const Settings& settings, std::string_view origin,
                                    int world_size) {
   ShardingSettings result;
-  if (origin == "fsdp") {
-    result = fsdp_sharding_settings(settings, world_size);
-  } else if (origin == "deepspeed") {
-    result = deepspeed_sharding_settings(settings, world_size);
+  read_members(settings, origin, result);
+  if (const auto dtype = value_named<ReduceDtype>(settings.choice("reduce_dtype"_key))) {
+    result.reduce_precision = precision_of(*dtype);
   }
-  add_training(settings, result);
+  if (origin == "fsdp") {
+    add_fsdp(settings, world_size, result);
+  } else if (origin == "deepspeed") {
+    add_deepspeed(settings, world_size, result);
+  }
   return result;
 }
 
@@ -237,10 +215,13 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   Faults faults;
   RuntimeSettings result;
   faults.collect([&] { result.origin = agreed_mode(read_origin(environment), program); });
-  faults.collect([&] { result.device = read_device(environment); });
+  faults.collect([&] { result.device = read_word(environment, kDeviceVariable, result.device); });
   faults.collect([&] { result.collective_timeout = read_collective_timeout(environment); });
   faults.collect([&] { result.copy_gathers = read_copy_gathers(environment); });
-  faults.collect([&] { result.device_collectives = read_device_collectives(environment); });
+  faults.collect([&] {
+    result.device_collectives =
+        read_word(environment, kCollectivesVariable, result.device_collectives);
+  });
   faults.collect([&] { result.nccl.zero_sm = read_boolean(environment, kZeroSmVariable, false); });
   faults.collect(
       [&] { result.nccl.split_share = read_boolean(environment, kSplitShareVariable, false); });

@@ -4,6 +4,9 @@
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cctype>
 #include <charconv>
@@ -197,6 +200,20 @@ std::vector<std::string> Settings::list(SettingKey key) const {
     }
   }
   return names;
+}
+
+std::string Settings::canonical(SettingKey key) const {
+  const SettingRow& row = table_[index(key)];
+  switch (row.type) {
+    case Type::boolean: return boolean(key) ? "true" : "false";
+    case Type::integer:
+    case Type::count: return std::to_string(integer(key));
+    case Type::real: return fmt::format("{}", real(key));
+    case Type::choice:
+    case Type::numbered_choice: return choice(key);
+    case Type::list: return fmt::format("{}", fmt::join(list(key), ","));
+    default: return row.format == TextFormat::lower ? lower(text(key)) : text(key);
+  }
 }
 
 std::optional<bool> parse_boolean(std::string_view text) {

@@ -2,6 +2,7 @@
 #include "api/agreement.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/plugins/settings_table.hpp"
 #include "acc/rendezvous/store.hpp"
 
 #include <fmt/format.h>
@@ -59,77 +60,36 @@ std::string in_words(const std::string& plugin, const std::vector<std::string>& 
 using Terms = std::vector<std::pair<std::string, std::string>>;
 
 /// Returns the settings that must be equal on all ranks, as pairs of name and value in the words of
-/// error messages.
+/// error messages. The test `structure` fails if a member of ShardingSettings is neither here nor
+/// in a row of the settings table (SettingRow::engine). All others may differ: they change neither
+/// the collectives of a rank nor its results. choose_route makes one choice from all ranks'
+/// device_collectives.
 Terms agreed_terms(const plugins::RuntimeSettings& settings) {
-  // All members in the order of declaration, so that a new one does not compile until it is named
-  // here and has either a term below or a place among those that may differ: they change neither
-  // the collectives of a rank nor its results.
-  const auto& [identity, sharding, device, origin, program_plugin, program_values, sources,
-               collective_timeout, copy_gathers, device_collectives, nccl, share_gpus,
-               deterministic, check, trace, flight_record] = settings;
-  // May differ: identity, texts for messages (origin, sources), collective_timeout, share_gpus,
-  // check, trace, flight_record. choose_route makes one choice from all ranks' device_collectives.
-  const auto& [strategy, shard_size, hpz_partition_size, reshard_size, mixed_precision,
-               reduce_precision, stochastic_rounding, round_initial_weights, loss_scaling,
-               nan_policy, offload_param, offload_optimizer, offload_param_nvme_path,
-               offload_optimizer_nvme_path, backward_prefetch, forward_prefetch, limit_all_gathers,
-               wrap_policy, transformer_layer_classes, min_num_params, use_orig_params,
-               sync_module_states, cpu_ram_efficient_loading, zero3_init, activation_checkpointing,
-               activation_checkpointing_offload, ignored_modules, state_dict_type, save_16bit_model,
-               reduce_bucket_size, allgather_bucket_size, prefetch_bucket_size,
-               param_persistence_threshold, model_persistence_threshold, max_live_parameters,
-               max_reuse_distance, sub_group_size, overlap_comm, contiguous_gradients,
-               round_robin_gradients, gradient_accumulation_steps, gradient_clipping, optimizer,
-               schedule, unsupported] = sharding;
-  // May differ: paths, limit_all_gathers, zero3_init, activation_checkpointing_offload and
-  // sub_group_size. A rank with `unsupported` settings has failed before.
+  const plugins::ShardingSettings& sharding = settings.sharding;
   const auto number = [](auto value) { return fmt::format("{}", value); };
-  return {{"libacc_runtime", ACC_VERSION},
-          {"the program's plugin", in_words(program_plugin, program_values)},
-          {"device", std::string(to_string(device))},
-          {"strategy", std::string(to_string(strategy))},
-          {"shard size", number(shard_size)},
-          {"hpZ partition size", number(hpz_partition_size)},
-          {"reshard size", number(reshard_size)},
-          {"mixed precision", std::string(to_string(mixed_precision))},
-          {"reduce precision",
-           reduce_precision ? std::string(to_string(*reduce_precision)) : "default"},
-          {"stochastic rounding", number(stochastic_rounding)},
-          {"initial weights rounded", number(round_initial_weights)},
-          {"loss scale", in_words(loss_scaling)},
-          {"offload of parameters", std::string(to_string(offload_param))},
-          {"offload of the optimizer", std::string(to_string(offload_optimizer))},
-          {"NaN policy", std::string(to_string(nan_policy))},
-          {"gradient accumulation steps", number(gradient_accumulation_steps)},
-          {"gradient clipping", gradient_clipping ? number(*gradient_clipping) : "the program's"},
-          {"optimizer", in_words(optimizer)},
-          {"schedule", in_words(schedule)},
-          {"reduce bucket size", number(reduce_bucket_size)},
-          {"allgather bucket size", number(allgather_bucket_size)},
-          {"prefetch bucket size", number(prefetch_bucket_size)},
-          {"parameter persistence threshold", number(param_persistence_threshold)},
-          {"model persistence threshold", number(model_persistence_threshold)},
-          {"overlap of communication", number(overlap_comm)},
-          {"contiguous gradients", number(contiguous_gradients)},
-          {"round robin gradients", number(round_robin_gradients)},
-          {"wrap policy", std::string(to_string(wrap_policy))},
-          {"classes to wrap", fmt::format("{}", fmt::join(transformer_layer_classes, ","))},
-          {"min num params", number(min_num_params)},
-          {"ignored modules", ignored_modules},
-          {"original parameters", number(use_orig_params)},
-          {"activation checkpointing", number(activation_checkpointing)},
-          {"state dict type", std::string(to_string(state_dict_type))},
-          {"16-bit model in checkpoints", number(save_16bit_model)},
-          {"sync module states", number(sync_module_states)},
-          {"cpu ram efficient loading", number(cpu_ram_efficient_loading)},
-          {"max live parameters", number(max_live_parameters)},
-          {"max reuse distance", number(max_reuse_distance)},
-          {"backward prefetch", std::string(to_string(backward_prefetch))},
-          {"forward prefetch", number(forward_prefetch)},
-          {"gathers by copy", number(copy_gathers)},
-          {"gathers of NCCL without multiprocessors", number(nccl.zero_sm)},
-          {"shared resources of NCCL", number(nccl.split_share)},
-          {"deterministic", number(deterministic)}};
+  Terms terms = {
+      {"libacc_runtime", ACC_VERSION},
+      {"the program's plugin", in_words(settings.program_plugin, settings.program_values)},
+      {"device", std::string(to_string(settings.device))},
+      {"strategy", std::string(to_string(sharding.strategy))},
+      {"shard size", number(sharding.shard_size)},
+      {"reshard size", number(sharding.reshard_size)},
+      {"reduce precision",
+       sharding.reduce_precision ? std::string(to_string(*sharding.reduce_precision)) : "default"},
+      {"initial weights rounded", number(sharding.round_initial_weights)},
+      {"loss scale", in_words(sharding.loss_scaling)},
+      {"optimizer", in_words(sharding.optimizer)},
+      {"schedule", in_words(sharding.schedule)},
+      {"gathers by copy", number(settings.copy_gathers)},
+      {"gathers of NCCL without multiprocessors", number(settings.nccl.zero_sm)},
+      {"shared resources of NCCL", number(settings.nccl.split_share)},
+      {"deterministic", number(settings.deterministic)}};
+  for (const plugins::SettingRow& row : plugins::settings_table()) {
+    if (!row.engine.term.empty()) {
+      terms.emplace_back(row.engine.term, row.engine.text(sharding));
+    }
+  }
+  return terms;
 }
 
 /// One line "name=value" per setting.

@@ -70,6 +70,9 @@ class Settings {
   [[nodiscard]] std::chrono::milliseconds duration(SettingKey key) const;
   [[nodiscard]] std::string choice(SettingKey key) const;             ///< in the table's spelling
   [[nodiscard]] std::vector<std::string> list(SettingKey key) const;  ///< blanks trimmed
+  /// Returns the value in the spelling in which equal values are equal texts: `True` and `1` are
+  /// one, as are `FULL_SHARD` and its number.
+  [[nodiscard]] std::string canonical(SettingKey key) const;
 
  private:
   struct Entry {

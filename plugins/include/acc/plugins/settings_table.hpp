@@ -4,6 +4,7 @@
 #include "acc/base/text.hpp"
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,8 +50,32 @@ enum class Export { never, given, always, when_true };
 /// Spelling of the value in Accelerate's variable. `python_bool`: True or False; `digit`: 1 or 0.
 enum class TextFormat { as_given, lower, upper, python_bool, digit };
 
+class Settings;
+struct SettingRow;
+struct ShardingSettings;
+struct TrainingFields;
+
+/// Field of a plugin that a setting fills in, or that a program sets instead.
+struct PluginField {
+  std::string_view name = {};  ///< empty: the key without `fsdp_`
+  std::string_view mode = {};  ///< mode of the plugin: `fsdp` or `deepspeed`; empty: both have it
+  void (*read)(const Settings& settings, const SettingRow& row, TrainingFields& plugin) = nullptr;
+  std::optional<std::string> (*text)(const TrainingFields& plugin) = nullptr;
+  /// The address of the field: a plugin's fields are listed in the order of their declaration.
+  const void* (*place)(const TrainingFields& plugin) = nullptr;
+};
+
+/// Member of ShardingSettings that a setting fills in.
+struct EngineField {
+  std::string_view term = {};  ///< name in the message if ranks differ; empty: they may
+  void (*read)(const Settings& settings, const SettingRow& row,
+               ShardingSettings& sharding) = nullptr;
+  std::string (*text)(const ShardingSettings& sharding) = nullptr;
+};
+
 /// One setting. All code that reads, writes, checks or describes a setting uses its row: flags,
-/// YAML and JSON files, environment variables, `--help`, `explain` and the pages in docs/.
+/// YAML and JSON files, environment variables, `--help`, `explain` and the pages in docs/; fields
+/// of plugins, the settings of the runtime, and what ranks and machines must agree on.
 struct SettingRow {
   Section section = Section::launch;
   std::string_view key = {};    ///< flag and YAML key, with underscores
@@ -68,6 +93,11 @@ struct SettingRow {
   std::string_view json = {};  ///< path in the DeepSpeed JSON file
   std::string_view unit = {};
   std::string_view help = {};
+  /// Local paths, and options that select machines: the only settings of the sharding mode that may
+  /// differ between machines.
+  bool of_one_machine = false;
+  PluginField plugin = {};
+  EngineField engine = {};
 };
 
 /// Name of a setting of some table. A literal is written `"num_processes"_key`, with the operator
