@@ -133,8 +133,8 @@ constexpr std::array kCommands = {
             "write a certificate authority, certificates for server and clients, and a token",
             init_tls},
     Command{"job-token", "RUN_ID",
-            "print a token that is valid for one job, made from the one in "
-            "ACC_RENDEZVOUS_TOKEN_FILE",
+            "print a token that is valid for one job, made from the one "
+            "in ACC_RENDEZVOUS_TOKEN_FILE",
             job_token},
     Command{"reader-token", "",
             "print a token with which the status page, the HTTP API and the metrics can be read, "

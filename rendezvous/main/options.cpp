@@ -2,6 +2,7 @@
 #include "options.hpp"
 
 #include "acc/base/text.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/plugins/document.hpp"
 #include "acc/rendezvous/unix_address.hpp"
 #include "settings.hpp"
@@ -28,7 +29,7 @@ using plugins::Type;
 
 /// Variables of acclaunch and of the subcommands, which have the same prefix.
 const std::set<std::string, std::less<>> kClientVariables = {
-    "ACC_RENDEZVOUS_CA_FILE", "ACC_RENDEZVOUS_CLIENT_CERT", "ACC_RENDEZVOUS_CLIENT_KEY"};
+    kCaFileVariable, kClientCertificateVariable, kClientKeyVariable};
 
 /// Returns the value of a file's entry as text; the items of a list joined by commas, like a flag.
 /// Throws Error(config) with file and line for a node that cannot be a value of the setting.
@@ -251,7 +252,7 @@ std::vector<std::string> unknown_variables(const Environment& environment) {
   std::vector<std::string> names;
   for (const auto& [name, value] : environment) {
     const auto is_name = [&](const SettingRow& row) { return variable_of(row) == name; };
-    if (name.starts_with("ACC_RENDEZVOUS_") && !kClientVariables.contains(name) &&
+    if (name.starts_with(kVariablePrefix) && !kClientVariables.contains(name) &&
         std::ranges::none_of(kDaemonSettings, is_name)) {
       names.push_back(name);
     }

@@ -126,9 +126,11 @@ consteval plugins::SettingKey operator""_key(const char* text, std::size_t size)
   return {name, plugins::names_row(kDaemonFlagRows, name)};
 }
 
+inline constexpr const char* kVariablePrefix = "ACC_RENDEZVOUS_";
+
 /// Returns the name of a setting's environment variable: `ACC_RENDEZVOUS_<KEY>`.
 inline std::string variable_of(const plugins::SettingRow& row) {
-  return "ACC_RENDEZVOUS_" + upper(row.key);
+  return kVariablePrefix + upper(row.key);
 }
 
 }  // namespace acc::rendezvous

@@ -4,6 +4,7 @@
 #include "systemd.hpp"
 
 #include "acc/base/log.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/plugins/settings.hpp"
 
 #include <fcntl.h>
@@ -22,8 +23,7 @@ namespace {
 constexpr int kFirstInherited = 3;  // SD_LISTEN_FDS_START
 
 std::string text_of(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value != nullptr ? value : "";
+  return process_variable(variable).value_or("");
 }
 
 /// True if the variables of the service manager are meant for this process: a child inherits those

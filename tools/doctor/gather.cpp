@@ -5,6 +5,7 @@
 #include "acc/base/library_search.hpp"
 #include "acc/base/machine.hpp"
 #include "acc/base/unique_fd.hpp"
+#include "acc/base/variables.hpp"
 #include "doctor/probe.hpp"
 
 #include <dlfcn.h>
@@ -182,8 +183,7 @@ void gather(MachineFacts& facts) {
   gather_cpus(facts);
   facts.cuda_version = cuda_version();
   facts.nccl_version = nccl_version();
-  const char* const visible = std::getenv("NVIDIA_VISIBLE_DEVICES");
-  facts.visible_devices = visible == nullptr ? "" : visible;
+  facts.visible_devices = process_variable("NVIDIA_VISIBLE_DEVICES").value_or("");
   facts.nofile = soft_limit(RLIMIT_NOFILE);
   facts.memlock = soft_limit(RLIMIT_MEMLOCK);
   facts.nproc = soft_limit(RLIMIT_NPROC);

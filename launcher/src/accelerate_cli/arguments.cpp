@@ -7,6 +7,7 @@
 // stop. Values keep their Python type, because str() of them is what the workers get.
 #include "accelerate_cli/arguments.hpp"
 
+#include "acc/base/variables.hpp"
 #include "acc/launcher/setting_keys.hpp"
 #include "acc/plugins/settings.hpp"
 #include "accelerate_cli/python_values.hpp"
@@ -487,6 +488,9 @@ void check_arguments(const Arguments& arguments, const ArgumentChecks& checks, F
 
 Environment argument_variables(const Arguments& arguments, Mode mode) {
   Environment result;
+  const auto variable_of = [](plugins::SettingKey key) {
+    return std::string(plugins::find_setting(key.name())->environment);
+  };
   for (const SettingRow& row : plugins::settings_table()) {
     if (row.environment.empty() || !is_written(row, arguments, mode)) {
       continue;
@@ -498,21 +502,21 @@ Environment argument_variables(const Arguments& arguments, Mode mode) {
     }
   }
   if (mode == Mode::fsdp) {
-    result["ACCELERATE_USE_FSDP"] = "true";
+    result[kUseFsdpVariable] = "true";
   } else if (mode == Mode::deepspeed) {
-    result["ACCELERATE_USE_DEEPSPEED"] = "true";
+    result[kUseDeepSpeedVariable] = "true";
   } else if (mode == Mode::plain) {
-    result["ACCELERATE_USE_CPU"] =
+    result[kUseCpuVariable] =
         python::is_true(arguments.at("cpu")) ? "True" : python::str(arguments.at("use_cpu"));
   }
   if (mode != Mode::plain && python::is_true(arguments.at("use_parallelism_config"))) {
-    result["ACCELERATE_USE_PARALLELISM_CONFIG"] = "true";
+    result[variable_of("use_parallelism_config"_key)] = "true";
   }
   if (python::is_true(arguments.at("debug"))) {
-    result["ACCELERATE_DEBUG_MODE"] = "true";
+    result[variable_of("debug"_key)] = "true";
   }
   if (python::is_true(arguments.at("enable_cpu_affinity"))) {
-    result["ACCELERATE_CPU_AFFINITY"] = "1";
+    result[variable_of("enable_cpu_affinity"_key)] = "1";
   }
   if (lower(arguments.at("mixed_precision").text) == "fp8") {
     add_fp8_variables(arguments, result);

@@ -3,6 +3,7 @@
 // would set, so that an unchanged Accelerate program behaves the same, plus acclaunch's ACC_* for
 // programs on libacc_runtime. A test compares them with recordings of Accelerate
 // (test/data/launch_env).
+#include "acc/base/variables.hpp"
 #include "accelerate_cli/stages.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"
@@ -83,9 +84,8 @@ bool is_connected_on_cpu(const AccelerateDraft& draft, const Workers& workers,
 /// Adds the variables of Accelerate's launcher for one process (prepare_simple_launcher_cmd_env).
 void add_simple_variables(const AccelerateDraft& draft, const Workers& workers,
                           Environment& environment) {
-  environment.emplace("ACCELERATE_USE_CPU",
-                      draft.settings.boolean("use_cpu"_key) ? "True" : "False");
-  if (plugins::parse_boolean(environment.at("ACCELERATE_USE_CPU")) == true) {
+  environment.emplace(kUseCpuVariable, draft.settings.boolean("use_cpu"_key) ? "True" : "False");
+  if (plugins::parse_boolean(environment.at(kUseCpuVariable)) == true) {
     environment["KMP_AFFINITY"] = "granularity=fine,compact,1,0";
     environment["KMP_BLOCKTIME"] = "1";
   }
@@ -187,7 +187,7 @@ Environment build_environment(const AccelerateDraft& draft, const Workers& worke
     add_simple_variables(draft, workers, result);
   }
   if (is_connected_on_cpu(draft, workers, device.device)) {
-    result["ACCELERATE_USE_CPU"] = "True";
+    result[kUseCpuVariable] = "True";
   }
   add_gpu_variables(draft, workers.mode, device.gpu_ids, result);
   if (threads.count > 0) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cluster/job_variables.hpp"
 
+#include "acc/base/hash.hpp"
 #include "acc/base/sourced.hpp"
 #include "acc/base/text.hpp"
 #include "cluster/hostlist.hpp"
@@ -117,11 +118,7 @@ std::uint16_t port_of(std::uint64_t number) {
 }
 
 std::uint16_t port_of(std::string_view job) {
-  std::uint64_t hash = 14'695'981'039'346'656'037U;  // FNV-1a, the same on every machine
-  for (const char c : job) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1'099'511'628'211U;
-  }
-  return port_of(hash);
+  return port_of(fnv1a(job));
 }
 
 std::string plain_id(std::string_view id) {

@@ -2,6 +2,7 @@
 #include "host/command_output.hpp"
 
 #include "acc/base/unique_fd.hpp"
+#include "acc/base/variables.hpp"
 #include "spawn/child_launcher.hpp"
 #include "spawn/reap.hpp"
 #include "spawn/user.hpp"
@@ -58,8 +59,7 @@ pid_t start(const std::vector<std::string>& command, boost::process::v2::process
     return launcher.start(command.front(), arguments, streams);
   }
   // The other user can read the memory and the variables of this child.
-  const char* const path = std::getenv("PATH");
-  const std::string search = std::string("PATH=") + (path != nullptr ? path : "");
+  const std::string search = "PATH=" + process_variable("PATH").value_or("");
   const std::array<const char*, 2> variables{search.c_str(), nullptr};
   launcher.env = variables.data();
   return launcher.start(command.front(), arguments, streams, RunAs{*user});

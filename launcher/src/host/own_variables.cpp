@@ -9,19 +9,18 @@ namespace {
 
 // The job reads these itself, so that no token is in the plan, which `explain` prints.
 constexpr OwnVariable kToken{
-    "ACC_RENDEZVOUS_TOKEN",
+    kTokenVariable,
     "token that the acclaunch that started this one has made for the job; use the next variable"};
 constexpr OwnVariable kTokenFile{
-    "ACC_RENDEZVOUS_TOKEN_FILE",
+    kTokenFileVariable,
     "file with the token of the rendezvous (docs/rendezvous.md, Security); implies `--secure`"};
 constexpr OwnVariable kCaFile{
-    "ACC_RENDEZVOUS_CA_FILE",
+    kCaFileVariable,
     "certificate authority of the rendezvous server's certificate; default: it is not checked, "
     "only the token"};
 constexpr OwnVariable kClientCertificate{
-    "ACC_RENDEZVOUS_CLIENT_CERT", "own certificate, for a rendezvous server that requires one"};
-constexpr OwnVariable kClientKey{"ACC_RENDEZVOUS_CLIENT_KEY",
-                                 "private key of ACC_RENDEZVOUS_CLIENT_CERT"};
+    kClientCertificateVariable, "own certificate, for a rendezvous server that requires one"};
+constexpr OwnVariable kClientKey{kClientKeyVariable, "private key of ACC_RENDEZVOUS_CLIENT_CERT"};
 // complete_etcd_files reads these.
 constexpr OwnVariable kEtcdCa{"ETCDCTL_CACERT",
                               "certificate authority of etcd, with `--rdzv-conf protocol=https`; "

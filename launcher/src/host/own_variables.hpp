@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/log.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/plugins/environment.hpp"
 
 #include <span>
@@ -23,9 +25,10 @@ inline constexpr OwnVariable simulate_gpus{
     "ACC_SIMULATE_GPUS",
     "number of GPUs to plan for, which need not exist; for `explain` on a login node"};
 inline constexpr OwnVariable share_gpus{
-    "ACC_SHARE_GPUS", "`1`: allow more workers than GPUs on a machine; they share the GPUs"};
+    kShareGpusVariable, "`1`: allow more workers than GPUs on a machine; they share the GPUs"};
 inline constexpr OwnVariable device{
-    "ACC_DEVICE", "`cpu` or `cuda`, for torchrun and deepspeed, which have no flag for the device"};
+    kDeviceVariable,
+    "`cpu` or `cuda`, for torchrun and deepspeed, which have no flag for the device"};
 inline constexpr OwnVariable machine_rank{
     "ACC_MACHINE_RANK",
     "rank of this machine; this one and those up to `ACC_CONTROL` are set by an acclaunch that "
@@ -45,7 +48,7 @@ inline constexpr OwnVariable pdsh_options{
     "PDSH_SSH_ARGS_APPEND",
     "with `--launcher pdsh`: options for the ssh of pdsh, before those of acclaunch"};
 inline constexpr OwnVariable sys_root{"ACC_SYS_ROOT", "where sysfs is mounted, if not in /sys"};
-inline constexpr OwnVariable cuda_visible_devices{"CUDA_VISIBLE_DEVICES",
+inline constexpr OwnVariable cuda_visible_devices{kCudaVisibleVariable,
                                                   "GPUs that the job may use"};
 inline constexpr OwnVariable omp_num_threads{
     "OMP_NUM_THREADS", "passed on unchanged unless a flag sets the number of threads"};
@@ -63,10 +66,10 @@ inline constexpr OwnVariable stuck_timeout{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_T
                                            "same as `--stuck_timeout`, in seconds"};
 inline constexpr OwnVariable log_line_prefix_template{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
                                                       "same as `--log_line_prefix_template`"};
-inline constexpr OwnVariable log_format{"ACC_LOG_FORMAT", "same as `--log_format`"};
-inline constexpr OwnVariable log_level{"ACC_LOG_LEVEL", "same as `--log_level`"};
+inline constexpr OwnVariable log_format{kLogFormatVariable, "same as `--log_format`"};
+inline constexpr OwnVariable log_level{kLogLevelVariable, "same as `--log_level`"};
 inline constexpr OwnVariable log{
-    "ACC_LOG", "levels of components, such as `launcher:debug`; ignored with `--log_level`"};
+    kLogVariable, "levels of components, such as `launcher:debug`; ignored with `--log_level`"};
 inline constexpr OwnVariable error_file{
     "TORCHELASTIC_ERROR_FILE",
     "file in which a failed job records its first failure, like torchrun"};
@@ -88,8 +91,9 @@ inline constexpr OwnVariable hf_home{
     "HF_HOME", "folder of accelerate/default_config.yaml; default: $XDG_CACHE_HOME/huggingface"};
 inline constexpr OwnVariable temporary_folder{
     "TMPDIR", "folder for files that are removed at the end of the job; default: /tmp"};
-inline constexpr OwnVariable terminal{"TERM", "`dumb`: no menus in `config`, no status line"};
-inline constexpr OwnVariable no_color{"NO_COLOR",
+inline constexpr OwnVariable terminal{kTerminalVariable,
+                                      "`dumb`: no menus in `config`, no status line"};
+inline constexpr OwnVariable no_color{kNoColourVariable,
                                       "if set, no colours in the prefixes of the workers' lines"};
 }  // namespace variables
 

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
+#include "acc/base/variables.hpp"
 
 #include <hwloc.h>
 #include <sched.h>
@@ -54,7 +55,7 @@ void leave_out_unusable(hwloc_topology_t topology) {
 /// libraries takes half as long as the rest of a plan.
 class WithoutPlugins {
  public:
-  WithoutPlugins() : chooses_(::getenv(kVariable) == nullptr) {
+  WithoutPlugins() : chooses_(!process_variable(kVariable)) {
     if (chooses_) {
       ::setenv(kVariable, "/nonexistent", 0);
     }

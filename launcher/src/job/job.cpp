@@ -7,6 +7,7 @@
 
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/trace_file.hpp"
+#include "acc/base/variables.hpp"
 #include "host/gpu/gpu_monitor.hpp"
 #include "host/own_variables.hpp"
 #include "job/running_job.hpp"
@@ -348,9 +349,9 @@ std::vector<supervision::WorkerSpec> Job::worker_specs() {
     spec.local_rank = local_rank;
     spec.command = worker_command(plan_, local_rank);
     spec.environment = worker_environment(plan_, assignment, environment_, local_rank);
-    spec.environment.erase("ACC_MAIN_ADDRESS");
+    spec.environment.erase(kMainAddressVariable);
     if (rounds_->tunnel() && plan_.identity != Identity::none) {
-      spec.environment["ACC_MAIN_ADDRESS"] = round_->store_host;
+      spec.environment[kMainAddressVariable] = round_->store_host;
     }
     spec.working_directory = plan_.working_directory;
     spec.inherits_stdin = alone_ ? plan_.supervision.stdin_rank.has_value()

@@ -2,12 +2,12 @@
 #include "job/own_servers.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/launcher/setting_keys.hpp"
 #include "job/rounds.hpp"
 #include "job/status_port.hpp"
 
 #include <algorithm>
-#include <cstdlib>
 #include <utility>
 
 namespace acc::launcher::job {
@@ -16,8 +16,8 @@ namespace {
 /// Returns the token of the job; empty: there is none. Read here and not by the plan: `explain`
 /// prints the plan.
 std::optional<rendezvous::Tokens> tokens_of(const LaunchPlan& plan) {
-  if (const char* token = std::getenv("ACC_RENDEZVOUS_TOKEN"); token != nullptr && *token != 0) {
-    return rendezvous::Tokens({token});
+  if (std::string token = process_variable(kTokenVariable).value_or(""); !token.empty()) {
+    return rendezvous::Tokens({std::move(token)});
   }
   if (auto tokens = rendezvous::tokens_of_environment()) {
     return tokens;

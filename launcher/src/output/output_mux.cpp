@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/variables.hpp"
 #include "output/last_lines.hpp"
 #include "output/line_assembler.hpp"
 #include "output/line_prefix.hpp"
@@ -168,7 +169,7 @@ UniqueFd OutputMux::add_pipe(const WorkerOutput& worker, Console& console,
   if (worker.prompts && !worker.prefix.empty()) {
     stream->prompt_clock.emplace(executor_);
   }
-  if (!worker.prefix.empty() && console.sink->is_terminal() && std::getenv("NO_COLOR") == nullptr) {
+  if (!worker.prefix.empty() && console.sink->is_terminal() && allows_colours()) {
     stream->prefix = coloured(worker.prefix, worker.rank);
   }
   if (options_.folds_lines && !worker.prefix.empty()) {

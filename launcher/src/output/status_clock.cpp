@@ -1,27 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "output/status_clock.hpp"
 
+#include "acc/base/variables.hpp"
+
 #include <chrono>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 
 namespace acc::launcher::output {
-namespace {
-
-/// True if the sink is a terminal that understands the escape sequences of StatusLine.
-bool has_cursor(const OutputSink& sink) {
-  const char* terminal = std::getenv("TERM");
-  return sink.is_terminal() && terminal != nullptr && terminal != std::string_view("dumb");
-}
-
-}  // namespace
-
 StatusClock::StatusClock(const boost::asio::any_io_executor& executor,
                          std::shared_ptr<OutputSink> sink, pid_t foreground_group)
     : sink_(std::move(sink)),
       foreground_group_(foreground_group),
-      can_draw_(has_cursor(*sink_)),
+      can_draw_(sink_->is_terminal() && has_cursor()),
       clock_(executor) {}
 
 void StatusClock::set(const JobStatus& status) {

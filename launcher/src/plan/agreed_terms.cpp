@@ -4,16 +4,14 @@
 // collectives that never match.
 #include "plan/agreed_terms.hpp"
 
-#include "acc/base/error.hpp"
+#include "acc/base/hash.hpp"
 #include "acc/base/text.hpp"
 #include "acc/launcher/setting_keys.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdint>
 #include <filesystem>
 #include <span>
 #include <string_view>
@@ -127,23 +125,13 @@ bool must_agree(const SettingRow& row, Mode mode) {
   return plugins::applies(row.section, origin_of(mode)) && !row.of_one_machine;
 }
 
-/// Returns the 64-bit FNV-1a hash of a text.
-std::uint64_t hash_of(std::string_view text) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
-  }
-  return hash;
-}
-
 /// Shortens a value that exceeds the rendezvous' limit. Its length and its hash stay in the text,
 /// so that differing values still differ.
 std::string bounded(std::string value) {
   if (value.size() <= kMaxValueBytes) {
     return value;
   }
-  const std::string rest =
-      fmt::format("... ({} bytes, hash {:016x})", value.size(), hash_of(value));
+  const std::string rest = fmt::format("... ({} bytes, hash {:016x})", value.size(), fnv1a(value));
   return value.substr(0, kMaxValueBytes - rest.size()) + rest;
 }
 

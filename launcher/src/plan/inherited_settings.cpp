@@ -2,6 +2,7 @@
 #include "plan/inherited_settings.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/variables.hpp"
 #include "host/own_variables.hpp"
 
 namespace acc::launcher {
@@ -25,7 +26,7 @@ InheritedSettings inherit_settings(Draft& draft, Identity identity, const RankLa
                                    WorkerVariables variables, bool gpus_are_visible) {
   const std::string device = host::value_of(draft.environment, launcher::host::variables::device,
                                             gpus_are_visible ? "cuda" : "cpu");
-  variables.set["ACC_DEVICE"] = device;
+  variables.set[kDeviceVariable] = device;
   InheritedSettings inherited = {
       .device = device == "cuda" ? plugins::Device::cuda : plugins::Device::cpu,
       .variables = std::move(variables)};

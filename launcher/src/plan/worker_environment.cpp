@@ -4,6 +4,7 @@
 #include "acc/base/flight_record.hpp"
 #include "acc/base/sourced.hpp"
 #include "acc/base/text.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/launcher/launch_plan.hpp"
 #include "host/own_variables.hpp"
 #include "plan/signal_words.hpp"
@@ -179,7 +180,7 @@ plugins::Environment environment_without_rank(const LaunchPlan& plan,
        {flight::kRecordVariable, kReportVariable, plugins::kJobSecretVariable}) {
     result.erase(of_outer_acclaunch);
   }
-  result.erase("ACC_LOCAL_WORLD_SIZES");
+  result.erase(kLocalWorldSizesVariable);
   if (plan.identity == Identity::torchrun) {
     result.emplace("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");  // keeps the parent's value
   }
@@ -196,17 +197,18 @@ plugins::Environment worker_environment(const LaunchPlan& plan, const Assignment
     result[flight::kRecordVariable] = flight_record_of(plan.output, assignment.round, local_rank);
   }
   if (!plan.output.trace_directory.empty()) {
-    result["ACC_TRACE"] = trace_file(plan.output, assignment.machine_rank);
+    result[kTraceVariable] = trace_file(plan.output, assignment.machine_rank);
   }
   if (plan.identity != Identity::none && !assignment.secret.empty()) {
     result[plugins::kJobSecretVariable] = assignment.secret;
   }
   if (std::string sizes = uneven_sizes(node_of(plan, assignment)); !sizes.empty()) {
-    result["ACC_LOCAL_WORLD_SIZES"] = std::move(sizes);
+    result[kLocalWorldSizesVariable] = std::move(sizes);
   }
   if (plan.virtual_local_rank) {
-    result["CUDA_VISIBLE_DEVICES"] = own_gpu(result, local_rank);
-    result["ACC_SHARE_GPUS"] = "1";  // else libacc_runtime would expect one visible GPU per worker
+    result[kCudaVisibleVariable] = own_gpu(result, local_rank);
+    result[kShareGpusVariable] =
+        "1";  // else libacc_runtime would expect one visible GPU per worker
   }
   return result;
 }

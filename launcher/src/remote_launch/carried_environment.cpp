@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "remote_launch/carried_environment.hpp"
 
+#include "acc/base/variables.hpp"
+#include "host/own_variables.hpp"
+
 #include <algorithm>
 #include <array>
 #include <span>
@@ -60,9 +63,9 @@ constexpr auto kOwn = std::to_array<std::string_view>({"HOME",
                                                        "PMIX_*",
                                                        "FLUX_*",
                                                        "LOCAL_RANK",
-                                                       "CUDA_VISIBLE_DEVICES",
-                                                       "ACC_JOB_SECRET",
-                                                       "ACC_CONTROL"});
+                                                       kCudaVisibleVariable,
+                                                       plugins::kJobSecretVariable,
+                                                       host::variables::control.name});
 
 bool is_in(std::span<const std::string_view> patterns, std::string_view name) {
   return std::ranges::any_of(patterns, [name](std::string_view pattern) {

@@ -8,6 +8,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "acc/base/token.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/launcher/setting_keys.hpp"
 #include "host/own_variables.hpp"
@@ -59,8 +60,8 @@ bool needs_new_token(const LaunchPlan& plan, const plugins::Environment& environ
   const bool is_wanted = plan.settings.boolean("secure"_key) ||
                          (plan.rendezvous.backend == RendezvousPlan::Backend::c10d &&
                           !plan.settings.boolean("insecure"_key));
-  return is_wanted && plugins::variable(environment, "ACC_RENDEZVOUS_TOKEN").empty() &&
-         plugins::variable(environment, "ACC_RENDEZVOUS_TOKEN_FILE").empty();
+  return is_wanted && plugins::variable(environment, kTokenVariable).empty() &&
+         plugins::variable(environment, kTokenFileVariable).empty();
 }
 
 /// Returns the plan of the start with the variables that are passed on from this process, and a
@@ -68,7 +69,7 @@ bool needs_new_token(const LaunchPlan& plan, const plugins::Environment& environ
 RemoteLaunchPlan with_carried(const LaunchPlan& plan, const plugins::Environment& environment) {
   RemoteLaunchPlan start = *plan.start;
   if (needs_new_token(plan, environment)) {
-    start.environment["ACC_RENDEZVOUS_TOKEN"] = random_token();
+    start.environment[kTokenVariable] = random_token();
   }
   start.environment.merge(environment_for_other_machines(environment, start.means));
   return start;

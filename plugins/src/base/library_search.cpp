@@ -2,6 +2,7 @@
 #include "acc/base/library_search.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/variables.hpp"
 
 #include <dlfcn.h>
 
@@ -148,7 +149,7 @@ OpenedLibrary open_library(const LibrarySearch& search, const fs::path& own_file
 }
 
 const LibrarySearch& nccl_library_search() {
-  static const LibrarySearch kNccl = {.variable = "ACC_NCCL_LIBRARY",
+  static const LibrarySearch kNccl = {.variable = kNcclLibraryVariable,
                                       .sonames = {"libnccl.so.2"},
                                       .wheel_folders = {"nvidia/nccl/lib"}};
   return kNccl;

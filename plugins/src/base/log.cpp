@@ -2,6 +2,7 @@
 #include "acc/base/log.hpp"
 
 #include "acc/base/text.hpp"
+#include "acc/base/variables.hpp"
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -189,8 +190,7 @@ void read_components(const Sourced<std::string>& given,
 }
 
 Sourced<std::string> variable(const char* name) {
-  const char* value = std::getenv(name);
-  return {value == nullptr ? "" : value, name};
+  return {process_variable(name).value_or(""), name};
 }
 
 /// The sink and the loggers of this process. They are never destroyed, because threads and

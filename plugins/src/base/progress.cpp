@@ -2,6 +2,7 @@
 #include "acc/base/progress.hpp"
 
 #include "acc/base/text.hpp"
+#include "acc/base/variables.hpp"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -31,9 +32,7 @@ std::string remaining_text(double seconds) {
 
 /// True if stderr is a terminal that understands the escape sequences for redrawing a line.
 bool can_redraw() {
-  const char* const terminal = std::getenv("TERM");
-  return ::isatty(STDERR_FILENO) == 1 && terminal != nullptr &&
-         terminal != std::string_view("dumb") && log_format() == LogFormat::text;
+  return ::isatty(STDERR_FILENO) == 1 && has_cursor() && log_format() == LogFormat::text;
 }
 
 void draw(const std::string& line) {

@@ -158,9 +158,9 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
   result.emplace(kDeviceVariable, to_string(device));
   result.emplace(kSourcesVariable, sources_text(settings, origin));
   if (origin == "fsdp") {
-    result.emplace("ACCELERATE_USE_FSDP", "true");
+    result.emplace(kUseFsdpVariable, "true");
   } else if (origin == "deepspeed") {
-    result.emplace("ACCELERATE_USE_DEEPSPEED", "true");
+    result.emplace(kUseDeepSpeedVariable, "true");
   }
   const bool hand_on_parallelism = settings.boolean("use_parallelism_config"_key);
   for (const SettingRow& row : settings_table()) {

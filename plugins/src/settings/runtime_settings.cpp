@@ -17,9 +17,7 @@ constexpr std::string_view kShmGatherVariable = "ACC_SHM_GATHER";
 constexpr std::string_view kCollectivesVariable = "ACC_COLLECTIVES";
 constexpr std::string_view kZeroSmVariable = "ACC_NCCL_ZERO_SM";
 constexpr std::string_view kSplitShareVariable = "ACC_NCCL_SPLIT_SHARE";
-constexpr std::string_view kShareGpusVariable = "ACC_SHARE_GPUS";
 constexpr std::string_view kCheckVariable = "ACC_CHECK";
-constexpr std::string_view kTraceVariable = "ACC_TRACE";
 
 bool is_on(const Environment& environment, std::string_view name) {
   const std::string* value = value_of(environment, name);
@@ -41,14 +39,14 @@ Origin read_origin(const Environment& environment) {
     }
     return {*origin, std::string(kOriginVariable)};
   }
-  const bool fsdp = is_on(environment, "ACCELERATE_USE_FSDP");
-  const bool deepspeed = is_on(environment, "ACCELERATE_USE_DEEPSPEED");
+  const bool fsdp = is_on(environment, kUseFsdpVariable);
+  const bool deepspeed = is_on(environment, kUseDeepSpeedVariable);
   if (fsdp && deepspeed) {
     throw Error(Errc::config,
                 "ACCELERATE_USE_FSDP and ACCELERATE_USE_DEEPSPEED are both set; unset one");
   }
-  return fsdp        ? Origin{"fsdp", "ACCELERATE_USE_FSDP"}
-         : deepspeed ? Origin{"deepspeed", "ACCELERATE_USE_DEEPSPEED"}
+  return fsdp        ? Origin{"fsdp", kUseFsdpVariable}
+         : deepspeed ? Origin{"deepspeed", kUseDeepSpeedVariable}
                      : Origin{};
 }
 
@@ -226,7 +224,7 @@ RuntimeSettings settings_from_environment(const Environment& environment,
   faults.collect(
       [&] { result.nccl.split_share = read_boolean(environment, kSplitShareVariable, false); });
   faults.collect([&] { result.share_gpus = read_boolean(environment, kShareGpusVariable, false); });
-  result.trace = variable(environment, std::string(kTraceVariable), "");
+  result.trace = variable(environment, kTraceVariable);
   result.flight_record = variable(environment, flight::kRecordVariable, "");
   result.identity = read_identity(environment, faults);
   // The fp8 settings are for the program (fp8_settings).

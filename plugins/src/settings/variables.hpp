@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/base/error.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/plugins/environment.hpp"
 #include "acc/plugins/faults.hpp"
 
@@ -13,7 +14,6 @@ namespace acc::plugins {
 
 /// Mode: none, fsdp or deepspeed.
 inline constexpr std::string_view kOriginVariable = "ACC_MODE";
-inline constexpr std::string_view kDeviceVariable = "ACC_DEVICE";
 /// Places of the values that the launcher passes on: "key=config.yaml:12" or "key=--flag", joined
 /// by ';'. Messages of the worker name these places instead of the variable.
 inline constexpr std::string_view kSourcesVariable = "ACC_SETTING_SOURCES";

@@ -13,9 +13,6 @@ namespace {
 // launcher (LOCAL_SIZE, CROSS_RANK, CROSS_SIZE). Every value is checked against the others, because
 // a wrong rank would otherwise make the first collective hang.
 
-// Number of ranks of each machine, "4,4,2"; acclaunch sets it if machines differ.
-constexpr std::string_view kLocalWorldSizesVariable = "ACC_LOCAL_WORLD_SIZES";
-
 /// Reads variables. A wrong value becomes a fault and the fallback is used, so that all faults are
 /// found in one pass.
 class IdentityReader {

@@ -2,6 +2,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/input_file.hpp"
 #include "acc/base/log.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/rendezvous/security.hpp"
 #include "secure/crypto.hpp"
 
@@ -106,11 +107,6 @@ void warn_of_readers(const std::filesystem::path& file) {
     logger(Component::rendezvous)
         .warn("other users can read the token file {}: chmod o= {}", file.string(), file.string());
   }
-}
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value != nullptr ? value : "";
 }
 
 std::vector<std::string> tokens_in(const std::filesystem::path& file) {
@@ -250,14 +246,14 @@ bool Tokens::was_right(std::string_view text) const {
 }
 
 std::optional<Tokens> tokens_of_environment() {
-  const std::string file = variable("ACC_RENDEZVOUS_TOKEN_FILE");
+  const std::string file = process_variable(kTokenFileVariable).value_or("");
   return file.empty() ? std::nullopt : std::optional(Tokens::follow(file));
 }
 
 TlsFiles client_files_of_environment() {
-  return {.certificate = variable("ACC_RENDEZVOUS_CLIENT_CERT"),
-          .key = variable("ACC_RENDEZVOUS_CLIENT_KEY"),
-          .ca = variable("ACC_RENDEZVOUS_CA_FILE")};
+  return {.certificate = process_variable(kClientCertificateVariable).value_or(""),
+          .key = process_variable(kClientKeyVariable).value_or(""),
+          .ca = process_variable(kCaFileVariable).value_or("")};
 }
 
 std::string make_token() {

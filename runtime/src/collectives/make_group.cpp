@@ -5,6 +5,7 @@
 #include "acc/base/log.hpp"
 #include "acc/base/seconds_text.hpp"
 #include "acc/base/unique_fd.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/rendezvous/prefix_store.hpp"
 #include "acc/rendezvous/tcp_store.hpp"
 #include "collectives/gloo/gloo_group.hpp"
@@ -150,13 +151,12 @@ GroupFactory::GroupFactory(const plugins::RuntimeSettings& settings, rendezvous:
 }
 
 DeviceRoute GroupFactory::agree_on_route() const {
-  const char* sharing = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
   const bool wants_nccl = settings_.device_collectives != plugins::DeviceCollectives::staged;
   // A job that asks for staging does not load NCCL at all.
   const RankHardware own{.host = machine_name(),
                          .hardware_id = device_->hardware_id(),
                          .nccl_version = wants_nccl ? backend_->nccl_version() : 0,
-                         .shares_by_nccl = sharing != nullptr && std::string_view(sharing) == "1",
+                         .shares_by_nccl = shares_gpus_by_nccl(),
                          .nccl_problem = wants_nccl ? backend_->nccl_problem() : ""};
   const auto key = [](int rank) { return fmt::format("hardware/{}", rank); };
   store_->set(key(settings_.identity.rank), encode(own));
@@ -202,9 +202,8 @@ std::shared_ptr<ProcessGroup> GroupFactory::make_host_group(GroupSpec spec) cons
   }
   // The groups between hosts listen on the address from which this machine reaches the main
   // process; MASTER_ADDR may be a tunnel to it on this machine.
-  const char* const main_address = std::getenv("ACC_MAIN_ADDRESS");
   const std::string address = address_towards(
-      main_address != nullptr ? main_address : identity.master_addr, identity.master_port);
+      process_variable(kMainAddressVariable).value_or(identity.master_addr), identity.master_port);
   // HierarchicalGroup needs the same number of ranks on each host. With one rank per host there is
   // nothing to share.
   const bool alike = std::ranges::count(on_host, on_host.front()) == std::ssize(on_host);

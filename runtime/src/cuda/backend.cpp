@@ -2,6 +2,7 @@
 #include "device/backend.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/variables.hpp"
 #include "cuda/cuda_device.hpp"
 #include "cuda/cuda_error.hpp"
 #include "cuda/nccl/make_nccl_group.hpp"
@@ -10,15 +11,13 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
-
 namespace acc::cuda {
 namespace {
 
 // Suffix that explains why GPUs of the machine may be missing.
 std::string visible_devices() {
-  const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");
-  return visible == nullptr ? "" : fmt::format(" (CUDA_VISIBLE_DEVICES={})", visible);
+  const auto visible = process_variable(kCudaVisibleVariable);
+  return visible ? fmt::format(" ({}={})", kCudaVisibleVariable, *visible) : "";
 }
 
 // Message for cudaErrorInsufficientDriver, which CUDA returns both if there is no driver and if the

@@ -2,6 +2,7 @@
 #include "device/open_device.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/variables.hpp"
 #include "device/cpu_device.hpp"
 #include "device/part_path.hpp"
 
@@ -9,7 +10,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 namespace acc::device {
 namespace {
@@ -17,8 +17,8 @@ namespace {
 constexpr const char* kLibrary = "libacc_cuda.so";
 
 Backend& load_backend() {
-  const char* const named = std::getenv("ACC_CUDA_BACKEND");  // for tests
-  const std::string path = named != nullptr ? named : part_path(kLibrary);
+  const auto named = process_variable("ACC_CUDA_BACKEND");  // for tests
+  const std::string path = named ? *named : part_path(kLibrary);
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     throw Error(

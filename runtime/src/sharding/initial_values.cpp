@@ -2,6 +2,7 @@
 #include "sharding/initial_values.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/hash.hpp"
 #include "sharding/host_array.hpp"
 
 #include <fmt/format.h>
@@ -159,11 +160,7 @@ void initialize(const Context& context, FlatParameter& flat, std::uint64_t seed)
 }
 
 std::uint64_t stream_of(std::string_view name, std::uint64_t seed) noexcept {
-  std::uint64_t hash = 1469598103934665603ULL ^ seed;  // FNV-1a, 64 bits, seeded
-  for (const char c : name) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  }
-  return hash;
+  return fnv1a(name, 1469598103934665603ULL ^ seed);
 }
 
 }  // namespace acc::sharding

@@ -5,6 +5,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/MemoryOverlap.h>
 #include <acc/base/error.hpp>
+#include <acc/base/hash.hpp>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/adaptive.h>
 #include <torch/nn/modules/container/modulelist.h>
@@ -319,22 +320,13 @@ class Source {
         .copy_(values.reshape(-1).slice(0, offset, offset + count));
   }
 
-  /// FNV-1a, which is the same on all ranks.
-  static std::uint64_t hash(const std::string& text) {
-    std::uint64_t value = 14695981039346656037U;
-    for (const char each : text) {
-      value = (value ^ static_cast<unsigned char>(each)) * 1099511628211U;
-    }
-    return value;
-  }
-
   /// The tensor that the program's function makes; kept until another one is asked for.
   const Tensor& made(const std::string& name, const Tensor& meta) {
     if (made_name_ != name || !made_.defined()) {
       const at::NoGradGuard no_grad;
       at::Generator random = at::globalContext().defaultGenerator(at::kCPU);
       const Tensor state = random.get_state();
-      random.set_current_seed(options_.seed ^ hash(name));
+      random.set_current_seed(options_.seed ^ fnv1a(name));
       const Tensor blank = at::empty_like(meta, at::TensorOptions(at::kCPU));
       std::memset(blank.data_ptr(), kBlank, blank.nbytes());
       made_ = blank;

@@ -3,6 +3,7 @@
 #include "commands/config/terminal.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/variables.hpp"
 #include "host/own_variables.hpp"
 
 #include <unistd.h>
@@ -111,9 +112,7 @@ std::optional<std::string> read_line() {
 }
 
 bool on_terminal() {
-  const char* kind = std::getenv(host::variables::terminal.name.data());
-  return kind != nullptr && std::string_view(kind) != "dumb" && ::isatty(STDIN_FILENO) == 1 &&
-         ::isatty(STDOUT_FILENO) == 1;
+  return has_cursor() && ::isatty(STDIN_FILENO) == 1 && ::isatty(STDOUT_FILENO) == 1;
 }
 
 KeyMode::KeyMode() {

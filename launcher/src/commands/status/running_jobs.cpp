@@ -4,6 +4,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/flight_record.hpp"
 #include "acc/base/text.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/plugins/environment.hpp"
 #include "host/command_output.hpp"
@@ -16,7 +17,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -303,8 +303,7 @@ std::string other_machines(const std::vector<RunningJob>& jobs, const RunningJob
     return {};
   }
   // A step of Slurm on several machines asks them all.
-  const char* const machines_of_step = std::getenv("SLURM_STEP_NUM_NODES");
-  const bool asks_all = machines_of_step != nullptr && std::string_view(machines_of_step) != "1";
+  const bool asks_all = process_variable("SLURM_STEP_NUM_NODES").value_or("1") != "1";
   const std::string how =
       asks_all ? ""
       : job.slurm_job.empty()

@@ -4,6 +4,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/rendezvous/unix_address.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
@@ -31,13 +32,8 @@ double unix_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-bool wants_colours() {
-  return std::getenv("NO_COLOR") == nullptr;
-}
-
 bool has_token() {
-  const char* file = std::getenv("ACC_RENDEZVOUS_TOKEN_FILE");
-  return file != nullptr && *file != '\0';
+  return !process_variable(kTokenFileVariable).value_or("").empty();
 }
 
 /// Parses HOST, HOST:PORT or [IPv6]:PORT, or unix:/path. With a token in the environment, or with
@@ -84,7 +80,7 @@ void print_once(JobSource& source, bool as_json) {
     }
     text = lossy_text_of_json(list, 2) + "\n";
   } else {
-    const bool styled = ::isatty(STDOUT_FILENO) != 0 && wants_colours();
+    const bool styled = ::isatty(STDOUT_FILENO) != 0 && allows_colours();
     for (const std::string& line :
          jobs.empty()
              ? source.advice()
@@ -150,7 +146,7 @@ class Live {
                                       .width = screen_.width(),
                                       .slowest_first = slowest_first_,
                                       .styled = true,
-                                      .coloured = wants_colours()});
+                                      .coloured = allows_colours()});
     } else {
       lines_ = trouble_.empty() ? source_.advice() : std::vector<std::string>();
     }
@@ -163,7 +159,7 @@ class Live {
                     chosen < jobs_.size() ? fmt::format("job {} of {}", chosen + 1, jobs_.size())
                                           : fmt::format("all {} jobs", jobs_.size()),
                     slowest_first_ ? "by rank" : "slowest first"),
-        trouble_.empty() || !wants_colours() ? trouble_ : "\x1b[31m" + trouble_ + "\x1b[0m"};
+        trouble_.empty() || !allows_colours() ? trouble_ : "\x1b[31m" + trouble_ + "\x1b[0m"};
     const auto begin = lines_.begin() + static_cast<std::ptrdiff_t>(first_);
     shown.insert(shown.end(), begin, lines_.end());
     screen_.draw(shown);

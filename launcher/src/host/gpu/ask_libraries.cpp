@@ -2,6 +2,7 @@
 // Queries NVML and the CUDA driver through dlopen and dlsym. acclaunch must start on machines
 // without a GPU, so it neither links to these libraries nor needs their headers; the few types are
 // declared here. A missing function counts as a fact that the driver does not report.
+#include "acc/base/variables.hpp"
 #include "host/gpu/ask_driver.hpp"
 #include "host/gpu/driver_library.hpp"
 
@@ -89,22 +90,18 @@ Gpu nvml_gpu(const DriverLibrary& nvml, NvmlDevice device) {
 /// hide the other devices.
 class AllDevicesVisible {
  public:
-  AllDevicesVisible() {
-    if (const char* list = std::getenv(kName)) {
-      list_ = list;
-      ::unsetenv(kName);
-    }
+  AllDevicesVisible() : list_(process_variable(kCudaVisibleVariable)) {
+    ::unsetenv(kCudaVisibleVariable);
   }
   ~AllDevicesVisible() {
     if (list_) {
-      ::setenv(kName, list_->c_str(), 1);
+      ::setenv(kCudaVisibleVariable, list_->c_str(), 1);
     }
   }
   AllDevicesVisible(const AllDevicesVisible&) = delete;
   AllDevicesVisible& operator=(const AllDevicesVisible&) = delete;
 
  private:
-  static constexpr const char* kName = "CUDA_VISIBLE_DEVICES";
   std::optional<std::string> list_;
 };
 

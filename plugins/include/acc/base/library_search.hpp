@@ -13,7 +13,7 @@ namespace acc {
 /// Describes a shared library that is opened with dlopen: it may come with the system, with a CUDA
 /// toolkit or in a Python wheel.
 struct LibrarySearch {
-  std::string variable;                    ///< names the file, if set: "ACC_NCCL_LIBRARY"
+  std::string variable;                    ///< names the file, if set: ACC_NCCL_LIBRARY
   std::vector<std::string> sonames;        ///< in order of preference
   std::vector<std::string> wheel_folders;  ///< below site-packages: "nvidia/nccl/lib"
 };

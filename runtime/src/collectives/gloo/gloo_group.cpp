@@ -2,6 +2,7 @@
 #include "collectives/gloo/gloo_group.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/collectives/process_group.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "collectives/gloo/all_reduce.hpp"
@@ -222,9 +223,10 @@ GlooGroup::GlooGroup(GroupSpec spec, const std::string& address)
   }
   try {
     MeshStore store(*ranks_->spec.store, ranks_->spec);
+    const auto interface = process_variable("GLOO_SOCKET_IFNAME");  // as in torch
     ranks_->mesh = connect_mesh({.rank = rank(),
                                  .size = size(),
-                                 .interface = std::getenv("GLOO_SOCKET_IFNAME"),  // as in torch
+                                 .interface = interface ? interface->c_str() : nullptr,
                                  .address = address.c_str(),
                                  .store = &store,
                                  .timeout = ranks_->spec.timeout});

@@ -2,6 +2,7 @@
 #include "cuda/nccl/communicator.hpp"
 
 #include "acc/base/error.hpp"
+#include "acc/base/variables.hpp"
 #include "acc/rendezvous/store.hpp"
 
 #include <fmt/format.h>
@@ -54,8 +55,7 @@ ncclConfig_t configuration(const plugins::NcclOptions& options) {
   if (options.split_share) {
     config.splitShare = 1;  // NCCL looks at the parent's
   }
-  const char* sharing = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-  if (sharing != nullptr && std::string_view(sharing) == "1") {
+  if (shares_gpus_by_nccl()) {
     config.maxCTAs = kSharedGpuCtas;
   }
   return config;
