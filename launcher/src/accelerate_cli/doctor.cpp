@@ -4,7 +4,6 @@
 // workers meet through the same rendezvous, so that the check takes the path of the real job.
 #include "acc/base/error.hpp"
 #include "acc/launcher/front_end.hpp"
-#include "acc/launcher/setting_keys.hpp"
 #include "accelerate_cli/front_end.hpp"
 
 #include <algorithm>
@@ -21,16 +20,16 @@ constexpr std::string_view kDoctorUsage =
     "  acclaunch doctor [flags]\n";
 
 constexpr std::string_view kDoctorProgram = "acc_doctor";
-constexpr plugins::SettingKey kFileKey = "doctor_file"_key;
 /// Shorter than a launch's default, since a user waits: machines that are missing then are a
 /// finding.
 constexpr std::chrono::seconds kJoinTimeout{120};
 
-constexpr plugins::SettingRow kFileRow{.key = kFileKey.name(),
+constexpr plugins::SettingRow kFileRow{.key = "doctor_file",
                                        .alias = "output",
                                        .flag = plugins::Flag::value,
                                        .in_file = false,
                                        .help = "file to which machine 0 writes the report as JSON"};
+constexpr plugins::SettingKey kFileKey = kFileRow;
 
 std::span<const plugins::SettingRow> doctor_table() noexcept {
   static const std::vector<plugins::SettingRow> kAll = [] {

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/base/text.hpp"
 #include "acc/launcher/front_end.hpp"
 
 #include <algorithm>
-#include <array>
 #include <string>
 #include <vector>
 
@@ -12,46 +10,24 @@ namespace {
 
 using plugins::SettingRow;
 
-/// A heading of --help and the flags below it.
-struct Group {
-  std::string_view title;
-  std::string_view keys;  ///< separated by spaces
-};
-
-/// Flags of the section `launch` by subject. A flag that is missing here is listed under "Launch".
-constexpr std::array kLaunchGroups = {
-    Group{"Program and configuration", "config_file compat module no_python preload debug quiet"},
-    Group{"Mode and device",
-          "use_cpu multi_gpu use_fsdp use_deepspeed use_parallelism_config mixed_precision gpu_ids "
-          "downcast_bf16 cpu_backend"},
-    Group{"Workers and machines",
-          "num_processes num_local_processes num_machines min_machines machine_rank "
-          "main_process_ip main_process_port rdzv_backend rdzv_conf same_network role"},
-    Group{"Starting other machines from this one",
-          "hostfile launcher launcher_args ssh_port mpirun_hostfile"},
-    Group{"Cores", "num_cpu_threads_per_process enable_cpu_affinity numa_binding"},
-    Group{"Failures, restarts and limits",
-          "max_restarts monitor_interval restart_backoff shutdown_timeout timeout stuck_timeout"},
-    Group{"Output",
-          "log_dir redirects tee local_ranks_filter duplicate_stdout_filters "
-          "duplicate_stderr_filters log_line_prefix_template fold_lines no_status_line "
-          "log_level log_format trace status_port"},
-};
-
-/// True if `keys`, a list separated by spaces, contains `key`.
-bool lists(std::string_view keys, std::string_view key) {
-  const auto words = split(keys, ' ');
-  return std::ranges::find(words, key) != words.end();
+std::string_view title_of(plugins::Group group) {
+  switch (group) {
+    case plugins::Group::launch: return "Launch";
+    case plugins::Group::program: return "Program and configuration";
+    case plugins::Group::mode: return "Mode and device";
+    case plugins::Group::workers: return "Workers and machines";
+    case plugins::Group::machines: return "Starting other machines from this one";
+    case plugins::Group::cores: return "Cores";
+    case plugins::Group::limits: return "Failures, restarts and limits";
+    case plugins::Group::output: return "Output";
+  }
+  return {};
 }
 
 /// Returns the heading that a flag is listed under.
 std::string heading(const SettingRow& row) {
   switch (row.section) {
-    case plugins::Section::launch: {
-      const auto group = std::ranges::find_if(
-          kLaunchGroups, [&](const Group& each) { return lists(each.keys, row.key); });
-      return std::string(group == kLaunchGroups.end() ? "Launch" : group->title);
-    }
+    case plugins::Section::launch: return std::string(title_of(row.group));
     case plugins::Section::training: return "Training (all modes)";
     case plugins::Section::fsdp: return "FSDP (with --use_fsdp or distributed_type: FSDP)";
     case plugins::Section::deepspeed:

@@ -43,6 +43,9 @@ enum class Type {
 /// one: `--flag=false`, or the next argument if that is true or false.
 enum class Flag { none, value, toggle, deniable_toggle };
 
+/// Heading of --help that a flag of the section `launch` is listed under.
+enum class Group { launch, program, mode, workers, machines, cores, limits, output };
+
 /// Condition under which Accelerate's variable of a setting is set in the workers' environment.
 /// `given`: if the value is not the default.
 enum class Export { never, given, always, when_true };
@@ -78,7 +81,8 @@ struct EngineField {
 /// of plugins, the settings of the runtime, and what ranks and machines must agree on.
 struct SettingRow {
   Section section = Section::launch;
-  std::string_view key = {};    ///< flag and YAML key, with underscores
+  std::string_view key = {};  ///< flag and YAML key, with underscores
+  Group group = Group::launch;
   std::string_view alias = {};  ///< further names of the flag, joined by `|`
   Flag flag = Flag::none;
   bool in_file = true;  ///< the YAML file may contain it

@@ -90,19 +90,6 @@ TEST_CASE("a program that is not found may be a misspelled subcommand") {
   CHECK(sub_command_meant(parsed({"--cpu", "convrt-config"})).empty());
 }
 
-// The tables assert that the list has all of their rows.
-TEST_CASE("each name in the list of the front ends' settings is one of a row") {
-  for (const std::string_view name : kFrontEndSettings) {
-    CAPTURE(name);
-    bool is_row = false;
-    for (const FrontEnd* front_end : {&accelerate_front_end(), &torchrun_front_end(),
-                                      &deepspeed_front_end(), &doctor_front_end()}) {
-      is_row = is_row || plugins::names_row(front_end->table, name);
-    }
-    CHECK(is_row);
-  }
-}
-
 TEST_CASE("every short flag in --help is understood") {
   for (const FrontEnd* front_end :
        {&accelerate_front_end(), &torchrun_front_end(), &deepspeed_front_end()}) {
