@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Checks that a folder includes only what its library links, that a folder belongs to one library, that folders
-do not include each other in a circle, that messages are printed through acc/base/log.hpp, and that libraries that take
-long to compile are compiled in one source.
+do not include each other in a circle, that messages are printed through acc/base/log.hpp, that libraries that take
+long to compile are compiled in one source, that each environment variable is named and read in one place, and that few
+files name a setting.
 
 usage: structure_test.py STRUCTURE SOURCE_DIR
 
@@ -30,6 +31,41 @@ COMPILED_ONCE = (
 # The log itself, a signal handler, and a progress line that is erased again.
 MAY_WRITE_TO_STDERR = {"plugins/src/base/log.cpp", "runtime/src/sharding/view_guard.cpp",
                        "plugins/src/base/progress.cpp"}
+
+# A name of a variable that acclaunch or Accelerate's launcher defines, alone in a literal.
+VARIABLE = re.compile(r'"((?:ACC|ACCELERATE)_[A-Z0-9_]+)"')
+# The decoder; the search for libraries, whose tests replace the function; a program that links only libacc_runtime.
+MAY_READ_VARIABLES = {"plugins/src/base/variables.cpp", "plugins/src/base/library_search.cpp",
+                      "tools/self_test/checks.cpp"}
+SETTING_ROWS = "plugins/include/acc/plugins/setting_rows.hpp"
+FLAG_ROWS = "launcher/include/acc/launcher/setting_keys.hpp"
+# Files that may name a setting of the runtime, and a flag of the launcher: its row, its fields, and its use. The
+# numbers of those that more files name may only fall.
+MAX_FILES_OF_SETTING = 4
+MAX_FILES_OF_FLAG = 3
+MORE_FILES_OF_SETTING = {
+    "allgather_bucket_size": 6, "contiguous_gradients": 5, "deterministic": 7,
+    "fsdp_activation_checkpointing": 6, "fsdp_activation_checkpointing_offload": 5, "fsdp_auto_wrap_policy": 6,
+    "fsdp_backward_prefetch": 6, "fsdp_cpu_ram_efficient_loading": 8, "fsdp_forward_prefetch": 5,
+    "fsdp_ignored_modules": 5, "fsdp_reshard_after_forward": 10, "fsdp_sharding_strategy": 10,
+    "fsdp_state_dict_type": 6, "fsdp_sync_module_states": 10, "fsdp_transformer_layer_cls_to_wrap": 8,
+    "fsdp_use_orig_params": 6, "fsdp_version": 15, "gradient_accumulation_steps": 19, "gradient_clipping": 9,
+    "mixed_precision": 26, "nan_policy": 5, "offload_optimizer_device": 6, "offload_optimizer_nvme_path": 7,
+    "offload_param_device": 7, "offload_param_nvme_path": 7, "overlap_comm": 7,
+    "parallelism_config_dp_replicate_size": 5, "parallelism_config_dp_shard_size": 7, "reduce_bucket_size": 6,
+    "round_robin_gradients": 5, "stochastic_rounding": 7, "sub_group_size": 6, "zero3_init_flag": 7,
+    "zero3_save_16bit_model": 5, "zero_hpz_partition_size": 11, "zero_stage": 16,
+}
+MORE_FILES_OF_FLAG = {
+    "config_file": 6, "debug": 6, "deepspeed_config": 7, "enable_cpu_affinity": 7, "gpu_ids": 5, "hostfile": 4,
+    "launcher": 6, "local_ranks_filter": 4, "log_dir": 5, "log_format": 4, "log_level": 4, "machine_rank": 16,
+    "main_process_ip": 10, "main_process_port": 6, "master_addr": 4, "master_port": 4, "max_restarts": 7,
+    "module": 6, "mpirun_hostfile": 6, "multi_gpu": 6, "nnodes": 4, "no_python": 8, "no_ssh": 4, "node_rank": 7,
+    "num_cpu_threads_per_process": 4, "num_machines": 11, "num_processes": 14, "numa_binding": 5, "preload": 6,
+    "quiet": 5, "rdzv_backend": 9, "rdzv_endpoint": 5, "redirects": 5, "role": 4, "same_network": 4,
+    "secure": 4, "shutdown_timeout": 5, "status_port": 7, "stdin": 4, "tee": 5, "timeout": 5, "trace": 4,
+    "use_cpu": 10, "use_deepspeed": 7, "use_fsdp": 7, "use_parallelism_config": 5,
+}
 
 
 class Library:
@@ -171,6 +207,60 @@ def without_license(top):
                             yield f"{os.path.relpath(path, top)}: begins without an SPDX-License-Identifier line"
 
 
+def code_of(top):
+    """The text of each source and header of the products without its comments."""
+    code = collections.defaultdict(str)
+    for path, _, line in product_lines(top):
+        code[path] += re.sub(r"(^|\s+)//.*", "", line)
+    return code
+
+
+def variables_in_two_places(code):
+    """Names of variables that are literals in two files, and reads outside of the decoder."""
+    places = collections.defaultdict(set)
+    for path, text in code.items():
+        for name in VARIABLE.findall(text):
+            places[name].add(path)
+        if re.search(r"\bgetenv\(", text) and path not in MAY_READ_VARIABLES:
+            yield f"{path}: calls getenv; use process_variable of acc/base/variables.hpp"
+    for name, paths in sorted(places.items()):
+        if len(paths) > 1:
+            yield f"{name} is a literal in {', '.join(sorted(paths))}; make it a constant of acc/base/variables.hpp"
+
+
+def too_widely_named(code):
+    """Settings and flags that more files name than MAX_FILES_... and MORE_FILES_... allow."""
+    rows = [(re.search(r'\.key = "(\w+)"', row).group(1), row)
+            for row in re.split(r"\bSettingRow\{", code[SETTING_ROWS])[1:]]
+    settings = [key for key, row in rows if ".plugin =" in row or ".engine =" in row]
+    flags = [key for key, row in rows if ".section = launch" in row and key not in settings]
+    flags += re.findall(r'\.key = "(\w+)"', code[FLAG_ROWS])
+    words = {path: set(re.findall(r"\w+", text)) for path, text in code.items()}
+    spelled = {path: set(re.findall(r'"(\w+)"|--(\w+)', text)) for path, text in code.items()
+               if path.startswith(("launcher/", "plugins/"))}
+    spelled = {path: {name for pair in pairs for name in pair} for path, pairs in spelled.items()}
+    for keys, names, more, most in ((settings, words, MORE_FILES_OF_SETTING, MAX_FILES_OF_SETTING),
+                                    (flags, spelled, MORE_FILES_OF_FLAG, MAX_FILES_OF_FLAG)):
+        for key in sorted(set(keys)):
+            paths = sorted(path for path, found in names.items() if key in found)
+            if len(paths) > more.get(key, most):
+                yield f"{key} is named in {len(paths)} files, at most {more.get(key, most)}: {', '.join(paths)}"
+
+
+def members_not_compared(code):
+    """Members of ShardingSettings that neither a row nor the agreement of the ranks names."""
+    header = code["plugins/include/acc/plugins/sharding_settings.hpp"]
+    body = re.search(r"^struct ShardingSettings \{\n(.*?)^\};", header, re.DOTALL | re.MULTILINE).group(1)
+    members = re.findall(r"^  (?!static)[\w:<>]+ (\w+)(?: =.*)?;$", body, re.MULTILINE)
+    known = set(re.findall(r"&ShardingSettings::(\w+)", code[SETTING_ROWS]))
+    known |= set(re.findall(r"\bsharding\.(\w+)", code["runtime/src/api/agreement.cpp"]))
+    if len(members) < 40:
+        yield f"only {len(members)} members of ShardingSettings found"
+    for member in members:
+        if member not in known:
+            yield f"ShardingSettings::{member} has no row in {SETTING_ROWS} and no term in agreement.cpp"
+
+
 def main():
     structure, top = sys.argv[1], os.path.realpath(sys.argv[2])
     libraries = read_structure(structure)
@@ -210,6 +300,10 @@ def main():
         problems.append("folders include each other in a circle: " + " -> ".join(circle))
     problems += forbidden_lines(top)
     problems += without_license(top)
+    code = code_of(top)
+    problems += variables_in_two_places(code)
+    problems += too_widely_named(code)
+    problems += members_not_compared(code)
     for problem in problems:
         print(problem)
     print(f"{len(libraries)} libraries, {len(folders)} folders, {num_includes} includes, {len(problems)} problems")
