@@ -76,7 +76,9 @@ void update(const acc::kernels::Kernels& table, Tensors& t, std::int64_t step, s
                                           .first = t.exp_avg.data(),
                                           .second = t.exp_avg_sq.data(),
                                           .rounded = nullptr};
-  table.adamw(acc::optim::adamw_coefficients(settings, step, 1.0), arrays, begin, end - begin);
+  const acc::optim::Rule rule(acc::optim::named(settings));
+  table.update(rule.step(settings.lr, settings.weight_decay, step, 1.0), arrays, begin,
+               end - begin);
 }
 
 template <typename Work>

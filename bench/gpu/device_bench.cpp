@@ -105,11 +105,12 @@ void measure_updates(Bench& bench, Device& device, const Memory& weights, const 
                       .rounded = nullptr};
   const std::vector<UpdateRange> whole{{.begin = 0, .numel = static_cast<std::int64_t>(numel)}};
   const AdamW settings{.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.95, .weight_decay = 0.1};
-  const auto adamw = optim::adamw_coefficients(settings, 1, 1.0);
-  bench.measure("AdamW", 28, [&] { device.adamw(adamw, arrays, whole, device.compute()); });
+  const auto adamw =
+      optim::Rule(optim::named(settings)).step(settings.lr, settings.weight_decay, 1, 1.0);
+  bench.measure("AdamW", 28, [&] { device.update(adamw, arrays, whole, device.compute()); });
   arrays.rounded = rounded->data();
   bench.measure("AdamW with bfloat16 copy", 30,
-                [&] { device.adamw(adamw, arrays, whole, device.compute()); });
+                [&] { device.update(adamw, arrays, whole, device.compute()); });
 
   std::vector<UpdateRange> many;  // like the parameters of a unit: most are large, some small
   const auto part = static_cast<std::int64_t>(numel / 48 / 16 * 16);
@@ -119,7 +120,7 @@ void measure_updates(Bench& bench, Device& device, const Memory& weights, const 
   const double share =
       (36.0 * static_cast<double>(part) + 12.0 * 768.0) / static_cast<double>(numel);
   bench.measure("AdamW with bfloat16 copy, 48 ranges", 30 * share,
-                [&] { device.adamw(adamw, arrays, many, device.compute()); });
+                [&] { device.update(adamw, arrays, many, device.compute()); });
 }
 
 // Fills arrays with ordinary values, because a GPU computes divisions and roots of zeros on a

@@ -186,10 +186,6 @@ MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
 TrafficReport = sized("TrafficReport", *((name, c.c_int64) for name in (
     "gathered_elements", "gathered_elements_moved", "gather_calls", "reduced_elements",
     "reduce_calls", "all_reduced_elements", "all_reduce_calls", "secondary_elements")))
-AdamWConfig = sized("AdamWConfig", *((name, c.c_double) for name in (
-    "lr", "beta1", "beta2", "eps", "weight_decay")))
-SgdConfig = sized("SgdConfig", ("lr", c.c_double), ("momentum", c.c_double),
-                  ("weight_decay", c.c_double), ("nesterov", c.c_int32))
 ParameterGroup = sized("ParameterGroup", ("name", c.c_char_p), ("parameters", Strings),
                        ("num_parameters", c.c_size_t), ("lr", c.c_double),
                        ("weight_decay", c.c_double))
@@ -267,10 +263,8 @@ _CALLS = {
     "acc_backward_end": (_POINTER,),
     "acc_no_grad_begin": (_POINTER, _POINTERS),
     "acc_no_sync_begin": (_POINTER, _POINTERS),
-    "acc_optimizer_adamw_groups": (_POINTER, c.POINTER(AdamWConfig), c.POINTER(ParameterGroup),
-                                   _SIZE, _POINTERS),
-    "acc_optimizer_sgd_groups": (_POINTER, c.POINTER(SgdConfig), c.POINTER(ParameterGroup), _SIZE,
-                                 _POINTERS),
+    "acc_optimizer_named": (_POINTER, _TEXT, Strings, c.POINTER(c.c_double), _SIZE,
+                            c.POINTER(ParameterGroup), _SIZE, _POINTERS),
     "acc_optimizer_from_settings": (_POINTER, _POINTERS),
     "acc_optimizer_program": (_POINTER, ShardsFunction, c.c_void_p, _POINTERS),
     "acc_optimizer_set_rule_settings": (_POINTER, _TEXT),

@@ -10,11 +10,12 @@ import weakref
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from acclaunch._library import (AdamWConfig, ConfigError, InvalidArgumentError, LrFunction,
-                                LrScheduleConfig, ParameterGroup, SgdConfig,
-                                ShardsFunction, StepInfo, callback, library, real, text)
+from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, LrScheduleConfig,
+                                ParameterGroup, ShardsFunction, StepInfo, callback, library, real, text)
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
+
+__all__ = ["AdamW", "SGD", "Optimizer", "Step", "TorchOptimizer", "optimizer_from_settings"]
 
 SCHEDULES = ("constant", "linear", "cosine", "warmup", "warmup_decay", "warmup_cosine", "custom")
 
@@ -305,20 +306,27 @@ class TorchOptimizer(Optimizer):
         self.torch.load_state_dict(saved["state"])
 
 
+def _named(module, name, groups, **coefficients):
+    """The runtime's optimizer `name` (docs/sharding.md, "Optimizers")."""
+    values = [real(value, coefficient) for coefficient, value in coefficients.items()]
+    names = [coefficient.encode() for coefficient in coefficients]
+    return Optimizer(module, library().make(
+        "optimizer_named", model_of(module).handle, name.encode(), (c.c_char_p * len(names))(*names),
+        (c.c_double * len(values))(*values), len(names), *_groups(groups)))
+
+
 def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, groups=()):
     """AdamW with the rule and defaults of torch.optim.AdamW. groups: parameters with settings of their
     own, `[{"params": ["head.*"], "lr": 1e-4, "weight_decay": 0.0, "name": "head"}]`. Collective. Raises
     ConfigError if a name matches no parameter or two groups have the same one."""
-    config = AdamWConfig(lr=lr, beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay)
-    return Optimizer(module, library().make("optimizer_adamw_groups", model_of(module).handle, config,
-                                            *_groups(groups)))
+    return _named(module, "adamw", groups, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps,
+                  weight_decay=weight_decay)
 
 
 def SGD(module, lr=1e-3, momentum=0.0, weight_decay=0.0, nesterov=False, groups=()):
     """SGD with the rule and defaults of torch.optim.SGD; groups as in AdamW. Collective."""
-    config = SgdConfig(lr=lr, momentum=momentum, weight_decay=weight_decay, nesterov=nesterov)
-    return Optimizer(module, library().make("optimizer_sgd_groups", model_of(module).handle, config,
-                                            *_groups(groups)))
+    return _named(module, "sgd", groups, lr=lr, momentum=momentum, weight_decay=weight_decay,
+                  nesterov=nesterov)
 
 
 def optimizer_from_settings(module):

@@ -364,7 +364,8 @@ OPTIMIZERS = {"SGD": {"lr": 0.05, "momentum": 0.9}, "AdamW": {"lr": 1e-2}, "Adag
 
 
 def optimizer_of(case, parameters):
-    return getattr(torch.optim, case.optimizer)(parameters, **OPTIMIZERS[case.optimizer])
+    made = Lion if case.optimizer == "Lion" else getattr(torch.optim, case.optimizer)
+    return made(parameters, **OPTIMIZERS[case.optimizer])
 
 
 def our_optimizer(acc, case, model):

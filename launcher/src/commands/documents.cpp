@@ -165,9 +165,10 @@ std::string configuration_document() {
       "determine\n`gradient_accumulation_steps`.\n\n"
       "`optimizer` and `scheduler` apply to a program that requests them "
       "(`Model::optimizer_from_settings`): Adam\n"
-      "(with AdamW's weight decay unless `adam_w_mode` is false), AdamW and SGD; WarmupLR, "
-      "WarmupDecayLR and\n"
-      "WarmupCosineLR. Other types and parameters are then rejected. The program decides about "
+      "(with AdamW's weight decay unless `adam_w_mode` is false) and the [optimizers of the "
+      "runtime](sharding.md#optimizers);\n"
+      "WarmupLR, WarmupDecayLR and WarmupCosineLR. Other types and parameters are then rejected. "
+      "The program decides about "
       "values that are\n`\"auto\"`.\n\n"
       "| key | value without effect | libacc_runtime |\n|---|---|---|\n";
   for (const auto& [path, fallback, is_refused] : plugins::foreign_deepspeed_keys()) {

@@ -96,7 +96,7 @@ Option Option::allow_extra_args(bool value) const {
   return Option(option_->allow_extra_args(value));
 }
 
-Option Option::check_member(std::initializer_list<const char*> words) const {
+Option Option::check_member(const std::vector<std::string>& words) const {
   return Option(option_->check(CLI::IsMember(words)));
 }
 

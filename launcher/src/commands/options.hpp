@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <initializer_list>
 #include <memory>
 #include <span>
 #include <string>
@@ -31,7 +30,7 @@ class Option {
   Option required(bool value = true) const;
   Option needs(Option other) const;
   Option allow_extra_args(bool value) const;
-  Option check_member(std::initializer_list<const char*> words) const;
+  Option check_member(const std::vector<std::string>& words) const;
   Option check_range(int min, int max) const;
   Option check_range(double min, double max) const;
   Option check_positive() const;

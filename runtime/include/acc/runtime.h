@@ -525,6 +525,13 @@ ACC_API acc_status acc_optimizer_adamw_groups(acc_model* model, const acc_adamw_
 ACC_API acc_status acc_optimizer_sgd_groups(acc_model* model, const acc_sgd_config* config,
                                             const acc_parameter_group* groups, size_t num_groups,
                                             acc_optimizer** optimizer) ACC_NOEXCEPT;
+/* Any of the library's optimizers by name ("adamw"; docs/sharding.md, "Optimizers"). names, values:
+ * [num_coefficients] of its coefficients; the others have their defaults; booleans are 0 or 1.
+ * ACC_CONFIG also for an unknown name of the optimizer or of a coefficient. */
+ACC_API acc_status acc_optimizer_named(acc_model* model, const char* name, const char* const* names,
+                                       const double* values, size_t num_coefficients,
+                                       const acc_parameter_group* groups, size_t num_groups,
+                                       acc_optimizer** optimizer) ACC_NOEXCEPT;
 /* This rank's part of a trained parameter, a range of its elements in row-major order. */
 typedef struct acc_parameter_shard {
   size_t size;

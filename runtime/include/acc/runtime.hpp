@@ -362,8 +362,9 @@ class ACC_API Model {
 
   /// Makes the model's optimizer; there is one at a time. Parameters that no group names use
   /// `settings`. Collective. Throws Error(config) if a group's name matches no parameter, two
-  /// groups name the same parameter, a coefficient is out of its range, or the model already has an
-  /// optimizer; and, on every rank, if the ranks make different optimizers.
+  /// groups name the same parameter, a rule or a coefficient is unknown or out of its range, or the
+  /// model already has an optimizer; and, on every rank, if the ranks make different optimizers.
+  Optimizer optimizer(const NamedRule& settings, const std::vector<ParameterGroup>& groups = {});
   Optimizer optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups = {});
   Optimizer optimizer(const Sgd& settings, const std::vector<ParameterGroup>& groups = {});
   /// Throws Error(config) also if the settings ask for stochastic rounding, which is part of the

@@ -112,12 +112,16 @@ std::shared_ptr<detail::OptimizerState> made(const std::shared_ptr<detail::Model
 
 }  // namespace
 
-Optimizer Model::optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups) {
+Optimizer Model::optimizer(const NamedRule& settings, const std::vector<ParameterGroup>& groups) {
   return Optimizer(made(state_, settings, groups));
 }
 
+Optimizer Model::optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups) {
+  return optimizer(optim::named(settings), groups);
+}
+
 Optimizer Model::optimizer(const Sgd& settings, const std::vector<ParameterGroup>& groups) {
-  return Optimizer(made(state_, settings, groups));
+  return optimizer(optim::named(settings), groups);
 }
 
 Optimizer Model::optimizer(const ProgramRule& rule) {

@@ -145,6 +145,20 @@ acc_status acc_optimizer_sgd_groups(acc_model* model, const acc_sgd_config* conf
   });
 }
 
+acc_status acc_optimizer_named(acc_model* model, const char* name, const char* const* names,
+                               const double* values, size_t num_coefficients,
+                               const acc_parameter_group* groups, size_t num_groups,
+                               acc_optimizer** optimizer) noexcept {
+  return create(optimizer, [&] {
+    acc::NamedRule settings{.name = string_of(name, "name")};
+    for (std::size_t i = 0; i < num_coefficients; ++i) {
+      settings.coefficients.insert_or_assign(string_of((&required(names, "names"))[i], "names[]"),
+                                             (&required(values, "values"))[i]);
+    }
+    return required(model, "model").value.optimizer(settings, groups_of(groups, num_groups));
+  });
+}
+
 acc_status acc_optimizer_program(acc_model* model, acc_shards_function update, void* context,
                                  acc_optimizer** optimizer) noexcept {
   return guarded([&] {

@@ -168,13 +168,9 @@ class CudaDevice final : public device::Device {
     check(cuda::scale_clamped(values, numel, scale, limit, launch(stream)), "scale_clamped",
           index_);
   }
-  void adamw(const kernels::AdamWCoefficients& coefficients, const device::UpdateArrays& arrays,
-             std::span<const device::UpdateRange> ranges, device::Stream& stream) override {
-    check(cuda::adamw(coefficients, arrays, ranges, launch(stream)), "adamw", index_);
-  }
-  void sgd(const kernels::SgdCoefficients& coefficients, const device::UpdateArrays& arrays,
-           std::span<const device::UpdateRange> ranges, device::Stream& stream) override {
-    check(cuda::sgd(coefficients, arrays, ranges, launch(stream)), "sgd", index_);
+  void update(const kernels::UpdateStep& step, const device::UpdateArrays& arrays,
+              std::span<const device::UpdateRange> ranges, device::Stream& stream) override {
+    check(cuda::update(step, arrays, ranges, launch(stream)), "update", index_);
   }
 
  private:

@@ -198,24 +198,18 @@ class CpuDevice final : public Device {
                                        static_cast<std::size_t>(range.numel));
     });
   }
-  void adamw(const kernels::AdamWCoefficients& coefficients, const UpdateArrays& arrays,
-             std::span<const UpdateRange> ranges, Stream&) override {
+  void update(const kernels::UpdateStep& step, const UpdateArrays& arrays,
+              std::span<const UpdateRange> ranges, Stream&) override {
     for_each_tile(ranges, [&](const UpdateRange& range) {
-      kernels::AdamWCoefficients own = coefficients;
-      own.grad_scale *= arrays.clip != nullptr ? *arrays.clip : 1.0F;
-      own.decay = range.decays ? coefficients.decay : 1.0F;
-      kernels::kernels().adamw(own, arrays, static_cast<std::size_t>(range.begin),
-                               static_cast<std::size_t>(range.numel));
-    });
-  }
-  void sgd(const kernels::SgdCoefficients& coefficients, const UpdateArrays& arrays,
-           std::span<const UpdateRange> ranges, Stream&) override {
-    for_each_tile(ranges, [&](const UpdateRange& range) {
-      kernels::SgdCoefficients own = coefficients;
-      own.grad_scale *= arrays.clip != nullptr ? *arrays.clip : 1.0F;
-      own.weight_decay = range.decays ? coefficients.weight_decay : 0.0F;
-      kernels::kernels().sgd(own, arrays, static_cast<std::size_t>(range.begin),
-                             static_cast<std::size_t>(range.numel));
+      kernels::UpdateStep own = step;
+      std::visit(
+          [&](auto& each) {
+            each.grad_scale *= arrays.clip != nullptr ? *arrays.clip : 1.0F;
+            each.decay = range.decays ? each.decay : each.kNoDecay;
+          },
+          own);
+      kernels::kernels().update(own, arrays, static_cast<std::size_t>(range.begin),
+                                static_cast<std::size_t>(range.numel));
     });
   }
 

@@ -202,12 +202,10 @@ class Device {
   /// values = scale * values, clamped to [-limit, limit]; NaN stays NaN.
   virtual void scale_clamped(float* values, std::size_t numel, float scale, float limit,
                              Stream& stream) = 0;
-  /// Optimizer step by the rules of torch.optim.AdamW and torch.optim.SGD, in one pass. Weight
-  /// decay applies to the ranges that ask for it.
-  virtual void adamw(const kernels::AdamWCoefficients& coefficients, const UpdateArrays& arrays,
-                     std::span<const UpdateRange> ranges, Stream& stream) = 0;
-  virtual void sgd(const kernels::SgdCoefficients& coefficients, const UpdateArrays& arrays,
-                   std::span<const UpdateRange> ranges, Stream& stream) = 0;
+  /// Optimizer step by the rule of `step`, in one pass. Weight decay applies to the ranges that ask
+  /// for it.
+  virtual void update(const kernels::UpdateStep& step, const UpdateArrays& arrays,
+                      std::span<const UpdateRange> ranges, Stream& stream) = 0;
 
  protected:
   Device() = default;

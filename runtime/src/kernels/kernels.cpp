@@ -119,6 +119,11 @@ std::string_view to_string(ElementOp op) noexcept {
   return index < kNames.size() ? kNames[index] : "?";
 }
 
+void Kernels::update(const UpdateStep& step, const UpdateArrays& arrays, std::size_t begin,
+                     std::size_t numel) const {
+  std::visit([&](const auto& each) { updates[step.index()](&each, arrays, begin, numel); }, step);
+}
+
 const Kernels& kernels() noexcept {
   return *available().variants[0];
 }

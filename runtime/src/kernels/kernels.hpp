@@ -2,7 +2,9 @@
 #pragma once
 
 #include "acc/runtime/types.hpp"
+#include "kernels/update_rules.hpp"
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -83,24 +85,6 @@ struct ElementReduction {
   ElementOp op = ElementOp::sum;
 };
 
-/// Coefficients of one AdamW step; `optim/update.hpp` derives them from the settings.
-struct AdamWCoefficients {
-  float grad_scale;  ///< factor for each gradient (mean over ranks, clipping)
-  float decay;       ///< 1 - lr * weight_decay
-  float beta1_complement, beta2, beta2_complement;
-  float sqrt_bias_correction2;
-  float eps;
-  float step_size;  ///< lr / bias_correction1
-};
-
-/// Coefficients of one SGD step. `first`: the first step, in which the velocity becomes the
-/// gradient, as in torch.optim.SGD.
-struct SgdCoefficients {
-  float grad_scale;
-  float lr, momentum, weight_decay;
-  bool nesterov, first;
-};
-
 /// Returns the factor of torch's clip_grad_norm_: min(1, max_norm / (norm + 1e-6)); 1 if max_norm
 /// is 0 (no clipping). A NaN norm gives NaN.
 inline double clip_coefficient(double norm, double max_norm) noexcept {
@@ -121,8 +105,8 @@ struct ClipFigures {
 struct UpdateArrays {
   void* weights;       ///< `weight_dtype`, updated in place
   const float* grads;  ///< not changed
-  void* first;         ///< exp_avg or velocity; null for SGD without momentum
-  void* second;        ///< exp_avg_sq; null for SGD
+  void* first;         ///< the rule's first state; null if it has none
+  void* second;        ///< its second state; null if it has fewer
   void* rounded;       ///< receives a copy of the new weights in `rounded_dtype`; may be null
   DType rounded_dtype = DType::bfloat16;
   DType weight_dtype = DType::float32;
@@ -156,11 +140,14 @@ struct Kernels {
   void (*f32_to_f16)(const float* from, std::uint16_t* to, std::size_t numel);
   void (*f16_to_f32)(const std::uint16_t* from, float* to, std::size_t numel);
 
-  /// Optimizer steps by the rules of torch.optim.AdamW and torch.optim.SGD, in one pass over
-  /// elements [begin, begin + numel) of the arrays. The arrays do not overlap.
-  void (*adamw)(const AdamWCoefficients&, const UpdateArrays&, std::size_t begin,
-                std::size_t numel);
-  void (*sgd)(const SgdCoefficients&, const UpdateArrays&, std::size_t begin, std::size_t numel);
+  /// Optimizer steps in one pass over elements [begin, begin + numel) of the arrays, which do not
+  /// overlap. By the index of UpdateStep; step: the value that it holds. `update` calls them.
+  using Update = void (*)(const void* step, const UpdateArrays&, std::size_t begin,
+                          std::size_t numel);
+  std::array<Update, std::variant_size_v<UpdateStep>> updates;
+
+  void update(const UpdateStep& step, const UpdateArrays& arrays, std::size_t begin,
+              std::size_t numel) const;
 };
 
 /// The fastest variant that this CPU supports; chosen at the first call.

@@ -4,7 +4,9 @@
 #include "acc/base/error.hpp"
 #include "acc/plugins/settings.hpp"
 
+#include <map>
 #include <string>
+#include <utility>
 
 namespace acc::optim {
 namespace {
@@ -12,28 +14,25 @@ namespace {
 using plugins::OptimizerChoice;
 using plugins::ScheduleChoice;
 
-AdamW adamw_of(const OptimizerChoice& choice) {
-  AdamW settings;
-  settings.lr = choice.lr.value_or(settings.lr);
-  settings.eps = choice.eps.value_or(settings.eps);
-  settings.weight_decay = choice.weight_decay.value_or(settings.weight_decay);
-  if (!choice.betas.empty()) {
-    if (choice.betas.size() != 2) {
-      throw Error(Errc::config, "optimizer.params.betas: expected two numbers, found " +
-                                    std::to_string(choice.betas.size()));
-    }
-    settings.beta1 = choice.betas[0];
-    settings.beta2 = choice.betas[1];
+/// Returns the values that the configuration gives, by the names of coefficients.
+std::map<std::string, double> given_values(const OptimizerChoice& choice) {
+  if (!choice.betas.empty() && choice.betas.size() != 2) {
+    throw Error(Errc::config, "optimizer.params.betas: expected two numbers, found " +
+                                  std::to_string(choice.betas.size()));
   }
-  return settings;
-}
-
-Sgd sgd_of(const OptimizerChoice& choice) {
-  Sgd settings;
-  settings.lr = choice.lr.value_or(settings.lr);
-  settings.momentum = choice.momentum.value_or(settings.momentum);
-  settings.weight_decay = choice.weight_decay.value_or(settings.weight_decay);
-  return settings;
+  std::map<std::string, double> given;
+  for (const auto& [name, value] : {std::pair{"lr", choice.lr},
+                                    {"eps", choice.eps},
+                                    {"weight_decay", choice.weight_decay},
+                                    {"momentum", choice.momentum}}) {
+    if (value) {
+      given.emplace(name, *value);
+    }
+  }
+  for (std::size_t i = 0; i < choice.betas.size(); ++i) {
+    given.emplace("beta" + std::to_string(i + 1), choice.betas[i]);
+  }
+  return given;
 }
 
 WarmupType warmup_type_of(const std::string& text) {
@@ -76,29 +75,23 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
     throw Error(Errc::config,
                 "the configuration chooses no optimizer (optimizer.type of a DeepSpeed file)");
   }
-  if (type == "adamw") {
-    return adamw_of(choice);
+  const bool couples = type == "adam";
+  const OptimizerRule* const rule = find_optimizer_rule(couples ? "adamw" : type);
+  if (rule == nullptr) {
+    throw Error(Errc::config, "optimizer.type " + choice.type +
+                                  " is not in this version of libacc_runtime (use Adam, " +
+                                  all_optimizer_rules(&OptimizerRule::title) + ")");
   }
-  if (type == "adam") {
-    // The settings say "adam" only for the rule that adds the decay to the gradient (L2
-    // regularization); with adam_w_mode true they say "adamw". Without decay both rules are the
-    // same.
-    AdamW settings = adamw_of(choice);
-    settings.weight_decay = choice.weight_decay.value_or(0.0);
-    if (settings.weight_decay != 0.0) {
-      throw Error(Errc::config,
-                  "optimizer.type adam that adds its weight_decay to the gradient (adam_w_mode "
-                  "false) is not in this version of libacc_runtime: use AdamW, or Adam without "
-                  "weight decay");
-    }
-    return settings;
+  NamedRule settings{std::string(rule->name), given_values(choice)};
+  // The settings say "adam" only for the rule that adds the decay to the gradient (L2
+  // regularization); with adam_w_mode true they say "adamw". Without decay both rules are the same.
+  if (couples && settings.coefficients.try_emplace("weight_decay", 0.0).first->second != 0.0) {
+    throw Error(Errc::config,
+                "optimizer.type adam that adds its weight_decay to the gradient (adam_w_mode "
+                "false) is not in this version of libacc_runtime: use AdamW, or Adam without "
+                "weight decay");
   }
-  if (type == "sgd") {
-    return sgd_of(choice);
-  }
-  throw Error(Errc::config,
-              "optimizer.type " + choice.type +
-                  " is not in this version of libacc_runtime (use AdamW, Adam or SGD)");
+  return settings;
 }
 
 LrSchedule schedule_of(const ScheduleChoice& choice) {

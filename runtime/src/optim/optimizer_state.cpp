@@ -5,13 +5,14 @@
 #include "model/orig_params.hpp"
 #include "sharding/initial_values.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 #include <sstream>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 
 namespace acc::detail {
@@ -20,17 +21,17 @@ using sharding::FlatParameter;
 
 namespace {
 
-/// Learning rate and weight decay of the rule; 0 if they are the program's.
-std::pair<double, double> rates_of(const OptimizerSettings& settings) {
-  return std::visit(
-      [](const auto& each) -> std::pair<double, double> {
-        if constexpr (std::is_same_v<std::decay_t<decltype(each)>, ProgramRule>) {
-          return {0.0, 0.0};
-        } else {
-          return {each.lr, each.weight_decay};
-        }
-      },
-      settings);
+std::variant<optim::Rule, ProgramRule> rule_of(const OptimizerSettings& settings) {
+  if (const auto* program = std::get_if<ProgramRule>(&settings)) {
+    return *program;
+  }
+  return optim::Rule(std::get<NamedRule>(settings));
+}
+
+/// A coefficient of the runtime's rule; 0 if the program has the rule.
+double coefficient_of(const std::variant<optim::Rule, ProgramRule>& rule, std::string_view name) {
+  const auto* const own = std::get_if<optim::Rule>(&rule);
+  return own != nullptr ? (*own)[name] : 0.0;
 }
 
 /// Returns the memory that a rank holds, in bytes, by the names of training_metrics.hpp.
@@ -48,14 +49,6 @@ std::array<std::pair<std::string_view, double>, 8> memory_by_category(const Memo
           value("memory.pinned", memory.pinned_bytes)};
 }
 
-/// Throws Error(config) unless 0 <= value < limit.
-void check_within(const char* what, double value, double limit) {
-  if (!(value >= 0.0 && value < limit)) {  // also true for NaN
-    throw Error(Errc::config, fmt::format("{}: expected a number from 0 to {} (excluded), found {}",
-                                          what, limit, value));
-  }
-}
-
 /// Throws Error(config) for a limit of clipping that is negative or NaN.
 void check_limit(const char* what, double limit) {
   if (!(limit >= 0.0)) {
@@ -63,24 +56,6 @@ void check_limit(const char* what, double limit) {
                 fmt::format("{}: expected a number of at least 0, found {}", what, limit));
   }
 }
-
-constexpr double kInfinite = std::numeric_limits<double>::infinity();
-
-// The ranges of torch's optimizers. The learning rate and the weight decay are in GroupTable.
-void check_coefficients(const AdamW& settings) {
-  check_within("beta1", settings.beta1, 1.0);
-  check_within("beta2", settings.beta2, 1.0);
-  check_within("eps", settings.eps, kInfinite);
-}
-
-void check_coefficients(const Sgd& settings) {
-  check_within("momentum", settings.momentum, kInfinite);
-  if (settings.nesterov && settings.momentum == 0.0) {
-    throw Error(Errc::config, "nesterov needs a momentum above 0");
-  }
-}
-
-void check_coefficients(const ProgramRule& /*rule*/) {}
 
 std::vector<std::string> names_of(const sharding::ParameterRecord& parameter) {
   std::vector<std::string> names = {parameter.name};
@@ -90,20 +65,18 @@ std::vector<std::string> names_of(const sharding::ParameterRecord& parameter) {
 
 }  // namespace
 
-OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings,
+OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, const OptimizerSettings& settings,
                                const std::vector<ParameterGroup>& groups)
     : model_(std::move(model)),
-      settings_(std::move(settings)),
-      rates_(rates_of(settings_).first, rates_of(settings_).second, groups),
+      rule_(rule_of(settings)),
+      rates_(coefficient_of(rule_, "lr"), coefficient_of(rule_, "weight_decay"), groups),
       clip_norm_(model_->context().settings.sharding.gradient_clipping.value_or(0.0)) {
-  std::visit([](const auto& each) { check_coefficients(each); }, settings_);
   if (model_->has_optimizer) {
     throw Error(Errc::config,
                 "this model has an optimizer already: put parameters that need other settings into "
                 "parameter groups of that optimizer");
   }
-  if (std::holds_alternative<ProgramRule>(settings_) &&
-      model_->context().precision.stochastic_rounding) {
+  if (program_rule() != nullptr && model_->context().precision.stochastic_rounding) {
     throw Error(
         Errc::config,
         "stochastic rounding is part of the runtime's own optimizers, and cannot be used with "
@@ -164,6 +137,8 @@ void OptimizerState::check_groups() const {
 
 void OptimizerState::allocate_moments() {
   const auto& context = model_->context();
+  const std::vector<std::string> kinds =
+      own_rule() != nullptr ? own_rule()->states() : std::vector<std::string>();
   std::int64_t nbytes = 0;
   for (FlatParameter* flat : model_->flats()) {
     if (!flat->trainable()) {
@@ -173,7 +148,7 @@ void OptimizerState::allocate_moments() {
         flat,
         {},
         optim::plan_updates(*flat, group_of_[flat], context.settings.sharding.sub_group_size)};
-    for (const std::string& kind : moment_kinds()) {
+    for (const std::string& kind : kinds) {
       state.moments.push_back({kind, context.allocate_state(flat->owned().numel, "moments",
                                                             context.precision.moments)});
       nbytes += static_cast<std::int64_t>(state.moments.back().values->nbytes());
@@ -200,13 +175,11 @@ std::vector<double> OptimizerState::base_rates() const {
 model::Declaration OptimizerState::declaration(const std::vector<double>& rates) const {
   const auto number = [](double value) { return fmt::format("{}", value); };
   model::Declaration all = {{"the optimizer", name()}};
-  if (const auto* adamw = std::get_if<AdamW>(&settings_)) {
-    all.insert(all.end(), {{"beta1", number(adamw->beta1)},
-                           {"beta2", number(adamw->beta2)},
-                           {"eps", number(adamw->eps)}});
-  } else if (const auto* sgd = std::get_if<Sgd>(&settings_)) {
-    all.insert(all.end(), {{"the momentum", number(sgd->momentum)},
-                           {"nesterov", sgd->nesterov ? "on" : "off"}});
+  for (const auto& [coefficient, value] : hyper_parameters()) {
+    if (coefficient != "lr" && coefficient != "weight_decay") {  // those of the groups follow
+      const bool is_switch = own_rule()->facts().coefficient(coefficient)->is_switch;
+      all.emplace_back(coefficient, !is_switch ? number(value) : value != 0.0 ? "on" : "off");
+    }
   }
   for (std::size_t group = 0; group < rates_.size(); ++group) {
     const std::string of =
@@ -264,35 +237,17 @@ void OptimizerState::set_clip_value(double max_value) {
 // --- for checkpoints ---
 
 std::string OptimizerState::name() const {
-  constexpr const char* kNames[] = {"adamw", "sgd", "program"};
-  return kNames[settings_.index()];
+  return own_rule() != nullptr ? std::string(own_rule()->facts().name) : "program";
 }
 
 std::map<std::string, double> OptimizerState::hyper_parameters() const {
-  if (const auto* adamw = std::get_if<AdamW>(&settings_)) {
-    return {{"lr", lr(0)},
-            {"beta1", adamw->beta1},
-            {"beta2", adamw->beta2},
-            {"eps", adamw->eps},
-            {"weight_decay", adamw->weight_decay}};
-  }
-  if (std::holds_alternative<ProgramRule>(settings_)) {
+  if (own_rule() == nullptr) {
     return {};
   }
-  const auto& sgd = std::get<Sgd>(settings_);
-  return {{"lr", lr(0)},
-          {"momentum", sgd.momentum},
-          {"nesterov", sgd.nesterov ? 1.0 : 0.0},
-          {"weight_decay", sgd.weight_decay}};
-}
-
-std::vector<std::string> OptimizerState::moment_kinds() const {
-  if (std::holds_alternative<AdamW>(settings_)) {
-    return {"exp_avg", "exp_avg_sq"};
-  }
-  const auto* const sgd = std::get_if<Sgd>(&settings_);
-  return sgd != nullptr && sgd->momentum != 0.0 ? std::vector<std::string>{"momentum_buffer"}
-                                                : std::vector<std::string>{};
+  std::map<std::string, double> values(own_rule()->coefficients().begin(),
+                                       own_rule()->coefficients().end());
+  values["lr"] = lr(0);
+  return values;
 }
 
 std::vector<OptimizerState::GroupRecord> OptimizerState::group_records() const {
@@ -354,7 +309,7 @@ OptimizerState::Issued OptimizerState::step() {
   // All rates first: a schedule that fails has changed nothing.
   sharding::with_program(groups(), "the learning rates of a step", [&] {
     step_rates_ = rates_.all_lr(steps);
-    const auto* const rule = std::get_if<ProgramRule>(&settings_);
+    const ProgramRule* const rule = program_rule();
     rule_settings_ = rule != nullptr && rule->settings ? rule->settings() : "";
   });
   Issued issued{{.step = steps, .lr = step_rates_.front(), .loss_scale = loss_scale()}, {}};
@@ -408,7 +363,7 @@ StepInfo OptimizerState::result(const Issued& issued) const {
 /// before the norm, and if the host itself updates.
 bool OptimizerState::needs_norm() const {
   const auto& context = model_->context();
-  return std::holds_alternative<ProgramRule>(settings_) || scaler_ ||
+  return program_rule() != nullptr || scaler_ ||
          context.settings.sharding.nan_policy != plugins::NanPolicy::ignore || clip_value_ > 0.0 ||
          context.offload_optimizer();
 }
@@ -480,12 +435,11 @@ double OptimizerState::clip(double unscale, StepInfo& info) {
 /// Publishes each flat parameter as soon as it is updated, so that its gather (ZeRO 1) overlaps
 /// with the update of the next one.
 void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
-  const auto* const rule = std::get_if<ProgramRule>(&settings_);
-  if (rule != nullptr) {
-    run_rule(*rule, factor.known);
+  if (program_rule() != nullptr) {
+    run_rule(*program_rule(), factor.known);
   }
   for (FlatState& state : flats_) {
-    if (rule == nullptr) {
+    if (own_rule() != nullptr) {
       update(state, factor, info);
     }
     state.flat->publish();
@@ -504,14 +458,16 @@ void OptimizerState::run_rule(const ProgramRule& rule, double scale) {
   }
 }
 
-/// With gradients of zero, plain SGD leaves a parameter as it is.
+/// With gradients of zero, a rule without states and decay leaves a parameter as it is.
 bool OptimizerState::updates_all() const {
-  const auto* const sgd = std::get_if<Sgd>(&settings_);
-  bool decays = sgd != nullptr && sgd->momentum != 0.0;
-  for (std::size_t group = 0; group < rates_.size(); ++group) {
-    decays = decays || rates_.weight_decay(group) != 0.0;
+  if (own_rule() == nullptr) {
+    return false;
   }
-  return std::holds_alternative<AdamW>(settings_) || (sgd != nullptr && decays);
+  bool changes = !own_rule()->states().empty();
+  for (std::size_t group = 0; group < rates_.size(); ++group) {
+    changes = changes || rates_.weight_decay(group) != 0.0;
+  }
+  return changes;
 }
 
 std::vector<ParameterShard> OptimizerState::shards(bool in_step) {
@@ -542,7 +498,7 @@ std::vector<ParameterShard> OptimizerState::shards(bool in_step) {
 }
 
 optim::GroupTable& OptimizerState::changeable_rates() {
-  if (std::holds_alternative<ProgramRule>(settings_)) {
+  if (program_rule() != nullptr) {
     throw Error(Errc::config,
                 "the learning rates are those of the program's own optimizer: set them there");
   }
@@ -564,27 +520,12 @@ void OptimizerState::update(FlatState& state, const GradientFactor& factor, Step
     const trace::Scope scope(in_tiles ? context.tracer.get() : nullptr, "optimizer", "update",
                              "tile");
     for (const optim::GroupRanges& part : tile) {
-      update_ranges(part, factor.known, arrays);
+      device::Device& updater = *context.updater;
+      updater.update(own_rule()->step(step_rates_[part.group], rates_.weight_decay(part.group),
+                                      steps + 1, factor.known),
+                     arrays, part.ranges, updater.compute());
     }
     ++info.tiles;
-  }
-}
-
-void OptimizerState::update_ranges(const optim::GroupRanges& part, double scale,
-                                   const device::UpdateArrays& arrays) {
-  device::Device& updater = *model_->context().updater;
-  if (const auto* adamw = std::get_if<AdamW>(&settings_)) {
-    AdamW own = *adamw;
-    own.lr = step_rates_[part.group];
-    own.weight_decay = rates_.weight_decay(part.group);
-    updater.adamw(optim::adamw_coefficients(own, steps + 1, scale), arrays, part.ranges,
-                  updater.compute());
-  } else {
-    Sgd own = std::get<Sgd>(settings_);
-    own.lr = step_rates_[part.group];
-    own.weight_decay = rates_.weight_decay(part.group);
-    updater.sgd(optim::sgd_coefficients(own, steps + 1, scale), arrays, part.ranges,
-                updater.compute());
   }
 }
 

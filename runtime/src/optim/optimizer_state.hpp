@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 namespace acc::detail {
@@ -22,7 +23,7 @@ using optim::OptimizerSettings;
 /// owned part of each flat parameter has moments (ZeRO: arXiv 1910.02054, section 5.1).
 class OptimizerState {
  public:
-  OptimizerState(std::shared_ptr<ModelState> model, OptimizerSettings settings,
+  OptimizerState(std::shared_ptr<ModelState> model, const OptimizerSettings& settings,
                  const std::vector<ParameterGroup>& groups);
   ~OptimizerState();
   OptimizerState(const OptimizerState&) = delete;
@@ -51,7 +52,7 @@ class OptimizerState {
   /// One moment of a flat parameter: [owned().numel] in PrecisionPolicy::moments, memory of the
   /// updater.
   struct Moment {
-    std::string kind;  ///< its name in checkpoints: "exp_avg", "exp_avg_sq", "momentum_buffer"
+    std::string kind;  ///< key of the rule's state, also in checkpoints
     device::MemoryPtr values;
   };
   struct FlatState {
@@ -68,11 +69,9 @@ class OptimizerState {
   [[nodiscard]] std::vector<ParameterShard> shards(bool in_step);
 
   // --- for checkpoints
-  /// Name of the rule ("adamw", "sgd" or "program"), its settings by name, and the names of its
-  /// moments.
+  /// Name of the rule, or "program", and its settings by name.
   [[nodiscard]] std::string name() const;
   [[nodiscard]] std::map<std::string, double> hyper_parameters() const;
-  [[nodiscard]] std::vector<std::string> moment_kinds() const;
   /// The parameter groups in the form of torch's optimizer. torch has one weight decay per group,
   /// so parameters without decay form a separate group behind those with decay.
   struct GroupRecord {
@@ -139,11 +138,11 @@ class OptimizerState {
   /// Hash of what the program may change between steps, as an integer that a double holds.
   [[nodiscard]] double hash_of_step() const;
   void run_rule(const ProgramRule& rule, double scale);
-  void update_ranges(const optim::GroupRanges& part, double scale,
-                     const device::UpdateArrays& arrays);
+  [[nodiscard]] const optim::Rule* own_rule() const { return std::get_if<optim::Rule>(&rule_); }
+  [[nodiscard]] const ProgramRule* program_rule() const { return std::get_if<ProgramRule>(&rule_); }
 
   std::shared_ptr<ModelState> model_;
-  OptimizerSettings settings_;
+  std::variant<optim::Rule, ProgramRule> rule_;
   optim::GroupTable rates_;
   std::vector<double> step_rates_;  ///< learning rates of the running step, by group
   std::string rule_settings_;       ///< ProgramRule::settings of the running step

@@ -1,41 +1,105 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "optim/update.hpp"
 
+#include "acc/base/error.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
-#include <cmath>
+#include <optional>
+#include <ranges>
 
 namespace acc::optim {
 
-// torch.optim.AdamW (arXiv 1711.05101, algorithm 2), rearranged so that the kernel multiplies by
-// constants of the step:
-//   weight = weight * decay - step_size * m / (sqrt(v) / sqrt_bias_correction2 + eps)
-kernels::AdamWCoefficients adamw_coefficients(const AdamW& settings, std::int64_t step,
-                                              double grad_scale) noexcept {
-  const auto power = static_cast<double>(step);
-  const double bias_correction1 = 1.0 - std::pow(settings.beta1, power);
-  const double bias_correction2 = 1.0 - std::pow(settings.beta2, power);
-  return {
-      .grad_scale = static_cast<float>(grad_scale),
-      .decay = static_cast<float>(1.0 - settings.lr * settings.weight_decay),
-      .beta1_complement = static_cast<float>(1.0 - settings.beta1),
-      .beta2 = static_cast<float>(settings.beta2),
-      .beta2_complement = static_cast<float>(1.0 - settings.beta2),
-      .sqrt_bias_correction2 = static_cast<float>(std::sqrt(bias_correction2)),
-      .eps = static_cast<float>(settings.eps),
-      .step_size = static_cast<float>(settings.lr / bias_correction1),
-  };
+NamedRule named(const AdamW& settings) {
+  return {"adamw",
+          {{"lr", settings.lr},
+           {"beta1", settings.beta1},
+           {"beta2", settings.beta2},
+           {"eps", settings.eps},
+           {"weight_decay", settings.weight_decay}}};
 }
 
-kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step,
-                                          double grad_scale) noexcept {
-  return {
-      .grad_scale = static_cast<float>(grad_scale),
-      .lr = static_cast<float>(settings.lr),
-      .momentum = static_cast<float>(settings.momentum),
-      .weight_decay = static_cast<float>(settings.weight_decay),
-      .nesterov = settings.nesterov,
-      .first = step == 1,  // torch initialises the velocity with the first gradient
+NamedRule named(const Sgd& settings) {
+  return {"sgd",
+          {{"lr", settings.lr},
+           {"momentum", settings.momentum},
+           {"nesterov", settings.nesterov ? 1.0 : 0.0},
+           {"weight_decay", settings.weight_decay}}};
+}
+
+namespace {
+
+bool is_rate(std::string_view name) {
+  return name == "lr" || name == "weight_decay";
+}
+
+/// Returns the step of the type that is made for this rule and this number of states.
+template <typename... Step>
+kernels::UpdateStep step_of(const OptimizerRule& rule, std::size_t states,
+                            const std::variant<Step...>* /*type*/, const auto&... arguments) {
+  std::optional<kernels::UpdateStep> made;
+  const auto try_type = [&]<typename Each>(const Each* /*type*/) {
+    if (!made && rule.name == Each::kRule && states == Each::kStates) {
+      made = Each::of(arguments...);
+    }
   };
+  (try_type(static_cast<const Step*>(nullptr)), ...);
+  return made.value();
+}
+
+}  // namespace
+
+Rule::Rule(const NamedRule& settings) : facts_(find_optimizer_rule(settings.name)) {
+  if (facts_ == nullptr) {
+    throw Error(Errc::config, fmt::format("no optimizer is named '{}'; there are {}", settings.name,
+                                          all_optimizer_rules(&OptimizerRule::name)));
+  }
+  for (const RuleCoefficient& each : facts_->coefficients) {
+    values_.emplace(each.name, each.fallback);
+  }
+  for (const auto& [name, value] : settings.coefficients) {
+    const auto found = values_.find(name);
+    if (found == values_.end()) {
+      throw Error(Errc::config, fmt::format("{} has no coefficient '{}'; it has {}", facts_->title,
+                                            name, fmt::join(std::views::keys(values_), ", ")));
+    }
+    found->second = value;
+  }
+  for (const RuleCoefficient& each : facts_->coefficients) {
+    const double value = (*this)[each.name];
+    if (!is_rate(each.name) && !(value >= 0.0 && value < each.limit)) {  // also true for NaN
+      throw Error(Errc::config,
+                  fmt::format("{}: expected a number from 0 to {} (excluded), found {}", each.name,
+                              each.limit, value));
+    }
+    if (each.is_switch && value != 0.0 && value != 1.0) {
+      throw Error(Errc::config, fmt::format("{}: expected 0 or 1, found {}", each.name, value));
+    }
+    if (!each.needs.empty() && value != 0.0 && (*this)[each.needs] == 0.0) {
+      throw Error(Errc::config, fmt::format("{} needs a {} above 0", each.name, each.needs));
+    }
+  }
+}
+
+std::vector<std::string> Rule::states() const {
+  std::vector<std::string> keys;
+  for (const RuleState& each : facts_->states) {
+    if (each.needs.empty() || (*this)[each.needs] != 0.0) {
+      keys.emplace_back(each.key);
+    }
+  }
+  return keys;
+}
+
+kernels::UpdateStep Rule::step(double lr, double weight_decay, std::int64_t step,
+                               double grad_scale) const {
+  kernels::CoefficientValues own = values_;
+  own["lr"] = lr;
+  own["weight_decay"] = weight_decay;
+  return step_of(*facts_, states().size(), static_cast<const kernels::UpdateStep*>(nullptr), own,
+                 step, grad_scale);
 }
 
 namespace {

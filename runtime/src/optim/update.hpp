@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/optimizer_rules.hpp"
 #include "acc/runtime/optimizers.hpp"
 #include "device/device.hpp"
 #include "kernels/kernels.hpp"
@@ -8,20 +9,42 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 namespace acc::optim {
 
-/// Settings of an optimizer; the type selects the rule.
-using OptimizerSettings = std::variant<AdamW, Sgd, ProgramRule>;
+using OptimizerSettings = std::variant<NamedRule, ProgramRule>;
 
-/// Return the coefficients of one step, computed in double, as torch.optim does, and rounded to
-/// float once. step: counts from 1. grad_scale: factor on the gradient (loss scale, clipping).
-kernels::AdamWCoefficients adamw_coefficients(const AdamW& settings, std::int64_t step,
-                                              double grad_scale) noexcept;
-kernels::SgdCoefficients sgd_coefficients(const Sgd& settings, std::int64_t step,
-                                          double grad_scale) noexcept;
+NamedRule named(const AdamW& settings);
+NamedRule named(const Sgd& settings);
+
+/// A rule of the runtime with the values of all its coefficients.
+class Rule {
+ public:
+  /// Throws Error(config) for an unknown name or coefficient, and for a value that is out of range.
+  /// Rates are checked by GroupTable.
+  explicit Rule(const NamedRule& settings);
+
+  [[nodiscard]] const OptimizerRule& facts() const noexcept { return *facts_; }
+  [[nodiscard]] const kernels::CoefficientValues& coefficients() const noexcept { return values_; }
+  [[nodiscard]] double operator[](std::string_view name) const {
+    return values_.find(name)->second;
+  }
+  /// Keys of the states that the rule has with these coefficients.
+  [[nodiscard]] std::vector<std::string> states() const;
+
+  /// Returns the update of step number `step`, which counts from 1, with the rates of a group.
+  /// grad_scale: factor on the gradient (loss scale, clipping).
+  [[nodiscard]] kernels::UpdateStep step(double lr, double weight_decay, std::int64_t step,
+                                         double grad_scale) const;
+
+ private:
+  const OptimizerRule* facts_;
+  kernels::CoefficientValues values_;
+};
 
 /// Ranges of a shard that are updated with the rates of one group.
 struct GroupRanges {

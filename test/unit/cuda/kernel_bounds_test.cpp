@@ -2,6 +2,7 @@
 // Runs the runtime's kernels under the address sanitizer, on arrays that end at the last element
 // that a kernel may access. kernels_test.cpp checks the results.
 #include "cuda/kernels/kernels.hpp"
+#include "support/update_steps.hpp"
 #include "unit/standin/device_array.hpp"
 
 #include <doctest/doctest.h>
@@ -75,8 +76,9 @@ void run_updates(std::size_t numel, DType weight_dtype, DType moment_dtype) {
       numel < 16 ? std::vector<device::UpdateRange>{{.begin = 0, .numel = end}}
                  : std::vector<device::UpdateRange>{{.begin = 0, .numel = 7},
                                                     {.begin = 8, .numel = end - 8}};
-  check(cuda::adamw({}, arrays, ranges, kLaunch));
-  check(cuda::sgd({}, arrays, ranges, kLaunch));
+  for (const auto& step : test::steps_of_all_rules(1)) {
+    check(cuda::update(step, arrays, ranges, kLaunch));
+  }
   check(cudaDeviceSynchronize());
 }
 

@@ -2,6 +2,7 @@
 // Compares every loop of a GPU with the CPU's: the results are bitwise equal.
 #include "device/cpu_device.hpp"
 #include "gpu.hpp"
+#include "support/update_steps.hpp"
 
 #include <doctest/doctest.h>
 
@@ -177,14 +178,14 @@ std::vector<UpdateRange> odd_ranges(std::int64_t& numel) {
   return ranges;
 }
 
-constexpr kernels::AdamWCoefficients kAdamW{.grad_scale = 0.37F,
-                                            .decay = 0.999F,
-                                            .beta1_complement = 0.1F,
-                                            .beta2 = 0.95F,
-                                            .beta2_complement = 0.05F,
-                                            .sqrt_bias_correction2 = 0.31F,
-                                            .eps = 1e-8F,
-                                            .step_size = 3e-3F};
+constexpr kernels::AdamWStep kAdamW{.grad_scale = 0.37F,
+                                    .decay = 0.999F,
+                                    .beta1_complement = 0.1F,
+                                    .beta2 = 0.95F,
+                                    .beta2_complement = 0.05F,
+                                    .sqrt_bias_correction2 = 0.31F,
+                                    .eps = 1e-8F,
+                                    .step_size = 3e-3F};
 
 }  // namespace
 
@@ -346,9 +347,9 @@ TEST_CASE("updates multiply gradients by the factor in memory of the device") {
     return updated_on(device, before, {}, [&](Device& own, const UpdateArrays& arrays) {
       UpdateArrays clipped = arrays;
       clipped.clip = clip.empty() ? nullptr : factor.data();
-      kernels::AdamWCoefficients coefficients = kAdamW;
+      kernels::AdamWStep coefficients = kAdamW;
       coefficients.grad_scale = known;
-      own.adamw(coefficients, clipped, ranges, own.compute());
+      own.update(coefficients, clipped, ranges, own.compute());
     });
   };
   for (Device* device : {&gpu(), &cpu()}) {
@@ -363,7 +364,7 @@ TEST_CASE("AdamW gives the CPU's bits over any ranges and does not change the ga
   std::int64_t numel = 0;
   const auto ranges = odd_ranges(numel);
   const auto step = [&](Device& device, const UpdateArrays& arrays) {
-    device.adamw(kAdamW, arrays, ranges, device.compute());
+    device.update(kAdamW, arrays, ranges, device.compute());
   };
   for (const unsigned seed : {1U, 2U}) {
     for (const bool rounds : {true, false}) {
@@ -382,7 +383,7 @@ TEST_CASE("AdamW writes float16 weights if requested") {
   const Shard before(5'004, 3);
   const Shard after = updated_on(gpu(), before, {.rounded_dtype = DType::float16},
                                  [&](Device& device, const UpdateArrays& arrays) {
-                                   device.adamw(kAdamW, arrays, ranges, device.compute());
+                                   device.update(kAdamW, arrays, ranges, device.compute());
                                  });
   auto expected = cast_on<std::uint16_t>(cpu(), after.weights, DType::float32, DType::float16, 0);
   expected.resize(5'001);
@@ -448,22 +449,15 @@ HalfShard half_updated_on(Device& device, HalfShard shard, bool stochastic, auto
 TEST_CASE("updates of 16-bit weights give the CPU's bits, rounded to nearest and stochastically") {
   std::int64_t numel = 0;
   const auto ranges = odd_ranges(numel);
-  const kernels::SgdCoefficients sgd{.grad_scale = 0.7F,
-                                     .lr = 0.03F,
-                                     .momentum = 0.9F,
-                                     .weight_decay = 0.01F,
-                                     .nesterov = true,
-                                     .first = false};
   for (const DType dtype : kHalves) {
     for (const bool stochastic : {false, true}) {
       CAPTURE(to_string(dtype));
       CAPTURE(stochastic);
       const HalfShard before(dtype, static_cast<std::size_t>(numel));
-      const auto steps = [&](Device& device, UpdateArrays arrays) {
-        device.adamw(kAdamW, arrays, ranges, device.compute());
-        device.sgd(sgd, arrays, ranges, device.compute());
-        arrays.first = nullptr;
-        device.sgd(sgd, arrays, ranges, device.compute());
+      const auto steps = [&](Device& device, const UpdateArrays& arrays) {
+        for (const auto& step : test::steps_of_all_rules(3)) {
+          device.update(step, arrays, ranges, device.compute());
+        }
       };
       const HalfShard after = half_updated_on(gpu(), before, stochastic, steps);
       CHECK((after == half_updated_on(cpu(), before, stochastic, steps)));
@@ -482,25 +476,23 @@ TEST_CASE("one 16-bit dtype becomes the other as on the CPU") {
   }
 }
 
-TEST_CASE("SGD gives the CPU's bits, with momentum and without") {
+TEST_CASE("every rule gives the CPU's bits") {
   std::int64_t numel = 0;
   const auto ranges = odd_ranges(numel);
-  for (int variant = 0; variant < 5; ++variant) {
-    CAPTURE(variant);
-    const kernels::SgdCoefficients coefficients{.grad_scale = 0.7F,
-                                                .lr = 0.03F,
-                                                .momentum = 0.9F,
-                                                .weight_decay = 0.01F,
-                                                .nesterov = variant == 2 || variant == 3,
-                                                .first = variant == 1 || variant == 3};
-    const UpdateCase options{.states = variant == 4 ? 0 : 1, .rounds = variant % 2 == 0};
-    const auto step = [&](Device& device, const UpdateArrays& arrays) {
-      device.sgd(coefficients, arrays, ranges, device.compute());
-    };
-    const Shard before(static_cast<std::size_t>(numel), static_cast<unsigned>(variant) + 1);
-    const Shard after = updated_on(gpu(), before, options, step);
-    CHECK((after == updated_on(cpu(), before, options, step)));
-    CHECK_FALSE((after == before));
+  for (int variant = 0; variant < 4; ++variant) {
+    const bool is_first = variant % 2 == 0;
+    for (const auto& step : test::steps_of_all_rules(is_first ? 1 : 5, variant > 1)) {
+      CAPTURE(test::rule_of(step));
+      CAPTURE(variant);
+      const UpdateCase options{.states = test::states_of(step), .rounds = is_first};
+      const auto update = [&](Device& device, const UpdateArrays& arrays) {
+        device.update(step, arrays, ranges, device.compute());
+      };
+      const Shard before(static_cast<std::size_t>(numel), static_cast<unsigned>(variant) + 1);
+      const Shard after = updated_on(gpu(), before, options, update);
+      CHECK((after == updated_on(cpu(), before, options, update)));
+      CHECK_FALSE((after == before));
+    }
   }
 }
 
@@ -509,6 +501,6 @@ TEST_CASE("arrays at odd addresses are refused") {
   const std::vector<UpdateRange> ranges{{.begin = 0, .numel = 60}};
   CHECK_THROWS(
       updated_on(gpu(), shard, {.offset = 1}, [&](Device& device, const UpdateArrays& arrays) {
-        device.adamw(kAdamW, arrays, ranges, device.compute());
+        device.update(kAdamW, arrays, ranges, device.compute());
       }));
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/flight_record.hpp"
+#include "acc/base/optimizer_rules.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/open/open.hpp"
 #include "acc/rendezvous/store.hpp"
@@ -193,6 +194,65 @@ TEST_CASE("checkpoints of any form and layout load bitwise equal into any other"
       CAPTURE(to_string(reader.job.sharding.state_dict_type));
       load_and_save(reader.job, from, path("to"));
       check_same(content_of(path("to")), expected);
+    }
+  }
+}
+
+TEST_CASE("every optimizer trains the same sharded, offloaded and resumed on other ranks") {
+  using acc::plugins::OffloadDevice;
+  const TemporaryFolder folder;
+  for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
+    acc::NamedRule settings{std::string(rule.name), {{"lr", 0.05}, {"weight_decay", 0.1}}};
+    for (const acc::RuleCoefficient& each : rule.coefficients) {
+      if (each.fallback == 0.0 && each.name != "weight_decay") {
+        settings.coefficients[std::string(each.name)] = each.is_switch ? 1.0 : 0.5;
+      }
+    }
+    const auto train = [&](const Job& job, const std::string& from, const std::string& to,
+                           int first, int last) {
+      acc::test::run_ranks(job, [&](const auto& job_settings, auto store) {
+        auto runtime = acc::Runtime::from_settings(job_settings, std::move(store));
+        auto model = runtime.model(1);
+        Net net(model);
+        auto optimizer = model.optimizer(settings);
+        if (!from.empty()) {
+          runtime.load(from, model, optimizer);
+        }
+        for (int step = first; step <= last; ++step) {
+          net.step(optimizer, step);
+        }
+        runtime.save(to, model, optimizer);
+        runtime.barrier();
+      });
+      return content_of(to);
+    };
+    CAPTURE(std::string(rule.name));
+    const auto path = [&](const char* name) { return (folder.path() / name).string(); };
+    const auto whole =
+        train(job_of(1, Strategy::no_shard, StateDictType::sharded), "", path("whole"), 1, 6);
+    for (const acc::RuleState& state : rule.states) {
+      CHECK(whole.contains({"block.weight", std::string(state.key)}));
+    }
+    for (const auto strategy : {Strategy::full_shard, Strategy::shard_optimizer,
+                                Strategy::shard_grad_op, Strategy::no_shard}) {
+      for (const auto type : {StateDictType::sharded, StateDictType::full}) {
+        CAPTURE(to_string(strategy));
+        Job job = job_of(2, strategy, type);
+        if (strategy != Strategy::no_shard) {
+          job.sharding.offload_optimizer = OffloadDevice::cpu;
+        }
+        train(job, "", path("half"), 1, 3);
+        const auto resumed = train(job_of(4, strategy, type), path("half"), path("end"), 4, 6);
+        CHECK(resumed.size() == whole.size());
+        for (const auto& [key, values] : whole) {
+          CAPTURE(key.first);
+          CAPTURE(key.second);
+          REQUIRE(resumed.contains(key));
+          for (std::size_t i = 0; i < values.size(); ++i) {
+            CHECK(std::abs(resumed.at(key)[i] - values[i]) <= 1e-6F);
+          }
+        }
+      }
     }
   }
 }

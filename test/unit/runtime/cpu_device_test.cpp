@@ -42,7 +42,7 @@ struct Shard {
   }
 };
 
-kernels::AdamWCoefficients without_gradient(float decay) {
+kernels::AdamWStep without_gradient(float decay) {
   return {.grad_scale = 0.0F,
           .decay = decay,
           .beta1_complement = 0.1F,
@@ -78,22 +78,15 @@ TEST_CASE("weight decay applies only to ranges with decay, and gaps do not chang
   const auto device = open_cpu_device();
   const Shard before;
   Shard shard;
-  device->adamw(without_gradient(0.5F), shard.arrays(), kRanges, device->compute());
+  device->update(without_gradient(0.5F), shard.arrays(), kRanges, device->compute());
   CHECK(shard.weights[7] == 0.5F * before.weights[7]);
   CHECK(shard.weights[150'003] == before.weights[150'003]);  // the gap
   CHECK(shard.rounded[150'003] == 0);
   CHECK(shard.weights[160'000] == before.weights[160'000]);
 
   Shard descended;
-  const kernels::SgdCoefficients sgd{.grad_scale = 1.0F,
-                                     .lr = 0.5F,
-                                     .momentum = 0.0F,
-                                     .weight_decay = 1.0F,
-                                     .nesterov = false,
-                                     .first = true};
-  UpdateArrays plain = descended.arrays();
-  plain.first = nullptr;
-  device->sgd(sgd, plain, kRanges, device->compute());
+  const kernels::SgdStep sgd{.grad_scale = 1.0F, .decay = 1.0F, .lr = 0.5F};
+  device->update(sgd, descended.arrays(), kRanges, device->compute());
   CHECK(descended.weights[7] == before.weights[7] - 0.5F * (before.grads[7] + before.weights[7]));
   CHECK(descended.weights[160'000] == before.weights[160'000] - 0.5F * before.grads[160'000]);
 }
@@ -105,7 +98,7 @@ TEST_CASE("an update gives bitwise equal results on one thread and on several") 
   std::vector<double> norms;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const auto device = open_cpu_device(static_cast<int>(i) + 1);
-    device->adamw(coefficients, shards[i].arrays(), kRanges, device->compute());
+    device->update(coefficients, shards[i].arrays(), kRanges, device->compute());
     norms.push_back(1.0);
     device->add_squared_norm(shards[i].weights.data(), kNumel, &norms.back(), device->compute());
   }

@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "kernels/stream_copy.hpp"
+#include "support/update_steps.hpp"
 
 #include <doctest/doctest.h>
 
@@ -493,14 +494,13 @@ struct UpdateState {
 }  // namespace
 
 TEST_CASE("updates are bitwise equal in every variant, at any offset, in every dtype") {
-  const AdamWCoefficients adamw{0.37F, 0.999F, 0.1F, 0.95F, 0.05F, 0.22F, 1e-8F, 1e-2F};
-  const SgdCoefficients sgd{0.37F, 0.1F, 0.9F, 0.01F, true, false};
   const auto run = [&](const Formats& formats, const Kernels& table, std::size_t piece) {
     UpdateState state(formats);
     for (std::size_t i = kBefore; i < kUpdated + kBefore; i += piece) {
       const std::size_t count = std::min(piece, kUpdated + kBefore - i);
-      table.adamw(adamw, state.arrays(), i, count);
-      table.sgd(sgd, state.arrays(), i, count);
+      for (const auto& step : acc::test::steps_of_all_rules(3)) {
+        table.update(step, state.arrays(), i, count);
+      }
     }
     return state;
   };
@@ -519,7 +519,7 @@ TEST_CASE("updates are bitwise equal in every variant, at any offset, in every d
 }
 
 TEST_CASE("an update in 16 bits is the update in fp32, rounded") {
-  const AdamWCoefficients adamw{0.37F, 0.999F, 0.1F, 0.95F, 0.05F, 0.22F, 1e-8F, 1e-2F};
+  const AdamWStep adamw{0.37F, 0.999F, 0.1F, 0.95F, 0.05F, 0.22F, 1e-8F, 1e-2F};
   for (const Formats& formats : kFormats) {
     if (formats.weight == DType::float32 || formats.stochastic) {
       continue;
@@ -534,8 +534,8 @@ TEST_CASE("an update in 16 bits is the update in fp32, rounded") {
     widen(low.weights, formats.weight, high.weights);
     widen(low.first, formats.moment, high.first);
     widen(low.second, formats.moment, high.second);
-    kernels().adamw(adamw, low.arrays(), 0, kUpdated + kBefore);
-    kernels().adamw(adamw, high.arrays(), 0, kUpdated + kBefore);
+    kernels().update(adamw, low.arrays(), 0, kUpdated + kBefore);
+    kernels().update(adamw, high.arrays(), 0, kUpdated + kBefore);
     const auto is_rounded = [](const std::vector<std::byte>& from, DType dtype,
                                const std::vector<std::byte>& expected) {
       std::vector<std::byte> rounded(expected.size());
@@ -577,13 +577,7 @@ TEST_CASE("stochastic rounding has the right mean and keeps exact values") {
                         .moment_dtype = DType::bfloat16,
                         .stochastic = true,
                         .noise_key = 77};
-    kernels().sgd({.grad_scale = 1.0F,
-                   .lr = row.step,
-                   .momentum = 0.0F,
-                   .weight_decay = 0.0F,
-                   .nesterov = false,
-                   .first = true},
-                  arrays, 0, numel);
+    kernels().update(SgdStep{.grad_scale = 1.0F, .decay = 0.0F, .lr = row.step}, arrays, 0, numel);
     acc::kernels::cast(weights.data(), row.dtype, wide.data(), DType::float32, numel);
     double sum = 0.0;
     double squares = 0.0;

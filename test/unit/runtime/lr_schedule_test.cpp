@@ -74,26 +74,28 @@ TEST_CASE("invalid numbers of steps are errors that name the setting") {
 }
 
 TEST_CASE("the settings' optimizer, with torch's defaults") {
+  const auto rule_of = [](const acc::plugins::OptimizerChoice& choice) {
+    return acc::optim::Rule(std::get<acc::NamedRule>(optimizer_of(choice)));
+  };
   for (const char* type : {"adam", "AdamW", "adamw"}) {
-    const auto plain = std::get<acc::AdamW>(optimizer_of({.type = type}));
-    CHECK(plain.lr == 1e-3);
-    CHECK(plain.beta1 == 0.9);
-    CHECK(plain.beta2 == 0.999);
-    CHECK(plain.eps == 1e-8);
-    CHECK(plain.weight_decay == (std::string(type) == "adam" ? 0.0 : 1e-2));
+    const auto plain = rule_of({.type = type});
+    CHECK(plain["lr"] == 1e-3);
+    CHECK(plain["beta1"] == 0.9);
+    CHECK(plain["beta2"] == 0.999);
+    CHECK(plain["eps"] == 1e-8);
+    CHECK(plain["weight_decay"] == (std::string(type) == "adam" ? 0.0 : 1e-2));
   }
-  const auto adamw = std::get<acc::AdamW>(optimizer_of(
-      {.type = "AdamW", .lr = 0.5, .betas = {0.8, 0.7}, .eps = 1e-3, .weight_decay = 0.25}));
-  CHECK(adamw.lr == 0.5);
-  CHECK(adamw.beta1 == 0.8);
-  CHECK(adamw.beta2 == 0.7);
-  CHECK(adamw.eps == 1e-3);
-  CHECK(adamw.weight_decay == 0.25);
-  const auto sgd = std::get<acc::Sgd>(
-      optimizer_of({.type = "SGD", .lr = 0.5, .weight_decay = 0.1, .momentum = 0.9}));
-  CHECK(sgd.lr == 0.5);
-  CHECK(sgd.momentum == 0.9);
-  CHECK(sgd.weight_decay == 0.1);
+  const auto adamw =
+      rule_of({.type = "AdamW", .lr = 0.5, .betas = {0.8, 0.7}, .eps = 1e-3, .weight_decay = 0.25});
+  CHECK(adamw["lr"] == 0.5);
+  CHECK(adamw["beta1"] == 0.8);
+  CHECK(adamw["beta2"] == 0.7);
+  CHECK(adamw["eps"] == 1e-3);
+  CHECK(adamw["weight_decay"] == 0.25);
+  const auto sgd = rule_of({.type = "SGD", .lr = 0.5, .weight_decay = 0.1, .momentum = 0.9});
+  CHECK(sgd["lr"] == 0.5);
+  CHECK(sgd["momentum"] == 0.9);
+  CHECK(sgd["weight_decay"] == 0.1);
 }
 
 TEST_CASE("unsupported optimizers and schedules are errors that name the key") {

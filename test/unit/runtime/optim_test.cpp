@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/base/error.hpp"
 #include "kernels/kernels.hpp"
+#include "optim/from_settings.hpp"
 #include "optim/update.hpp"
 #include "sharding/context.hpp"
 
@@ -25,9 +27,15 @@ const nlohmann::json& golden() {
   return data;
 }
 
-void check_close(const std::vector<float>& got, const std::vector<float>& expected) {
+acc::kernels::UpdateStep step_of(const auto& settings, std::int64_t step, double grad_scale) {
+  return acc::optim::Rule(acc::optim::named(settings))
+      .step(settings.lr, settings.weight_decay, step, grad_scale);
+}
+
+void check_close(const std::vector<float>& got, const std::vector<float>& expected,
+                 float bound = 4e-7F) {
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    CHECK(std::abs(got[i] - expected[i]) <= 4e-7F * std::max(1.0F, std::abs(expected[i])));
+    CHECK(std::abs(got[i] - expected[i]) <= bound * std::max(1.0F, std::abs(expected[i])));
   }
 }
 
@@ -46,15 +54,13 @@ TEST_CASE("AdamW follows torch.optim.AdamW step by step") {
       std::int64_t step = 0;
       for (const auto& each : row.at("steps")) {
         const auto grads = each.at("grad").get<std::vector<float>>();
-        const auto coefficients =
-            acc::optim::adamw_coefficients(settings, ++step, each.at("grad_scale"));
-        table->adamw(coefficients,
-                     {.weights = weights.data(),
-                      .grads = grads.data(),
-                      .first = m.data(),
-                      .second = v.data(),
-                      .rounded = bf16.data()},
-                     0, weights.size());
+        table->update(step_of(settings, ++step, each.at("grad_scale")),
+                      {.weights = weights.data(),
+                       .grads = grads.data(),
+                       .first = m.data(),
+                       .second = v.data(),
+                       .rounded = bf16.data()},
+                      0, weights.size());
         CAPTURE(s.dump());
         CAPTURE(step);
         check_close(weights, each.at("weights").get<std::vector<float>>());
@@ -77,20 +83,47 @@ TEST_CASE("SGD follows torch.optim.SGD step by step") {
       std::int64_t step = 0;
       for (const auto& each : row.at("steps")) {
         const auto grads = each.at("grad").get<std::vector<float>>();
-        const auto coefficients =
-            acc::optim::sgd_coefficients(settings, ++step, each.at("grad_scale"));
-        table->sgd(coefficients,
-                   {.weights = weights.data(),
-                    .grads = grads.data(),
-                    .first = settings.momentum != 0.0 ? velocity.data() : nullptr,
-                    .second = nullptr,
-                    .rounded = nullptr},
-                   0, weights.size());
+        table->update(step_of(settings, ++step, each.at("grad_scale")),
+                      {.weights = weights.data(),
+                       .grads = grads.data(),
+                       .first = settings.momentum != 0.0 ? velocity.data() : nullptr,
+                       .second = nullptr,
+                       .rounded = nullptr},
+                      0, weights.size());
         CAPTURE(s.dump());
         CAPTURE(step);
         check_close(weights, each.at("weights").get<std::vector<float>>());
       }
     }
+  }
+}
+
+TEST_CASE("an unknown optimizer or coefficient, and a value out of range, are refused by name") {
+  struct Row {
+    acc::NamedRule rule;
+    const char* message;
+  };
+  for (const Row& each :
+       {Row{{"lamb", {}}, "no optimizer is named 'lamb'; there are adamw, sgd"},
+        Row{{"sgd", {{"beta1", 0.9}}}, "SGD has no coefficient 'beta1'; it has lr, momentum"},
+        Row{{"adamw", {{"beta2", 1.0}}}, "beta2: expected a number from 0 to 1 (excluded)"},
+        Row{{"adamw", {{"eps", std::nan("")}}}, "eps: expected a number from 0 to inf"},
+        Row{{"sgd", {{"momentum", 0.9}, {"nesterov", 0.5}}}, "nesterov: expected 0 or 1"},
+        Row{{"sgd", {{"nesterov", 1.0}}}, "nesterov needs a momentum above 0"}}) {
+    CHECK_THROWS_WITH_AS(acc::optim::Rule(each.rule), doctest::Contains(each.message), acc::Error);
+  }
+}
+
+TEST_CASE("a DeepSpeed file chooses any optimizer by its type") {
+  using acc::optim::optimizer_of;
+  const auto chosen = [](const acc::plugins::OptimizerChoice& choice) {
+    return std::get<acc::NamedRule>(optimizer_of(choice));
+  };
+  for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
+    CHECK(chosen({.type = std::string(rule.title)}).name == rule.name);
+  }
+  for (const char* type : {"Lamb", "Lion with fp32_optimizer_states false"}) {
+    CHECK_THROWS_WITH_AS(optimizer_of({.type = type}), doctest::Contains(type), acc::Error);
   }
 }
 

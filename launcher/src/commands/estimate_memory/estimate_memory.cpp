@@ -2,6 +2,7 @@
 // acclaunch estimate-memory: prints three tables for a model: Accelerate's estimate, the memory
 // that the acclaunch runtime needs per rank (memory_model.hpp), and DeepSpeed's estimate.
 #include "acc/base/error.hpp"
+#include "acc/base/optimizer_rules.hpp"
 #include "commands/commands.hpp"
 #include "commands/estimate_memory/memory_model.hpp"
 #include "commands/estimate_memory/model_size.hpp"
@@ -51,8 +52,12 @@ bool read(std::span<const std::string> arguments, EstimateOptions& options) {
       .add_option("--num_local", options.num_local,
                   "number of ranks per machine; default: 8, or all ranks if not a multiple of 8")
       .check_range(1, 1'000'000);
-  parser.add_option("--optimizer", options.optimizer, "optimizer: adamw, or sgd with momentum")
-      .check_member({"adamw", "sgd"});
+  std::vector<std::string> optimizers;
+  for (const OptimizerRule& rule : kOptimizerRules) {
+    optimizers.emplace_back(rule.name);
+  }
+  parser.add_option("--optimizer", options.optimizer, "optimizer, with all of its states")
+      .check_member(optimizers);
   parser
       .add_option("--mixed_precision", options.mixed_precision,
                   "mixed precision of the training: no or bf16")
@@ -176,17 +181,18 @@ bool makes_sense(const EstimateOptions& options, const StrategyName& row,
 
 /// Returns acclaunch's own table: one row per strategy and offload.
 std::string rank_table(const ModelSize& model, const EstimateOptions& options) {
-  TrainingSize size{.numel = model.numel(),
-                    .largest_unit = model.largest_unit(),
-                    .root = model.root(),
-                    .num_processes = options.num_processes,
-                    .num_local = options.num_local,
-                    .sixteen_bit = options.mixed_precision != "no",
-                    .low_precision = options.low_precision,
-                    .moments = options.optimizer == "adamw" ? 2 : 1,
-                    .on_cpu = options.cpu,
-                    .widens = options.cpu_widens,
-                    .no_sync = options.no_sync};
+  TrainingSize size{
+      .numel = model.numel(),
+      .largest_unit = model.largest_unit(),
+      .root = model.root(),
+      .num_processes = options.num_processes,
+      .num_local = options.num_local,
+      .sixteen_bit = options.mixed_precision != "no",
+      .low_precision = options.low_precision,
+      .moments = static_cast<int>(find_optimizer_rule(options.optimizer)->states.size()),
+      .on_cpu = options.cpu,
+      .widens = options.cpu_widens,
+      .no_sync = options.no_sync};
   std::vector<Row> rows = {{"strategy", "offload", "parameters", "gradients", "optimizer",
                             "gathered", "buffers", "device", "host"}};
   for (const StrategyName& each : kStrategies) {

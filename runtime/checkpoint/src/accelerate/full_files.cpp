@@ -85,7 +85,7 @@ void write_optimizer_file(const fs::path& path, const std::string& optimizer, st
   const std::vector<ParameterState> states = by_parameter(moments);
   // torch's SGD has no step. The step tensors must not share a storage, because torch adds to each
   // of them in place.
-  const bool counts = optimizer != "sgd";
+  const bool counts = counts_steps(optimizer);
   pickle::Writer writer;
   writer.begin_dict().text("state").begin_dict();
   for (std::size_t i = 0; i < states.size(); ++i) {

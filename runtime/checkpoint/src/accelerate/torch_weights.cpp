@@ -103,21 +103,6 @@ void Reader::read_state(const Node& node, const std::string& name, TrainingState
   }
 }
 
-/// Derives the optimizer from its kinds of state. AdamW is told from Adam by a key of its groups.
-std::string optimizer_of(const std::set<std::string>& kinds, const TrainingState& training) {
-  if (kinds.contains("momentum_buffer")) {
-    return "sgd";
-  }
-  if (!kinds.contains("exp_avg") || !kinds.contains("exp_avg_sq")) {
-    return "";
-  }
-  const bool couples = std::ranges::any_of(training.groups, [](const StoredGroup& group) {
-    const auto key = group.hyper_parameters.find("decoupled_weight_decay");
-    return key != group.hyper_parameters.end() && key->second == 0.0;
-  });
-  return couples ? "" : "adamw";
-}
-
 // States under numbers keep them here; name_parameters finds their names.
 void Reader::read_optimizer(const Node& root, TrainingState& training) {
   std::set<std::string> numbers;
@@ -137,7 +122,7 @@ void Reader::read_optimizer(const Node& root, TrainingState& training) {
   for (std::size_t i = first; i < catalog_.tensors.size(); ++i) {
     kinds.insert(catalog_.tensors[i].kind);
   }
-  training.optimizer = optimizer_of(kinds, training);
+  training.optimizer = optimizer_of(kinds, training.groups);
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 #include "pickle/node.hpp"
 
 #include <functional>
+#include <set>
 #include <string>
+#include <vector>
 
 namespace acc::checkpoint {
 
@@ -17,6 +19,16 @@ using PushValue = std::function<void(pickle::Writer& writer)>;
 void for_each_group_value(
     const std::string& optimizer, const StoredGroup& group,
     const std::function<void(const std::string& key, const PushValue& push)>& visit);
+
+/// Derives the runtime's name of an optimizer from the kinds of its states and from its groups,
+/// which may be unknown (none). Returns "" if the runtime has no such optimizer.
+std::string optimizer_of(const std::set<std::string>& kinds,
+                         const std::vector<StoredGroup>& groups);
+/// The same, but torch's Adam is an "adamw", whose files have the same keys.
+std::string class_of(const std::set<std::string>& kinds, const std::vector<StoredGroup>& groups);
+
+/// True if torch and DeepSpeed save a step with the states of the optimizer.
+bool counts_steps(const std::string& optimizer);
 
 /// Reads a key of a parameter group, either from a pickled dict or from its own DCP entry. Throws
 /// Error(config) with the key.

@@ -2,6 +2,7 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
+#include "catalog/group_values.hpp"
 #include "convert/dcp_folder.hpp"
 #include "convert/folder_output.hpp"
 #include "convert/outputs.hpp"
@@ -40,7 +41,7 @@ void add_state(DcpFolder& folder, const std::string& parameter, const std::strin
 /// Adds a step per parameter if the source has only one for all. torch stores steps next to the
 /// moments.
 void add_steps(DcpFolder& folder, const Stored& stored, const std::vector<OutputTensor>& moments) {
-  if (optimizer_of(stored) != "adamw" || !stored.training.step) {
+  if (!counts_steps(optimizer_of(stored)) || !stored.training.step) {
     return;
   }
   folder.step = static_cast<float>(*stored.training.step);

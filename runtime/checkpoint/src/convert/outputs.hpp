@@ -30,8 +30,7 @@ std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> 
 /// Error(config) if the names of its parameters are unknown.
 std::vector<OutputTensor> moments_of(const Stored& stored);
 bool has_optimizer(const Stored& stored);
-/// Returns "adamw" or "sgd", as the checkpoint says or as its kinds of state show; "" if neither
-/// tells.
+/// Returns the optimizer's name, as the checkpoint says or as its states show; "" if neither tells.
 std::string known_optimizer(const Stored& stored);
 /// The same; throws Error(config) if it is unknown.
 std::string optimizer_of(const Stored& stored);

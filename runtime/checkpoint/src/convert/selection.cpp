@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "acc/base/optimizer_rules.hpp"
 #include "acc/checkpoint/catalog/shared_bytes.hpp"
+#include "catalog/group_values.hpp"
 #include "convert/outputs.hpp"
 
 #include <algorithm>
+#include <set>
 
 namespace acc::checkpoint::conversion {
 namespace {
@@ -51,23 +54,24 @@ bool has_optimizer(const Stored& stored) {
                      [](const StoredTensor& tensor) { return !is_weight(tensor); });
 }
 
-// A checkpoint that names its optimizer is trusted. Otherwise the first moment found decides.
+// A checkpoint that names its optimizer is trusted. Otherwise states and groups decide.
 std::string known_optimizer(const Stored& stored) {
-  std::string known = stored.training.optimizer;
-  for (const StoredTensor& tensor : stored.catalog.tensors) {
-    if (known.empty() && (tensor.kind == "exp_avg" || tensor.kind == "momentum_buffer")) {
-      known = tensor.kind == "exp_avg" ? "adamw" : "sgd";
-    }
+  if (!stored.training.optimizer.empty()) {
+    return stored.training.optimizer;
   }
-  return known;
+  std::set<std::string> kinds;
+  for (const StoredTensor& tensor : stored.catalog.tensors) {
+    kinds.insert(tensor.kind);
+  }
+  return class_of(kinds, stored.training.groups);
 }
 
 std::string optimizer_of(const Stored& stored) {
   std::string known = known_optimizer(stored);
   if (known.empty()) {
-    throw Error(Errc::config, stored.path.string() +
-                                  ": an optimizer's state of kinds other than AdamW's (exp_avg, "
-                                  "exp_avg_sq) and SGD's (momentum_buffer) cannot be written");
+    throw Error(Errc::config,
+                stored.path.string() + ": an optimizer's state of kinds other than those of " +
+                    all_optimizer_rules(&OptimizerRule::title) + " cannot be written");
   }
   return known;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/files/unreadable.hpp"
+#include "catalog/group_values.hpp"
 #include "catalog/record_table.hpp"
 #include "deepspeed/checkpoint_files.hpp"
 #include "deepspeed/deepspeed.hpp"
@@ -276,21 +277,15 @@ std::vector<StoredGroup> named_groups(const OptimizerState& state, const ModuleS
   return groups;
 }
 
-// SGD has a momentum buffer, Adam two moments. AdamW is told from Adam by its decoupled weight
-// decay.
-std::string optimizer_of(const OptimizerState& state) {
-  const auto has = [&state](const char* kind) {
-    return std::ranges::any_of(state.ranks.front(),
-                               [kind](const Flat& flat) { return flat.moments.contains(kind); });
-  };
-  if (has("momentum_buffer")) {
-    return "sgd";
+/// Returns the kinds of state that the flat arrays have.
+std::set<std::string> kinds_of(const OptimizerState& state) {
+  std::set<std::string> kinds;
+  for (const Flat& flat : state.ranks.front()) {
+    for (const auto& [kind, values] : flat.moments) {
+      kinds.insert(kind);
+    }
   }
-  const bool couples = std::ranges::any_of(state.groups, [](const StoredGroup& group) {
-    const auto key = group.hyper_parameters.find("decoupled_weight_decay");
-    return key != group.hyper_parameters.end() && key->second == 0.0;
-  });
-  return has("exp_avg") && has("exp_avg_sq") && !couples ? "adamw" : "";
+  return kinds;
 }
 
 void read_zero(const CheckpointFiles& files, const ModuleStates& module, CatalogBuilder& builder,
@@ -308,7 +303,7 @@ void read_zero(const CheckpointFiles& files, const ModuleStates& module, Catalog
   builder.add_module(is_stage_3);
   builder.add_shared();
   training.groups = named_groups(state, module);
-  training.optimizer = optimizer_of(state);
+  training.optimizer = optimizer_of(kinds_of(state), state.groups);
   training.loss_scaler = state.loss_scaler;
   if (state.step) {
     training.step = state.step;

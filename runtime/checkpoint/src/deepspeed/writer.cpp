@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
+#include "acc/base/optimizer_rules.hpp"
 #include "catalog/group_values.hpp"
 #include "deepspeed/archive_builder.hpp"
 #include "deepspeed/deepspeed.hpp"
@@ -138,7 +139,7 @@ void TagWriter::push_loss_scaler(pickle::Writer& pickle) const {
 void TagWriter::push_group(pickle::Writer& pickle, std::size_t index) const {
   const StoredGroup& group = plan_.groups[index].stored;
   pickle.begin_dict();
-  if (training_.optimizer == "adamw" || training_.optimizer == "sgd") {
+  if (find_optimizer_rule(training_.optimizer) != nullptr) {
     for_each_group_value(training_.optimizer, group,
                          [&pickle](const std::string& key, const PushValue& push) {
                            if (key != "params") {
@@ -157,7 +158,7 @@ void TagWriter::push_base_state(ArchiveBuilder& out, int rank) const {
   pickle.begin_dict().text("state").begin_dict();
   for (std::size_t i = 0; i < plan_.groups.size() && !plan_.kinds.empty(); ++i) {
     pickle.integer(static_cast<std::int64_t>(i)).begin_dict();
-    if (training_.optimizer != "sgd") {
+    if (counts_steps(training_.optimizer)) {
       pickle.text("step");
       out.push_scalar(static_cast<float>(training_.step.value_or(0)));
     }

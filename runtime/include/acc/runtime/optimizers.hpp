@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,6 +30,13 @@ struct Sgd {
   double momentum = 0.0;
   double weight_decay = 0.0;
   bool nesterov = false;
+};
+
+/// Any of the runtime's optimizers by its name and its coefficients, with which it is also known in
+/// settings and in C (docs/sharding.md, "Optimizers"). AdamW and Sgd are short for two of them.
+struct NamedRule {
+  std::string name = {};
+  std::map<std::string, double> coefficients = {};  ///< absent: the default; booleans: 0 or 1
 };
 
 /// This rank's part of a trained parameter, a range of its elements in row-major order. In memory

@@ -46,10 +46,7 @@ cudaError_t clip_to_norm(const double* squares, int ranks, double max_norm,
 /// Optimizer steps over ranges of a shard. Each array must be aligned to 4 of its elements, and
 /// each range must begin at a multiple of 4 elements; otherwise returns cudaErrorMisalignedAddress.
 /// Returns cudaErrorInvalidValue for dtypes that UpdateArrays does not allow.
-cudaError_t adamw(const kernels::AdamWCoefficients& coefficients,
-                  const device::UpdateArrays& arrays, std::span<const device::UpdateRange> ranges,
-                  const Launch& launch);
-cudaError_t sgd(const kernels::SgdCoefficients& coefficients, const device::UpdateArrays& arrays,
-                std::span<const device::UpdateRange> ranges, const Launch& launch);
+cudaError_t update(const kernels::UpdateStep& step, const device::UpdateArrays& arrays,
+                   std::span<const device::UpdateRange> ranges, const Launch& launch);
 
 }  // namespace acc::cuda

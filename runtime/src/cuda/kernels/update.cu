@@ -2,7 +2,7 @@
 #include "cuda/kernels/kernels.hpp"
 #include "cuda/kernels/tiles.cuh"
 
-// Optimizer steps on a GPU: one kernel template, with the optimizer's rule (AdamWStep, SgdStep) and
+// Optimizer steps on a GPU: one kernel template, with the rule (a type of kernels::UpdateStep) and
 // the dtypes of weights, moments and rounded copy as parameters. A launch gets up to 64 ranges of
 // the shard as an argument and treats their tiles as one sequence.
 namespace acc::cuda {
@@ -105,43 +105,6 @@ __device__ __forceinline__ typename All::WeightType narrow_weight(const All& arr
   return narrow<Weight>(value);
 }
 
-// The rule for one element. It has the same operations in the same order as the CPU's in
-// kernels_body.inc, so the results are bitwise equal. `grad` is already multiplied by grad_scale;
-// `first` and `second` are the optimizer states, updated in place.
-struct AdamWStep {
-  static constexpr int kStates = 2;
-  kernels::AdamWCoefficients c;
-
-  __device__ __forceinline__ float operator()(float weight, float grad, float& first, float& second,
-                                              bool decays) const {
-    const float m = first + c.beta1_complement * (grad - first);
-    const float v = second * c.beta2 + c.beta2_complement * grad * grad;
-    const float denominator = sqrtf(v) / c.sqrt_bias_correction2 + c.eps;
-    first = m;
-    second = v;
-    return weight * (decays ? c.decay : 1.0F) - c.step_size * (m / denominator);
-  }
-};
-
-template <bool with_momentum>
-struct SgdStep {
-  static constexpr int kStates = with_momentum ? 1 : 0;
-  kernels::SgdCoefficients c;
-
-  __device__ __forceinline__ float operator()(float weight, float scaled, float& first, float&,
-                                              bool decays) const {
-    const float grad = scaled + (decays ? c.weight_decay : 0.0F) * weight;
-    if constexpr (with_momentum) {
-      const float v = (c.first ? 0.0F : c.momentum) * first + grad;
-      first = v;
-      return weight -
-             c.lr * ((c.nesterov ? 1.0F : 0.0F) * grad + (c.nesterov ? c.momentum : 1.0F) * v);
-    } else {
-      return weight - c.lr * grad;
-    }
-  }
-};
-
 // Index of the range that contains a tile, by binary search.
 __device__ __forceinline__ int range_of(const RangeTable& ranges, std::uint32_t tile) {
   int low = 0;
@@ -156,7 +119,7 @@ __device__ __forceinline__ int range_of(const RangeTable& ranges, std::uint32_t 
 // Updates a whole tile by quads. All loads come before the computation, so that many are in flight.
 template <typename Step, typename All>
 __device__ void update_tile(const Step& step, const All& arrays, float grad_scale,
-                            std::int64_t begin, bool decays) {
+                            std::int64_t begin, float decay) {
   using Moment = typename All::MomentType;
   using Rounded = typename All::RoundedType;
   Quad<typename All::WeightType> weights[kQuads];
@@ -183,7 +146,7 @@ __device__ void update_tile(const Step& step, const All& arrays, float grad_scal
       float m = widen(first[i].values[j]);
       float v = widen(second[i].values[j]);
       const float weight =
-          step(widen(weights[i].values[j]), grads[i].values[j] * grad_scale, m, v, decays);
+          step(widen(weights[i].values[j]), grads[i].values[j] * grad_scale, decay, m, v);
       first[i].values[j] = narrow<Moment>(m);
       second[i].values[j] = narrow<Moment>(v);
       weights[i].values[j] = narrow_weight(arrays, weight, at + j);
@@ -207,13 +170,13 @@ __device__ void update_tile(const Step& step, const All& arrays, float grad_scal
 // Updates one element, for the last, incomplete tile of a range.
 template <typename Step, typename All>
 __device__ void update_one(const Step& step, const All& arrays, float grad_scale, std::int64_t at,
-                           bool decays) {
+                           float decay) {
   using Moment = typename All::MomentType;
   using Rounded = typename All::RoundedType;
   float first = Step::kStates > 0 ? widen(arrays.first[at]) : 0.0F;
   float second = Step::kStates > 1 ? widen(arrays.second[at]) : 0.0F;
   const float weight =
-      step(widen(arrays.weights[at]), arrays.grads[at] * grad_scale, first, second, decays);
+      step(widen(arrays.weights[at]), arrays.grads[at] * grad_scale, decay, first, second);
   arrays.weights[at] = narrow_weight(arrays, weight, static_cast<std::size_t>(at));
   if constexpr (Step::kStates > 0) {
     arrays.first[at] = narrow<Moment>(first);
@@ -232,18 +195,18 @@ __global__ void __launch_bounds__(kThreads)
                   const __grid_constant__ RangeTable ranges) {
   const std::uint32_t tiles = ranges.first_tile[ranges.count];
   // No changed copy of `step`: nvcc 13.0 loses stores into copies of __grid_constant__ parameters.
-  const float grad_scale = step.c.grad_scale * (arrays.clip != nullptr ? *arrays.clip : 1.0F);
+  const float grad_scale = step.grad_scale * (arrays.clip != nullptr ? *arrays.clip : 1.0F);
   for (std::uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const int range = range_of(ranges, tile);
     const std::int64_t offset = (tile - ranges.first_tile[range]) * kUpdateTile;
     const std::int64_t begin = ranges.begin[range] + offset;
     const std::int64_t left = ranges.numel[range] - offset;
-    const bool decays = (ranges.decays >> range & 1U) != 0;
+    const float decay = (ranges.decays >> range & 1U) != 0 ? step.decay : Step::kNoDecay;
     if (left >= kUpdateTile) {
-      update_tile(step, arrays, grad_scale, begin, decays);
+      update_tile(step, arrays, grad_scale, begin, decay);
     } else {
       for (std::int64_t i = threadIdx.x; i < left; i += kThreads) {
-        update_one(step, arrays, grad_scale, begin + i, decays);
+        update_one(step, arrays, grad_scale, begin + i, decay);
       }
     }
   }
@@ -307,8 +270,8 @@ cudaError_t update_floats(const Step& step, const device::UpdateArrays& arrays,
 }
 
 template <typename Step>
-cudaError_t update(const Step& step, const device::UpdateArrays& arrays,
-                   std::span<const device::UpdateRange> ranges, const Launch& launch) {
+cudaError_t update_as(const Step& step, const device::UpdateArrays& arrays,
+                      std::span<const device::UpdateRange> ranges, const Launch& launch) {
   for (const device::UpdateRange& range : ranges) {
     if (range.begin % 4 != 0) {
       return cudaErrorMisalignedAddress;
@@ -330,18 +293,10 @@ cudaError_t update(const Step& step, const device::UpdateArrays& arrays,
 
 }  // namespace
 
-cudaError_t adamw(const kernels::AdamWCoefficients& coefficients,
-                  const device::UpdateArrays& arrays, std::span<const device::UpdateRange> ranges,
-                  const Launch& launch) {
-  return update(AdamWStep{coefficients}, arrays, ranges, launch);
-}
-
-cudaError_t sgd(const kernels::SgdCoefficients& coefficients, const device::UpdateArrays& arrays,
-                std::span<const device::UpdateRange> ranges, const Launch& launch) {
-  if (arrays.first == nullptr) {
-    return update(SgdStep<false>{coefficients}, arrays, ranges, launch);
-  }
-  return update(SgdStep<true>{coefficients}, arrays, ranges, launch);
+cudaError_t update(const kernels::UpdateStep& step, const device::UpdateArrays& arrays,
+                   std::span<const device::UpdateRange> ranges, const Launch& launch) {
+  return std::visit([&](const auto& each) { return update_as(each, arrays, ranges, launch); },
+                    step);
 }
 
 }  // namespace acc::cuda

@@ -43,9 +43,9 @@ ProgramState read_random_states(const InputPath& path);
 void write_custom(const std::filesystem::path& path, const ProgramState& values);
 ProgramState read_custom(const InputPath& path);
 
-/// An entry of param_groups in the state dict of torch.optim.AdamW or SGD. group_values returns all
-/// keys of the class, with torch's defaults for those that we do not have ("adamw": amsgrad False,
-/// foreach None, …).
+/// An entry of param_groups in the state dict of an optimizer. group_values returns all keys of the
+/// class, with torch's defaults for those that we do not have ("adamw": amsgrad False, foreach
+/// None, …).
 struct GroupValue {
   std::string key;
   std::string pickle;  ///< data.pkl of the value alone (a DCP byte entry)

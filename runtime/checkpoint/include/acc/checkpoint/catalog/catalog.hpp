@@ -75,8 +75,8 @@ class PieceRule {
 struct StoredTensor {
   /// Full name of the parameter or buffer, as exported: without the top key of a DCP folder.
   std::string name;
-  /// "param" (also for buffers), "exp_avg", "exp_avg_sq", "momentum_buffer", "step", or another
-  /// name that the format uses.
+  /// "param" (also for buffers), a RuleState::key such as "exp_avg", "step", or another name that
+  /// the format uses.
   std::string kind = "param";
   std::string stored_name;  ///< name in the format: "optimizer.state.h.0.weight.exp_avg"
   Dtype dtype = Dtype::f32;
@@ -134,7 +134,7 @@ struct StoredGroup {
 struct TrainingState {
   std::optional<std::int64_t> step;  ///< optimizer steps done
   std::int64_t skipped_steps = 0;
-  std::string optimizer;  ///< "adamw" or "sgd"; empty if the format does not say
+  std::string optimizer;  ///< OptimizerRule::name; empty if the format does not say
   std::vector<StoredGroup> groups;
   std::map<std::string, double> loss_scaler;  ///< LossScaler::state(); empty if there is none
   std::set<std::string> buffers = {};         ///< names known to be buffers, not parameters

@@ -30,7 +30,7 @@ struct Manifest {
   int world_size = 1;
   std::int64_t step = 0;  ///< optimizer steps of model 0; the next three are model 0's too
   std::int64_t skipped_steps = 0;
-  std::string optimizer;  ///< "adamw" or "sgd"
+  std::string optimizer;  ///< OptimizerRule::name, or "program"
   std::map<std::string, double> loss_scaler;
   /// The same four values for models 1, 2, ….
   struct Training {

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+
+/// Facts about the optimizers of libacc_runtime. The interfaces of C and Python, the settings,
+/// messages, checkpoints and the memory estimate follow from them. The arithmetic of a rule is in
+/// runtime/src/kernels/update_rules.hpp.
+namespace acc {
+
+/// A number that a rule depends on: at least 0 and below `limit`.
+struct RuleCoefficient {
+  std::string_view name;  ///< in the interfaces, in checkpoints and in messages
+  double fallback = 0.0;
+  double limit = std::numeric_limits<double>::infinity();
+  bool is_switch = false;       ///< 0: off, 1: on
+  std::string_view needs = {};  ///< a coefficient that must be above 0 if this one is
+};
+
+/// A value that the optimizer keeps for each element of a parameter.
+struct RuleState {
+  std::string_view key;         ///< in checkpoints of torch and of DeepSpeed
+  std::string_view needs = {};  ///< exists only if this coefficient is above 0
+};
+
+/// A key of a parameter group in a checkpoint of the optimizer's class in torch or DeepSpeed.
+struct GroupKey {
+  std::string_view name;        ///< of a coefficient, or "betas" for beta1 and beta2
+  std::string_view value = {};  ///< in Python, of a key that is not a coefficient
+};
+
+struct OptimizerRule {
+  std::string_view name;   ///< in settings, checkpoints and the interfaces
+  std::string_view title;  ///< in messages
+  std::span<const RuleCoefficient> coefficients;
+  std::span<const RuleState> states;
+  std::span<const GroupKey> group_keys;  ///< all of the class, in its order
+  bool counts_steps = true;              ///< the class's states contain "step"
+
+  [[nodiscard]] constexpr const RuleCoefficient* coefficient(std::string_view of) const {
+    const auto found = std::ranges::find(coefficients, of, &RuleCoefficient::name);
+    return found == coefficients.end() ? nullptr : &*found;
+  }
+};
+
+namespace rules {
+
+// torch.optim.AdamW of torch 2.13.
+inline constexpr auto kAdamWCoefficients = std::to_array<RuleCoefficient>({
+    {.name = "lr", .fallback = 1e-3},
+    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
+    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
+    {.name = "eps", .fallback = 1e-8},
+    {.name = "weight_decay", .fallback = 1e-2},
+});
+inline constexpr auto kAdamWStates =
+    std::to_array<RuleState>({{.key = "exp_avg"}, {.key = "exp_avg_sq"}});
+inline constexpr auto kAdamWKeys = std::to_array<GroupKey>({
+    {"lr"},
+    {"betas"},
+    {"eps"},
+    {"weight_decay"},
+    {"amsgrad", "False"},
+    {"maximize", "False"},
+    {"foreach", "None"},
+    {"capturable", "False"},
+    {"differentiable", "False"},
+    {"fused", "None"},
+    {"decoupled_weight_decay", "True"},
+});
+
+// torch.optim.SGD of torch 2.13.
+inline constexpr auto kSgdCoefficients = std::to_array<RuleCoefficient>({
+    {.name = "lr", .fallback = 1e-3},
+    {.name = "momentum"},
+    {.name = "nesterov", .is_switch = true, .needs = "momentum"},
+    {.name = "weight_decay"},
+});
+inline constexpr auto kSgdStates =
+    std::to_array<RuleState>({{.key = "momentum_buffer", .needs = "momentum"}});
+inline constexpr auto kSgdKeys = std::to_array<GroupKey>({
+    {"lr"},
+    {"momentum"},
+    {"dampening", "0"},
+    {"weight_decay"},
+    {"nesterov"},
+    {"maximize", "False"},
+    {"foreach", "None"},
+    {"differentiable", "False"},
+    {"fused", "None"},
+});
+
+}  // namespace rules
+
+inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
+    {.name = "adamw",
+     .title = "AdamW",
+     .coefficients = rules::kAdamWCoefficients,
+     .states = rules::kAdamWStates,
+     .group_keys = rules::kAdamWKeys},
+    {.name = "sgd",
+     .title = "SGD",
+     .coefficients = rules::kSgdCoefficients,
+     .states = rules::kSgdStates,
+     .group_keys = rules::kSgdKeys,
+     .counts_steps = false},
+});
+
+/// Returns null for an unknown name.
+constexpr const OptimizerRule* find_optimizer_rule(std::string_view name) {
+  const auto* const found = std::ranges::find(kOptimizerRules, name, &OptimizerRule::name);
+  return found == kOptimizerRules.end() ? nullptr : found;
+}
+
+/// Returns the names or titles of all rules, joined by commas.
+inline std::string all_optimizer_rules(std::string_view OptimizerRule::*text) {
+  std::string joined;
+  for (const OptimizerRule& rule : kOptimizerRules) {
+    joined += (joined.empty() ? "" : ", ") + std::string(rule.*text);
+  }
+  return joined;
+}
+
+}  // namespace acc
