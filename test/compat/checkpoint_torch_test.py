@@ -28,10 +28,14 @@ SAVED, LAST = 3, 6
 TOLERANCE = 2e-5  # tolerance of a loss, as in the parity tests
 
 
+# What the workers of torch import, once for all ranks of a job; an optimizer's first step needs torch._dynamo.
+PRELOADED = "numpy,torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict"
+
+
 def run(command, ranks, *flags):
     environment = {name: value for name, value in os.environ.items()
                    if name not in ("RANK", "WORLD_SIZE")}
-    environment |= {"OMP_NUM_THREADS": "1"}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHON_EXEC": sys.executable}
     launched = [ACCLAUNCH, "--cpu", "--num_processes", str(ranks), *flags, *command]
     done = subprocess.run(launched, env=environment, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=240)
@@ -58,8 +62,8 @@ def train(folder, ranks, flags, last, *more):
 
 
 def torch_train(folder, ranks, first, last, *more):
-    output = run([sys.executable, WORKER, str(folder / "batches.npy"), str(first), str(last), SIZES,
-                  *map(str, more)], ranks, "--no_python")
+    output = run([WORKER, str(folder / "batches.npy"), str(first), str(last), SIZES,
+                  *map(str, more)], ranks, "--preload", PRELOADED)
     return json.loads(re.search(r"\{.*\}", output)[0])["losses"]  # after the prefix of its rank
 
 

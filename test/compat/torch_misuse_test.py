@@ -613,15 +613,15 @@ def worker(part):
         optimizer.step()
     except acc.Error as error:
         print(f"{type(error).__name__}: {error}", flush=True)
-        time.sleep(30)  # until the launcher ends it: rank 1 has failed
+        time.sleep(600)  # until the launcher ends it: rank 1 has failed
 
 
 def test_two_ranks(acclaunch, package):
-    environment = os.environ | {"PYTHONPATH": package}
+    environment = os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable}
 
     def run(part, *flags):
-        return subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", *flags,
-                               sys.executable, os.path.abspath(__file__), part], env=environment,
+        return subprocess.run([acclaunch, "--cpu", "--num_processes", "2", "--use_fsdp", "--preload", "torch", *flags,
+                               os.path.abspath(__file__), part], env=environment,
                               capture_output=True, text=True, timeout=240)
 
     done = run("differ")

@@ -110,8 +110,9 @@ def main():
             if program:
                 run_program(acclaunch, program[0], kind, launchers, pathlib.Path(folder))
             else:
-                outputs = run([[acclaunch, "--cpu", *flags, sys.executable, os.path.abspath(__file__),
-                                kind, folder] for flags in launchers], {"PYTHONPATH": package})
+                outputs = run([[acclaunch, "--cpu", "--preload", "numpy,torch", *flags, os.path.abspath(__file__),
+                                kind, folder] for flags in launchers],
+                              {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable})
                 assert outputs.count("equal") == workers, outputs
     if program:
         expect_configs(acclaunch, program[0])
