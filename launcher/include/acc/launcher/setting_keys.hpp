@@ -64,8 +64,7 @@ inline constexpr std::array kCommon = {
                        "several machines on the one that serves the rendezvous; a daemon needs no "
                        "such port"},
     SettingRow{.key = "redirects", .group = Group::output,
-               .alias = "r", .flag = Flag::value, .in_file = false,
-               .fallback = "0",
+               .alias = "r", .flag = Flag::value, .in_file = false, .fallback = "0",
                .help = "streams to write to a file instead of the console: 0 none, 1 stdout, "
                        "2 stderr, 3 both; per local rank: 0:3,1-7:2"},
     SettingRow{.key = "tee", .group = Group::output,
@@ -87,12 +86,10 @@ inline constexpr std::array kCommon = {
                .help = "prefix of each line on the console; ${role_name}, ${rank}, ${local_rank} "
                        "and ${host} are replaced"},
     SettingRow{.key = "fold_lines", .group = Group::output,
-               .flag = Flag::toggle, .in_file = false, .type = Type::boolean,
-               .fallback = "false",
+               .flag = Flag::toggle, .in_file = false, .type = Type::boolean, .fallback = "false",
                .help = "print a line that several ranks write only once, with the list of ranks"},
     SettingRow{.key = "no_status_line", .group = Group::output,
-               .flag = Flag::toggle, .in_file = false,
-               .type = Type::boolean, .fallback = "false",
+               .flag = Flag::toggle, .in_file = false, .type = Type::boolean, .fallback = "false",
                .help = "do not show the workers' status in the last line of the terminal"},
     SettingRow{.key = "log_level", .group = Group::output,
                .flag = Flag::value, .in_file = false, .type = Type::choice,
@@ -167,13 +164,11 @@ inline constexpr std::array kTorchrun = {
                .help = "folder for the workers' log files; default: a temporary folder; "
                        "/dev/null: write no files"},
     SettingRow{.key = "redirects", .group = Group::output,
-               .alias = "r", .flag = Flag::value, .fallback = "0",
-               .environment = "PET_REDIRECTS",
+               .alias = "r", .flag = Flag::value, .fallback = "0", .environment = "PET_REDIRECTS",
                .help = "streams to write to a file instead of the console: 0 none, 1 stdout, "
                        "2 stderr, 3 both; per local rank: 0:3,1-7:2"},
     SettingRow{.key = "tee", .group = Group::output,
-               .alias = "t", .flag = Flag::value, .fallback = "0",
-               .environment = "PET_TEE",
+               .alias = "t", .flag = Flag::value, .fallback = "0", .environment = "PET_TEE",
                .help = "streams to write to a file and to the console, in the same notation"},
     SettingRow{.key = "local_ranks_filter", .group = Group::output, .flag = Flag::value,
                .environment = "PET_LOCAL_RANKS_FILTER",
@@ -261,8 +256,7 @@ inline constexpr std::array kDeepSpeed = {
     SettingRow{.key = "account", .flag = Flag::value,
                .help = "accepted, without effect: an option of Slurm's srun"},
     SettingRow{.key = "ssh_port", .group = Group::machines,
-               .flag = Flag::value, .type = Type::integer,
-               .allowed = "1..65535",
+               .flag = Flag::value, .type = Type::integer, .allowed = "1..65535",
                .help = "ssh port of all machines; default: that of ssh's configuration"},
     SettingRow{.key = "no_ssh_check", .flag = Flag::toggle, .type = Type::boolean,
                .fallback = "false",
@@ -288,8 +282,7 @@ inline constexpr std::array kStart = {
                .flag = Flag::value, .in_file = false,
                .help = "options for ssh, pdsh or srun, separated by spaces"},
     SettingRow{.key = "ssh_port", .group = Group::machines,
-               .flag = Flag::value, .in_file = false, .type = Type::integer,
-               .allowed = "1..65535",
+               .flag = Flag::value, .in_file = false, .type = Type::integer, .allowed = "1..65535",
                .help = "ssh port of the machines; default: that of ssh's configuration"},
 };
 
