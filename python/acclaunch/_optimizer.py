@@ -15,7 +15,7 @@ from acclaunch._library import (ConfigError, InvalidArgumentError, LrFunction, L
 from acclaunch._parameters import DTYPES, ShardedParameter, view
 from acclaunch._runtime import model_of, release
 
-__all__ = ["AdamW", "SGD", "Optimizer", "Step", "TorchOptimizer", "optimizer_from_settings"]
+__all__ = ["AdamW", "SGD", "Lion", "Optimizer", "Step", "TorchOptimizer", "optimizer_from_settings"]
 
 SCHEDULES = ("constant", "linear", "cosine", "warmup", "warmup_decay", "warmup_cosine", "custom")
 
@@ -327,6 +327,12 @@ def SGD(module, lr=1e-3, momentum=0.0, weight_decay=0.0, nesterov=False, groups=
     """SGD with the rule and defaults of torch.optim.SGD; groups as in AdamW. Collective."""
     return _named(module, "sgd", groups, lr=lr, momentum=momentum, weight_decay=weight_decay,
                   nesterov=nesterov)
+
+
+def Lion(module, lr=1e-3, betas=(0.9, 0.999), weight_decay=0.0, groups=()):
+    """Lion (arXiv 2302.06675) with the defaults of DeepSpeed; groups as in AdamW. Collective."""
+    return _named(module, "lion", groups, lr=lr, beta1=betas[0], beta2=betas[1],
+                  weight_decay=weight_decay)
 
 
 def optimizer_from_settings(module):

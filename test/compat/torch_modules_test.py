@@ -302,6 +302,7 @@ CASES = {
     "Sequential, units by name": Case(mlp, rows_of(8), ["1", "3"]),
     "blocks of a ModuleList": blocks(),
     "blocks with AdamW": blocks(optimizer="AdamW", tolerance=2e-5),
+    "blocks with Lion": blocks(optimizer="Lion"),
     "Adagrad of torch": Case(Frozen, rows_of(8), optimizer="Adagrad", tolerance=2e-5),
     "RMSprop of torch": blocks(optimizer="RMSprop", tolerance=2e-5),
     "convolutions and BatchNorm": Case(Convolutions, rows_of(3, 6, 6), tolerance=2e-5),
@@ -360,7 +361,25 @@ def loss_of(output):
 
 # Those that the runtime lacks are torch's, over the shards.
 OPTIMIZERS = {"SGD": {"lr": 0.05, "momentum": 0.9}, "AdamW": {"lr": 1e-2}, "Adagrad": {"lr": 0.05},
+              "Lion": {"lr": 1e-3, "betas": (0.9, 0.99), "weight_decay": 0.1},
               "RMSprop": {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.1}}
+
+
+class Lion(torch.optim.Optimizer):
+    """The formula of arXiv 2302.06675, which torch does not have, in double."""
+
+    def __init__(self, parameters, **options):
+        super().__init__(parameters, options)
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for each in group["params"]:
+                grad, m = each.grad.double(), self.state[each].get("exp_avg", 0.0)
+                update = torch.sign(beta1 * m + (1 - beta1) * grad) + group["weight_decay"] * each
+                self.state[each]["exp_avg"] = beta2 * m + (1 - beta2) * grad
+                each -= group["lr"] * update
 
 
 def optimizer_of(case, parameters):

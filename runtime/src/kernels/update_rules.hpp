@@ -133,7 +133,38 @@ struct MomentumStep {
   }
 };
 
+/// Lion (arXiv 2302.06675, algorithm 2). The sign of 0 is 0, as in the paper; that of NaN is NaN,
+/// so that a NaN in a gradient shows.
+struct LionStep {
+  static constexpr std::string_view kRule = "lion";
+  static constexpr int kStates = 1;
+  static constexpr float kNoDecay = 1.0F;
+
+  float grad_scale;
+  float decay;  ///< 1 - lr * weight_decay
+  float beta1, beta1_complement, beta2, beta2_complement;
+  float lr;
+
+  static LionStep of(const CoefficientValues& c, std::int64_t /*step*/, double grad_scale) {
+    return {.grad_scale = static_cast<float>(grad_scale),
+            .decay = static_cast<float>(1.0 - c.at("lr") * c.at("weight_decay")),
+            .beta1 = static_cast<float>(c.at("beta1")),
+            .beta1_complement = static_cast<float>(1.0 - c.at("beta1")),
+            .beta2 = static_cast<float>(c.at("beta2")),
+            .beta2_complement = static_cast<float>(1.0 - c.at("beta2")),
+            .lr = static_cast<float>(c.at("lr"))};
+  }
+
+  ACC_ELEMENT_FUNCTION float operator()(float weight, float grad, float decay_here, float& exp_avg,
+                                        float&) const {
+    const float between = beta1 * exp_avg + beta1_complement * grad;
+    const float sign = between > 0.0F ? 1.0F : between < 0.0F ? -1.0F : between;
+    exp_avg = beta2 * exp_avg + beta2_complement * grad;
+    return weight * decay_here - lr * sign;
+  }
+};
+
 /// One step of any rule. The functions of all devices are made for these types.
-using UpdateStep = std::variant<AdamWStep, SgdStep, MomentumStep>;
+using UpdateStep = std::variant<AdamWStep, SgdStep, MomentumStep, LionStep>;
 
 }  // namespace acc::kernels

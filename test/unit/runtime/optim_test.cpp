@@ -119,11 +119,65 @@ TEST_CASE("a DeepSpeed file chooses any optimizer by its type") {
   const auto chosen = [](const acc::plugins::OptimizerChoice& choice) {
     return std::get<acc::NamedRule>(optimizer_of(choice));
   };
+  const auto lion = chosen({.type = "Lion", .lr = 0.5, .betas = {0.8, 0.9}, .weight_decay = 0.25});
+  CHECK(lion.name == "lion");
+  CHECK(lion.coefficients ==
+        std::map<std::string, double>{
+            {"lr", 0.5}, {"beta1", 0.8}, {"beta2", 0.9}, {"weight_decay", 0.25}});
   for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
     CHECK(chosen({.type = std::string(rule.title)}).name == rule.name);
   }
   for (const char* type : {"Lamb", "Lion with fp32_optimizer_states false"}) {
     CHECK_THROWS_WITH_AS(optimizer_of({.type = type}), doctest::Contains(type), acc::Error);
+  }
+}
+
+TEST_CASE("Lion follows the paper's formula in double, step by step") {
+  for (const Kernels* table : available_kernels()) {
+    for (const double weight_decay : {0.0, 0.1}) {
+      CAPTURE(weight_decay);
+      const acc::optim::Rule rule({"lion", {{"beta1", 0.8}, {"beta2", 0.97}}});
+      constexpr std::size_t kNumel = 200;
+      constexpr double kLr = 0.02;
+      std::vector<float> weights(kNumel);
+      std::vector<float> momentum(kNumel);
+      std::vector<double> expected(kNumel);
+      std::vector<double> m(kNumel);
+      for (std::size_t i = 0; i < kNumel; ++i) {
+        expected[i] = weights[i] = std::sin(static_cast<float>(i));
+      }
+      for (std::int64_t step = 1; step <= 20; ++step) {
+        std::vector<float> grads(kNumel);  // the first ten have none
+        for (std::size_t i = 10; i < kNumel; ++i) {
+          grads[i] = std::cos(static_cast<float>(3 * i + 7 * static_cast<std::size_t>(step)));
+          const double grad = 0.5 * static_cast<double>(grads[i]);
+          const double between = 0.8 * m[i] + 0.2 * grad;
+          m[i] = 0.97 * m[i] + 0.03 * grad;
+          expected[i] -= kLr * (between > 0.0 ? 1.0 : -1.0);
+          expected[i] -= kLr * weight_decay * (expected[i] + kLr * (between > 0.0 ? 1.0 : -1.0));
+        }
+        for (std::size_t i = 0; i < 10; ++i) {
+          expected[i] *= 1.0 - kLr * weight_decay;
+        }
+        table->update(rule.step(kLr, weight_decay, step, 0.5),
+                      {.weights = weights.data(),
+                       .grads = grads.data(),
+                       .first = momentum.data(),
+                       .second = nullptr,
+                       .rounded = nullptr},
+                      0, kNumel);
+      }
+      check_close(weights, std::vector<float>(expected.begin(), expected.end()), 2e-6F);
+      const float nan = std::nanf("");  // shows in the weight, as with the other rules
+      table->update(rule.step(kLr, weight_decay, 21, 1.0),
+                    {.weights = weights.data(),
+                     .grads = &nan,
+                     .first = momentum.data(),
+                     .second = nullptr,
+                     .rounded = nullptr},
+                    0, 1);
+      CHECK(std::isnan(weights[0]));
+    }
   }
 }
 

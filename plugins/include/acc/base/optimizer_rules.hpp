@@ -95,6 +95,16 @@ inline constexpr auto kSgdKeys = std::to_array<GroupKey>({
     {"fused", "None"},
 });
 
+// DeepSpeed 0.19.8's Lion. The one for the CPU also saves an exp_avg_sq, which stays 0.
+inline constexpr auto kLionCoefficients = std::to_array<RuleCoefficient>({
+    {.name = "lr", .fallback = 1e-3},
+    {.name = "beta1", .fallback = 0.9, .limit = 1.0},
+    {.name = "beta2", .fallback = 0.999, .limit = 1.0},
+    {.name = "weight_decay"},
+});
+inline constexpr auto kLionStates = std::to_array<RuleState>({{.key = "exp_avg"}});
+inline constexpr auto kLionKeys = std::to_array<GroupKey>({{"lr"}, {"betas"}, {"weight_decay"}});
+
 }  // namespace rules
 
 inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
@@ -109,6 +119,11 @@ inline constexpr auto kOptimizerRules = std::to_array<OptimizerRule>({
      .states = rules::kSgdStates,
      .group_keys = rules::kSgdKeys,
      .counts_steps = false},
+    {.name = "lion",
+     .title = "Lion",
+     .coefficients = rules::kLionCoefficients,
+     .states = rules::kLionStates,
+     .group_keys = rules::kLionKeys},
 });
 
 /// Returns null for an unknown name.
