@@ -71,16 +71,17 @@ def replace_gloo():
     config.get_device_backend_map = get_device_backend_map
 
 
-def _follow_environment():
-    """Registers the back end, and lets it replace gloo if the launcher was told so (--cpu_backend)."""
+def follow_environment():
+    """Registers the back end, lets it replace gloo if the launcher was told so (--cpu_backend), and starts the
+    thread that answers the launcher. A process that --preload forked calls it again, with its own variables."""
     register()
     backend = os.environ.get("ACC_CPU_BACKEND", "")
     if backend == "acc":
         replace_gloo()
     elif backend not in ("", "gloo"):
         raise ValueError(f"ACC_CPU_BACKEND is '{backend}', expected acc or gloo")
+    _autoload.quietly(_flight.serve)
 
 
 if dist.is_available():
-    _follow_environment()
-    _autoload.quietly(_flight.serve)
+    follow_environment()

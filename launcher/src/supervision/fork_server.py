@@ -239,6 +239,13 @@ def reseed():
         sys.modules["multiprocessing.process"].current_process().authkey = os.urandom(32)
 
 
+def follow_environment():
+    """Lets acclaunch's package, which torch imports, read the variables of the worker instead of the server's."""
+    package = sys.modules.get("acclaunch.c10d")
+    if package is not None:
+        sys.modules["acclaunch._autoload"].quietly(package.follow_environment)
+
+
 def become_worker(own, launcher, forker):
     """Returns the command."""
     become_child_of(launcher, forker)
@@ -260,6 +267,7 @@ def become_worker(own, launcher, forker):
     set_environment(spec.environment)
     show(spec.command, spec.environment)
     reseed()
+    follow_environment()
     return spec.command
 
 

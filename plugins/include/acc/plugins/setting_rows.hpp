@@ -521,7 +521,7 @@ return std::array{
                .json = "optimizer.params.lr", .help = "learning rate",
                .engine = member<&ShardingSettings::optimizer, &OptimizerChoice::lr>()},
     SettingRow{.section = zero, .key = "optimizer_betas", .type = Type::list,
-               .json = "optimizer.params.betas", .help = "betas of Adam and AdamW: 0.9,0.999"},
+               .json = "optimizer.params.betas", .help = "betas of Adam, AdamW and Lion: 0.9,0.999"},
     SettingRow{.section = zero, .key = "optimizer_eps", .type = Type::real, .allowed = "0..",
                .json = "optimizer.params.eps", .help = "epsilon of Adam and AdamW",
                .engine = member<&ShardingSettings::optimizer, &OptimizerChoice::eps>()},

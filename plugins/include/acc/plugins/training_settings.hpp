@@ -37,7 +37,7 @@ ACC_API std::string_view to_string(NanPolicy value) noexcept;
 /// The block `optimizer` of a DeepSpeed file. An absent value means the optimizer's own default.
 struct OptimizerChoice {
   /// adamw, adam (weight decay is added to the gradient) or sgd. An optimizer that the runtime
-  /// lacks is described for a message: `Lion`, `Adam with amsgrad true`. Empty if not given.
+  /// lacks is described for a message: `Lamb`, `Adam with amsgrad true`. Empty if not given.
   std::string type;
   std::optional<double> lr = {};
   std::vector<double> betas = {};
