@@ -215,14 +215,23 @@ class Page:
         return "\n".join([f"# {self.name}\n", text_of(self.intro), "", *self.out])
 
 
+def public_names(modules, name):
+    """What `__all__` of a module lists; `*other.__all__` in it stands for the list of another module."""
+    names = next(node.value for node in modules[name].body
+                 if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
+    found = []
+    for each in names.elts:
+        found += public_names(modules, each.value.value.id) if isinstance(each, ast.Starred) else [each.value]
+    return found
+
+
 def undocumented_python():
     """Public classes, functions and methods of the Python package that have no docstring."""
     found = []
     package = pathlib.Path("python/acclaunch")
     modules = {path.stem: ast.parse(path.read_text()) for path in sorted(package.glob("*.py"))}
     for name in ("torch", "c10d"):
-        public = next(ast.literal_eval(node.value) for node in modules[name].body
-                      if isinstance(node, ast.Assign) and node.targets[0].id == "__all__")
+        public = public_names(modules, name)
         for module, tree in modules.items():
             for node in tree.body:
                 if getattr(node, "name", None) not in public or not isinstance(node, (ast.ClassDef, ast.FunctionDef)):

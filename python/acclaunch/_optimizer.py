@@ -274,6 +274,7 @@ class TorchOptimizer(Optimizer):
         return "\n".join(lines)
 
     def step(self):
+        """As Optimizer.step; `lr` of the result is the rate that the step used."""
         self._library.optimizer_set_rule_settings(self.handle, self._settings().encode())
         rate = self.lr
         return super().step()._replace(lr=rate)
@@ -288,11 +289,13 @@ class TorchOptimizer(Optimizer):
                 zip(self._names, self._offsets, self._shards)]
 
     def state_of_rank(self):
+        """The state of the optimizer of torch, of this rank's shards."""
         out = io.BytesIO()
         torch.save({"shards": self._layout(), "state": self.torch.state_dict()}, out)
         return {self._STATE: out.getvalue()}
 
     def load_state_of_rank(self, state):
+        """Takes the state from a checkpoint of the same shards. Raises ConfigError for any other."""
         saved = state.of_rank(self._STATE)
         if saved is None:
             raise ConfigError("the checkpoint has no state of an optimizer of torch for rank "
