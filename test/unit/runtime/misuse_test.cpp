@@ -308,7 +308,7 @@ std::vector<Difference> differences_of_optimizers() {
        nothing, "beta1 is 0."},
       {"momentum",
        [](TwoUnits& net, int r) { return net.model.optimizer(Sgd{.momentum = 0.9 * r}); }, nothing,
-       "the momentum is 0"},
+       "momentum is 0"},
       {"weight decay",
        [](TwoUnits& net, int r) { return net.model.optimizer(Sgd{.weight_decay = 0.1 * r}); },
        nothing, "the weight decay is 0"},
