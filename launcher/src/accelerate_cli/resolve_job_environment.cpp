@@ -148,8 +148,8 @@ OwnRank take_part_as_worker(AccelerateDraft& draft, const cluster::JobEnvironmen
   return own;
 }
 
-/// Launcher role `remote_launcher`: this process runs in the job's script and starts the launchers, by srun
-/// under Slurm and by ssh elsewhere.
+/// Launcher role `remote_launcher`: this process runs in the job's script and starts the launchers,
+/// by srun under Slurm and by ssh elsewhere.
 RemoteStart start_machines_of_job(AccelerateDraft& draft, const cluster::JobEnvironment& place,
                                   int nodes) {
   check_num_machines(draft, place, nodes);

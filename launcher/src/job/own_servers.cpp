@@ -60,7 +60,8 @@ void OwnServers::serve_rendezvous(const std::vector<std::string>& hosts,
 
 void OwnServers::open_status_port() {
   if (!status_port_) {
-    status_port_ = job::open_status_port(io_, plan_, print_line_, board_, security_.rendezvous_server);
+    status_port_ =
+        job::open_status_port(io_, plan_, print_line_, board_, security_.rendezvous_server);
   }
 }
 

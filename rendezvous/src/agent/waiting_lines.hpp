@@ -17,7 +17,8 @@ class WaitingLines {
   using Clock = std::chrono::steady_clock;
 
   /// `say`: empty if nobody wants to know.
-  explicit WaitingLines(std::function<void(const std::string&)> say) : print_line_(std::move(say)) {}
+  explicit WaitingLines(std::function<void(const std::string&)> say)
+      : print_line_(std::move(say)) {}
 
   /// The wait begins.
   void begin() {
