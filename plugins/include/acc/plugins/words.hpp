@@ -16,6 +16,11 @@ struct Word {
   /// In the settings, with Accelerate's spelling; empty: no setting can have this value.
   std::string_view setting = name;
 };
+// clang before 17 deduces no arguments of aggregates by itself.
+template <typename Enum>
+Word(Enum, std::string_view) -> Word<Enum>;
+template <typename Enum>
+Word(Enum, std::string_view, std::string_view) -> Word<Enum>;
 
 /// The words of an enumeration, in the order by which numbered choices count them.
 template <typename Enum>
