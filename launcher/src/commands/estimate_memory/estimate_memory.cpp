@@ -53,6 +53,7 @@ bool read(std::span<const std::string> arguments, EstimateOptions& options) {
                   "number of ranks per machine; default: 8, or all ranks if not a multiple of 8")
       .check_range(1, 1'000'000);
   std::vector<std::string> optimizers;
+  optimizers.reserve(std::size(kOptimizerRules));
   for (const OptimizerRule& rule : kOptimizerRules) {
     optimizers.emplace_back(rule.name);
   }

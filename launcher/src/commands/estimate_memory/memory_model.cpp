@@ -87,9 +87,8 @@ class Model {
   }
 
   void add_gradients() {
-    if (!on_.shard_gradients) {
-      place(memory_.gradients, kFloat * size_.numel, false);
-    } else if (size_.no_sync && adds_apart() && !widens()) {  // else counted in other buffers
+    // Those of no_sync may be counted in other buffers.
+    if (!on_.shard_gradients || (size_.no_sync && adds_apart() && !widens())) {
       place(memory_.gradients, kFloat * size_.numel, false);
     }
     if (on_.shard_gradients || offloads()) {
