@@ -35,9 +35,8 @@ namespace acc::rendezvous {
 /// - A connection that is closed in a turn is destroyed at its end (destroy_later), because later
 ///   events of the same batch may still point to it.
 /// - Every entry point from outside (handler, timer, public function) ends with `end`.
-/// - With a log, the changes of a batch of clients are one group, which another thread writes.
-/// Until
-///   then the connections whose unsent bytes show one of them are held (hold).
+/// - With a log, the changes of a batch of clients are one group, which another thread writes. The
+///   connections whose unsent bytes show one of them are held until then (hold).
 class Turns {
  public:
   using Clock = std::chrono::steady_clock;
