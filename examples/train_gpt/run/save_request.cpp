@@ -21,11 +21,7 @@ SaveRequest::SaveRequest() {
 }
 
 SaveRequest::~SaveRequest() {
-  {
-    const std::lock_guard lock(mutex_);
-    is_over_ = true;
-  }
-  changed_.notify_one();
+  is_over_ = true;
   // Wakes the watcher if it is in sigwait. is_over_ tells it that this is no request.
   ::pthread_kill(watcher_.native_handle(), SIGUSR1);
   watcher_.join();
@@ -36,47 +32,25 @@ void SaveRequest::watch() {
   while (true) {
     int signal = 0;
     ::sigwait(&signals_, &signal);
-    std::unique_lock lock(mutex_);
     if (is_over_) {
       return;
     }
     (signal == SIGTERM ? asked_to_end_ : asked_to_save_) = true;
-    if (signal == SIGTERM) {
-      wait_for_agreement(lock);
+    if (signal == SIGTERM && !has_begun_) {
+      end_by(SIGTERM);
     }
   }
 }
 
-/// Waits until the ranks have agreed to end, and ends the process if they do not within patience_.
-/// The current step may already be past its agreement; then the ranks agree after the next step,
-/// which is why patience_ covers two steps.
-void SaveRequest::wait_for_agreement(std::unique_lock<std::mutex>& lock) {
-  if (!changed_.wait_for(lock, patience_, [this] { return end_is_agreed_ || is_over_; })) {
-    end_by(SIGTERM);
-  }
+void SaveRequest::training_begins() {
+  has_begun_ = true;
 }
 
-void SaveRequest::step_begins() {
-  step_began_ = Clock::now();
-}
-
-int SaveRequest::agreed(acc::Runtime& runtime) {
-  std::array own = {0.0};
-  {
-    const std::lock_guard lock(mutex_);
-    // Ordered by precedence, so that the maximum over all ranks is the decision.
-    own[0] = asked_to_end_ ? 2.0 : asked_to_save_ ? 1.0 : 0.0;
-  }
+int SaveRequest::agreed(acc::Runtime& runtime) const {
+  // Ordered by precedence, so that the maximum over all ranks is the decision.
+  const std::array own = {asked_to_end_ ? 2.0 : asked_to_save_ ? 1.0 : 0.0};
   const std::vector<double> all = runtime.all_gather(own);
   const double most = *std::max_element(all.begin(), all.end());
-  {
-    const std::lock_guard lock(mutex_);
-    end_is_agreed_ = most == 2.0;
-    // Zero before the first step has ended: until then SIGTERM ends the process at once.
-    patience_ = std::max<Clock::duration>(
-        patience_, std::chrono::seconds(1) + 2 * (Clock::now() - step_began_));
-  }
-  changed_.notify_one();
   return most == 2.0 ? SIGTERM : most == 1.0 ? SIGUSR1 : 0;
 }
 

@@ -3,10 +3,8 @@
 
 #include <acc/runtime.hpp>
 
-#include <chrono>
-#include <condition_variable>
+#include <atomic>
 #include <csignal>
-#include <mutex>
 #include <thread>
 
 namespace train_gpt {
@@ -15,8 +13,8 @@ namespace train_gpt {
 /// at different moments, and may not reach all ranks, so the ranks agree after each step:
 ///
 ///     SaveRequest request;  // before any other thread starts: blocks both signals
+///     request.training_begins();
 ///     for (...) {
-///       request.step_begins();
 ///       train_step();
 ///       if (const int signal = request.agreed(runtime)) {
 ///         save();
@@ -24,9 +22,9 @@ namespace train_gpt {
 ///       }
 ///     }
 ///
-/// A launcher also sends SIGTERM to ranks that hang because a peer is lost. So SIGTERM ends the
-/// process at once before the first step has ended, and later if a step takes much longer than the
-/// steps before it.
+/// Before the training begins SIGTERM ends the process at once. Afterwards a rank whose peer is
+/// lost gets an error from the runtime, and ranks that hang for another reason do not follow the
+/// request: the launcher kills them after its --shutdown_timeout.
 ///
 /// A thread waits for the signals instead of a signal handler, because oneDNN's matrix products
 /// (2.6.3) keep values below the stack pointer, where the kernel puts a handler's frame.
@@ -37,31 +35,24 @@ class SaveRequest {
   SaveRequest& operator=(const SaveRequest&) = delete;
   ~SaveRequest();
 
-  /// Call at the beginning of each step.
-  void step_begins();
+  /// Call before the first step.
+  void training_begins();
   /// Call at the end of each step. Returns the signal that any rank has received, the same on all
   /// ranks; SIGTERM has precedence over SIGUSR1; 0: none. Collective.
-  [[nodiscard]] int agreed(acc::Runtime& runtime);
+  [[nodiscard]] int agreed(acc::Runtime& runtime) const;
 
   /// Ends this process with the signal's default action, so that its parent sees a death by signal.
   [[noreturn]] static void end_by(int signal);
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   void watch();
-  void wait_for_agreement(std::unique_lock<std::mutex>& lock);
 
   sigset_t signals_{};
   sigset_t before_{};
-  std::mutex mutex_;  // guards the members up to patience_
-  std::condition_variable changed_;
-  bool asked_to_save_ = false;
-  bool asked_to_end_ = false;
-  bool is_over_ = false;
-  bool end_is_agreed_ = false;
-  Clock::duration patience_{0};     // time after SIGTERM within which the ranks must agree
-  Clock::time_point step_began_{};  // used by the training thread only
+  std::atomic<bool> has_begun_ = false;
+  std::atomic<bool> asked_to_save_ = false;
+  std::atomic<bool> asked_to_end_ = false;
+  std::atomic<bool> is_over_ = false;
   std::thread watcher_;
 };
 

@@ -189,10 +189,10 @@ class Trainer {
     const bool reports_late =
         runtime_.device().kind != acc::plugins::Device::cpu && options_.metrics.empty();
     std::optional<IssuedResult> previous;
+    if (request != nullptr) {
+      request->training_begins();
+    }
     for (std::int64_t step = first; step < options_.steps; ++step) {
-      if (request != nullptr) {
-        request->step_begins();
-      }
       if (!previous) {
         ended_ = std::chrono::steady_clock::now();
       }
