@@ -28,9 +28,21 @@ class InvalidArgumentError(Error, ValueError):
 
 
 class ConfigError(Error, ValueError):
-    """Settings, files or models that cannot be used, or that differ between ranks."""
+    """Settings, files or models that cannot be used."""
 
     status = "config"
+
+
+class DisagreementError(ConfigError):
+    """Settings, files or models that differ between ranks."""
+
+    status = "disagreement"
+
+
+class NotSupportedError(ConfigError):
+    """What is right in itself, but not built or not possible here."""
+
+    status = "not_supported"
 
 
 class NotFoundError(Error, LookupError):
@@ -89,7 +101,8 @@ class InternalError(Error):
 
 # By acc_status, from 1.
 ERRORS = (InvalidArgumentError, ConfigError, NotFoundError, AccTimeoutError, AccConnectionError,
-          ProtocolError, ProcessError, CollectiveError, DeviceError, AccMemoryError, InternalError)
+          ProtocolError, ProcessError, CollectiveError, DeviceError, AccMemoryError, InternalError,
+          DisagreementError, NotSupportedError)
 
 
 # ---- values that pass the border. ctypes cuts integers to their width and strings at a NUL, without a word.

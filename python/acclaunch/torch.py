@@ -16,8 +16,9 @@ for batch in batches:
 import acclaunch.c10d  # registers the back end acc of torch.distributed
 from acclaunch import _optimizer
 from acclaunch._library import (AccConnectionError, AccMemoryError, AccTimeoutError, CollectiveError,
-                                ConfigError, DeviceError, Error, InternalError,
-                                InvalidArgumentError, NotFoundError, ProcessError, ProtocolError)
+                                ConfigError, DeviceError, DisagreementError, Error, InternalError,
+                                InvalidArgumentError, NotFoundError, NotSupportedError, ProcessError,
+                                ProtocolError)
 from acclaunch._optimizer import *  # what its __all__ names
 from acclaunch._runtime import CheckpointSeries, Runtime, SavedState
 from acclaunch._sharding import (export_weights, fully_shard, gathered, load_weights,
@@ -26,6 +27,6 @@ from acclaunch._sharding import (export_weights, fully_shard, gathered, load_wei
 __all__ = [
     *_optimizer.__all__, "Runtime", "fully_shard", "no_sync", "gathered", "state_dict", "load_weights",
     "export_weights", "CheckpointSeries", "SavedState", "memory_report", "traffic_report", "Error",
-    "InvalidArgumentError", "ConfigError", "NotFoundError", "AccTimeoutError", "AccConnectionError", "ProtocolError",
-    "ProcessError", "CollectiveError", "DeviceError", "AccMemoryError", "InternalError",
+    "InvalidArgumentError", "ConfigError", "DisagreementError", "NotSupportedError", "NotFoundError", "AccTimeoutError",
+    "AccConnectionError", "ProtocolError", "ProcessError", "CollectiveError", "DeviceError", "AccMemoryError", "InternalError",
 ]

@@ -7,6 +7,8 @@ std::string_view to_string(Errc code) noexcept {
   switch (code) {
     case Errc::invalid_argument: return "invalid_argument";
     case Errc::config: return "config";
+    case Errc::disagreement: return "disagreement";
+    case Errc::not_supported: return "not_supported";
     case Errc::not_found: return "not_found";
     case Errc::timeout: return "timeout";
     case Errc::connection: return "connection";
@@ -28,6 +30,8 @@ int exit_status(const Error& error) noexcept {
   switch (error.code()) {
     case Errc::invalid_argument:
     case Errc::config:
+    case Errc::disagreement:
+    case Errc::not_supported:
     case Errc::not_found:
     case Errc::device: return 2;
     case Errc::timeout: return 124;

@@ -51,7 +51,9 @@ typedef enum acc_status {
   ACC_COLLECTIVE = 8,
   ACC_DEVICE = 9,
   ACC_OUT_OF_MEMORY = 10,
-  ACC_INTERNAL = 11
+  ACC_INTERNAL = 11,
+  ACC_DISAGREEMENT = 12,  /* settings, models or files that differ between ranks */
+  ACC_NOT_SUPPORTED = 13  /* right in itself, but not built or not possible here */
 } acc_status;
 
 /* --- functions of the program that the library calls ---

@@ -58,6 +58,8 @@ acc_status status_of(Errc code) noexcept {
   switch (code) {
     case Errc::invalid_argument: return ACC_INVALID_ARGUMENT;
     case Errc::config: return ACC_CONFIG;
+    case Errc::disagreement: return ACC_DISAGREEMENT;
+    case Errc::not_supported: return ACC_NOT_SUPPORTED;
     case Errc::not_found: return ACC_NOT_FOUND;
     case Errc::timeout: return ACC_TIMEOUT;
     case Errc::connection: return ACC_CONNECTION;

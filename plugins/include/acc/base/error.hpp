@@ -13,8 +13,10 @@ namespace acc {
 /// Category of an error, as fine as a caller can act on it. `to_string` returns the enumerator's
 /// name.
 enum class Errc {
-  invalid_argument,
-  config,
+  invalid_argument,  ///< a call with wrong arguments or in the wrong order
+  config,            ///< settings and files that are wrong in themselves
+  disagreement,      ///< settings, models or files that differ between ranks or machines
+  not_supported,     ///< right in itself, but not built or not possible here
   not_found,
   timeout,
   connection,
