@@ -184,7 +184,8 @@ DeviceInfo = sized("DeviceInfo", ("kind", c.c_int32), ("index", c.c_int32), ("st
 ModelConfig = sized("ModelConfig", ("seed", c.c_uint64), ("dtype", c.c_int32),
                     ("bfloat16_on_cpu", c.c_int32), ("unused_units", c.c_int32),
                     ("float16_on_cpu", c.c_int32), ("units_as_declared", c.c_int32),
-                    ("float32_buffers", c.c_int32), ("autograd", c.c_int32))
+                    ("float32_buffers", c.c_int32), ("autograd", c.c_int32),
+                    ("by_rows", c.c_int32))
 Module = sized("Module", ("name", c.c_char_p), ("class_name", c.c_char_p), ("parameters", Strings),
                ("numels", c.POINTER(c.c_int64)), ("num_parameters", c.c_size_t),
                ("is_candidate", c.c_int32))
@@ -192,7 +193,7 @@ ParameterConfig = sized("ParameterConfig", ("trainable", c.c_int32), ("weight_de
                         ("initializer", c.c_int32), ("a", c.c_float), ("b", c.c_float),
                         ("fill", FillFunction), ("context", c.c_void_p),
                         ("buffer_dtype", c.c_int32))
-INITIALIZER_CUSTOM, INITIALIZER_PURE = 3, 4
+INITIALIZER_CONSTANT, INITIALIZER_CUSTOM, INITIALIZER_PURE = 0, 3, 4
 MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
     "parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes",
     "gradient_buffer_bytes", "device_bytes", "device_peak_bytes", "pinned_bytes", "buffer_bytes")))
@@ -241,6 +242,9 @@ _DECLARED = (_POINTER, _TEXT, _SIZES, _SIZE, c.POINTER(ParameterConfig), c.POINT
 # Functions that return a status, with the types of their arguments.
 _CALLS = {
     "acc_runtime_from_environment": (_POINTERS,),
+    "acc_fsdp_plugin_create": (_POINTERS,),
+    "acc_fsdp_plugin_set": (_POINTER, _TEXT, _TEXT),
+    "acc_runtime_from_environment_with_fsdp": (_POINTER, _POINTERS),
     "acc_runtime_device": (_POINTER, c.POINTER(DeviceInfo)),
     "acc_runtime_describe": (_POINTER, c.c_void_p, _SIZE),
     "acc_runtime_last_micro_step": (_POINTER, _POINTER, _INTS),
@@ -282,6 +286,9 @@ _CALLS = {
     "acc_optimizer_program": (_POINTER, ShardsFunction, c.c_void_p, _POINTERS),
     "acc_optimizer_set_rule_settings": (_POINTER, _TEXT),
     "acc_optimizer_shards": (_POINTER, ShardsFunction, c.c_void_p),
+    "acc_model_shards": (_POINTER, ShardsFunction, c.c_void_p),
+    "acc_model_take_gradients": (_POINTER, ShardsFunction, c.c_void_p),
+    "acc_model_publish": (_POINTER,),
     "acc_optimizer_step": (_POINTER, c.POINTER(StepInfo)),
     "acc_optimizer_loss_scale": (_POINTER, _DOUBLES),
     "acc_optimizer_steps": (_POINTER, _SIZES),
@@ -319,7 +326,7 @@ _OTHERS = {
     "acc_runtime_activation_checkpointing": (_INT, _POINTER),
     "acc_model_numel": (c.c_int64, _POINTER),
     **{name: (None, _POINTER) for name in (
-        "acc_runtime_free", "acc_model_free", "acc_optimizer_free", "acc_no_grad_end",
+        "acc_fsdp_plugin_free", "acc_runtime_free", "acc_model_free", "acc_optimizer_free", "acc_no_grad_end",
         "acc_no_sync_end", "acc_program_state_free", "acc_checkpoint_series_free")},
 }
 

@@ -102,19 +102,22 @@ _TYPE_STRINGS = {1: "|u1", 2: "<i2", 4: "<f4", 8: "<i8", 16: "<c16"}
 class _DeviceMemory:
     """Memory of a GPU for torch.as_tensor."""
 
-    def __init__(self, address, shape, nbytes):
+    def __init__(self, address, shape, nbytes, owner):
+        self.owner = owner
         self.__cuda_array_interface__ = {"data": (address, False), "shape": shape, "version": 2,
                                          "typestr": _TYPE_STRINGS[nbytes]}
 
 
 @torch.inference_mode(False)  # a tensor made in inference mode could not be used in a backward
-def view(address, shape, dtype, device):
-    """A tensor, [shape], whose elements are the library's memory at `address`."""
+def view(address, shape, dtype, device, owner=None):
+    """A tensor, [shape], whose elements are the library's memory at `address`. owner: an object that lives
+    as long as the tensor's memory is used."""
     if shape.numel() == 0:
         return torch.empty(shape, dtype=dtype, device=device)
     if device.type == "cuda":
-        found = torch.as_tensor(_DeviceMemory(address, tuple(shape), dtype.itemsize), device=device)
+        found = torch.as_tensor(_DeviceMemory(address, tuple(shape), dtype.itemsize, owner), device=device)
         return found if found.dtype is dtype else found.view(dtype)
     nbytes = shape.numel() * dtype.itemsize
     memory = (ctypes.c_char * nbytes).from_address(address)
+    memory.owner = owner
     return torch.frombuffer(memory, dtype=torch.uint8).view(dtype).view(shape)

@@ -147,9 +147,20 @@ class Runtime:
     `activation_checkpointing`, True if the launcher asks the program to compute forwards again in the
     backward."""
 
-    def __init__(self):
+    def __init__(self, _plugin=None):
+        """_plugin: fields of Accelerate's FullyShardedDataParallelPlugin as text, by name, which win over
+        the launcher's settings."""
         self._library = library()
-        self.handle = self._library.make("runtime_from_environment")
+        if _plugin is None:
+            self.handle = self._library.make("runtime_from_environment")
+        else:
+            plugin = self._library.make("fsdp_plugin_create")
+            try:
+                for field, value in _plugin.items():
+                    self._library.fsdp_plugin_set(plugin, field.encode(), value.encode())
+                self.handle = self._library.make("runtime_from_environment_with_fsdp", plugin)
+            finally:
+                self._library.fsdp_plugin_free(plugin)
         release(self, self._library.runtime_free, self.handle)
         self.rank = self._library.runtime_rank(self.handle)
         self.local_rank = self._library.runtime_local_rank(self.handle)

@@ -18,10 +18,17 @@ from acclaunch._runtime import model_of, release
 from acclaunch._units import GatheredMemory, Member, Unit, in_backward, top_hooks
 
 
+class Lifetime:
+    """The library's model is freed with this object, which tensors over its memory own as well."""
+
+    def __init__(self, runtime):
+        self.runtime = runtime
+
+
 class Model(Uncopied):
     """A sharded module: the library's model, its units, and the state of the running backward."""
 
-    def __init__(self, module, runtime, dtype, seed, unused_units):
+    def __init__(self, module, runtime, dtype, seed, unused_units, by_rows=False):
         self.library = library()
         self.module, self.runtime, self.device = module, runtime, runtime.device
         self.units = []
@@ -34,8 +41,9 @@ class Model(Uncopied):
         self.steps = 0  # of the optimizer since fully_shard
         self.handle = self.library.make("model_create_with", runtime.handle, ModelConfig(
             seed=seed, dtype=DTYPES.index(dtype), bfloat16_on_cpu=1, float16_on_cpu=1,
-            unused_units=unused_units, units_as_declared=1, autograd=1))
-        release(self, self.library.model_free, self.handle)
+            unused_units=unused_units, units_as_declared=1, autograd=1, by_rows=by_rows))
+        self.lifetime = Lifetime(runtime)
+        release(self.lifetime, self.library.model_free, self.handle)
         self.compute_dtype = DTYPES[self.library.read("model_compute_dtype", c.c_int, self.handle)]
         self.casts_inputs = self.compute_dtype is not dtype
 
@@ -73,6 +81,9 @@ class Model(Uncopied):
 
     def cast(self, tensor):
         return tensor.to(self.compute_dtype) if tensor.is_floating_point() else tensor
+
+    def leave_forward(self, forward):
+        """At the end of a forward of the root."""
 
     # ---- backward
 

@@ -48,6 +48,7 @@ class Member:
         self.handle = handle
         self.trains = working.requires_grad  # as declared; it may be frozen between steps
         self.address = None
+        self.has_gradient = False  # of a backward since the last step
         self.gradients = {}  # views of the memory for the gradient, by address
 
     def put(self, parameter):
@@ -171,8 +172,8 @@ class Unit(Uncopied):
         self.awaiting = []    # Uses whose backward has not begun
         self.backwards = []   # Uses whose backward has begun and not ended
 
-    def install(self):
-        """Adds the hooks. Called when the parameters have been declared and initialised."""
+    def prepare(self):
+        """Called when the parameters have been declared and initialised."""
         self.keeps_addresses = self.library.read("unit_keeps_addresses", c.c_int, self.handle) == 1
         self.trained = [member for member in self.members if member.trains]
         for member in self.members:
@@ -180,6 +181,10 @@ class Unit(Uncopied):
                 member.working.register_post_accumulate_grad_hook(
                     functools.partial(self.take_gradient, member))
             member.put(member.sharded)
+
+    def install(self):
+        """Prepares the unit and adds the hooks."""
+        self.prepare()
         self.module.register_forward_pre_hook(self.before_forward, prepend=True, with_kwargs=True)
         self.module.register_forward_hook(self.after_forward, with_kwargs=True,
                                           always_call=True)
@@ -334,6 +339,8 @@ class Unit(Uncopied):
         if forward.handle is not None:
             self.end_quietly(forward.handle) if forward.quiet else \
                 self.library.forward_end(forward.handle)
+        if self.is_root and not self.forwards:
+            self.model.leave_forward(forward)
         return output
 
     def after_use(self, use, output):
@@ -378,7 +385,7 @@ class Unit(Uncopied):
         use = self.require_backward(member, writes=True)
         address, beta = c.c_void_p(), c.c_float()
         self.library.backward_raw_grad(use.handle, member.handle, address, beta)
-        self.model.has_gradients = True
+        self.model.has_gradients = member.has_gradient = True
         target = member.gradients.get(address.value)
         if target is None:
             target = member.gradients[address.value] = view(

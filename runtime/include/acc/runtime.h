@@ -244,10 +244,14 @@ typedef struct acc_model_config {
                        have no backward use or several, acc_recompute_begin may come without a
                        forward use, and a step only needs one gradient of each unit that had a
                        forward use since the last step */
+  int32_t by_rows;  /* 1: each parameter is sharded by itself and by rows, as FSDP 2 does: of N
+                       ranks, rank r has chunk r of torch.chunk(parameter, N). The program updates
+                       the shards itself (acc_model_shards, acc_model_take_gradients,
+                       acc_model_publish), and micro-steps have no limit */
 } acc_model_config;
 /* Seed 0, fp32, strict use of units, the launcher's wrap policy. */
 #define ACC_MODEL_CONFIG_INITIALIZER \
-  { sizeof(acc_model_config), 0, ACC_FLOAT32, 0, 0, 0, 0, 0, 0 }
+  { sizeof(acc_model_config), 0, ACC_FLOAT32, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Makes an empty model whose weights are loaded in fp32. Not collective. */
 ACC_API acc_status acc_model_create(acc_runtime* runtime, uint64_t seed,
@@ -566,6 +570,21 @@ ACC_API acc_status acc_optimizer_set_rule_settings(acc_optimizer* optimizer,
 /* Calls `visit` with the shards that `update` gets, without gradients. */
 ACC_API acc_status acc_optimizer_shards(const acc_optimizer* optimizer, acc_shards_function visit,
                                         void* context) ACC_NOEXCEPT;
+/* For a program that updates shards itself, with acc_model_config.by_rows and without an
+ * acc_optimizer. acc_model_shards passes this rank's parts of all parameters, also of frozen ones.
+ * The memory stays the same; a rank changes it only between acc_model_take_gradients after its last
+ * backward, or acc_runtime_barrier after its last use, and acc_model_publish. Collective at the
+ * first use of the model. */
+ACC_API acc_status acc_model_shards(acc_model* model, acc_shards_function visit,
+                                    void* context) ACC_NOEXCEPT;
+/* Ends the backwards since the last call: passes this rank's parts of the trained parameters with
+ * their gradients, the mean over ranks of the sum over micro-steps, and drops the gradients.
+ * Collective. ACC_INVALID_ARGUMENT inside a use, or if the ranks used units in different orders. */
+ACC_API acc_status acc_model_take_gradients(acc_model* model, acc_shards_function visit,
+                                            void* context) ACC_NOEXCEPT;
+/* Makes the values of all shards those that the next use of the model sees. Collective.
+ * ACC_INVALID_ARGUMENT inside a use. */
+ACC_API acc_status acc_model_publish(acc_model* model) ACC_NOEXCEPT;
 /* Makes the optimizer and the schedule of the launcher's configuration (`optimizer` and `scheduler`
  * of a DeepSpeed file). ACC_CONFIG if it chooses no optimizer. */
 ACC_API acc_status acc_optimizer_from_settings(acc_model* model,

@@ -96,6 +96,11 @@ struct ModelOptions {
   /// backward scope or several, `Unit::recompute` may come without a forward, and a step only needs
   /// one gradient of each unit that had a forward since the last step.
   bool autograd = false;
+  /// True: each parameter is sharded by itself and by rows, as FSDP 2 does (`Shard(0)`): of N
+  /// ranks, rank r has chunk r of `torch.chunk(parameter, N)`. The program updates the shards
+  /// itself
+  /// (`Model::shards`, `Model::take_gradients`, `Model::publish`), and micro-steps have no limit.
+  bool by_rows = false;
 };
 
 /// A module of a program that has its own tree of modules, for `Runtime::wrap`.
@@ -390,6 +395,20 @@ class ACC_API Model {
   /// their backwards. Waits for reductions under way: all ranks call it at the same place. Throws
   /// Error(invalid_argument) inside a scope.
   void zero_grad();
+
+  /// For a program that updates shards itself, with `ModelOptions::by_rows` and without an
+  /// optimizer of the runtime.
+  /// This rank's parts of all parameters, also of frozen ones. The memory stays the same; a rank
+  /// changes it only between the end of its last backward's `take_gradients`, or of a `barrier`
+  /// after its last scope, and `publish`. Collective at the first use of the model.
+  [[nodiscard]] std::vector<ParameterShard> shards();
+  /// Ends the backwards since the last call: passes the gradients of this rank's shards to `visit`,
+  /// the mean over ranks of the sum over micro-steps, and drops them. Collective. Throws
+  /// Error(invalid_argument) inside a scope, or if the ranks used units in different orders.
+  void take_gradients(const ShardsVisit& visit);
+  /// Makes the values of all shards those that the next use of the model sees. Collective. Throws
+  /// Error(invalid_argument) inside a scope.
+  void publish();
 
   /// Dtype of parameters and gradients as the program sees them. On a GPU: bfloat16 or float16 with
   /// mixed precision or with weights loaded in 16 bits, else float32. On a CPU: float32, because

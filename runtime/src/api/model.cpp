@@ -167,6 +167,21 @@ void Model::zero_grad() {
   guarded(state_->context().groups, [&] { state_->drop_gradients(); });
 }
 
+std::vector<ParameterShard> Model::shards() {
+  return guarded(state_->context().groups, [&] {
+    state_->finalize();
+    return state_->shards(false);
+  });
+}
+
+void Model::take_gradients(const ShardsVisit& visit) {
+  guarded(state_->context().groups, [&] { state_->take_gradients(visit); });
+}
+
+void Model::publish() {
+  guarded(state_->context().groups, [&] { state_->publish(); });
+}
+
 DType Model::compute_dtype() const {
   return mine(state_).context().precision.viewed;
 }

@@ -89,7 +89,8 @@ acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_config* c
                                     .unused_units = c.unused_units != 0,
                                     .units_as_declared = c.units_as_declared != 0,
                                     .float32_buffers = c.float32_buffers != 0,
-                                    .autograd = c.autograd != 0};
+                                    .autograd = c.autograd != 0,
+                                    .by_rows = c.by_rows != 0};
     result = new acc_model{required(runtime, "runtime").value.model(c.seed, options)};
   });
 }

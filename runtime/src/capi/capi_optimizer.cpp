@@ -95,7 +95,7 @@ void pass(acc_shards_function function, void* context,
   int status = 0;
   call_program(context, [&] { status = function(passed.data(), passed.size(), context); });
   if (status != 0 && context != acc_callback_context()) {
-    throw Error(Errc::process, "the program's function for the shards of its optimizer failed");
+    throw Error(Errc::process, "the program's function for shards failed");
   }
 }
 
@@ -189,6 +189,25 @@ acc_status acc_optimizer_shards(const acc_optimizer* optimizer, acc_shards_funct
   return guarded([&] {
     pass(&required(visit, "visit"), context, required(optimizer, "optimizer").value.shards());
   });
+}
+
+acc_status acc_model_shards(acc_model* model, acc_shards_function visit, void* context) noexcept {
+  return guarded(
+      [&] { pass(&required(visit, "visit"), context, required(model, "model").value.shards()); });
+}
+
+acc_status acc_model_take_gradients(acc_model* model, acc_shards_function visit,
+                                    void* context) noexcept {
+  return guarded([&] {
+    const auto function = &required(visit, "visit");
+    required(model, "model").value.take_gradients([&](std::span<const acc::ParameterShard> shards) {
+      pass(function, context, shards);
+    });
+  });
+}
+
+acc_status acc_model_publish(acc_model* model) noexcept {
+  return guarded([&] { required(model, "model").value.publish(); });
 }
 
 acc_status acc_optimizer_from_settings(acc_model* model, acc_optimizer** optimizer) noexcept {

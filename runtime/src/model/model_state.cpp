@@ -51,7 +51,11 @@ bool on_gpu(const device::Device& device) {
 sharding::Context make_context(const plugins::RuntimeSettings& settings, sharding::Groups groups,
                                const device::DevicePtr& device,
                                std::shared_ptr<trace::Tracer> tracer, const ModelOptions& options) {
-  const plugins::ShardingSettings& asked = settings.sharding;
+  plugins::RuntimeSettings own = settings;
+  plugins::ShardingSettings& asked = own.sharding;
+  if (options.by_rows) {
+    asked.gradient_accumulation_steps = 1;  // the program takes the gradients of each micro-step
+  }
   const plugins::StrategySwitches on = groups.plan.on;
   const bool gpu = on_gpu(*device);
   precision::PrecisionPolicy precision =
@@ -65,7 +69,7 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
   }
   const bool offloads_optimizer = gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu;
   const bool offloads_param = gpu && asked.offload_param == plugins::OffloadDevice::cpu;
-  return {.settings = settings,
+  return {.settings = own,
           .on = on,
           .groups = std::move(groups),
           .device = device,
@@ -77,9 +81,10 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
           .gradient_scaling = sharding::scale_gradients(
               settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
               on.shard_gradients ? precision.reduced : precision.reduced_whole),
+          .by_rows = options.by_rows,
           // mprotect(2) protects host memory only.
-          .guard =
-              std::make_unique<sharding::ViewGuard>(settings.check && !gpu, settings.identity.rank),
+          .guard = std::make_unique<sharding::ViewGuard>(settings.check && !gpu && !options.by_rows,
+                                                         settings.identity.rank),
           .tracer = std::move(tracer)};
 }
 
@@ -510,6 +515,64 @@ void ModelState::finish_reductions() {
   if (pools_.gradient_offload) {
     pools_.gradient_offload->drain();
     context_.await_compute();
+  }
+}
+
+std::vector<ParameterShard> ModelState::shards(bool trained_only) {
+  std::vector<ParameterShard> all;
+  const bool in_host_memory = context_.updater->kind() == plugins::Device::cpu;
+  for (sharding::FlatParameter* flat : flats()) {
+    if (trained_only && !flat->trainable()) {
+      continue;
+    }
+    auto* const weights = static_cast<std::byte*>(flat->master());
+    for (std::size_t i = 0; i < flat->parameters().size(); ++i) {
+      const sharding::Overlap part = overlap(flat->layout(), i, flat->owned());
+      const ParameterRecord& parameter = flat->parameters()[i];
+      all.push_back({.name = parameter.name,
+                     .offset = part.in_parameter,
+                     .numel = part.numel,
+                     .weight_decay = parameter.weight_decay,
+                     .dtype = flat->stored(),
+                     .in_host_memory = in_host_memory,
+                     .weights = weights + static_cast<std::size_t>(part.in_shard) *
+                                              nbytes_of(flat->stored())});
+    }
+  }
+  return all;
+}
+
+std::vector<ParameterShard> ModelState::shards_with_gradients() {
+  const std::set<std::string> left_out = without_gradient();
+  std::vector<ParameterShard> all = shards(true);
+  auto shard = all.begin();
+  for (sharding::FlatParameter* flat : flats()) {
+    for (std::size_t i = 0; flat->trainable() && i < flat->parameters().size(); ++i, ++shard) {
+      if (!left_out.contains(shard->name)) {
+        shard->gradient =
+            flat->gradient()->reduced() + overlap(flat->layout(), i, flat->owned()).in_shard;
+      }
+    }
+  }
+  return all;
+}
+
+void ModelState::take_gradients(const ShardsVisit& visit) {
+  finish_reductions();
+  check_order(0.0);
+  sharding::with_program(context_.groups, "the function that takes gradients",
+                         [&] { visit(shards_with_gradients()); });
+  after_step();
+}
+
+void ModelState::publish() {
+  finalize();
+  for (const auto& unit : shard_units_) {
+    unit->release("Model::publish()");
+  }
+  for (sharding::FlatParameter* flat : flats()) {
+    flat->round_master();
+    flat->publish();
   }
 }
 

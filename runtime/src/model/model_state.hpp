@@ -61,6 +61,13 @@ class ModelState {
   /// Brings every reduced gradient to the updater: reduces what no micro-step has reduced and waits
   /// for all reductions. Collective.
   void finish_reductions();
+  /// This rank's parts of all parameters, or of the trained ones.
+  [[nodiscard]] std::vector<ParameterShard> shards(bool trained_only);
+  /// The trained ones, with their reduced gradients.
+  [[nodiscard]] std::vector<ParameterShard> shards_with_gradients();
+  /// Implement the functions of Model with these names. Collective.
+  void take_gradients(const ShardsVisit& visit);
+  void publish();
   /// Forgets gradients and scopes after a step.
   void after_step();
   /// Implements `Model::zero_grad`. Collective.

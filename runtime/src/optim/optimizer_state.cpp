@@ -471,30 +471,7 @@ bool OptimizerState::updates_all() const {
 }
 
 std::vector<ParameterShard> OptimizerState::shards(bool in_step) {
-  std::vector<ParameterShard> all;
-  const std::set<std::string> left_out =
-      in_step ? model_->without_gradient() : std::set<std::string>();
-  const bool in_host_memory = model_->context().updater->kind() == plugins::Device::cpu;
-  for (const FlatState& state : flats_) {
-    FlatParameter& flat = *state.flat;
-    auto* const weights = static_cast<std::byte*>(flat.master());
-    float* const gradients = in_step ? flat.gradient()->reduced() : nullptr;
-    for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
-      const sharding::Overlap part = overlap(flat.layout(), i, flat.owned());
-      const sharding::ParameterRecord& parameter = flat.parameters()[i];
-      all.push_back(
-          {.name = parameter.name,
-           .offset = part.in_parameter,
-           .numel = part.numel,
-           .weight_decay = parameter.weight_decay,
-           .dtype = flat.stored(),
-           .in_host_memory = in_host_memory,
-           .weights = weights + static_cast<std::size_t>(part.in_shard) * nbytes_of(flat.stored()),
-           .gradient = in_step && !left_out.contains(parameter.name) ? gradients + part.in_shard
-                                                                     : nullptr});
-    }
-  }
-  return all;
+  return in_step ? model_->shards_with_gradients() : model_->shards(true);
 }
 
 optim::GroupTable& OptimizerState::changeable_rates() {

@@ -46,6 +46,7 @@ struct Context {
   device::StreamPtr fetches;  ///< copies offloaded shards to the GPU; null: not offloaded
   precision::PrecisionPolicy precision;
   GradientScaling gradient_scaling;
+  bool by_rows = false;                   ///< ModelOptions::by_rows
   std::unique_ptr<ViewGuard> guard;       ///< never null
   std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
 

@@ -14,12 +14,14 @@ FlatLayout layout_of(const Context& context, const std::vector<ParameterRecord>&
   for (const ParameterRecord& each : parameters) {
     numels.push_back(each.numel);
   }
-  if (traits.ignored) {
-    return lay_out(numels, 1);
-  }
   // NO_SHARD keeps whole parameters, but reduces and saves them in slices, one per rank.
   const auto& slices = context.on.shard_optimizer ? context.groups.shard : context.groups.world;
-  return lay_out(numels, slices->size());
+  const int shards = traits.ignored ? 1 : slices->size();
+  if (context.by_rows) {
+    const ParameterRecord& only = parameters.front();
+    return lay_out_rows(only.numel, only.shape.empty() ? 1 : only.shape.front(), shards);
+  }
+  return lay_out(numels, shards);
 }
 
 }  // namespace

@@ -77,7 +77,14 @@ std::vector<FlatPlan> cut(const FlatPlan& plan, const Parameters& parameters, st
 
 std::vector<FlatPlan> plan_flats(const Parameters& parameters,
                                  const plugins::ShardingSettings& settings,
-                                 const plugins::StrategySwitches& on, int shards) {
+                                 const plugins::StrategySwitches& on, int shards, bool by_rows) {
+  if (by_rows) {
+    std::vector<FlatPlan> plans;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      plans.push_back({.traits = parameters[i].traits(), .members = {i}});
+    }
+    return plans;
+  }
   const bool round_robin = settings.round_robin_gradients && on.shard_optimizer &&
                            !on.reshard_after_forward && !on.replicate;
   // A bucket of one element puts each parameter into its own flat parameter.

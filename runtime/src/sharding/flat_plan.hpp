@@ -42,7 +42,8 @@ struct FlatPlan {
   std::vector<std::size_t> members;  ///< indices into the unit's parameters, in memory order
 };
 
-/// Divides a unit's parameters into flat parameters, with these rules in this order:
+/// Divides a unit's parameters into flat parameters. by_rows: each parameter is one
+/// (`ModelOptions::by_rows`). Otherwise with these rules in this order:
 /// - trained, frozen, persistent and ignored parameters are separated, so that a gradient shard has
 ///   the same offsets as its weight shard;
 /// - round_robin_gradients with ZeRO 1 and 2: trained parameters are ordered t_0, t_N, t_2N, …,
@@ -53,6 +54,6 @@ struct FlatPlan {
 /// The plan is a pure function of the declaration, so all ranks get the same one.
 std::vector<FlatPlan> plan_flats(const std::vector<ParameterRecord>& parameters,
                                  const plugins::ShardingSettings& settings,
-                                 const plugins::StrategySwitches& on, int shards);
+                                 const plugins::StrategySwitches& on, int shards, bool by_rows);
 
 }  // namespace acc::sharding

@@ -28,6 +28,13 @@ FlatLayout lay_out(std::span<const std::int64_t> numels, int shards) {
   return layout;
 }
 
+FlatLayout lay_out_rows(std::int64_t numel, std::int64_t rows, int shards) {
+  FlatLayout layout{.offsets = {0}, .numels = {numel}, .numel = numel};
+  layout.shard_numel = (rows + shards - 1) / shards * (numel / rows);
+  layout.padded_numel = layout.shard_numel * shards;
+  return layout;
+}
+
 Overlap overlap(const FlatLayout& layout, std::size_t index, Shard shard) {
   const std::int64_t first = layout.offsets[index];
   const std::int64_t begin = std::max(first, shard.offset);

@@ -34,6 +34,10 @@ inline constexpr std::int64_t kAlignment = 16;
 /// shards: number of equal parts of the flat parameter.
 FlatLayout lay_out(std::span<const std::int64_t> numels, int shards);
 
+/// The layout of one parameter that is divided by rows (`ModelOptions::by_rows`). Without a gap
+/// between shards: shard r begins with row r * ceil(rows / shards). rows: its first dimension.
+FlatLayout lay_out_rows(std::int64_t numel, std::int64_t rows, int shards);
+
 /// The part of a parameter that lies in a shard.
 struct Overlap {
   std::int64_t in_parameter = 0;  ///< offset in the parameter

@@ -22,7 +22,7 @@ ShardUnit::ShardUnit(const Context& context, Pools& pools, Counters& counters, S
       places_(parameters.size()) {
   ScheduledUnit scheduled{.is_root = is_root};
   for (const FlatPlan& plan : plan_flats(parameters, context_.settings.sharding, context_.on,
-                                         context_.groups.shard->size())) {
+                                         context_.groups.shard->size(), context_.by_rows)) {
     std::vector<ParameterRecord> members;
     for (const std::size_t index : plan.members) {
       members.push_back(parameters[index]);
@@ -74,6 +74,9 @@ void ShardUnit::prefetch() {
 }
 
 void ShardUnit::check_forward() const {
+  if (context_.by_rows) {
+    return;
+  }
   const int micro_steps = context_.settings.sharding.gradient_accumulation_steps;
   if (counters_.no_grad_depth == 0 && !uses().begins && uses().micro_steps >= micro_steps) {
     throw Error(

@@ -54,6 +54,8 @@ struct ParameterShard {
   float* gradient = nullptr;
 };
 
+using ShardsVisit = std::function<void(std::span<const ParameterShard> shards)>;
+
 /// An update rule of the program (an optimizer of another library). Sharding, mean, clipping, loss
 /// scale and publication of the new weights are as with the other rules; learning rates, and the
 /// state of the rule in checkpoints, are the program's.
@@ -62,7 +64,7 @@ struct ProgramRule {
   /// micro-steps, unscaled and clipped. Runs in `Optimizer::step`, in the thread that calls it; on
   /// a GPU it queues its work on the compute stream. Must not use the runtime. An exception fails
   /// the step on all ranks.
-  std::function<void(std::span<const ParameterShard> shards)> update = {};
+  ShardsVisit update = {};
   /// Returns what all ranks must have in common, a line "name=value" per setting. Each step calls
   /// it before it changes anything, and fails on all ranks if they differ.
   std::function<std::string()> settings = {};

@@ -1,0 +1,483 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The interface of FSDP 2 (torch.distributed.fsdp.fully_shard) on the runtime, for `--engine acc`.
+
+Between uses a module's parameters are DTensors over this rank's rows, in the layout of FSDP 2. From the
+first forward on, their local tensors are the runtime's memory. A forward of the root publishes the rows,
+which anything may have changed since the last one: an optimizer, load_state_dict, a copy_. The end of a
+backward gives every parameter that it reached its `grad`, a DTensor over ordinary memory.
+
+`fully_shard` may be called before the root is known. So it only makes the DTensors, and the first forward
+declares the units of its module's tree to the runtime (`_bind`)."""
+
+import ctypes as c
+import functools
+import sys
+
+import torch
+import torch.distributed.fsdp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_map_only
+
+from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
+                                ParameterConfig, ShardsFunction, callback, library)
+from acclaunch._parameters import DTYPES, Uncopied, view
+from acclaunch._runtime import Runtime
+from acclaunch._sharding import Model, _inside, _shape
+from acclaunch._units import Member, Unit
+
+_WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+class _State:
+    """What fully_shard knows of one module. slots: of each parameter, the places (module, attribute) that
+    hold it."""
+
+    def __init__(self, module, mesh, reshard_after_forward, precision, slots):
+        self.module, self.mesh, self.precision, self.slots = module, mesh, precision, slots
+        self.reshard_after_forward = reshard_after_forward
+        self.requires_gradient_sync = True
+        self.unit = None
+
+    def before_forward(self, module, arguments, keywords):
+        if self.unit is None:
+            _bind(self)
+        return self.unit.before_forward(module, arguments, keywords)
+
+    def after_forward(self, module, arguments, keywords, output):
+        if self.unit is None:  # _bind failed
+            return None
+        output = self.unit.after_forward(module, arguments, keywords, output)
+        dtype = self.precision.output_dtype
+        if dtype is not None and output is not None:
+            output = tree_map_only(torch.Tensor, lambda each: each.to(dtype) if each.is_floating_point()
+                                   else each, output)
+        return output
+
+
+def state_of(module):
+    return module.__dict__.get("_acc_state")
+
+
+class RowMember(Member):
+    """own: this rank's rows in the runtime's memory."""
+
+    own = None
+
+    def adopt(self, state):
+        """Takes over what stands in the module now: the program may have replaced the parameter, or its
+        local tensor (load_state_dict(assign=True), Module.to_empty)."""
+        module, attribute = self.slots[0]
+        found = module._parameters.get(attribute)
+        if found is not self.sharded:
+            old = self.sharded
+            if not isinstance(found, DTensor) or (found.shape, found.dtype, found.placements) != (
+                    old.shape, old.dtype, old.placements):
+                raise InvalidArgumentError(
+                    f"parameter '{self.names[0]}' was replaced after the first forward by "
+                    f"{'no parameter' if found is None else type(found).__name__ + ' ' + str(list(found.shape))}; "
+                    f"expected a DTensor {list(old.shape)} {old.dtype} {old.placements}")
+            self.sharded = found
+            self.put(found)
+        local = found._local_tensor
+        if local is self.own:
+            return
+        if local.dtype is not self.own.dtype or local.shape != self.own.shape:
+            raise InvalidArgumentError(
+                f"parameter '{self.names[0]}' became {local.dtype} {list(local.shape)} on this rank after the "
+                f"first forward, and was {self.own.dtype} {list(self.own.shape)}")
+        if local.is_meta:
+            raise InvalidArgumentError(f"parameter '{self.names[0]}' is on the meta device: call "
+                                       "to_empty() of the module and give its parameters values")
+        if local.data_ptr() != self.own.data_ptr():
+            with torch.no_grad():
+                self.own.copy_(local)
+        found._local_tensor = self.own
+
+    def give_gradient(self, gradient):
+        """Sets or adds `grad` of the parameter. gradient: [numel of own], memory that is reused."""
+        parameter = self.sharded
+        gradient = gradient.view(self.own.shape)
+        if parameter.grad is None:
+            made = torch.empty_like(self.own).copy_(gradient)
+            parameter.grad = DTensor(made, parameter._spec, requires_grad=False)
+        else:
+            parameter.grad._local_tensor.add_(gradient)
+        for hook in (parameter._post_accumulate_grad_hooks or {}).values():
+            hook(parameter)
+
+
+class RowUnit(Unit):
+    def __init__(self, model, state, name, handle):
+        super().__init__(model, state.module, name, handle)
+        self.state = state
+        self.empty = []  # members without elements, which the runtime does not know
+
+    def place(self):
+        super().place()
+        for member in self.empty:
+            member.put(member.working)
+
+    def remove(self):
+        super().remove()
+        if not self.forwards and not self.backwards:
+            for member in self.empty:
+                member.put(member.sharded)
+
+
+class RowModel(Model):
+    """A tree of modules whose parameters are sharded by rows, and updated by the program."""
+
+    def __init__(self, root, runtime, dtype):
+        super().__init__(root.module, runtime, dtype, seed=0, unused_units=True, by_rows=True)
+        self.root = root
+        self.casts_inputs = self.casts_inputs and root.precision.cast_forward_inputs
+        self.no_sync = None
+        self.unfenced = False  # a forward has ended, and other ranks may still be in it
+
+    # ---- declaration
+
+    def declare(self, states):
+        """states: (name, state) of all units, the root first."""
+        for name, state in states:
+            declare = "model_root" if state is self.root else "model_unit"
+            handle = self.library.make(declare, self.handle, name.encode(),
+                                       type(state.module).__name__.encode())
+            unit = RowUnit(self, state, name, handle)
+            self.units.append(unit)
+            for slots in state.slots:
+                self._declare_parameter(unit, slots)
+        members = {member.names[0]: member for unit in self.units for member in unit.members}
+        self.trained = []  # members, in the order of the runtime's shards
+
+        def take(shards, count, _):
+            for shard in shards[:count]:
+                member = members[shard.name.decode()]
+                member.own = view(shard.weights, member.sharded._local_tensor.shape, DTYPES[shard.dtype],
+                                  self.device, self.lifetime)
+                if member.trains:
+                    self.trained.append(member)
+
+        self.library.model_shards(self.handle, callback(ShardsFunction, take), self.library.callback_context)
+        for unit in self.units:
+            unit.module_parameters = tuple(unit.module.parameters())
+            unit.prepare()
+            unit.state.unit = unit
+
+    def _declare_parameter(self, unit, slots):
+        module, attribute = slots[0]
+        sharded = module._parameters[attribute]
+        names = [name for name, each in self.module.named_modules()
+                 if each is module]
+        name = f"{names[0]}.{attribute}" if names[0] else attribute
+        working = torch.nn.Parameter(torch.empty(0, dtype=self.compute_dtype, device=self.device),
+                                     sharded.requires_grad)
+        if sharded.numel() == 0:
+            working.data = torch.empty(sharded.shape, dtype=self.compute_dtype, device=self.device)
+            unit.empty.append(RowMember([name], slots, sharded, working, None))
+            return
+        handle = Handle()
+        config = ParameterConfig(trainable=sharded.requires_grad, weight_decay=1,
+                                 initializer=INITIALIZER_CONSTANT)
+        self.library.unit_parameter(unit.handle, _inside(unit.name, name).encode(), *_shape(sharded),
+                                    config, handle)
+        unit.members.append(RowMember([name], slots, sharded, working, handle))
+
+    # ---- forward and backward
+
+    def check_module(self):
+        """Before a forward of the root: makes this rank's rows what all ranks see."""
+        if self.backwards is not None:
+            raise InvalidArgumentError("a backward of this module has failed: its scopes are still open, "
+                                       "and the module cannot be used any more")
+        for unit in self.units:
+            for member in unit.members:
+                member.adopt(unit.state)
+        self.library.model_publish(self.handle)
+
+    def leave_forward(self, forward):
+        if forward.use is None and forward.quiet:
+            self.runtime.barrier()  # the program may now change rows that other ranks read
+        elif forward.use is not None:
+            self.unfenced = True
+
+    def fence(self):
+        """Before the program changes rows: no rank is in a forward any more."""
+        if self.unfenced:
+            self.unfenced = False
+            self.runtime.barrier()
+
+    def enter_backward(self, use):
+        if self.backwards is None and not self.root.requires_gradient_sync:
+            self.no_sync = self.library.make("no_sync_begin", self.handle)
+        super().enter_backward(use)
+
+    def leave_backward(self):
+        super().leave_backward()
+        if self.no_sync is not None:
+            self.library.no_sync_end(self.no_sync)
+            self.no_sync = None
+            self.runtime.barrier()
+        else:
+            self._take_gradients()
+        self.unfenced = False
+
+    def _take_gradients(self):
+        """A parameter gets a gradient if a backward of any rank has reached it; other ranks count as zero."""
+        reached = self._reached_by_any_rank()
+
+        def take(shards, count, _):
+            for member, shard, wanted in zip(self.trained, shards[:count], reached):
+                if wanted and shard.gradient is not None:
+                    member.give_gradient(view(shard.gradient, torch.Size((shard.numel,)), torch.float32,
+                                              self.device))
+                member.has_gradient = False
+
+        with torch.no_grad():
+            self.library.model_take_gradients(self.handle, callback(ShardsFunction, take),
+                                              self.library.callback_context)
+        self.has_gradients = False
+
+    def _reached_by_any_rank(self):
+        own = [0.0] * ((len(self.trained) + 49) // 50)  # 50 bits in each double
+        for number, member in enumerate(self.trained):
+            if member.has_gradient:
+                own[number // 50] += 2.0 ** (number % 50)
+        every = self.runtime.all_gather(own)
+        if all(each == own for each in every):
+            return [member.has_gradient for member in self.trained]
+        return [any(int(each[number // 50]) >> (number % 50) & 1 for each in every)
+                for number in range(len(self.trained))]
+
+
+# ---- the first forward ---------------------------------------------------------------------------
+
+_runtimes = {}  # by the settings of the program
+_models = []  # weak references
+
+
+def _runtime(fields):
+    key = tuple(sorted(fields.items()))
+    if key not in _runtimes:
+        _runtimes[key] = Runtime(fields)
+    return _runtimes[key]
+
+
+def _same(states, what, value_of):
+    """The value that all states have in common. Raises NotSupportedError with two that differ."""
+    (first, root), *others = states
+    for name, state in others:
+        if value_of(state) != value_of(root):
+            raise NotSupportedError(f"fully_shard of '{name}' and of '{first or 'the root'}' differ in {what} "
+                                    f"({value_of(state)} and {value_of(root)}), which the engine acc does not "
+                                    "support in one model")
+    return value_of(root)
+
+
+def _dtype_of(states):
+    dtypes = {}
+    for name, state in states:
+        for (module, attribute), *_ in state.slots:
+            parameter = module._parameters[attribute]
+            if parameter.numel():
+                dtypes.setdefault(parameter.dtype, f"{name}.{attribute}")
+    for dtype, name in dtypes.items():
+        if dtype not in DTYPES[:3] or len(dtypes) > 1:
+            raise NotSupportedError(
+                "the engine acc needs parameters of one dtype, float32, bfloat16 or float16, in a model; found "
+                + ", ".join(f"{dtype} ('{name}')" for dtype, name in dtypes.items()))
+    if not dtypes:
+        raise InvalidArgumentError("fully_shard: the module has no parameters")
+    return next(iter(dtypes))
+
+
+def _fields_of(states, dtype):
+    """The settings of the runtime that the arguments of fully_shard choose."""
+    mesh = _same(states, "mesh", lambda state: state.mesh)
+    fields = {"fsdp_version": "2"}
+    inner = [state.reshard_after_forward for _, state in states[1:]] or [states[0][1].reshard_after_forward]
+    fields["reshard_after_forward"] = str(inner[0] if inner.count(inner[0]) == len(inner) else True).lower()
+    if mesh.ndim == 2:
+        fields.update(dp_replicate_size=str(mesh.size(0)), dp_shard_size=str(mesh.size(1)))
+    compute = _same(states, "mp_policy", lambda state: state.precision).param_dtype or dtype
+    reduce = states[0][1].precision.reduce_dtype
+    for what, each in (("param_dtype", compute), ("reduce_dtype", reduce)):
+        if each is not None and each not in _WORDS:
+            raise NotSupportedError(f"MixedPrecisionPolicy({what}={each}): the engine acc supports bfloat16, "
+                                    "float16 and float32")
+    if compute is torch.float32 and dtype is not torch.float32:
+        raise NotSupportedError(f"MixedPrecisionPolicy(param_dtype={compute}) with parameters of {dtype}")
+    fields["mixed_precision"] = "no" if compute is dtype else _WORDS[compute]
+    if reduce is not None:
+        fields["reduce_dtype"] = _WORDS[reduce]
+    return fields
+
+
+def _bind(root):
+    """Declares the tree of `root`, whose forward begins, to the runtime."""
+    states = [(name, state_of(module)) for name, module in root.module.named_modules()
+              if state_of(module) is not None]
+    for name, state in states:
+        if state.unit is not None:
+            raise InvalidArgumentError(f"the first forward of {type(root.module).__name__} comes after one of its "
+                                       f"part '{name}', which was the root then: call the whole module first")
+    dtype = _dtype_of(states)
+    model = RowModel(root, _runtime(_fields_of(states, dtype)), dtype)
+    model.declare(states)
+    import weakref
+    _models.append(weakref.ref(model))
+    if model.runtime.rank == 0:
+        print(f"acclaunch: engine acc, {model.runtime.describe()}, {len(states)} units", file=sys.stderr, flush=True)
+
+
+def _fence_all(*_):
+    for reference in _models:
+        model = reference()
+        if model is not None:
+            model.fence()
+
+
+register_optimizer_step_pre_hook(_fence_all)
+
+
+# ---- fully_shard -------------------------------------------------------------------------------------
+
+
+def _managed(module, ignored):
+    """Distinct parameters of the module that no earlier call has sharded, with their places."""
+    inner = {id(each) for name, part in module.named_modules() if part is not module and state_of(part)
+             for each in part.modules()}
+    found = {}
+    for part in module.modules():
+        if id(part) in inner:
+            continue
+        for attribute, parameter in part._parameters.items():
+            if parameter is not None and parameter not in ignored and not hasattr(parameter, "_acc_rows"):
+                found.setdefault(parameter, []).append((part, attribute))
+    return found
+
+
+def _rows_of(parameter, name, mesh):
+    """A parameter that is a DTensor over this rank's rows."""
+    if isinstance(parameter, DTensor):
+        raise NotSupportedError(f"fully_shard: parameter '{name}' is a DTensor already (tensor parallelism), which "
+                                "the engine acc does not support")
+    if parameter.dim() == 0:
+        raise ValueError(f"fully_shard does not support scalar parameters. Change {name} to a 1D tensor with "
+                         "numel equal to 1.")
+    if not parameter.is_contiguous():
+        raise NotImplementedError(f"FSDP does not support non-contiguous parameters yet: {name}, shape="
+                                  f"{tuple(parameter.shape)}, stride={parameter.stride()}")
+    ranks = mesh.size(mesh.ndim - 1)
+    chunks = torch.chunk(parameter.detach(), ranks, dim=0)
+    rank = mesh.get_local_rank(mesh.ndim - 1)
+    local = chunks[rank].clone() if rank < len(chunks) else parameter.detach().new_empty((0, *parameter.shape[1:]))
+    if not local.is_meta:
+        local = local.to(mesh.device_type)
+    placements = (Shard(0),) if mesh.ndim == 1 else (Replicate(), Shard(0))
+    made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
+                                                 stride=parameter.stride()), parameter.requires_grad)
+    made.__dict__.update(parameter.__dict__)
+    made._acc_rows = True
+    return made
+
+
+def _default_mesh():
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return init_device_mesh(device, (torch.distributed.get_world_size(),))
+
+
+def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None,
+                mp_policy=MixedPrecisionPolicy(), offload_policy=OffloadPolicy(), ignored_params=None,
+                dp_mesh_dims=None):
+    """torch.distributed.fsdp.fully_shard on the runtime. Raises NotSupportedError, with its name, for what the
+    engine does not serve."""
+    mesh = mesh if mesh is not None else _default_mesh()
+    for given, what in ((isinstance(module, (list, tuple)), "a list of modules"),
+                        (shard_placement_fn is not None, "shard_placement_fn"),
+                        (dp_mesh_dims is not None, "dp_mesh_dims"),
+                        (mesh.ndim > 2, f"a mesh of {mesh.ndim} dimensions"),
+                        (mesh.size() != torch.distributed.get_world_size(),
+                         f"a mesh of {mesh.size()} of {torch.distributed.get_world_size()} ranks"),
+                        (isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu",
+                         "CPUOffloadPolicy on a GPU")):
+        if given:
+            raise NotSupportedError(f"fully_shard: the engine acc does not support {what}")
+    if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+        raise ValueError(f"fully_shard does not support containers that do not implement forward: {module}")
+    if state_of(module) is not None:
+        raise AssertionError("fully_shard has already been applied to this module")
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    slots = []
+    for parameter, places in _managed(module, ignored_params or set()).items():
+        sharded = _rows_of(parameter, names.get(parameter, places[0][1]), mesh)
+        for part, attribute in places:
+            if type(part).__setattr__ is torch.nn.Module.__setattr__:
+                part._parameters[attribute] = sharded
+            else:
+                setattr(part, attribute, sharded)
+        slots.append(places)
+    state = _State(module, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, slots)
+    object.__setattr__(module, "_acc_state", state)
+    module.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
+    module.register_forward_hook(state.after_forward, with_kwargs=True, always_call=True)
+    module.register_load_state_dict_pre_hook(_fence_all)
+    cls = type(module)
+    module.__class__ = type(f"FSDP{cls.__name__}", (ShardedModule, cls), {"__deepcopy__": Uncopied.__reduce_ex__})
+    return module
+
+
+class ShardedModule(FSDPModule):
+    """A module that fully_shard has sharded. Methods of torch's class that are not here are refused."""
+
+    _orig_cls_mro_index = 3
+
+    def __new__(cls, *arguments, **keywords):
+        original = cls.__mro__[3]
+        made = original.__new__(original, *arguments, **keywords)
+        return made
+
+    def _states(self, recurse):
+        return [state_of(each) for each in (self.modules() if recurse else (self,)) if state_of(each)]
+
+    def set_requires_gradient_sync(self, requires_gradient_sync, *, recurse=True):
+        if not recurse and len(self._states(True)) > 1:
+            raise NotSupportedError("set_requires_gradient_sync(recurse=False): the engine acc reduces the gradients "
+                                    "of all parts of a model together")
+        for state in self._states(True):
+            state.requires_gradient_sync = requires_gradient_sync
+
+    def set_is_last_backward(self, is_last_backward):
+        """Without effect: each backward waits for its reductions."""
+
+    def set_modules_to_forward_prefetch(self, modules):
+        """Without effect: the runtime gathers in the order that it has seen."""
+
+    def set_modules_to_backward_prefetch(self, modules):
+        """As set_modules_to_forward_prefetch."""
+
+    def _get_fsdp_state(self):
+        raise NotSupportedError("the engine acc has no FSDPState of torch")
+
+    def _apply(self, *arguments, **keywords):
+        return super(FSDPModule, self)._apply(*arguments, **keywords)
+
+
+def _refuse(name):
+    def refused(self, *_, **__):
+        raise NotSupportedError(f"FSDPModule.{name}: the engine acc does not support it")
+    return refused
+
+
+for _name in dir(FSDPModule):
+    if not _name.startswith("__") and callable(getattr(FSDPModule, _name)) and _name not in vars(ShardedModule) \
+            and not hasattr(torch.nn.Module, _name):
+        setattr(ShardedModule, _name, _refuse(_name))
+
+
+def install():
+    torch.distributed.fsdp.fully_shard = fully_shard
