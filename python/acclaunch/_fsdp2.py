@@ -10,8 +10,8 @@ backward gives every parameter that it reached its `grad`, a DTensor over ordina
 declares the units of its module's tree to the runtime (`_bind`)."""
 
 import ctypes as c
-import functools
 import sys
+import weakref
 
 import torch
 import torch.distributed.fsdp
@@ -32,18 +32,18 @@ _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
 class _State:
-    """What fully_shard knows of one module. slots: of each parameter, the places (module, attribute) that
-    hold it."""
+    """What fully_shard knows of the modules that it was given together. slots: of each parameter, the places
+    (module, attribute) that hold it."""
 
-    def __init__(self, module, mesh, reshard_after_forward, precision, slots):
-        self.module, self.mesh, self.precision, self.slots = module, mesh, precision, slots
+    def __init__(self, modules, mesh, reshard_after_forward, precision, slots):
+        self.modules, self.mesh, self.precision, self.slots = modules, mesh, precision, slots
         self.reshard_after_forward = reshard_after_forward
         self.requires_gradient_sync = True
         self.unit = None
 
     def before_forward(self, module, arguments, keywords):
         if self.unit is None:
-            _bind(self)
+            _bind(module)
         return self.unit.before_forward(module, arguments, keywords)
 
     def after_forward(self, module, arguments, keywords, output):
@@ -111,7 +111,7 @@ class RowMember(Member):
 
 class RowUnit(Unit):
     def __init__(self, model, state, name, handle):
-        super().__init__(model, state.module, name, handle)
+        super().__init__(model, state.modules[0], name, handle)
         self.state = state
         self.empty = []  # members without elements, which the runtime does not know
 
@@ -130,9 +130,9 @@ class RowUnit(Unit):
 class RowModel(Model):
     """A tree of modules whose parameters are sharded by rows, and updated by the program."""
 
-    def __init__(self, root, runtime, dtype):
-        super().__init__(root.module, runtime, dtype, seed=0, unused_units=True, by_rows=True)
-        self.root = root
+    def __init__(self, module, runtime, dtype):
+        super().__init__(module, runtime, dtype, seed=0, unused_units=True, by_rows=True)
+        root = self.root = state_of(module)
         self.casts_inputs = self.casts_inputs and root.precision.cast_forward_inputs
         self.no_sync = None
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
@@ -141,20 +141,21 @@ class RowModel(Model):
 
     def declare(self, states):
         """states: (name, state) of all units, the root first."""
+        self.names = {each: name for name, each in reversed(list(self.module.named_modules(remove_duplicate=False)))}
+        self.members = {}  # by their names in the runtime
         for name, state in states:
             declare = "model_root" if state is self.root else "model_unit"
             handle = self.library.make(declare, self.handle, name.encode(),
-                                       type(state.module).__name__.encode())
+                                       "+".join(type(each).__name__ for each in state.modules).encode())
             unit = RowUnit(self, state, name, handle)
             self.units.append(unit)
             for slots in state.slots:
                 self._declare_parameter(unit, slots)
-        members = {member.names[0]: member for unit in self.units for member in unit.members}
         self.trained = []  # members, in the order of the runtime's shards
 
         def take(shards, count, _):
             for shard in shards[:count]:
-                member = members[shard.name.decode()]
+                member = self.members[shard.name.decode()]
                 member.own = view(shard.weights, member.sharded._local_tensor.shape, DTYPES[shard.dtype],
                                   self.device, self.lifetime)
                 if member.trains:
@@ -162,16 +163,15 @@ class RowModel(Model):
 
         self.library.model_shards(self.handle, callback(ShardsFunction, take), self.library.callback_context)
         for unit in self.units:
-            unit.module_parameters = tuple(unit.module.parameters())
+            unit.module_parameters = tuple(parameter for each in unit.state.modules
+                                           for parameter in each.parameters())
             unit.prepare()
             unit.state.unit = unit
 
     def _declare_parameter(self, unit, slots):
         module, attribute = slots[0]
         sharded = module._parameters[attribute]
-        names = [name for name, each in self.module.named_modules()
-                 if each is module]
-        name = f"{names[0]}.{attribute}" if names[0] else attribute
+        name = f"{self.names[module]}.{attribute}" if self.names[module] else attribute
         working = torch.nn.Parameter(torch.empty(0, dtype=self.compute_dtype, device=self.device),
                                      sharded.requires_grad)
         if sharded.numel() == 0:
@@ -181,9 +181,11 @@ class RowModel(Model):
         handle = Handle()
         config = ParameterConfig(trainable=sharded.requires_grad, weight_decay=1,
                                  initializer=INITIALIZER_CONSTANT)
-        self.library.unit_parameter(unit.handle, _inside(unit.name, name).encode(), *_shape(sharded),
+        inside = name if len(unit.state.modules) > 1 else _inside(unit.name, name)
+        self.library.unit_parameter(unit.handle, inside.encode(), *_shape(sharded),
                                     config, handle)
         unit.members.append(RowMember([name], slots, sharded, working, handle))
+        self.members[f"{unit.name}.{inside}" if unit.name else inside] = unit.members[-1]
 
     # ---- forward and backward
 
@@ -315,18 +317,22 @@ def _fields_of(states, dtype):
     return fields
 
 
-def _bind(root):
-    """Declares the tree of `root`, whose forward begins, to the runtime."""
-    states = [(name, state_of(module)) for name, module in root.module.named_modules()
-              if state_of(module) is not None]
+def _bind(module):
+    """Declares the tree of `module`, whose forward begins and which is the root therefore, to the runtime."""
+    by_state = {}
+    for name, each in module.named_modules():
+        if state_of(each) is not None:
+            by_state.setdefault(state_of(each), []).append(name)
+    states = [("+".join(names), state) for state, names in by_state.items()]
     for name, state in states:
         if state.unit is not None:
-            raise InvalidArgumentError(f"the first forward of {type(root.module).__name__} comes after one of its "
+            raise InvalidArgumentError(f"the first forward of {type(module).__name__} comes after one of its "
                                        f"part '{name}', which was the root then: call the whole module first")
+    if len(states[0][1].modules) > 1:
+        raise NotSupportedError("the engine acc does not support a root in a list that fully_shard was given")
     dtype = _dtype_of(states)
-    model = RowModel(root, _runtime(_fields_of(states, dtype)), dtype)
+    model = RowModel(module, _runtime(_fields_of(states, dtype)), dtype)
     model.declare(states)
-    import weakref
     _models.append(weakref.ref(model))
     if model.runtime.rank == 0:
         print(f"acclaunch: engine acc, {model.runtime.describe()}, {len(states)} units", file=sys.stderr, flush=True)
@@ -345,17 +351,16 @@ register_optimizer_step_pre_hook(_fence_all)
 # ---- fully_shard -------------------------------------------------------------------------------------
 
 
-def _managed(module, ignored):
-    """Distinct parameters of the module that no earlier call has sharded, with their places."""
-    inner = {id(each) for name, part in module.named_modules() if part is not module and state_of(part)
-             for each in part.modules()}
+def _managed(modules, ignored):
+    """Distinct parameters of the modules that no earlier call has sharded, with their places."""
     found = {}
-    for part in module.modules():
-        if id(part) in inner:
-            continue
-        for attribute, parameter in part._parameters.items():
-            if parameter is not None and parameter not in ignored and not hasattr(parameter, "_acc_rows"):
-                found.setdefault(parameter, []).append((part, attribute))
+    for module in modules:
+        for part in module.modules():
+            for attribute, parameter in part._parameters.items():
+                if parameter is not None and parameter not in ignored and not hasattr(parameter, "_acc_rows"):
+                    places = found.setdefault(parameter, [])
+                    if (part, attribute) not in places:
+                        places.append((part, attribute))
     return found
 
 
@@ -397,8 +402,7 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
     """torch.distributed.fsdp.fully_shard on the runtime. Raises NotSupportedError, with its name, for what the
     engine does not serve."""
     mesh = mesh if mesh is not None else _default_mesh()
-    for given, what in ((isinstance(module, (list, tuple)), "a list of modules"),
-                        (shard_placement_fn is not None, "shard_placement_fn"),
+    for given, what in ((shard_placement_fn is not None, "shard_placement_fn"),
                         (dp_mesh_dims is not None, "dp_mesh_dims"),
                         (mesh.ndim > 2, f"a mesh of {mesh.ndim} dimensions"),
                         (mesh.size() != torch.distributed.get_world_size(),
@@ -407,27 +411,30 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
                          "CPUOffloadPolicy on a GPU")):
         if given:
             raise NotSupportedError(f"fully_shard: the engine acc does not support {what}")
-    if isinstance(module, (torch.nn.ModuleList, torch.nn.ModuleDict)):
-        raise ValueError(f"fully_shard does not support containers that do not implement forward: {module}")
-    if state_of(module) is not None:
-        raise AssertionError("fully_shard has already been applied to this module")
-    names = {parameter: name for name, parameter in module.named_parameters()}
+    modules = list(module) if isinstance(module, (list, tuple)) else [module]
+    for each in modules:
+        if isinstance(each, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+            raise ValueError(f"fully_shard does not support containers that do not implement forward: {each}")
+        if state_of(each) is not None:
+            raise AssertionError("fully_shard has already been applied to this module")
+    names = {parameter: name for each in modules for name, parameter in each.named_parameters()}
     slots = []
-    for parameter, places in _managed(module, ignored_params or set()).items():
-        sharded = _rows_of(parameter, names.get(parameter, places[0][1]), mesh)
+    for parameter, places in _managed(modules, ignored_params or set()).items():
+        sharded = _rows_of(parameter, names[parameter], mesh)
         for part, attribute in places:
             if type(part).__setattr__ is torch.nn.Module.__setattr__:
                 part._parameters[attribute] = sharded
             else:
                 setattr(part, attribute, sharded)
         slots.append(places)
-    state = _State(module, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, slots)
-    object.__setattr__(module, "_acc_state", state)
-    module.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
-    module.register_forward_hook(state.after_forward, with_kwargs=True, always_call=True)
-    module.register_load_state_dict_pre_hook(_fence_all)
-    cls = type(module)
-    module.__class__ = type(f"FSDP{cls.__name__}", (ShardedModule, cls), {"__deepcopy__": Uncopied.__reduce_ex__})
+    state = _State(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, slots)
+    for each in modules:
+        object.__setattr__(each, "_acc_state", state)
+        each.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
+        each.register_forward_hook(state.after_forward, with_kwargs=True, always_call=True)
+        each.register_load_state_dict_pre_hook(_fence_all)
+        cls = type(each)
+        each.__class__ = type(f"FSDP{cls.__name__}", (ShardedModule, cls), {"__deepcopy__": Uncopied.__reduce_ex__})
     return module
 
 
@@ -478,6 +485,3 @@ for _name in dir(FSDPModule):
             and not hasattr(torch.nn.Module, _name):
         setattr(ShardedModule, _name, _refuse(_name))
 
-
-def install():
-    torch.distributed.fsdp.fully_shard = fully_shard
