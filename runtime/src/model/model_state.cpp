@@ -562,7 +562,7 @@ void ModelState::take_gradients(const ShardsVisit& visit) {
   check_order(0.0);
   sharding::with_program(context_.groups, "the function that takes gradients",
                          [&] { visit(shards_with_gradients()); });
-  after_step();
+  drop_gradients();  // forwards that have begun still await their backwards
 }
 
 void ModelState::publish() {

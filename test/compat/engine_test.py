@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engine_test.py ACCLAUNCH PACKAGE: trains modules with torch's fully_shard and with the one of the engine acc, in
+the same processes, by the same functions. Losses, norms and weights must be equal, step by step. Exits with 77
+without torch."""
+
+import copy
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+try:
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+except ImportError as error:
+    print(f"skipped: {error}")
+    sys.exit(77)
+
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (get_model_state_dict, get_optimizer_state_dict,
+                                                     set_model_state_dict, set_optimizer_state_dict)
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+from leave import leave  # noqa: E402
+
+WORDS, SIZE = 13, 6
+
+
+class Block(nn.Module):
+    """Uneven rows, a parameter with fewer rows than ranks, one without elements, one that some inputs do not use."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(SIZE), nn.Linear(SIZE, 2 * SIZE + 1), nn.Linear(2 * SIZE + 1, SIZE)
+        self.scale = nn.Parameter(torch.ones(1))
+        self.empty = nn.Parameter(torch.empty(0, 3), requires_grad=False)  # FSDP 2 cannot train one
+        self.rare = nn.Parameter(torch.ones(3, SIZE))
+
+    def forward(self, x, rare=False):
+        y = self.scale * self.down(F.gelu(self.up(self.norm(x)))) + self.empty.sum()
+        return x + y + (self.rare.sum(0) if rare else 0)
+
+
+class Net(nn.Module):
+    def __init__(self, tied=True, recompute=False):
+        super().__init__()
+        self.recompute = recompute
+        self.embedding = nn.Embedding(WORDS, SIZE)
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+        self.norm = nn.LayerNorm(SIZE)
+        self.head = nn.Linear(SIZE, WORDS, bias=False)
+        self.register_buffer("seen", torch.zeros(()))
+        if tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, ids, rare=False):
+        x = self.embedding(ids)
+        for block in self.blocks:
+            x = checkpoint(block, x, rare, use_reentrant=False) if self.recompute else block(x, rare)
+        self.seen += 1
+        return self.head(self.norm(x.to(self.norm.weight.dtype)))
+
+
+def loss_of(net, ids, **keywords):
+    return F.cross_entropy(net(ids, **keywords).flatten(0, 1).float(), ids.flatten())
+
+
+class Trial:
+    """One training with one engine. shard: its fully_shard; arguments: further ones of it."""
+
+    def __init__(self, shard, mesh, arguments):
+        self.shard, self.arguments = shard, {"mesh": mesh, **arguments}
+        self.generator = torch.Generator().manual_seed(3 + dist.get_rank())
+        self.found = []
+
+    def sharded(self, net, groups=False):
+        for block in net.blocks:
+            self.shard(block, **self.arguments)
+        if groups:
+            self.shard([net.norm, net.embedding, net.head], **self.arguments)
+        self.shard(net, **self.arguments)
+        return net
+
+    def ids(self):
+        return torch.randint(WORDS, (2, 5), generator=self.generator)
+
+    def note(self, *values):
+        for value in values:
+            value = value.full_tensor() if hasattr(value, "full_tensor") else value
+            self.found.append(value.item() if isinstance(value, torch.Tensor) else float(value))
+
+    def note_weights(self, net):
+        for name, value in net.state_dict().items():
+            full = value.full_tensor() if hasattr(value, "full_tensor") else value
+            self.note(full.double().sum(), full.double().square().sum())
+
+    def step(self, net, optimizer, **keywords):
+        loss = loss_of(net, self.ids(), **keywords)
+        loss.backward()
+        self.note(loss, nn.utils.clip_grad_norm_(net.parameters(), 1.0))
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def adamw(net):
+    return torch.optim.AdamW([each for each in net.parameters() if each.requires_grad], lr=1e-2, weight_decay=0.3)
+
+
+# ---- cases: functions of a Trial ------------------------------------------------------------------
+
+def plain(trial, make_optimizer=adamw, **keywords):
+    net = trial.sharded(Net(**keywords))
+    optimizer = make_optimizer(net)
+    for _ in range(3):
+        trial.step(net, optimizer)
+    trial.note_weights(net)
+
+
+def groups(trial):
+    net = trial.sharded(Net(), groups=True)
+    optimizer = adamw(net)
+    for _ in range(3):
+        trial.step(net, optimizer)
+    trial.note_weights(net)
+
+
+def untied_and_recomputed(trial):
+    plain(trial, tied=False, recompute=True)
+
+
+def accumulation(trial):
+    """With and without reductions in between, and with clipping in between."""
+    net = trial.sharded(Net())
+    optimizer = adamw(net)
+    for sync in (True, False, True):
+        for micro_step in range(3):
+            net.set_requires_gradient_sync(sync or micro_step == 2)
+            loss = loss_of(net, trial.ids()) / 3
+            loss.backward()
+            trial.note(loss)
+            if sync:
+                trial.note(nn.utils.clip_grad_norm_(net.parameters(), 0.1))
+        trial.note(nn.utils.clip_grad_norm_(net.parameters(), 1.0))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=sync)
+    trial.note_weights(net)
+
+
+def sometimes_used(trial):
+    """A parameter that no backward reaches has no gradient, and AdamW leaves it as it is."""
+    net = trial.sharded(Net())
+    optimizer = adamw(net)
+    for rare in (False, True, False):
+        trial.step(net, optimizer, rare=rare)
+        trial.note(net.blocks[0].rare.grad is None)
+    trial.note_weights(net)
+
+
+def frozen(trial):
+    """Only some parameters are trained, as with adapters; one is frozen for a while."""
+    net = Net(tied=False)
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad_("down" in name or "head" in name)
+    trial.sharded(net)
+    optimizer = adamw(net)
+    for trained in (True, False, True):
+        net.head.weight.requires_grad_(trained)
+        trial.step(net, optimizer)
+    trial.note_weights(net)
+
+
+def two_losses(trial):
+    net = trial.sharded(Net())
+    optimizer = adamw(net)
+    for _ in range(2):
+        one, other = loss_of(net, trial.ids()), loss_of(net, trial.ids())
+        one.backward()
+        other.backward()
+        again = loss_of(net, trial.ids())
+        again.backward(retain_graph=True)
+        trial.note(one, other, again, nn.utils.clip_grad_norm_(net.parameters(), 1.0))
+        optimizer.step()
+        optimizer.zero_grad()
+    trial.note_weights(net)
+
+
+def evaluation(trial):
+    """Evaluation between forward and backward and between steps; weights that the program changes itself."""
+    net = trial.sharded(Net())
+    optimizer = adamw(net)
+    for number in range(3):
+        loss = loss_of(net, trial.ids())
+        with torch.no_grad():
+            trial.note(loss_of(net, trial.ids()))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for each in net.parameters():
+                (each.mul_(0.9), each.data.mul_(0.9), each._local_tensor.mul_(0.9))[number]
+            trial.note(loss, loss_of(net, trial.ids()))
+    trial.note_weights(net)
+
+
+def made_empty(trial):
+    with torch.device("meta"):
+        net = Net(tied=False)
+    trial.sharded(net)
+    net.to_empty(device="cpu")
+    with torch.no_grad():
+        for number, each in enumerate(net.parameters()):
+            each.fill_(0.01 * number)
+        net.seen.zero_()
+    optimizer = adamw(net)
+    for _ in range(2):
+        trial.step(net, optimizer)
+    trial.note_weights(net)
+
+
+def loaded(trial):
+    """load_state_dict of a copy, assigned and copied, after steps."""
+    net = trial.sharded(Net(tied=False))
+    optimizer = adamw(net)
+    trial.step(net, optimizer)
+    kept = {name: value.clone() for name, value in net.state_dict().items()}
+    trial.step(net, optimizer)
+    net.load_state_dict(kept)
+    trial.step(net, optimizer)
+    net.load_state_dict(kept, assign=True)
+    optimizer = adamw(net)
+    trial.step(net, optimizer)
+    trial.note_weights(net)
+
+
+def hooks(trial):
+    """An optimizer per parameter, in a hook behind its gradient."""
+    net = trial.sharded(Net(tied=False))
+    trained = [each for each in net.parameters() if each.requires_grad]
+    optimizers = {each: torch.optim.SGD([each], lr=0.1) for each in trained}
+
+    def update(parameter):
+        optimizers[parameter].step()
+        optimizers[parameter].zero_grad()
+
+    for each in trained:
+        each.register_post_accumulate_grad_hook(update)
+    for _ in range(3):
+        loss = loss_of(net, trial.ids())
+        loss.backward()
+        trial.note(loss)
+    trial.note_weights(net)
+
+
+def two_models(trial):
+    nets = trial.sharded(Net()), trial.sharded(Net(tied=False))
+    optimizers = [adamw(net) for net in nets]
+    for _ in range(2):
+        ids = trial.ids()
+        loss = loss_of(nets[0], ids) + (nets[0](ids) - nets[1](ids)).square().mean()
+        loss.backward()
+        for net, optimizer in zip(nets, optimizers):
+            trial.note(loss, nn.utils.clip_grad_norm_(net.parameters(), 1.0))
+            optimizer.step()
+            optimizer.zero_grad()
+    for net in nets:
+        trial.note_weights(net)
+
+
+def optimizers(trial):
+    for make in (lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True),
+                 lambda net: torch.optim.Adam(net.parameters(), lr=1e-2, foreach=False),
+                 lambda net: torch.optim.Adagrad(net.parameters(), lr=1e-2)):
+        plain(trial, make)
+
+
+def low_precision(trial):
+    policy = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32,
+                                                         output_dtype=torch.float32)
+    trial.arguments = {**trial.arguments, "mp_policy": policy}
+    plain(trial)
+
+
+CASES = {plain: 2e-6, groups: 2e-6, untied_and_recomputed: 2e-6, accumulation: 2e-6, sometimes_used: 2e-6, frozen: 2e-6,
+         two_losses: 2e-6, evaluation: 2e-6, made_empty: 2e-6, loaded: 2e-6, hooks: 2e-6, two_models: 2e-6,
+         optimizers: 2e-6, low_precision: 1e-2}
+
+
+def run(case, shard, mesh, **arguments):
+    torch.manual_seed(7)
+    trial = Trial(shard, mesh, arguments)
+    case(trial)
+    return trial.found
+
+
+def expect_equal(what, ours, theirs, tolerance):
+    assert len(ours) == len(theirs), what
+    for number, (a, b) in enumerate(zip(ours, theirs)):
+        assert abs(a - b) <= tolerance * max(1.0, abs(b)), (what, number, a, b)
+
+
+def travels(mesh, ours, theirs, folder):
+    """What one engine has saved, the other resumes from."""
+    def made(shard):
+        torch.manual_seed(7)
+        trial = Trial(shard, mesh, {})
+        net = trial.sharded(Net())
+        return trial, net, adamw(net)
+
+    def save(to, net, optimizer):
+        dcp.save({"model": get_model_state_dict(net), "optimizer": get_optimizer_state_dict(net, optimizer)},
+                 checkpoint_id=f"{folder}/{to}")
+
+    def load(origin, net, optimizer):
+        state = {"model": get_model_state_dict(net), "optimizer": get_optimizer_state_dict(net, optimizer)}
+        dcp.load(state, checkpoint_id=f"{folder}/{origin}")
+        set_model_state_dict(net, state["model"])
+        set_optimizer_state_dict(net, optimizer, state["optimizer"])
+
+    straight = made(theirs)
+    for _ in range(4):
+        straight[0].step(*straight[1:], rare=True)
+    for one, other in ((ours, theirs), (theirs, ours), (ours, ours)):
+        trial, *state = made(one)
+        for _ in range(2):
+            trial.step(*state, rare=True)
+        save("checkpoint", *state)
+        resumed, *state = made(other)
+        resumed.generator = trial.generator
+        load("checkpoint", *state)
+        for _ in range(2):
+            resumed.step(*state, rare=True)
+        expect_equal("travels", trial.found + resumed.found, straight[0].found, 2e-6)
+
+
+def refused(mesh, shard):
+    from acclaunch._library import InvalidArgumentError, NotSupportedError
+
+    def expect(error, text, function):
+        try:
+            function()
+        except error as found:
+            assert text in str(found), found
+        else:
+            raise AssertionError(f"nothing raised: {text}")
+
+    def net(**keywords):
+        return Trial(shard, mesh, keywords).sharded(Net(tied=False))
+
+    ids = torch.zeros(1, 2, dtype=torch.int64)
+    expect(NotSupportedError, "shard_placement_fn", lambda: net(shard_placement_fn=lambda _: None))
+    expect(NotSupportedError, "FSDPModule.unshard", lambda: net().unshard())
+    expect(NotSupportedError, "set_gradient_divide_factor", lambda: net().set_gradient_divide_factor(2.0))
+    expect(NotSupportedError, "parameters of one dtype", lambda: shard(nn.Sequential(
+        nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.bfloat16)), mesh=mesh)(torch.ones(1, 2)))
+    expect(AssertionError, "already been applied", lambda: shard(net(), mesh=mesh))
+    expect(InvalidArgumentError, "copied or pickled", lambda: copy.deepcopy(net()))
+
+    def replaced():
+        changed = net()
+        changed(ids)
+        changed.head.weight = nn.Parameter(torch.zeros(WORDS, SIZE))
+        changed(ids)
+
+    expect(InvalidArgumentError, "'head.weight' was replaced after the first forward", replaced)
+
+    def on_meta():
+        with torch.device("meta"):
+            made = Net(tied=False)
+        Trial(shard, mesh, {}).sharded(made)(ids)
+
+    expect(InvalidArgumentError, "is on the meta device", on_meta)
+
+
+def worker(folder):
+    import acclaunch.torch  # noqa: F401
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard as theirs
+
+    from acclaunch._fsdp2 import fully_shard as ours
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    ranks = dist.get_world_size()
+    mesh = init_device_mesh("cpu", (ranks,))
+    expected = {case: run(case, theirs, mesh) for case in CASES}
+    for gather in ("share", "copy"):
+        os.environ["ACC_SHM_GATHER"] = gather
+        from acclaunch import _fsdp2
+        _fsdp2._runtimes.clear()
+        for case, tolerance in CASES.items():
+            expect_equal((case.__name__, gather), run(case, ours, mesh), expected[case], tolerance)
+    if ranks == 4:
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        expect_equal("hybrid", run(accumulation, ours, mesh), run(accumulation, theirs, mesh), 2e-6)
+    else:
+        expect_equal("kept", run(plain, ours, mesh, reshard_after_forward=False), expected[plain], 2e-6)
+        travels(mesh, ours, theirs, folder)
+        refused(mesh, ours)
+    print("trained", flush=True)
+    leave()
+
+
+def main():
+    acclaunch, package = sys.argv[1:]
+    for ranks in (2, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run([acclaunch, "--cpu", "--num_processes", str(ranks), "--preload",
+                                  "torch._dynamo,torch.distributed.fsdp,torch.distributed.checkpoint.state_dict",
+                                  os.path.abspath(__file__), folder],
+                                 env=os.environ | {"PYTHONPATH": package, "PYTHON_EXEC": sys.executable},
+                                 capture_output=True, text=True, timeout=290)
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert run.stdout.count("trained") == ranks, run.stdout
+
+
+if __name__ == "__main__":
+    worker(*sys.argv[1:]) if "RANK" in os.environ else main()
