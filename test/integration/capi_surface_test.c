@@ -31,10 +31,11 @@ typedef struct Program {
   acc_optimizer* optimizer;
 } Program;
 
-static Program create(acc_runtime* runtime) {
+static Program create_with(acc_runtime* runtime, int by_rows) {
   Program p = {.runtime = runtime};
   acc_model_config config = ACC_MODEL_CONFIG_INITIALIZER;
   config.seed = 7;
+  config.by_rows = by_rows;
   EXPECT_OK(acc_model_create_with(runtime, &config, &p.model));
   EXPECT_OK(acc_model_root(p.model, "linear", "Linear", &p.unit));
   acc_parameter_config ones = ACC_PARAMETER_CONFIG_INITIALIZER;
@@ -47,6 +48,10 @@ static Program create(acc_runtime* runtime) {
   ones.a = 3.0F;
   EXPECT_OK(acc_unit_buffer(p.unit, "mask", biases, 1, &ones, &p.mask));
   return p;
+}
+
+static Program create(acc_runtime* runtime) {
+  return create_with(runtime, 0);
 }
 
 static void destroy(Program* p) {
@@ -399,6 +404,48 @@ static void expect_program_rule(acc_runtime* runtime) {
   destroy(&p);
 }
 
+/* Notes the number of elements. Fails unless rows begin and end as those of torch.chunk do. */
+static int check_rows(const acc_parameter_shard* shards, size_t count, void* context) {
+  acc_runtime* const runtime = ((Program*)context)->runtime;
+  const int64_t ranks = acc_runtime_world_size(runtime);
+  for (size_t i = 0; i < count; ++i) {
+    const int64_t rows = strcmp(shards[i].name, "linear.weight") == 0 ? kWeights : kBiases;
+    const int64_t chunk = (rows + ranks - 1) / ranks;
+    const int64_t first = chunk * acc_runtime_rank(runtime);
+    const int64_t own = first >= rows ? 0 : first + chunk > rows ? rows - first : chunk;
+    const int is_whole = shards[i].numel == rows; /* strategies that do not shard the optimizer */
+    if (!is_whole && (shards[i].numel != own || (own > 0 && shards[i].offset != first))) {
+      return 1;
+    }
+  }
+  return count == 2 ? 0 : 1;
+}
+
+/* A program that updates shards of rows itself, with more micro-steps than the settings say. */
+static void expect_rows(acc_runtime* runtime) {
+  Program p = create_with(runtime, 1);
+  EXPECT(acc_model_shards(p.model, NULL, NULL) == ACC_INVALID_ARGUMENT);
+  EXPECT_OK(acc_model_shards(p.model, check_rows, &p));
+  for (int i = 0; i < 2; ++i) {
+    acc_no_sync* scope = NULL;
+    EXPECT_OK(acc_no_sync_begin(p.model, &scope));
+    micro_step(&p, 1.0F);
+    acc_no_sync_end(scope);
+    micro_step(&p, 1.0F);
+    int64_t updated = 0;
+    EXPECT(acc_model_take_gradients(p.model, NULL, NULL) == ACC_INVALID_ARGUMENT);
+    EXPECT_OK(acc_model_take_gradients(p.model, subtract_half, &updated));
+    EXPECT_OK(acc_model_publish(p.model));
+  }
+  EXPECT(near(value(&p, p.weight), -1.0) && near(value(&p, p.bias), -2.0));
+  acc_forward_use* forward = NULL;
+  EXPECT_OK(acc_forward_begin(p.unit, &forward));
+  EXPECT(acc_model_publish(p.model) == ACC_INVALID_ARGUMENT);
+  EXPECT_OK(acc_forward_end(forward));
+  EXPECT_OK(acc_runtime_barrier(runtime));
+  destroy(&p);
+}
+
 /* Gradients that are dropped, a step after one micro-step, and a frozen parameter. */
 static void expect_unwanted_gradients(acc_runtime* runtime) {
   Program p = create(runtime);
@@ -732,6 +779,7 @@ int main(void) {
   expect_failing_functions(runtime);
   expect_children_without_a_part(runtime);
   expect_program_rule(runtime);
+  expect_rows(runtime);
   expect_unwanted_gradients(runtime);
   expect_buffers_and_kept(runtime);
   expect_dtypes_of_buffers(runtime);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/flat_plan.hpp"
 
+#include "sharding/shard_layout.hpp"
+
 #include <doctest/doctest.h>
 
 #include <string>
@@ -47,9 +49,9 @@ ShardingSettings settings_of(Strategy strategy) {
 }
 
 std::string plan_of(const std::vector<std::string>& words, const ShardingSettings& settings,
-                    int shards) {
+                    int shards, bool by_rows = false) {
   return text_of(plan_flats(parameters_of(words), settings,
-                            acc::plugins::switches(settings.strategy), shards));
+                            acc::plugins::switches(settings.strategy), shards, by_rows));
 }
 
 }  // namespace
@@ -62,6 +64,15 @@ TEST_CASE("flat parameters: trained, frozen and ignored parameters are separate"
   CHECK(plan({"5", "6f", "7"}) == "0,2 | f1");
   CHECK(plan({"5i", "6f", "7", "8fi", "9i"}) == "2 | f1 | i0,4 | if3");
   CHECK(plan({}).empty());
+}
+
+TEST_CASE("by rows: each parameter is a flat parameter, divided as torch.chunk does") {
+  CHECK(plan_of({"5", "6f", "7i"}, settings_of(Strategy::full_shard), 2, true) == "0 | f1 | i2");
+  const acc::sharding::FlatLayout layout = acc::sharding::lay_out_rows(15, 5, 4);
+  CHECK(layout.shard_numel == 6);  // chunks of 2, 2, 1 and 0 rows
+  CHECK(acc::sharding::overlap(layout, 0, layout.shard(2)).in_parameter == 12);
+  CHECK(acc::sharding::overlap(layout, 0, layout.shard(2)).numel == 3);
+  CHECK(acc::sharding::overlap(layout, 0, layout.shard(3)).numel == 0);
 }
 
 TEST_CASE("reduce_bucket_size: whole parameters up to the limit, a larger one alone") {
