@@ -61,7 +61,7 @@ MORE_FILES_OF_FLAG = {
     "launcher": 6, "local_ranks_filter": 4, "log_dir": 5, "log_format": 4, "log_level": 4, "machine_rank": 16,
     "main_process_ip": 10, "main_process_port": 6, "master_addr": 4, "master_port": 4, "max_restarts": 7,
     "module": 6, "mpirun_hostfile": 6, "multi_gpu": 6, "nnodes": 4, "no_python": 8, "no_ssh": 4, "node_rank": 7,
-    "num_cpu_threads_per_process": 4, "num_machines": 11, "num_processes": 14, "numa_binding": 5, "preload": 6,
+    "num_cpu_threads_per_process": 4, "num_machines": 11, "num_processes": 14, "numa_binding": 5, "preload": 5,
     "quiet": 5, "rdzv_backend": 9, "rdzv_endpoint": 5, "redirects": 5, "role": 4, "same_network": 4,
     "secure": 4, "shutdown_timeout": 5, "status_port": 7, "stdin": 4, "tee": 5, "timeout": 5, "trace": 4,
     "use_cpu": 10, "use_deepspeed": 7, "use_fsdp": 7, "use_parallelism_config": 5,

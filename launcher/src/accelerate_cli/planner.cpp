@@ -80,17 +80,6 @@ AccelerateDraft::AccelerateDraft(const Flags& given_flags, const plugins::Enviro
       policy(compat_policy_of(given_flags, parent)),
       config(load_config(given_flags, parent)) {}
 
-std::string AccelerateDraft::place(plugins::SettingKey key) const {
-  const Source& source = settings.source(key);
-  switch (source.kind) {
-    case Source::Kind::flag:
-    case Source::Kind::environment: return source.where;
-    case Source::Kind::file:
-    case Source::Kind::deepspeed_file: return source.where + ": " + key.text();
-    default: return key.text();
-  }
-}
-
 LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& environment,
                            const HostFacts& facts) {
   AccelerateDraft draft(flags, environment, facts);
@@ -156,7 +145,8 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
     const Threads threads = choose_threads(draft, workers, layout, device.device, binding);
     notice_defaults(draft, threads);
     variables = {build_environment(draft, workers, device, threads), plan::names_of_settings()};
-    appended_file = plan_deepspeed_environment(draft, workers, variables.set);
+    plan::load_package(draft, variables);
+    appended_file = plan_deepspeed_environment(draft, workers, variables);
   }
   supervision.keeps_exit_status = draft.policy.keeps_exit_status;
   const bool is_ranks = workers.launcher == ProgramLauncher::ranks;

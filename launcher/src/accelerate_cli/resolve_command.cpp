@@ -163,7 +163,7 @@ void check_as_accelerate(AccelerateDraft& draft, Mode mode) {
 
 std::vector<std::string> choose_command(AccelerateDraft& draft, const Workers& workers,
                                         plugins::Device device) {
-  if (device == plugins::Device::cpu) {
+  if (device == plugins::Device::cpu && draft.settings.choice("engine"_key) == "torch") {
     notice_accelerate_on_cpu(draft, workers);
   }
   switch (workers.launcher) {
@@ -191,12 +191,15 @@ PreloadPlan choose_preload(const AccelerateDraft& draft, const Workers& workers,
 // in Accelerate, variables with characters that would break the shell line there are left out.
 std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,
                                                        const Workers& workers,
-                                                       const plugins::Environment& environment) {
+                                                       const WorkerVariables& variables) {
   if (workers.launcher != ProgramLauncher::deepspeed) {
     return std::nullopt;
   }
-  plugins::Environment whole = environment;
-  whole.insert(draft.environment.begin(), draft.environment.end());  // does not replace
+  plugins::Environment whole = draft.environment;
+  std::erase_if(whole, [&](const auto& entry) { return variables.removed.contains(entry.first); });
+  for (const auto& [name, value] : variables.set) {
+    whole[name] = value;
+  }
   std::string left_out;
   std::string text;
   for (const auto& [name, value] : whole) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stage `read_values`: reads the configuration file, ACC_COMPAT and the flags into the settings,
-// and selects the compatibility policy. Each value is checked by its row of the settings table;
-// faults are collected in the draft.
+// Stage `read_values`: reads the configuration file, the flags, ACC_COMPAT and ACC_ENGINE into the
+// settings, and selects the compatibility policy. Each value is checked by its row of the settings
+// table; faults are collected in the draft.
 #include "accelerate_cli/python_values.hpp"
 #include "accelerate_cli/stages.hpp"
 #include "host/own_variables.hpp"
@@ -94,6 +94,7 @@ void read_values(AccelerateDraft& draft) {
       draft.file.faulty_keys.insert(value.key);
     }
   }
+  plan::read_engine(draft);
   if (!draft.policy.checks_values) {
     draft.arguments = merged_arguments(draft.flags, draft.config,
                                        static_cast<int>(draft.facts.visible_gpus.size()));

@@ -80,8 +80,6 @@ struct AccelerateDraft : plan::Draft {
   /// variables are derived from these instead of the settings.
   std::optional<Arguments> arguments;
 
-  /// Returns the origin of a setting for messages: `c.yaml:3: gpu_ids`, or `--gpu_ids`.
-  [[nodiscard]] std::string place(plugins::SettingKey key) const;
   /// True if --cpu (or --use_cpu) is given as a flag.
   [[nodiscard]] bool cpu_flag() const { return flags.find("use_cpu"_key) != nullptr; }
 };
@@ -144,7 +142,7 @@ plugins::Environment build_environment(const AccelerateDraft& draft, const Worke
 /// machines. Empty if that command is not used.
 std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,
                                                        const Workers& workers,
-                                                       const plugins::Environment& environment);
+                                                       const WorkerVariables& variables);
 
 /// True if the workers are to run on the CPU by request. In compatibility mode use_cpu applies to
 /// one plain process only.

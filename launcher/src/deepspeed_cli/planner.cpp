@@ -281,6 +281,7 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
       draft.result_of([&] { return read_config(draft, world_size_of(job.hosts), workers); });
   Binding binding = draft.result_of([&] { return bind_to_slots(draft, this_host.slots, workers); });
   Command command = draft.result_of([&] { return choose_command(draft); });
+  draft.faults.collect([&] { plan::load_package(draft, workers.variables); });
   draft.faults.raise();
   return plan::finished(std::move(draft), {.command = std::move(command.words),
                                            .replaces_local_rank = command.has_local_rank,

@@ -37,6 +37,7 @@ std::span<const OwnVariable> own_variables() noexcept {
                                       simulate_gpus,
                                       share_gpus,
                                       device,
+                                      engine,
                                       machine_rank,
                                       num_machines,
                                       main_process_ip,

@@ -29,6 +29,9 @@ inline constexpr OwnVariable share_gpus{
 inline constexpr OwnVariable device{
     kDeviceVariable,
     "`cpu` or `cuda`, for torchrun and deepspeed, which have no flag for the device"};
+inline constexpr OwnVariable engine{
+    "ACC_ENGINE",
+    "same as the setting `engine`; workers have it, with the value `acc`, if that is chosen"};
 inline constexpr OwnVariable machine_rank{
     "ACC_MACHINE_RANK",
     "rank of this machine; this one and those up to `ACC_CONTROL` are set by an acclaunch that "
@@ -53,7 +56,7 @@ inline constexpr OwnVariable cuda_visible_devices{kCudaVisibleVariable,
 inline constexpr OwnVariable omp_num_threads{
     "OMP_NUM_THREADS", "passed on unchanged unless a flag sets the number of threads"};
 inline constexpr OwnVariable torch_autoload{"TORCH_DEVICE_BACKEND_AUTOLOAD",
-                                            "must not be 0 with `--cpu_backend acc`"};
+                                            "must not be 0 if `cpu_backend` or `engine` is acc"};
 inline constexpr OwnVariable mpi_local_size{
     "MPI_LOCALNRANKS", "number of processes on this machine of an mpirun that started acclaunch"};
 inline constexpr OwnVariable open_mpi_local_size{"OMPI_COMM_WORLD_LOCAL_SIZE",
@@ -80,8 +83,9 @@ inline constexpr OwnVariable python{
     "Python interpreter; default: that of the virtual environment in which acclaunch is installed, "
     "else python3"};
 inline constexpr OwnVariable python_path{"PYTHONPATH",
-                                         "in DeepSpeed mode the working directory is added, with "
-                                         "`--cpu_backend acc` the folder of the package acclaunch"};
+                                         "in DeepSpeed mode the working directory is added; if "
+                                         "`cpu_backend` or `engine` is acc, the folder of the "
+                                         "package acclaunch"};
 inline constexpr OwnVariable path{"PATH", "folders in which programs are looked up"};
 inline constexpr OwnVariable home{"HOME",
                                   "folder of .cache and .deepspeed_env; replaces `~` in `config`"};

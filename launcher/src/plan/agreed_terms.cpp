@@ -7,6 +7,7 @@
 #include "acc/base/hash.hpp"
 #include "acc/base/text.hpp"
 #include "acc/launcher/setting_keys.hpp"
+#include "host/own_variables.hpp"
 
 #include <fmt/format.h>
 
@@ -166,6 +167,8 @@ Terms agreed_terms(const LaunchPlan& plan) {
     }
   }
   terms.emplace_back("the device", plugins::to_string(plan.device));
+  terms.emplace_back("the engine",
+                     host::value_of(plan.variables.set, host::variables::engine, "torch"));
   terms.emplace_back("the sharding mode", origin_of(plan.mode));
   const std::size_t before = terms.size();
   add_settings(plan.settings, plan.mode, terms);

@@ -15,7 +15,9 @@ std::vector<SettingRow> with_common_rows(std::span<const SettingRow> rows) {
     }
   };
   std::ranges::for_each(flag_rows::kCommon, add);
-  add(*plugins::find_setting("preload"_key.name()));  // a setting of the workers' table
+  for (const plugins::SettingKey key : plugins::kOfEveryFrontEnd) {
+    add(*plugins::find_setting(key.name()));
+  }
   return all;
 }
 

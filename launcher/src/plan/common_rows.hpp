@@ -8,8 +8,8 @@
 
 namespace acc::launcher::plan {
 
-/// Returns the rows of a front end's own table, followed by the rows for supervision and output
-/// that every front end has. A key of the own table is not repeated.
+/// Returns the rows of a front end's own table, followed by those that every front end has. A key
+/// of the own table is not repeated.
 std::vector<plugins::SettingRow> with_common_rows(std::span<const plugins::SettingRow> rows);
 
 }  // namespace acc::launcher::plan

@@ -8,6 +8,8 @@
 #include "plan/rendezvous_values.hpp"
 #include "plan/status_endpoint.hpp"
 
+#include <array>
+
 namespace acc::launcher::plan {
 
 using plugins::Source;
@@ -21,12 +23,29 @@ Sourced<std::string> Draft::given(plugins::SettingKey key) const {
   return {settings.text(key), where.empty() ? "--" + key.text() : where};
 }
 
+std::string Draft::place(plugins::SettingKey key) const {
+  const Source& source = settings.source(key);
+  switch (source.kind) {
+    case Source::Kind::flag:
+    case Source::Kind::environment: return source.where;
+    case Source::Kind::file:
+    case Source::Kind::deepspeed_file: return source.where + ": " + key.text();
+    default: return key.text();
+  }
+}
+
 void read_flags(Draft& draft) {
   for (const Flags::Value& value : draft.flags.values) {
     draft.faults.collect([&] {
       draft.settings.set_named(value.key, value.text, {Source::Kind::flag, value.written});
     });
   }
+  read_engine(draft);
+}
+
+void read_engine(Draft& draft) {
+  draft.faults.collect(
+      [&] { read_variable(draft, "engine"_key, std::string(host::variables::engine.name)); });
 }
 
 void read_variable(Draft& draft, plugins::SettingKey key, const std::string& name) {
@@ -45,31 +64,6 @@ std::optional<int> stdin_rank(const Sourced<std::string>& given) {
     throw bad_value(given, "a rank, from 0, or none");
   }
   return rank;
-}
-
-/// Lets Python programs load the package acclaunch: torch finds its entry point in PYTHONPATH, and
-/// the variable makes it replace gloo (docs/c10d.md).
-void choose_cpu_backend(const Draft& draft, WorkerVariables& workers) {
-  const Sourced<std::string> given = draft.given("cpu_backend"_key);
-  if (given.value != "acc") {
-    return;
-  }
-  if (draft.facts.python_packages.empty()) {
-    const auto prefix = draft.facts.executable_directory.parent_path();
-    throw Error(Errc::config, given.where + " acc: the Python package acclaunch is neither in " +
-                                  (prefix / "python").string() + " nor in " +
-                                  (prefix / "share/acclaunch/python").string());
-  }
-  if (host::value_of(draft.environment, host::variables::torch_autoload, "1") == "0") {
-    throw Error(Errc::config, given.where +
-                                  " acc needs torch to load the entry points of packages, and " +
-                                  std::string(host::variables::torch_autoload.name) + " is 0");
-  }
-  workers.set["ACC_CPU_BACKEND"] = "acc";
-  const std::string name(host::variables::python_path.name);
-  const std::string inherited = host::value_of(draft.environment, host::variables::python_path);
-  std::string& path = workers.set.try_emplace(name, inherited).first->second;
-  path = draft.facts.python_packages.string() + (path.empty() ? "" : ":" + path);
 }
 
 }  // namespace
@@ -173,7 +167,52 @@ void read_log(Draft& draft, WorkerVariables& workers) {
   }
 }
 
+/// Throws Error if torch will not find or not load the package acclaunch. `asks`: the setting that
+/// needs it, with its value.
+void check_package(const Draft& draft, const std::string& asks, const WorkerVariables& workers) {
+  if (draft.facts.python_packages.empty()) {
+    const auto prefix = draft.facts.executable_directory.parent_path();
+    throw Error(Errc::not_found, asks + ": the Python package acclaunch is neither in " +
+                                     (prefix / "python").string() + " nor in " +
+                                     (prefix / "share/acclaunch/python").string());
+  }
+  const host::OwnVariable& autoload = host::variables::torch_autoload;
+  if (host::value_of(workers.set, autoload, host::value_of(draft.environment, autoload)) == "0") {
+    throw Error(Errc::config, asks + " needs torch to load the entry points of packages, and " +
+                                  std::string(autoload.name) + " is 0");
+  }
+}
+
 }  // namespace
+
+// Torch finds the entry point of the package in PYTHONPATH, and the settings' variables tell it
+// what to replace: gloo (docs/c10d.md), or torch's engine. The engine's variable follows the
+// setting, and not what the launcher inherited.
+void load_package(Draft& draft, WorkerVariables& workers) {
+  const std::string engine(host::variables::engine.name);
+  const std::string of_worker = host::value_of(workers.set, host::variables::engine);
+  if (!of_worker.empty() && draft.settings.source("engine"_key).kind != Source::Kind::flag) {
+    draft.settings.set("engine"_key, of_worker, {Source::Kind::environment, engine});
+  }
+  workers.set.erase(engine);
+  workers.removed.insert(engine);
+  const std::array choices = {std::pair{"cpu_backend"_key, std::string("ACC_CPU_BACKEND")},
+                              std::pair{"engine"_key, engine}};
+  bool loads = false;
+  for (const auto& [key, variable] : choices) {
+    if (draft.settings.choice(key) == "acc") {
+      check_package(draft, draft.place(key) + " acc", workers);
+      workers.set[variable] = "acc";
+      loads = true;
+    }
+  }
+  if (loads) {
+    const std::string name(host::variables::python_path.name);
+    const std::string inherited = host::value_of(draft.environment, host::variables::python_path);
+    std::string& path = workers.set.try_emplace(name, inherited).first->second;
+    path = draft.facts.python_packages.string() + (path.empty() ? "" : ":" + path);
+  }
+}
 
 // From here on addresses have no brackets: these were needed only to separate an IPv6 address from
 // a port.
@@ -185,9 +224,6 @@ LaunchPlan finished(Draft&& draft, LaunchPlan plan) {
   }
   for (std::string* address : {&plan.rendezvous.address, &plan.rendezvous.local_address}) {
     *address = without_brackets(*address);
-  }
-  if (!plan.start) {
-    choose_cpu_backend(draft, plan.variables);
   }
   read_log(draft, plan.variables);
   plan.working_directory = draft.facts.working_directory.string();

@@ -47,6 +47,9 @@ struct Draft {
   /// flag that would set it.
   [[nodiscard]] Sourced<std::string> given(plugins::SettingKey key) const;
 
+  /// Returns the origin of a setting for messages: `c.yaml:3: zero_stage`, or a flag or variable.
+  [[nodiscard]] std::string place(plugins::SettingKey key) const;
+
   /// Runs a stage and returns its result. If the stage throws Error, adds a fault and returns the
   /// default, so that the stages after it can report their faults too.
   template <typename Stage>
@@ -57,8 +60,11 @@ struct Draft {
   }
 };
 
-/// Sets the values of all flags. Adds a fault for each invalid one.
+/// Sets the values of all flags, and the engine. Adds a fault for each invalid one.
 void read_flags(Draft& draft);
+
+/// Sets the engine of Python programs from its variable if neither a flag nor a file has set it.
+void read_engine(Draft& draft);
 
 /// Sets `key` from the variable `name` if the variable is not empty and the setting is not given.
 void read_variable(Draft& draft, plugins::SettingKey key, const std::string& name);
@@ -89,6 +95,10 @@ OutputPlan read_output(Draft& draft, const OutputWords& words, const std::string
 /// Assigns cores of the machine `facts` to its workers, and `gpus` if there are any.
 Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
                      const std::vector<int>& gpus, const HostFacts& facts);
+
+/// Lets Python programs load the package acclaunch, and tells it what to replace, if the back end
+/// for CPU tensors or the engine is to be ours. Throws Error if the package cannot be loaded.
+void load_package(Draft& draft, WorkerVariables& workers);
 
 /// Returns the plan with what the draft holds: settings, notices, working directory and GPUs.
 /// Throws Error(config) if no worker has the rank that is to read standard input.

@@ -241,9 +241,9 @@ def reseed():
 
 def follow_environment():
     """Lets acclaunch's package, which torch imports, read the variables of the worker instead of the server's."""
-    package = sys.modules.get("acclaunch.c10d")
+    package = sys.modules.get("acclaunch._autoload")
     if package is not None:
-        sys.modules["acclaunch._autoload"].quietly(package.follow_environment)
+        package.follow_environment()
 
 
 def become_worker(own, launcher, forker):

@@ -290,6 +290,7 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
   Binding binding = plan::bind_workers(draft, numa_binding_of(draft), layout.local_world_size,
                                        on_gpus ? facts.visible_gpus : std::vector<int>{}, facts);
   limit_threads(draft, layout.local_world_size, inherited.variables);
+  plan::load_package(draft, inherited.variables);
   return plan::finished(std::move(draft), {.command = std::move(command),
                                            .replaces_local_rank = true,
                                            .preload = std::move(preload),

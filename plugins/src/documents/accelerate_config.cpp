@@ -89,6 +89,12 @@ bool takes_list(const SettingRow& row) {
   return row.type == Type::list || row.type == Type::text;
 }
 
+/// True for a setting that Accelerate does not have: its value is checked also where those of
+/// Accelerate are left to the program, and it has no `auto`.
+bool is_ours(const SettingRow& row) {
+  return std::ranges::find(kOfEveryFrontEnd, SettingKey(row)) != kOfEveryFrontEnd.end();
+}
+
 /// Returns the text of a scalar, or the items of a list joined by commas as on the command line.
 /// YAML reads a plain `no` as false; for a choice that has the value `no` it is turned back.
 std::string value_text(const Node& node, const SettingRow& row) {
@@ -336,7 +342,8 @@ class AccelerateConfigImporter {
       return;
     }
     const std::string text = value_text(node, row);
-    const bool open = (row == "num_processes"_key && text == "-1") || lower(text) == "auto";
+    const bool open =
+        (row == "num_processes"_key && text == "-1") || (lower(text) == "auto" && !is_ours(row));
     if (open) {  // `accelerate config` writes -1 or "auto" for "decided at launch"
       return;
     }
@@ -348,7 +355,7 @@ class AccelerateConfigImporter {
   }
 
   void fault(const SettingRow& row, const std::string& sentence) {
-    if (rules_.checks_values) {
+    if (rules_.checks_values || is_ours(row)) {
       faults_.add(sentence);
       result_.faulty_keys.emplace(row.key);
     }

@@ -93,6 +93,10 @@ return std::array{
                .format = TextFormat::lower, .help = "data type of computation",
                .plugin = field<&TrainingFields::mixed_precision>(),
                .engine = member<&ShardingSettings::mixed_precision>("mixed precision")},
+    SettingRow{.section = launch, .key = "engine", .group = Group::mode, .flag = Flag::value,
+               .type = Type::choice, .fallback = "torch", .allowed = "torch|acc",
+               .help = "engine of Python programs that shard with FSDP, Accelerate or DeepSpeed; "
+                       "acc: libacc_runtime; also $ACC_ENGINE"},
     SettingRow{.section = launch, .key = "num_processes", .group = Group::workers,
                .flag = Flag::value, .type = Type::integer, .allowed = "1..1000000",
                .help = "number of workers on all machines together; default: number of GPUs, "
@@ -701,5 +705,9 @@ consteval SettingKey operator""_key(const char* text, std::size_t size) {
   const std::string_view name(text, size);
   return {name, names_row(kSettingRows, name)};
 }
+
+/// The settings of this table that every front end has: acclaunch's own, which no other launcher
+/// has.
+inline constexpr std::array kOfEveryFrontEnd = {"preload"_key, "engine"_key};
 
 }  // namespace acc::plugins

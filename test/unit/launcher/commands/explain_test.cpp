@@ -60,6 +60,23 @@ TEST_CASE("explain prints the plan of a launch") {
   CHECK(contains(text, (config.string() + ":4\n")));
 }
 
+TEST_CASE("explain shows the engine of Python programs") {
+  PlanFixture fixture;
+  fixture.write("train.py", "");
+  fixture.facts.python_packages = "/packages";
+  fixture.environment["ACC_ENGINE"] = "acc";
+  const auto shown = json_of(fixture, {"--use_fsdp", "--cpu", "--num_processes", "2", "./train"});
+  CHECK(shown["environment"]["set"]["PYTHONPATH"] == "/packages");
+  const std::string text = explain(plan_of(fixture, {"--engine", "acc", "./train"}), {});
+  CHECK(contains(text, "  ACC_ENGINE=acc\n"));
+  CHECK(contains(text, "--engine\n"));
+  for (const std::string engine : {"acc", "torch"}) {  // Accelerate's engine does not shard on CPUs
+    CHECK(contains(fixture.notices({"--use_fsdp", "--cpu", "--num_processes", "2", "--engine",
+                                    engine, "train.py"}),
+                   "Accelerate does not support FSDP") == (engine == "torch"));
+  }
+}
+
 TEST_CASE("explain shows the smaller groups of resharding after forward") {
   const PlanFixture fixture;
   const auto plan =

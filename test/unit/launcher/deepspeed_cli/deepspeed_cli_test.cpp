@@ -202,6 +202,9 @@ TEST_CASE("invalid values are rejected, all at once") {
            Case{{"--autotuning=run", "--elastic_training", "--venv_script=a", "--save_pid"},
                 {"--autotuning: ", "--elastic_training: ", "--venv_script: ", "--save_pid: "}},
            Case{{"--bind_cores_to_rank", "--bind_core_list=0,99"}, {"names core 99"}},
+           Case{{"--engine", "jax"}, {"--engine must be torch or acc, got \"jax\""}},
+           Case{{"--engine", "acc", "--bind_cores_to_rank", "--bind_core_list=0,99"},
+                {"--engine acc: the Python package acclaunch is neither in", "names core 99"}},
        }) {
     CAPTURE(words);
     Fixture fixture;

@@ -82,7 +82,8 @@ TEST_CASE("agreed terms: the program's arguments, without what differs between m
 }
 
 TEST_CASE("agreed terms: settings in canonical spelling, without local ones") {
-  const PlanFixture fixture;
+  PlanFixture fixture;
+  fixture.facts.python_packages = fixture.folder();
   using Words = std::vector<std::string>;
   const auto same = [&](Words a, Words b) {
     a.emplace_back("./train");
@@ -99,6 +100,8 @@ TEST_CASE("agreed terms: settings in canonical spelling, without local ones") {
   CHECK_FALSE(same({"--use_fsdp"}, {}));
   CHECK_FALSE(same({"--mixed_precision", "bf16"}, {"--mixed_precision", "fp16"}));
   CHECK_FALSE(same({"--gradient_accumulation_steps", "2"}, {}));
+  CHECK(same({"--engine", "torch"}, {}));
+  CHECK_FALSE(same({"--engine", "acc"}, {}));
   CHECK_FALSE(same({"--use_fsdp", "--fsdp_sharding_strategy", "FULL_SHARD"},
                    {"--use_fsdp", "--fsdp_sharding_strategy", "HYBRID_SHARD"}));
 }

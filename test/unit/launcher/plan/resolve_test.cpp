@@ -304,6 +304,76 @@ TEST_CASE("variables that Accelerate passes on unchanged count as settings") {
   CHECK(sharding.strategy == Strategy::full_shard);
 }
 
+TEST_CASE("the engine of Python programs is chosen alike in all front ends") {
+  struct Case {
+    Words words;
+    std::string variable;  ///< ACC_ENGINE of the launcher
+    std::string engine;    ///< ACC_ENGINE of the workers; empty: not set
+  };
+  const std::vector<Case> common = {
+      {{}, "", ""},       {{"--engine", "acc"}, "", "acc"},   {{}, "acc", "acc"},
+      {{}, "ACC", "acc"}, {{"--engine=acc"}, "torch", "acc"}, {{"--engine=torch"}, "acc", ""},
+      {{}, "torch", ""},
+  };
+  const std::vector<Case> of_file = {
+      {{"--config_file=acc.yaml"}, "", "acc"},
+      {{"--config_file=acc.yaml"}, "torch", "acc"},
+      {{"--config_file=acc.yaml", "--engine=torch"}, "acc", ""},
+      {{"--config_file=acc.yaml", "--compat=accelerate"}, "", "acc"},
+      {{"--compat=accelerate"}, "acc", "acc"},
+  };
+  for (const FrontEnd* front_end :
+       {&accelerate_front_end(), &torchrun_front_end(), &deepspeed_front_end()}) {
+    PlanFixture fixture(*front_end);
+    fixture.facts.python_packages = "/packages";
+    fixture.environment["PYTHONPATH"] = "/of/user";
+    const auto acc = fixture.write("acc.yaml", "distributed_type: 'NO'\nengine: acc\n");
+    const auto jax = fixture.write("jax.yaml", "distributed_type: 'NO'\nengine: jax\n");
+    fixture.facts.working_directory = fixture.folder();
+    std::vector<Case> cases = common;
+    if (front_end == &accelerate_front_end()) {
+      cases.insert(cases.end(), of_file.begin(), of_file.end());
+    }
+    for (auto [words, variable, engine] : cases) {
+      CAPTURE(words);
+      CAPTURE(variable);
+      for (std::string& word : words) {
+        word = word == "--config_file=acc.yaml" ? "--config_file=" + acc.string() : word;
+      }
+      words.emplace_back("./train");
+      fixture.environment["ACC_ENGINE"] = variable;
+      const auto worker = fixture.worker(words, 0);
+      CHECK(plugins::variable(worker, "ACC_ENGINE") == engine);
+      CHECK(worker.contains("ACC_ENGINE") == !engine.empty());
+      CHECK(worker.at("PYTHONPATH") == (engine.empty() ? "/of/user" : "/packages:/of/user"));
+    }
+    fixture.environment["ACC_ENGINE"] = "jax";
+    CHECK(contains(fixture.refusal({"./train"}), "ACC_ENGINE must be torch or acc, got \"jax\""));
+    fixture.environment.erase("ACC_ENGINE");
+    fixture.environment["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0";
+    CHECK(contains(fixture.refusal({"--engine=acc", "--cpu_backend=acc", "./train"}),
+                   "TORCH_DEVICE_BACKEND_AUTOLOAD is 0"));
+    fixture.environment.erase("TORCH_DEVICE_BACKEND_AUTOLOAD");
+    // Accelerate compares such words exactly, the other launchers do not.
+    const std::string word = front_end == &accelerate_front_end() ? "acc" : "ACC";
+    const auto both = fixture.worker({"--engine=" + word, "--cpu_backend=" + word, "./train"}, 0);
+    CHECK(both.at("ACC_CPU_BACKEND") == "acc");
+    CHECK(both.at("PYTHONPATH") == "/packages:/of/user");
+    if (front_end == &accelerate_front_end()) {  // Accelerate's values are left to the program
+      CHECK(contains(
+          fixture.refusal({"--compat=accelerate", "--config_file", jax.string(), "./train"}),
+          "jax.yaml:2: engine must be torch or acc"));
+    }
+    if (front_end == &deepspeed_front_end()) {
+      fixture.write(".deepspeed_env", "ACC_ENGINE=acc\n");
+      CHECK(fixture.worker({"./train"}, 0).at("PYTHONPATH") == "/packages:/of/user");
+      CHECK_FALSE(fixture.worker({"--engine=torch", "./train"}, 0).contains("ACC_ENGINE"));
+      fixture.write(".deepspeed_env", "ACC_ENGINE=jax\n");
+      CHECK(contains(fixture.refusal({"./train"}), "ACC_ENGINE must be torch or acc"));
+    }
+  }
+}
+
 TEST_CASE("the default configuration file is Accelerate's") {
   PlanFixture fixture;
   fixture.write("hf/accelerate/default_config.yaml", "distributed_type: 'NO'\nnum_processes: 3\n");

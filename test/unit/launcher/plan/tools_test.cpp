@@ -119,6 +119,12 @@ TEST_CASE("the other machines of the deepspeed command get the environment from 
   CHECK_FALSE(contains(text, "BAD="));
   CHECK_FALSE(contains(text, "EMPTY="));
   CHECK(contains(plan.notices.back(), "BAD"));
+
+  fixture.facts.python_packages = "/packages";
+  fixture.environment["ACC_ENGINE"] = "acc";
+  const auto lines = [&](const Words& more) { return fixture.plan_with(more).appended_file->text; };
+  CHECK(contains(lines({"--deepspeed_hostfile", "h"}), "ACC_ENGINE=acc\n"));
+  CHECK_FALSE(contains(lines({"--deepspeed_hostfile", "h", "--engine", "torch"}), "ACC_ENGINE"));
 }
 
 TEST_CASE("without a deepspeed command the message says what to do") {

@@ -91,6 +91,7 @@ TEST_CASE("invalid flags are rejected by name, all at once") {
            Case{{"-m", "--no-python"}, {"--module", "--no_python"}},
            Case{{"--shutdown-timeout=-1"}, {"--shutdown-timeout must be an integer 0.."}},
            Case{{"--event-log-handler=mine"}, {"--event-log-handler must be null"}},
+           Case{{"--engine=jax"}, {"--engine must be torch or acc, got \"jax\""}},
        }) {
     CAPTURE(words);
     const std::string message = fixture.refusal(with_program(words));
