@@ -44,7 +44,12 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Work
   if (is_open_mpi) {
     command.insert(command.end(),
                    {"--hostfile", hosts, "--npernode", local, "-n", all, "--bind-to", "socket"});
-  } else {  // Intel MPI, MVAPICH
+    if (draft.settings.choice("engine"_key) != "torch") {  // else other machines would have torch's
+      for (const auto& passed_on : {host::variables::engine, host::variables::python_path}) {
+        command.insert(command.end(), {"-x", std::string(passed_on.name)});
+      }
+    }
+  } else {  // Intel MPI, MVAPICH: pass on all variables
     command.insert(command.end(), {"-f", hosts, "-ppn", local, "-n", all});
   }
   const std::vector<std::string> inner = program(draft, workers);

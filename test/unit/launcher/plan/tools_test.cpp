@@ -42,6 +42,15 @@ TEST_CASE("mpirun starts the program if an MPI hostfile is given") {
     CHECK(arguments(plan) == expected);
     CHECK(fixture.worker(plan, 0).at("MASTER_ADDR") == "h");
     CHECK(fixture.worker(plan, 0).at("MASTER_PORT") == "7");
+
+    fixture.facts.python_packages = "/packages";
+    fixture.environment["ACC_ENGINE"] = "acc";
+    expected = words;
+    if (version.find("Open") != std::string::npos) {  // the others pass on every variable
+      expected.insert(expected.end(), {"-x", "ACC_ENGINE", "-x", "PYTHONPATH"});
+    }
+    expected.insert(expected.end(), {"./train", "-x"});
+    CHECK(arguments(fixture.plan(flags)) == expected);
   }
 }
 
