@@ -142,14 +142,14 @@ class Optimizer:
         self._library.optimizer_set_lr(self.handle, _at_least_0(value, "lr"))
 
     def group_lr(self, name):
-        """Learning rate of the next step, of the group with this name. Raises ConfigError if there is
-        none."""
+        """Learning rate of the next step, of the group with this name. Raises NotFoundError if there
+        is none."""
         return self._library.read("optimizer_group_lr", c.c_double, self.handle,
                                   text(name, "the name of a group"))
 
     def set_group_lr(self, name, value):
-        """Sets the rate of the group with this name and ends its schedule. Raises ConfigError if there is
-        none."""
+        """Sets the rate of the group with this name and ends its schedule. Raises NotFoundError if there
+        is none."""
         self._library.optimizer_set_group_lr(self.handle, text(name, "the name of a group"),
                                              _at_least_0(value, "lr"))
 
@@ -183,8 +183,8 @@ class Optimizer:
 
         Steps count from the first step of the run. A function is called once per step and group. If it raises,
         or returns something else than a finite number of at least 0, step() makes no step and raises, on the
-        other ranks too. Raises InvalidArgumentError for another name, ConfigError for numbers of steps that
-        the schedule does not allow."""
+        other ranks too. Raises InvalidArgumentError for another name and for numbers of steps
+        that the schedule does not allow."""
         function = LrFunction()
         if callable(schedule):
             def rate(step, base, _, given=schedule):
@@ -321,7 +321,7 @@ def _named(module, name, groups, **coefficients):
 def AdamW(module, lr=1e-3, betas=(0.9, 0.999), eps=1e-8, weight_decay=1e-2, groups=()):
     """AdamW with the rule and defaults of torch.optim.AdamW. groups: parameters with settings of their
     own, `[{"params": ["head.*"], "lr": 1e-4, "weight_decay": 0.0, "name": "head"}]`. Collective. Raises
-    ConfigError if a name matches no parameter or two groups have the same one."""
+    InvalidArgumentError if a name matches no parameter or two groups have the same one."""
     return _named(module, "adamw", groups, lr=lr, beta1=betas[0], beta2=betas[1], eps=eps,
                   weight_decay=weight_decay)
 

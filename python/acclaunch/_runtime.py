@@ -140,7 +140,8 @@ def _program_values(model, optimizer, state, of_rank):
 class Runtime:
     """This process's rank, device and process groups, with the settings that the launcher put into
     the environment; without a launcher, a job of one rank. Collective. Only the thread that made it
-    uses it. Raises ConfigError for settings that contradict each other or differ between ranks.
+    uses it. Raises ConfigError for settings that contradict each other, DisagreementError if they differ
+    between ranks.
 
     Attributes: `rank`, `local_rank` (on this machine), `world_size`; `device`, a torch.device;
     `gradient_accumulation_steps`, the largest number of micro-steps per step;

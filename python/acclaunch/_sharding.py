@@ -559,8 +559,8 @@ def fully_shard(module, runtime, *, units=None, seed=0, weight_decay=None, unuse
     weight_decay: function (name, parameter) that returns False for parameters without weight decay.
     unused_units: False: optimizer.step() raises if a unit had a forward and no gradient.
 
-    Afterwards parameters have values only while the forward of their unit runs. Raises ConfigError
-    if the ranks' modules differ, InvalidArgumentError for a module that cannot be sharded."""
+    Afterwards parameters have values only while the forward of their unit runs. Raises
+    DisagreementError if the ranks' modules differ, InvalidArgumentError for a module that cannot be sharded."""
     if hasattr(module, "acc_model"):
         raise InvalidArgumentError(f"{type(module).__name__} is sharded already")
     chosen = _policy_units(module, runtime) if units is None else _named_units(module, units)

@@ -400,7 +400,7 @@ MISTAKES = {
     "a rate of a group below 0": (
         lambda acc: acc.SGD(sharded(acc), groups=[{"params": ["*"], "lr": -1.0}]),
         "InvalidArgumentError", r"groups\[0\]: lr: expected a finite number of at least 0, got -1.0"),
-    "a beta of 1": (lambda acc: acc.AdamW(sharded(acc), betas=(0.9, 1.0)), "ConfigError", "beta2"),
+    "a beta of 1": (lambda acc: acc.AdamW(sharded(acc), betas=(0.9, 1.0)), "InvalidArgumentError", "beta2"),
     "values of the meta device that fail": (
         lambda acc: sharded(acc, lambda: on_meta(lambda: OnMeta("two"))), "TypeError", "slice"),
     "an integer beyond 64 bits": (saving({"seed": 2**64 - 1}), "InvalidArgumentError",
@@ -448,7 +448,7 @@ MISTAKES = {
         lambda acc: sharded(acc, lambda: with_buffer(torch.ones(2, device="meta"), False)),
         "InvalidArgumentError", "'kept' .*Linear has no reset_parameters|'kept' is on the meta device"),
     "torch's optimizer": (torch_optimizer, "InvalidArgumentError", "use acc.AdamW"),
-    "a rate of torch's optimizer": (rate_of_torch, "ConfigError", "set them there"),
+    "a rate of torch's optimizer": (rate_of_torch, "InvalidArgumentError", "set them there"),
     "an exception of torch's optimizer": (failing_rule, "TypeError", "closure"),
     "state of other shards": (other_shards, "ConfigError", "same number of ranks"),
     "zero_grad of a part": (zero_grad_of_a_part, "InvalidArgumentError", "of a part .Linear. of"),
@@ -575,9 +575,9 @@ SAID = {
                   "KeyboardInterrupt"),
     "values": ("CollectiveError: rank 1 failed in the values of parameter weight: ArithmeticError",
                "ArithmeticError: no such value"),
-    "rule": ("ConfigError: the optimizers of the ranks differ: momentum of parameter group 0 is 0 here, "
+    "rule": ("DisagreementError: the optimizers of the ranks differ: momentum of parameter group 0 is 0 here, "
              "0.5 on rank 1",
-             "ConfigError: the optimizers of the ranks differ: momentum of parameter group 0 is 0.5 here, "
+             "DisagreementError: the optimizers of the ranks differ: momentum of parameter group 0 is 0.5 here, "
              "0 on rank 0")}
 
 
@@ -626,7 +626,7 @@ def test_two_ranks(acclaunch, package):
 
     done = run("differ")
     assert done.returncode == 1, done.stderr
-    assert re.search(r"ConfigError: .*weight is \[\d, 4\] here, \[\d, 4\] on rank \d", done.stderr), \
+    assert re.search(r"DisagreementError: .*weight is \[\d, 4\] here, \[\d, 4\] on rank \d", done.stderr), \
         done.stderr
     done = run("dies")
     assert done.returncode == 1, done.stderr

@@ -33,8 +33,9 @@ std::string error_of(const auto& call) {
 }
 
 /// The codes of errors that end a program with status 2.
-inline constexpr std::initializer_list<Errc> kBadInput = {Errc::invalid_argument, Errc::config,
-                                                          Errc::not_found, Errc::device};
+inline constexpr std::initializer_list<Errc> kBadInput = {
+    Errc::invalid_argument, Errc::config,    Errc::disagreement,
+    Errc::not_supported,    Errc::not_found, Errc::device};
 
 /// Returns the message of the error that a call throws, whose code must be one of `codes`; empty if
 /// it throws none.

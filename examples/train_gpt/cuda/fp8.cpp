@@ -22,7 +22,7 @@ void check_capability() {
   check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device),
         "reading the GPU's properties");
   if (10 * major + minor < kAda) {
-    throw acc::Error(acc::Errc::config,
+    throw acc::Error(acc::Errc::not_supported,
                      "mixed_precision fp8 needs a GPU of compute capability 8.9 or newer; cuda:" +
                          std::to_string(device) + " has " + std::to_string(major) + "." +
                          std::to_string(minor) + "; use bf16");

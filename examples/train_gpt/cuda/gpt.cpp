@@ -43,7 +43,7 @@ std::int64_t pad_vocab(std::int64_t vocab) {
 }
 
 [[noreturn]] void refuse(const std::string& message) {
-  throw acc::Error(acc::Errc::config, message);
+  throw acc::Error(acc::Errc::not_supported, message);
 }
 
 void check_sizes(const ModelConfig& config, acc::plugins::MixedPrecision precision) {

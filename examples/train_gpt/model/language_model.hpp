@@ -46,7 +46,7 @@ class LanguageModel {
 
 /// Returns the model for the runtime's device, with activation checkpointing if the runtime's
 /// settings ask for it. largest: largest micro-batch. The runtime must outlive the model. Throws
-/// Error(config) for sizes that the device's kernels do not support, Error(out_of_memory).
+/// Error(not_supported) for sizes that the device's kernels do not support, Error(out_of_memory).
 std::unique_ptr<LanguageModel> make_language_model(acc::Runtime& runtime, acc::Model& model,
                                                    const ModelConfig& config, BatchShape largest);
 

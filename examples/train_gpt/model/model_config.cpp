@@ -42,7 +42,8 @@ std::int64_t required_size(const Json& json, const std::string& path, const char
 void expect(const Json& json, const std::string& path, const char* key, const Json& supported) {
   const auto found = json.find(key);
   if (found != json.end() && !found->is_null() && *found != supported) {
-    fail(path + ": " + key + " " + found->dump() + " is not supported, only " + supported.dump());
+    throw acc::Error(acc::Errc::not_supported, path + ": " + key + " " + found->dump() +
+                                                   " is not supported, only " + supported.dump());
   }
 }
 

@@ -21,7 +21,8 @@ struct ModelConfig {
 };
 
 /// Reads GPT-2's config.json. Requires n_layer, n_head, n_embd, n_positions and vocab_size. Throws
-/// Error(config) with file and key, also for variants of the model that this program does not have.
+/// Error(config) with file and key, Error(not_supported) for variants of the model that this
+/// program does not have.
 ModelConfig read_model_config(const std::string& path);
 
 /// Throws Error(config) if a size is not positive or the heads do not divide the channels.

@@ -20,7 +20,7 @@ constexpr std::int64_t kDefaultSteps = 100;
 constexpr std::int64_t kByteVocabulary = 256;
 
 [[noreturn]] void refuse(const std::string& message) {
-  throw acc::Error(acc::Errc::config, message);
+  throw acc::Error(acc::Errc::invalid_argument, message);
 }
 
 /// The command line as given. Defaults that depend on the data or on other flags are not set yet.

@@ -52,8 +52,8 @@ typedef enum acc_status {
   ACC_DEVICE = 9,
   ACC_OUT_OF_MEMORY = 10,
   ACC_INTERNAL = 11,
-  ACC_DISAGREEMENT = 12,  /* settings, models or files that differ between ranks */
-  ACC_NOT_SUPPORTED = 13  /* right in itself, but not built or not possible here */
+  ACC_DISAGREEMENT = 12, /* settings, models or files that differ between ranks */
+  ACC_NOT_SUPPORTED = 13 /* right in itself, but not built or not possible here */
 } acc_status;
 
 /* --- functions of the program that the library calls ---
@@ -95,8 +95,8 @@ typedef struct acc_saved_activation acc_saved_activation;
 /* Makes a runtime from the environment variables that the launcher set (docs/environment.md);
  * without them, a job of one rank. Makes stdout line-buffered if it is a pipe, so that the launcher
  * shows lines when they are written and a signal that ends the process loses none (docs/jobs.md).
- * Collective. ACC_CONFIG: the settings contradict each other, differ between ranks, or are not
- * supported by this library. */
+ * Collective. ACC_CONFIG: the settings contradict each other; ACC_DISAGREEMENT: they differ between
+ * ranks; ACC_NOT_SUPPORTED: this library does not support one. */
 ACC_API acc_status acc_runtime_from_environment(acc_runtime** runtime) ACC_NOEXCEPT;
 /* Frees the runtime. Free its models, optimizers and saved activations first. */
 ACC_API void acc_runtime_free(acc_runtime* runtime) ACC_NOEXCEPT;
@@ -256,8 +256,8 @@ typedef struct acc_model_config {
 /* Makes an empty model whose weights are loaded in fp32. Not collective. */
 ACC_API acc_status acc_model_create(acc_runtime* runtime, uint64_t seed,
                                     acc_model** model) ACC_NOEXCEPT;
-/* Makes an empty model. config: NULL for the initializer's values. ACC_CONFIG: the settings and the
- * dtype exclude each other. */
+/* Makes an empty model. config: NULL for the initializer's values. ACC_INVALID_ARGUMENT: weights
+ * cannot have this dtype; ACC_NOT_SUPPORTED: the settings ask for fp8 without config->fp8. */
 ACC_API acc_status acc_model_create_with(acc_runtime* runtime, const acc_model_config* config,
                                          acc_model** model) ACC_NOEXCEPT;
 /* Frees the model and its units, after the collectives that it issued. */
@@ -289,8 +289,8 @@ ACC_API acc_status acc_runtime_wrap(const acc_runtime* runtime, const acc_module
  * uses of other units; there is at most one root. class_name: the name by which
  * fsdp_transformer_layer_cls_to_wrap selects the unit. All units, parameters and buffers are
  * declared before the first use, acc_model_load_weights or optimizer; afterwards the functions
- * return ACC_INVALID_ARGUMENT. That first use is collective, and fails with ACC_CONFIG on every
- * rank if the ranks declared different models. */
+ * return ACC_INVALID_ARGUMENT. That first use is collective, and fails with ACC_DISAGREEMENT on
+ * every rank if the ranks declared different models. */
 ACC_API acc_status acc_model_root(acc_model* model, const char* name, const char* class_name,
                                   acc_unit** unit) ACC_NOEXCEPT;
 ACC_API acc_status acc_model_unit(acc_model* model, const char* name, const char* class_name,
@@ -516,15 +516,15 @@ typedef struct acc_parameter_group {
   { sizeof(acc_parameter_group), NULL, NULL, 0, -1.0, -1.0 }
 
 /* Makes the model's optimizer; there is one at a time. After this call the model accepts no further
- * declarations. config: NULL for the initializer's values. Collective. ACC_CONFIG: the model
- * already has an optimizer, a rate or a coefficient is out of its range, or, on every rank, the
- * ranks make different optimizers: with rank, setting and both values. */
+ * declarations. config: NULL for the initializer's values. Collective. ACC_INVALID_ARGUMENT: the
+ * model already has an optimizer, or a rate or a coefficient is out of its range. ACC_DISAGREEMENT
+ * on every rank, with rank, setting and both values: the ranks make different optimizers. */
 ACC_API acc_status acc_optimizer_adamw(acc_model* model, const acc_adamw_config* config,
                                        acc_optimizer** optimizer) ACC_NOEXCEPT;
 ACC_API acc_status acc_optimizer_sgd(acc_model* model, const acc_sgd_config* config,
                                      acc_optimizer** optimizer) ACC_NOEXCEPT;
-/* The same with parameter groups, groups: [num_groups]. ACC_CONFIG also if a group's name matches
- * no parameter or two groups name the same parameter. */
+/* The same with parameter groups, groups: [num_groups]. ACC_INVALID_ARGUMENT also if a group's
+ * name matches no parameter or two groups name the same parameter. */
 ACC_API acc_status acc_optimizer_adamw_groups(acc_model* model, const acc_adamw_config* config,
                                               const acc_parameter_group* groups, size_t num_groups,
                                               acc_optimizer** optimizer) ACC_NOEXCEPT;
@@ -533,7 +533,7 @@ ACC_API acc_status acc_optimizer_sgd_groups(acc_model* model, const acc_sgd_conf
                                             acc_optimizer** optimizer) ACC_NOEXCEPT;
 /* Any of the library's optimizers by name ("adamw"; docs/sharding.md, "Optimizers"). names, values:
  * [num_coefficients] of its coefficients; the others have their defaults; booleans are 0 or 1.
- * ACC_CONFIG also for an unknown name of the optimizer or of a coefficient. */
+ * ACC_INVALID_ARGUMENT also for an unknown name of the optimizer or of a coefficient. */
 ACC_API acc_status acc_optimizer_named(acc_model* model, const char* name, const char* const* names,
                                        const double* values, size_t num_coefficients,
                                        const acc_parameter_group* groups, size_t num_groups,
@@ -564,7 +564,7 @@ typedef int (*acc_shards_function)(const acc_parameter_shard* shards, size_t num
 ACC_API acc_status acc_optimizer_program(acc_model* model, acc_shards_function update,
                                          void* context, acc_optimizer** optimizer) ACC_NOEXCEPT;
 /* Sets what all ranks must have in common in the program's rule: a line "name=value" per setting.
- * The next steps compare it. ACC_CONFIG: the rule is not the program's. */
+ * The next steps compare it. ACC_INVALID_ARGUMENT: the rule is not the program's. */
 ACC_API acc_status acc_optimizer_set_rule_settings(acc_optimizer* optimizer,
                                                    const char* settings) ACC_NOEXCEPT;
 /* Calls `visit` with the shards that `update` gets, without gradients. */
@@ -586,7 +586,8 @@ ACC_API acc_status acc_model_take_gradients(acc_model* model, acc_shards_functio
  * ACC_INVALID_ARGUMENT inside a use. */
 ACC_API acc_status acc_model_publish(acc_model* model) ACC_NOEXCEPT;
 /* Makes the optimizer and the schedule of the launcher's configuration (`optimizer` and `scheduler`
- * of a DeepSpeed file). ACC_CONFIG if it chooses no optimizer. */
+ * of a DeepSpeed file). ACC_CONFIG if it chooses no optimizer, ACC_NOT_SUPPORTED if this library
+ * does not have it. */
 ACC_API acc_status acc_optimizer_from_settings(acc_model* model,
                                                acc_optimizer** optimizer) ACC_NOEXCEPT;
 /* Frees the optimizer; free it before its model. */
@@ -610,8 +611,8 @@ typedef struct acc_step_info {
  * may have to wait for the GPU. Collective. ACC_INVALID_ARGUMENT,
  * with unit and rank, if this rank left out a backward or its gradients
  * (acc_model_config.unused_units); the other ranks then return ACC_COLLECTIVE with the same text.
- * ACC_COLLECTIVE also if a gradient is not finite and the NaN policy is "raise". ACC_CONFIG on
- * every rank, with rank, setting and both values, if the ranks' optimizers differ: in a learning
+ * ACC_COLLECTIVE also if a gradient is not finite and the NaN policy is "raise". ACC_DISAGREEMENT
+ * on every rank, with rank, setting and both values, if the ranks' optimizers differ: in a learning
  * rate, clipping, or the number of steps made. */
 ACC_API acc_status acc_optimizer_step(acc_optimizer* optimizer, acc_step_info* info) ACC_NOEXCEPT;
 /* Factor by which the program multiplies the gradient of its loss before the backward; 1 without
@@ -622,10 +623,10 @@ ACC_API acc_status acc_optimizer_loss_scale(const acc_optimizer* optimizer,
 ACC_API acc_status acc_optimizer_steps(const acc_optimizer* optimizer, int64_t* steps) ACC_NOEXCEPT;
 
 /* Learning rate of the parameters that no group names; with a schedule, that of the next step.
- * set_lr ends their schedule. ACC_CONFIG: the rate is negative or not finite. */
+ * set_lr ends their schedule. ACC_INVALID_ARGUMENT: the rate is negative or not finite. */
 ACC_API acc_status acc_optimizer_set_lr(acc_optimizer* optimizer, double lr) ACC_NOEXCEPT;
 ACC_API acc_status acc_optimizer_lr(const acc_optimizer* optimizer, double* lr) ACC_NOEXCEPT;
-/* The same for a group. ACC_CONFIG: no group has that name. */
+/* The same for a group. ACC_NOT_FOUND: no group has that name. */
 ACC_API acc_status acc_optimizer_set_group_lr(acc_optimizer* optimizer, const char* group,
                                               double lr) ACC_NOEXCEPT;
 ACC_API acc_status acc_optimizer_group_lr(const acc_optimizer* optimizer, const char* group,
@@ -648,7 +649,8 @@ typedef enum acc_lr_schedule_kind {
 
 /* Returns the learning rate of a step. step: number of steps made so far; base: learning rate with
  * which the optimizer or the group was made. Must be a pure function of its arguments. Called once
- * per step and group. A result that is negative or not finite fails the step with ACC_CONFIG. */
+ * per step and group. A result that is negative or not finite fails the step with
+ * ACC_INVALID_ARGUMENT. */
 typedef double (*acc_lr_function)(int64_t step, double base, void* context);
 
 typedef struct acc_lr_schedule_config {
@@ -670,7 +672,7 @@ typedef struct acc_lr_schedule_config {
         NULL                                                                                      \
   }
 /* Makes every later step take its learning rates from the schedule; skipped steps do not count.
- * ACC_CONFIG: a number of steps that the schedule does not allow. */
+ * ACC_INVALID_ARGUMENT: a number of steps that the schedule does not allow. */
 ACC_API acc_status acc_optimizer_set_schedule(acc_optimizer* optimizer,
                                               const acc_lr_schedule_config* config) ACC_NOEXCEPT;
 

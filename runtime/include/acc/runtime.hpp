@@ -79,7 +79,7 @@ struct ModelOptions {
   bool float16_on_cpu = false;
   /// True: the program computes its matrix products in fp8 if mixed_precision is fp8
   /// (acc/plugins/fp8_settings.hpp). Weights and gradients are bfloat16 then. False:
-  /// `Runtime::model` throws Error(config) for mixed_precision fp8.
+  /// `Runtime::model` throws Error(not_supported) for mixed_precision fp8.
   bool fp8 = false;
   /// False: `Optimizer::step` throws if a unit with trained parameters had, since the last step, a
   /// forward scope without a backward scope, or a micro-step whose backward scopes asked for no
@@ -339,7 +339,7 @@ using VisitTensor = std::function<void(const FullTensor& tensor)>;
 /// The program's parameters, in units. All units, parameters and buffers are declared before the
 /// first scope, load or optimizer; that first use shards, allocates and initialises the model and
 /// is collective. All ranks declare the same model (names, shapes, order, dtype, seed), else the
-/// first use throws Error(config) on every rank. Copies are handles of the same model.
+/// first use throws Error(disagreement) on every rank. Copies are handles of the same model.
 class ACC_API Model {
  public:
   /// Declares the root unit, in whose scopes other units' scopes may nest; at most one per model.
@@ -366,17 +366,19 @@ class ACC_API Model {
   void state_dict(const StateDictOptions& options, const VisitTensor& visit);
 
   /// Makes the model's optimizer; there is one at a time. Parameters that no group names use
-  /// `settings`. Collective. Throws Error(config) if a group's name matches no parameter, two
-  /// groups name the same parameter, a rule or a coefficient is unknown or out of its range, or the
-  /// model already has an optimizer; and, on every rank, if the ranks make different optimizers.
+  /// `settings`. Collective. Throws Error(invalid_argument) if a group's name matches no parameter,
+  /// two groups name the same parameter, a rule or a coefficient is unknown or out of its range, or
+  /// the model already has an optimizer; Error(disagreement) on every rank if the ranks make
+  /// different optimizers.
   Optimizer optimizer(const NamedRule& settings, const std::vector<ParameterGroup>& groups = {});
   Optimizer optimizer(const AdamW& settings, const std::vector<ParameterGroup>& groups = {});
   Optimizer optimizer(const Sgd& settings, const std::vector<ParameterGroup>& groups = {});
-  /// Throws Error(config) also if the settings ask for stochastic rounding, which is part of the
-  /// other rules.
+  /// Throws Error(not_supported) also if the settings ask for stochastic rounding, which is part of
+  /// the other rules.
   Optimizer optimizer(const ProgramRule& rule);
   /// Makes the optimizer and the schedule of the launcher's configuration (`optimizer` and
-  /// `scheduler` of a DeepSpeed file). Throws Error(config) if it chooses no optimizer.
+  /// `scheduler` of a DeepSpeed file). Throws Error(config) if it chooses no optimizer,
+  /// Error(not_supported) if this library does not have it.
   Optimizer optimizer_from_settings();
 
   /// Gives rank 0's values to all ranks, as those of a buffer are shared at the beginning: with
@@ -467,11 +469,11 @@ class ACC_API Optimizer {
   /// gradient_accumulation_steps), clips, updates, and drops the gradients.
   /// Collective. If a gradient is not finite, all ranks act alike: with fp16, or with the NaN
   /// policy "skip", no rank updates (`StepInfo::skipped`). Throws Error(collective) with the NaN
-  /// policy "raise", naming unit, micro-step and ranks. Throws Error(config) on every rank if the
-  /// ranks' learning rates, clipping or numbers of steps differ. Throws what the schedule throws,
-  /// before it changes anything. Throws Error(invalid_argument) naming unit
-  /// and rank if this rank left out a backward or its gradients (`ModelOptions::unused_units`); the
-  /// other ranks throw Error(collective) with the same text.
+  /// policy "raise", naming unit, micro-step and ranks. Throws Error(disagreement) on every rank if
+  /// the ranks' learning rates, clipping or numbers of steps differ. Throws what the schedule
+  /// throws, before it changes anything. Throws Error(invalid_argument) naming unit and rank if
+  /// this rank left out a backward or its gradients (`ModelOptions::unused_units`); the other ranks
+  /// throw Error(collective) with the same text.
   StepInfo step();
   /// `Model::zero_grad` of its model.
   void zero_grad();
@@ -486,8 +488,8 @@ class ACC_API Optimizer {
 
   /// Learning rate of the named group, or, without a name, of the parameters that no group names.
   /// With a schedule, `lr` returns the rate of the next step. `set_lr` ends the schedule of the
-  /// parameters that it sets. Throws Error(config) for an unknown name, for a rate that is negative
-  /// or not finite, and if the rates are those of a ProgramRule.
+  /// parameters that it sets. Throws Error(not_found) for an unknown name, Error(invalid_argument)
+  /// for a rate that is negative or not finite, and if the rates are those of a ProgramRule.
   void set_lr(double lr);
   void set_lr(const std::string& group, double lr);
   [[nodiscard]] double lr() const;
@@ -544,8 +546,9 @@ class ACC_API Runtime {
   /// without them, a job of one rank. Collective. Makes stdout line-buffered if it is a pipe, as C
   /// does on a terminal, so that the launcher shows lines when they are written and a signal that
   /// ends the process loses none (docs/jobs.md, "Output"). Throws Error(config) for settings that
-  /// contradict each other, differ between ranks or are not supported, and Error(timeout |
-  /// connection) if the ranks cannot reach each other.
+  /// contradict each other, Error(disagreement) if they differ between ranks, Error(not_supported)
+  /// for those that this library does not have, and Error(timeout | connection) if the ranks cannot
+  /// reach each other.
   static Runtime from_environment();
   /// Does the same with settings of the program. Fields that the plugin sets win over the
   /// launcher's settings; the plugin's mode (FSDP or DeepSpeed) is used if the launcher chose none.

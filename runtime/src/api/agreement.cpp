@@ -141,7 +141,7 @@ void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store
   }
   store.barrier("agreement/met", identity.world_size, settings.collective_timeout);
   if (store.check(std::span(&fault_key, 1))) {
-    throw Error(Errc::config, store.get(fault_key, settings.collective_timeout));
+    throw Error(Errc::disagreement, store.get(fault_key, settings.collective_timeout));
   }
 }
 

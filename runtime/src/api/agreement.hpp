@@ -19,7 +19,7 @@ class Store;
 namespace acc::detail {
 
 /// Compares the settings of all ranks. Collective over the job's ranks. If a rank differs from rank
-/// 0, all ranks throw Error(config) that names the rank, the setting and both values.
+/// 0, all ranks throw Error(disagreement) that names the rank, the setting and both values.
 void check_agreement(const plugins::RuntimeSettings& settings, rendezvous::Store& store);
 
 /// Returns a random number that rank 0 chooses, the same on every rank. store: may be null for one

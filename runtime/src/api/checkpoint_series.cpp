@@ -98,7 +98,7 @@ double by_rank_zero(Runtime& runtime, const std::string& folder, const Look& loo
 CheckpointSeries::CheckpointSeries(Runtime& runtime, std::string folder, Options options)
     : runtime_(runtime), folder_(std::move(folder)), options_(options) {
   if (options_.total_limit && *options_.total_limit < 1) {
-    throw Error(Errc::config,
+    throw Error(Errc::invalid_argument,
                 "total_limit must be at least 1, found " + std::to_string(*options_.total_limit));
   }
 }

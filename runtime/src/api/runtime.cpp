@@ -164,8 +164,9 @@ std::string Runtime::describe() const {
 Model Runtime::model(std::uint64_t seed, const ModelOptions& options) {
   if (mine(state_).settings.sharding.mixed_precision == plugins::MixedPrecision::fp8 &&
       !options.fp8) {
-    throw Error(Errc::config, "mixed_precision fp8: this program does not compute in fp8 on " +
-                                  device().name + " (ModelOptions::fp8); use bf16");
+    throw Error(Errc::not_supported,
+                "mixed_precision fp8: this program does not compute in fp8 on " + device().name +
+                    " (ModelOptions::fp8); use bf16");
   }
   return Model(make_own<detail::ModelState>(state_->settings, state_->groups,
                                             state_->compute.device, state_->tracer, seed, options));

@@ -55,7 +55,7 @@ void check_supported(const plugins::RuntimeSettings& settings) {
          "offload of the optimizer to nvme");
   refuse(!asked.unsupported.empty(), asked.unsupported + " (of the DeepSpeed file)");
   if (!refused.empty()) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 fmt::format("not in this version of libacc_runtime: {}", fmt::join(refused, "; ")));
   }
 }

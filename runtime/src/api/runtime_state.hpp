@@ -69,7 +69,7 @@ class RuntimeState {
   void start_trace(std::shared_ptr<const flight::Recorder> recorder);
 };
 
-/// Throws Error(config) that lists the settings that this version or build does not support.
+/// Throws Error(not_supported) that lists the settings that this version or build does not support.
 void check_supported(const plugins::RuntimeSettings& settings);
 
 }  // namespace acc::detail

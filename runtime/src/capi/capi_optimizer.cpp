@@ -178,7 +178,7 @@ acc_status acc_optimizer_set_rule_settings(acc_optimizer* optimizer,
   return guarded([&] {
     const auto& kept = required(optimizer, "optimizer").rule_settings;
     if (!kept) {
-      throw Error(Errc::config, "the update rule of this optimizer is not the program's");
+      throw Error(Errc::invalid_argument, "the update rule of this optimizer is not the program's");
     }
     *kept = string_of(settings, "settings");
   });

@@ -32,7 +32,7 @@ class Backend {
   /// `parent`: null, or a group made here whose communicator is split: all of its ranks call at the
   /// same time, each for the part that it belongs to. `color`: equal on the ranks of one part,
   /// different between parts. Collective over `parent` if there is one, else over `spec.ranks`.
-  /// Throws Error(config) if NCCL is too old for `options`.
+  /// Throws Error(not_supported) if NCCL is too old for `options`.
   virtual std::shared_ptr<collectives::ProcessGroup> make_nccl_group(
       const collectives::GroupSpec& spec, std::shared_ptr<collectives::ProcessGroup> host,
       DevicePtr device, collectives::ProcessGroup* parent, int color,

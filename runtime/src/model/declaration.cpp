@@ -124,7 +124,7 @@ void check_declared_alike(const sharding::Context& context, const Declaration& o
                                                fmt::format("on rank {}", as_first ? differs : 0));
   const std::size_t more = found.size() - std::min(found.size(), kListed);
   found.resize(found.size() - more);
-  throw Error(Errc::config,
+  throw Error(Errc::disagreement,
               fmt::format("{}{}{}", what, fmt::join(found, "; "),
                           more > 0 ? fmt::format("; and {} more", more) : ""),
               static_cast<int>(differs));

@@ -21,8 +21,8 @@ std::vector<std::string> differences(const Declaration& here, const Declaration&
                                      const std::string& there);
 
 /// Compares the declarations of all ranks: first their hashes and, if these differ, the
-/// descriptions. Collective. Throws Error(config), which begins with `what`, on every rank if one
-/// differs from rank 0.
+/// descriptions. Collective. Throws Error(disagreement), which begins with `what`, on every rank if
+/// one differs from rank 0.
 void check_declared_alike(const sharding::Context& context, const Declaration& own,
                           std::string_view what);
 

@@ -78,15 +78,15 @@ OptimizerSettings optimizer_of(const OptimizerChoice& choice) {
   const bool couples = type == "adam";
   const OptimizerRule* const rule = find_optimizer_rule(couples ? "adamw" : type);
   if (rule == nullptr) {
-    throw Error(Errc::config, "optimizer.type " + choice.type +
-                                  " is not in this version of libacc_runtime (use Adam, " +
-                                  all_optimizer_rules(&OptimizerRule::title) + ")");
+    throw Error(Errc::not_supported, "optimizer.type " + choice.type +
+                                         " is not in this version of libacc_runtime (use Adam, " +
+                                         all_optimizer_rules(&OptimizerRule::title) + ")");
   }
   NamedRule settings{std::string(rule->name), given_values(choice)};
   // The settings say "adam" only for the rule that adds the decay to the gradient (L2
   // regularization); with adam_w_mode true they say "adamw". Without decay both rules are the same.
   if (couples && settings.coefficients.try_emplace("weight_decay", 0.0).first->second != 0.0) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 "optimizer.type adam that adds its weight_decay to the gradient (adam_w_mode "
                 "false) is not in this version of libacc_runtime: use AdamW, or Adam without "
                 "weight decay");
@@ -108,7 +108,7 @@ LrSchedule schedule_of(const ScheduleChoice& choice) {
   if (type == "WarmupCosineLR") {
     return warmup_cosine_lr(cosine_of(choice));
   }
-  throw Error(Errc::config,
+  throw Error(Errc::not_supported,
               "scheduler.type " + type +
                   " is not in this version of libacc_runtime (use WarmupLR, WarmupDecayLR or "
                   "WarmupCosineLR)");

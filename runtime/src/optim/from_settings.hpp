@@ -6,7 +6,8 @@
 #include "optim/update.hpp"
 
 /// Translates `optimizer` and `scheduler` of the settings. Absent values have the defaults of the
-/// optimizer or of DeepSpeed's schedule. Both functions throw Error(config) that names the key.
+/// optimizer or of DeepSpeed's schedule. Both functions throw
+/// Error(config | not_supported) that names the key.
 namespace acc::optim {
 
 OptimizerSettings optimizer_of(const plugins::OptimizerChoice& choice);

@@ -13,9 +13,9 @@ namespace {
 
 void check_count(const char* name, std::int64_t count, std::int64_t least) {
   if (count < least) {
-    throw Error(Errc::config, std::string("learning-rate schedule: ") + name +
-                                  " must be at least " + std::to_string(least) + ", found " +
-                                  std::to_string(count));
+    throw Error(Errc::invalid_argument, std::string("learning-rate schedule: ") + name +
+                                            " must be at least " + std::to_string(least) +
+                                            ", found " + std::to_string(count));
   }
 }
 

@@ -49,10 +49,10 @@ std::array<std::pair<std::string_view, double>, 8> memory_by_category(const Memo
           value("memory.pinned", memory.pinned_bytes)};
 }
 
-/// Throws Error(config) for a limit of clipping that is negative or NaN.
+/// Throws Error(invalid_argument) for a limit of clipping that is negative or NaN.
 void check_limit(const char* what, double limit) {
   if (!(limit >= 0.0)) {
-    throw Error(Errc::config,
+    throw Error(Errc::invalid_argument,
                 fmt::format("{}: expected a number of at least 0, found {}", what, limit));
   }
 }
@@ -72,13 +72,13 @@ OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, const Optimize
       rates_(coefficient_of(rule_, "lr"), coefficient_of(rule_, "weight_decay"), groups),
       clip_norm_(model_->context().settings.sharding.gradient_clipping.value_or(0.0)) {
   if (model_->has_optimizer) {
-    throw Error(Errc::config,
+    throw Error(Errc::invalid_argument,
                 "this model has an optimizer already: put parameters that need other settings into "
                 "parameter groups of that optimizer");
   }
   if (program_rule() != nullptr && model_->context().precision.stochastic_rounding) {
     throw Error(
-        Errc::config,
+        Errc::not_supported,
         "stochastic rounding is part of the runtime's own optimizers, and cannot be used with "
         "an optimizer of the program");
   }
@@ -476,7 +476,7 @@ std::vector<ParameterShard> OptimizerState::shards(bool in_step) {
 
 optim::GroupTable& OptimizerState::changeable_rates() {
   if (program_rule() != nullptr) {
-    throw Error(Errc::config,
+    throw Error(Errc::invalid_argument,
                 "the learning rates are those of the program's own optimizer: set them there");
   }
   return rates_;

@@ -45,7 +45,7 @@ class OptimizerState {
 
   /// Learning rates of the next step.
   [[nodiscard]] optim::GroupTable& rates() noexcept { return rates_; }
-  /// The same, to change them. Throws Error(config) for a ProgramRule, which has its own.
+  /// The same, to change them. Throws Error(invalid_argument) for a ProgramRule, which has its own.
   [[nodiscard]] optim::GroupTable& changeable_rates();
   [[nodiscard]] double lr(std::size_t group) const { return rates_.lr(group, steps); }
 
@@ -95,7 +95,7 @@ class OptimizerState {
   /// Everything in which the ranks must agree, by name. rates: of the groups.
   [[nodiscard]] model::Declaration declaration(const std::vector<double>& rates) const;
   [[nodiscard]] model::Declaration declaration() const { return declaration(base_rates()); }
-  /// Throw Error(config) for a limit that is negative or NaN; 0: no clipping.
+  /// Throw Error(invalid_argument) for a limit that is negative or NaN; 0: no clipping.
   void set_clip_norm(double max_norm);
   void set_clip_value(double max_value);
   [[nodiscard]] double clip_norm() const noexcept { return clip_norm_; }
@@ -133,7 +133,7 @@ class OptimizerState {
   void apply(const GradientFactor& factor, StepInfo& info);
   void update(FlatState& state, const GradientFactor& factor, StepInfo& info);
   [[nodiscard]] std::vector<double> base_rates() const;
-  /// Throws Error(config) on every rank if the ranks' optimizers differ. Collective.
+  /// Throws Error(disagreement) on every rank if the ranks' optimizers differ. Collective.
   void check_alike();
   /// Hash of what the program may change between steps, as an integer that a double holds.
   [[nodiscard]] double hash_of_step() const;

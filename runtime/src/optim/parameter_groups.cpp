@@ -15,7 +15,7 @@ namespace {
 
 void check_rate(const char* what, const std::string& group, double value) {
   if (!(value >= 0.0 && std::isfinite(value))) {  // also true for NaN
-    throw Error(Errc::config,
+    throw Error(Errc::invalid_argument,
                 fmt::format("{}{}: expected a finite number of at least 0, found {}",
                             group.empty() ? "" : fmt::format("parameter group '{}', ", group), what,
                             value));
@@ -35,11 +35,13 @@ GroupTable::GroupTable(double lr, double weight_decay, std::span<const Parameter
   groups_.push_back({.name = "", .base_lr = lr, .lr = lr, .weight_decay = weight_decay});
   for (const ParameterGroup& group : groups) {
     if (group.name.empty()) {
-      throw Error(Errc::config, fmt::format("parameter group number {} has no name", size()));
+      throw Error(Errc::invalid_argument,
+                  fmt::format("parameter group number {} has no name", size()));
     }
     if (std::any_of(groups_.begin(), groups_.end(),
                     [&](const Group& each) { return each.name == group.name; })) {
-      throw Error(Errc::config, fmt::format("two parameter groups are named '{}'", group.name));
+      throw Error(Errc::invalid_argument,
+                  fmt::format("two parameter groups are named '{}'", group.name));
     }
     const double own_lr = group.lr.value_or(lr);
     groups_.push_back({.name = group.name,
@@ -64,7 +66,7 @@ std::size_t GroupTable::index(const std::string& name) const {
     known.push_back(groups_[i].name);
   }
   throw Error(
-      Errc::config,
+      Errc::not_found,
       fmt::format("no parameter group is named '{}'; there {}", name,
                   known.empty() ? "is none" : fmt::format("are {}", fmt::join(known, ", "))));
 }
@@ -115,14 +117,14 @@ std::vector<std::size_t> assign_groups(std::span<const std::vector<std::string>>
     const std::size_t before = std::exchange(result[parameter], group);
     if (before != 0 && before != group) {
       throw Error(
-          Errc::config,
+          Errc::invalid_argument,
           fmt::format("parameter {} is in two parameter groups, '{}' and '{}'",
                       names[parameter].front(), groups[before - 1].name, groups[group - 1].name));
     }
   };
   for (std::size_t g = 0; g < groups.size(); ++g) {
     if (groups[g].parameters.empty()) {
-      throw Error(Errc::config,
+      throw Error(Errc::invalid_argument,
                   fmt::format("parameter group '{}' names no parameters", groups[g].name));
     }
     for (const std::string& pattern : groups[g].parameters) {
@@ -135,7 +137,7 @@ std::vector<std::size_t> assign_groups(std::span<const std::vector<std::string>>
         }
       }
       if (!found) {
-        throw Error(Errc::config,
+        throw Error(Errc::invalid_argument,
                     fmt::format("parameter group '{}': no parameter of this model is named '{}'",
                                 groups[g].name, pattern));
       }

@@ -16,12 +16,12 @@ namespace acc::optim {
 /// that no group names; its name is empty.
 class GroupTable {
  public:
-  /// lr, weight_decay: of the optimizer. Throws Error(config) for a group without a name, for two
-  /// groups with the same name, and for a rate that is negative or not finite.
+  /// lr, weight_decay: of the optimizer. Throws Error(invalid_argument) for a group without a name,
+  /// for two groups with the same name, and for a rate that is negative or not finite.
   GroupTable(double lr, double weight_decay, std::span<const ParameterGroup> groups);
 
   [[nodiscard]] std::size_t size() const noexcept { return groups_.size(); }
-  /// Returns the number of the named group. Throws Error(config) for an unknown name.
+  /// Returns the number of the named group. Throws Error(not_found) for an unknown name.
   [[nodiscard]] std::size_t index(const std::string& name) const;
   [[nodiscard]] const std::string& name(std::size_t group) const { return groups_[group].name; }
   [[nodiscard]] double weight_decay(std::size_t group) const { return groups_[group].weight_decay; }
@@ -30,12 +30,12 @@ class GroupTable {
   [[nodiscard]] bool has_schedule() const { return static_cast<bool>(schedule_); }
 
   /// Returns the learning rate of the step that follows `steps` others. Throws what the schedule
-  /// throws, and Error(config) if its rate is negative or not finite.
+  /// throws, and Error(invalid_argument) if its rate is negative or not finite.
   [[nodiscard]] double lr(std::size_t group, std::int64_t steps) const;
   /// The same of all groups.
   [[nodiscard]] std::vector<double> all_lr(std::int64_t steps) const;
-  /// Ends the schedule of that group. Throws Error(config) for a rate that is negative or not
-  /// finite.
+  /// Ends the schedule of that group. Throws Error(invalid_argument) for a rate that is negative or
+  /// not finite.
   void set_lr(std::size_t group, double lr);
   /// Makes all groups follow `schedule`. An empty function ends the schedule, and the rates stay as
   /// they are after `steps` steps.
@@ -54,8 +54,8 @@ class GroupTable {
 };
 
 /// Returns the group number of each parameter. names: for each parameter its name, then the names
-/// tied to it. Throws Error(config) if a name of a group matches no parameter, and if two groups
-/// name the same parameter.
+/// tied to it. Throws Error(invalid_argument) if a name of a group matches no parameter, and if two
+/// groups name the same parameter.
 std::vector<std::size_t> assign_groups(std::span<const std::vector<std::string>> names,
                                        std::span<const ParameterGroup> groups);
 

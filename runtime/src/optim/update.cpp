@@ -53,8 +53,9 @@ kernels::UpdateStep step_of(const OptimizerRule& rule, std::size_t states,
 
 Rule::Rule(const NamedRule& settings) : facts_(find_optimizer_rule(settings.name)) {
   if (facts_ == nullptr) {
-    throw Error(Errc::config, fmt::format("no optimizer is named '{}'; there are {}", settings.name,
-                                          all_optimizer_rules(&OptimizerRule::name)));
+    throw Error(Errc::invalid_argument,
+                fmt::format("no optimizer is named '{}'; there are {}", settings.name,
+                            all_optimizer_rules(&OptimizerRule::name)));
   }
   for (const RuleCoefficient& each : facts_->coefficients) {
     values_.emplace(each.name, each.fallback);
@@ -62,23 +63,26 @@ Rule::Rule(const NamedRule& settings) : facts_(find_optimizer_rule(settings.name
   for (const auto& [name, value] : settings.coefficients) {
     const auto found = values_.find(name);
     if (found == values_.end()) {
-      throw Error(Errc::config, fmt::format("{} has no coefficient '{}'; it has {}", facts_->title,
-                                            name, fmt::join(std::views::keys(values_), ", ")));
+      throw Error(Errc::invalid_argument,
+                  fmt::format("{} has no coefficient '{}'; it has {}", facts_->title, name,
+                              fmt::join(std::views::keys(values_), ", ")));
     }
     found->second = value;
   }
   for (const RuleCoefficient& each : facts_->coefficients) {
     const double value = (*this)[each.name];
     if (!is_rate(each.name) && !(value >= 0.0 && value < each.limit)) {  // also true for NaN
-      throw Error(Errc::config,
+      throw Error(Errc::invalid_argument,
                   fmt::format("{}: expected a number from 0 to {} (excluded), found {}", each.name,
                               each.limit, value));
     }
     if (each.is_switch && value != 0.0 && value != 1.0) {
-      throw Error(Errc::config, fmt::format("{}: expected 0 or 1, found {}", each.name, value));
+      throw Error(Errc::invalid_argument,
+                  fmt::format("{}: expected 0 or 1, found {}", each.name, value));
     }
     if (!each.needs.empty() && value != 0.0 && (*this)[each.needs] == 0.0) {
-      throw Error(Errc::config, fmt::format("{} needs a {} above 0", each.name, each.needs));
+      throw Error(Errc::invalid_argument,
+                  fmt::format("{} needs a {} above 0", each.name, each.needs));
     }
   }
 }

@@ -24,8 +24,8 @@ NamedRule named(const Sgd& settings);
 /// A rule of the runtime with the values of all its coefficients.
 class Rule {
  public:
-  /// Throws Error(config) for an unknown name or coefficient, and for a value that is out of range.
-  /// Rates are checked by GroupTable.
+  /// Throws Error(invalid_argument) for an unknown name or coefficient, and for a value that is out
+  /// of range. Rates are checked by GroupTable.
   explicit Rule(const NamedRule& settings);
 
   [[nodiscard]] const OptimizerRule& facts() const noexcept { return *facts_; }

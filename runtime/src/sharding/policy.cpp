@@ -23,12 +23,12 @@ DType dtype_of(MixedPrecision precision) {
 
 void check(const plugins::ShardingSettings& settings, DType load) {
   if (load != DType::float32 && load != DType::bfloat16 && load != DType::float16) {
-    throw Error(Errc::config,
+    throw Error(Errc::invalid_argument,
                 fmt::format("ModelOptions::dtype must be float32, bfloat16 or float16, got {}",
                             to_string(load)));
   }
   if (settings.reduce_precision == MixedPrecision::fp8) {
-    throw Error(Errc::config, "gradients can be reduced in fp32, bf16 or fp16, not in fp8");
+    throw Error(Errc::not_supported, "gradients can be reduced in fp32, bf16 or fp16, not in fp8");
   }
 }
 

@@ -32,7 +32,8 @@ struct PrecisionPolicy {
 };
 
 /// load: dtype in which the program loads its weights (`ModelOptions::dtype`). Throws
-/// Error(config) for a dtype that weights cannot have, and for gradients reduced in fp8.
+/// Error(invalid_argument) for a dtype that weights cannot have, Error(not_supported) for gradients
+/// reduced in fp8.
 PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType load,
                             plugins::Device device);
 

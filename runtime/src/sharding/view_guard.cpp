@@ -140,8 +140,9 @@ void explain(int signal, siginfo_t* info, void* /*context*/) {
 
 void install() {
   if (::sysconf(_SC_PAGESIZE) != static_cast<long>(kPage)) {
-    throw Error(Errc::config, "ACC_CHECK needs memory pages of 4096 bytes, this machine has " +
-                                  std::to_string(::sysconf(_SC_PAGESIZE)));
+    throw Error(Errc::not_supported,
+                "ACC_CHECK needs memory pages of 4096 bytes, this machine has " +
+                    std::to_string(::sysconf(_SC_PAGESIZE)));
   }
   struct sigaction action {};
   action.sa_sigaction = explain;

@@ -318,7 +318,7 @@ class Save {
     const std::uintmax_t nbytes = fs::file_size(path, error);
     if (error || (each.nbytes && nbytes != *each.nbytes)) {
       throw Error(
-          Errc::config,
+          Errc::disagreement,
           fmt::format("rank {} wrote no file {} that rank 0 can see: {}; all machines must share "
                       "the checkpoint's folder",
                       each.rank, path.string(),

@@ -43,7 +43,7 @@ int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat) {
 Dtype stored_dtype(DType dtype, const std::string& tensor) {
   const std::optional<Dtype> found = dtype_of_torch(to_string(dtype));
   if (!found) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 fmt::format("files cannot hold {} of dtype {}", tensor, to_string(dtype)));
   }
   return *found;

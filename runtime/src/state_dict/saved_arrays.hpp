@@ -28,8 +28,8 @@ std::vector<FlatArray> moment_arrays(detail::ModelState& model, detail::Optimize
 /// and ranks 0 to shards - 1 hold every shard once. 1: every rank holds all of it.
 int shards_of(detail::ModelState& model, const sharding::FlatParameter& flat);
 
-/// Returns the dtype in which values are stored: the one of the same name. Throws Error(config)
-/// that names the tensor if files have none.
+/// Returns the dtype in which values are stored: the one of the same name. Throws
+/// Error(not_supported) that names the tensor if files have none.
 Dtype stored_dtype(DType dtype, const std::string& tensor = "values");
 /// Returns the dtype in memory of stored values; nothing if the runtime has none.
 std::optional<DType> dtype_in_memory(Dtype stored) noexcept;

@@ -31,7 +31,7 @@ Options parse(const std::string& line) {
 }
 
 std::string refusal(const std::string& line) {
-  return acc::test::refusal([&] { return parse(line); });
+  return acc::test::refusal([&] { return parse(line); }, acc::test::kBadInput);
 }
 
 struct TemporaryFile {

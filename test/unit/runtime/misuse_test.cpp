@@ -366,7 +366,7 @@ TEST_CASE("ranks whose optimizers differ are refused on every rank") {
       });
       for (const auto& said : all) {
         REQUIRE(said.has_value());
-        CHECK_MESSAGE(said->code == Errc::config, said->text);
+        CHECK_MESSAGE(said->code == Errc::disagreement, said->text);
         CHECK_MESSAGE(contains(said->text, each.message), said->text);
       }
     }
@@ -384,9 +384,9 @@ TEST_CASE("a rate that is no rate, and a function of the program that throws, fa
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const char* const expected = "expected a finite number of at least 0";
   for (const Row& row : std::initializer_list<Row>{
-           {"NaN", [] { return kNan; }, Errc::config, expected},
-           {"infinity", [] { return kInf; }, Errc::config, expected},
-           {"negative", [] { return -1.0; }, Errc::config, expected},
+           {"NaN", [] { return kNan; }, Errc::invalid_argument, expected},
+           {"infinity", [] { return kInf; }, Errc::invalid_argument, expected},
+           {"negative", [] { return -1.0; }, Errc::invalid_argument, expected},
            {"an error", []() -> double { throw Error(Errc::not_found, "no such rate"); },
             Errc::not_found, "no such rate"},
            {"an exception", []() -> double { throw std::runtime_error("no such rate"); },
@@ -666,7 +666,7 @@ TEST_CASE("ranks that declare different models get an error with the differences
       });
       for (std::size_t rank = 0; rank < all.size(); ++rank) {
         REQUIRE(all[rank].has_value());
-        CHECK(all[rank]->code == Errc::config);
+        CHECK(all[rank]->code == Errc::disagreement);
         CHECK(all[rank]->text == std::string("the ranks declare different models: ") +
                                      (rank == 1 ? row.here : row.there));
       }

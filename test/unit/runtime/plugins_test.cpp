@@ -130,7 +130,7 @@ TEST_CASE("ranks whose programs set different plugins all fail at the start") {
     try {
       acc::Runtime::from_settings(settings, std::move(store));
     } catch (const acc::Error& error) {
-      told += error.code() == acc::Errc::config &&
+      told += error.code() == acc::Errc::disagreement &&
               std::string(error.what())
                       .find(
                           "rank 2 has the program's plugin=DeepSpeedPlugin with zero_stage 3, "

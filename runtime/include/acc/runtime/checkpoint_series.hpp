@@ -21,7 +21,7 @@ class ACC_API CheckpointSeries {
     std::optional<int> total_limit = {};
   };
   /// runtime: outlives the series. folder: on a file system that all machines see. Throws
-  /// Error(config) for a limit below 1. Not collective.
+  /// Error(invalid_argument) for a limit below 1. Not collective.
   CheckpointSeries(Runtime& runtime, std::string folder, Options options);
 
   /// Returns the path of the newest complete checkpoint, the same on every rank; empty if there is

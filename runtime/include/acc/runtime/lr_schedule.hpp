@@ -15,7 +15,8 @@ namespace acc {
 using LrSchedule = std::function<double(std::int64_t step, double base)>;
 
 // --- Schedules of transformers (torch's LambdaLR): `base` times a factor that rises linearly from
-// 0 to 1 within `warmup_steps` steps. They throw Error(config) for negative numbers of steps.
+// 0 to 1 within `warmup_steps` steps. They throw Error(invalid_argument) for negative numbers of
+// steps.
 
 /// After the warmup the factor stays 1 (get_constant_schedule_with_warmup).
 ACC_API LrSchedule constant_with_warmup(std::int64_t warmup_steps);
@@ -28,7 +29,7 @@ ACC_API LrSchedule cosine_with_warmup(std::int64_t warmup_steps, std::int64_t to
                                       double cycles = 0.5);
 
 // --- Schedules of DeepSpeed, as its engine calls them: steps 0 and 1 both have the rate at which
-// the warmup begins. They throw Error(config) for values that DeepSpeed refuses.
+// the warmup begins. They throw Error(invalid_argument) for values that DeepSpeed refuses.
 
 /// Shape of a warmup: rises with the logarithm of the step, or linearly with the step.
 enum class WarmupType { log, linear };

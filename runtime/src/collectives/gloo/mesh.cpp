@@ -33,7 +33,7 @@ MeshEntry load() {
   const int binding = other_gloo_in_program() ? RTLD_DEEPBIND : 0;
   void* const library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | binding);
   if (library == nullptr) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 fmt::format("groups over several machines need {}: {}", kLibrary, dlerror()));
   }
   return reinterpret_cast<MeshEntry>(dlsym(library, kMeshEntry));

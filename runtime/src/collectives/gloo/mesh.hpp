@@ -52,8 +52,8 @@ class Mesh {
   virtual std::unique_ptr<Message> message(void* data, std::size_t nbytes) = 0;
 };
 
-/// Connects the ranks. Collective. Throws Error(config) if libacc_gloo.so cannot be loaded, and
-/// what Gloo or the store throws.
+/// Connects the ranks. Collective. Throws Error(not_supported) if libacc_gloo.so cannot be loaded,
+/// and what Gloo or the store throws.
 std::unique_ptr<Mesh> connect_mesh(const Mesh::Options& options);
 
 // The entry point of libacc_gloo.so.

@@ -40,7 +40,7 @@ void use_zero_sm(Config& config) {
   if constexpr (requires { config.CTAPolicy; }) {
     config.CTAPolicy = 2;  // NCCL_CTA_POLICY_ZERO
   } else {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 "ACC_NCCL_ZERO_SM=1, but libacc_cuda.so was built with headers of an "
                 "NCCL before 2.28");
   }

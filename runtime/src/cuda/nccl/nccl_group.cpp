@@ -339,9 +339,10 @@ std::shared_ptr<ProcessGroup> make_nccl_group(const collectives::GroupSpec& spec
     throw Error(Errc::device, "no NCCL: " + nccl_problem());
   }
   if (options.zero_sm && api->version < kZeroSmVersion) {
-    throw Error(Errc::config, fmt::format("ACC_NCCL_ZERO_SM=1 needs NCCL {} or newer, {} is {}",
-                                          collectives::nccl_version_text(kZeroSmVersion), api->path,
-                                          collectives::nccl_version_text(api->version)));
+    throw Error(Errc::not_supported,
+                fmt::format("ACC_NCCL_ZERO_SM=1 needs NCCL {} or newer, {} is {}",
+                            collectives::nccl_version_text(kZeroSmVersion), api->path,
+                            collectives::nccl_version_text(api->version)));
   }
   // NCCL uses the thread's current device.
   check(cudaSetDevice(device->index()), "cudaSetDevice", device->index());
