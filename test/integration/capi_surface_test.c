@@ -165,6 +165,45 @@ static void expect_groups(acc_runtime* runtime) {
   destroy(&p);
 }
 
+/* Lion moves each weight by lr against the sign of its gradient. */
+static void expect_named(acc_runtime* runtime) {
+  Program p = create(runtime);
+  const char* names[] = {"lr", "beta2"};
+  const double values[] = {0.25, 0.5};
+  const struct {
+    const char *name, *coefficient, *said;
+  } refused[] = {{"lamb", "lr", "no optimizer is named 'lamb'"},
+                 {"lion", "eps", "Lion has no coefficient 'eps'"},
+                 {NULL, "lr", "name is NULL"},
+                 {"lion", NULL, "names[] is NULL"}};
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; ++i) {
+    EXPECT(acc_optimizer_named(p.model, refused[i].name, &refused[i].coefficient, values, 1, NULL,
+                               0, &p.optimizer) == ACC_INVALID_ARGUMENT);
+    EXPECT(strstr(acc_last_error(), refused[i].said) != NULL && p.optimizer == NULL);
+  }
+  EXPECT(acc_optimizer_named(p.model, "lion", names, NULL, 2, NULL, 0, &p.optimizer) ==
+         ACC_INVALID_ARGUMENT);
+  const char* biases[] = {"linear.bias"};
+  acc_parameter_group group = ACC_PARAMETER_GROUP_INITIALIZER;
+  group.name = "slow";
+  group.parameters = biases;
+  group.num_parameters = 1;
+  group.lr = 0.125;
+  EXPECT_OK(acc_optimizer_named(p.model, "lion", names, values, 2, &group, 1, &p.optimizer));
+  EXPECT(step(&p, 3.0F, 0).lr == 0.25);
+  EXPECT(near(value(&p, p.weight), 0.75) && near(value(&p, p.bias), -0.125));
+  step(&p, -3.0F, 0); /* 0.9 of a momentum of 1.5 is more than a tenth of 3 */
+  EXPECT(near(value(&p, p.weight), 0.5) && near(value(&p, p.bias), -0.25));
+  destroy(&p);
+
+  p = create(runtime);
+  EXPECT_OK(acc_optimizer_named(p.model, "adamw", NULL, NULL, 0, NULL, 0, &p.optimizer));
+  double lr = 0.0;
+  EXPECT_OK(acc_optimizer_lr(p.optimizer, &lr));
+  EXPECT(lr == 1e-3);
+  destroy(&p);
+}
+
 /* The struct of an older header ends after lr; an array of them has no space for the new field. */
 static void expect_old_groups(acc_runtime* runtime) {
   Program p = create(runtime);
@@ -775,6 +814,7 @@ int main(void) {
   expect_wrap(runtime);
   expect_initializers(runtime);
   expect_groups(runtime);
+  expect_named(runtime);
   expect_old_groups(runtime);
   expect_schedules(runtime);
   expect_failing_functions(runtime);

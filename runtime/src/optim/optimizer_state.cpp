@@ -435,12 +435,18 @@ double OptimizerState::clip(double unscale, StepInfo& info) {
 /// Publishes each flat parameter as soon as it is updated, so that its gather (ZeRO 1) overlaps
 /// with the update of the next one.
 void OptimizerState::apply(const GradientFactor& factor, StepInfo& info) {
-  if (program_rule() != nullptr) {
+  std::vector<kernels::UpdateStep> updates;  // by group
+  if (const auto* const own = own_rule()) {
+    for (std::size_t group = 0; group < rates_.size(); ++group) {
+      updates.push_back(
+          own->step(step_rates_[group], rates_.weight_decay(group), steps + 1, factor.known));
+    }
+  } else {
     run_rule(*program_rule(), factor.known);
   }
   for (FlatState& state : flats_) {
-    if (own_rule() != nullptr) {
-      update(state, factor, info);
+    if (!updates.empty()) {
+      update(state, updates, factor.clip, info);
     }
     state.flat->publish();
   }
@@ -482,7 +488,8 @@ optim::GroupTable& OptimizerState::changeable_rates() {
   return rates_;
 }
 
-void OptimizerState::update(FlatState& state, const GradientFactor& factor, StepInfo& info) {
+void OptimizerState::update(FlatState& state, std::span<const kernels::UpdateStep> updates,
+                            const float* clip, StepInfo& info) {
   const auto& context = model_->context();
   FlatParameter& flat = *state.flat;
   device::UpdateArrays arrays = flat.update_arrays(steps + 1);
@@ -491,16 +498,14 @@ void OptimizerState::update(FlatState& state, const GradientFactor& factor, Step
   };
   arrays.first = moment(0);
   arrays.second = moment(1);
-  arrays.clip = factor.clip;
+  arrays.clip = clip;
   const bool in_tiles = context.settings.sharding.sub_group_size > 0;
   for (const optim::Tile& tile : state.tiles) {
     const trace::Scope scope(in_tiles ? context.tracer.get() : nullptr, "optimizer", "update",
                              "tile");
     for (const optim::GroupRanges& part : tile) {
       device::Device& updater = *context.updater;
-      updater.update(own_rule()->step(step_rates_[part.group], rates_.weight_decay(part.group),
-                                      steps + 1, factor.known),
-                     arrays, part.ranges, updater.compute());
+      updater.update(updates[part.group], arrays, part.ranges, updater.compute());
     }
     ++info.tiles;
   }

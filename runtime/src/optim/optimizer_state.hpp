@@ -131,7 +131,9 @@ class OptimizerState {
   /// that removes the loss scale.
   double clip(double unscale, StepInfo& info);
   void apply(const GradientFactor& factor, StepInfo& info);
-  void update(FlatState& state, const GradientFactor& factor, StepInfo& info);
+  /// updates: by group. clip: GradientFactor::clip.
+  void update(FlatState& state, std::span<const kernels::UpdateStep> updates, const float* clip,
+              StepInfo& info);
   [[nodiscard]] std::vector<double> base_rates() const;
   /// Throws Error(disagreement) on every rank if the ranks' optimizers differ. Collective.
   void check_alike();

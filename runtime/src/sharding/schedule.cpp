@@ -77,11 +77,11 @@ void Schedule::begin_use(int unit) {
 }
 
 std::vector<int> Schedule::before_forward(int unit) {
-  const auto awaits = [](const Entry& each) { return each.uses.awaiting > 0; };
-  if (std::ranges::none_of(units_, awaits)) {  // a new micro-step begins
+  if (awaiting_ == 0) {  // a new micro-step begins
     trace_.end_iteration();
   }
   at(unit).uses.begin_forward();
+  ++awaiting_;
   begin_use(unit);
   const bool known = holds(forward_, unit);
   if (!known) {
@@ -111,7 +111,7 @@ std::vector<int> Schedule::begin_backward(int unit) {
 
 std::vector<int> Schedule::before_recompute(int unit) {
   begin_use(unit);
-  at(unit).uses.begin_recompute();
+  awaiting_ += at(unit).uses.begin_recompute() ? 1 : 0;
   at(unit).recomputed = true;
   return begin_backward(unit);
 }
@@ -126,7 +126,7 @@ std::vector<int> Schedule::before_backward(int unit) {
 }
 
 void Schedule::end_backward(int unit) {
-  at(unit).uses.end_backward();
+  awaiting_ -= at(unit).uses.end_backward() ? 1 : 0;
   at(unit).recomputed = false;  // the recomputation may have run inside the backward scope
 }
 
@@ -138,6 +138,7 @@ std::vector<int> Schedule::after_backward(int unit) {
 
 void Schedule::after_step() {
   trace_.end_iteration();
+  awaiting_ = 0;
   for (Entry& entry : units_) {
     entry.uses = {};
     entry.recomputed = false;

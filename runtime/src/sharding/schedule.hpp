@@ -129,6 +129,7 @@ class Schedule {
   ScheduleRules rules_;
   std::vector<Entry> units_;
   std::int64_t live_ = 0;  ///< elements that are gathered now
+  int awaiting_ = 0;       ///< forwards of all units whose backward has not ended
   Order forward_;          ///< units in the order in which their first forwards began
   Order backward_;         ///< units in the reverse order in which their first forwards ended
   ExecutionOrder trace_;

@@ -28,11 +28,14 @@ struct UnitUses {
     ++forwards;
     ++awaiting;
   }
-  void begin_recompute() noexcept {
-    if (awaiting == 0) {
-      used = true;
-      ++awaiting;
+  /// Returns true if the recomputation counts as a forward, because its forward did not.
+  bool begin_recompute() noexcept {
+    if (awaiting > 0) {
+      return false;
     }
+    used = true;
+    ++awaiting;
+    return true;
   }
   void begin_backward() noexcept {
     ++backwards;

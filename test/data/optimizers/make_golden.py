@@ -1,4 +1,5 @@
-"""Writes golden.json: weights after each step of torch.optim.AdamW and SGD with clipped gradients.
+"""Writes golden.json: weights after each step of torch.optim.AdamW and SGD, and of DeepSpeed's Lion on the CPU,
+with clipped gradients.
 
     python make_golden.py > golden.json
 
@@ -8,7 +9,9 @@ to it first, and the weights afterwards. Values survive JSON exactly (fp32 print
 import json
 import platform
 
+import deepspeed
 import torch
+from deepspeed.ops.lion import DeepSpeedCPULion
 
 STEPS, NUMEL = 4, 19
 
@@ -17,7 +20,7 @@ def train(optimizer_class, settings):
     generator = torch.Generator().manual_seed(7)
     weight = torch.nn.Parameter(torch.randn(NUMEL, generator=generator))
     initial = weight.detach().tolist()
-    optimizer = optimizer_class([weight], foreach=False, **settings)
+    optimizer = optimizer_class([weight], **settings)
     steps = []
     for step in range(STEPS):
         grad = torch.randn(NUMEL, generator=generator) * 10.0 ** (-step)
@@ -26,7 +29,7 @@ def train(optimizer_class, settings):
         optimizer.step()
         steps.append({"grad": grad.tolist(), "grad_scale": scale,
                       "weights": weight.detach().tolist()})
-    return {"settings": settings, "initial": initial, "steps": steps}
+    return {"initial": initial, "steps": steps}
 
 
 def main():
@@ -41,10 +44,19 @@ def main():
         {"lr": 0.05, "momentum": 0.9},
         {"lr": 0.05, "momentum": 0.9, "weight_decay": 0.01, "nesterov": True},
     ]
+    lion = [
+        {"lr": 1e-3, "betas": [0.9, 0.99], "weight_decay": 0.1},
+        {"lr": 3e-2, "betas": [0.8, 0.97], "weight_decay": 0.0},
+    ]
     print(json.dumps({
-        "made_by": f"make_golden.py, torch {torch.__version__}, Python {platform.python_version()}",
-        "adamw": [train(torch.optim.AdamW, settings) for settings in adamw],
-        "sgd": [train(torch.optim.SGD, settings) for settings in sgd],
+        "made_by": f"make_golden.py, torch {torch.__version__}, DeepSpeed {deepspeed.__version__}, "
+                   f"Python {platform.python_version()}",
+        "cases": [{"rule": rule, "settings": settings} | train(optimizer, settings | options)
+                  for rule, optimizer, options, all_settings in (
+                      ("adamw", torch.optim.AdamW, {"foreach": False}, adamw),
+                      ("sgd", torch.optim.SGD, {"foreach": False}, sgd),
+                      ("lion", DeepSpeedCPULion, {}, lion))
+                  for settings in all_settings],
     }, indent=1))
 
 

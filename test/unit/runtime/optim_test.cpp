@@ -20,16 +20,22 @@ using acc::kernels::Kernels;
 
 namespace {
 
-// Values made by test/data/optimizers/make_golden.py, which writes the versions to "made_by".
-const nlohmann::json& golden() {
-  static const auto data =
-      nlohmann::json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/golden.json"));
-  return data;
-}
+using acc::optim::named;
+using acc::optim::Rule;
 
-acc::kernels::UpdateStep step_of(const auto& settings, std::int64_t step, double grad_scale) {
-  return acc::optim::Rule(acc::optim::named(settings))
-      .step(settings.lr, settings.weight_decay, step, grad_scale);
+/// Returns the rule with the settings of an optimizer of torch or DeepSpeed.
+Rule rule_of(const std::string& name, const nlohmann::json& settings) {
+  acc::NamedRule rule{name, {}};
+  for (const auto& [key, value] : settings.items()) {
+    if (key == "betas") {
+      rule.coefficients["beta1"] = value[0];
+      rule.coefficients["beta2"] = value[1];
+    } else {
+      rule.coefficients[key] =
+          value.is_boolean() ? (value.get<bool>() ? 1.0 : 0.0) : value.get<double>();
+    }
+  }
+  return Rule(rule);
 }
 
 void check_close(const std::vector<float>& got, const std::vector<float>& expected,
@@ -41,27 +47,30 @@ void check_close(const std::vector<float>& got, const std::vector<float>& expect
 
 }  // namespace
 
-TEST_CASE("AdamW follows torch.optim.AdamW step by step") {
+// Values made by test/data/optimizers/make_golden.py, which writes the versions to "made_by".
+TEST_CASE("each rule follows the optimizer of torch or DeepSpeed step by step") {
+  const auto golden = nlohmann::json::parse(std::ifstream(ACC_TEST_DATA "/optimizers/golden.json"));
   for (const Kernels* table : available_kernels()) {
-    for (const auto& row : golden().at("adamw")) {
-      const auto& s = row.at("settings");
-      const acc::AdamW settings{s.at("lr"), s.at("betas")[0], s.at("betas")[1], s.at("eps"),
-                                s.at("weight_decay")};
+    for (const auto& row : golden.at("cases")) {
+      CAPTURE(row.at("rule").dump());
+      CAPTURE(row.at("settings").dump());
+      const Rule rule = rule_of(row.at("rule"), row.at("settings"));
       auto weights = row.at("initial").get<std::vector<float>>();
-      std::vector<float> m(weights.size());
-      std::vector<float> v(weights.size());
+      std::vector<std::vector<float>> states(rule.states().size());
+      for (auto& state : states) {
+        state.resize(weights.size());
+      }
       std::vector<std::uint16_t> bf16(weights.size());
       std::int64_t step = 0;
       for (const auto& each : row.at("steps")) {
         const auto grads = each.at("grad").get<std::vector<float>>();
-        table->update(step_of(settings, ++step, each.at("grad_scale")),
+        table->update(rule.step(rule["lr"], rule["weight_decay"], ++step, each.at("grad_scale")),
                       {.weights = weights.data(),
                        .grads = grads.data(),
-                       .first = m.data(),
-                       .second = v.data(),
+                       .first = !states.empty() ? states[0].data() : nullptr,
+                       .second = states.size() > 1 ? states[1].data() : nullptr,
                        .rounded = bf16.data()},
                       0, weights.size());
-        CAPTURE(s.dump());
         CAPTURE(step);
         check_close(weights, each.at("weights").get<std::vector<float>>());
       }
@@ -72,30 +81,15 @@ TEST_CASE("AdamW follows torch.optim.AdamW step by step") {
   }
 }
 
-TEST_CASE("SGD follows torch.optim.SGD step by step") {
-  for (const Kernels* table : available_kernels()) {
-    for (const auto& row : golden().at("sgd")) {
-      const auto& s = row.at("settings");
-      const acc::Sgd settings{s.at("lr"), s.value("momentum", 0.0), s.value("weight_decay", 0.0),
-                              s.value("nesterov", false)};
-      auto weights = row.at("initial").get<std::vector<float>>();
-      std::vector<float> velocity(weights.size());
-      std::int64_t step = 0;
-      for (const auto& each : row.at("steps")) {
-        const auto grads = each.at("grad").get<std::vector<float>>();
-        table->update(step_of(settings, ++step, each.at("grad_scale")),
-                      {.weights = weights.data(),
-                       .grads = grads.data(),
-                       .first = settings.momentum != 0.0 ? velocity.data() : nullptr,
-                       .second = nullptr,
-                       .rounded = nullptr},
-                      0, weights.size());
-        CAPTURE(s.dump());
-        CAPTURE(step);
-        check_close(weights, each.at("weights").get<std::vector<float>>());
-      }
-    }
-  }
+TEST_CASE("the structs of AdamW and SGD are the rules of their names") {
+  const nlohmann::json adamw = {
+      {"lr", 0.5}, {"betas", {0.8, 0.75}}, {"eps", 0.25}, {"weight_decay", 0.125}};
+  CHECK(Rule(named(acc::AdamW{0.5, 0.8, 0.75, 0.25, 0.125})).coefficients() ==
+        rule_of("adamw", adamw).coefficients());
+  const nlohmann::json sgd = {
+      {"lr", 0.5}, {"momentum", 0.8}, {"weight_decay", 0.25}, {"nesterov", true}};
+  CHECK(Rule(named(acc::Sgd{0.5, 0.8, 0.25, true})).coefficients() ==
+        rule_of("sgd", sgd).coefficients());
 }
 
 TEST_CASE("an unknown optimizer or coefficient, and a value out of range, are refused by name") {
@@ -110,7 +104,7 @@ TEST_CASE("an unknown optimizer or coefficient, and a value out of range, are re
         Row{{"adamw", {{"eps", std::nan("")}}}, "eps: expected a number from 0 to inf"},
         Row{{"sgd", {{"momentum", 0.9}, {"nesterov", 0.5}}}, "nesterov: expected 0 or 1"},
         Row{{"sgd", {{"nesterov", 1.0}}}, "nesterov needs a momentum above 0"}}) {
-    CHECK_THROWS_WITH_AS(acc::optim::Rule(each.rule), doctest::Contains(each.message), acc::Error);
+    CHECK_THROWS_WITH_AS(Rule(each.rule), doctest::Contains(each.message), acc::Error);
   }
 }
 
@@ -136,7 +130,7 @@ TEST_CASE("Lion follows the paper's formula in double, step by step") {
   for (const Kernels* table : available_kernels()) {
     for (const double weight_decay : {0.0, 0.1}) {
       CAPTURE(weight_decay);
-      const acc::optim::Rule rule({"lion", {{"beta1", 0.8}, {"beta2", 0.97}}});
+      const Rule rule({"lion", {{"beta1", 0.8}, {"beta2", 0.97}}});
       constexpr std::size_t kNumel = 200;
       constexpr double kLr = 0.02;
       std::vector<float> weights(kNumel);
