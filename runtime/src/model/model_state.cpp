@@ -58,8 +58,7 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
   }
   const plugins::StrategySwitches on = groups.plan.on;
   const bool gpu = on_gpu(*device);
-  precision::PrecisionPolicy precision =
-      precision::make_policy(asked, options.dtype, device->kind());
+  sharding::PrecisionPolicy precision = sharding::make_policy(asked, options.dtype, device->kind());
   if ((options.bfloat16_on_cpu && precision.gathered == DType::bfloat16) ||
       (options.float16_on_cpu && precision.gathered == DType::float16)) {
     precision.viewed = precision.gathered;

@@ -44,7 +44,7 @@ struct Context {
   device::DevicePtr device;   ///< device on which the program computes
   device::DevicePtr updater;  ///< device of the optimizer: `device`, or the CPU if offloaded
   device::StreamPtr fetches;  ///< copies offloaded shards to the GPU; null: not offloaded
-  precision::PrecisionPolicy precision;
+  PrecisionPolicy precision;
   GradientScaling gradient_scaling;
   bool by_rows = false;                   ///< ModelOptions::by_rows
   std::unique_ptr<ViewGuard> guard;       ///< never null

@@ -32,7 +32,7 @@ namespace acc::sharding {
 /// runs in rank order, so that two runs of the same layout give bitwise equal gradients.
 ///
 /// Dtypes: the program writes in the view dtype and gradients are sent in the reduced dtype
-/// (precision::PrecisionPolicy); the reduced gradient is float32.
+/// (PrecisionPolicy); the reduced gradient is float32.
 class FlatGradient {
  public:
   virtual ~FlatGradient() = default;

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-namespace acc::precision {
+namespace acc::sharding {
 namespace {
 
 using plugins::MixedPrecision;
@@ -58,4 +58,4 @@ PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType loa
   return policy;
 }
 
-}  // namespace acc::precision
+}  // namespace acc::sharding

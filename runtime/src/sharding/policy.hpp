@@ -4,7 +4,7 @@
 #include "acc/plugins/sharding_settings.hpp"
 #include "acc/runtime/types.hpp"
 
-namespace acc::precision {
+namespace acc::sharding {
 
 /// The dtype of each kind of value of a model. `make_policy` alone derives them, from
 /// `mixed_precision`, the dtype in which the program loads its model, and the mode's rules. The
@@ -37,4 +37,4 @@ struct PrecisionPolicy {
 PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType load,
                             plugins::Device device);
 
-}  // namespace acc::precision
+}  // namespace acc::sharding

@@ -13,8 +13,8 @@ namespace {
 using acc::DType;
 using acc::plugins::Device;
 using acc::plugins::MixedPrecision;
-using acc::precision::make_policy;
-using acc::precision::PrecisionPolicy;
+using acc::sharding::make_policy;
+using acc::sharding::PrecisionPolicy;
 
 constexpr DType kF32 = DType::float32;
 constexpr DType kBf16 = DType::bfloat16;

@@ -21,13 +21,13 @@
 namespace acc::sharding {
 
 /// Rule 2.
-inline bool program_adds(const precision::PrecisionPolicy& precision) noexcept {
+inline bool program_adds(const PrecisionPolicy& precision) noexcept {
   return precision.viewed == DType::float32;
 }
 
 /// Rule 5 for a sharded gradient. sums: the memory is kept for further micro-steps (rule 4). A
 /// whole gradient, which is always summed in float32, is written directly if `program_adds`.
-inline bool writes_contribution(const precision::PrecisionPolicy& precision, bool sums) noexcept {
+inline bool writes_contribution(const PrecisionPolicy& precision, bool sums) noexcept {
   return precision.viewed == precision.reduced && (!sums || program_adds(precision));
 }
 
