@@ -5,7 +5,6 @@
 #include "acc/base/trace_file.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "api/agreement.hpp"
-#include "collectives/traced_group.hpp"
 #include "flight/recorder.hpp"
 
 #include <fmt/format.h>
@@ -101,8 +100,8 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
                            std::unique_ptr<rendezvous::Store> given)
     : membership_(wanted.identity), settings(wanted), store(std::move(given)) {
   // The order matters: environment variables before libraries are loaded, the trace file before any
-  // rank writes to it, agreement before the first group, and the tracer's wrappers before the
-  // recorder's.
+  // rank writes to it, and agreement before the first group. Local rank 0 has created the trace
+  // file when the groups are made, for which every rank waits.
   set_log_settings(read_log_settings(log_words_from_environment()));
   set_log_rank(settings.identity.rank, settings.identity.world_size);
   check_supported(settings);
@@ -121,9 +120,13 @@ RuntimeState::RuntimeState(const plugins::RuntimeSettings& wanted,
   groups = sharding::make_groups(settings, store.get(), compute);
   auto recorder = std::make_shared<flight::Recorder>(settings.flight_record, identity.rank);
   if (!settings.trace.empty()) {
-    start_trace(recorder);
+    tracer =
+        std::make_shared<trace::Tracer>(settings.trace, identity.rank, compute.device, recorder);
   }
-  groups.record(std::move(recorder));
+  // Groups on a GPU report their collectives to the tracer themselves, through
+  // Device::set_timeline.
+  const bool on_host = compute.device->kind() == plugins::Device::cpu;
+  groups.record(std::move(recorder), tracer && on_host ? compute.device : nullptr);
 }
 
 /// A path that cannot be written is an error, which ends the job at its start. A disk that is full
@@ -136,19 +139,6 @@ void RuntimeState::create_trace(int restart_count) const {
     if (restart_count == 0) {
       throw;
     }
-  }
-}
-
-/// Local rank 0 has created the file: it did so before the groups were made, and making the groups
-/// waits for every rank. On a GPU the groups report collectives to the tracer themselves, through
-/// Device::set_timeline; on the CPU they are wrapped.
-void RuntimeState::start_trace(std::shared_ptr<const flight::Recorder> recorder) {
-  tracer = std::make_shared<trace::Tracer>(settings.trace, settings.identity.rank, compute.device,
-                                           std::move(recorder));
-  if (compute.device->kind() == plugins::Device::cpu) {
-    groups.replace([this](auto group, const char*, const std::vector<int>&) {
-      return trace_group(std::move(group), compute.device);
-    });
   }
 }
 

@@ -66,7 +66,6 @@ class RuntimeState {
 
  private:
   void create_trace(int restart_count) const;
-  void start_trace(std::shared_ptr<const flight::Recorder> recorder);
 };
 
 /// Throws Error(not_supported) that lists the settings that this version or build does not support.

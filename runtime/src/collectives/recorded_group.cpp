@@ -49,13 +49,44 @@ decltype(auto) recorded(Recorder& recorder, const Recorder::Call& call, const ch
   }
 }
 
-/// Records the begin and the end of each wait. A work may be waited for more than once; the last
-/// wait counts.
+/// A span from now to `end`, in the timeline of a device that computes on the calling thread.
+class Span {
+ public:
+  Span(device::DevicePtr device, std::string_view kind, std::size_t nbytes)
+      : device_(std::move(device)),
+        stream_(kind.find("reduce") != kind.npos ? "reduce" : "gather"),  // as on a GPU
+        begin_(device_->record(device_->compute())) {
+    if (device::Timeline* const timeline = device_->timeline()) {
+      collective_ = timeline->issued(fmt::format("{} {} bytes", kind, nbytes));
+    }
+  }
+  /// Adds the span. Later calls add nothing.
+  void end() {
+    device::Timeline* const timeline = device_->timeline();
+    if (begin_ && timeline != nullptr) {
+      timeline->add(std::move(collective_), stream_, std::exchange(begin_, nullptr),
+                    device_->record(device_->compute()));
+    }
+  }
+
+ private:
+  device::DevicePtr device_;
+  device::Timeline::Collective collective_;
+  const char* stream_;
+  device::EventPtr begin_;
+};
+
+/// Records the begin and the end of each wait. A work may be waited for more than once; in the
+/// flight record the last wait counts, in the timeline the first.
 class RecordedWork final : public Work {
  public:
   RecordedWork(WorkPtr inner, std::shared_ptr<Recorder> recorder, Recorder::Call call,
-               const char* kind)
-      : inner_(std::move(inner)), recorder_(std::move(recorder)), call_(call), kind_(kind) {}
+               const char* kind, std::optional<Span> span)
+      : inner_(std::move(inner)),
+        recorder_(std::move(recorder)),
+        call_(call),
+        kind_(kind),
+        span_(std::move(span)) {}
 
   void wait() override {
     wait_for([this] { inner_->wait(); });
@@ -72,6 +103,9 @@ class RecordedWork final : public Work {
     recorder_->waits(call_);
     const auto begin = std::chrono::steady_clock::now();
     recorded(*recorder_, call_, kind_, wait);
+    if (span_) {
+      span_->end();
+    }
     recorder_->waited(kind_, std::chrono::steady_clock::now() - begin);
     recorder_->ended(call_, State::done);
   }
@@ -80,12 +114,17 @@ class RecordedWork final : public Work {
   std::shared_ptr<Recorder> recorder_;
   Recorder::Call call_;
   const char* kind_;
+  std::optional<Span> span_;
 };
 
 class RecordedGroup final : public ProcessGroup {
  public:
-  RecordedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Recorder> recorder, int index)
-      : inner_(std::move(inner)), recorder_(std::move(recorder)), index_(index) {}
+  RecordedGroup(std::shared_ptr<ProcessGroup> inner, std::shared_ptr<Recorder> recorder, int index,
+                device::DevicePtr traced)
+      : inner_(std::move(inner)),
+        recorder_(std::move(recorder)),
+        index_(index),
+        traced_(std::move(traced)) {}
 
   int rank() const noexcept override { return inner_->rank(); }
   int size() const noexcept override { return inner_->size(); }
@@ -111,20 +150,24 @@ class RecordedGroup final : public ProcessGroup {
                  [&] { return inner_->reduce_scatter(in, out, shard_numel, dtype, options); });
   }
   WorkPtr all_reduce(float* data, std::size_t numel, DType dtype, float scale) override {
-    return issue("all_reduce", numel * sizeof(float),
+    return issue("all_reduce", numel * nbytes_of(dtype),
                  [&] { return inner_->all_reduce(data, numel, dtype, scale); });
   }
+  // Scalars and barriers are not part of the timeline.
   WorkPtr all_reduce(std::span<double> data, ReduceOp op) override {
-    return issue("all_reduce", data.size_bytes(), [&] { return inner_->all_reduce(data, op); });
+    return issue(
+        "all_reduce", data.size_bytes(), [&] { return inner_->all_reduce(data, op); }, nullptr);
   }
   WorkPtr sum(double* data, std::size_t numel) override {
-    return issue("all_reduce", numel * sizeof(double), [&] { return inner_->sum(data, numel); });
+    return issue(
+        "all_reduce", numel * sizeof(double), [&] { return inner_->sum(data, numel); }, nullptr);
   }
   WorkPtr broadcast(void* data, std::size_t nbytes, int root) override {
     return issue("broadcast", nbytes, [&] { return inner_->broadcast(data, nbytes, root); });
   }
   WorkPtr barrier() override {
-    return issue("barrier", 0, [&] { return inner_->barrier(); });
+    return issue(
+        "barrier", 0, [&] { return inner_->barrier(); }, nullptr);
   }
   void after(const std::shared_ptr<device::Event>& event) override { inner_->after(event); }
 
@@ -143,9 +186,18 @@ class RecordedGroup final : public ProcessGroup {
  private:
   template <typename Issue>
   WorkPtr issue(const char* kind, std::size_t nbytes, const Issue& run) {
+    return issue(kind, nbytes, run, traced_);
+  }
+  template <typename Issue>
+  WorkPtr issue(const char* kind, std::size_t nbytes, const Issue& run,
+                const device::DevicePtr& traced) {
     const Recorder::Call call = recorder_->call(index_, kind, nbytes);
-    return std::make_shared<RecordedWork>(recorded(*recorder_, call, kind, run), recorder_, call,
-                                          kind);
+    WorkPtr work = recorded(*recorder_, call, kind, run);
+    std::optional<Span> span;
+    if (traced) {
+      span.emplace(traced, kind, nbytes);
+    }
+    return std::make_shared<RecordedWork>(std::move(work), recorder_, call, kind, std::move(span));
   }
 
   /// Records an allocation: a collective that is complete when the call returns.
@@ -161,15 +213,18 @@ class RecordedGroup final : public ProcessGroup {
   std::shared_ptr<ProcessGroup> inner_;
   std::shared_ptr<Recorder> recorder_;
   int index_;
+  device::DevicePtr traced_;
 };
 
 }  // namespace
 
 std::shared_ptr<ProcessGroup> record_group(std::shared_ptr<ProcessGroup> inner,
                                            std::shared_ptr<flight::Recorder> recorder,
-                                           std::string_view name, const std::vector<int>& ranks) {
+                                           std::string_view name, const std::vector<int>& ranks,
+                                           device::DevicePtr traced) {
   const int index = recorder->add_group(name, ranks);
-  return std::make_shared<RecordedGroup>(std::move(inner), std::move(recorder), index);
+  return std::make_shared<RecordedGroup>(std::move(inner), std::move(recorder), index,
+                                         std::move(traced));
 }
 
 }  // namespace acc::collectives

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
+#include "device/device.hpp"
 #include "flight/recorder.hpp"
 
 #include <memory>
@@ -13,9 +14,13 @@ namespace acc::collectives {
 /// Wraps `inner` so that each of its collectives is written to the flight record, under the group
 /// name `name`, and so that the error of a failed collective says for which unit and phase it ran.
 /// This is the outermost wrapper of a group. On a GPU, a collective counts as done when
-/// `Work::wait` returns, which is before it has run on the device.
+/// `Work::wait` returns, which is before it has run on the device. With `traced`, each collective
+/// also becomes a span in the timeline of this device, from its issue to the end of its wait on the
+/// calling thread: for groups on host memory, because those on a GPU report the exact times from
+/// events on their streams.
 std::shared_ptr<ProcessGroup> record_group(std::shared_ptr<ProcessGroup> inner,
                                            std::shared_ptr<flight::Recorder> recorder,
-                                           std::string_view name, const std::vector<int>& ranks);
+                                           std::string_view name, const std::vector<int>& ranks,
+                                           device::DevicePtr traced = nullptr);
 
 }  // namespace acc::collectives

@@ -89,8 +89,9 @@ GroupPlan plan_groups(const plugins::RuntimeSettings& settings) {
 }
 
 /// Several names may stand for one group (FULL_SHARD: world and shard). It is wrapped once, with
-/// the first of its names, so that a collective is recorded or traced once.
-void Groups::replace(const Wrap& wrap) {
+/// the first of its names, so that a collective is recorded once.
+void Groups::record(std::shared_ptr<flight::Recorder> to, const device::DevicePtr& traced) {
+  recorder = std::move(to);
   struct Named {
     std::shared_ptr<collectives::ProcessGroup>* group;
     const char* name;
@@ -103,17 +104,12 @@ void Groups::replace(const Wrap& wrap) {
                             Named{&secondary, "secondary", plan.secondary}}) {
     if (*each.group) {
       auto& once = wrapped[*each.group];
-      once = once ? once : wrap(*each.group, each.name, each.ranks);
+      if (!once) {
+        once = collectives::record_group(*each.group, recorder, each.name, each.ranks, traced);
+      }
       *each.group = once;
     }
   }
-}
-
-void Groups::record(std::shared_ptr<flight::Recorder> to) {
-  recorder = std::move(to);
-  replace([this](auto group, const char* name, const std::vector<int>& ranks) {
-    return collectives::record_group(std::move(group), recorder, name, ranks);
-  });
 }
 
 void Groups::check_process() const {

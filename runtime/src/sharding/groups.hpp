@@ -10,7 +10,6 @@
 #include "device/open_device.hpp"
 
 #include <exception>
-#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -59,14 +58,11 @@ struct Groups {
   /// Flight recorder: receives every collective and the unit that it is for. Null: no recording.
   std::shared_ptr<flight::Recorder> recorder;
 
-  using Wrap = std::function<std::shared_ptr<collectives::ProcessGroup>(
-      std::shared_ptr<collectives::ProcessGroup>, const char* name, const std::vector<int>& ranks)>;
   /// Throws Error(invalid_argument) in a child made by fork.
   void check_process() const;
-  /// Replaces each distinct group by `wrap(group, name, ranks)`.
-  void replace(const Wrap& wrap);
-  /// Records all later collectives with `to`.
-  void record(std::shared_ptr<flight::Recorder> to);
+  /// Records all later collectives with `to`, and in the timeline of `traced` if it is given
+  /// (collectives::record_group).
+  void record(std::shared_ptr<flight::Recorder> to, const device::DevicePtr& traced);
   /// Aborts all groups, so that every rank that shares a group with this one fails with `reason`.
   void abort(const std::string& reason) const noexcept;
   /// The same, with this rank and the place in the program in the reason. A rank without peers goes
