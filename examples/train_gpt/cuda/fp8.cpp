@@ -6,7 +6,6 @@
 #include <acc/base/error.hpp>
 
 #include <string>
-#include <vector>
 
 namespace train_gpt::cuda {
 namespace {

@@ -5,11 +5,9 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace train_gpt::cuda {

@@ -5,7 +5,6 @@
 #include "cuda/matmul.hpp"
 
 #include <cstdint>
-#include <memory>
 
 namespace train_gpt::cuda {
 

@@ -13,7 +13,6 @@
 #include <acc/runtime.hpp>
 #include <acc/runtime/checkpoint_series.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
 #include <map>
 #include <optional>
 #include <sstream>

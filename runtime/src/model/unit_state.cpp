@@ -11,7 +11,6 @@
 #include <map>
 #include <mutex>
 #include <numeric>
-#include <string_view>
 
 namespace acc::detail {
 

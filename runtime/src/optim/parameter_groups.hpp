@@ -5,7 +5,6 @@
 #include "acc/runtime/optimizers.hpp"
 
 #include <cstdint>
-#include <map>
 #include <span>
 #include <string>
 #include <vector>

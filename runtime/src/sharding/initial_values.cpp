@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sharding/initial_values.hpp"
 
-#include "acc/base/error.hpp"
 #include "acc/base/hash.hpp"
 #include "sharding/host_array.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <exception>
 #include <vector>
 
 namespace acc::sharding {

@@ -5,7 +5,6 @@
 #include "device/device.hpp"
 
 #include <cstddef>
-#include <memory>
 #include <span>
 #include <utility>
 #include <vector>

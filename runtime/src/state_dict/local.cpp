@@ -4,7 +4,6 @@
 #include "state_dict/forms.hpp"
 #include "state_dict/saved_arrays.hpp"
 
-#include <algorithm>
 #include <iterator>
 #include <map>
 

@@ -5,8 +5,6 @@
 #include "state_dict/forms.hpp"
 #include "state_dict/saved_arrays.hpp"
 
-#include <array>
-#include <memory>
 #include <utility>
 
 namespace acc::checkpoint {

@@ -11,8 +11,6 @@
 #include "state_dict/forms.hpp"
 #include "state_dict/stored_model.hpp"
 
-#include <fmt/format.h>
-
 #include <cstdio>
 #include <map>
 #include <optional>

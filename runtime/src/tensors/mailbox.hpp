@@ -5,7 +5,6 @@
 #include "tensors/work.hpp"
 
 #include <cstddef>
-#include <cstdint>
 #include <deque>
 #include <list>
 #include <vector>

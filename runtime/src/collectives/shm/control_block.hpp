@@ -6,7 +6,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 
 // Layout of the memory that the ranks of one host share to coordinate their collectives. The block
 // is one memfd that rank 0 makes and passes to the others over `DescriptorLinks`:

@@ -9,8 +9,6 @@
 
 #include <chrono>
 #include <functional>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>

@@ -8,9 +8,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
-#include <memory>
-
 namespace acc::cuda {
 namespace {
 
