@@ -20,18 +20,18 @@ using sharding::guarded;
 void Model::load_weights(const std::string& path) {
   guarded(state_->context().groups, [&] {
     state_->finalize();
-    checkpoint::load_weights(*state_, path);
+    state_dict::load_weights(*state_, path);
   });
 }
 
 void Model::export_weights(const std::string& path, const ExportOptions& options) {
   mine(state_).finalize();
-  guarded(state_->context().groups, [&] { checkpoint::export_weights(*state_, path, options); });
+  guarded(state_->context().groups, [&] { state_dict::export_weights(*state_, path, options); });
 }
 
 void Model::state_dict(const StateDictOptions& options, const VisitTensor& visit) {
   mine(state_).finalize();
-  guarded(state_->context().groups, [&] { checkpoint::state_dict(*state_, options, visit); });
+  guarded(state_->context().groups, [&] { state_dict::state_dict(*state_, options, visit); });
 }
 
 void Runtime::save(const std::string& directory, const Model& model, const Optimizer& optimizer,
@@ -48,12 +48,12 @@ void detail::RuntimeState::save(const std::string& directory, std::span<const Tr
                                 const SavedState& state, checkpoint::Existing existing) {
   const flight::Scope scope(groups.recorder.get(), "save", "");
   const trace::Scope traced(tracer.get(), "checkpoint", "checkpoint", "save");
-  std::vector<checkpoint::Part> all;
+  std::vector<state_dict::Part> all;
   for (const Trained& each : parts) {
-    all.push_back(checkpoint::part_of(mine(each.model.state_), mine(each.optimizer.state_)));
+    all.push_back(state_dict::part_of(mine(each.model.state_), mine(each.optimizer.state_)));
   }
   // The number is used up even if the save fails: the temporary names of two saves never coincide.
-  guarded(groups, [&] { checkpoint::save(all, directory, state, save_id++, existing); });
+  guarded(groups, [&] { state_dict::save(all, directory, state, save_id++, existing); });
 }
 
 SavedState Runtime::load(const std::string& directory, Model& model, Optimizer& optimizer) {
@@ -63,11 +63,11 @@ SavedState Runtime::load(const std::string& directory, Model& model, Optimizer& 
 SavedState Runtime::load(const std::string& directory, std::span<const Trained> parts) {
   const flight::Scope scope(mine(state_).groups.recorder.get(), "load", "");
   const trace::Scope traced(state_->tracer.get(), "checkpoint", "checkpoint", "load");
-  std::vector<checkpoint::Part> all;
+  std::vector<state_dict::Part> all;
   for (const Trained& each : parts) {
-    all.push_back(checkpoint::part_of(mine(each.model.state_), mine(each.optimizer.state_)));
+    all.push_back(state_dict::part_of(mine(each.model.state_), mine(each.optimizer.state_)));
   }
-  return guarded(state_->groups, [&] { return checkpoint::load(all, directory); });
+  return guarded(state_->groups, [&] { return state_dict::load(all, directory); });
 }
 
 }  // namespace acc

@@ -18,7 +18,7 @@
 // same operation, because all_reduce of doubles is the only exchange of host data that every back
 // end has. Each double carries 6 bytes of text, which it represents exactly; ranks without a
 // message contribute zeros, so that the maximum is the text.
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 namespace {
 
@@ -92,4 +92,4 @@ void Attempt::rethrow() const {
   }
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 /// A sequence of steps that a rank tries without communicating, until all ranks meet in `settle`. A
 /// failed rank still calls `settle`, so that no rank waits for it in vain.
@@ -53,4 +53,4 @@ class Attempt {
   std::exception_ptr failure_;
 };
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "state_dict/declared_names.hpp"
-
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/catalog/parameter_names.hpp"
+#include "state_dict/stored_model.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 namespace {
 
 using Parameters = std::vector<const sharding::ParameterRecord*>;
@@ -171,11 +170,11 @@ std::map<std::string, std::string> GroupMatch::names() const {
 
 }  // namespace
 
-void name_by_declaration(Stored& stored, const detail::OptimizerState& optimizer) {
-  if (!stored.training.names_unknown.empty()) {
-    name_parameters(stored.catalog, stored.training,
-                    GroupMatch(stored, optimizer.declared_groups()).names());
+void StoredModel::name_by(const detail::OptimizerState& optimizer) {
+  if (!stored_.training.names_unknown.empty()) {
+    name_parameters(stored_.catalog, stored_.training,
+                    GroupMatch(stored_, optimizer.declared_groups()).names());
   }
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 namespace {
 
 // Copies are done in tiles of 16 MiB through page-locked memory, one at a time.
@@ -44,4 +44,4 @@ void write_bytes(device::Device& device, void* values, std::size_t nbytes,
   }
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

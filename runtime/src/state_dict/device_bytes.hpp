@@ -9,7 +9,7 @@
 
 /// Access to device memory as bytes of host memory, from front to back. Memory of the CPU is passed
 /// on as it is, without a copy. Memory of a GPU passes in tiles through page-locked host memory.
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 /// Calls `visit` with all bytes, in order.
 void read_bytes(device::Device& device, const void* values, std::size_t nbytes,
@@ -20,4 +20,4 @@ void read_bytes(device::Device& device, const void* values, std::size_t nbytes,
 void write_bytes(device::Device& device, void* values, std::size_t nbytes,
                  const std::function<void(std::size_t at, std::span<std::byte> to)>& fill);
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

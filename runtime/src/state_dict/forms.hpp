@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 /// Returns a sink that also counts the bytes in a meter. Both arguments must outlive it.
 inline torch::Sink counted(const torch::Sink& sink, ProgressMeter& meter) {
@@ -68,4 +68,4 @@ LocalModel local_layout_of(detail::ModelState& model);
 void write_local_model(detail::ModelState& model, const LocalModel& layout,
                        const std::filesystem::path& path, ProgressMeter& meter);
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 namespace {
 
 using torch::Sink;
@@ -113,4 +113,4 @@ void write_full_optimizer(const Part& part, const std::filesystem::path& path, A
   tensors.finish();
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 using acc::model::BufferRecord;
 using sharding::FlatParameter;
@@ -151,4 +151,4 @@ const std::byte* GatheredTensors::bring_buffer(const BufferRecord& buffer) {
   return buffer_on_device_->data();
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -10,7 +10,7 @@
 #include <vector>
 
 /// Whole tensors of a sharded model, with one flat parameter in memory at a time.
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 /// A tensor and its place: elements [offset, offset + numel) of an array, or a buffer.
 struct FullItem {
@@ -67,4 +67,4 @@ class GatheredTensors {
   const std::byte* values_ = nullptr;  ///< of the array in memory
 };
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -15,7 +15,7 @@
 // shards. It checks everything that metadata shows before it overwrites its first weight. Ranks
 // learn of each other's failures at the end (Attempt::settle); after a failure the weights are
 // undefined.
-namespace acc::checkpoint {
+namespace acc::state_dict {
 namespace {
 
 void check_optimizer(const Stored& stored, const detail::OptimizerState& optimizer) {
@@ -164,4 +164,4 @@ SavedState load(std::span<const Part> parts, const std::string& directory) {
   return state;
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <map>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 namespace {
 
 using sharding::FlatParameter;
@@ -72,4 +72,4 @@ void write_local_model(detail::ModelState& model, const LocalModel& layout,
   });
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

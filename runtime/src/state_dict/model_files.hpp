@@ -15,7 +15,9 @@ class OptimizerState;
 
 /// A model's shards to and from files. All functions are collective: an error on one rank becomes
 /// an error on all ranks, and no file is left half-written.
-namespace acc::checkpoint {
+namespace acc::state_dict {
+
+using checkpoint::Existing;
 
 /// A model and its optimizer.
 struct Part {
@@ -42,4 +44,4 @@ void save(std::span<const Part> parts, const std::string& directory, const Saved
 /// Loads what `save` wrote, or another program's checkpoint. Returns the program's state.
 SavedState load(std::span<const Part> parts, const std::string& directory);
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

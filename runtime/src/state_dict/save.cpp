@@ -40,7 +40,7 @@
 //
 // A crash before the exchange leaves the older checkpoint and a temporary folder, which the next
 // save removes. A crash after it leaves the new checkpoint.
-namespace acc::checkpoint {
+namespace acc::state_dict {
 namespace {
 
 namespace fs = std::filesystem;
@@ -402,4 +402,4 @@ void save(std::span<const Part> parts, const std::string& directory, const Saved
   Save(parts, directory, state, id, existing).run();
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

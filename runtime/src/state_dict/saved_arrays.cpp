@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 // Saves the master weights, which the optimizer updates, not the rounded copies of them.
 std::vector<FlatArray> weight_arrays(detail::ModelState& model) {
@@ -93,4 +93,4 @@ std::uint64_t full_nbytes(const std::vector<FlatArray>& arrays) {
   return nbytes;
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

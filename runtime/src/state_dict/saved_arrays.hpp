@@ -12,7 +12,9 @@
 #include <vector>
 
 /// The arrays of a model and its optimizer that a checkpoint holds.
-namespace acc::checkpoint {
+namespace acc::state_dict {
+
+using namespace acc::checkpoint;  // the formats
 
 /// The weights or one kind of moment of a flat parameter, in the form that the optimizer updates.
 struct FlatArray {
@@ -49,4 +51,4 @@ std::uint64_t owned_nbytes(const std::vector<FlatArray>& arrays);
 /// Size of the arrays with the shards of all ranks, in bytes.
 std::uint64_t full_nbytes(const std::vector<FlatArray>& arrays);
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -7,7 +7,7 @@
 
 #include <utility>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 namespace {
 
 using acc::model::BufferRecord;
@@ -179,4 +179,4 @@ PlannedFolder plan_optimizer_folder(const Part& part, int index) {
   return builder.finish(accelerate::optimizer_folder(index));
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 using acc::model::BufferRecord;
 using sharding::FlatParameter;
@@ -172,4 +172,4 @@ void await_readers(detail::ModelState& model) {
   model.context().await_compute();
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

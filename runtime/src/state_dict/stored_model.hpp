@@ -5,12 +5,11 @@
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/open/open.hpp"
 #include "state_dict/attempt.hpp"
-#include "state_dict/declared_names.hpp"
 #include "state_dict/saved_arrays.hpp"
 
 #include <string>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 enum class BuffersMay { be_missing, not_be_missing };
 
@@ -22,8 +21,12 @@ class StoredModel {
   StoredModel(const InputPath& path, Want want, int index);
 
   [[nodiscard]] const Stored& stored() const noexcept { return stored_; }
-  /// Names the states of an optimizer that have only numbers (declared_names.hpp).
-  void name_by(const detail::OptimizerState& optimizer) { name_by_declaration(stored_, optimizer); }
+  /// Names the states of an optimizer that have only numbers, as torch's load_state_dict does: the
+  /// numbers count the parameters of the groups in the order in which the program declares them,
+  /// with or without frozen ones. Several groups are matched by the shapes of their states, then by
+  /// weight decay and learning rate. Throws if groups, numbers of parameters or shapes do not fit
+  /// the program, or if two groups could be exchanged.
+  void name_by(const detail::OptimizerState& optimizer);
   /// Checks that all parameters exist with their shapes, and all buffers unless they may be
   /// missing.
   void check(detail::ModelState& model, BuffersMay buffers) const;
@@ -69,4 +72,4 @@ void prove_unchanged(Attempt& attempt, const sharding::Groups& groups, const Inp
 /// a barrier that the caller adds.
 void await_readers(detail::ModelState& model);
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict

@@ -15,7 +15,7 @@
 #include <map>
 #include <optional>
 
-namespace acc::checkpoint {
+namespace acc::state_dict {
 
 using acc::model::BufferRecord;
 using detail::ModelState;
@@ -218,4 +218,4 @@ void state_dict(ModelState& model, const StateDictOptions& options, const VisitT
   attempt.settle(model.context().groups, "visiting the state dict");
 }
 
-}  // namespace acc::checkpoint
+}  // namespace acc::state_dict
