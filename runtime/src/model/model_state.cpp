@@ -207,8 +207,7 @@ void ModelState::check_names() const {
   };
   for (const auto& unit : unit_states_) {
     for (const ParameterRecord& each : unit->parameters) {
-      claim(each.name);
-      std::for_each(each.aliases.begin(), each.aliases.end(), claim);
+      std::ranges::for_each(each.names(), claim);
     }
     for (const model::BufferRecord& each : unit->buffers) {
       std::ranges::for_each(each.names(), claim);
@@ -223,9 +222,7 @@ model::Assembly ModelState::plan_units() {
   for (const auto& unit : unit_states_) {
     declared.push_back({unit->name, unit->class_name, unit->is_root, {}});
     for (const ParameterRecord& each : unit->parameters) {
-      std::vector<std::string> names = {each.name};
-      names.insert(names.end(), each.aliases.begin(), each.aliases.end());
-      declared.back().parameters.push_back({std::move(names), each.numel});
+      declared.back().parameters.push_back({each.names(), each.numel});
     }
     for (model::BufferRecord& each : unit->buffers) {
       each.ignored = ignored.contains_holder_of(each.name);

@@ -57,12 +57,6 @@ void check_limit(const char* what, double limit) {
   }
 }
 
-std::vector<std::string> names_of(const sharding::ParameterRecord& parameter) {
-  std::vector<std::string> names = {parameter.name};
-  names.insert(names.end(), parameter.aliases.begin(), parameter.aliases.end());
-  return names;
-}
-
 }  // namespace
 
 OptimizerState::OptimizerState(std::shared_ptr<ModelState> model, const OptimizerSettings& settings,
@@ -103,7 +97,7 @@ void OptimizerState::assign_groups(const std::vector<ParameterGroup>& groups) {
   std::vector<std::vector<std::string>> names;
   for (const FlatParameter* flat : model_->flats()) {
     for (const auto& parameter : flat->parameters()) {
-      names.push_back(names_of(parameter));
+      names.push_back(parameter.names());
     }
   }
   const std::vector<std::size_t> assigned = optim::assign_groups(names, groups);

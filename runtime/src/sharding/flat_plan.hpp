@@ -33,6 +33,12 @@ struct ParameterRecord {
   bool ignored = false;     ///< in a module that fsdp_ignored_modules names
   bool persistent = false;  ///< not freed; gathered once after each step
 
+  /// All names, its own first.
+  [[nodiscard]] std::vector<std::string> names() const {
+    std::vector<std::string> all = {name};
+    all.insert(all.end(), aliases.begin(), aliases.end());
+    return all;
+  }
   [[nodiscard]] FlatTraits traits() const noexcept { return {trainable, persistent, ignored}; }
 };
 

@@ -17,9 +17,7 @@ std::vector<FullItem> weight_items(detail::ModelState& model,
     const FlatParameter& flat = *arrays[a].flat;
     for (std::size_t i = 0; i < flat.parameters().size(); ++i) {
       const ParameterRecord& record = flat.parameters()[i];
-      std::vector<std::string> names = record.aliases;
-      names.insert(names.begin(), record.name);
-      for (std::string& name : names) {
+      for (std::string& name : record.names()) {
         items.push_back({std::move(name), arrays[a].kind, record.shape, arrays[a].dtype, a,
                          flat.layout().offsets[i], nullptr});
       }

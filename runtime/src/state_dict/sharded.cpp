@@ -130,9 +130,9 @@ class FolderBuilder {
 };
 
 std::vector<dcp::Path> weight_paths(const ParameterRecord& record) {
-  std::vector<dcp::Path> paths = {{record.name}};
-  for (const std::string& alias : record.aliases) {
-    paths.push_back({alias});
+  std::vector<dcp::Path> paths;
+  for (std::string& name : record.names()) {
+    paths.push_back({std::move(name)});
   }
   return paths;
 }

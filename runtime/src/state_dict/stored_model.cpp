@@ -27,12 +27,12 @@ StoredModel::StoredModel(const InputPath& path, Want want, int index)
 // A tied parameter or buffer may be stored under any of its names.
 template <typename Record>
 const StoredTensor* StoredModel::find(const Record& record, const std::string& kind) const {
-  const StoredTensor* found = stored_.catalog.find(record.name, kind);
-  for (auto alias = record.aliases.begin(); found == nullptr && alias != record.aliases.end();
-       ++alias) {
-    found = stored_.catalog.find(*alias, kind);
+  for (const std::string& name : record.names()) {
+    if (const StoredTensor* const found = stored_.catalog.find(name, kind)) {
+      return found;
+    }
   }
-  return found;
+  return nullptr;
 }
 
 const StoredTensor& StoredModel::at(const ParameterRecord& record, const std::string& kind) const {

@@ -215,21 +215,20 @@ void ignore_broken_pipes() {
 
 }  // namespace
 
-GlooGroup::GlooGroup(GroupSpec spec, const std::string& address)
-    : ranks_(std::make_unique<GlooRanks>(GlooRanks{.spec = std::move(spec)})) {
+GlooGroup::GlooGroup(GroupSpec spec, const std::string& address) : ranks_{.spec = std::move(spec)} {
   ignore_broken_pipes();
   for (int distance = 1; distance < size(); ++distance) {
-    ranks_->peers.push_back((rank() + distance) % size());
+    ranks_.peers.push_back((rank() + distance) % size());
   }
   try {
-    MeshStore store(*ranks_->spec.store, ranks_->spec);
+    MeshStore store(*ranks_.spec.store, ranks_.spec);
     const auto interface = process_variable("GLOO_SOCKET_IFNAME");  // as in torch
-    ranks_->mesh = connect_mesh({.rank = rank(),
-                                 .size = size(),
-                                 .interface = interface ? interface->c_str() : nullptr,
-                                 .address = address.c_str(),
-                                 .store = &store,
-                                 .timeout = ranks_->spec.timeout});
+    ranks_.mesh = connect_mesh({.rank = rank(),
+                                .size = size(),
+                                .interface = interface ? interface->c_str() : nullptr,
+                                .address = address.c_str(),
+                                .store = &store,
+                                .timeout = ranks_.spec.timeout});
     sockets_ = store.sockets();
   } catch (const Error&) {
     throw;
@@ -237,8 +236,8 @@ GlooGroup::GlooGroup(GroupSpec spec, const std::string& address)
     throw Error(Errc::connection,
                 fmt::format("cannot connect {} from {}: {}", describe(), address, error.what()));
   }
-  const GroupSpec& own = ranks_->spec;
-  ranks_->watch = std::make_unique<StallWatch>(own, own.store->clone());
+  const GroupSpec& own = ranks_.spec;
+  ranks_.watch = std::make_unique<StallWatch>(own, own.store->clone());
 }
 
 /// A connection ends for the peers only when no process has its socket any more.
@@ -251,20 +250,6 @@ void GlooGroup::close_in_child() const noexcept {
   }
 }
 
-GlooGroup::~GlooGroup() = default;
-
-int GlooGroup::rank() const noexcept {
-  return ranks_->spec.rank;
-}
-
-int GlooGroup::size() const noexcept {
-  return static_cast<int>(ranks_->size());
-}
-
-std::string GlooGroup::describe() const {
-  return ranks_->describe();
-}
-
 BufferPtr GlooGroup::allocate_gathered(std::size_t nbytes) {
   return std::make_shared<PrivateBuffer>(nbytes);
 }
@@ -273,17 +258,13 @@ BufferPtr GlooGroup::allocate_contribution(std::size_t nbytes) {
   return std::make_shared<PrivateBuffer>(nbytes);
 }
 
-std::shared_ptr<Exchange> GlooGroup::start(OpKind kind, DType dtype, std::uint64_t count) {
-  return ranks_->start(reserve(), kind, dtype, count);
-}
-
 std::shared_ptr<Exchange> GlooGroup::exchange_all(OpKind kind, DType dtype, std::uint64_t count,
                                                   const void* data, std::size_t nbytes) {
   auto work = start(kind, dtype, count);
   std::byte* const all = work->scratch(nbytes * static_cast<std::size_t>(size())).data();
   std::byte* const mine = all + nbytes * static_cast<std::size_t>(rank());
   std::memcpy(mine, data, nbytes);
-  for (const int peer : ranks_->peers) {
+  for (const int peer : ranks_.peers) {
     work->receive(peer, all + nbytes * static_cast<std::size_t>(peer), nbytes);
     work->send(peer, mine, nbytes);
   }
@@ -292,12 +273,12 @@ std::shared_ptr<Exchange> GlooGroup::exchange_all(OpKind kind, DType dtype, std:
 
 WorkPtr GlooGroup::gather_to(const void* shard, std::vector<void*> places,
                              std::size_t shard_nbytes) {
-  return exchange_shards(*ranks_, start(OpKind::all_gather, DType::byte, shard_nbytes), shard,
+  return exchange_shards(ranks_, start(OpKind::all_gather, DType::byte, shard_nbytes), shard,
                          places, shard_nbytes);
 }
 
 WorkPtr GlooGroup::all_gather(const void* shard, void* out, std::size_t shard_nbytes) {
-  std::vector<void*> places = slices(*ranks_, out, shard_nbytes);
+  std::vector<void*> places = slices(ranks_, out, shard_nbytes);
   void* const mine = places[static_cast<std::size_t>(rank())];
   if (mine != shard) {
     std::memcpy(mine, shard, shard_nbytes);
@@ -307,10 +288,10 @@ WorkPtr GlooGroup::all_gather(const void* shard, void* out, std::size_t shard_nb
 
 WorkPtr GlooGroup::reduce_scatter(std::uint32_t number, const void* in, float* out,
                                   std::size_t shard_numel, DType dtype, ReduceOptions options) {
-  return sum_parts(*ranks_,
+  return sum_parts(ranks_,
                    {.number = number,
                     .kind = OpKind::reduce_scatter,
-                    .parts = slices(*ranks_, const_cast<void*>(in), shard_numel * nbytes_of(dtype)),
+                    .parts = slices(ranks_, const_cast<void*>(in), shard_numel * nbytes_of(dtype)),
                     .numel = shard_numel,
                     .dtype = dtype,
                     .out = out,
@@ -319,7 +300,7 @@ WorkPtr GlooGroup::reduce_scatter(std::uint32_t number, const void* in, float* o
 
 WorkPtr GlooGroup::all_reduce(std::uint32_t number, float* data, std::size_t numel, DType dtype,
                               float scale) {
-  return choose_all_reduce(ranks_->size(), numel)(*ranks_, {number, data, numel, dtype, scale});
+  return choose_all_reduce(ranks_.size(), numel)(ranks_, {number, data, numel, dtype, scale});
 }
 
 WorkPtr GlooGroup::all_reduce(std::span<double> data, ReduceOp op) {
@@ -343,7 +324,7 @@ WorkPtr GlooGroup::broadcast(void* data, std::size_t nbytes, int root) {
     work->receive(root, data, nbytes);
     return work;
   }
-  for (const int peer : ranks_->peers) {
+  for (const int peer : ranks_.peers) {
     work->send(peer, data, nbytes);
   }
   return work;
@@ -352,22 +333,18 @@ WorkPtr GlooGroup::broadcast(void* data, std::size_t nbytes, int root) {
 WorkPtr GlooGroup::barrier() {
   auto work = start(OpKind::barrier, DType::byte, 1);
   std::byte* const bytes = work->scratch(static_cast<std::size_t>(size())).data();
-  for (const int peer : ranks_->peers) {
+  for (const int peer : ranks_.peers) {
     work->receive(peer, bytes + peer, 1);
     work->send(peer, bytes + rank(), 1);
   }
   return work;
 }
 
-std::optional<std::string> GlooGroup::failure() const {
-  return ranks_->watch->failure();
-}
-
 void GlooGroup::abort(const std::string& reason) noexcept {
   // The caller may free the memory of collectives that have not ended.
-  ranks_->background->stop();
-  ranks_->background->await_idle();
-  ranks_->watch->publish_abort(reason, ranks_->spec.ranks[static_cast<std::size_t>(rank())]);
+  ranks_.background->stop();
+  ranks_.background->await_idle();
+  ranks_.watch->publish_abort(reason, ranks_.spec.ranks[static_cast<std::size_t>(rank())]);
 }
 
 }  // namespace acc::collectives

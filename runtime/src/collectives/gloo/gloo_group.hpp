@@ -3,8 +3,7 @@
 
 #include "acc/base/own_process.hpp"
 #include "acc/collectives/process_group.hpp"
-#include "collectives/group_spec.hpp"
-#include "collectives/shm/control_block.hpp"
+#include "collectives/gloo/exchange.hpp"
 
 #include <sys/types.h>
 
@@ -13,9 +12,6 @@
 #include <vector>
 
 namespace acc::collectives {
-
-class Exchange;
-struct GlooRanks;
 
 /// A socket of Gloo. inode: tells whether the descriptor still stands for it.
 struct MeshSocket {
@@ -35,11 +31,10 @@ class GlooGroup final : public ProcessGroup {
   /// Connects all pairs of ranks. Collective. `address`: of this host, as the peers reach it;
   /// GLOO_SOCKET_IFNAME overrides it. Throws Error(connection | protocol).
   GlooGroup(GroupSpec spec, const std::string& address);
-  ~GlooGroup() override;
 
-  int rank() const noexcept override;
-  int size() const noexcept override;
-  std::string describe() const override;
+  int rank() const noexcept override { return ranks_.spec.rank; }
+  int size() const noexcept override { return static_cast<int>(ranks_.size()); }
+  std::string describe() const override { return ranks_.describe(); }
 
   bool shares_gathered_memory() const noexcept override { return false; }
   BufferPtr allocate_gathered(std::size_t nbytes) override;
@@ -72,12 +67,14 @@ class GlooGroup final : public ProcessGroup {
   void progress() override {}
   /// The reason why the group is unusable: this rank aborted it, a connection broke during one of
   /// its collectives, or a peer aborted it, which this rank sees within about a second.
-  std::optional<std::string> failure() const override;
+  std::optional<std::string> failure() const override { return ranks_.watch->failure(); }
   void abort(const std::string& reason) noexcept override;
 
  private:
   /// Begins the next collective.
-  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count);
+  std::shared_ptr<Exchange> start(OpKind kind, DType dtype, std::uint64_t count) {
+    return ranks_.start(reserve(), kind, dtype, count);
+  }
   /// Sends `data` of every rank to every rank. The scratch memory of the result holds it in rank
   /// order.
   std::shared_ptr<Exchange> exchange_all(OpKind kind, DType dtype, std::uint64_t count,
@@ -85,7 +82,7 @@ class GlooGroup final : public ProcessGroup {
 
   void close_in_child() const noexcept;
 
-  std::unique_ptr<GlooRanks> ranks_;
+  GlooRanks ranks_;
   std::uint32_t sequence_ = 0;  ///< last number taken by a collective
   std::vector<MeshSocket> sockets_;
   ForkHook closes_in_child_{[this] { close_in_child(); }};
