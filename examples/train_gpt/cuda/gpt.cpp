@@ -80,8 +80,6 @@ class Gpt final : public LanguageModel {
 
  private:
   const T* embed(const acc::ForwardUse& use, BatchShape shape);
-  /// keep: true if a backward with activation checkpointing follows.
-  const T* forward_blocks(const T* x, BatchShape shape, bool keep);
   /// Everything that the queued work of the head's backward depends on.
   struct Head {
     const T* x;
@@ -98,7 +96,6 @@ class Gpt final : public LanguageModel {
   ConstMatrix<T> padded(const T* weight);
   void loss_and_gradient(acc::BackwardUse& use, const T* x, const Batch& batch);
   void issue_loss_and_gradient(const Head& head);
-  void backward_blocks(BatchShape shape);
 
   static constexpr const char* kPurpose = "activations and working memory";
 
@@ -178,16 +175,18 @@ void Gpt<T>::train(const Batch& batch) {
   if (context_.fp8 != nullptr) {
     context_.fp8->begin_micro_step();
   }
+  BlockInputs* const inputs = inputs_ ? &*inputs_ : nullptr;
   const T* x = nullptr;
   {
     auto use = p_.root->forward();
-    x = forward_blocks(embed(use, batch.shape), batch.shape, inputs_.has_value());
+    x = forward_blocks(blocks_, embed(use, batch.shape), batch.shape, context_, inputs,
+                       batch.shape.rows() * config_.dim * std::int64_t{sizeof(T)});
   }
   // The loss is computed in the root's backward scope, because each piece of logits is turned into
   // gradients before the next piece is computed.
   auto use = p_.root->backward();
   loss_and_gradient(use, x, batch);
-  backward_blocks(batch.shape);
+  backward_blocks(blocks_, dx_.data(), batch.shape, context_, inputs);
   embedding_backward(stream_, upload_.finish(batch.inputs), dx_.data(),
                      gradient_to_add<T>(use, p_.wte), gradient_to_add<T>(use, p_.wpe),
                      batch.shape.rows(), batch.shape.time, config_.dim);
@@ -206,34 +205,6 @@ const T* Gpt<T>::embed(const acc::ForwardUse& use, BatchShape shape) {
   embedding_forward(stream_, upload_.inputs(), parameter<T>(use, p_.wte), parameter<T>(use, p_.wpe),
                     embedded_.data(), shape.rows(), shape.time, config_.dim);
   return embedded_.data();
-}
-
-template <class T>
-const T* Gpt<T>::forward_blocks(const T* x, BatchShape shape, bool keep) {
-  for (Block<T>& block : blocks_) {
-    if (keep) {
-      inputs_->keep(x, shape.rows() * config_.dim * static_cast<std::int64_t>(sizeof(T)));
-    }
-    auto use = block.unit().forward();
-    x = block.forward(use, x, shape, context_);
-    use.end();
-  }
-  return x;
-}
-
-template <class T>
-void Gpt<T>::backward_blocks(BatchShape shape) {
-  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
-    auto use = block->unit().backward();
-    if (inputs_) {
-      const T* x = static_cast<const T*>(inputs_->take());
-      auto again = block->unit().recompute();
-      block->forward(again, x, shape, context_);
-      again.end();
-    }
-    block->backward(use, dx_.data(), shape, context_);
-    use.end();
-  }
 }
 
 template <class T>
@@ -298,7 +269,7 @@ std::span<const float> Gpt<T>::next_token_logits(std::span<const std::int32_t> t
   const BatchShape shape{.batch = 1, .time = static_cast<std::int64_t>(tokens.size())};
   upload_.start(tokens, {});
   auto use = p_.root->forward();
-  const T* x = forward_blocks(embed(use, shape), shape, false);
+  const T* x = forward_blocks(blocks_, embed(use, shape), shape, context_, nullptr, 0);
   layernorm_forward(stream_, x + (shape.time - 1) * C, parameter<T>(use, p_.ln_f.weight),
                     parameter<T>(use, p_.ln_f.bias), config_.layer_norm_epsilon, normalized_.data(),
                     {stats_.data(), stats_.data() + 1}, 1, C);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "data/batch.hpp"
+
 #include <acc/runtime.hpp>
 
 #include <algorithm>
@@ -50,5 +52,40 @@ class BlockInputs {
   std::int64_t each_ = 0;  ///< bytes of one input; the same for all inputs of a micro-step
   std::int64_t most_nbytes_ = 0;
 };
+
+/// Runs the forward of all blocks, on the CPU or on a GPU. work: memory that the blocks share.
+/// inputs: keeps the input of each block, of `nbytes`; null: none.
+template <class Block, class T, class Work>
+const T* forward_blocks(std::vector<Block>& blocks, const T* x, BatchShape shape, Work& work,
+                        BlockInputs* inputs, std::int64_t nbytes) {
+  for (Block& block : blocks) {
+    if (inputs != nullptr) {
+      inputs->keep(x, nbytes);
+    }
+    auto use = block.unit().forward();
+    x = block.forward(use, x, shape, work);
+    use.end();
+  }
+  return x;
+}
+
+/// Runs the backward of all blocks. dx: the gradient of the last one's output, then of the first
+/// one's input. With `inputs` each block's activations are recomputed: `recompute` is a forward
+/// scope inside the backward scope, so the weights are not gathered again.
+template <class Block, class T, class Work>
+void backward_blocks(std::vector<Block>& blocks, T* dx, BatchShape shape, Work& work,
+                     BlockInputs* inputs) {
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    auto use = block->unit().backward();
+    if (inputs != nullptr) {
+      const auto* x = static_cast<const T*>(inputs->take());
+      auto again = block->unit().recompute();
+      block->forward(again, x, shape, work);
+      again.end();
+    }
+    block->backward(use, dx, shape, work);
+    use.end();
+  }
+}
 
 }  // namespace train_gpt

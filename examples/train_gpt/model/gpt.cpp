@@ -47,10 +47,12 @@ Gpt::Gpt(acc::Model& model, const ModelConfig& config, BatchShape largest, acc::
 // The root unit's scopes enclose those of the blocks: it holds the embeddings, the final norm and
 // the head.
 void Gpt::train(const Batch& batch) {
+  BlockInputs* const inputs = inputs_ ? &*inputs_ : nullptr;
   const float* x = nullptr;
   {
     auto use = p_.root->forward();
-    x = forward_blocks(embed(use, batch.inputs, batch.shape), batch.shape, inputs_.has_value());
+    x = forward_blocks(blocks_, embed(use, batch.inputs, batch.shape), batch.shape, scratch_,
+                       inputs, batch.shape.rows() * config_.dim * std::int64_t{sizeof(float)});
   }
   // The loss is computed in the root's backward scope, because each chunk of logits is turned into
   // gradients before the next chunk is computed.
@@ -59,7 +61,7 @@ void Gpt::train(const Batch& batch) {
   const std::int64_t table = config_.vocab * config_.dim;
   FloatGradient d_head = values_.gradient(use, p_.head, table);
   loss_ += loss_and_gradient(use, x, batch, d_head);
-  backward_blocks(batch.shape);
+  backward_blocks(blocks_, dx_.data(), batch.shape, scratch_, inputs);
   if (is_tied()) {
     embed_backward(use, batch, d_head);
   } else {
@@ -86,34 +88,6 @@ std::int64_t Gpt::activation_bytes() const {
 
 std::int64_t Gpt::kept_bytes() const {
   return inputs_ ? inputs_->most_nbytes() : 0;
-}
-
-const float* Gpt::forward_blocks(const float* x, BatchShape shape, bool keep) {
-  for (Block& block : blocks_) {
-    if (keep) {
-      inputs_->keep(x, shape.rows() * config_.dim * static_cast<std::int64_t>(sizeof(float)));
-    }
-    auto use = block.unit().forward();
-    x = block.forward(use, x, shape, scratch_);
-    use.end();
-  }
-  return x;
-}
-
-void Gpt::backward_blocks(BatchShape shape) {
-  for (auto block = blocks_.rbegin(); block != blocks_.rend(); ++block) {
-    auto use = block->unit().backward();
-    // Activation checkpointing: recompute the block's activations from its input. `recompute` is a
-    // forward scope inside the backward scope, so the weights are not gathered again.
-    if (inputs_) {
-      const auto* x = static_cast<const float*>(inputs_->take());
-      auto again = block->unit().recompute();
-      block->forward(again, x, shape, scratch_);
-      again.end();
-    }
-    block->backward(use, dx_.data(), shape, scratch_);
-    use.end();
-  }
 }
 
 // x[b, t] = wte[ids[b, t]] + wpe[t]
@@ -179,7 +153,7 @@ std::span<const float> Gpt::next_token_logits(std::span<const std::int32_t> toke
   const BatchShape shape{.batch = 1, .time = static_cast<std::int64_t>(tokens.size())};
   auto use = p_.root->forward();
   values_.begin();
-  const float* x = forward_blocks(embed(use, tokens, shape), shape, false);
+  const float* x = forward_blocks(blocks_, embed(use, tokens, shape), shape, scratch_, nullptr, 0);
   float* z = scratch_.normalized.data();  // (1, C): the last position only
   layernorm_forward(x + (shape.time - 1) * C, values_(use, p_.ln_f.weight, C),
                     values_(use, p_.ln_f.bias, C), config_.layer_norm_epsilon, z,

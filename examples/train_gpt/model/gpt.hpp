@@ -34,11 +34,8 @@ class Gpt final : public LanguageModel {
  private:
   const float* embed(const acc::ForwardUse& use, std::span<const std::int32_t> ids,
                      BatchShape shape);
-  /// keep: true if a backward with activation checkpointing follows.
-  const float* forward_blocks(const float* x, BatchShape shape, bool keep);
   double loss_and_gradient(acc::BackwardUse& use, const float* x, const Batch& batch,
                            FloatGradient& d_head);
-  void backward_blocks(BatchShape shape);
   void embed_backward(acc::BackwardUse& use, const Batch& batch, FloatGradient& d_wte);
   [[nodiscard]] bool is_tied() const { return config_.tie_word_embeddings; }
 
