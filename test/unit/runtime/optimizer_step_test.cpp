@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "acc/base/optimizer_rules.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime.hpp"
 #include "support/module_net.hpp"
@@ -136,6 +137,33 @@ TEST_CASE("groups, a schedule and both ways of clipping give torch's weights") {
         return net.read();
       });
       CHECK(distance(weights, weights_of(golden.at("weights"))) < 2e-5);
+    }
+  }
+}
+
+TEST_CASE("every optimizer gives the same weights under every strategy") {
+  for (const acc::OptimizerRule& rule : acc::kOptimizerRules) {
+    CAPTURE(rule.name);
+    acc::NamedRule settings{std::string(rule.name), {{"lr", 0.05}, {"weight_decay", 0.1}}};
+    if (rule.coefficient("momentum") != nullptr) {
+      settings.coefficients["momentum"] = 0.9;
+    }
+    Weights first;
+    for (const Job& job : jobs()) {
+      CAPTURE(to_string(job.sharding.strategy));
+      const auto weights = on_ranks<Weights>(job, [&](acc::Runtime& runtime) {
+        auto model = runtime.model();
+        ModuleNet net(model, net_of());
+        auto optimizer =
+            model.optimizer(settings, {{.name = "layer", .parameters = {"layer.*"}, .lr = 0.02}});
+        for (int step = 0; step < 4; ++step) {
+          net.micro_step([&](const std::string&, int i, float) { return wave(i, step); });
+          optimizer.step();
+        }
+        return net.read();
+      });
+      first = first.empty() ? weights : first;
+      CHECK(distance(first, weights) < 1e-5);
     }
   }
 }
