@@ -9,10 +9,10 @@
 
 // Initialisers with counter-based random numbers: element i of a stream is a function of (stream,
 // i), so a rank computes any range without the elements before it, and the values do not depend on
-// how parameters are sharded. Compiled with the flags of the kernels (parts.cmake): plain loops
-// over a batch that the compiler vectorises, without contraction to fused multiply-add, so that
-// every machine draws the same numbers. Logarithm, sine and cosine are defined here: loops with
-// them vectorise, and the values do not depend on the version of the C library.
+// how parameters are sharded. Compiled with the flags of the kernels (runtime/CMakeLists.txt):
+// plain loops over a batch that the compiler vectorises, without contraction to fused multiply-add,
+// so that every machine draws the same numbers. Logarithm, sine and cosine are defined here: loops
+// with them vectorise, and the values do not depend on the version of the C library.
 namespace acc {
 namespace {
 
