@@ -8,8 +8,10 @@
 #include "acc/base/written_file.hpp"
 #include "acc/rendezvous/security.hpp"
 #include "acc/rendezvous/tunnel.hpp"
-#include "client_settings.hpp"
-#include "control.hpp"
+#include "acc/rendezvous/unix_address.hpp"
+#include "net/socket_stream.hpp"
+#include "secure/secure_link.hpp"
+#include "server/admin_session.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
@@ -20,6 +22,7 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <optional>
@@ -35,8 +38,147 @@ constexpr std::int64_t kDefaultDays = 3650;
 [[noreturn]] void wrong_usage(std::string_view name) {
   const std::array words{std::string(name)};
   const Command& command = *find_command(words);
-  throw Error(Errc::config,
+  throw Error(Errc::invalid_argument,
               fmt::format("usage: acc-rendezvous {} {}", command.name, command.usage));
+}
+
+struct HostPort {
+  std::string host;  ///< without brackets
+  std::uint16_t port = 0;
+};
+
+/// Throws Error(invalid_argument).
+HostPort read_host_port(const std::string& text) {
+  const auto colon = text.rfind(':');
+  const auto port = parse_integer(colon == std::string::npos ? "" : text.substr(colon + 1));
+  if (!port || *port < 1 || *port > std::numeric_limits<std::uint16_t>::max() || colon == 0) {
+    throw Error(Errc::invalid_argument, fmt::format("\"{}\": expected HOST:PORT", text));
+  }
+  return {without_brackets(text.substr(0, colon)), static_cast<std::uint16_t>(*port)};
+}
+
+/// Reads the file that ACC_RENDEZVOUS_TOKEN_FILE names. Throws Error(config).
+Tokens token_of_environment() {
+  const auto tokens = tokens_of_environment();
+  if (!tokens) {
+    throw Error(Errc::config, "ACC_RENDEZVOUS_TOKEN_FILE must name the file with the token");
+  }
+  return *tokens;
+}
+
+/// Returns the token and the certificates of the environment variables.
+std::shared_ptr<const ClientSecurity> client_security() {
+  return ClientSecurity::make(token_of_environment(), client_files_of_environment());
+}
+
+std::string encoded(std::span<const std::string> words) {
+  std::string body;
+  for (const std::string& word : words) {
+    body += word;
+    body.push_back('\0');
+  }
+  const auto size = static_cast<std::uint32_t>(body.size());
+  return std::string(kAdminHello) + std::string(reinterpret_cast<const char*>(&size), sizeof size) +
+         body;
+}
+
+/// Returns the complete answer in `received`; nothing if a part is missing.
+std::optional<std::string> answer_in(const std::string& received) {
+  std::uint32_t size = 0;
+  if (received.size() < sizeof size) {
+    return std::nullopt;
+  }
+  std::memcpy(&size, received.data(), sizeof size);
+  if (size == 0 || received.size() < sizeof size + size) {
+    return std::nullopt;
+  }
+  return received.substr(sizeof size, size);
+}
+
+/// Connects, sends the command and returns the answer. `link`: null for a Unix socket. Throws
+/// TokenRefused if the daemon refuses the token of `link`.
+std::string ask(const HostPort& address, secure::SecureLink* link, const std::string& request) {
+  constexpr auto kNoLimit = SocketStream::TimePoint::max();
+  const StoppablePoll poll{std::stop_token()};
+  SocketStream stream(poll);
+  try {
+    stream.connect(address.host, address.port, kNoLimit);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("cannot connect: {}", error.what()));
+  }
+  std::string out = request;
+  if (link != nullptr) {
+    out.clear();
+    link->start(out);
+    link->send(request, out);
+  }
+  std::string received;
+  std::array<char, 16 * 1024> buffer;
+  for (;;) {
+    stream.write(std::exchange(out, {}), kNoLimit);
+    const std::size_t count = stream.read_some(buffer.data(), buffer.size(), kNoLimit);
+    if (count == 0) {
+      throw Error(
+          Errc::connection,
+          "no answer: the daemon closed the connection; it does not let this user administrate");
+    }
+    if (link != nullptr) {
+      link->receive({buffer.data(), count}, received, out);
+    } else {
+      received.append(buffer.data(), count);
+    }
+    if (const auto answer = answer_in(received)) {
+      return *answer;
+    }
+  }
+}
+
+std::string ask_by_unix(const std::string& address, const std::string& request) {
+  if (const std::string fault = unix_fault(address); !fault.empty()) {
+    throw Error(Errc::invalid_argument, address + ": " + fault);
+  }
+  try {
+    return ask({address}, nullptr, request);
+  } catch (const Error& error) {
+    throw Error(error.code(), fmt::format("{}: {}", address, error.what()));
+  }
+}
+
+std::string ask_by_tcp(const std::string& text, const std::string& request) {
+  const HostPort address = read_host_port(text);
+  const auto security = client_security();
+  std::string refusal;
+  for (const Tokens& token : security->tokens.now().each()) {
+    secure::SecureLink link(security, address.host, {Role::administrator, ""}, token);
+    try {
+      return ask(address, &link, request);
+    } catch (const TokenRefused& refused) {
+      refusal = refused.what();  // a daemon reads a new token at SIGHUP
+    } catch (const Error& error) {
+      throw Error(error.code(), fmt::format("{}: {}", text, error.what()));
+    }
+  }
+  throw Error(Errc::disagreement, fmt::format("{}: {}", text, refusal));
+}
+
+/// `acc-rendezvous ctl`: sends a command to a daemon and prints its output. Returns the exit
+/// status: 1 if the daemon could not do it. Throws Error.
+int control(std::span<const std::string> arguments) {
+  if (arguments.size() < 2 || arguments[0].starts_with('-')) {
+    throw Error(Errc::invalid_argument,
+                "usage: acc-rendezvous ctl unix:/PATH|HOST:PORT COMMAND [ARGUMENT...]; the command "
+                "`help` lists all");
+  }
+  const std::string request = encoded(arguments.subspan(1));
+  const std::string answer = is_unix(arguments[0]) ? ask_by_unix(arguments[0], request)
+                                                   : ask_by_tcp(arguments[0], request);
+  const std::string_view text = std::string_view(answer).substr(1);
+  if (answer.front() != '\0') {
+    notice_lines(Component::rendezvous, LogLevel::err, "acc-rendezvous ctl: ", std::string(text));
+    return 1;
+  }
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  return 0;
 }
 
 int init_tls(std::span<const std::string> arguments) {
@@ -52,7 +194,7 @@ int init_tls(std::span<const std::string> arguments) {
     }
     const auto given = parse_integer(i + 1 < arguments.size() ? arguments[i + 1] : "");
     if (!given || *given < -1 || *given > 36500) {
-      throw Error(Errc::config, "--days: expected a number of days up to 36500");
+      throw Error(Errc::invalid_argument, "--days: expected a number of days up to 36500");
     }
     days = *given;
     ++i;
@@ -102,7 +244,7 @@ int tunnel(std::span<const std::string> arguments) {
   const HostPort target = read_host_port(arguments[0]);
   const auto port = parse_integer(arguments.size() == 3 ? arguments[2] : std::string("0"));
   if (!port || *port < 0 || *port > std::numeric_limits<std::uint16_t>::max()) {
-    throw Error(Errc::config, fmt::format("\"{}\": expected a port", arguments[2]));
+    throw Error(Errc::invalid_argument, fmt::format("\"{}\": expected a port", arguments[2]));
   }
   boost::asio::io_context io(1);
   std::optional<Tunnel> open;

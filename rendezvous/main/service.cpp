@@ -1,25 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service.hpp"
 
+#include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
-#include "descriptors.hpp"
-#include "port_file.hpp"
 #include "systemd.hpp"
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <climits>
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -59,6 +62,42 @@ class Repeat {
   asio::steady_timer::duration interval_;
   std::function<void()> what_;
   bool is_stopped_ = false;
+};
+
+/// Owns the file with the addresses of the daemon. It exists only while the daemon serves.
+class PortFile {
+ public:
+  /// An empty path means no file. Removes a file that a dead daemon left behind; the new one gets
+  /// its owner and permissions. Throws Error(config) for anything but a regular file.
+  explicit PortFile(std::filesystem::path path) : path_(std::move(path)) {
+    if (path_.empty()) {
+      return;
+    }
+    next_.emplace(path_);
+    if (::unlink(path_.c_str()) != 0 && errno != ENOENT) {
+      throw file_error("remove", path_, errno);
+    }
+  }
+
+  /// Writes the file atomically: a reader never sees a part of it. Throws Error(config).
+  void write(std::string_view text) {
+    if (next_) {
+      next_->write(text);
+      next_->commit();
+      next_.reset();
+      written_.emplace(path_);
+    }
+  }
+  /// Removes the file unless another one has taken its place.
+  void remove() {
+    next_.reset();
+    written_.reset();
+  }
+
+ private:
+  std::filesystem::path path_;
+  std::optional<AtomicFile> next_;  // until `write`
+  std::optional<OwnedFile> written_;
 };
 
 /// Socket activation: inherited sockets replace the settings `host` and `port`.
@@ -109,15 +148,25 @@ void check_open(const Options& options, const std::vector<Listener>& listeners) 
   }
 }
 
-/// Adapts max_connections to the limit of file descriptors. A default that does not fit is lowered
-/// silently; a value that the user gave stays, with a warning.
+/// Raises the limit of file descriptors as far as possible, and adapts max_connections to it. A
+/// default that does not fit is lowered silently; a value that the user gave stays, with a warning.
 void fit_connections(Options& options) {
+  constexpr std::size_t kOthers = 64;  // listeners, the event loop and the standard streams
+  rlimit limit{};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const std::size_t fitting = std::max<std::size_t>(limit.rlim_cur, kOthers + 1) - kOthers;
   std::size_t& most = options.server.max_connections;
-  raise_descriptor_limit();
-  if (options.chose_max_connections) {
-    check_room_for(most);
-  } else {
-    most = std::min(most, max_fitting_connections());
+  if (!options.chose_max_connections) {
+    most = std::min(most, fitting);
+  } else if (most > fitting) {
+    logger(Component::rendezvous)
+        .warn(
+            "max_connections is {}, but this process may open at most {} file descriptors "
+            "(RLIMIT_NOFILE): raise the limit (ulimit -Hn, LimitNOFILE=) or lower max_connections",
+            most, limit.rlim_cur);
   }
 }
 
@@ -139,13 +188,13 @@ class Service {
     wait_for_signal();
     if (manager_.listens()) {
       repeats_.push_back(
-          std::make_unique<Repeat>(io_, kStatusInterval, [this] { tell_new_status(); }));
+          std::make_unique<Repeat>(io_, kStatusInterval, [this] { report_status(); }));
     }
     // The heartbeat of the watchdog comes from the loop that serves, so that a hanging loop is
     // noticed; at half the limit, as sd_watchdog_enabled(3) recommends.
     if (const auto limit = watchdog_limit(); limit && manager_.listens()) {
       repeats_.push_back(
-          std::make_unique<Repeat>(io_, *limit / 2, [this] { manager_.tell("WATCHDOG=1"); }));
+          std::make_unique<Repeat>(io_, *limit / 2, [this] { manager_.notify("WATCHDOG=1"); }));
     }
     io_.run();
   }
@@ -163,8 +212,8 @@ class Service {
       fmt::print("listening on {}\n", address);
     }
     std::fflush(stdout);
-    told_ = status_text();
-    manager_.tell("READY=1\nSTATUS=" + told_);
+    reported_status_ = status_text();
+    manager_.notify("READY=1\nSTATUS=" + reported_status_);
   }
 
   [[nodiscard]] std::string status_text() const {
@@ -172,10 +221,10 @@ class Service {
                        server_.num_jobs(), server_.num_connections(), server_.num_keys());
   }
 
-  void tell_new_status() {
-    if (std::string text = status_text(); text != told_) {
-      told_ = std::move(text);
-      manager_.tell("STATUS=" + told_);
+  void report_status() {
+    if (std::string text = status_text(); text != reported_status_) {
+      reported_status_ = std::move(text);
+      manager_.notify("STATUS=" + reported_status_);
     }
   }
 
@@ -202,7 +251,7 @@ class Service {
       Options options = read_again_();
       const bool needed = server_security_ && server_security_->tokens.has_value();
       if (needed && !(options.server.security && options.server.security->tokens)) {
-        throw Error(Errc::config, "the token cannot be removed while the daemon serves");
+        throw Error(Errc::not_supported, "the token cannot be removed while the daemon serves");
       }
       if (needed) {
         auto security = std::make_shared<ServerSecurity>(*options.server.security);
@@ -226,7 +275,7 @@ class Service {
   void stop() {
     signals_.remove(SIGINT);
     signals_.remove(SIGTERM);
-    manager_.tell("STOPPING=1\nSTATUS=stopping");
+    manager_.notify("STOPPING=1\nSTATUS=stopping");
     port_file_.remove();
     for (const auto& repeat : repeats_) {
       repeat->stop();
@@ -244,7 +293,7 @@ class Service {
   Server server_;
   asio::signal_set signals_;
   std::vector<std::unique_ptr<Repeat>> repeats_;
-  std::string told_;
+  std::string reported_status_;
 };
 
 }  // namespace

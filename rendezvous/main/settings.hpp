@@ -85,31 +85,18 @@ for (SettingRow& row : rows) {
 }
 return rows;
 }();
-// clang-format on
 
 /// Rows of the flags that print something instead of serving.
 inline constexpr std::array kPrintingFlags = {
-    plugins::SettingRow{.key = "print_config",
-                        .flag = plugins::Flag::toggle,
-                        .in_file = false,
-                        .type = plugins::Type::boolean,
+    plugins::SettingRow{.key = "print_config", .flag = plugins::Flag::toggle, .in_file = false, .type = plugins::Type::boolean,
                         .help = "print every setting with its value and its source"},
-    plugins::SettingRow{.key = "print_settings_table",
-                        .flag = plugins::Flag::toggle,
-                        .in_file = false,
-                        .type = plugins::Type::boolean,
+    plugins::SettingRow{.key = "print_settings_table", .flag = plugins::Flag::toggle, .in_file = false, .type = plugins::Type::boolean,
                         .help = "print the table of docs/rendezvous.md"},
-    plugins::SettingRow{.key = "print_completion",
-                        .flag = plugins::Flag::value,
-                        .in_file = false,
-                        .type = plugins::Type::choice,
-                        .allowed = "bash|zsh|fish",
+    plugins::SettingRow{.key = "print_completion", .flag = plugins::Flag::value, .in_file = false, .type = plugins::Type::choice, .allowed = "bash|zsh|fish",
                         .help = "print the completion script of a shell"},
-    plugins::SettingRow{.key = "print_manual_page",
-                        .flag = plugins::Flag::toggle,
-                        .in_file = false,
-                        .type = plugins::Type::boolean,
+    plugins::SettingRow{.key = "print_manual_page", .flag = plugins::Flag::toggle, .in_file = false, .type = plugins::Type::boolean,
                         .help = "print the manual page"}};
+// clang-format on
 
 inline constexpr auto kDaemonFlagRows = [] {
   std::array<plugins::SettingRow, kDaemonSettings.size() + kPrintingFlags.size()> rows{};

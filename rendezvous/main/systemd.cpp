@@ -14,7 +14,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 
 namespace acc::rendezvous {
@@ -51,7 +50,7 @@ ServiceManager::ServiceManager() : address_(text_of("NOTIFY_SOCKET")) {
   socket_.reset(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
 }
 
-void ServiceManager::tell(std::string_view state) const {
+void ServiceManager::notify(std::string_view state) const {
   if (!listens()) {
     return;
   }

@@ -20,7 +20,7 @@ class ServiceManager {
   /// True if there is a service manager.
   [[nodiscard]] bool listens() const noexcept { return !address_.empty(); }
   /// Sends lines such as `READY=1`. A failure is only logged.
-  void tell(std::string_view state) const;
+  void notify(std::string_view state) const;
 
  private:
   std::string address_;  // a path, or a name that begins with a zero byte

@@ -15,8 +15,8 @@ using acc::fuzz::Cuts;
 using acc::fuzz::Input;
 using acc::fuzz::require;
 using acc::fuzz::Unread;
+using acc::rendezvous::AgentSession;
 using acc::rendezvous::rounds::AgentMessage;
-using acc::rendezvous::rounds::AgentSession;
 
 struct Agent {
   std::vector<AgentMessage> heard;

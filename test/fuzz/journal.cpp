@@ -49,7 +49,8 @@ std::optional<std::vector<Entry>> read() {
                             entries.emplace_back(entry.kind, entry.first, entry.second);
                           });
   } catch (const acc::Error& error) {
-    require(error.code() == acc::Errc::config, "a damaged log is an error of the configuration");
+    require(error.code() == acc::Errc::config || error.code() == acc::Errc::not_supported,
+            "a damaged log is an error of the configuration");
     return std::nullopt;
   }
   return entries;

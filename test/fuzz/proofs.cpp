@@ -36,7 +36,7 @@ std::string hear(Proof& proof, std::string& unread, std::string_view bytes, bool
     while (proof.step(rest, out)) {
     }
   } catch (const acc::Error& error) {
-    require(error.code() == acc::Errc::protocol || error.code() == acc::Errc::config,
+    require(error.code() == acc::Errc::protocol || error.code() == acc::Errc::disagreement,
             "bad bytes are an error of protocol or proof");
     is_closed = true;
   }

@@ -8,7 +8,7 @@
 #include "acc/base/log.hpp"
 #include "acc/base/token.hpp"
 #include "acc/launcher/setting_keys.hpp"
-#include "acc/rendezvous/etcd_servers.hpp"
+#include "acc/rendezvous/etcd_address.hpp"
 #include "acc/rendezvous/gate.hpp"
 #include "acc/rendezvous/host_addresses.hpp"
 #include "acc/rendezvous/main_process.hpp"

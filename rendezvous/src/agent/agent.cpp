@@ -6,8 +6,10 @@
 #include "acc/base/text.hpp"
 #include "agent/agent_impl.hpp"
 
+#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
+#include <boost/asio/use_awaitable.hpp>
 
 #include <algorithm>
 #include <iterator>
@@ -18,6 +20,7 @@ namespace acc::rendezvous {
 
 namespace asio = boost::asio;
 using rounds::Dropped;
+using std::chrono::steady_clock;
 
 namespace {
 
@@ -32,7 +35,7 @@ constexpr Agent::Milliseconds kLastReport{10'000};
 void Agent::Impl::show(std::vector<RankStatus> ranks) {
   constexpr std::size_t kRanksPerMessage = 1024;
   constexpr std::size_t kMaxBacklog = std::size_t{64} << 10;
-  if (!connection_.is_admitted() || !status_interval() ||
+  if (!connection_.is_admitted() || !connection_.status_interval() ||
       connection_.link()->backlog() > kMaxBacklog) {
     return;
   }
@@ -45,13 +48,13 @@ void Agent::Impl::show(std::vector<RankStatus> ranks) {
 }
 
 void Agent::Impl::show_report(std::string json) {
-  if (connection_.is_admitted() && status_interval() &&
+  if (connection_.is_admitted() && connection_.status_interval() &&
       json.size() <= rounds::kMaxFailureReportBytes) {
     connection_.send(rounds::FailureReport{std::move(json)});
   }
 }
 
-void Agent::Impl::hear(rounds::ServerMessage message) {
+void Agent::Impl::on_message(rounds::ServerMessage message) {
   if (auto* welcome = std::get_if<rounds::Welcome>(&message)) {
     connection_.admit(*welcome);
     if (is_coming_back()) {
@@ -60,20 +63,20 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
   } else if (auto* waiting = std::get_if<rounds::Waiting>(&message)) {
     if (!place_.is_final()) {
       lines_.change();  // only the server knows whether a time limit runs
-      lines_.say_what_is_waited_for(waiting->text, servers_.where());
+      lines_.print_wait(waiting->text, servers_.where());
     }
   } else if (auto* formed = std::get_if<rounds::Formed>(&message)) {
-    hear_formed(std::move(formed->round));
+    on_formed(std::move(formed->round));
   } else if (auto* ends = std::get_if<rounds::Ends>(&message)) {
-    hear_ends(std::move(ends->end));
+    on_ends(std::move(ends->end));
   } else if (std::holds_alternative<rounds::KillWorkers>(message)) {
     if (events_.on_force_stop) {
       events_.on_force_stop();
     }
   } else if (auto* settled = std::get_if<rounds::Settled>(&message)) {
-    hear_settled(std::move(settled->round_result));
+    on_settled(std::move(settled->round_result));
   } else if (auto* dropped = std::get_if<Dropped>(&message)) {
-    hear_dropped(std::move(*dropped));
+    on_dropped(std::move(*dropped));
   } else if (const auto* elsewhere = std::get_if<rounds::Elsewhere>(&message)) {
     const std::string leader = printable(elsewhere->leader);
     connection_.announce_end("the daemon there stands by; " +
@@ -84,7 +87,7 @@ void Agent::Impl::hear(rounds::ServerMessage message) {
 
 /// Checks the round against this machine's Enter. Throws Error(protocol), which makes the link end,
 /// for a round in which this machine cannot take part.
-void Agent::Impl::hear_formed(Round round) {
+void Agent::Impl::on_formed(Round round) {
   const Machine& me = enter_.machine;
   const int size = round.local_world_sizes[static_cast<std::size_t>(round.machine_rank)];
   if (round_) {
@@ -108,7 +111,7 @@ void Agent::Impl::hear_formed(Round round) {
   round_.emplace(OwnRound{std::move(round)});
 }
 
-void Agent::Impl::hear_settled(RoundResult round_result) {
+void Agent::Impl::on_settled(RoundResult round_result) {
   if (round_) {
     // Reports are in order of machine rank, so the last one has the largest.
     if (!round_result.machines.empty() &&
@@ -123,13 +126,13 @@ void Agent::Impl::hear_settled(RoundResult round_result) {
   }
   place_.move_to(Place::Over{});  // this machine has rejoined, but the next round was cancelled
   if (round_result.end) {
-    hear_ends(std::move(*round_result.end));
+    on_ends(std::move(*round_result.end));
   }
 }
 
 /// Dropped means one of three things: try again on a new connection (lost), the job this machine
 /// belonged to has ended (over), or an error of the join (everything else).
-void Agent::Impl::hear_dropped(Dropped dropped) {
+void Agent::Impl::on_dropped(Dropped dropped) {
   if (dropped.why == Dropped::Why::lost) {
     // The server closes the connection next: see `lose`.
     connection_.announce_end(std::move(dropped.reason));
@@ -137,13 +140,13 @@ void Agent::Impl::hear_dropped(Dropped dropped) {
   } else if (dropped.why == Dropped::Why::over &&
              (connection_.is_admitted() || enter_.rounds_before > 0)) {
     place_.move_to(Place::Over{});
-    lines_.say(fmt::format("rendezvous at {}: {}", servers_.where(), dropped.reason));
+    lines_.print(fmt::format("rendezvous at {}: {}", servers_.where(), dropped.reason));
   } else {
     place_.move_to(Place::Refused{std::move(dropped)});
   }
 }
 
-void Agent::Impl::hear_ends(AttemptEnd end) {
+void Agent::Impl::on_ends(AttemptEnd end) {
   if (end_ == end) {
     return;  // repeated by a server that has recovered
   }
@@ -175,8 +178,7 @@ void Agent::Impl::lose(const std::string& why) {
     news_.open();
   } else if (!is_coming_back()) {
     const auto limit = round_->own_end && !end_ ? enter_.times.heartbeat : enter_.times.join;
-    round_->coming_back =
-        std::make_shared<Return>(executor_, std::chrono::steady_clock::now() + limit);
+    round_->coming_back = std::make_shared<Return>(executor_, steady_clock::now() + limit);
     asio::co_spawn(
         executor_,
         [self = shared_from_this(), coming_back = round_->coming_back] {
@@ -195,10 +197,68 @@ void Agent::Impl::give_up(const std::string& why) {
   logger(Component::rendezvous)
       .debug("the server at {} is lost: {}", servers_.where(), connection_.why());
   if (is_in_round() && !end_) {
-    hear_ends(round_->end_alone(enter_, servers_.where(), connection_.why()));
+    on_ends(round_->end_alone(enter_, servers_.where(), connection_.why()));
   }
   end_known_.open();
   news_.open();
+}
+
+// The way back to a server that recovers: while the workers of the round go on, the agent connects
+// again, says which round it is in, and repeats what the server may not have received.
+
+/// Connects until the server has welcomed this agent, or until Return::give_up_at.
+asio::awaitable<void> Agent::Impl::come_back(std::shared_ptr<Return> coming_back) {
+  // A later loss of a connection may start another coroutine while this one waits in `dial`.
+  const auto goes_on = [&] { return round_ && round_->coming_back == coming_back; };
+  lines_.print(fmt::format(
+      "the connection to the rendezvous at {} is lost ({}): the workers go on, connecting again",
+      servers_.where(), connection_.why()));
+  // Begins at the next address, if there is one: a server that is suspended accepts connections,
+  // and the time that it takes to find this out is missing before the new one gives this machine
+  // up.
+  servers_.begin_again();
+  servers_.try_next();
+  Backoff backoff;
+  while (goes_on()) {
+    const auto left =
+        std::chrono::ceil<Milliseconds>(coming_back->give_up_at - steady_clock::now());
+    if (left <= Milliseconds(0)) {
+      co_return give_up(connection_.why());
+    }
+    asio::ip::tcp::socket socket(executor_);
+    const std::string failure =
+        co_await connect(socket, std::min(left, servers_.attempt_timeout()));
+    if (goes_on() && failure.empty()) {
+      rounds::Enter enter = enter_;
+      enter.machine = introduced_;
+      enter.round = round_->round.round;
+      begin_connection(std::move(socket), servers_.attempt_timeout(), std::move(enter));
+      round_->repeat(connection_, end_.has_value());
+    }
+    while (goes_on() && connection_ && !connection_.is_admitted()) {
+      coming_back->entered.close();
+      co_await coming_back->entered.passed();
+    }
+    if (goes_on() && connection_) {
+      round_->coming_back.reset();
+      lines_.print(fmt::format("connected to the rendezvous at {} again", servers_.where()));
+      co_return;
+    }
+    if (goes_on() && !servers_.try_next()) {
+      coming_back->pause.expires_at(std::min<steady_clock::time_point>(
+          steady_clock::now() + backoff.next(), coming_back->give_up_at));
+      co_await coming_back->pause.async_wait(asio::as_tuple(asio::use_awaitable));
+    }
+  }
+}
+
+/// Ends `come_back`, at its next step.
+void Agent::Impl::stop_coming_back() {
+  if (is_coming_back()) {
+    const auto coming_back = std::exchange(round_->coming_back, nullptr);
+    coming_back->pause.cancel();
+    coming_back->entered.open();
+  }
 }
 
 void Agent::Impl::end(AttemptEnd end) {
@@ -209,8 +269,8 @@ void Agent::Impl::end(AttemptEnd end) {
   if (is_coming_back()) {
     // The workers of this machine have failed or must end: the server is not awaited for long.
     Return& coming_back = *round_->coming_back;
-    coming_back.give_up_at = std::min<std::chrono::steady_clock::time_point>(
-        coming_back.give_up_at, std::chrono::steady_clock::now() + enter_.times.heartbeat);
+    coming_back.give_up_at = std::min<steady_clock::time_point>(
+        coming_back.give_up_at, steady_clock::now() + enter_.times.heartbeat);
     coming_back.pause.cancel();
   }
   if (round_) {
@@ -224,37 +284,6 @@ void Agent::Impl::force_stop() {
     round_->has_forced_stop = true;
   }
   connection_.send(rounds::ForceStop{});
-}
-
-asio::awaitable<RoundResult> Agent::Impl::settle(bool failed, std::string report) {
-  round_->report = rounds::Report{failed, std::move(report)};
-  connection_.send(*round_->report);
-  while ((connection_ || is_coming_back()) && !round_->result) {
-    news_.close();
-    co_await news_.passed();
-  }
-  if (!round_->result) {
-    round_->result = round_->own_result(end_, enter_.machine.host);
-  }
-  round_->count_in(enter_);
-  stop_coming_back();
-  co_return *std::exchange(round_, std::nullopt)->result;
-}
-
-asio::awaitable<void> Agent::Impl::leave() {
-  place_.move_to(Place::Closed{});
-  if (const auto link = connection_.link()) {
-    link->send(rounds::Leave{});
-    co_await link->flushed(kLastWords);
-  }
-  close();
-}
-
-asio::awaitable<void> Agent::Impl::finish() {
-  if (const auto link = connection_.link()) {
-    co_await link->flushed(kLastReport);
-  }
-  close();
 }
 
 void Agent::Impl::close() noexcept {
@@ -275,47 +304,48 @@ Agent::~Agent() {
   impl_->close();
 }
 
-// Each coroutine holds a copy of impl_, so that the state outlives an Agent that is destroyed while
-// the coroutine waits.
-
-asio::awaitable<std::optional<Round>> Agent::join(std::string host, std::uint16_t port,
-                                                  Machine me) {
-  const auto impl = impl_;
-  co_return co_await impl->join(std::move(host), port, std::move(me));
-}
-
-asio::awaitable<void> Agent::ask(std::string host, std::uint16_t port, Machine me) {
-  const auto impl = impl_;
-  co_await impl->ask(std::move(host), port, std::move(me));
-}
-
-asio::awaitable<std::optional<Round>> Agent::rejoin(std::uint16_t store_port) {
-  const auto impl = impl_;
-  co_return co_await impl->rejoin(store_port);
-}
-
 asio::awaitable<RoundResult> Agent::settle(bool failed, std::string report) {
   const auto impl = impl_;
-  co_return co_await impl->settle(failed, std::move(report));
-}
-
-asio::awaitable<void> Agent::end_is_known() {
-  const auto impl = impl_;
-  co_await impl->end_is_known();
+  auto& round = impl->round_;
+  round->report = rounds::Report{failed, std::move(report)};
+  impl->connection_.send(*round->report);
+  while ((impl->connection_ || impl->is_coming_back()) && !round->result) {
+    impl->news_.close();
+    co_await impl->news_.passed();
+  }
+  if (!round->result) {
+    round->result = round->own_result(impl->end_, impl->enter_.machine.host);
+  }
+  round->count_in(impl->enter_);
+  impl->stop_coming_back();
+  co_return *std::exchange(round, std::nullopt)->result;
 }
 
 asio::awaitable<void> Agent::leave() {
   const auto impl = impl_;
-  co_await impl->leave();
+  impl->place_.move_to(Place::Closed{});
+  if (const auto link = impl->connection_.link()) {
+    link->send(rounds::Leave{});
+    co_await link->flushed(kLastWords);
+  }
+  impl->close();
 }
 
 asio::awaitable<void> Agent::finish() {
   const auto impl = impl_;
-  co_await impl->finish();
+  if (const auto link = impl->connection_.link()) {
+    co_await link->flushed(kLastReport);
+  }
+  impl->close();
+}
+
+asio::awaitable<void> Agent::end_is_known() {
+  const auto impl = impl_;
+  co_await impl->end_known_.passed();
 }
 
 void Agent::add_server(std::string host, std::uint16_t port) {
-  impl_->add_server(std::move(host), port);
+  impl_->servers_.add({std::move(host), port});
 }
 
 void Agent::end(AttemptEnd end) {
@@ -323,7 +353,7 @@ void Agent::end(AttemptEnd end) {
 }
 
 std::optional<Agent::Milliseconds> Agent::status_interval() const noexcept {
-  return impl_->status_interval();
+  return impl_->connection_.status_interval();
 }
 
 void Agent::show(std::vector<RankStatus> ranks) {
@@ -335,7 +365,7 @@ void Agent::show_report(std::string json) {
 }
 
 const std::optional<AttemptEnd>& Agent::known_end() const noexcept {
-  return impl_->known_end();
+  return impl_->end_;
 }
 
 void Agent::force_stop() {
@@ -343,7 +373,7 @@ void Agent::force_stop() {
 }
 
 void Agent::hurry() {
-  impl_->hurry();
+  impl_->give_up("the user does not wait any longer");
 }
 
 void Agent::close() noexcept {

@@ -3,16 +3,8 @@
 
 #include "acc/base/token.hpp"
 #include "acc/rendezvous/agent.hpp"
-#include "acc/rendezvous/gate.hpp"
-#include "agent/agent_connection.hpp"
-#include "agent/own_round.hpp"
-#include "agent/place.hpp"
-#include "agent/server_choice.hpp"
-#include "agent/waiting_lines.hpp"
+#include "agent/agent_state.hpp"
 #include "net/backoff.hpp"
-
-#include <boost/asio/steady_timer.hpp>
-#include <fmt/format.h>
 
 #include <memory>
 #include <optional>
@@ -21,14 +13,13 @@
 
 namespace acc::rendezvous {
 
-/// State of an Agent. Messages of the server arrive in `hear`, called by the link; they update the
-/// state and open the gate `news_`, at which the awaitables wait and check the state again.
+/// State of an Agent. Messages of the server arrive in `on_message`, called by the link; they
+/// update the state and open the gate `news_`, at which the awaitables wait and check the state
+/// again.
 ///
-/// agent_joining.cpp has the steps until a round is formed, agent.cpp those from there on,
-/// agent_return.cpp the way back to a server that was gone during a round. Held by
+/// agent_joining.cpp has the steps until a round is formed, agent.cpp those from there on. Held by
 /// a shared_ptr, so that a pending coroutine keeps it alive when the Agent is destroyed.
-class Agent::Impl : public std::enable_shared_from_this<Impl> {
- public:
+struct Agent::Impl : std::enable_shared_from_this<Impl> {
   Impl(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
        JobTimes times, Events events, std::shared_ptr<const ClientSecurity> security)
       : executor_(executor),
@@ -44,42 +35,26 @@ class Agent::Impl : public std::enable_shared_from_this<Impl> {
     end_known_.open();
   }
 
-  Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
-  Awaitable<void> ask(std::string host, std::uint16_t port, Machine me);
-  Awaitable<std::optional<Round>> rejoin(std::uint16_t store_port);
-  Awaitable<RoundResult> settle(bool failed, std::string report);
-  Awaitable<void> end_is_known() { return end_known_.passed(); }
-  Awaitable<void> leave();
-  Awaitable<void> finish();
-
   void end(AttemptEnd end);
   void force_stop();
-  void add_server(std::string host, std::uint16_t port) { servers_.add({std::move(host), port}); }
-  [[nodiscard]] const std::optional<AttemptEnd>& known_end() const { return end_; }
-  [[nodiscard]] std::optional<Milliseconds> status_interval() const noexcept {
-    return connection_.status_interval();
-  }
   void show(std::vector<RankStatus> ranks);
   void show_report(std::string json);
-  void hurry() { give_up("the user does not wait any longer"); }
-
   /// Closes the connection; no callback runs after it.
   void close() noexcept;
 
- private:
   Awaitable<std::string> try_to_enter();
   Awaitable<std::string> connect(boost::asio::ip::tcp::socket& socket, Milliseconds limit);
-  void hear_refusal(const std::string& why);
+  void on_token_refused(const std::string& why);
   Awaitable<void> pause_after(const std::string& failure, Backoff& backoff);
   [[nodiscard]] std::string address_from(const boost::asio::ip::tcp::socket& socket) const;
   void begin_connection(boost::asio::ip::tcp::socket socket, Milliseconds silence_limit,
                         rounds::Enter enter);
   Awaitable<std::optional<Round>> await_round();
-  void hear(rounds::ServerMessage message);
-  void hear_formed(Round round);
-  void hear_ends(AttemptEnd end);
-  void hear_settled(RoundResult round_result);
-  void hear_dropped(rounds::Dropped dropped);
+  void on_message(rounds::ServerMessage message);
+  void on_formed(Round round);
+  void on_ends(AttemptEnd end);
+  void on_settled(RoundResult round_result);
+  void on_dropped(rounds::Dropped dropped);
   void lose(const std::string& why);
   void give_up(const std::string& why);
   Awaitable<void> come_back(std::shared_ptr<Return> coming_back);

@@ -40,32 +40,38 @@ void Agent::Impl::wait_from_now() {
   }
 }
 
-asio::awaitable<std::optional<Round>> Agent::Impl::join(std::string host, std::uint16_t port,
-                                                        Machine me) {
-  servers_.set_first({std::move(host), port});
-  enter_.machine = std::move(me);
-  wait_from_now();
-  co_return co_await await_round();
+// Each coroutine of Agent holds a copy of impl_, so that the state outlives an Agent that is
+// destroyed while the coroutine waits.
+
+asio::awaitable<std::optional<Round>> Agent::join(std::string host, std::uint16_t port,
+                                                  Machine me) {
+  const auto impl = impl_;
+  impl->servers_.set_first({std::move(host), port});
+  impl->enter_.machine = std::move(me);
+  impl->wait_from_now();
+  co_return co_await impl->await_round();
 }
 
-asio::awaitable<void> Agent::Impl::ask(std::string host, std::uint16_t port, Machine me) {
-  servers_.set_first({std::move(host), port});
-  enter_.machine = std::move(me);
-  enter_.only_asks = true;
-  wait_from_now();
-  co_await try_to_enter();
-  connection_.end();
-  const Dropped* const refusal = place_.refusal();
+asio::awaitable<void> Agent::ask(std::string host, std::uint16_t port, Machine me) {
+  const auto impl = impl_;
+  impl->servers_.set_first({std::move(host), port});
+  impl->enter_.machine = std::move(me);
+  impl->enter_.only_asks = true;
+  impl->wait_from_now();
+  co_await impl->try_to_enter();
+  impl->connection_.end();
+  const Dropped* const refusal = impl->place_.refusal();
   if (refusal != nullptr && refusal->why == Dropped::Why::config) {
-    refuse(*refusal);
+    impl->refuse(*refusal);
   }
 }
 
-asio::awaitable<std::optional<Round>> Agent::Impl::rejoin(std::uint16_t store_port) {
-  enter_.machine.store_port = introduced_.store_port = store_port;
-  wait_from_now();
-  connection_.send(rounds::Rejoin{store_port});
-  co_return co_await await_round();
+asio::awaitable<std::optional<Round>> Agent::rejoin(std::uint16_t store_port) {
+  const auto impl = impl_;
+  impl->enter_.machine.store_port = impl->introduced_.store_port = store_port;
+  impl->wait_from_now();
+  impl->connection_.send(rounds::Rejoin{store_port});
+  co_return co_await impl->await_round();
 }
 
 /// Waits until a round is formed. Connects again if the connection is lost: a server that goes away
@@ -108,8 +114,8 @@ asio::awaitable<void> Agent::Impl::pause_after(const std::string& failure, Backo
                 fmt::format("timeout: no answer within {} from the rendezvous at {}: {}",
                             seconds_text(enter_.times.join), servers_.where(), failure));
   }
-  lines_.say_what_is_waited_for("waiting for the rendezvous (" + failure + ")", servers_.where(),
-                                " of " + seconds_text(enter_.times.join));
+  lines_.print_wait("waiting for the rendezvous (" + failure + ")", servers_.where(),
+                    " of " + seconds_text(enter_.times.join));
   pause_.expires_at(
       std::min<std::chrono::steady_clock::time_point>(now + backoff.next(), deadline()));
   co_await pause_.async_wait(asio::as_tuple(asio::use_awaitable));
@@ -162,15 +168,15 @@ asio::awaitable<std::string> Agent::Impl::connect(asio::ip::tcp::socket& socket,
 /// The server refuses the token of the current connection. The next connection proves another one,
 /// if there is one. A machine that was admitted before says why it waits, and waits for another
 /// token: that of the job has been replaced.
-void Agent::Impl::hear_refusal(const std::string& why) {
+void Agent::Impl::on_token_refused(const std::string& why) {
   if (servers_.refuse_token()) {
     return;
   }
   if (!connection_.was_admitted()) {
     place_.move_to(Place::Refused{{Dropped::Why::config, why}});
   } else {
-    lines_.say(fmt::format("rendezvous at {}: {}; waiting for another token in the file",
-                           servers_.where(), why));
+    lines_.print(fmt::format("rendezvous at {}: {}; waiting for another token in the file",
+                             servers_.where(), why));
   }
 }
 
@@ -188,24 +194,16 @@ std::string Agent::Impl::address_from(const asio::ip::tcp::socket& socket) const
 /// because the link may outlive the agent.
 void Agent::Impl::begin_connection(asio::ip::tcp::socket socket, Milliseconds silence_limit,
                                    rounds::Enter enter) {
-  AgentLink::Events events{.on_message =
-                               [self = weak_from_this()](rounds::ServerMessage message) {
-                                 if (const auto agent = self.lock()) {
-                                   agent->hear(std::move(message));
-                                 }
-                               },
-                           .on_end =
-                               [self = weak_from_this()](const std::string& why) {
-                                 if (const auto agent = self.lock()) {
-                                   agent->lose(why);
-                                 }
-                               },
-                           .on_refusal =
-                               [self = weak_from_this()](const std::string& why) {
-                                 if (const auto agent = self.lock()) {
-                                   agent->hear_refusal(why);
-                                 }
-                               }};
+  const auto to_agent = [self = weak_from_this()](auto method) {
+    return [self, method](auto argument) {
+      if (const auto agent = self.lock()) {
+        ((*agent).*method)(std::move(argument));
+      }
+    };
+  };
+  AgentLink::Events events{.on_message = to_agent(&Impl::on_message),
+                           .on_end = to_agent(&Impl::lose),
+                           .on_refusal = to_agent(&Impl::on_token_refused)};
   const auto link =
       std::make_shared<AgentLink>(std::move(socket), servers_.encryption(enter_.run_id),
                                   silence_limit, connection_.recovers(), std::move(events));
@@ -215,7 +213,7 @@ void Agent::Impl::begin_connection(asio::ip::tcp::socket socket, Milliseconds si
 }
 
 void Agent::Impl::refuse(const Dropped& dropped) const {
-  const Errc code = dropped.why == Dropped::Why::timeout ? Errc::timeout : Errc::config;
+  const Errc code = dropped.why == Dropped::Why::timeout ? Errc::timeout : Errc::disagreement;
   throw Error(code,
               fmt::format("rendezvous at {}: {}", servers_.where(), printable(dropped.reason)));
 }

@@ -106,7 +106,7 @@ void AgentLink::decrypt(std::size_t count) {
     return end(refusal.what());
   } catch (const Error& error) {
     write();  // the alert
-    if (error.code() == Errc::config) {
+    if (error.code() == Errc::config || error.code() == Errc::disagreement) {
       auto on_message = events_.on_message;
       on_message(rounds::Dropped{rounds::Dropped::Why::config, error.what()});
     }
@@ -158,7 +158,7 @@ void AgentLink::beat() {
   const auto silent_for = std::chrono::steady_clock::now() - heard_at_;
   if (silent_for >= silence_limit_) {
     if (comes_back_ && sending_.empty()) {
-      say_away();
+      send_away();
     }
     return end(fmt::format("no heartbeat for {:.1f} s",
                            std::chrono::duration<double>(silent_for).count()));
@@ -174,7 +174,7 @@ void AgentLink::beat() {
 
 /// A server that was suspended reads this before the end of the connection. It is written at once,
 /// because the link ends; if the socket's buffer is full, it is lost.
-void AgentLink::say_away() {
+void AgentLink::send_away() {
   std::string frame;
   rounds::encode(rounds::AgentMessage(rounds::Away{}), frame);
   error_code ignored;

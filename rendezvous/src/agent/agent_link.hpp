@@ -58,7 +58,7 @@ class AgentLink : public std::enable_shared_from_this<AgentLink> {
   void take_messages();
   void write();
   void beat();
-  void say_away();
+  void send_away();
   void end(const std::string& why);
 
   boost::asio::ip::tcp::socket socket_;

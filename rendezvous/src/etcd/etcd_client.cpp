@@ -32,45 +32,86 @@ constexpr int kCancelled = 1;
 constexpr int kDeadlineExceeded = 4;
 constexpr int kUnavailable = 14;
 
-/// Bytes to and from one member, through TLS if there are files for it. Calls end at a common
-/// deadline and throw EtcdUnavailable.
-class MemberStream {
+}  // namespace
+
+/// A connection to one member, through TLS if there are files for it. A request and its reply end
+/// at a common deadline and throw EtcdUnavailable. After a failure the connection is unusable.
+class EtcdClient::Connection {
  public:
-  MemberStream(const EtcdAddress::Member& member, const std::optional<TlsFiles>& tls,
-               std::chrono::milliseconds patience)
-      : name_(fmt::format("{}:{}", member.host, member.port)) {
-    allow(patience);
-    on_socket([&] { stream_.connect(member.host, member.port, deadline_); });
+  Connection(EtcdAddress::Member member, const std::optional<TlsFiles>& tls,
+             std::chrono::milliseconds patience)
+      : member_(std::move(member)),
+        name_(fmt::format("{}:{}", member_.host, member_.port)),
+        patience_(patience),
+        deadline_(std::chrono::steady_clock::now() + patience) {
+    on_socket([&] { stream_.connect(member_.host, member_.port, deadline_); });
     if (tls) {
-      start_tls(member, *tls, patience);
+      start_tls(*tls);
     }
   }
 
-  /// True if a member answers the first message of TLS as a server with TLS does.
-  static bool requires_tls(const EtcdAddress::Member& member, std::chrono::milliseconds patience) {
-    constexpr char kTlsAlert = 0x15;
-    std::string hello;
-    secure::TlsChannel::client(*make_etcd_tls({}), member.host)->start(hello);
-    const char first = first_answer(member, hello, patience);
-    return first == secure::kTlsHandshake || first == kTlsAlert;
+  std::pair<unsigned, std::string> post(const std::string& path, const std::string& body) {
+    deadline_ = std::chrono::steady_clock::now() + patience_;
+    Reply reply;
+    reply.body_limit(kMostReplyBytes);
+    reply.eager(true);
+    try {
+      write(
+          fmt::format("POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
+                      "Content-Length: {}\r\n\r\n{}",
+                      path, name_, body.size(), body));
+      while (!reply.is_done()) {
+        receive(reply);
+      }
+    } catch (const EtcdUnavailable&) {
+      if (!channel_ && !has_answered_ && is_closed_by_member_ && requires_tls()) {
+        throw unavailable("it requires TLS: use etcds:// instead of etcd://", true);
+      }
+      throw;
+    }
+    has_answered_ = true;
+    return {reply.get().result_int(), std::move(reply.get().body())};
   }
 
-  /// Sets the deadline of the following calls.
-  void allow(std::chrono::milliseconds patience) {
-    deadline_ = std::chrono::steady_clock::now() + patience;
-  }
   [[nodiscard]] const std::string& name() const noexcept { return name_; }
-  /// True if the member has closed the connection.
-  [[nodiscard]] bool is_closed_by_member() const noexcept { return is_closed_by_member_; }
+
+ private:
+  using Reply = http::response_parser<http::string_body>;
+
   [[nodiscard]] EtcdUnavailable unavailable(const std::string& why, bool is_refused = false) const {
     return EtcdUnavailable(fmt::format("{}: {}", name_, why), is_refused);
+  }
+
+  /// Receives bytes, gives them to the parser, and keeps what it does not take.
+  void receive(Reply& reply) {
+    boost::system::error_code error;
+    try {
+      read(received_);
+    } catch (const EtcdUnavailable&) {
+      if (!is_closed_by_member_ || !reply.got_some()) {
+        throw;
+      }
+      reply.put_eof(error);  // the end of a reply without a length
+      if (error) {
+        throw;
+      }
+      return;
+    }
+    std::size_t taken = 0;
+    while (taken < received_.size() && !reply.is_done() && !error) {
+      taken +=
+          reply.put(boost::asio::buffer(received_.data() + taken, received_.size() - taken), error);
+    }
+    received_.erase(0, taken);
+    if (error && error != http::error::need_more) {
+      throw unavailable(error.message());
+    }
   }
 
   /// Receives at least one byte, and appends it to `bytes`.
   void read(std::string& bytes) {
     if (!channel_) {
-      receive(bytes);
-      return;
+      return receive_raw(bytes);
     }
     const std::size_t before = bytes.size();
     while (bytes.size() == before) {
@@ -90,13 +131,11 @@ class MemberStream {
     }
   }
 
- private:
-  void start_tls(const EtcdAddress::Member& member, const TlsFiles& files,
-                 std::chrono::milliseconds patience) {
+  void start_tls(const TlsFiles& files) {
     std::shared_ptr<TlsContext> context;
     refusing([&] {
       context = make_etcd_tls(files);
-      channel_ = secure::TlsChannel::client(*context, member.host);
+      channel_ = secure::TlsChannel::client(*context, member_.host);
       channel_->start(outgoing_);
     });
     try {
@@ -107,22 +146,29 @@ class MemberStream {
       }
     } catch (const EtcdUnavailable&) {
       // An etcd without TLS does not answer with an alert.
-      if (is_closed_by_member() &&
-          first_answer(member, "GET /version HTTP/1.0\r\n\r\n", patience) == 'H') {
-        throw unavailable(std::string(context->messages().no_tls), true);
+      if (is_closed_by_member_ && first_answer("GET /version HTTP/1.0\r\n\r\n") == 'H') {
+        throw unavailable(std::string(context->messages.no_tls), true);
       }
       throw;
     }
   }
 
-  /// Returns the first byte that a member answers on a connection without TLS; 0: none.
-  static char first_answer(const EtcdAddress::Member& member, std::string_view bytes,
-                           std::chrono::milliseconds patience) {
+  /// True if the member answers the first message of TLS as a server with TLS does.
+  [[nodiscard]] bool requires_tls() const {
+    constexpr char kTlsAlert = 0x15;
+    std::string hello;
+    secure::TlsChannel::client(*make_etcd_tls({}), member_.host)->start(hello);
+    const char first = first_answer(hello);
+    return first == secure::kTlsHandshake || first == kTlsAlert;
+  }
+
+  /// Returns the first byte that the member answers on a connection without TLS; 0: none.
+  [[nodiscard]] char first_answer(std::string_view bytes) const {
     try {
-      MemberStream stream(member, std::nullopt, patience);
-      stream.write(bytes);
+      Connection plain(member_, std::nullopt, patience_);
+      plain.write(bytes);
       std::string answer;
-      stream.read(answer);
+      plain.read(answer);
       return answer.front();
     } catch (const EtcdUnavailable&) {
       return 0;
@@ -130,7 +176,7 @@ class MemberStream {
   }
 
   /// Appends what the socket receives to `bytes`.
-  void receive(std::string& bytes) {
+  void receive_raw(std::string& bytes) {
     std::array<char, std::size_t{16} << 10> part;
     std::size_t count = 0;
     on_socket([&] { count = stream_.read_some(part.data(), part.size(), deadline_); });
@@ -144,7 +190,7 @@ class MemberStream {
   /// Receives bytes of TLS, and answers them.
   void receive_tls(std::string& plain) {
     std::string bytes;
-    receive(bytes);
+    receive_raw(bytes);
     refusing([&] { channel_->receive(bytes, plain, outgoing_); });
     send_tls();
   }
@@ -188,87 +234,16 @@ class MemberStream {
     }
   }
 
+  EtcdAddress::Member member_;
   std::string name_;
+  std::chrono::milliseconds patience_;
   StoppablePoll poll_{std::stop_token()};
   SocketStream stream_{poll_};
   SocketStream::TimePoint deadline_;
   bool is_closed_by_member_ = false;
   std::unique_ptr<secure::TlsChannel> channel_;  // null: no TLS
   std::string outgoing_;                         // encrypted and not sent yet
-};
-
-}  // namespace
-
-/// A connection to one member. After a failure it is unusable.
-class EtcdClient::Connection {
- public:
-  Connection(EtcdAddress::Member member, const std::optional<TlsFiles>& tls,
-             std::chrono::milliseconds patience)
-      : member_(std::move(member)),
-        has_tls_(tls.has_value()),
-        patience_(patience),
-        stream_(member_, tls, patience) {}
-
-  std::pair<unsigned, std::string> post(const std::string& path, const std::string& body) {
-    stream_.allow(patience_);
-    Reply reply;
-    reply.body_limit(kMostReplyBytes);
-    reply.eager(true);
-    try {
-      stream_.write(
-          fmt::format("POST {} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\n"
-                      "Content-Length: {}\r\n\r\n{}",
-                      path, name(), body.size(), body));
-      while (!reply.is_done()) {
-        receive(reply);
-      }
-    } catch (const EtcdUnavailable&) {
-      if (!has_tls_ && !has_answered_ && stream_.is_closed_by_member() &&
-          MemberStream::requires_tls(member_, patience_)) {
-        throw stream_.unavailable("it requires TLS: use etcds:// instead of etcd://", true);
-      }
-      throw;
-    }
-    has_answered_ = true;
-    return {reply.get().result_int(), std::move(reply.get().body())};
-  }
-
-  [[nodiscard]] const std::string& name() const noexcept { return stream_.name(); }
-
- private:
-  using Reply = http::response_parser<http::string_body>;
-
-  /// Receives bytes, gives them to the parser, and keeps what it does not take.
-  void receive(Reply& reply) {
-    boost::system::error_code error;
-    try {
-      stream_.read(received_);
-    } catch (const EtcdUnavailable&) {
-      if (!stream_.is_closed_by_member() || !reply.got_some()) {
-        throw;
-      }
-      reply.put_eof(error);  // the end of a reply without a length
-      if (error) {
-        throw;
-      }
-      return;
-    }
-    std::size_t taken = 0;
-    while (taken < received_.size() && !reply.is_done() && !error) {
-      taken +=
-          reply.put(boost::asio::buffer(received_.data() + taken, received_.size() - taken), error);
-    }
-    received_.erase(0, taken);
-    if (error && error != http::error::need_more) {
-      throw stream_.unavailable(error.message());
-    }
-  }
-
-  EtcdAddress::Member member_;
-  bool has_tls_;
-  std::chrono::milliseconds patience_;
-  MemberStream stream_;
-  std::string received_;  // and not parsed yet
+  std::string received_;                         // and not parsed yet
   bool has_answered_ = false;
 };
 

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/rendezvous/etcd_servers.hpp"
-
 #include "etcd/etcd_client.hpp"
 
 #include <nlohmann/json.hpp>

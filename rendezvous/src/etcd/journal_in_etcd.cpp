@@ -127,7 +127,7 @@ void JournalInEtcd::read(const Receive& receive) {
   };
   const std::string version = value_of("version");
   if (!version.empty() && version != kVersion) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 fmt::format("the keys {}/ in etcd have version {}, expected {}: they are those of "
                             "another acc-rendezvous; choose another prefix",
                             prefix_, printable(version), kVersion));

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "etcd/etcd_client.hpp"
-#include "journal/journal_storage.hpp"
+#include "journal/journal.hpp"
 
 #include <cstdint>
 #include <functional>

@@ -229,7 +229,7 @@ void JournalFile::read_file(const Receive& receive) {
     throw damaged(0, "the checksum of the header is wrong");
   }
   if (const auto version = get<std::uint32_t>(header, 8); version != kVersion) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 fmt::format("{} has version {}, expected {}: it is the log of {} acc-rendezvous",
                             file_.path.string(), version, kVersion,
                             version > kVersion ? "a newer" : "another"));

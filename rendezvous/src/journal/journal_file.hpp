@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/base/unique_fd.hpp"
-#include "journal/journal_storage.hpp"
+#include "journal/journal.hpp"
 
 #include <cstdint>
 #include <filesystem>

@@ -49,7 +49,7 @@ EtcdAddress parse_etcd_address(std::string_view text, const TlsFiles& files) {
                             text));
   }
   if (text.find('@') != std::string_view::npos) {
-    throw Error(Errc::config, "user names and passwords of etcd are not supported");
+    throw Error(Errc::not_supported, "user names and passwords of etcd are not supported");
   }
   EtcdAddress address;
   if (text.starts_with(kTlsScheme)) {

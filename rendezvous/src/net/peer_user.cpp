@@ -22,6 +22,27 @@
 #include <string>
 
 namespace acc::rendezvous {
+
+std::optional<SocketRow> find_socket(const char* table, const std::string& text,
+                                     const std::function<bool(const SocketRow&)>& is_wanted) {
+  std::ifstream file(table);
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.find(text) == std::string::npos) {
+      continue;
+    }
+    std::istringstream columns(line);
+    std::string slot, queues, timer, retransmits, timeout;
+    SocketRow row;
+    columns >> slot >> row.local >> row.remote >> row.state >> queues >> timer >> retransmits >>
+        row.user >> timeout >> row.inode;
+    if (columns && is_wanted(row)) {
+      return row;
+    }
+  }
+  return std::nullopt;
+}
+
 namespace {
 
 /// The form in which the kernel prints an address: hexadecimal words in host order.
@@ -38,24 +59,9 @@ std::string in_table6(const sockaddr_in& address) {
 /// counts as missing: it has no inode, and the kernel shows root as its user.
 std::optional<uid_t> find_user(const char* table, const std::string& local,
                                const std::string& remote) {
-  std::ifstream file(table);
-  const std::string wanted = local + " " + remote + " ";
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.find(wanted) == std::string::npos) {
-      continue;
-    }
-    std::istringstream row(line);
-    std::string slot, from, to, state, queues, timer, retransmits, timeout;
-    uid_t user = 0;
-    std::uint64_t inode = 0;
-    if (row >> slot >> from >> to >> state >> queues >> timer >> retransmits >> user >> timeout >>
-            inode &&
-        inode != 0) {
-      return user;
-    }
-  }
-  return std::nullopt;
+  const auto row = find_socket(table, local + " " + remote + " ",
+                               [](const SocketRow& each) { return each.inode != 0; });
+  return row ? std::optional(row->user) : std::nullopt;
 }
 
 /// Returns the user of the other end by the table of all sockets; nothing if it is closed.

@@ -5,9 +5,24 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 
 namespace acc::rendezvous {
+
+/// A row of the kernel's table of TCP sockets, /proc/net/tcp (proc_pid_net(5)).
+struct SocketRow {
+  std::string local;  ///< ADDRESS:PORT in hexadecimal digits, as are the next two
+  std::string remote;
+  std::string state;
+  uid_t user = 0;
+  std::uint64_t inode = 0;
+};
+/// Returns the first row with this text for which `is_wanted`; nothing without one.
+std::optional<SocketRow> find_socket(const char* table, const std::string& text,
+                                     const std::function<bool(const SocketRow&)>& is_wanted);
 
 /// Finds the users at the other ends of connections of this machine.
 class PeerUsers {

@@ -85,7 +85,7 @@ std::string HttpReader::get(const std::string& path, Time until) const {
       refusal = refused.what();  // the next token may be the one that the server has
     }
   }
-  throw Error(Errc::config, fmt::format("{}: {}", name_, refusal));
+  throw Error(Errc::disagreement, fmt::format("{}: {}", name_, refusal));
 }
 
 /// Sends the request and returns the bytes of the answer. Throws TokenRefused without the name.

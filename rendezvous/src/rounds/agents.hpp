@@ -55,8 +55,21 @@ struct Agent {
   Time last_heard{};              ///< arrival of its last message
   Time waits_since{};             ///< waiting, settled: start of its join timeout
   std::optional<Time> told_at{};  ///< waiting: time of the last Waiting message to it
-  Time due{};                     ///< latest time for the next Membership::what_is_due
+  Time due{};                     ///< latest time for the next Membership::check_limits
+
+  /// Encodes or decodes what is saved of it (codec.hpp).
+  template <typename Coder, typename Self>
+  static void code(Coder& coder, Self& self) {
+    coder(self.id, self.key, self.machine, self.join, self.arrival, self.state, self.rank,
+          self.own_end, self.waits_since, self.is_away, self.first_role_rank, self.role_world_size);
+  }
 };
+
+/// Chooses the machines of the next round from `waiting` and returns them in order of their new
+/// ranks. Machines of the last round are chosen before new ones, new ones in order of arrival.
+/// Ranks are ordered by the machine rank that the user gave, the rank in the last round, host,
+/// address and arrival, so they do not depend on who connected first.
+std::vector<Agent*> in_rank_order(std::vector<Agent*> waiting, std::size_t num_machines);
 
 /// The agents of a job, with a queue of the times at which each must be checked.
 class Agents {
@@ -84,7 +97,7 @@ class Agents {
   [[nodiscard]] std::vector<Agent*> in(std::initializer_list<Agent::State> states);
 
   /// Sets Agent::due.
-  void look_again(Agent& agent, Time at);
+  void set_due(Agent& agent, Time at);
   /// Returns the agent with the earliest due time if that is not after `now`, else null.
   [[nodiscard]] Agent* due(Time now);
   /// Earliest due time; Time::max() without agents.

@@ -55,11 +55,6 @@ class Attempt {
     bool is_awaited = true;
     bool failed = false;
     std::string report;  ///< empty: none, or it did not fit
-
-    template <typename Coder, typename Self>
-    static void code(Coder& coder, Self& self) {
-      coder(self.host, self.is_awaited, self.failed, self.report);
-    }
   };
   static std::size_t index(int rank) { return static_cast<std::size_t>(rank); }
   void stop_waiting(Member& member);

@@ -3,9 +3,9 @@
 
 #include "acc/base/error.hpp"
 #include "rounds/agents.hpp"
-#include "rounds/job_event.hpp"
 #include "rounds/messages.hpp"
 
+#include <boost/pfr/core.hpp>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <string>
 #include <string_view>
@@ -25,102 +26,6 @@
 namespace acc::rendezvous::rounds {
 
 static_assert(std::endian::native == std::endian::little, "the protocol is little-endian");
-
-// One list of fields per struct drives both encoding and decoding, so the two cannot differ. The
-// byte format of each type is described in docs/protocol.md.
-
-/// Fields of a struct in wire order. Empty for messages without fields.
-template <typename Struct>
-constexpr std::tuple<> kFields;
-
-template <>
-inline constexpr auto kFields<Machine> = std::tuple{&Machine::machine_rank,
-                                                    &Machine::host,
-                                                    &Machine::address,
-                                                    &Machine::store_port,
-                                                    &Machine::local_world_size,
-                                                    &Machine::pid,
-                                                    &Machine::serves,
-                                                    &Machine::secret,
-                                                    &Machine::role};
-template <>
-inline constexpr auto kFields<Terms> =
-    std::tuple{&Terms::ranks_are_given, &Terms::num_machines, &Terms::min_machines,
-               &Terms::num_processes,   &Terms::max_restarts, &Terms::agreed};
-template <>
-inline constexpr auto kFields<JobTimes> =
-    std::tuple{&JobTimes::join, &JobTimes::last_call, &JobTimes::heartbeat, &JobTimes::settle,
-               &JobTimes::close};
-template <>
-inline constexpr auto kFields<AttemptEnd> =
-    std::tuple{&AttemptEnd::machine_rank, &AttemptEnd::host,  &AttemptEnd::exit_status,
-               &AttemptEnd::restarts,     &AttemptEnd::cause, &AttemptEnd::reason};
-template <>
-inline constexpr auto kFields<Round> = std::tuple{
-    &Round::round,          &Round::restart_count, &Round::machine_rank, &Round::local_world_sizes,
-    &Round::store_host,     &Round::store_port,    &Round::secret,       &Round::first_role_rank,
-    &Round::role_world_size};
-template <>
-inline constexpr auto kFields<ReportedMachine> =
-    std::tuple{&ReportedMachine::machine_rank, &ReportedMachine::host, &ReportedMachine::report};
-template <>
-inline constexpr auto kFields<RoundResult> =
-    std::tuple{&RoundResult::end, &RoundResult::machines, &RoundResult::next};
-template <>
-inline constexpr auto kFields<Enter> =
-    std::tuple{&Enter::run_id,    &Enter::terms,         &Enter::times,
-               &Enter::machine,   &Enter::rounds_before, &Enter::restarts_before,
-               &Enter::only_asks, &Enter::agent,         &Enter::round};
-template <>
-inline constexpr auto kFields<Rejoin> = std::tuple{&Rejoin::store_port};
-template <>
-inline constexpr auto kFields<End> = std::tuple{&End::end};
-template <>
-inline constexpr auto kFields<Report> = std::tuple{&Report::failed, &Report::text};
-template <>
-inline constexpr auto kFields<TrainingMetrics> =
-    std::tuple{&TrainingMetrics::step,          &TrainingMetrics::loss,
-               &TrainingMetrics::learning_rate, &TrainingMetrics::gradient_norm,
-               &TrainingMetrics::tokens_per_s,  &TrainingMetrics::step_s,
-               &TrainingMetrics::compute_s,     &TrainingMetrics::gather_s,
-               &TrainingMetrics::reduce_s,      &TrainingMetrics::wait_s,
-               &TrainingMetrics::memory,        &TrainingMetrics::values};
-template <>
-inline constexpr auto kFields<RankStatus> = std::tuple{&RankStatus::rank,
-                                                       &RankStatus::local_rank,
-                                                       &RankStatus::pid,
-                                                       &RankStatus::state,
-                                                       &RankStatus::metrics,
-                                                       &RankStatus::report_age,
-                                                       &RankStatus::resident_bytes,
-                                                       &RankStatus::cpu_percent,
-                                                       &RankStatus::gpu_percent,
-                                                       &RankStatus::gpu_bytes,
-                                                       &RankStatus::collective,
-                                                       &RankStatus::waiting_for,
-                                                       &RankStatus::last_stderr_lines};
-template <>
-inline constexpr auto kFields<Status> = std::tuple{&Status::ranks};
-template <>
-inline constexpr auto kFields<FailureReport> = std::tuple{&FailureReport::json};
-template <>
-inline constexpr auto kFields<Welcome> =
-    std::tuple{&Welcome::beat_interval, &Welcome::silence_limit, &Welcome::recovers,
-               &Welcome::status_interval};
-template <>
-inline constexpr auto kFields<Waiting> = std::tuple{&Waiting::text};
-template <>
-inline constexpr auto kFields<Formed> = std::tuple{&Formed::round};
-template <>
-inline constexpr auto kFields<Ends> = std::tuple{&Ends::end};
-template <>
-inline constexpr auto kFields<Settled> = std::tuple{&Settled::round_result};
-template <>
-inline constexpr auto kFields<Dropped> = std::tuple{&Dropped::why, &Dropped::reason};
-template <>
-inline constexpr auto kFields<Elsewhere> = std::tuple{&Elsewhere::leader};
-template <>
-inline constexpr auto kFields<Lost> = std::tuple{&Lost::why};
 
 /// Largest valid enumerator: a received byte beyond it is refused.
 template <typename Enum>
@@ -137,10 +42,16 @@ template <>
 inline constexpr auto kLast<RankStatus::State> = RankStatus::State::stopped;
 
 /// A struct that lists its fields in a static function `code(coder, self)`, because they are
-/// private or because more than its fields must be restored.
+/// private or because more than its fields must be restored. Of any other struct all fields are
+/// coded, in their order.
 template <typename T, typename Coder>
 concept CodesItself = requires(Coder coder, T value) {
   T::code(coder, value);
+};
+
+template <typename T>
+concept IsTuple = requires {
+  std::tuple_size<T>::value;
 };
 
 /// Encodes values: appends their bytes to `out`.
@@ -171,19 +82,6 @@ class Writer {
       put(*value);
     }
   }
-  void put(const std::vector<ReportedMachine>& words) {
-    put_count(words.size());
-    for (const ReportedMachine& word : words) {
-      put(word);
-    }
-  }
-  void put(const Agreed& agreed) {
-    put_count(agreed.size());
-    for (const auto& [name, value] : agreed) {
-      put(name);
-      put(value);
-    }
-  }
   /// World sizes are sent as runs of equal numbers. Nearly always there is one run, so the message
   /// does not grow with the number of machines.
   void put(const std::vector<int>& numbers) {
@@ -204,36 +102,23 @@ class Writer {
   template <typename... Types>
   void put(const std::variant<Types...>& value) {
     put(static_cast<std::uint8_t>(value.index()));
-    std::visit([this](const auto& held) { put(held); }, value);
+    std::visit([this](const auto& held) { this->put(held); }, value);
+  }
+  template <std::ranges::sized_range List>
+  void put(const List& list) {
+    put_count(list.size());
+    for (const auto& each : list) {
+      put(each);
+    }
   }
   template <typename T>
-  void put(const std::vector<T>& list) {
-    put_list(list);
-  }
-  template <typename T>
-  void put(const std::set<T>& list) {
-    put_list(list);
-  }
-  template <typename Key, typename T>
-  void put(const std::map<Key, T>& list) {
-    put_list(list);
-  }
-  template <typename First, typename Second>
-  void put(const std::pair<First, Second>& pair) {
-    (*this)(pair.first, pair.second);
-  }
-  template <typename... Types>
-  void put(const std::tuple<Types...>& values) {
-    std::apply([this](const auto&... each) { (put(each), ...); }, values);
-  }
-  template <typename T>
-  requires std::is_class_v<T>
-  void put(const T& value) {
+  requires(std::is_class_v<T> && !std::ranges::range<T>) void put(const T& value) {
     if constexpr (CodesItself<const T, Writer&>) {
       T::code(*this, value);
+    } else if constexpr (IsTuple<T>) {
+      std::apply(*this, value);
     } else {
-      static_assert(std::is_empty_v<T> || std::tuple_size_v<decltype(kFields<T>)> > 0);
-      std::apply([&](auto... field) { (put(value.*field), ...); }, kFields<T>);
+      boost::pfr::for_each_field(value, [this](const auto& field) { this->put(field); });
     }
   }
   /// Appends several values.
@@ -243,13 +128,6 @@ class Writer {
   }
 
  private:
-  template <typename List>
-  void put_list(const List& list) {
-    put_count(list.size());
-    for (const auto& each : list) {
-      put(each);
-    }
-  }
   void put_count(std::size_t count) { put(static_cast<std::uint32_t>(count)); }
 
   std::string& out_;
@@ -287,26 +165,6 @@ class Reader {
       take(value.emplace());
     }
   }
-  void take(std::vector<ReportedMachine>& words) {
-    const std::uint32_t count = take_count();
-    check_machines(count);
-    for (std::uint32_t i = 0; i < count; ++i) {
-      take(words.emplace_back());
-    }
-  }
-  void take(Agreed& agreed) {
-    const std::uint32_t count = take_count();
-    if (count > kMaxAgreed) {
-      throw Error(Errc::protocol, fmt::format("a message has {} values to agree on, at most {} are "
-                                              "possible",
-                                              count, kMaxAgreed));
-    }
-    for (std::uint32_t i = 0; i < count; ++i) {
-      auto& [name, value] = agreed.emplace_back();
-      take(name);
-      take(value);
-    }
-  }
   void take(std::vector<int>& numbers) {
     const std::uint32_t num_runs = take_count();
     for (std::uint32_t i = 0; i < num_runs; ++i) {
@@ -335,36 +193,37 @@ class Reader {
   template <typename... Types>
   void take_alternative(std::size_t index, std::variant<Types...>& value) {
     emplace(value, index, std::index_sequence_for<Types...>());
-    std::visit([this](auto& held) { take(held); }, value);
+    std::visit([this](auto& held) { this->take(held); }, value);
   }
   template <typename T>
   void take(std::vector<T>& list) {
-    take_list<T>([&](T&& each) { list.push_back(std::move(each)); });
+    const std::uint32_t count = take_count();
+    if constexpr (std::is_same_v<T, ReportedMachine>) {
+      check_machines(count);
+    } else if constexpr (std::is_same_v<T, Agreed::value_type>) {
+      check_agreed(count);
+    }
+    for (std::uint32_t i = 0; i < count; ++i) {
+      take(list.emplace_back());
+    }
   }
   template <typename T>
   void take(std::set<T>& list) {
-    take_list<T>([&](T&& each) { list.insert(std::move(each)); });
+    take_into<T>(list);
   }
   template <typename Key, typename T>
   void take(std::map<Key, T>& list) {
-    take_list<std::pair<Key, T>>([&](auto&& each) { list.insert(std::move(each)); });
-  }
-  template <typename First, typename Second>
-  void take(std::pair<First, Second>& pair) {
-    (*this)(pair.first, pair.second);
-  }
-  template <typename... Types>
-  void take(std::tuple<Types...>& values) {
-    std::apply([this](auto&... each) { (take(each), ...); }, values);
+    take_into<std::pair<Key, T>>(list);
   }
   template <typename T>
   requires std::is_class_v<T>
   void take(T& value) {
     if constexpr (CodesItself<T, Reader&>) {
       T::code(*this, value);
+    } else if constexpr (IsTuple<T>) {
+      std::apply(*this, value);
     } else {
-      static_assert(std::is_empty_v<T> || std::tuple_size_v<decltype(kFields<T>)> > 0);
-      std::apply([&](auto... field) { (take(value.*field), ...); }, kFields<T>);
+      boost::pfr::for_each_field(value, [this](auto& field) { this->take(field); });
     }
   }
   /// Takes several values.
@@ -396,12 +255,12 @@ class Reader {
   static void emplace(Variant& value, std::size_t index, std::index_sequence<Index...>) {
     ((Index == index ? void(value.template emplace<Index>()) : void()), ...);
   }
-  template <typename T, typename Add>
-  void take_list(Add add) {
+  template <typename T, typename List>
+  void take_into(List& list) {
     for (std::uint32_t left = take_count(); left > 0; --left) {
       T each{};
       take(each);
-      add(std::move(each));
+      list.insert(std::move(each));
     }
   }
   std::uint32_t take_count() {
@@ -418,6 +277,13 @@ class Reader {
     bytes_.remove_prefix(size);
     return taken;
   }
+  static void check_agreed(std::size_t count) {
+    if (count > kMaxAgreed) {
+      throw Error(Errc::protocol, fmt::format("a message has {} values to agree on, at most {} are "
+                                              "possible",
+                                              count, kMaxAgreed));
+    }
+  }
   static void check_machines(std::size_t count) {
     if (count > kMaxMachines) {
       throw Error(
@@ -428,5 +294,21 @@ class Reader {
 
   std::string_view bytes_;
 };
+
+template <typename... Types>
+std::string encoded_all(const Types&... values) {
+  std::string bytes;
+  Writer writer(bytes);
+  writer(values...);
+  return bytes;
+}
+
+/// Decodes all of `bytes`.
+template <typename... Types>
+void decode_all(std::string_view bytes, Types&... values) {
+  Reader reader(bytes);
+  reader(values...);
+  reader.expect_end();
+}
 
 }  // namespace acc::rendezvous::rounds

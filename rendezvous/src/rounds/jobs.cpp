@@ -16,16 +16,7 @@ namespace {
 constexpr std::size_t kMaxRemembered = 1024;
 
 std::string encoded(const Occurrence& what) {
-  std::string bytes;
-  Writer(bytes).put(what);
-  return bytes;
-}
-
-/// Entry of the log for `drain`.
-std::string encoded_draining(bool is_draining) {
-  std::string bytes;
-  Writer(bytes).put(is_draining);
-  return bytes;
+  return encoded_all(what);
 }
 
 }  // namespace
@@ -52,7 +43,7 @@ void Jobs::receive(AgentId agent, AgentMessage message, Time now, Outbox& out) {
   const auto replaced = enter != nullptr ? job->membership.id_of(enter->agent) : std::nullopt;
   const std::string what =
       record_ && !std::holds_alternative<Beat>(message) ? encoded(message) : "";
-  job->membership.receive(agent, std::move(message), beside(job), now, out);
+  job->membership.receive(agent, std::move(message), other_job(job), now, out);
   if (!what.empty()) {
     record(*job, agent, what);
   }
@@ -75,7 +66,7 @@ void Jobs::lose(AgentId agent, const std::string& why, Time now, Outbox& out) {
   by_agent_.erase(found);
   job->was_left = false;
   const std::size_t first_message = out.size();
-  job->membership.lose(agent, why, beside(job), now, out);
+  job->membership.lose(agent, why, other_job(job), now, out);
   if (record_) {
     record(*job, agent, encoded(Lost{why}));
   }
@@ -87,7 +78,7 @@ void Jobs::pass(Time now, Outbox& out) {
   while (next_deadline() <= now) {
     const JobRef job = *by_due_.begin();
     const std::size_t first_message = out.size();
-    for (const auto& [agent, what] : job->membership.pass(beside(job), now, out)) {
+    for (const auto& [agent, what] : job->membership.pass(other_job(job), now, out)) {
       if (record_) {
         record(*job, agent, encoded(what));
       }
@@ -117,7 +108,8 @@ Jobs::JobRef Jobs::job_of(const Enter& enter, Time now) {
     throw Error(Errc::protocol, "the rendezvous server is shutting down: it accepts no new job");
   }
   if (is_draining_) {
-    throw Error(Errc::config, "the rendezvous accepts no new jobs: its administrator drains it");
+    throw Error(Errc::not_supported,
+                "the rendezvous accepts no new jobs: its administrator drains it");
   }
   make_room(Agents::bytes_of(enter.machine) + 2 * enter.agent.size() +
             Membership::bytes_to_found(enter));
@@ -131,9 +123,7 @@ std::vector<JobView> Jobs::view() {
   for (Job& job : jobs_) {
     JobView view{job.run_id, job.membership.phase_name(), job.membership.num_rounds(), {}};
     for (const Agent* agent : job.membership.members()) {
-      const Machine& machine = agent->machine;
-      view.machines.push_back({agent->id, machine.host, machine.address, machine.pid, agent->rank,
-                               machine.local_world_size,
+      view.machines.push_back({agent->id, agent->machine, agent->rank,
                                kStates[static_cast<std::size_t>(agent->state)]});
     }
     jobs.push_back(std::move(view));
@@ -152,16 +142,13 @@ Jobs::JobRef Jobs::create(std::uint64_t number, std::string run_id, Membership m
 }
 
 void Jobs::record(const Job& job, AgentId agent, std::string_view what) {
-  std::string moment;
   const auto [at, stalled] = job.membership.moment();
-  Writer writer(moment);
-  writer(job.number, at, stalled, agent);
-  record_(Change::event, moment, what);
+  record_(Change::event, encoded_all(job.number, at, stalled, agent), what);
 }
 
 void Jobs::drain(bool is_draining) {
   if (std::exchange(is_draining_, is_draining) != is_draining && record_) {
-    record_(Change::draining, encoded_draining(is_draining), "");
+    record_(Change::draining, encoded_all(is_draining), "");
   }
 }
 
@@ -169,11 +156,7 @@ void Jobs::repeat(Change change, std::string_view first, std::string_view second
   switch (change) {
     case Change::event: return repeat_event(first, second);
     case Change::job: return restore(first);
-    case Change::draining: {
-      Reader reader(first);
-      reader(is_draining_);
-      return reader.expect_end();
-    }
+    case Change::draining: return decode_all(first, is_draining_);
   }
   throw Error(Errc::protocol,
               fmt::format("a change of the jobs has kind {}", static_cast<int>(change)));
@@ -181,12 +164,8 @@ void Jobs::repeat(Change change, std::string_view first, std::string_view second
 
 void Jobs::repeat_event(std::string_view moment, std::string_view what) {
   JobEvent event;
-  Reader first(moment);
-  first(event.job, event.at, event.stalled, event.agent);
-  first.expect_end();
-  Reader second(what);
-  second.take(event.what);
-  second.expect_end();
+  decode_all(moment, event.job, event.at, event.stalled, event.agent);
+  decode_all(what, event.what);
   const auto* message = std::get_if<AgentMessage>(&event.what);
   const auto* enter = message != nullptr ? std::get_if<Enter>(message) : nullptr;
   auto found = by_number_.find(event.job);
@@ -224,13 +203,10 @@ void Jobs::repeat_event(std::string_view moment, std::string_view what) {
 
 void Jobs::save(const Record& save) const {
   if (is_draining_) {
-    save(Change::draining, encoded_draining(is_draining_), "");
+    save(Change::draining, encoded_all(is_draining_), "");
   }
   for (const Job& job : jobs_) {
-    std::string bytes;
-    Writer writer(bytes);
-    writer(job.number, job.run_id, job.membership.save());
-    save(Change::job, bytes, "");
+    save(Change::job, encoded_all(job.number, job.run_id, job.membership.save()), "");
   }
 }
 
@@ -239,15 +215,13 @@ void Jobs::restore(std::string_view saved) {
   std::uint64_t number = 0;
   std::string run_id;
   std::string membership;
-  Reader reader(saved);
-  reader(number, run_id, membership);
-  reader.expect_end();
+  decode_all(saved, number, run_id, membership);
   const JobRef job = create(number, std::move(run_id), Membership(membership, recovers_));
   const auto [at, stalled] = job->membership.moment();
   last_event_ = std::max(last_event_, at + stalled);
-  for (const AgentId agent : job->membership.agents()) {
-    by_agent_.emplace(agent, job);
-    first_free_agent_ = std::max(first_free_agent_, agent + 1);
+  for (const Agent* agent : job->membership.members()) {
+    by_agent_.emplace(agent->id, job);
+    first_free_agent_ = std::max(first_free_agent_, agent->id + 1);
   }
   refresh(job, {}, 0);
 }
@@ -285,7 +259,7 @@ void Jobs::fit(AgentMessage& message) const {
 /// Returns the job to mention when machines of `job` wait in vain: the job whose launcher runs this
 /// server or, for that job itself, the newest other one. Null in a daemon, which any number of
 /// unrelated jobs may use.
-const Membership* Jobs::beside(JobRef job) const {
+const Membership* Jobs::other_job(JobRef job) const {
   if (!served_ || jobs_.size() < 2) {
     return nullptr;
   }

@@ -20,11 +20,8 @@ namespace acc::rendezvous::rounds {
 /// One machine of a job, for administrators.
 struct MachineView {
   AgentId agent = 0;
-  std::string host;
-  std::string address;
-  int pid = 0;
+  Machine machine;
   std::optional<int> rank;  ///< machine rank in its last round
-  int local_world_size = 0;
   std::string_view state;
 };
 
@@ -52,8 +49,8 @@ class Jobs {
   explicit Jobs(bool recovers = false) : recovers_(recovers) {}
 
   /// Kinds of the changes that are recorded: an event of a job, in two parts; a whole job; that no
-  /// new jobs are accepted, or again are (`drain`).
-  enum class Change : std::uint8_t { event, job, draining };
+  /// new jobs are accepted, or again are (`drain`). The numbers are those of the server's log.
+  enum class Change : std::uint8_t { event = 16, job = 17, draining = 18 };
   using Record = std::function<void(Change, std::string_view first, std::string_view second)>;
 
   /// Passes every change to `record` from now on. None: records nothing.
@@ -90,8 +87,8 @@ class Jobs {
   [[nodiscard]] Time next_deadline() const;
   /// Number of jobs, including finished ones that still have agents or are remembered.
   [[nodiscard]] std::size_t size() const noexcept { return jobs_.size(); }
-  /// While draining, an Enter that would create a job throws Error(config), with the reason for the
-  /// user. Existing jobs go on.
+  /// While draining, an Enter that would create a job throws Error(not_supported), with the reason
+  /// for the user. Existing jobs go on.
   void drain(bool is_draining);
   [[nodiscard]] bool is_draining() const noexcept { return is_draining_; }
   /// Returns all jobs with their machines, in order of creation.
@@ -136,7 +133,7 @@ class Jobs {
   }
   void make_room(std::size_t more_bytes) const;
   void fit(AgentMessage& message) const;
-  [[nodiscard]] const Membership* beside(JobRef job) const;
+  [[nodiscard]] const Membership* other_job(JobRef job) const;
   void after_event(JobRef job, Time now, const Outbox& out, std::size_t first_message);
   void refresh(JobRef job, const Outbox& out, std::size_t first_message);
   void remember(JobRef job);

@@ -2,7 +2,7 @@
 #include "rounds/membership.hpp"
 
 #include "acc/base/error.hpp"
-#include "rounds/rank_order.hpp"
+#include "rounds/codec.hpp"
 #include "rounds/sentences.hpp"
 
 #include <fmt/format.h>
@@ -91,6 +91,35 @@ Membership::Membership(const Enter& founder, bool recovers)
   describe_state();
 }
 
+// The job as bytes, for the log of the server.
+
+template <typename Coder, typename Self>
+void Membership::code(Coder& coder, Self& self) {
+  coder(self.run_id_, self.terms_, self.times_, self.founder_, self.founding_bytes_, self.agents_,
+        self.next_round_, self.restart_count_, self.claims_, self.missing_, self.phase_,
+        self.result_, self.now_, self.stalled_);
+}
+
+Membership::Membership(std::string_view saved, bool recovers)
+    : founding_bytes_(0), recovers_(recovers) {
+  Reader reader(saved);
+  code(reader, *this);
+  reader.expect_end();
+  for (const Agent* agent : agents_.all()) {
+    if (agent->machine.serves) {
+      server_ = agent->machine;
+    }
+  }
+  describe_state();
+}
+
+std::string Membership::save() const {
+  std::string bytes;
+  Writer writer(bytes);
+  code(writer, *this);
+  return bytes;
+}
+
 /// Adds the news that lead to the present state, for a job that has just been made or restored.
 void Membership::describe_state() {
   news_.emplace_back(news::Created{run_id_, needed(), terms_.num_machines, terms_.max_restarts});
@@ -144,9 +173,9 @@ std::size_t Membership::bytes() const {
 
 // Events.
 
-void Membership::receive(AgentId id, AgentMessage message, const Membership* beside, Time now,
+void Membership::receive(AgentId id, AgentMessage message, const Membership* other_job, Time now,
                          Outbox& out) {
-  begin(beside, now, out);
+  begin(other_job, now, out);
   Agent* agent = agents_.find(id);
   if (agent != nullptr && std::holds_alternative<Beat>(message)) {
     // No event: it must not make changes that time has made possible.
@@ -158,21 +187,21 @@ void Membership::receive(AgentId id, AgentMessage message, const Membership* bes
   // been removed meanwhile.
   agent = agents_.find(id);
   if (agent != nullptr && agent->state == State::waiting && !agent->told_at) {
-    tell_what_it_waits_for(*agent);
+    send_waiting(*agent);
   }
 }
 
-void Membership::lose(AgentId id, const std::string& why, const Membership* beside, Time now,
+void Membership::lose(AgentId id, const std::string& why, const Membership* other_job, Time now,
                       Outbox& out) {
-  begin(beside, now, out);
+  begin(other_job, now, out);
   handle(id, Lost{why});
 }
 
-std::vector<Membership::Due> Membership::pass(const Membership* beside, Time now, Outbox& out) {
-  begin(beside, now, out);
+std::vector<Membership::Due> Membership::pass(const Membership* other_job, Time now, Outbox& out) {
+  begin(other_job, now, out);
   std::vector<Due> happened;
   while (Agent* agent = agents_.due(now_)) {
-    if (const auto what = what_is_due(*agent)) {
+    if (const auto what = check_limits(*agent)) {
       happened.emplace_back(agent->id, *what);
       handle(agent->id, *what);
     }
@@ -193,7 +222,7 @@ void Membership::handle(AgentId id, Occurrence what) {
       enter(id, std::get<Enter>(std::move(*message)));
     } else {
       agent->last_heard = now_;
-      std::visit([&](auto& said) { hear(*agent, std::move(said)); }, *message);
+      std::visit([&](auto& fields) { on_message(*agent, std::move(fields)); }, *message);
     }
   } else if (const auto* lost = std::get_if<Lost>(&what)) {
     if (agent != nullptr && !agent->is_away) {
@@ -211,14 +240,14 @@ void Membership::handle(AgentId id, Occurrence what) {
     }
   } else if (const auto* round = std::get_if<InRound>(&phase_);
              round != nullptr && round->ending && now_ >= round->ending->settle_by) {
-    settle_without_the_slow(round->attempt, round->ending->end);
+    settle_at_limit(round->attempt, round->ending->end);
   }
   go_on();
 }
 
 void Membership::repeat(JobEvent event, Outbox& out) {
   out_ = &out;
-  beside_ = nullptr;
+  other_job_ = nullptr;
   now_ = event.at;
   stalled_ = event.stalled;
   handle(event.agent, std::move(event.what));
@@ -230,21 +259,13 @@ void Membership::recover(Time now) {
   alive_since_ = now_;
   for (Agent* agent : agents_.all()) {
     agent->told_at.reset();
-    look_later(*agent);
+    schedule_check(*agent);
   }
 }
 
 std::optional<AgentId> Membership::id_of(const std::string& key) {
   const Agent* agent = agents_.find(key);
   return agent == nullptr ? std::nullopt : std::optional(agent->id);
-}
-
-std::vector<AgentId> Membership::agents() {
-  std::vector<AgentId> ids;
-  for (const Agent* agent : agents_.all()) {
-    ids.push_back(agent->id);
-  }
-  return ids;
 }
 
 Time Membership::next_deadline() const {
@@ -290,9 +311,9 @@ bool Membership::is_forgotten(Time now) const {
 /// The server calls `pass` at next_deadline(). If that time is long past, the process did not run
 /// in between (SIGSTOP, a suspended virtual machine, overload) and could not receive heartbeats.
 /// That time is added to stalled_ and subtracted from all later times.
-void Membership::begin(const Membership* beside, Time now, Outbox& out) {
+void Membership::begin(const Membership* other_job, Time now, Outbox& out) {
   out_ = &out;
-  beside_ = beside;
+  other_job_ = other_job;
   const Time due = next_deadline();
   if (due != Time::max() && now > due + times_.heartbeat / kBeatsPerHeartbeat) {
     stalled_ += now - due;
@@ -385,13 +406,13 @@ void Membership::resume(Agent& agent, AgentId id, const Enter& enter) {
   }
   agents_.reconnect(agent, id);
   agent.last_heard = now_;
-  look_later(agent);
+  schedule_check(agent);
   send(id, welcome());
   if (agent.state == State::waiting) {
     agent.machine = enter.machine;  // its store may be new
     agent.told_at.reset();
   } else if (agent.state == State::settled && !enter.round) {
-    hear(agent, Rejoin{enter.machine.store_port});
+    on_message(agent, Rejoin{enter.machine.store_port});
   } else if (agent.state == State::settled || agent.state == State::done) {
     send(id, Settled{agent.own_end ? RoundResult{*agent.own_end, {}, RoundResult::Next::finished}
                                    : result_.value_or(RoundResult{})});
@@ -415,8 +436,8 @@ void Membership::resume(Agent& agent, AgentId id, const Enter& enter) {
 
 /// Replies to an agent that only asks (Enter::only_asks) and has no conflict within this job.
 void Membership::answer(AgentId asking) {
-  if (beside_ != nullptr && beside_->server_) {
-    send(asking, Dropped{Dropped::Why::config, misled_reason()});
+  if (other_job_ != nullptr && other_job_->server_) {
+    send(asking, Dropped{Dropped::Why::config, wrong_server_reason()});
   } else {
     send(asking, Dropped{Dropped::Why::lost, "it only asks"});
   }
@@ -553,11 +574,11 @@ void Membership::make_room_for(const Agent& newcomer) {
 
 // Messages of a known agent.
 
-void Membership::hear(Agent& /*agent*/, Enter&& /*message*/) {
+void Membership::on_message(Agent& /*agent*/, Enter&& /*message*/) {
   throw Error(Errc::protocol, "an agent sent a second Enter message");
 }
 
-void Membership::hear(Agent& agent, Rejoin&& message) {
+void Membership::on_message(Agent& agent, Rejoin&& message) {
   if (agent.state == State::done) {
     return;  // crossed the Settled message that cancels the restart
   }
@@ -570,15 +591,8 @@ void Membership::hear(Agent& agent, Rejoin&& message) {
   agent.told_at.reset();  // `receive` tells it at once what it waits for
 }
 
-/// `receive` answers heartbeats.
-void Membership::hear(Agent& /*agent*/, Beat&& /*message*/) {}
-
-// The server gives both of these to those who watch the job.
-void Membership::hear(Agent& /*agent*/, Status&& /*message*/) {}
-void Membership::hear(Agent& /*agent*/, FailureReport&& /*message*/) {}
-
 /// Force stop: passes it to the other machines of the round, once per round.
-void Membership::hear(Agent& agent, ForceStop&& /*message*/) {
+void Membership::on_message(Agent& agent, ForceStop&& /*message*/) {
   auto* round = std::get_if<InRound>(&phase_);
   if (round == nullptr || !agent.rank || std::exchange(round->is_force_stopped, true)) {
     return;
@@ -588,18 +602,18 @@ void Membership::hear(Agent& agent, ForceStop&& /*message*/) {
   send_all(others, KillWorkers{});
 }
 
-void Membership::hear(Agent& agent, Leave&& /*message*/) {
+void Membership::on_message(Agent& agent, Leave&& /*message*/) {
   remove(agent, "its launcher has ended", news::Gone::Why::left);
 }
 
-void Membership::hear(Agent& agent, Away&& /*message*/) {
+void Membership::on_message(Agent& agent, Away&& /*message*/) {
   agents_.set_away(agent, true);
 }
 
 /// A machine ends the attempt. The first end of a round wins. A later one has an effect only if a
 /// restart is planned and the later one forbids it: it cancels the restart or, if its machine was
 /// stopped and can be spared, removes that machine from the job.
-void Membership::hear(Agent& agent, End&& message) {
+void Membership::on_message(Agent& agent, End&& message) {
   if (agent.state == State::done || agent.state == State::leaving) {
     return;
   }
@@ -637,9 +651,9 @@ void Membership::hear(Agent& agent, End&& message) {
   }
 }
 
-void Membership::hear(Agent& agent, Report&& message) {
+void Membership::on_message(Agent& agent, Report&& message) {
   if (agent.state == State::done) {
-    return;  // the round was closed without this report (settle_without_the_slow)
+    return;  // the round was closed without this report (settle_at_limit)
   }
   if (recovers_ && (agent.state == State::reported || agent.state == State::settled)) {
     return;  // sent again on a new connection
@@ -766,11 +780,11 @@ void Membership::form() {
     formed.round.first_role_rank = agent->first_role_rank;
     formed.round.role_world_size = agent->role_world_size;
     agents_.move_to(*agent, State::running);
-    look_later(*agent);
+    schedule_check(*agent);
     send(agent->id, formed);
   }
   for (Agent* agent : agents_.in({State::waiting})) {
-    tell_what_it_waits_for(*agent);
+    send_waiting(*agent);
   }
 }
 
@@ -810,7 +824,7 @@ void Membership::let_leave(Agent& agent, AttemptEnd end) {
 void Membership::dismiss(Agent& agent, AttemptEnd end) {
   give_rank_back(agent);
   agents_.move_to(agent, State::done);
-  look_later(agent);
+  schedule_check(agent);
   if (recovers_) {
     agents_.keep_own_end(agent, end);
   }
@@ -842,13 +856,13 @@ void Membership::settle(const InRound& round) {
   }
   for (Agent* agent : agents_.in({State::settled, State::waiting})) {
     agent->waits_since = now_;  // join timeouts start now, for spares, too
-    look_later(*agent);
+    schedule_check(*agent);
   }
 }
 
 /// Closes the round after JobTimes::settle although machines have not reported. A restart would run
 /// next to old workers that may still hold their GPUs, so the job ends.
-void Membership::settle_without_the_slow(const Attempt& attempt, AttemptEnd end) {
+void Membership::settle_at_limit(const Attempt& attempt, AttemptEnd end) {
   if (end.restarts) {
     const int slow = attempt.first_awaited();
     const std::string& host = attempt.host(slow);
@@ -887,7 +901,7 @@ void Membership::finish(RoundResult round_result) {
   send_all(members, Settled{std::move(round_result)});
   for (Agent* agent : members) {
     agents_.move_to(*agent, State::done);
-    look_later(*agent);
+    schedule_check(*agent);
   }
 }
 
@@ -955,7 +969,7 @@ void Membership::lose_from_round(InRound& round, int rank, bool had_reported,
 
 /// Checks the time limits of one agent: heartbeat, join timeout, next Waiting message. Returns the
 /// event if one of the first two has passed.
-std::optional<Occurrence> Membership::what_is_due(Agent& agent) {
+std::optional<Occurrence> Membership::check_limits(Agent& agent) {
   if (now_ - std::max(agent.last_heard, alive_since_) >= times_.heartbeat) {
     return Silent{};
   }
@@ -963,23 +977,23 @@ std::optional<Occurrence> Membership::what_is_due(Agent& agent) {
     return TimedOut{};
   }
   if (agent.state == State::waiting && now_ >= next_telling(agent)) {
-    tell_what_it_waits_for(agent);
+    send_waiting(agent);
   } else {
-    look_later(agent);
+    schedule_check(agent);
   }
   return std::nullopt;
 }
 
-/// Schedules the next what_is_due. It may come too early, never too late: a message of the agent
+/// Schedules the next check_limits. It may come too early, never too late: a message of the agent
 /// moves last_heard but not this time, which saves a change of the queue per message.
-void Membership::look_later(Agent& agent) {
+void Membership::schedule_check(Agent& agent) {
   Time next = std::max(agent.last_heard, alive_since_) + times_.heartbeat;
   if (agent.state == State::waiting) {
     // A join timeout that does not run now (limit_of) can start at `now_` at the earliest.
     next = std::min({next, next_telling(agent), now_ + agent.join});
   }
   next = std::min(next, limit_of(agent));
-  agents_.look_again(agent, next);
+  agents_.set_due(agent, next);
 }
 
 /// Returns the end of an agent's join timeout; Time::max() while it does not run. It runs for a
@@ -999,13 +1013,13 @@ Time Membership::limit_of(const Agent& agent) const {
     return Time::max();
   }
   return std::max(agent.waits_since, shortage->since) +
-         (is_misled() ? std::min(agent.join, times_.heartbeat) : agent.join);
+         (waits_at_other_job() ? std::min(agent.join, times_.heartbeat) : agent.join);
 }
 
 /// Drops an agent whose join timeout has passed.
 void Membership::time_out(Agent& agent) {
-  if (is_misled()) {
-    return drop(agent, Dropped::Why::config, misled_reason());
+  if (waits_at_other_job()) {
+    return drop(agent, Dropped::Why::config, wrong_server_reason());
   }
   const std::optional<int> given = agent.machine.machine_rank;
   drop(agent, Dropped::Why::timeout, timeout_reason(std::get<Gathering>(phase_), agent));
@@ -1049,11 +1063,11 @@ void Membership::drop(Agent& agent, Dropped::Why why, const std::string& reason)
   remove(agent, reason, is_refusal ? news::Gone::Why::refused : news::Gone::Why::left);
 }
 
-void Membership::tell_what_it_waits_for(Agent& agent) {
+void Membership::send_waiting(Agent& agent) {
   agent.told_at = now_;
   news_.emplace_back(news::Waits{what_is_waited_for()});
   send(agent.id, Waiting{std::get<news::Waits>(news_.back()).text});
-  look_later(agent);
+  schedule_check(agent);
 }
 
 /// Returns the text of a Waiting message.
@@ -1068,11 +1082,11 @@ std::string Membership::what_is_waited_for() const {
   }
   if (terms_.ranks_are_given && !has_formed()) {
     return fmt::format("waiting for {}{}; {} of {} machines are here: {}",
-                       machine_ranks(missing_.lowest(kMaxNamed + 1)), what_is_beside(),
+                       machine_ranks(missing_.lowest(kMaxNamed + 1)), about_other_job(),
                        claims_.size(), terms_.num_machines, machine_ranks(ranks_here()));
   }
   return fmt::format("waiting for machines: {} of {} are here{}", agents_.count(State::waiting),
-                     wanted(terms_), what_is_beside());
+                     wanted(terms_), about_other_job());
 }
 
 /// Returns the lowest claimed ranks: one more than a message lists, so that list_of adds "...".
@@ -1089,32 +1103,32 @@ std::vector<int> Membership::ranks_here() const {
 
 /// Returns a remark about another run id at this server. In a server that a launcher runs, two run
 /// ids usually mean that one job was started with different ids or that two jobs use the same port.
-std::string Membership::what_is_beside() const {
-  if (beside_ == nullptr || has_formed()) {
+std::string Membership::about_other_job() const {
+  if (other_job_ == nullptr || has_formed()) {
     return "";
   }
-  if (beside_->server_) {
+  if (other_job_->server_) {
     return fmt::format(" for the job '{}', though {} serves the job '{}'", run_id_,
-                       describe(*beside_->server_), beside_->run_id_);
+                       describe(*other_job_->server_), other_job_->run_id_);
   }
-  return beside_->has_formed() || !server_
+  return other_job_->has_formed() || !server_
              ? ""
              : fmt::format(" for the job '{}', while {} waits for the job '{}'", run_id_,
-                           describe(beside_->founder_), beside_->run_id_);
+                           describe(other_job_->founder_), other_job_->run_id_);
 }
 
 /// True if the machines of this static job wait at the server of another job: its own machine 0
 /// cannot serve, because the port is taken. They are refused after one heartbeat timeout.
-bool Membership::is_misled() const {
-  return terms_.ranks_are_given && !has_formed() && missing_.contains(0) && beside_ != nullptr &&
-         beside_->server_ && !std::holds_alternative<Over>(beside_->phase_);
+bool Membership::waits_at_other_job() const {
+  return terms_.ranks_are_given && !has_formed() && missing_.contains(0) && other_job_ != nullptr &&
+         other_job_->server_ && !std::holds_alternative<Over>(other_job_->phase_);
 }
 
-std::string Membership::misled_reason() const {
+std::string Membership::wrong_server_reason() const {
   return fmt::format(
       "{} serves the job '{}' there, not the job '{}': choose another --main_process_port for one "
       "of them, or use the same run id if they are one job",
-      describe(*beside_->server_), beside_->run_id_, run_id_);
+      describe(*other_job_->server_), other_job_->run_id_, run_id_);
 }
 
 std::string Membership::timeout_reason(const Gathering& gathering, const Agent& agent) const {
@@ -1127,14 +1141,14 @@ std::string Membership::timeout_reason(const Gathering& gathering, const Agent& 
     return fmt::format(
         "timeout: {} did not join within {}{}; {} of {} machines are here: start acclaunch there "
         "with the same flags and --machine_rank {}",
-        machine_ranks(missing), limit, what_is_beside(), claims_.size(), terms_.num_machines,
+        machine_ranks(missing), limit, about_other_job(), claims_.size(), terms_.num_machines,
         list_of(missing, " or "));
   }
   return fmt::format(
       "timeout: only {} of {} machines joined within {}{}: start acclaunch on the others with the "
       "same flags",
       std::get<Gathering::Shortage>(gathering.wait).most_waiting, wanted(terms_), limit,
-      what_is_beside());
+      about_other_job());
 }
 
 }  // namespace acc::rendezvous::rounds

@@ -4,11 +4,9 @@
 #include "acc/rendezvous/job_news.hpp"
 #include "rounds/agents.hpp"
 #include "rounds/attempt.hpp"
-#include "rounds/job_event.hpp"
 #include "rounds/messages.hpp"
 #include "rounds/rank_set.hpp"
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
@@ -35,6 +33,34 @@ struct OutgoingMessage {
 
 /// Messages that the server must send, in this order.
 using Outbox = std::vector<OutgoingMessage>;
+
+/// The agent's connection has ended.
+struct Lost {
+  std::string why;
+};
+/// The heartbeat timeout of the agent has passed.
+struct Silent {};
+/// The join timeout of the agent has passed.
+struct TimedOut {};
+/// A time limit of the job has passed: last call, settling, or refusing.
+struct LimitPassed {};
+/// The server has been started again: no agent has a connection.
+struct Recovered {};
+/// The job is deleted.
+struct Forgotten {};
+/// Everything that changes a job. Heartbeats do not: which agents are silent is decided once, and
+/// the decision is an event.
+using Occurrence =
+    std::variant<AgentMessage, Lost, Silent, TimedOut, LimitPassed, Recovered, Forgotten>;
+
+/// An event of one job. A job is determined by its events: `Jobs::repeat` makes the same changes.
+struct JobEvent {
+  std::uint64_t job = 0;  ///< number of the job
+  Time at{};              ///< time of the job, less `stalled`
+  Time::duration stalled{};
+  AgentId agent = 0;  ///< of AgentMessage, Lost, Silent, TimedOut
+  Occurrence what{};
+};
 
 /// The phases of a job, each with the state that exists only in that phase. See Membership.
 namespace phase {
@@ -121,7 +147,7 @@ struct Over {
 /// An agent with a key (Enter::agent) that enters again continues where its last connection ended:
 /// it is sent what it may have missed, and sends again what the server may have missed, which has
 /// no effect the second time. In a server that recovers, the job is determined by its events
-/// (job_event.hpp): `repeat` makes the same changes again, in another process.
+/// (JobEvent): `repeat` makes the same changes again, in another process.
 class Membership {
  public:
   /// A job with the terms and time limits of its first agent, which enters with `receive`.
@@ -130,19 +156,20 @@ class Membership {
   /// A job that `save` has encoded. Throws Error(protocol).
   Membership(std::string_view saved, bool recovers);
 
-  // `beside`: another job of this server, or null. A machine that waits in vain may belong to that
-  // job: messages mention it, and see is_misled.
+  // `other_job`: another job of this server, or null. A machine that waits in vain may belong to
+  // that job: messages mention it, and see waits_at_other_job.
 
   /// Processes a message. The first one of an agent is Enter; it has passed `check`. Throws
   /// Error(protocol), with nothing changed, for a message that does not fit the agent's state,
   /// unless it can have crossed a message of the server.
-  void receive(AgentId id, AgentMessage message, const Membership* beside, Time now, Outbox& out);
+  void receive(AgentId id, AgentMessage message, const Membership* other_job, Time now,
+               Outbox& out);
   /// The agent's connection has ended. `why` appears in messages on the other machines.
-  void lose(AgentId id, const std::string& why, const Membership* beside, Time now, Outbox& out);
+  void lose(AgentId id, const std::string& why, const Membership* other_job, Time now, Outbox& out);
   /// An event of an agent (0: none) that `pass` has found to be due.
   using Due = std::pair<AgentId, Occurrence>;
   /// Does everything that is due at `now`, and returns the events.
-  std::vector<Due> pass(const Membership* beside, Time now, Outbox& out);
+  std::vector<Due> pass(const Membership* other_job, Time now, Outbox& out);
   /// Time at which `pass` must be called; Time::max(): never.
   [[nodiscard]] Time next_deadline() const;
 
@@ -168,8 +195,6 @@ class Membership {
   }
   /// Number of rounds that were formed.
   [[nodiscard]] int num_rounds() const noexcept { return next_round_; }
-  /// Returns the ids of all agents.
-  [[nodiscard]] std::vector<AgentId> agents();
 
   /// True if the job is over and a new agent with its run id starts a new job, even though agents
   /// of this job may still be connected.
@@ -198,7 +223,7 @@ class Membership {
   using State = Agent::State;
 
   // Every public event is begin(), the event's effect, go_on().
-  void begin(const Membership* beside, Time now, Outbox& out);
+  void begin(const Membership* other_job, Time now, Outbox& out);
   void handle(AgentId id, Occurrence what);
   void go_on();
   [[nodiscard]] Time own_deadline() const;
@@ -221,16 +246,16 @@ class Membership {
   void make_room_for(const Agent& newcomer);
 
   // Messages of a known agent, one overload per type.
-  void hear(Agent& agent, Enter&& message);
-  void hear(Agent& agent, Rejoin&& message);
-  void hear(Agent& agent, Beat&& message);
-  void hear(Agent& agent, End&& message);
-  void hear(Agent& agent, ForceStop&& message);
-  void hear(Agent& agent, Report&& message);
-  void hear(Agent& agent, Leave&& message);
-  void hear(Agent& agent, Away&& message);
-  void hear(Agent& agent, Status&& message);
-  void hear(Agent& agent, FailureReport&& message);
+  void on_message(Agent& agent, Rejoin&& message);
+  void on_message(Agent& agent, End&& message);
+  void on_message(Agent& agent, ForceStop&& message);
+  void on_message(Agent& agent, Report&& message);
+  void on_message(Agent& agent, Leave&& message);
+  void on_message(Agent& agent, Away&& message);
+  void on_message(Agent& agent, Enter&& message);
+  void on_message(Agent& /*agent*/, Beat&& /*message*/) {}           // `receive` answers it
+  void on_message(Agent& /*agent*/, Status&& /*message*/) {}         // for those who watch the job
+  void on_message(Agent& /*agent*/, FailureReport&& /*message*/) {}  // the same
 
   // Rounds. A function that enters another phase destroys the struct of the last one.
   void gather(phase::Gathering& gathering);
@@ -240,14 +265,14 @@ class Membership {
   void let_leave(Agent& agent, AttemptEnd end);
   void dismiss(Agent& agent, AttemptEnd end);
   void settle(const phase::InRound& round);
-  void settle_without_the_slow(const Attempt& attempt, AttemptEnd end);
+  void settle_at_limit(const Attempt& attempt, AttemptEnd end);
   void finish(RoundResult round_result);
 
   // Loss of agents and time limits.
   void remove(Agent& agent, const std::string& why, news::Gone::Why kind);
   void lose_from_round(phase::InRound& round, int rank, bool had_reported, const std::string& why);
-  [[nodiscard]] std::optional<Occurrence> what_is_due(Agent& agent);
-  void look_later(Agent& agent);
+  [[nodiscard]] std::optional<Occurrence> check_limits(Agent& agent);
+  void schedule_check(Agent& agent);
   [[nodiscard]] Time limit_of(const Agent& agent) const;
   void time_out(Agent& agent);
 
@@ -267,13 +292,13 @@ class Membership {
   void send(AgentId id, const ServerMessage& message);
   void send_all(const std::vector<Agent*>& agents, const ServerMessage& message);
   void drop(Agent& agent, Dropped::Why why, const std::string& reason);
-  void tell_what_it_waits_for(Agent& agent);
+  void send_waiting(Agent& agent);
   void describe_state();
   [[nodiscard]] std::string what_is_waited_for() const;
   [[nodiscard]] std::vector<int> ranks_here() const;
-  [[nodiscard]] std::string what_is_beside() const;
-  [[nodiscard]] bool is_misled() const;
-  [[nodiscard]] std::string misled_reason() const;
+  [[nodiscard]] std::string about_other_job() const;
+  [[nodiscard]] bool waits_at_other_job() const;
+  [[nodiscard]] std::string wrong_server_reason() const;
   [[nodiscard]] std::string timeout_reason(const phase::Gathering& gathering,
                                            const Agent& agent) const;
 
@@ -297,7 +322,7 @@ class Membership {
   // The event that is being processed.
   Time now_{};             // its time, less stalled_
   Outbox* out_ = nullptr;  // receives its messages
-  const Membership* beside_ = nullptr;
+  const Membership* other_job_ = nullptr;
   std::string drop_reason_;  ///< of the last Dropped message
   std::vector<news::News> news_;
 

@@ -15,9 +15,10 @@
 /// The agent protocol as plain structs, and their encoding as bytes (docs/protocol.md). No sockets.
 ///
 /// An agent opens the connection with `kHello`. Then both sides send frames: u32 length of the
-/// rest, u8 type, the fields in the order of their struct. Integers are little-endian; a string is
-/// u32 length + bytes, a duration i64 milliseconds, an optional a u8 0 or 1 before its value; world
-/// sizes are sent as runs.
+/// rest, u8 type, the fields in the order of their struct (also of those in job.hpp,
+/// rank_status.hpp and training_metrics.hpp: a new field is a new version). Integers are
+/// little-endian; a string is u32 length + bytes, a duration i64 milliseconds, an optional a u8 0
+/// or 1 before its value; world sizes are sent as runs.
 ///
 /// Usual sequence: Enter, Welcome, Waiting ..., Formed; then Beat in both directions until each
 /// machine sends Report; Settled; Rejoin if another round follows, else the agent disconnects.

@@ -96,17 +96,15 @@ std::string disagreement(const Machine& machine, const Terms& terms, const Machi
   if (terms.ranks_are_given != other_terms.ranks_are_given) {
     return differ("--rdzv_backend", backend(terms), backend(other_terms));
   }
-  if (terms.num_machines != other_terms.num_machines) {
-    return differ("--num_machines", terms.num_machines, other_terms.num_machines);
-  }
-  if (terms.min_machines != other_terms.min_machines) {
-    return differ("a minimum number of machines of", terms.min_machines, other_terms.min_machines);
-  }
-  if (terms.num_processes != other_terms.num_processes) {
-    return differ("--num_processes", terms.num_processes, other_terms.num_processes);
-  }
-  if (terms.max_restarts != other_terms.max_restarts) {
-    return differ("--max_restarts", terms.max_restarts, other_terms.max_restarts);
+  constexpr std::pair<std::string_view, int Terms::*> kNumbers[] = {
+      {"--num_machines", &Terms::num_machines},
+      {"a minimum number of machines of", &Terms::min_machines},
+      {"--num_processes", &Terms::num_processes},
+      {"--max_restarts", &Terms::max_restarts}};
+  for (const auto& [what, number] : kNumbers) {
+    if (terms.*number != other_terms.*number) {
+      return differ(what, terms.*number, other_terms.*number);
+    }
   }
   if (const std::string* name = first_difference(terms.agreed, other_terms.agreed)) {
     const std::string* const value = find(terms.agreed, *name);

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "secure/certificates.hpp"
-
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/output_file.hpp"
@@ -17,10 +15,8 @@
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstring>
 #include <memory>
 
@@ -133,21 +129,15 @@ void write_files(const fs::path& folder, const std::string& name, const Issued& 
             S_IRUSR | S_IWUSR | S_IRGRP | S_IROTH);
 }
 
-bool is_ip(const std::string& host) {
-  std::array<unsigned char, sizeof(in6_addr)> ignored{};
-  return ::inet_pton(AF_INET, host.c_str(), ignored.data()) == 1 ||
-         ::inet_pton(AF_INET6, host.c_str(), ignored.data()) == 1;
-}
-
 std::string alternative_names(const std::vector<std::string>& hosts) {
   std::string names = "DNS:localhost,IP:127.0.0.1,IP:::1";
   for (const std::string& host : hosts) {
     if (host.empty() || host.find_first_of(", \t\r\n:") != std::string::npos) {
-      if (!is_ip(host)) {
+      if (!secure::is_ip(host)) {
         throw Error(Errc::config, fmt::format("\"{}\": expected a host name or an address", host));
       }
     }
-    names += (is_ip(host) ? ",IP:" : ",DNS:") + host;
+    names += (secure::is_ip(host) ? ",IP:" : ",DNS:") + host;
   }
   return names;
 }
@@ -155,6 +145,12 @@ std::string alternative_names(const std::vector<std::string>& hosts) {
 }  // namespace
 
 namespace secure {
+
+bool is_ip(const std::string& host) {
+  std::array<unsigned char, sizeof(in6_addr)> ignored{};
+  return ::inet_pton(AF_INET, host.c_str(), ignored.data()) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), ignored.data()) == 1;
+}
 
 void use_own_certificate(SSL_CTX* context) {
   // Nobody checks its dates: the proof of the token stands for the certificate.

@@ -5,7 +5,10 @@
 #include <string>
 #include <string_view>
 
-// The cryptographic functions that proofs need. This folder is the only one that calls OpenSSL.
+struct ssl_ctx_st;
+
+// The cryptographic functions that proofs and TLS need. This folder is the only one that calls
+// OpenSSL.
 namespace acc::rendezvous::secure {
 
 /// Length of a digest, a nonce and a channel binding, in bytes.
@@ -19,5 +22,10 @@ std::string hmac(std::string_view key, std::string_view text);
 bool are_equal(std::string_view a, std::string_view b);
 /// Returns lowercase hexadecimal digits.
 std::string to_hex(std::string_view bytes);
+/// Gives a server a key and a certificate that it has signed itself, for the life of the process.
+/// Throws Error(internal).
+void use_own_certificate(ssl_ctx_st* context);
+/// True if `host` is an address, not a name.
+bool is_ip(const std::string& host);
 
 }  // namespace acc::rendezvous::secure

@@ -4,7 +4,6 @@
 #include "acc/base/error.hpp"
 #include "secure/crypto.hpp"
 
-#include <algorithm>
 #include <utility>
 
 namespace acc::rendezvous::secure {
@@ -59,12 +58,13 @@ bool ClientProof::step(std::string_view& bytes, std::string& out) {
     return false;
   }
   if (bytes.front() == kProofRefusal && state_ == State::proof) {
-    throw TokenRefused(Errc::config,
+    throw TokenRefused(Errc::disagreement,
                        "the server refuses the token: this machine has another token, or one for "
                        "another job (ACC_RENDEZVOUS_TOKEN_FILE)");
   }
   if (bytes.front() != kGranted) {
-    throw Error(Errc::config, "the server has no token, or knows only other versions of its proof");
+    throw Error(Errc::disagreement,
+                "the server has no token, or knows only other versions of its proof");
   }
   if (bytes.size() < 1 + kDigestBytes) {
     return false;
@@ -78,7 +78,7 @@ bool ClientProof::step(std::string_view& bytes, std::string& out) {
     return true;
   }
   if (!are_equal(received, digest_of('s', key_, wanted_, binding_, nonce_, server_nonce_))) {
-    throw Error(Errc::config,
+    throw Error(Errc::disagreement,
                 "the server cannot prove that it has the token: it is another server, or somebody "
                 "is between this machine and the server");
   }
@@ -147,7 +147,7 @@ bool ServerProof::take_proof(std::string_view& bytes, std::string& out) {
     was_right_ = was_right_ || are_equal(proof, digest('c', key));
   }
   out.push_back(kProofRefusal);
-  throw Error(Errc::config, "a wrong token proof");
+  throw Error(Errc::disagreement, "a wrong token proof");
 }
 
 }  // namespace acc::rendezvous::secure

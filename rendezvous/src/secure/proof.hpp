@@ -40,7 +40,7 @@ class ClientProof {
   [[nodiscard]] std::string hello() const;
   /// Takes the next message of the server from `bytes` and appends the reply to `out`. Returns
   /// false if it is incomplete or the proof is over. Throws TokenRefused if the server refuses, and
-  /// Error(config) if it has no token or cannot prove that it has this one.
+  /// Error(disagreement) if it has no token or cannot prove that it has this one.
   bool step(std::string_view& bytes, std::string& out);
   [[nodiscard]] bool is_over() const noexcept { return state_ == State::over; }
 
@@ -63,7 +63,7 @@ class ServerProof {
 
   /// Takes the next message of the client from `bytes` and appends the reply to `out`. Returns
   /// false if it is incomplete or the proof is over. Throws Error(protocol) for bytes that are no
-  /// proof, and Error(config) for a wrong proof, after the refusal is in `out`.
+  /// proof, and Error(disagreement) for a wrong proof, after the refusal is in `out`.
   bool step(std::string_view& bytes, std::string& out);
   /// What the client has proved; nothing before.
   [[nodiscard]] const std::optional<Admission>& admission() const noexcept { return admission_; }

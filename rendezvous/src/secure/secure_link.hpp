@@ -24,9 +24,9 @@ class SecureLink {
   /// Appends the first bytes for the server to `out`.
   void start(std::string& out) { tls_->start(out); }
   /// Takes bytes of the server. Appends bytes of the protocol to `plain`, bytes for the server to
-  /// `out`. Throws TokenRefused if the server refuses the token, Error(config) if it is refused or
-  /// refuses for another reason, and Error(connection) if it accepts no client of this address at
-  /// present; `out` contains the answer to the server.
+  /// `out`. Throws TokenRefused if the server refuses the token, Error(disagreement) if it is
+  /// refused or refuses for another reason, and Error(connection) if it accepts no client of this
+  /// address at present; `out` contains the answer to the server.
   void receive(std::string_view bytes, std::string& plain, std::string& out);
   /// Sends bytes of the protocol; before the server has admitted this client, keeps them.
   void send(std::string_view plain, std::string& out);

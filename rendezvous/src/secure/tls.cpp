@@ -2,10 +2,8 @@
 #include "secure/tls.hpp"
 
 #include "acc/base/error.hpp"
-#include "secure/certificates.hpp"
 #include "secure/crypto.hpp"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
@@ -84,8 +82,8 @@ std::shared_ptr<TlsContext> make_context(const SSL_METHOD* method, const TlsFile
                                          TlsMessages messages = {},
                                          int oldest_version = TLS1_3_VERSION) {
   ERR_clear_error();
-  auto context = std::make_shared<TlsContext>(SSL_CTX_new(method), messages);
-  SSL_CTX* const raw = context->get();
+  const std::shared_ptr<SSL_CTX> owned(SSL_CTX_new(method), SSL_CTX_free);
+  SSL_CTX* const raw = owned.get();
   if (raw == nullptr || SSL_CTX_set_min_proto_version(raw, oldest_version) != 1) {
     throw Error(Errc::internal, "OpenSSL has no TLS 1.3: " + openssl_reason());
   }
@@ -95,29 +93,19 @@ std::shared_ptr<TlsContext> make_context(const SSL_METHOD* method, const TlsFile
   SSL_CTX_set_mode(raw, SSL_MODE_RELEASE_BUFFERS);
   use_identity(raw, files);
   use_ca(raw, files.ca);
-  return context;
-}
-
-bool is_address(const std::string& host) {
-  std::array<unsigned char, sizeof(in6_addr)> ignored{};
-  return ::inet_pton(AF_INET, host.c_str(), ignored.data()) == 1 ||
-         ::inet_pton(AF_INET6, host.c_str(), ignored.data()) == 1;
+  return std::make_shared<TlsContext>(TlsContext{owned, messages});
 }
 
 }  // namespace
-
-TlsContext::~TlsContext() {
-  SSL_CTX_free(context_);
-}
 
 std::shared_ptr<const ServerSecurity> ServerSecurity::make(std::optional<Tokens> tokens,
                                                            const TlsFiles& files,
                                                            std::optional<std::string> only_job) {
   auto context = make_context(TLS_server_method(), files);
   constexpr long kMaxCertificates = 32 * 1024;  // a client's; OpenSSL would allow 100 KiB
-  SSL_CTX_set_max_cert_list(context->get(), kMaxCertificates);
+  SSL_CTX_set_max_cert_list(context->context.get(), kMaxCertificates);
   if (files.certificate.empty()) {
-    secure::use_own_certificate(context->get());
+    secure::use_own_certificate(context->context.get());
   }
   return std::make_shared<ServerSecurity>(
       ServerSecurity{std::move(tokens), std::move(only_job), std::move(context)});
@@ -139,8 +127,8 @@ std::shared_ptr<TlsContext> make_etcd_tls(const TlsFiles& files) {
       .no_certificate = "it requires a client certificate (ETCDCTL_CERT, ETCDCTL_KEY)"};
   auto context = make_context(TLS_client_method(), files, kMessages, TLS1_2_VERSION);
   if (files.ca.empty()) {
-    SSL_CTX_set_default_verify_paths(context->get());
-    SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER, nullptr);
+    SSL_CTX_set_default_verify_paths(context->context.get());
+    SSL_CTX_set_verify(context->context.get(), SSL_VERIFY_PEER, nullptr);
   }
   return context;
 }
@@ -173,7 +161,7 @@ bool has_client_hello(std::string_view bytes) {
 }
 
 TlsChannel::TlsChannel(const TlsContext& context)
-    : ssl_(SSL_new(context.get())), messages_(context.messages()) {
+    : ssl_(SSL_new(context.context.get())), messages_(context.messages) {
   BIO* const incoming = BIO_new(BIO_s_mem());
   BIO* const outgoing = BIO_new(BIO_s_mem());
   if (ssl_ == nullptr || incoming == nullptr || outgoing == nullptr) {
@@ -192,7 +180,7 @@ std::unique_ptr<TlsChannel> TlsChannel::client(const TlsContext& context, const 
   std::unique_ptr<TlsChannel> channel(new TlsChannel(context));
   SSL_set_connect_state(channel->ssl_);
   X509_VERIFY_PARAM* const wanted = SSL_get0_param(channel->ssl_);
-  if (is_address(host)) {
+  if (is_ip(host)) {
     X509_VERIFY_PARAM_set1_ip_asc(wanted, host.c_str());
   } else {
     X509_VERIFY_PARAM_set1_host(wanted, host.c_str(), host.size());
@@ -221,14 +209,14 @@ void TlsChannel::fail(std::string& out) {
   const long verified = SSL_get_verify_result(ssl_);
   if (verified != X509_V_OK && (SSL_get_verify_mode(ssl_) & SSL_VERIFY_PEER) != 0) {
     ERR_clear_error();
-    throw Error(Errc::config, std::string("the certificate of the other side is refused: ") +
-                                  X509_verify_cert_error_string(verified));
+    throw Error(Errc::disagreement, std::string("the certificate of the other side is refused: ") +
+                                        X509_verify_cert_error_string(verified));
   }
   const int reason = ERR_GET_REASON(ERR_peek_last_error());
   const std::string text = openssl_reason();
   if (SSL_is_server(ssl_) == 0 &&
       (reason == SSL_R_SSLV3_ALERT_HANDSHAKE_FAILURE || reason == SSL_R_WRONG_VERSION_NUMBER)) {
-    throw Error(Errc::config, std::string(messages_.no_tls));
+    throw Error(Errc::disagreement, std::string(messages_.no_tls));
   }
   if (SSL_is_server(ssl_) == 0 && reason == SSL_R_TLSV1_ALERT_ACCESS_DENIED) {
     throw Error(Errc::connection,
@@ -238,12 +226,12 @@ void TlsChannel::fail(std::string& out) {
   // Go's servers send bad_certificate if there is none.
   if (reason == SSL_R_TLSV13_ALERT_CERTIFICATE_REQUIRED ||
       (reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE && SSL_get_certificate(ssl_) == nullptr)) {
-    throw Error(Errc::config, std::string(messages_.no_certificate));
+    throw Error(Errc::disagreement, std::string(messages_.no_certificate));
   }
   if (reason == SSL_R_SSLV3_ALERT_BAD_CERTIFICATE || reason == SSL_R_TLSV1_ALERT_UNKNOWN_CA) {
-    throw Error(Errc::config, "the other side refuses this side's certificate: " + text);
+    throw Error(Errc::disagreement, "the other side refuses this side's certificate: " + text);
   }
-  throw Error(Errc::config, "TLS failed: " + text);
+  throw Error(Errc::disagreement, "TLS failed: " + text);
 }
 
 void TlsChannel::start(std::string& out) {

@@ -20,20 +20,9 @@ struct TlsMessages {
 };
 
 /// TLS settings and identity of one side; shared by its connections.
-class TlsContext {
- public:
-  /// Takes ownership of `context`.
-  TlsContext(ssl_ctx_st* context, TlsMessages messages) : context_(context), messages_(messages) {}
-  ~TlsContext();
-  TlsContext(const TlsContext&) = delete;
-  TlsContext& operator=(const TlsContext&) = delete;
-
-  [[nodiscard]] ssl_ctx_st* get() const noexcept { return context_; }
-  [[nodiscard]] const TlsMessages& messages() const noexcept { return messages_; }
-
- private:
-  ssl_ctx_st* context_;
-  TlsMessages messages_;
+struct TlsContext {
+  std::shared_ptr<ssl_ctx_st> context;
+  TlsMessages messages;
 };
 
 namespace secure {
@@ -69,8 +58,9 @@ class TlsChannel {
   /// Starts the handshake of a client: appends its first bytes to `out`.
   void start(std::string& out);
   /// Takes bytes that the peer sent. Appends decrypted bytes to `plain` and bytes for the peer to
-  /// `out`. Throws Error(config) if the peer or its certificate is refused, or this side was, and
-  /// Error(connection) if the server shuts this address out; `out` then has the alert for the peer.
+  /// `out`. Throws Error(disagreement) if the peer or its certificate is refused, or this side was,
+  /// and Error(connection) if the server shuts this address out; `out` then has the alert for the
+  /// peer.
   void receive(std::string_view bytes, std::string& plain, std::string& out);
   /// Encrypts bytes; requires is_established.
   void send(std::string_view plain, std::string& out);

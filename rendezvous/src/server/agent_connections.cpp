@@ -14,7 +14,7 @@ AgentConnections::AgentConnections(Clients& clients, DurableState& state)
 
 std::unique_ptr<ProtocolHandler> AgentConnections::open(Id id, std::optional<std::string> run_id) {
   ids_.insert(id);
-  return std::make_unique<rounds::AgentSession>(
+  return std::make_unique<AgentSession>(
       [this, id, job = std::move(run_id)](rounds::AgentMessage message) {
         const auto* enter = std::get_if<rounds::Enter>(&message);
         if (job && enter != nullptr && enter->run_id != *job) {
@@ -26,7 +26,7 @@ std::unique_ptr<ProtocolHandler> AgentConnections::open(Id id, std::optional<std
 }
 
 std::unique_ptr<ProtocolHandler> AgentConnections::redirect(Id id, const std::string& leader) {
-  return std::make_unique<rounds::AgentSession>(
+  return std::make_unique<AgentSession>(
       [this, id, &leader](const rounds::AgentMessage& /*message*/) {
         send(id, rounds::Elsewhere{leader.substr(0, rounds::kMaxNameBytes)});
         clients_.at(id).finish(Connection::ShutdownMode::patient);
@@ -74,7 +74,7 @@ void AgentConnections::receive(Id id, rounds::AgentMessage message) {
   try {
     state_.receive(id, std::move(message), out);
   } catch (const Error& error) {
-    if (error.code() == Errc::config) {
+    if (error.code() == Errc::not_supported) {
       refuse(id, error.what());
     } else if (error.code() == Errc::out_of_memory) {
       send(id, rounds::Dropped{rounds::Dropped::Why::lost, error.what()});
@@ -82,7 +82,7 @@ void AgentConnections::receive(Id id, rounds::AgentMessage message) {
     throw;
   }
   if (state_.jobs().job_of(id)) {
-    clients_.at(id).hurry();
+    clients_.at(id).make_urgent();
   }
   deliver(out);
 }

@@ -4,11 +4,11 @@
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
 #include "secure/proof.hpp"
-#include "server/proof_session.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <exception>
@@ -29,7 +29,83 @@ std::size_t max_pending(const ServerOptions& options) {
   return std::max(kLeast, options.max_connections / 4);
 }
 
+/// Protocol handler of a client that proves its token; another one follows it.
+class ProofSession : public ProtocolHandler {
+ public:
+  /// `on_failure` is called once if the proof is wrong; true: it is that of a former token.
+  ProofSession(std::shared_ptr<const ServerSecurity> security, std::string binding,
+               std::function<void(bool was_right)> on_failure)
+      : security_(std::move(security)),
+        proof_(*security_, std::move(binding)),
+        on_failure_(std::move(on_failure)) {}
+
+  bool step(std::string_view& bytes, std::string& out) override {
+    try {
+      return proof_.step(bytes, out);
+    } catch (...) {
+      on_failure_(proof_.was_right());
+      throw;
+    }
+  }
+  [[nodiscard]] bool is_open() const noexcept override { return false; }
+  [[nodiscard]] unsigned cost() const noexcept override { return 256; }  // reads the token file
+  [[nodiscard]] const secure::Admission* admission() const noexcept override {
+    return proof_.admission() ? &*proof_.admission() : nullptr;
+  }
+
+ private:
+  std::shared_ptr<const ServerSecurity> security_;
+  secure::ServerProof proof_;
+  std::function<void(bool)> on_failure_;
+};
+
+// Connections accepted per turn, so that connected clients are served in between.
+constexpr int kBatch = 64;
+
+/// True if the error concerns one connection only, which the client has aborted or the firewall
+/// refuses: the next accept4 may succeed.
+bool is_passing(int error) {
+  return error == EINTR || error == ECONNABORTED || error == EPROTO || error == EPERM;
+}
+
 }  // namespace
+
+Acceptor::Acceptor(Listener listener, ReadySet& set, Accepted accepted, Exhausted exhausted)
+    : listener_(std::move(listener)),
+      set_(set),
+      accepted_(std::move(accepted)),
+      exhausted_(std::move(exhausted)) {
+  set_.add(listener_.socket.get(), EPOLLIN, *this);
+}
+
+Acceptor::~Acceptor() {
+  set_.remove(listener_.socket.get());
+}
+
+void Acceptor::ready(std::uint32_t /*events*/) {
+  for (int i = 0; i < kBatch; ++i) {
+    sockaddr_storage address{};
+    socklen_t size = sizeof address;
+    UniqueFd client(accept4(listener_.socket.get(), reinterpret_cast<sockaddr*>(&address), &size,
+                            SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (client) {
+      accepted_(std::move(client), address);
+      continue;
+    }
+    if (is_passing(errno)) {
+      continue;
+    }
+    if (errno != EAGAIN) {
+      set_.change(listener_.socket.get(), 0, *this);
+      exhausted_(errno);
+    }
+    return;
+  }
+}
+
+void Acceptor::resume() {
+  set_.change(listener_.socket.get(), EPOLLIN, *this);
+}
 
 Clients::Clients(boost::asio::io_context& io, std::vector<Listener> listeners,
                  const ServerOptions& options, const RecordedChanges& changes, Calls calls)

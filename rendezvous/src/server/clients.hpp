@@ -4,12 +4,13 @@
 #include "acc/rendezvous/listener.hpp"
 #include "acc/rendezvous/server.hpp"
 #include "net/rate_limiter.hpp"
-#include "server/acceptor.hpp"
 #include "server/connection.hpp"
 #include "server/peers.hpp"
+#include "server/ready_set.hpp"
 #include "server/recorded_changes.hpp"
-#include "server/time_limit.hpp"
 #include "server/turns.hpp"
+
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -21,6 +22,32 @@
 #include <vector>
 
 namespace acc::rendezvous {
+
+/// Accepts the clients of one listening socket, several per turn of the server.
+class Acceptor final : public ReadySet::Watcher {
+ public:
+  /// Called with each client and its address.
+  using Accepted = std::function<void(UniqueFd, const sockaddr_storage&)>;
+  /// Called with errno when accept4 fails because descriptors or memory are used up (EMFILE,
+  /// ENFILE, ENOMEM). The acceptor then ignores its socket until `resume`: the socket stays
+  /// readable, so epoll would report it without end.
+  using Exhausted = std::function<void(int error)>;
+
+  /// Starts to accept at once. Throws Error(connection).
+  Acceptor(Listener listener, ReadySet& set, Accepted accepted, Exhausted exhausted);
+  ~Acceptor();
+  Acceptor(const Acceptor&) = delete;
+  Acceptor& operator=(const Acceptor&) = delete;
+
+  void ready(std::uint32_t events) override;
+  void resume();
+
+ private:
+  Listener listener_;
+  ReadySet& set_;
+  Accepted accepted_;
+  Exhausted exhausted_;
+};
 
 /// The clients of a server: accepts them within the limits of ServerOptions, lets them prove their
 /// token, and ends those that exceed a limit. Owns the listening sockets, the connections with

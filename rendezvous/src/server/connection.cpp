@@ -138,7 +138,7 @@ void Connection::decrypt(std::string_view bytes) {
   }
   tls_->receive(bytes, shared_.decrypted, encrypted_);
   if (encrypted_.size() > had) {
-    touch();  // a part of the handshake
+    flush_soon();  // a part of the handshake
   }
   if (tls_->is_established() && facts_.binding.empty()) {
     facts_.binding = tls_->binding();
@@ -259,7 +259,7 @@ void Connection::show(std::uint64_t change) {
 /// Replies to earlier requests are still sent. `patient` if the client has shown a valid handshake:
 /// a stranger gets no time.
 void Connection::refuse(const std::string& why, bool is_limit) {
-  tell(why, is_limit);
+  log_end(why, is_limit);
   shared_.turns.count(kTurnCost / 8);  // an exception, and what led to it
   is_serving_ = false;
   std::string().swap(rest_);
@@ -269,7 +269,7 @@ void Connection::refuse(const std::string& why, bool is_limit) {
 
 /// Logs why the connection is closed: exceeded limits as warnings for the operator, at a limited
 /// rate, violations by a client only at debug level.
-void Connection::tell(const std::string& why, bool is_limit) {
+void Connection::log_end(const std::string& why, bool is_limit) {
   const Logger log = logger(Component::rendezvous);
   if (!is_limit && log.should_log(LogLevel::debug)) {
     log.debug("closing {}: {}", peer_name(socket_.get()), why);
@@ -292,7 +292,7 @@ void Connection::keep(std::string_view rest) {
   }
 }
 
-void Connection::touch() {
+void Connection::flush_soon() {
   if (flush_ == Flush::none) {
     flush_ = Flush::due;
     shared_.turns.flush_later(*this);
@@ -302,7 +302,7 @@ void Connection::touch() {
 void Connection::send(std::string_view bytes) {
   unsent_.append(bytes);
   show(shared_.changes.recorded);
-  touch();
+  flush_soon();
   // Not while replies are collected: the buffer would be changed under step_through.
   if (!is_serving_ && num_unsent() > kSentAtOnce && shared_.changes.may_show(shown_)) {
     write();
@@ -316,7 +316,7 @@ void Connection::finish(ShutdownMode mode) {
   phase_ = Phase::finishing;
   shutdown_mode_ = mode;
   owner_.finishing(id_);
-  touch();
+  flush_soon();
   if (flush_ == Flush::held) {
     watch();  // input stays in the socket until it may send
   }
@@ -425,10 +425,10 @@ void Connection::count_buffered() {
 }
 
 void Connection::give_up() {
-  tell(fmt::format("incomplete requests and unread replies of all clients exceed {} bytes "
-                   "(max_buffered_bytes); this client has the largest share, {} bytes",
-                   shared_.options.max_buffered_bytes, counted_),
-       true);
+  log_end(fmt::format("incomplete requests and unread replies of all clients exceed {} bytes "
+                      "(max_buffered_bytes); this client has the largest share, {} bytes",
+                      shared_.options.max_buffered_bytes, counted_),
+          true);
   phase_ = Phase::broken;
   close();
 }
@@ -464,7 +464,7 @@ void Connection::watch() {
   }
 }
 
-void Connection::hurry() {
+void Connection::make_urgent() {
   if (socket_ && !is_urgent()) {
     shared_.turns.ready().remove(socket_.get(), part_);
     part_ = ReadySet::Part::urgent;

@@ -13,7 +13,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -116,7 +115,7 @@ class Connection final : public ReadySet::Watcher {
   /// Serves the requests that wait since Turns::resume_later.
   void resume();
   /// From now on it is one of the ReadySet's urgent connections.
-  void hurry();
+  void make_urgent();
   [[nodiscard]] bool is_urgent() const noexcept { return part_ == ReadySet::Part::urgent; }
 
   /// Queues bytes that are not a reply to a request; they are sent before the turn ends.
@@ -170,12 +169,12 @@ class Connection final : public ReadySet::Watcher {
   void write_from(std::string& bytes, std::size_t& num_sent);
   void write_encrypted();
   void depart();
-  void touch();
+  void flush_soon();
   void watch();
   void hold();
   void show(std::uint64_t change);
   void refuse(const std::string& why, bool is_limit);
-  void tell(const std::string& why, bool is_limit);
+  void log_end(const std::string& why, bool is_limit);
   void count_buffered();
   void no_longer_pending();
   [[nodiscard]] bool is_finishing() const noexcept { return phase_ >= Phase::finishing; }

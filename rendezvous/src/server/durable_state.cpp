@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <string_view>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -19,54 +18,15 @@ namespace {
 using JobChange = rounds::Jobs::Change;
 using KeyChange = KeyTable::Change;
 
-/// Kinds of the entries in the log, whose format has these numbers.
-enum class EntryKind : std::uint8_t {
-  set_key = 0,
-  append_to_key = 1,
-  erase_key = 2,
-  push = 3,
-  pop = 4,
-  clear_keys = 5,
-  job_event = 16,
-  job = 17,
-  draining = 18,
-};
-
-constexpr std::pair<EntryKind, KeyChange> kKeyChanges[] = {
-    {EntryKind::set_key, KeyChange::set},     {EntryKind::append_to_key, KeyChange::append},
-    {EntryKind::erase_key, KeyChange::erase}, {EntryKind::push, KeyChange::push},
-    {EntryKind::pop, KeyChange::pop},         {EntryKind::clear_keys, KeyChange::clear},
-};
-constexpr std::pair<EntryKind, JobChange> kJobChanges[] = {
-    {EntryKind::job_event, JobChange::event},
-    {EntryKind::job, JobChange::job},
-    {EntryKind::draining, JobChange::draining},
-};
-
+/// Returns the entry of a change. The numbers of both kinds of changes are those of the log.
 template <typename Change>
 Journal::Entry entry_of(Change change, std::string_view first, std::string_view second) {
-  const auto entry = [&](const auto& changes) {
-    const auto* const row =
-        std::ranges::find(changes, change, [](const auto& each) { return each.second; });
-    return Journal::Entry{static_cast<std::uint8_t>(row->first), first, second};
-  };
-  if constexpr (std::is_same_v<Change, KeyChange>) {
-    return entry(kKeyChanges);
-  } else {
-    return entry(kJobChanges);
-  }
+  return {static_cast<std::uint8_t>(change), first, second};
 }
 
-/// Makes the change of an entry, if it is one of these changes; false if it is not.
-template <typename Table, typename Changes>
-bool repeat_in(Table& table, const Changes& changes, const Journal::Entry& entry) {
-  for (const auto& [kind, change] : changes) {
-    if (static_cast<std::uint8_t>(kind) == entry.kind) {
-      table.repeat(change, entry.first, entry.second);
-      return true;
-    }
-  }
-  return false;
+template <typename Change>
+bool is_between(std::uint8_t kind, Change first, Change last) {
+  return kind >= static_cast<std::uint8_t>(first) && kind <= static_cast<std::uint8_t>(last);
 }
 
 }  // namespace
@@ -113,7 +73,11 @@ void DurableState::recover(std::unique_ptr<JournalStorage> storage, const std::s
 }
 
 void DurableState::repeat(const Journal::Entry& entry) {
-  if (!repeat_in(keys_, kKeyChanges, entry) && !repeat_in(jobs_, kJobChanges, entry)) {
+  if (is_between(entry.kind, KeyChange::set, KeyChange::clear)) {
+    keys_.repeat(static_cast<KeyChange>(entry.kind), entry.first, entry.second);
+  } else if (is_between(entry.kind, JobChange::event, JobChange::draining)) {
+    jobs_.repeat(static_cast<JobChange>(entry.kind), entry.first, entry.second);
+  } else {
     throw Error(
         Errc::protocol,
         fmt::format("an entry has kind {}: it is the log of a newer acc-rendezvous", entry.kind));

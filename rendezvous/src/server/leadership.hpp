@@ -3,7 +3,7 @@
 
 #include "acc/rendezvous/server.hpp"
 #include "etcd/etcd_leadership.hpp"
-#include "journal/journal_storage.hpp"
+#include "journal/journal.hpp"
 #include "server/clients.hpp"
 
 #include <cstdint>

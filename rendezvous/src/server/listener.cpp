@@ -233,7 +233,7 @@ Listener listen_on_unix(const std::string& host) {
   if (::bind(socket.get(), pointer(address), sizeof address) != 0) {
     fail(host, errno_text());
   }
-  SocketFile file(address.sun_path);
+  OwnedFile file(address.sun_path);
   if (::listen(socket.get(), SOMAXCONN) != 0) {
     fail(host, errno_text());
   }
@@ -269,12 +269,12 @@ std::optional<Failure> try_listen(const std::vector<std::string>& hosts, std::ui
 
 }  // namespace
 
-SocketFile::SocketFile(std::filesystem::path path) : path_(std::move(path)) {
+OwnedFile::OwnedFile(std::filesystem::path path) : path_(std::move(path)) {
   struct stat status {};
   inode_ = ::lstat(path_.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-SocketFile::~SocketFile() {
+OwnedFile::~OwnedFile() {
   struct stat status {};
   if (!path_.empty() && ::lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_) {
     ::unlink(path_.c_str());

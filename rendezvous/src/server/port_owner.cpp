@@ -4,12 +4,12 @@
 // be read; then the message has the user id.
 #include "acc/base/text.hpp"
 #include "acc/rendezvous/server.hpp"
+#include "net/peer_user.hpp"
 
 #include <fmt/format.h>
 
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 #include <string_view>
 
 namespace acc::rendezvous {
@@ -17,37 +17,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kListen = 0x0A;  // TCP_LISTEN in the kernel's tcp_states.h
+constexpr std::string_view kListen = "0A";  // TCP_LISTEN in the kernel's tcp_states.h
 
 // systemd keeps the sockets that it has bound for services open. The service is the better answer,
 // so the search continues after systemd.
 constexpr std::string_view kServiceManager = "systemd";
 
-struct ListeningSocket {
-  std::string inode;
-  std::string uid;
-};
-
-/// Finds the listening socket of a port. Columns of /proc/net/tcp (proc_pid_net(5)): slot, local
-/// address:port, remote address:port, state, queues, timer, retransmits, uid, timeout, inode.
-/// Addresses, ports and states are hexadecimal.
-std::optional<ListeningSocket> find_listener(const char* table, std::uint16_t port) {
-  std::ifstream file(table);
-  std::string line;
-  std::getline(file, line);
-  while (std::getline(file, line)) {
-    std::istringstream row(line);
-    std::string slot, local, remote, state, queues, timer, retransmits, timeout;
-    ListeningSocket listener;
-    row >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> listener.uid >>
-        timeout >> listener.inode;
-    const auto colon = local.rfind(':');
-    if (row && colon != std::string::npos && std::stoi(state, nullptr, 16) == kListen &&
-        std::stoi(local.substr(colon + 1), nullptr, 16) == port) {
-      return listener;
-    }
-  }
-  return std::nullopt;
+std::optional<SocketRow> find_listener(const char* table, std::uint16_t port) {
+  const std::string end = fmt::format(":{:04X}", port);
+  return find_socket(table, end + " ", [&](const SocketRow& row) {
+    return row.state == kListen && row.local.ends_with(end);
+  });
 }
 
 /// True if one of the process' descriptors is this socket: a link to "socket:[INODE]".
@@ -71,8 +51,8 @@ std::optional<std::string> Server::port_owner(std::uint16_t port) {
   if (!listener) {
     return std::nullopt;
   }
-  const std::string link = "socket:[" + listener->inode + "]";
-  std::string owner = fmt::format("a process of user id {}", listener->uid);
+  const std::string link = fmt::format("socket:[{}]", listener->inode);
+  std::string owner = fmt::format("a process of user id {}", listener->user);
   std::error_code ignored;
   for (const auto& process : fs::directory_iterator("/proc", ignored)) {
     const std::string pid = process.path().filename();

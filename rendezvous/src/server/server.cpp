@@ -5,15 +5,17 @@
 #include "acc/base/log.hpp"
 #include "journal/journal_file.hpp"
 #include "server/admin_session.hpp"
-#include "server/administration.hpp"
 #include "server/agent_connections.hpp"
 #include "server/clients.hpp"
 #include "server/durable_state.hpp"
-#include "server/freed_memory.hpp"
 #include "server/leadership.hpp"
-#include "server/store_clients.hpp"
+#include "server/session.hpp"
 #include "server/watchers.hpp"
 
+#include <malloc.h>
+
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace acc::rendezvous {
@@ -30,13 +32,36 @@ ServerOptions with_board(ServerOptions options) {
   return options;
 }
 
+/// Returns freed memory to the system. glibc keeps free memory that lies below memory in use: after
+/// a load of large requests that can be a sixth of their peak, for as long as the process lives.
+class FreedMemory {
+ public:
+  explicit FreedMemory(Turns& turns) : timer_(turns, [] { malloc_trim(0); }) {}
+
+  /// Takes the number of bytes that are in use now. A second after they have fallen by 64 MiB, free
+  /// memory is returned; the time between bounds what that costs under a lasting load.
+  void note(std::size_t in_use) {
+    most_ = std::max(most_, in_use);
+    if (most_ - in_use < kWorthReturning || timer_.is_set()) {
+      return;
+    }
+    most_ = in_use;
+    timer_.after(std::chrono::seconds(1));
+  }
+
+ private:
+  static constexpr std::size_t kWorthReturning = std::size_t{64} << 20;
+
+  Turns::Timer timer_;
+  std::size_t most_ = 0;  // most bytes in use since the timer was set
+};
+
 }  // namespace
 
 /// Connects the parts of a Server, which all run on one thread: chooses the part that serves a
 /// client, and passes on what happens in one part and concerns others. Handlers that wait hold a
 /// shared_ptr to it, so the Server may be destroyed at any time.
-class Server::Impl final : public std::enable_shared_from_this<Impl> {
- public:
+struct Server::Impl final : std::enable_shared_from_this<Impl> {
   Impl(asio::io_context& io, std::vector<Listener> listeners, const ServerOptions& options)
       : options_(with_board(options)),
         // A released waiter is connected: `closed` cancels its wait.
@@ -45,7 +70,7 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
                  clients_.at(id).send({&wire::kReleased, 1});
                }),
         clients_(io, std::move(listeners), options_, state_.changes(), calls_of_clients()),
-        stores_(clients_, options_, state_.keys()),
+        decoder_(options_.max_frame_bytes),
         agents_(clients_, state_),
         watchers_(clients_, options_, [this] { return facts(); }),
         leadership_(clients_, options_,
@@ -54,7 +79,6 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
                            lead(std::move(storage), std::move(is_certain));
                          },
                      .lost = [this] { stand_by(); }}),
-        administration_(clients_, state_, agents_, leadership_),
         freed_memory_(clients_.turns()) {}
   ~Impl() { end_threads(); }
   Impl(const Impl&) = delete;
@@ -82,11 +106,6 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
     clients_.turns().end();
   }
 
-  void retire(std::function<void()> done) {
-    agents_.retire(std::move(done));
-    clients_.turns().end();
-  }
-
   void reconfigure(ServerOptions options) {
     options.forms_rounds = options_.forms_rounds;
     options.board = std::move(options_.board);
@@ -96,7 +115,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
     options.address = std::move(options_.address);
     options_ = std::move(options);
     clients_.reconfigure();
-    stores_.reconfigure();
+    state_.keys().limit_keys(options_.max_keys);
+    decoder_.limit(options_.max_frame_bytes);
     watchers_.reconfigure();
     state_.share_memory();
   }
@@ -126,14 +146,6 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
     leadership_.end();
   }
 
-  [[nodiscard]] std::uint16_t port() const noexcept { return clients_.port(); }
-  [[nodiscard]] std::size_t num_connections() const noexcept { return clients_.size(); }
-  [[nodiscard]] std::size_t num_jobs() const noexcept { return state_.jobs().size(); }
-  [[nodiscard]] bool is_refusing() const noexcept { return state_.jobs().is_refusing(); }
-  [[nodiscard]] std::size_t num_keys() const noexcept { return state_.keys().values().size(); }
-  [[nodiscard]] bool leads() const noexcept { return leadership_.leads(); }
-
- private:
   Clients::Calls calls_of_clients() {
     return {.open = [this](Connection::Id id, char first,
                            const ClientFacts& facts) { return open(id, first, facts); },
@@ -150,15 +162,15 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
       return !is_stranger && (!facts.admission || facts.admission->role == role);
     };
     if (first == static_cast<char>(wire::Opcode::validate) && options_.serves_store &&
-        may_be(Role::store) && leads()) {
-      return stores_.open(id, facts);
+        may_be(Role::store) && leadership_.leads()) {
+      return open_store(id, facts);
     }
     if (first == rounds::kHello.front() && options_.forms_rounds) {
       if (is_stranger) {
         agents_.refuse(id,
                        "this rendezvous requires a token: set ACC_RENDEZVOUS_TOKEN_FILE to a file "
                        "with it on every machine");
-      } else if (may_be(Role::agent) && leads()) {
+      } else if (may_be(Role::agent) && leadership_.leads()) {
         return agents_.open(
             id, facts.admission ? std::optional(facts.admission->run_id) : std::nullopt);
       } else if (may_be(Role::agent)) {
@@ -169,10 +181,22 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
     const bool is_administrator =
         facts.admission ? facts.admission->role == Role::administrator : facts.peer->is_trusted;
     if (first == kAdminHello.front() && is_administrator) {
-      return administration_.open();
+      return std::make_unique<AdminSession>(clients_, state_, agents_, leadership_);
     }
     const bool is_letter = (first >= 'A' && first <= 'Z') || (first >= 'a' && first <= 'z');
     return is_letter ? watchers_.open(id, facts) : nullptr;
+  }
+
+  std::unique_ptr<ProtocolHandler> open_store(Connection::Id id, const ClientFacts& facts) {
+    const auto share = [&](std::size_t limit) {
+      return static_cast<std::int64_t>(std::min<std::size_t>(
+          clients_.share_of(limit), std::numeric_limits<std::int64_t>::max()));
+    };
+    std::optional<Session::Share> limits;
+    if (facts.peer->is_limited) {
+      limits = {facts.peer, share(options_.max_keys), share(options_.max_bytes)};
+    }
+    return std::make_unique<Session>(state_.keys(), id, decoder_, std::move(limits));
   }
 
   void closed(Connection::Id id) {
@@ -213,7 +237,8 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
     clients_.close_all();  // their ids may be those of the last leader's connections in the log
     recover(std::move(storage), "etcd", std::move(is_certain));
     agents_.await_deadline();
-    logger(Component::rendezvous).info("leading: {} jobs, {} keys", num_jobs(), num_keys());
+    logger(Component::rendezvous)
+        .info("leading: {} jobs, {} keys", state_.jobs().size(), state_.keys().values().size());
   }
 
   /// Ends all connections without another byte, and forgets everything. No machine is lost to a
@@ -225,19 +250,18 @@ class Server::Impl final : public std::enable_shared_from_this<Impl> {
   }
 
   [[nodiscard]] watch::ServerFacts facts() const {
-    return {.num_keys = num_keys(),
+    return {.num_keys = state_.keys().values().size(),
             .is_stopping = clients_.is_stopping() || agents_.is_retiring(),
-            .leads = leads()};
+            .leads = leadership_.leads()};
   }
 
   ServerOptions options_;
   DurableState state_;
   Clients clients_;
-  StoreClients stores_;
+  wire::RequestDecoder decoder_;  // lent to the session of the store that is served
   AgentConnections agents_;
   Watchers watchers_;
   Leadership leadership_;
-  Administration administration_;
   FreedMemory freed_memory_;
 };
 
@@ -260,31 +284,31 @@ Server::~Server() {
 }
 
 std::uint16_t Server::port() const noexcept {
-  return impl_->port();
+  return impl_->clients_.port();
 }
 
 std::size_t Server::num_connections() const noexcept {
-  return impl_->num_connections();
+  return impl_->clients_.size();
 }
 
 std::size_t Server::num_jobs() const noexcept {
-  return impl_->num_jobs();
+  return impl_->state_.jobs().size();
 }
 
 bool Server::is_refusing() const noexcept {
-  return impl_->is_refusing();
+  return impl_->state_.jobs().is_refusing();
 }
 
 std::size_t Server::num_keys() const noexcept {
-  return impl_->num_keys();
+  return impl_->state_.keys().values().size();
+}
+
+bool Server::leads() const noexcept {
+  return impl_->leadership_.leads();
 }
 
 void Server::reconfigure(const ServerOptions& options) {
   impl_->reconfigure(options);
-}
-
-bool Server::leads() const noexcept {
-  return impl_->leads();
 }
 
 void Server::renew_store() {
@@ -292,7 +316,8 @@ void Server::renew_store() {
 }
 
 void Server::retire(std::function<void()> done) {
-  impl_->retire(std::move(done));
+  impl_->agents_.retire(std::move(done));
+  impl_->clients_.turns().end();
 }
 
 void Server::stop() {

@@ -3,7 +3,7 @@
 
 #include "acc/base/error.hpp"
 #include "acc/rendezvous/store.hpp"
-#include "store/client_keys.hpp"
+#include "store/key_names.hpp"
 
 #include <fmt/format.h>
 
@@ -35,6 +35,25 @@ T number_under(std::string_view key, const std::optional<T>& result) {
 }  // namespace
 
 bool Session::step(std::string_view& bytes, std::string& out) {
+  if (!share_) {
+    return serve_first(bytes, out);
+  }
+  const std::size_t keys = table_.values().size();
+  const std::size_t used = table_.bytes();
+  const bool is_served = serve_first(bytes, out);
+  Peer& peer = *share_->peer;
+  peer.keys += static_cast<std::int64_t>(table_.values().size() - keys);
+  peer.bytes += static_cast<std::int64_t>(table_.bytes() - used);
+  if (peer.keys > share_->max_keys || peer.bytes > share_->max_bytes) {
+    throw Error(Errc::out_of_memory,
+                fmt::format("the clients of {} have added {} keys with {} bytes; one address may "
+                            "add {} keys with {} bytes (max_peer_percent)",
+                            peer.name, peer.keys, peer.bytes, share_->max_keys, share_->max_bytes));
+  }
+  return is_served;
+}
+
+bool Session::serve_first(std::string_view& bytes, std::string& out) {
   if (bytes.empty()) {
     return false;
   }

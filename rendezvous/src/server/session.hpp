@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "server/peers.hpp"
 #include "server/protocol_handler.hpp"
 #include "store/key_table.hpp"
 #include "wire/request_decoder.hpp"
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace acc::rendezvous {
 
@@ -15,10 +19,18 @@ namespace acc::rendezvous {
 /// a pending WAIT or BARRIER does not pass through it; the table reports it by `Release`.
 class Session : public ProtocolHandler {
  public:
+  /// What the clients of one address may add to the store together.
+  struct Share {
+    std::shared_ptr<Peer> peer;
+    std::int64_t max_keys = 0;
+    std::int64_t max_bytes = 0;
+  };
+
   /// `decoder` is shared by all sessions of a server; a session uses it only inside `step`. Its
   /// limit of frame sizes applies to replies, too. `table` and `decoder` must outlive the session.
-  Session(KeyTable& table, KeyTable::WaiterId id, wire::RequestDecoder& decoder)
-      : table_(table), id_(id), decoder_(decoder) {}
+  Session(KeyTable& table, KeyTable::WaiterId id, wire::RequestDecoder& decoder,
+          std::optional<Share> share = std::nullopt)
+      : table_(table), id_(id), decoder_(decoder), share_(std::move(share)) {}
   ~Session() override { table_.cancel(id_); }
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -32,6 +44,7 @@ class Session : public ProtocolHandler {
   [[nodiscard]] bool is_open() const noexcept override { return validated_; }
 
  private:
+  bool serve_first(std::string_view& bytes, std::string& out);
   bool serve_next(std::string_view& bytes, wire::RequestDecoder& decoder, std::string& out);
   void handshake(const wire::RequestView& request);
   void serve(const wire::RequestView& request, std::string& out);
@@ -46,6 +59,7 @@ class Session : public ProtocolHandler {
   KeyTable& table_;
   KeyTable::WaiterId id_;
   wire::RequestDecoder& decoder_;
+  std::optional<Share> share_;                   // none: no limit but those of the table
   std::unique_ptr<wire::RequestDecoder> begun_;  // progress in an incomplete request; else null
   std::uint64_t shown_ = 0;
   bool validated_ = false;

@@ -49,8 +49,9 @@ class KeyTable {
   explicit KeyTable(Release release) : KeyTable(std::move(release), Limits{}) {}
   KeyTable(Release release, Limits limits) : release_(std::move(release)), limits_(limits) {}
 
-  /// A change of the keys and queues. Waiters are no part of it.
-  enum class Change : std::uint8_t { set, append, erase, push, pop, clear };
+  /// A change of the keys and queues. Waiters are no part of it. The numbers are those of the
+  /// server's log.
+  enum class Change : std::uint8_t { set = 0, append = 1, erase = 2, push = 3, pop = 4, clear = 5 };
   /// Receives a change. `key` is a key or the name of a queue; both texts are valid during the
   /// call.
   using Receive = std::function<void(Change, std::string_view key, std::string_view value)>;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/rendezvous/pipeline.hpp"
 
-#include "store/client_keys.hpp"
+#include "store/key_names.hpp"
 #include "store/store_connection.hpp"
 #include "wire/frames.hpp"
 

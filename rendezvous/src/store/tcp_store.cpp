@@ -2,12 +2,10 @@
 #include "acc/rendezvous/tcp_store.hpp"
 
 #include "net/backoff.hpp"
-#include "store/client_keys.hpp"
 #include "store/key_names.hpp"
 #include "store/store_connection.hpp"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 namespace acc::rendezvous {

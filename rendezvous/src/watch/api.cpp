@@ -2,18 +2,21 @@
 #include "watch/api.hpp"
 
 #include "acc/base/text.hpp"
-#include "page/page.hpp"
 
 #include <fmt/format.h>
 
 #include <charconv>
 #include <utility>
-#include <vector>
 
 namespace acc::rendezvous::watch {
 namespace {
 
 constexpr std::string_view kJobs = "/api/v1/jobs";
+// src/page/status.html, one HTML document over the HTTP API without references to other files, as a
+// string literal that CMake makes.
+constexpr std::string_view kStatusPage =
+#include <status_page.inc>
+    ;
 constexpr std::string_view kEventStream = "text/event-stream";
 
 /// Decodes %XX; empty if the text is malformed.
@@ -168,7 +171,7 @@ Answer answer(const Request& request, const Board& board, const ServerFacts& fac
     return refusal(405, "only GET and HEAD are possible");
   }
   if (path == "/") {
-    return {200, "text/html; charset=utf-8", std::string(status_page()), {}};
+    return {200, "text/html; charset=utf-8", std::string(kStatusPage), {}};
   }
   if (path == "/healthz") {
     return text_answer(200, "ok\n");

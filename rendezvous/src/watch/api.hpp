@@ -3,7 +3,6 @@
 
 #include "acc/rendezvous/board_json.hpp"
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>

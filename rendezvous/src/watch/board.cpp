@@ -4,8 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <numeric>
+#include <initializer_list>
 #include <utility>
 
 namespace acc::rendezvous {
@@ -274,14 +273,10 @@ void Board::on(Job& job, const news::Gone& news) {
       }
     }
   }
-  if (news.why == Why::lost) {
-    add_event(job, EventKind::lost, &machine, fmt::format("{} is lost: {}", name, news.reason));
-  } else if (news.why == Why::refused) {
-    add_event(job, EventKind::refused, &machine,
-              fmt::format("{} is refused: {}", name, news.reason));
-  } else {
-    add_event(job, EventKind::left, &machine, fmt::format("{} has left: {}", name, news.reason));
-  }
+  const auto [kind, what] = news.why == Why::lost      ? std::pair(EventKind::lost, "is lost")
+                            : news.why == Why::refused ? std::pair(EventKind::refused, "is refused")
+                                                       : std::pair(EventKind::left, "has left");
+  add_event(job, kind, &machine, fmt::format("{} {}: {}", name, what, news.reason));
 }
 
 void Board::on(Job& job, const news::Refused& news) {
@@ -591,41 +586,33 @@ const Board::Job* Board::find(JobNumber job) const {
 
 namespace {
 
-template <typename Enum, std::size_t N>
-std::string_view word_of(const std::array<std::string_view, N>& words, Enum value) noexcept {
-  return words[static_cast<std::size_t>(value)];
+template <typename Enum>
+std::string_view word_of(Enum value, std::initializer_list<std::string_view> words) noexcept {
+  return words.begin()[static_cast<std::size_t>(value)];
 }
 
 }  // namespace
 
 std::string_view to_string(Board::EventKind kind) noexcept {
-  constexpr std::array<std::string_view, 9> kWords = {"created",     "joined",   "left",
-                                                      "lost",        "refused",  "round_formed",
-                                                      "round_ended", "job_over", "report"};
-  return word_of(kWords, kind);
+  return word_of(kind, {"created", "joined", "left", "lost", "refused", "round_formed",
+                        "round_ended", "job_over", "report"});
 }
 
 std::string_view to_string(Board::JobState state) noexcept {
-  constexpr std::array<std::string_view, 7> kWords = {"waiting",  "running", "ending", "restarting",
-                                                      "finished", "failed",  "stopped"};
-  return word_of(kWords, state);
+  return word_of(state,
+                 {"waiting", "running", "ending", "restarting", "finished", "failed", "stopped"});
 }
 
 std::string_view to_string(Board::MachineState state) noexcept {
-  constexpr std::array<std::string_view, 5> kWords = {"waiting", "running", "ended", "lost",
-                                                      "left"};
-  return word_of(kWords, state);
+  return word_of(state, {"waiting", "running", "ended", "lost", "left"});
 }
 
 std::string_view to_string(RankStatus::State state) noexcept {
-  constexpr std::array<std::string_view, 6> kWords = {"starting", "running", "ended",
-                                                      "failed",   "stopped", "lost"};
-  return word_of(kWords, state);
+  return word_of(state, {"starting", "running", "ended", "failed", "stopped", "lost"});
 }
 
 std::string_view to_string(AttemptEnd::Cause cause) noexcept {
-  constexpr std::array<std::string_view, 4> kWords = {"worker", "stop", "other", "membership"};
-  return word_of(kWords, cause);
+  return word_of(cause, {"worker", "stop", "other", "membership"});
 }
 
 }  // namespace acc::rendezvous

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <functional>
 #include <iterator>
@@ -35,17 +34,18 @@ class MetricsWriter {
  public:
   MetricsWriter(std::string& out, bool is_open_metrics) : text_(out), is_open_(is_open_metrics) {}
 
-  void family(std::string_view name, std::string_view help, bool is_counter = false) {
-    const std::string full = is_counter ? fmt::format("{}_total", name) : std::string(name);
-    const std::string_view shown = is_open_ ? name : std::string_view(full);
+  /// Begins a family with the name of its series; that of a counter ends in _total.
+  void family(std::string_view name, std::string_view help) {
+    constexpr std::string_view kTotal = "_total";
+    const bool is_counter = name.ends_with(kTotal);
+    const std::string_view shown =
+        is_counter && is_open_ ? name.substr(0, name.size() - kTotal.size()) : name;
     fmt::format_to(std::back_inserter(text_), "# HELP {} {}\n# TYPE {} {}\n", shown, help, shown,
                    is_counter ? "counter" : "gauge");
-    name_ = full;
+    name_ = name;
   }
   /// Values of the family that was begun earlier, in another part.
-  void go_on(std::string_view name, bool is_counter) {
-    name_ = is_counter ? fmt::format("{}_total", name) : std::string(name);
-  }
+  void go_on(std::string_view name) { name_ = name; }
   void value(std::string_view labels, double value) {
     std::string number = fmt::format("{}", value);
     if (!std::isfinite(value)) {
@@ -59,7 +59,7 @@ class MetricsWriter {
  private:
   std::string& text_;
   bool is_open_;
-  std::string name_;
+  std::string_view name_;
 };
 
 double seconds_of(Board::Time time) {
@@ -84,7 +84,6 @@ struct Family {
 
   std::string_view name;
   std::string_view help;
-  bool is_counter = false;
   OfJob of_job{};
   OfRank of_rank{};
 };
@@ -109,8 +108,8 @@ void put_server(MetricsWriter& out, const Board& board, const ServerFacts& facts
 }
 
 template <typename Get>
-Family job_family(std::string_view name, std::string_view help, Get get, bool is_counter = false) {
-  return {name, help, is_counter, [get](MetricsWriter& out, const Board::Job& job) {
+Family job_family(std::string_view name, std::string_view help, Get get) {
+  return {name, help, [get](MetricsWriter& out, const Board::Job& job) {
             out.value(label_of(job), static_cast<double>(get(job)));
           }};
 }
@@ -143,39 +142,10 @@ Family labelled_family(std::string_view name, std::string_view help, std::string
           }};
 }
 
-std::vector<Family> job_families() {
+const std::vector<Family>& families() {
   using Job = Board::Job;
-  const auto round = [](const Job& job) { return job.last_round(); };
-  return {job_family("acc_job_up", "1 while the workers of the job run.",
-                     [](const Job& job) { return job.state == Board::JobState::running ? 1 : 0; }),
-          job_family("acc_job_machines", "Machines of the job that are connected.",
-                     [](const Job& job) {
-                       return std::ranges::count_if(job.machines, [](const auto& each) {
-                         return each.second.state <= Board::MachineState::ended;
-                       });
-                     }),
-          job_family("acc_job_world_size", "Ranks of the last round.",
-                     [round](const Job& job) {
-                       return round(job) != nullptr ? round(job)->world_size : 0;
-                     }),
-          job_family(
-              "acc_job_rounds", "Rounds that were formed.",
-              [round](const Job& job) { return round(job) != nullptr ? round(job)->round + 1 : 0; },
-              true),
-          job_family(
-              "acc_job_restarts", "Restarts after failures.",
-              [round](const Job& job) { return round(job) != nullptr ? round(job)->restarts : 0; },
-              true),
-          {"acc_job_slowest_rank", "The rank that the others wait for, where there is one.", false,
-           [](MetricsWriter& out, const Job& job) {
-             if (const auto slowest = job.summary().slowest_rank) {
-               out.value(label_of(job), *slowest);
-             }
-           }}};
-}
-
-std::vector<Family> rank_families() {
   using Rank = Board::WatchedRank;
+  const auto round = [](const Job& job) { return job.last_round(); };
   const auto scalar = [](std::string_view name, std::string_view help, auto field) {
     return rank_family(name, help,
                        [field](const Rank& rank) { return rank.status.metrics.*field; });
@@ -183,7 +153,30 @@ std::vector<Family> rank_families() {
   const auto percent = [](std::optional<double> value) {
     return value ? std::optional(*value / 100.0) : value;
   };
-  return {
+  static const std::vector<Family> all = {
+      job_family("acc_job_up", "1 while the workers of the job run.",
+                 [](const Job& job) { return job.state == Board::JobState::running ? 1 : 0; }),
+      job_family("acc_job_machines", "Machines of the job that are connected.",
+                 [](const Job& job) {
+                   return std::ranges::count_if(job.machines, [](const auto& each) {
+                     return each.second.state <= Board::MachineState::ended;
+                   });
+                 }),
+      job_family(
+          "acc_job_world_size", "Ranks of the last round.",
+          [round](const Job& job) { return round(job) != nullptr ? round(job)->world_size : 0; }),
+      job_family(
+          "acc_job_rounds_total", "Rounds that were formed.",
+          [round](const Job& job) { return round(job) != nullptr ? round(job)->round + 1 : 0; }),
+      job_family(
+          "acc_job_restarts_total", "Restarts after failures.",
+          [round](const Job& job) { return round(job) != nullptr ? round(job)->restarts : 0; }),
+      {"acc_job_slowest_rank", "The rank that the others wait for, where there is one.",
+       [](MetricsWriter& out, const Job& job) {
+         if (const auto slowest = job.summary().slowest_rank) {
+           out.value(label_of(job), *slowest);
+         }
+       }},
       rank_family("acc_rank_up", "1 while the worker runs.",
                   [](const Rank& rank) {
                     return std::optional(rank.status.state == RankStatus::State::running ? 1 : 0);
@@ -236,14 +229,6 @@ std::vector<Family> rank_families() {
                           put(name, value);
                         }
                       })};
-}
-
-const std::vector<Family>& families() {
-  static const std::vector<Family> all = [] {
-    std::vector<Family> list = job_families();
-    std::ranges::move(rank_families(), std::back_inserter(list));
-    return list;
-  }();
   return all;
 }
 
@@ -268,7 +253,7 @@ class MetricsParts {
     out += std::exchange(text_, {});
     MetricsWriter writer(out, is_open_);
     if (has_begun_) {
-      writer.go_on(families()[family_].name, families()[family_].is_counter);
+      writer.go_on(families()[family_].name);
     }
     for (int i = 0; i < kEntriesPerPart && out.size() - begin < kPartBytes; ++i) {
       if (!put_next(writer)) {
@@ -288,7 +273,7 @@ class MetricsParts {
     }
     const Family& family = families()[family_];
     if (!std::exchange(has_begun_, true)) {
-      out.family(family.name, family.help, family.is_counter);
+      out.family(family.name, family.help);
     }
     if (job_ == jobs_.size()) {
       ++family_;

@@ -402,7 +402,7 @@ void Simulation::receive(AgentId id, const AgentMessage& message) {
         seat_of(id).job = job_of_[id] = jobs_->job_of(id);
       }
     } catch (const Error& error) {
-      if (error.code() != Errc::config || !jobs_->is_draining()) {
+      if (error.code() != Errc::not_supported || !jobs_->is_draining()) {
         throw;
       }
       ++num_refused_;

@@ -35,7 +35,7 @@ std::string error_text(const std::function<void()>& call) {
     call();
   } catch (const Error& error) {
     CHECK((error.code() == Errc::config || error.code() == Errc::protocol ||
-           error.code() == Errc::not_found));
+           error.code() == Errc::disagreement || error.code() == Errc::not_found));
     return error.what();
   }
   return "no error";

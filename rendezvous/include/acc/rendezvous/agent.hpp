@@ -53,7 +53,7 @@ class Agent {
   };
 
   /// With `security` every connection is encrypted and begins with the proof of the token; `join`
-  /// and `ask` throw Error(config) if server and agent do not accept each other.
+  /// and `ask` throw Error(disagreement) if server and agent do not accept each other.
   Agent(const boost::asio::any_io_executor& executor, std::string run_id, Terms terms,
         JobTimes times, Events events, std::shared_ptr<const ClientSecurity> security = nullptr);
   /// Closes the connection. May be called from inside one of the callbacks above.
@@ -66,19 +66,19 @@ class Agent {
   /// by the local address of the connection, or by `host` if the server runs on this machine.
   ///
   /// Returns nothing if the job ended without another round (`known_end` has the reason, if there
-  /// is one) or if `leave` was called. Throws Error(config) if the server refused this machine
-  /// because machines of the job disagree, and Error(timeout), which names the missing machines,
-  /// after JobTimes::join.
+  /// is one) or if `leave` was called. Throws Error(disagreement) if the server refused this
+  /// machine because machines of the job disagree, and Error(timeout), which names the missing
+  /// machines, after JobTimes::join.
   Awaitable<std::optional<Round>> join(std::string host, std::uint16_t port, Machine me);
 
   /// Adds a further address of the rendezvous, where a server may lead while that of `join` does
   /// not. They are tried in turn. Call before `join`.
   void add_server(std::string host, std::uint16_t port);
 
-  /// Checks for conflicts without taking a place. Throws Error(config) if another machine has the
-  /// place of `me`, if a machine of the job disagrees with it, or if another job is served there;
-  /// the server then refuses the machines that wait there, too. Tries to connect once: completes
-  /// without an error if no server answers.
+  /// Checks for conflicts without taking a place. Throws Error(disagreement) if another machine has
+  /// the place of `me`, if a machine of the job disagrees with it, or if another job is served
+  /// there; the server then refuses the machines that wait there, too. Tries to connect once:
+  /// completes without an error if no server answers.
   Awaitable<void> ask(std::string host, std::uint16_t port, Machine me);
 
   /// Same as `join`, after a round result that announces another round. Uses the existing
@@ -120,7 +120,7 @@ class Agent {
   void close() noexcept;
 
  private:
-  class Impl;
+  struct Impl;
   std::shared_ptr<Impl> impl_;  // shared with pending operations
 };
 

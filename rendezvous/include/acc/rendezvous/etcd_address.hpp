@@ -39,5 +39,9 @@ EtcdAddress parse_etcd_address(std::string_view text, const TlsFiles& files = {}
 /// ETCDCTL_KEY if neither certificate nor key is given. `variable` returns a variable's value.
 TlsFiles complete_etcd_files(TlsFiles files,
                              const std::function<std::string(const std::string& name)>& variable);
+/// Returns the addresses (ServerOptions::address) of the servers that have their state in this etcd
+/// and run; the leader is the first. Blocks for a few seconds at most. Throws Error(connection) if
+/// no member answers, Error(config) if the reason is TLS or a certificate.
+std::vector<std::string> servers_in_etcd(const EtcdAddress& address);
 
 }  // namespace acc::rendezvous

@@ -30,7 +30,7 @@ class HttpReader {
 
   /// Asks for a path and returns the whole answer, its head included, within ten seconds and before
   /// `until`. Every error names the server: Error(connection), Error(timeout), Error(protocol) if
-  /// the answer is cut off, or Error(config) if the server wants another token.
+  /// the answer is cut off, or Error(disagreement) if the server wants another token.
   [[nodiscard]] std::string get(const std::string& path, Time until = Time::max()) const;
 
  private:

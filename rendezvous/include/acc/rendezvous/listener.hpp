@@ -11,18 +11,18 @@
 
 namespace acc::rendezvous {
 
-/// Owns the file of a Unix socket. The destructor removes it, unless another socket has replaced it
-/// (compared by inode).
-class SocketFile {
+/// Owns a file, such as that of a Unix socket. The destructor removes it, unless another one has
+/// replaced it (compared by inode).
+class OwnedFile {
  public:
-  SocketFile() = default;
+  OwnedFile() = default;
   /// Takes ownership of a file that this process has just created.
-  explicit SocketFile(std::filesystem::path path);
-  SocketFile(SocketFile&& other) noexcept : path_(std::move(other.path_)), inode_(other.inode_) {
+  explicit OwnedFile(std::filesystem::path path);
+  OwnedFile(OwnedFile&& other) noexcept : path_(std::move(other.path_)), inode_(other.inode_) {
     other.path_.clear();
   }
-  SocketFile& operator=(SocketFile&&) = delete;
-  ~SocketFile();
+  OwnedFile& operator=(OwnedFile&&) = delete;
+  ~OwnedFile();
 
  private:
   std::filesystem::path path_;  // empty: none
@@ -36,7 +36,7 @@ struct Listener {
   std::uint16_t port = 0;      ///< TCP port; 0 for a Unix socket
   bool is_open = false;        ///< true if other machines may reach it (not loopback)
   bool is_everywhere = false;  ///< true if it listens on all interfaces
-  SocketFile file = {};
+  OwnedFile file = {};
 };
 
 /// Returns a warning for the operator about a listener at `address` with is_open: the protocol has

@@ -93,7 +93,7 @@ TlsFiles client_files_of_environment();
 /// Returns a new random token of 256 bits.
 std::string make_token();
 
-class TlsContext;
+struct TlsContext;
 
 /// Conditions under which a server admits clients, and its TLS identity. Without tokens it encrypts
 /// connections but admits everyone. Immutable.

@@ -143,7 +143,7 @@ class Server {
   static std::optional<std::string> port_owner(std::uint16_t port);
 
  private:
-  class Impl;
+  struct Impl;
   std::shared_ptr<Impl> impl_;
 };
 
