@@ -62,13 +62,14 @@ bool made(const fs::path& folder) noexcept {
   return errno == EEXIST && ::rmdir(folder.c_str()) == 0 && ::mkdir(folder.c_str(), 0755) == 0;
 }
 
-/// Removes a group that has no processes. The kernel may report EBUSY for a short time after the
-/// last process was reaped, so this retries for up to 20 ms.
+/// Removes a group whose processes have ended. A process leaves its group when the kernel switches
+/// to another one for the last time, which may be long after it was reaped on a busy machine, and
+/// rmdir reports EBUSY until then.
 void remove_empty(const fs::path& folder) noexcept {
   constexpr timespec kPause{0, 1'000'000};  // 1 ms
-  constexpr int kMostPauses = 20;
-  for (int pauses = 0; ::rmdir(folder.c_str()) != 0 && errno == EBUSY && pauses < kMostPauses;
-       ++pauses) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+  while (::rmdir(folder.c_str()) != 0 && errno == EBUSY &&
+         std::chrono::steady_clock::now() < deadline) {
     ::nanosleep(&kPause, nullptr);
   }
 }

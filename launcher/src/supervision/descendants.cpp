@@ -176,8 +176,8 @@ bool end_descendants(const Cgroup* cgroup, Spared spared,
         sender.send(SIGSTOP, pid);
       }
     });
-    if (found.empty()) {
-      break;
+    if (found.empty() && spared.child != 0) {
+      break;  // only the spared child runs
     }
     const bool is_over = std::chrono::steady_clock::now() >= deadline;
     if (!knows_all && !is_over) {

@@ -41,7 +41,9 @@ bool Leftovers::end_processes() noexcept {
 
 bool Leftovers::clean_up() noexcept {
   const bool all_ended = end_processes();
-  cgroup_.remove();
+  if (all_ended) {  // else the kernel would refuse it
+    cgroup_.remove();
+  }
   if (std::atomic_ref(*folder_).load(std::memory_order_acquire) != '\0') {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);
