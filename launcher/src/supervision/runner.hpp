@@ -5,7 +5,7 @@
 #include "output/output_mux.hpp"
 #include "supervision/descriptors.hpp"
 #include "supervision/guardian.hpp"
-#include "supervision/signal_watch.hpp"
+#include "supervision/signals.hpp"
 #include "supervision/worker_process.hpp"
 
 #include <boost/asio/awaitable.hpp>
@@ -26,6 +26,7 @@ namespace acc::launcher::supervision {
 class Runner {
  public:
   struct Events {
+    /// Called for each of the signals that the supervisor blocks (`handled_signals`).
     std::function<void(PassedSignal)> on_signal;
     /// Completes with the last steps before the exit when the guardian or the keeper was killed. It
     /// should end the workers without a delay. May be empty.
@@ -58,6 +59,7 @@ class Runner {
   void rethrow_fault() const;
 
  private:
+  boost::asio::awaitable<void> watch_signals();
   boost::asio::awaitable<void> watch_guard();
 
   DescriptorLimit descriptors_;
@@ -65,7 +67,7 @@ class Runner {
   Leftovers leftovers_;
   boost::asio::posix::stream_descriptor alive_;
   Events events_;
-  SignalWatch signals_;
+  boost::asio::posix::stream_descriptor signals_;  ///< a signalfd
   output::OutputMux output_;
   LogRedirection log_redirection_{[this](std::string_view lines) { output_.write_stderr(lines); }};
   std::exception_ptr fault_;

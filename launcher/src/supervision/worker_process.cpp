@@ -4,7 +4,6 @@
 #include "acc/base/error.hpp"
 #include "spawn/child_launcher.hpp"
 #include "spawn/reap.hpp"
-#include "supervision/child_setup.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/fork_server.hpp"
 #include "supervision/process_watch.hpp"
@@ -13,14 +12,21 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
+#include <boost/process/v2/posix/default_launcher.hpp>
 #include <boost/process/v2/start_dir.hpp>
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <csignal>
 #include <cstring>
 #include <utility>
@@ -60,6 +66,86 @@ class ExecError {
 
  private:
   int* value_;
+};
+
+/// Sets close-on-exec on all descriptors from `first` on: Asio opens its sockets without the flag.
+void close_on_exec_from(int first) noexcept {
+  if (::syscall(SYS_close_range, first, ~0U, CLOSE_RANGE_CLOEXEC) != 0) {
+    for (int fd = first; fd < ::getdtablesize(); ++fd) {  // before Linux 5.11
+      ::fcntl(fd, F_SETFD, FD_CLOEXEC);
+    }
+  }
+}
+
+constexpr std::size_t kBitsOfWord = sizeof(unsigned long) * CHAR_BIT;
+
+std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
+  std::vector<unsigned long> mask;
+  for (const int number : numbers) {
+    const auto bit = static_cast<std::size_t>(number);
+    mask.resize(std::max(mask.size(), bit / kBitsOfWord + 1));
+    mask[bit / kBitsOfWord] |= 1UL << bit % kBitsOfWord;
+  }
+  return mask;
+}
+
+/// Prepares a new worker between fork and exec, as an initializer of Boost.Process. The code there
+/// must not allocate memory, because another thread may have held the allocator's lock at the time
+/// of the fork; the constructor therefore computes everything in the parent.
+class ChildSetup {
+ public:
+  /// `descriptors`: the worker's limit on file descriptors; empty keeps the launcher's limit.
+  ChildSetup(const WorkerSpec& spec, const std::optional<rlimit>& descriptors)
+      : spec_(spec), descriptors_(descriptors), core_mask_(mask_of(spec.cores)) {}
+
+  process::error_code on_exec_setup(process::posix::default_launcher&,
+                                    const process::filesystem::path&,
+                                    const char* const*) const noexcept {
+    if (::setpgid(0, spec_.process_group) != 0) {
+      ::setpgid(0, 0);  // that group has no process any more
+    }
+    // The kernel kills the worker when the launcher's thread dies, even by SIGKILL.
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent_) {
+      ::_exit(128 + SIGKILL);  // the launcher died before the line above took effect
+    }
+    bind();
+    close_on_exec_from(STDERR_FILENO + 1);
+    if (spec_.reports >= 0) {
+      ::fcntl(spec_.reports, F_SETFD, 0);
+    }
+    if (descriptors_) {
+      ::setrlimit(RLIMIT_NOFILE, &*descriptors_);
+    }
+    // Ignored signals and the signal mask survive exec, so the launcher's settings are undone.
+    std::signal(SIGPIPE, SIG_DFL);
+    std::signal(SIGXFSZ, SIG_DFL);
+    sigset_t none;
+    sigemptyset(&none);
+    ::sigprocmask(SIG_SETMASK, &none, nullptr);
+    return {};
+  }
+
+ private:
+  /// Binds the worker to its cores and NUMA node. Errors are ignored, because a container's seccomp
+  /// profile may forbid both calls, and a worker without binding is only slower.
+  void bind() const noexcept {
+    if (!core_mask_.empty()) {
+      ::syscall(SYS_sched_setaffinity, 0, core_mask_.size() * sizeof(unsigned long),
+                core_mask_.data());
+    }
+    if (spec_.numa_node >= 0 && static_cast<std::size_t>(spec_.numa_node) < kBitsOfWord) {
+      constexpr int kPreferred = 1;  // MPOL_PREFERRED of linux/mempolicy.h
+      const unsigned long node = 1UL << spec_.numa_node;
+      // set_mempolicy() decrements the size of the mask before use (get_nodes() in mm/mempolicy.c).
+      ::syscall(SYS_set_mempolicy, kPreferred, &node, kBitsOfWord + 1);
+    }
+  }
+
+  const WorkerSpec& spec_;
+  pid_t parent_ = ::getpid();
+  const std::optional<rlimit>& descriptors_;
+  std::vector<unsigned long> core_mask_;  ///< one bit per CPU core; empty: any core
 };
 
 std::vector<std::string> environment_strings(const WorkerSpec& spec) {

@@ -13,17 +13,16 @@ namespace acc::launcher {
 /// that the workers get in addition to `parent`, this process's environment.
 std::string explain(const LaunchPlan& plan, const plugins::Environment& parent);
 
-/// Returns the same as one JSON object, described in docs/explain.md. `face` is the name of the
-/// front end.
+/// Returns the same as one JSON object, described in docs/explain.md. The front end is named
+/// `front_end`.
 std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                          const plugins::Environment& parent);
 
 /// Returns the JSON object for a command line that was rejected with this error message.
 std::string explain_refusal_json(std::string_view front_end, const std::string& message);
 
-/// Markdown tables generated from the settings table and the list of variables: the contents of
-/// docs/environment.md and docs/configuration.md.
-std::string environment_document();
-std::string configuration_document();
+/// Return the tables in docs/environment.md and docs/configuration.md, in Markdown.
+std::vector<std::string> environment_tables();
+std::vector<std::string> configuration_tables();
 
 }  // namespace acc::launcher

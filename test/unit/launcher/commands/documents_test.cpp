@@ -18,11 +18,17 @@ std::string file_text(const std::string& name) {
   return acc::test::file_text(std::string(ACC_SOURCE_DIR) + "/" + name);
 }
 
-// After a change of the table, update the pages: acclaunch environment-table > docs/environment.md
-// and acclaunch configuration-table > docs/configuration.md.
-TEST_CASE("the reference pages in docs/ match the settings table") {
-  CHECK(file_text("docs/environment.md") == environment_document());
-  CHECK(file_text("docs/configuration.md") == configuration_document());
+// After a change of the settings table, copy the output of acclaunch environment-table and of
+// acclaunch configuration-table into the pages.
+TEST_CASE("the reference pages in docs/ contain the tables that the commands print") {
+  for (const auto& [page, tables] : {std::pair("docs/environment.md", environment_tables()),
+                                     std::pair("docs/configuration.md", configuration_tables())}) {
+    for (const std::string& table : tables) {
+      CAPTURE(page);
+      CAPTURE(table);
+      CHECK(file_text(page).find("\n\n" + table) != std::string::npos);
+    }
+  }
 }
 
 TEST_CASE("docs/environment.md names every variable that the launcher reads") {
