@@ -100,7 +100,11 @@ void prepare_log(const Flags& flags) {
 
 int run_sub_command(const CommandLine& line) {
   set_log_settings(acc::read_log_settings(acc::log_words_from_environment()));
-  return answered(line.sub_command->run(line.arguments));
+  try {
+    return answered(line.sub_command->run(line.arguments));
+  } catch (const acc::launcher::HelpShown&) {
+    return answered(0);
+  }
 }
 
 /// Appends the variables for other machines to a file such as .deepspeed_env.

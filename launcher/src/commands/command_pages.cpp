@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Descriptions of the front ends and sub-commands, for completions and manual pages; and the
 // command that prints the manual pages.
-#include "commands/command_pages.hpp"
-
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 #include "acc/launcher/front_end.hpp"
+#include "acc/launcher/sub_command.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
 #include "host/own_variables.hpp"

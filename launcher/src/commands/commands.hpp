@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/plugins/command_pages.hpp"
+
 #include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 /// Entry points of the sub-commands: each gets the arguments after its name and returns the exit
 /// status; see SubCommand.
@@ -31,5 +35,13 @@ int trace_command(std::span<const std::string> arguments);
 int verify_command(std::span<const std::string> arguments);
 int environment_table_command(std::span<const std::string> arguments);
 int configuration_table_command(std::span<const std::string> arguments);
+
+/// Returns the description of a front end or a listed sub-command by its name: `torchrun`,
+/// `config`; `launch` is the page of acclaunch itself. Throws Error(invalid_argument) for another
+/// name.
+plugins::CommandPage command_page(std::string_view name);
+
+/// Returns the names and one-line descriptions of all commands that users call.
+std::vector<plugins::Candidate> command_names();
 
 }  // namespace acc::launcher::commands

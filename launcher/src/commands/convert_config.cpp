@@ -25,8 +25,8 @@ struct ConvertOptions {
   bool overwrite = false;
 };
 
-/// Returns false if --help was given.
-bool read(std::span<const std::string> arguments, ConvertOptions& options) {
+ConvertOptions read_convert_config(std::span<const std::string> arguments) {
+  ConvertOptions options;
   OptionParser parser(
       "Converts an FSDP configuration to DeepSpeed, or the reverse, and lists the settings that "
       "are lost or changed.",
@@ -47,7 +47,8 @@ bool read(std::span<const std::string> arguments, ConvertOptions& options) {
           "of the file")
       .check_positive();
   parser.add_flag("--overwrite", options.overwrite, "replace existing files");
-  return parser.parse(arguments);
+  parser.parse(arguments);
+  return options;
 }
 
 /// Returns the path of a file that `config` names: relative to the working directory, or, if it
@@ -109,22 +110,21 @@ struct ToFsdp2Options {
   bool overwrite = false;
 };
 
-bool read(std::span<const std::string> arguments, ToFsdp2Options& options) {
+ToFsdp2Options read_to_fsdp2(std::span<const std::string> arguments) {
+  ToFsdp2Options options;
   OptionParser parser("Converts a configuration file from FSDP 1 to FSDP 2.", "acclaunch to-fsdp2");
   parser.add_option("--config_file", options.config_file, "file to read").required();
   parser.add_option("--output_file", options.output_file,
                     "file to write; default, with --overwrite: the file that was read");
   parser.add_flag("--overwrite", options.overwrite, "replace an existing file");
-  return parser.parse(arguments);
+  parser.parse(arguments);
+  return options;
 }
 
 }  // namespace
 
 int convert_config_command(std::span<const std::string> arguments) {
-  ConvertOptions options;
-  if (!read(arguments, options)) {
-    return 0;
-  }
+  const ConvertOptions options = read_convert_config(arguments);
   const plugins::ConversionInput input = input_of(options);
   const plugins::ConfigForm form = options.form.empty() ? plugins::opposite_form(input.document)
                                                         : plugins::config_form_named(options.form);
@@ -135,10 +135,7 @@ int convert_config_command(std::span<const std::string> arguments) {
 }
 
 int to_fsdp2_command(std::span<const std::string> arguments) {
-  ToFsdp2Options options;
-  if (!read(arguments, options)) {
-    return 0;
-  }
+  const ToFsdp2Options options = read_to_fsdp2(arguments);
   if (options.output_file.empty() && !options.overwrite) {
     throw Error(Errc::invalid_argument, "to-fsdp2: give --output_file, or --overwrite to replace " +
                                             options.config_file.string());

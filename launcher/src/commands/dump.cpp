@@ -110,9 +110,7 @@ int dump_command(std::span<const std::string> arguments) {
   parser.add_option("job", name, "run ID, or process ID of an acclaunch");
   parser.add_option("-o,--output", folder, "folder for the files; it is created").required();
   parser.add_flag("--overwrite", overwrite, "replace files of an earlier dump");
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   const std::vector<RunningJob> jobs = chosen_jobs(name, "dump");
   if (jobs.size() > 1) {
     throw Error(

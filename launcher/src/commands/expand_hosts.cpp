@@ -43,9 +43,7 @@ int expand_hosts_command(std::span<const std::string> arguments) {
       "SLURM_JOB_NODELIST.",
       "acclaunch expand-hosts");
   parser.allow_extras();
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   std::string text;
   for (const Sourced<std::string>& list : lists_of(parser.remaining())) {
     for (const std::string& host : cluster::expand_hosts(list)) {

@@ -144,30 +144,32 @@ std::vector<std::string> OptionParser::remaining() const {
   return app_->remaining();
 }
 
-bool OptionParser::parse(std::span<const std::string> arguments) {
+void OptionParser::parse(std::span<const std::string> arguments) {
   if (described_page != nullptr) {
     describe_options(*app_, *described_page);
-    return false;
+    throw HelpShown();
   }
   try {
     app_->parse(canonical(arguments));
   } catch (const CLI::CallForHelp&) {
     std::fputs(app_->help().c_str(), stdout);
-    return false;
+    throw HelpShown();
   } catch (const CLI::ParseError& error) {
     const std::string name = app_->get_name();
     const std::string command = name.substr(name.rfind(' ') + 1);
     throw Error(Errc::invalid_argument,
                 command + ": " + error.what() + "; see acclaunch help " + command);
   }
-  return true;
 }
 
 plugins::CommandPage sub_command_page(const SubCommand& command) {
   plugins::CommandPage page;
   described_page = &page;
-  command.run({});
-  described_page = nullptr;
+  try {
+    command.run({});
+  } catch (const HelpShown&) {
+    described_page = nullptr;
+  }
   page.name = "acclaunch " + std::string(command.name);
   page.summary = command.help;
   return page;

@@ -56,16 +56,16 @@ class OptionParser {
   void allow_extras();
   [[nodiscard]] std::vector<std::string> remaining() const;
 
-  /// Sets the variables. Returns false if --help was given, after printing the help. Throws
+  /// Sets the variables. Throws HelpShown after printing the help if --help was given, and
   /// Error(invalid_argument).
-  bool parse(std::span<const std::string> arguments);
+  void parse(std::span<const std::string> arguments);
 
  private:
   std::unique_ptr<CLI::App> app_;
 };
 
 /// Returns the description of a sub-command, with the options that it declares. Calls the command,
-/// whose OptionParser::parse then returns false. The command must use an OptionParser.
+/// whose OptionParser::parse then throws HelpShown. The command must use an OptionParser.
 plugins::CommandPage sub_command_page(const SubCommand& command);
 
 }  // namespace acc::launcher::commands

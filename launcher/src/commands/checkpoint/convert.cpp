@@ -31,8 +31,8 @@ const std::map<std::string, Target>& targets() {
   return kTargets;
 }
 
-/// Reads the flags of convert. Returns false if --help was given.
-bool read(std::span<const std::string> arguments, ConvertFlags& flags) {
+ConvertFlags read_convert(std::span<const std::string> arguments) {
+  ConvertFlags flags;
   OptionParser parser(
       "Converts a checkpoint from any supported format to another, in bounded memory.",
       "acclaunch convert");
@@ -57,33 +57,32 @@ bool read(std::span<const std::string> arguments, ConvertFlags& flags) {
   flags.work.add_max_shard_size(parser);
   flags.work.add_overwrite(parser);
   flags.work.add_threads(parser);
-  return parser.parse(arguments);
+  parser.parse(arguments);
+  return flags;
 }
 
-/// Reads the flags of reshard. Returns false if --help was given.
-bool read(std::span<const std::string> arguments, ConvertFlags& flags, const char* name) {
+ConvertFlags read_reshard(std::span<const std::string> arguments) {
+  ConvertFlags flags;
   OptionParser parser(
       "Rewrites a sharded checkpoint for another number of ranks: a torch DCP folder sharded by "
       "rows,\n"
       "a folder written by Accelerate's save_state or train_gpt --save, or a DeepSpeed "
       "checkpoint.\n"
       "Most programs load a checkpoint with any number of ranks; this is for those that do not.",
-      name);
+      "acclaunch reshard");
   parser.add_option("path", flags.path, "the checkpoint").required();
   parser.add_option("out", flags.out, "the output folder").required();
   flags.work.add_num_processes(parser, true);
   flags.work.add_overwrite(parser);
   flags.work.add_threads(parser);
-  return parser.parse(arguments);
+  parser.parse(arguments);
+  return flags;
 }
 
 }  // namespace
 
 int convert_command(std::span<const std::string> arguments) {
-  ConvertFlags flags;
-  if (!read(arguments, flags)) {
-    return 0;
-  }
+  const ConvertFlags flags = read_convert(arguments);
   conversion::Options options = flags.work.options();
   options.to = targets().at(flags.to);
   options.zero_stage = flags.zero_stage;
@@ -99,10 +98,7 @@ int convert_command(std::span<const std::string> arguments) {
 }
 
 int reshard_command(std::span<const std::string> arguments) {
-  ConvertFlags flags;
-  if (!read(arguments, flags, "acclaunch reshard")) {
-    return 0;
-  }
+  const ConvertFlags flags = read_reshard(arguments);
   print_result("resharded", conversion::reshard(flags.path, flags.out, flags.work.options()),
                flags.work.quiet());
   return 0;

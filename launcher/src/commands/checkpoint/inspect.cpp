@@ -223,9 +223,7 @@ int inspect_command(std::span<const std::string> arguments) {
       .add_option("--index", index, "index of the model in a folder that holds several; default 0")
       .check_range(0, 1'000'000);
   parser.add_flag("--json", json, "print JSON, with file and offset of every piece");
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   const Stored stored = checkpoint::open_checkpoint(path, checkpoint::Want::everything, index);
   const std::string text =
       json ? text_of_json(in_json(stored), 1) + "\n" : printable_lines(in_words(stored));

@@ -25,7 +25,8 @@ struct MergeFlags {
   WorkFlags work;
 };
 
-bool read(std::span<const std::string> arguments, MergeFlags& flags) {
+MergeFlags read(std::span<const std::string> arguments) {
+  MergeFlags flags;
   OptionParser parser(
       "Merges the weights of a sharded checkpoint into one file, OUT/model.safetensors, in "
       "bounded\n"
@@ -43,7 +44,8 @@ bool read(std::span<const std::string> arguments, MergeFlags& flags) {
   flags.work.add_dtype(parser);
   flags.work.add_max_shard_size(parser);
   flags.work.add_threads(parser);
-  return parser.parse(arguments);
+  parser.parse(arguments);
+  return flags;
 }
 
 /// True if `inner` is `outer` or is inside of it.
@@ -75,10 +77,7 @@ void check_removable(const MergeFlags& flags, const checkpoint::Stored& stored) 
 }  // namespace
 
 int merge_weights_command(std::span<const std::string> arguments) {
-  MergeFlags flags;
-  if (!read(arguments, flags)) {
-    return 0;
-  }
+  const MergeFlags flags = read(arguments);
   conversion::Options options = flags.work.options();
   options.to =
       flags.unsafe_serialization ? conversion::Target::bin : conversion::Target::safetensors;

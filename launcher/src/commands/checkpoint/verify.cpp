@@ -51,9 +51,7 @@ int verify_command(std::span<const std::string> arguments) {
   WorkFlags work;
   parser.add_option("path", path, "the checkpoint, in any format").required();
   work.add_threads(parser);
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   path = checkpoint::find_checkpoint(path);  // a series' folder stands for its newest checkpoint
   const conversion::Options options = work.options();
   const conversion::Verification found =

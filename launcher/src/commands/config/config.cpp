@@ -29,8 +29,8 @@ struct ConfigOptions {
   bool overwrites = false;
 };
 
-/// Returns false if --help was given.
-bool read(std::span<const std::string> arguments, ConfigOptions& options) {
+ConfigOptions read(std::span<const std::string> arguments) {
+  ConfigOptions options;
   OptionParser parser("Asks questions and writes the configuration file of a launch.",
                       "acclaunch config");
   parser.add_option("--config_file", options.config_file,
@@ -46,15 +46,13 @@ bool read(std::span<const std::string> arguments, ConfigOptions& options) {
   std::string word;
   parser.add_option("action", word, "default or update: the same as --default, --update")
       .check_member({"default", "update"});
-  if (!parser.parse(arguments)) {
-    return false;
-  }
+  parser.parse(arguments);
   options.makes_default |= word == "default";
   options.updates |= word == "update";
   if (options.makes_default && options.updates) {
     throw Error(Errc::invalid_argument, "config: default and update exclude each other");
   }
-  return true;
+  return options;
 }
 
 /// Returns the path of the file to write. Throws Error(config) if its folder does not exist; the
@@ -97,10 +95,7 @@ plugins::Node updated_config(const fs::path& path) {
 }  // namespace
 
 int config_command(std::span<const std::string> arguments) {
-  ConfigOptions options;
-  if (!read(arguments, options)) {
-    return 0;
-  }
+  const ConfigOptions options = read(arguments);
   const auto environment = plugins::current_environment();
   const fs::path path = file_to_write(options, environment);
   plugins::Node config;

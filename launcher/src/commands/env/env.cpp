@@ -87,9 +87,7 @@ int env_command(std::span<const std::string> arguments) {
   std::string config_file;
   parser.add_option("--config_file", config_file,
                     "configuration to show; default: $HF_HOME/accelerate/default_config.yaml");
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   const auto environment = plugins::current_environment();
   const HostFacts host = detect_host_facts(environment);
   const Facts variables = variable_facts(environment);

@@ -35,7 +35,8 @@ struct EstimateOptions {
   bool no_sync = false;
 };
 
-bool read(std::span<const std::string> arguments, EstimateOptions& options) {
+EstimateOptions read(std::span<const std::string> arguments) {
+  EstimateOptions options;
   OptionParser parser(
       "Estimates the memory that a model and its training need, without activations.",
       "acclaunch estimate-memory");
@@ -81,9 +82,7 @@ bool read(std::span<const std::string> arguments, EstimateOptions& options) {
                   "load and train the weights in 16 bits, without mixed precision");
   parser.add_flag("--no_sync", options.no_sync,
                   "accumulate gradients over micro-steps without reducing them");
-  if (!parser.parse(arguments)) {
-    return false;
-  }
+  parser.parse(arguments);
   if (options.low_precision && options.mixed_precision != "no") {
     throw Error(Errc::invalid_argument,
                 "--low_precision excludes mixed precision; remove --mixed_precision " +
@@ -103,7 +102,7 @@ bool read(std::span<const std::string> arguments, EstimateOptions& options) {
     throw Error(Errc::invalid_argument,
                 "--cpu supports only workers on one machine; remove --num_local");
   }
-  return true;
+  return options;
 }
 
 /// Formats a size like Accelerate's table: "1.23 GiB".
@@ -251,10 +250,7 @@ std::string count_of(std::int64_t numel) {
 }  // namespace
 
 int estimate_memory_command(std::span<const std::string> arguments) {
-  EstimateOptions options;
-  if (!read(arguments, options)) {
-    return 0;
-  }
+  const EstimateOptions options = read(arguments);
   const ModelSize model = size_of_source(options.source, options.layers);
   std::string text =
       model.name + ": " + count_of(model.numel()) + " parameters; largest unit " +

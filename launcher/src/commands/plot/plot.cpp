@@ -69,9 +69,7 @@ int plot_command(std::span<const std::string> arguments) {
                   "key to draw; may be repeated (loss, tokens_per_s, memory_bytes, grad_norm, lr)")
       .allow_extra_args(false);
   parser.add_flag("--overwrite", overwrite, "replace an existing page");
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   std::vector<Run> runs;
   for (const std::string& path : paths) {
     runs.push_back(read_metrics(path));

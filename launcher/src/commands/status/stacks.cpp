@@ -122,9 +122,7 @@ int stacks_command(std::span<const std::string> arguments) {
   parser.add_option("job", job, "process ID of an acclaunch, run ID or Slurm job ID");
   parser.add_option("--rank", rank, "only this rank");
   parser.add_flag("--brief", brief, "for Python programs only the stacks of Python");
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   const std::vector<RunningJob> jobs = chosen_jobs(job, "stacks");
   const Readers readers = find_readers();
   std::vector<std::future<std::optional<std::string>>> texts;

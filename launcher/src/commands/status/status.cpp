@@ -103,9 +103,7 @@ int status_command(std::span<const std::string> arguments) {
   bool as_json = false;
   parser.add_option("job", job, "process ID of an acclaunch, run ID or Slurm job ID");
   parser.add_flag("--json", as_json, "print a JSON list, a list element for each job");
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   std::string text;
   OrderedJson list = OrderedJson::array();
   std::vector<RunningJob> jobs = chosen_jobs(job, "status");

@@ -228,9 +228,7 @@ int top_command(std::span<const std::string> arguments) {
       "print a JSON list once: for each job the objects `job` and `ranks` of the HTTP API");
   parser.add_option("--interval", interval, "seconds between two looks; default 1")
       .check_range(0.1, 3600.0);
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   const auto source =
       endpoint.empty() ? std::make_unique<LocalJobs>(job) : server_of(endpoint, job);
   if (once || as_json) {

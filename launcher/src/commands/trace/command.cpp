@@ -65,9 +65,7 @@ int trace_command(std::span<const std::string> arguments) {
   parser.add_option("-o,--output", output, "merge: the file to write");
   parser.add_flag("--overwrite", overwrite, "merge: replace an existing file");
   parser.add_flag("--json", as_json, "summary: print a JSON list, a list element for each rank");
-  if (!parser.parse(arguments)) {
-    return 0;
-  }
+  parser.parse(arguments);
   if (action == "merge") {
     merge(paths, output, overwrite ? Overwrite::yes : Overwrite::no);
     return 0;
