@@ -33,7 +33,7 @@ constexpr plugins::SettingKey kFileKey = kFileRow;
 
 std::span<const plugins::SettingRow> doctor_table() noexcept {
   static const std::vector<plugins::SettingRow> kAll = [] {
-    const auto launch = accelerate_cli::accelerate_table();
+    const auto launch = accelerate_front_end().table;
     std::vector<plugins::SettingRow> rows = {kFileRow};
     rows.insert(rows.end(), launch.begin(), launch.end());
     return rows;

@@ -2,6 +2,7 @@
 #include "acc/launcher/front_end.hpp"
 
 #include "accelerate_cli/front_end.hpp"
+#include "plan/draft.hpp"
 
 #include <array>
 
@@ -35,11 +36,14 @@ constexpr std::array kRefused = {
 }  // namespace
 
 const FrontEnd& accelerate_front_end() noexcept {
+  static const auto kTable = [] {
+    const auto shared = plugins::settings_table();
+    std::vector<plugins::SettingRow> rows(shared.begin(), shared.end());
+    rows.insert(rows.end(), flag_rows::kStart.begin(), flag_rows::kStart.end());
+    return plan::with_common_rows(rows);
+  }();
   static const FrontEnd kFrontEnd{
-      {.table = accelerate_cli::accelerate_table(), .refused = kRefused},
-      "launch",
-      kUsage,
-      accelerate_cli::plan_accelerate};
+      {.table = kTable, .refused = kRefused}, "launch", kUsage, accelerate_cli::plan_accelerate};
   return kFrontEnd;
 }
 

@@ -3,13 +3,7 @@
 
 #include "acc/launcher/front_end.hpp"
 
-#include <span>
-
 namespace acc::launcher::accelerate_cli {
-
-/// Returns the settings of Accelerate's configuration and of acclaunch, followed by the rows that
-/// all front ends share.
-std::span<const plugins::SettingRow> accelerate_table() noexcept;
 
 /// FrontEnd::plan of `acclaunch launch`. Decides as `accelerate launch` does, except for the
 /// deviations in docs/compat.md. A value comes from the flags, else the file, else for some

@@ -76,7 +76,7 @@ void notice_defaults(AccelerateDraft& draft, Threads threads) {
 
 AccelerateDraft::AccelerateDraft(const Flags& given_flags, const plugins::Environment& parent,
                                  const HostFacts& host)
-    : plan::Draft(given_flags, parent, host, accelerate_table()),
+    : plan::Draft(given_flags, parent, host, accelerate_front_end().table),
       policy(compat_policy_of(given_flags, parent)),
       config(load_config(given_flags, parent)) {}
 

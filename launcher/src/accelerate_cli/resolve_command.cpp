@@ -5,7 +5,6 @@
 #include "accelerate_cli/stages.hpp"
 #include "host/command_output.hpp"
 #include "host/own_variables.hpp"
-#include "plan/preload.hpp"
 #include "plan/program_command.hpp"
 
 namespace acc::launcher::accelerate_cli {

@@ -3,7 +3,6 @@
 // are enough, and which cores each worker is bound to.
 #include "accelerate_cli/stages.hpp"
 #include "host/own_variables.hpp"
-#include "plan/gpu_checks.hpp"
 
 #include <algorithm>
 

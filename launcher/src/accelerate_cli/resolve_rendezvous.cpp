@@ -3,9 +3,7 @@
 // are stopped, and their output. Accelerate starts its workers with torchrun, so options without an
 // Accelerate flag come from torchrun's PET_* variables.
 #include "accelerate_cli/stages.hpp"
-#include "plan/gpu_checks.hpp"
 #include "plan/rendezvous_values.hpp"
-#include "plan/signal_words.hpp"
 
 namespace acc::launcher::accelerate_cli {
 namespace {
@@ -19,12 +17,6 @@ Sourced<std::string> torchrun_default(const AccelerateDraft& draft,
   const std::string name = "PET_" + option;
   return {rendezvous.backend == Backend::none ? "" : plugins::variable(draft.environment, name),
           name};
-}
-
-Sourced<std::string> given_or_torchruns(const AccelerateDraft& draft,
-                                        const RendezvousPlan& rendezvous, plugins::SettingKey key) {
-  return draft.settings.given(key) ? draft.given(key)
-                                   : torchrun_default(draft, rendezvous, upper(key.name()));
 }
 
 /// True if the job manager shows each task only its own GPU, as device 0, as Slurm's
@@ -113,11 +105,11 @@ bool read_virtual_local_rank(const AccelerateDraft& draft, const RendezvousPlan&
 
 OutputPlan read_worker_output(AccelerateDraft& draft, const RendezvousPlan& rendezvous,
                               const RankLayout& layout) {
-  return plan::read_output(
-      draft,
-      {given_or_torchruns(draft, rendezvous, "redirects"_key), draft.given("tee"_key),
-       given_or_torchruns(draft, rendezvous, "local_ranks_filter"_key), draft.given("log_dir"_key)},
-      rendezvous.run_id, layout);
+  if (rendezvous.backend != Backend::none) {
+    plan::read_variable(draft, "redirects"_key, "PET_REDIRECTS");
+    plan::read_variable(draft, "local_ranks_filter"_key, "PET_LOCAL_RANKS_FILTER");
+  }
+  return plan::read_output(draft, rendezvous.run_id, layout);
 }
 
 }  // namespace acc::launcher::accelerate_cli

@@ -4,7 +4,7 @@
 // Accelerate; it is divided evenly unless --num_local_processes, a hostfile or the job manager
 // gives the share of each machine.
 #include "accelerate_cli/stages.hpp"
-#include "plan/machines.hpp"
+#include "plan/program_command.hpp"
 
 #include <algorithm>
 

@@ -9,8 +9,7 @@
 #include "acc/base/text.hpp"
 #include "acc/plugins/faults.hpp"
 #include "host/own_variables.hpp"
-#include "plan/gpu_checks.hpp"
-#include "plan/machines.hpp"
+#include "plan/program_command.hpp"
 #include "plan/remote_launch.hpp"
 
 #include <algorithm>

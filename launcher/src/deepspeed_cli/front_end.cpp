@@ -2,6 +2,7 @@
 #include "acc/launcher/front_end.hpp"
 
 #include "deepspeed_cli/front_end.hpp"
+#include "plan/draft.hpp"
 
 #include <array>
 
@@ -38,11 +39,11 @@ constexpr std::array kRefused = {
 }  // namespace
 
 const FrontEnd& deepspeed_front_end() noexcept {
-  static const FrontEnd kFrontEnd{
-      {.table = deepspeed_cli::deepspeed_table(), .refused = kRefused, .abbreviates = true},
-      "deepspeed",
-      kUsage,
-      deepspeed_cli::plan_deepspeed};
+  static const auto kTable = plan::with_common_rows(flag_rows::kDeepSpeed);
+  static const FrontEnd kFrontEnd{{.table = kTable, .refused = kRefused, .abbreviates = true},
+                                  "deepspeed",
+                                  kUsage,
+                                  deepspeed_cli::plan_deepspeed};
   return kFrontEnd;
 }
 

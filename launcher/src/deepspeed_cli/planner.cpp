@@ -8,7 +8,6 @@
 #include "deepspeed_cli/front_end.hpp"
 #include "host/own_variables.hpp"
 #include "plan/inherited_settings.hpp"
-#include "plan/preload.hpp"
 #include "plan/program_command.hpp"
 #include "plan/remote_launch.hpp"
 
@@ -61,15 +60,10 @@ RemoteLaunchPlan plan_start(plan::Draft& draft, const std::vector<cluster::Host>
 /// Reads --enable_each_rank_log, which writes all output to files, or the common output flags.
 OutputPlan read_rank_logs(plan::Draft& draft, const std::string& run_id, const RankLayout& layout) {
   const Sourced<std::string> folder = draft.given("enable_each_rank_log"_key);
-  const bool logs = folder.value != "None" && !folder.value.empty();
-  const Sourced<std::string> shown = draft.given("local_ranks_filter"_key);
-  if (!logs) {
-    return plan::read_output(
-        draft,
-        {draft.given("redirects"_key), draft.given("tee"_key), shown, draft.given("log_dir"_key)},
-        run_id, layout);
+  if (folder.value == "None" || folder.value.empty()) {
+    return plan::read_output(draft, run_id, layout);
   }
-  OutputPlan output = plan::read_output(draft, {{"3", ""}, {}, shown, folder}, run_id, layout);
+  OutputPlan output = plan::read_output(draft, run_id, layout, folder);
   draft.notice("the workers' output is in " + output.directory);
   return output;
 }
@@ -235,7 +229,7 @@ void notice_cpu(plan::Draft& draft, int local_world_size) {
 
 LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
                           const HostFacts& facts) {
-  plan::Draft draft(flags, environment, facts, deepspeed_table());
+  plan::Draft draft(flags, environment, facts, deepspeed_front_end().table);
   plan::read_flags(draft);
   draft.faults.collect([&] { check_contradictions(draft.settings); });
   draft.faults.raise();

@@ -2,7 +2,7 @@
 #include "job/status_port.hpp"
 
 #include "acc/base/error.hpp"
-#include "plan/status_endpoint.hpp"
+#include "plan/draft.hpp"
 
 #include <utility>
 

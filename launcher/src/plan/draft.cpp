@@ -6,12 +6,15 @@
 #include "acc/rendezvous/etcd_address.hpp"
 #include "host/own_variables.hpp"
 #include "plan/rendezvous_values.hpp"
-#include "plan/status_endpoint.hpp"
 
+#include <algorithm>
 #include <array>
+#include <csignal>
+#include <cstring>
 
 namespace acc::launcher::plan {
 
+using plugins::SettingRow;
 using plugins::Source;
 
 void Draft::notice_all(const std::vector<std::string>& lines) {
@@ -32,6 +35,20 @@ std::string Draft::place(plugins::SettingKey key) const {
     case Source::Kind::deepspeed_file: return source.where + ": " + key.text();
     default: return key.text();
   }
+}
+
+std::vector<SettingRow> with_common_rows(std::span<const SettingRow> rows) {
+  std::vector<SettingRow> all(rows.begin(), rows.end());
+  const auto add = [&](const SettingRow& row) {
+    if (plugins::find_setting(row.key, rows) == nullptr) {
+      all.push_back(row);
+    }
+  };
+  std::ranges::for_each(flag_rows::kCommon, add);
+  for (const plugins::SettingKey key : plugins::kOfEveryFrontEnd) {
+    add(*plugins::find_setting(key.name()));
+  }
+  return all;
 }
 
 void read_flags(Draft& draft) {
@@ -110,8 +127,53 @@ void check_port_is_known(std::uint16_t port, int num_machines, const Sourced<std
   }
 }
 
-OutputPlan read_output(Draft& draft, const OutputWords& words, const std::string& run_id,
-                       const RankLayout& layout) {
+std::string signal_word(int signal) {
+  const char* word = ::sigabbrev_np(signal);
+  return word == nullptr ? std::to_string(signal) : "SIG" + std::string(word);
+}
+
+std::vector<int> read_signals(const Sourced<std::string>& given) {
+  std::vector<int> signals;
+  for (const std::string_view entry : entries_of(given.value)) {
+    const std::string_view word = trimmed(entry);
+    int signal = 1;
+    while (signal < NSIG && word != signal_word(signal)) {
+      ++signal;
+    }
+    if (signal == NSIG || signal == SIGKILL || signal == SIGSTOP || signal == SIGCHLD) {
+      throw bad_value(given, "signals that a process can handle, as in SIGTERM,SIGUSR1");
+    }
+    signals.push_back(signal);
+  }
+  return signals;
+}
+
+std::optional<StatusEndpoint> status_endpoint(const plugins::Settings& settings) {
+  const std::string& text = settings.text("status_port"_key);
+  if (text.empty()) {
+    return std::nullopt;
+  }
+  StatusEndpoint endpoint;
+  const auto colon = text.rfind(':');
+  const auto port = read_number(colon == std::string::npos ? text : text.substr(colon + 1));
+  if (!port || *port > UINT16_MAX || colon == 0) {
+    throw bad_value({text, settings.source("status_port"_key).where},
+                    "PORT or HOST:PORT, with a port of 0 to 65535");
+  }
+  endpoint.port = static_cast<std::uint16_t>(*port);
+  if (colon != std::string::npos) {
+    endpoint.host = without_brackets(text.substr(0, colon));
+  }
+  return endpoint;
+}
+
+OutputPlan read_output(Draft& draft, const std::string& run_id, const RankLayout& layout,
+                       const std::optional<Sourced<std::string>>& log_of_each_rank) {
+  OutputWords words = {draft.given("redirects"_key), draft.given("tee"_key),
+                       draft.given("local_ranks_filter"_key), draft.given("log_dir"_key)};
+  if (log_of_each_rank) {
+    words = {{"3", ""}, {}, words.local_ranks, *log_of_each_rank};
+  }
   const int local_ranks =
       layout.rank_slot ? layout.rank_slot->local_world_size : layout.local_world_size;
   OutputPlan output = plan_output(words, run_id, local_ranks, draft.facts.working_directory,
@@ -141,7 +203,35 @@ Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
   return {policy, std::move(placements.workers)};
 }
 
+bool shares_gpus(const plugins::Environment& environment) {
+  return plugins::parse_boolean(host::value_of(environment, host::variables::share_gpus, "0"))
+      .value_or(false);
+}
+
+void check_own_gpus(const std::string& where, int local_world_size,
+                    const plugins::Environment& environment) {
+  const std::string list = host::value_of(environment, host::variables::cuda_visible_devices);
+  const auto entries = static_cast<int>(split(list, ',').size());
+  if (!list.empty() && entries < local_world_size) {
+    throw Error(Errc::config, where + " needs a GPU for each of " +
+                                  std::to_string(local_world_size) +
+                                  " workers, but CUDA_VISIBLE_DEVICES is \"" + list + "\"");
+  }
+}
+
 namespace {
+
+/// True for a name such as `torch.nn`. Bytes above 127 belong to letters of other scripts.
+bool names_module(std::string_view text) {
+  return std::ranges::all_of(split(text, '.'), [](std::string_view word) {
+    const auto is_part = [](unsigned char byte) {
+      return byte == '_' || byte > 127 || (byte >= '0' && byte <= '9') ||
+             ((byte | 0x20) >= 'a' && (byte | 0x20) <= 'z');
+    };
+    return !word.empty() && !(word.front() >= '0' && word.front() <= '9') &&
+           std::ranges::all_of(word, is_part);
+  });
+}
 
 /// Checks how the launcher and its workers log, and passes the flags on to the workers. The words
 /// themselves have been applied before planning began.
@@ -212,6 +302,25 @@ void load_package(Draft& draft, WorkerVariables& workers) {
     std::string& path = workers.set.try_emplace(name, inherited).first->second;
     path = draft.facts.python_packages.string() + (path.empty() ? "" : ":" + path);
   }
+}
+
+PreloadPlan read_preload(const Draft& draft, ProgramKind kind,
+                         const std::vector<std::string>& command) {
+  const Sourced<std::string> given = draft.given("preload"_key);
+  if (given.value.empty() || command.empty()) {
+    return {};
+  }
+  for (const std::string_view name : split(given.value, ',')) {
+    if (!names_module(name) || given.value.ends_with(',')) {
+      throw bad_value(given, "names of Python modules joined by commas, without spaces");
+    }
+  }
+  if (!is_for_python(draft.flags.program, kind, draft.facts)) {
+    throw Error(Errc::config, given.where + " " + given.value + " is for Python programs, and " +
+                                  draft.flags.program + " does not run under Python" +
+                                  (kind.no_python ? " because of --no_python" : ""));
+  }
+  return {given.value, {command.begin(), command.begin() + (kind.unbuffered ? 2 : 1)}};
 }
 
 // From here on addresses have no brackets: these were needed only to separate an IPv6 address from

@@ -9,7 +9,10 @@
 #include "acc/launcher/setting_keys.hpp"
 #include "acc/plugins/faults.hpp"
 #include "plan/output_values.hpp"
+#include "plan/program_command.hpp"
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -60,6 +63,10 @@ struct Draft {
   }
 };
 
+/// Returns the rows of a front end's own table, followed by those that every front end has. A key
+/// of the own table is not repeated.
+std::vector<plugins::SettingRow> with_common_rows(std::span<const plugins::SettingRow> rows);
+
 /// Sets the values of all flags, and the engine. Adds a fault for each invalid one.
 void read_flags(Draft& draft);
 
@@ -87,10 +94,26 @@ int read_node_rank(const Draft& draft, int num_machines);
 /// port that the others cannot know. `given` is the setting of the port.
 void check_port_is_known(std::uint16_t port, int num_machines, const Sourced<std::string>& given);
 
-/// Plans the destinations of the workers' output. Adds a notice with the path of log files in a
-/// temporary folder.
-OutputPlan read_output(Draft& draft, const OutputWords& words, const std::string& run_id,
-                       const RankLayout& layout);
+/// Parses names of signals joined by commas, `SIGTERM,SIGUSR1`. Throws Error(config) for an unknown
+/// signal, and for SIGKILL, SIGSTOP and SIGCHLD.
+std::vector<int> read_signals(const Sourced<std::string>& given);
+
+/// Returns the name of a signal, `SIGTERM`, or its number if it has no name.
+std::string signal_word(int signal);
+
+/// Where a job can be watched by HTTP (--status_port).
+struct StatusEndpoint {
+  std::string host = "127.0.0.1";
+  std::uint16_t port = 0;  ///< 0: a free one
+};
+
+/// Reads PORT or HOST:PORT; empty if it is not given. Throws Error(config).
+std::optional<StatusEndpoint> status_endpoint(const plugins::Settings& settings);
+
+/// Plans the destinations of the workers' output. With `log_of_each_rank`, a folder, all output
+/// goes to files there. Adds a notice with the path of log files in a temporary folder.
+OutputPlan read_output(Draft& draft, const std::string& run_id, const RankLayout& layout,
+                       const std::optional<Sourced<std::string>>& log_of_each_rank = {});
 
 /// Assigns cores of the machine `facts` to its workers, and `gpus` if there are any.
 Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
@@ -99,6 +122,19 @@ Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
 /// Lets Python programs load the package acclaunch, and tells it what to replace, if the back end
 /// for CPU tensors or the engine is to be ours. Throws Error if the package cannot be loaded.
 void load_package(Draft& draft, WorkerVariables& workers);
+
+/// True if ACC_SHARE_GPUS allows more workers than GPUs.
+bool shares_gpus(const plugins::Environment& environment);
+
+/// Throws Error(config) if CUDA_VISIBLE_DEVICES has fewer entries than the machine has workers that
+/// are to see one GPU each. `where` is the flag or variable that requests this.
+void check_own_gpus(const std::string& where, int local_world_size,
+                    const plugins::Environment& environment);
+
+/// Reads the setting preload. `command` is that of the workers, made by `program_command` from
+/// `kind`. Throws Error(config) if a name is no module's, or if PROGRAM does not run under Python.
+PreloadPlan read_preload(const Draft& draft, ProgramKind kind,
+                         const std::vector<std::string>& command);
 
 /// Returns the plan with what the draft holds: settings, notices, working directory and GPUs.
 /// Throws Error(config) if no worker has the rank that is to read standard input.

@@ -24,14 +24,12 @@ std::vector<std::string> read_filters(std::string_view text);
 /// Parses local ranks, `0,2`. An empty text gives an empty list.
 std::vector<int> read_local_ranks(const Sourced<std::string>& given);
 
-/// The output options as given.
+/// The output options as given: the flags --redirects, --tee, --local_ranks_filter and --log_dir.
 struct OutputWords {
-  Sourced<std::string>
-      redirects;  ///< streams to write to a file instead of the console; empty text: none
-  Sourced<std::string> tee;          ///< streams to write to both
-  Sourced<std::string> local_ranks;  ///< ranks whose output the console shows; empty text: all
-  Sourced<std::string>
-      log_dir;  ///< empty text: a temporary folder; /dev/null: write no files at all
+  Sourced<std::string> redirects;
+  Sourced<std::string> tee;
+  Sourced<std::string> local_ranks;
+  Sourced<std::string> log_dir;
 };
 
 /// Returns a folder relative to the working directory; an empty text stays empty. Throws

@@ -7,7 +7,7 @@
 #include "acc/base/variables.hpp"
 #include "acc/launcher/launch_plan.hpp"
 #include "host/own_variables.hpp"
-#include "plan/signal_words.hpp"
+#include "plan/draft.hpp"
 
 #include <algorithm>
 

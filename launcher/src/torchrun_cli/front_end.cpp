@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/launcher/front_end.hpp"
 
+#include "plan/draft.hpp"
 #include "torchrun_cli/front_end.hpp"
 
 #include <array>
@@ -26,13 +27,12 @@ constexpr std::array kRefused = {
 }  // namespace
 
 const FrontEnd& torchrun_front_end() noexcept {
-  static const FrontEnd kFrontEnd{{.table = torchrun_cli::torchrun_table(),
-                                   .refused = kRefused,
-                                   .separator = '-',
-                                   .abbreviates = true},
-                                  "torchrun",
-                                  kUsage,
-                                  torchrun_cli::plan_torchrun};
+  static const auto kTable = plan::with_common_rows(flag_rows::kTorchrun);
+  static const FrontEnd kFrontEnd{
+      {.table = kTable, .refused = kRefused, .separator = '-', .abbreviates = true},
+      "torchrun",
+      kUsage,
+      torchrun_cli::plan_torchrun};
   return kFrontEnd;
 }
 

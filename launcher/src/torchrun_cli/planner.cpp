@@ -7,12 +7,9 @@
 #include "cluster/job_environment.hpp"
 #include "host/own_variables.hpp"
 #include "plan/draft.hpp"
-#include "plan/gpu_checks.hpp"
 #include "plan/inherited_settings.hpp"
-#include "plan/preload.hpp"
 #include "plan/program_command.hpp"
 #include "plan/rendezvous_values.hpp"
-#include "plan/signal_words.hpp"
 #include "torchrun_cli/front_end.hpp"
 
 #include <array>
@@ -241,7 +238,7 @@ void limit_threads(plan::Draft& draft, int local_world_size, WorkerVariables& va
 
 LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environment,
                          const HostFacts& facts) {
-  plan::Draft draft(flags, environment, facts, torchrun_table());
+  plan::Draft draft(flags, environment, facts, torchrun_front_end().table);
   read_variables(draft);
   plan::read_flags(draft);
   draft.faults.collect(
@@ -262,12 +259,8 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
   layout.machine_rank = meeting.machine_rank;
   draft.faults.collect(
       [&] { plan::read_rendezvous_conf(draft, machines.most, meeting.rendezvous); });
-  OutputPlan output = draft.result_of([&] {
-    return plan::read_output(draft,
-                             {draft.given("redirects"_key), draft.given("tee"_key),
-                              draft.given("local_ranks_filter"_key), draft.given("log_dir"_key)},
-                             meeting.rendezvous.run_id, layout);
-  });
+  OutputPlan output =
+      draft.result_of([&] { return plan::read_output(draft, meeting.rendezvous.run_id, layout); });
   supervision.max_restarts = static_cast<int>(draft.settings.integer("max_restarts"_key));
   supervision.stop_signals =
       draft.result_of([&] { return plan::read_signals(draft.given("signals_to_handle"_key)); });

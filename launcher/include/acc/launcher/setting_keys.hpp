@@ -16,6 +16,7 @@ using plugins::SettingRow;
 using plugins::Type;
 
 /// Supervision and output, in every front end that has no row of its own with the same key.
+/// `environment` is the variable from which torchrun reads a flag that is not given.
 inline constexpr std::array kCommon = {
     SettingRow{.key = "shutdown_timeout", .group = Group::limits,
                .flag = Flag::value, .in_file = false,
@@ -54,7 +55,9 @@ inline constexpr std::array kCommon = {
                .help = "allow a c10d rendezvous and workers' stores that other machines can reach "
                        "without a token"},
     SettingRow{.key = "log_dir", .group = Group::output, .flag = Flag::value, .in_file = false,
-               .help = "folder for the workers' log files; default: a temporary folder"},
+               .environment = "PET_LOG_DIR",
+               .help = "folder for the workers' log files; default: a temporary folder; "
+                       "/dev/null: write no files"},
     SettingRow{.key = "trace", .group = Group::output, .flag = Flag::value, .in_file = false,
                .help = "folder for timelines of the ranks, one file per machine, for Perfetto and "
                        "`acclaunch trace`; of programs that use libacc_runtime"},
@@ -65,21 +68,23 @@ inline constexpr std::array kCommon = {
                        "such port"},
     SettingRow{.key = "redirects", .group = Group::output,
                .alias = "r", .flag = Flag::value, .in_file = false, .fallback = "0",
+               .environment = "PET_REDIRECTS",
                .help = "streams to write to a file instead of the console: 0 none, 1 stdout, "
                        "2 stderr, 3 both; per local rank: 0:3,1-7:2"},
     SettingRow{.key = "tee", .group = Group::output,
                .alias = "t", .flag = Flag::value, .in_file = false, .fallback = "0",
+               .environment = "PET_TEE",
                .help = "streams to write to a file and to the console, in the same notation"},
     SettingRow{.key = "local_ranks_filter", .group = Group::output,
-               .flag = Flag::value, .in_file = false,
+               .flag = Flag::value, .in_file = false, .environment = "PET_LOCAL_RANKS_FILTER",
                .help = "local ranks whose output the console shows, as in 0,2; default: all"},
     SettingRow{.key = "duplicate_stdout_filters", .group = Group::output,
-               .flag = Flag::value, .in_file = false,
+               .flag = Flag::value, .in_file = false, .environment = "PET_DUPLICATE_STDOUT_FILTERS",
                .help = "words joined by commas (,, is a comma): lines of stdout that are written "
                        "to a file and contain a word are copied to filtered_stdout.log, one file "
                        "for all ranks"},
     SettingRow{.key = "duplicate_stderr_filters", .group = Group::output,
-               .flag = Flag::value, .in_file = false,
+               .flag = Flag::value, .in_file = false, .environment = "PET_DUPLICATE_STDERR_FILTERS",
                .help = "the same for stderr, copied to filtered_stderr.log"},
     SettingRow{.key = "log_line_prefix_template", .group = Group::output,
                .flag = Flag::value, .in_file = false,
@@ -102,6 +107,7 @@ inline constexpr std::array kCommon = {
                .help = "form of these messages; json: one object per line"},
 };
 
+/// torchrun's flags (PyTorch 2.13), except those in kCommon.
 inline constexpr std::array kTorchrun = {
     SettingRow{.key = "nnodes", .flag = Flag::value, .fallback = "1:1", .environment = "PET_NNODES",
                .help = "number of machines: N, or MIN:MAX with c10d"},
@@ -159,28 +165,6 @@ inline constexpr std::array kTorchrun = {
     SettingRow{.key = "run_path", .flag = Flag::toggle, .type = Type::boolean, .fallback = "false",
                .environment = "PET_RUN_PATH",
                .help = "run PROGRAM as a Python file even with --no-python"},
-    SettingRow{.key = "log_dir", .group = Group::output,
-               .flag = Flag::value, .environment = "PET_LOG_DIR",
-               .help = "folder for the workers' log files; default: a temporary folder; "
-                       "/dev/null: write no files"},
-    SettingRow{.key = "redirects", .group = Group::output,
-               .alias = "r", .flag = Flag::value, .fallback = "0", .environment = "PET_REDIRECTS",
-               .help = "streams to write to a file instead of the console: 0 none, 1 stdout, "
-                       "2 stderr, 3 both; per local rank: 0:3,1-7:2"},
-    SettingRow{.key = "tee", .group = Group::output,
-               .alias = "t", .flag = Flag::value, .fallback = "0", .environment = "PET_TEE",
-               .help = "streams to write to a file and to the console, in the same notation"},
-    SettingRow{.key = "local_ranks_filter", .group = Group::output, .flag = Flag::value,
-               .environment = "PET_LOCAL_RANKS_FILTER",
-               .help = "local ranks whose output the console shows, as in 0,2; default: all"},
-    SettingRow{.key = "duplicate_stdout_filters", .group = Group::output, .flag = Flag::value,
-               .environment = "PET_DUPLICATE_STDOUT_FILTERS",
-               .help = "words joined by commas (,, is a comma): lines of stdout that are written "
-                       "to a file and contain a word are copied to filtered_stdout.log, one file "
-                       "for all ranks"},
-    SettingRow{.key = "duplicate_stderr_filters", .group = Group::output, .flag = Flag::value,
-               .environment = "PET_DUPLICATE_STDERR_FILTERS",
-               .help = "the same for stderr, copied to filtered_stderr.log"},
     SettingRow{.key = "node_rank", .flag = Flag::value, .type = Type::integer, .fallback = "0",
                .allowed = "0..1000000", .environment = "PET_NODE_RANK",
                .help = "rank of this machine, from 0 (static)"},
@@ -204,6 +188,7 @@ inline constexpr std::array kTorchrun = {
                .help = "give every worker local rank 0 and show it only its own GPU"},
 };
 
+/// Flags of the deepspeed launcher (0.19.8), and acclaunch's --deepspeed_config.
 inline constexpr std::array kDeepSpeed = {
     SettingRow{.key = "hostfile", .group = Group::machines,
                .alias = "H", .flag = Flag::value, .fallback = "/job/hostfile",
