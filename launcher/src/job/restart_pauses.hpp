@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 
 namespace acc::launcher::job {
@@ -16,7 +17,15 @@ class RestartPauses {
 
   /// Returns the pause before the next restart. `ran_for` is the time from the attempt's start to
   /// its first failure; after a healthy attempt the pauses begin again at 0.
-  std::chrono::milliseconds next(std::chrono::milliseconds ran_for);
+  std::chrono::milliseconds next(std::chrono::milliseconds ran_for) {
+    constexpr std::chrono::milliseconds kShortest = std::chrono::seconds(1);
+    if (ran_for >= kHealthy) {
+      pause_ = std::chrono::milliseconds(0);
+    }
+    const std::chrono::milliseconds pause = pause_;
+    pause_ = std::min(longest_, std::max(kShortest, 2 * pause_));
+    return pause;
+  }
 
  private:
   std::chrono::milliseconds longest_;

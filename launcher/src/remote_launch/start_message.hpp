@@ -4,12 +4,12 @@
 #include "acc/plugins/environment.hpp"
 
 #include <chrono>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace acc::launcher::remote_launch {
-
 /// Command line, directory and environment for an acclaunch on another machine.
 struct StartMessage {
   std::string working_directory;
@@ -31,5 +31,16 @@ StartMessage read_start_message(int fd, std::chrono::milliseconds limit);
 /// Throws Error(config) if the directory does not exist, and Error(protocol) if the message has no
 /// such machine.
 void enter(const StartMessage& message, std::size_t machine);
+
+constexpr std::string_view kRemoteCommand = "remote";
+
+/// True if another acclaunch started this launcher.
+bool was_started(const plugins::Environment& environment);
+
+/// Implements `acclaunch remote [MACHINE]`, the command that another acclaunch runs on this
+/// machine. Reads the start message from standard input, changes to its directory, sets its
+/// environment (that of machine MACHINE, default 0), and returns the command line to parse instead
+/// of this one. Throws Error.
+std::vector<std::string> become_remote(std::span<const std::string> arguments);
 
 }  // namespace acc::launcher::remote_launch

@@ -51,4 +51,10 @@ std::string format_report(const JobReport& report);
 /// Returns the same report as JSON, in the format of docs/report.md.
 std::string report_json(const JobReport& report);
 
+/// Returns the part of the text report that follows the root cause: one line for each other worker
+/// that failed by itself, in order of time; workers that could not be killed; how the rest ended,
+/// with machines grouped whose workers ended alike; machines that sent no report. Empty if there
+/// are no other workers.
+std::string other_workers(const JobReport& report);
+
 }  // namespace acc::launcher::report

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/json.hpp"
-#include "report/flight_json.hpp"
 #include "report/job_report.hpp"
 #include "report/worker_json.hpp"
 

@@ -2,7 +2,6 @@
 #include "acc/base/text.hpp"
 #include "report/job_report.hpp"
 #include "report/late_ranks.hpp"
-#include "report/other_workers.hpp"
 #include "report/words.hpp"
 
 #include <fmt/chrono.h>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/other_workers.hpp"
-
 #include "acc/base/text.hpp"
+#include "report/job_report.hpp"
 #include "report/words.hpp"
 
 #include <fmt/format.h>

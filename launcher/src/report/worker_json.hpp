@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/base/flight_record.hpp"
+#include "report/late_ranks.hpp"
 #include "report/machine_report.hpp"
 
 #include <nlohmann/json.hpp>
@@ -8,7 +10,6 @@
 #include <string>
 
 namespace acc::launcher::report {
-
 /// Returns a worker's report in the format of docs/report.md.
 nlohmann::ordered_json worker_json(const WorkerReport& worker);
 
@@ -40,5 +41,14 @@ class ReportFields {
 
 /// Parses the output of `worker_json`. Throws Error(protocol).
 WorkerReport worker_report(const ReportFields& fields);
+
+/// Returns a worker's flight record in the format of docs/report.md.
+nlohmann::ordered_json flight_json(const flight::Record& record);
+
+/// Parses the output of `flight_json`. Throws Error(protocol).
+flight::Record flight_record(const ReportFields& fields);
+
+/// Returns the ranks that were late in a collective in the format of docs/report.md.
+nlohmann::ordered_json late_json(const LateRanks& late);
 
 }  // namespace acc::launcher::report

@@ -9,8 +9,6 @@
 #include "commands/env/facts.hpp"
 #include "commands/options.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cstdio>
 
 namespace acc::launcher::commands {
@@ -68,18 +66,6 @@ std::string config_text(const std::string& config_file, const plugins::Environme
 }
 
 }  // namespace
-
-Facts variable_facts(const plugins::Environment& environment) {
-  constexpr std::array<std::string_view, 9> kPrefixes = {
-      "ACC_", "ACCELERATE_", "CUDA_", "FSDP_", "GLOO_", "NCCL_", "OMP_", "PET_", "TORCH_NCCL_"};
-  Facts facts;
-  for (const auto& [name, value] : environment) {
-    if (std::ranges::any_of(kPrefixes, [&](auto prefix) { return name.starts_with(prefix); })) {
-      facts.emplace_back(name, value);
-    }
-  }
-  return facts;
-}
 
 int env_command(std::span<const std::string> arguments) {
   OptionParser parser("Prints version, machine and configuration, for a bug report.",

@@ -6,9 +6,9 @@
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
 #include "commands/status/running_jobs.hpp"
-#include "report/flight_json.hpp"
 #include "report/late_ranks.hpp"
 #include "report/words.hpp"
+#include "report/worker_json.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
