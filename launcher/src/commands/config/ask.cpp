@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "commands/config/ask.hpp"
-
 #include "acc/base/error.hpp"
+#include "commands/config/questionnaire.hpp"
 #include "commands/config/terminal.hpp"
 
 #include <cstdio>

@@ -9,8 +9,8 @@
 #include "acc/plugins/accelerate_config.hpp"
 #include "acc/plugins/document_writer.hpp"
 #include "commands/commands.hpp"
-#include "commands/config/ask.hpp"
 #include "commands/config/config_document.hpp"
+#include "commands/config/questionnaire.hpp"
 #include "commands/options.hpp"
 #include "host/own_variables.hpp"
 

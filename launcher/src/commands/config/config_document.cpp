@@ -4,7 +4,7 @@
 #include "commands/config/config_document.hpp"
 
 #include "acc/plugins/settings.hpp"
-#include "commands/config/questions.hpp"
+#include "commands/config/questionnaire.hpp"
 
 #include <algorithm>
 
@@ -39,7 +39,7 @@ void add_defaults(Node& config) {
 
 /// Converts an answer to the YAML type that Accelerate writes for the question.
 Node value_of(const Step& step, const std::string& value) {
-  switch (step.kind) {
+  switch (*step.kind) {
     case QuestionKind::yes_no: return Node::boolean(value == "true");
     case QuestionKind::integer:
     case QuestionKind::real: return Node::number(value);

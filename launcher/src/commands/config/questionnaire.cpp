@@ -3,7 +3,6 @@
 
 #include "acc/base/error.hpp"
 #include "acc/plugins/settings.hpp"
-#include "commands/config/questions.hpp"
 
 #include <algorithm>
 
@@ -150,7 +149,7 @@ std::optional<Question> next_question(const Answers& answers) {
     if (answers.find(step.key) == nullptr && (step.asked == nullptr || step.asked(answers))) {
       Question question{.key = std::string(step.key),
                         .text = std::string(step.text),
-                        .kind = step.kind,
+                        .kind = *step.kind,
                         .fallback = std::string(step.fallback),
                         .choices = {},
                         .refused = {},

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -53,6 +54,32 @@ class Answers {
   std::vector<std::pair<std::string, std::string>> values_;
 };
 
+/// A row of the table of questions. Rows are asked in order; a row is skipped if `asked` is false.
+struct Step {
+  std::string_view key;
+  std::string_view text;
+  bool (*asked)(const Answers&) = nullptr;  ///< null: always
+  /// What is left out here is that of the setting `key`; if there is none, a question for yes or
+  /// no, with the default no.
+  std::string_view fallback = {};
+  /// Entries of a menu, or the accepted words of a text: `VALUE` or `VALUE=label`, separated by
+  /// `|`. An entry with the prefix `~` is not supported; choosing it is an error that names it.
+  std::string_view choices = {};
+  std::optional<QuestionKind> kind = {};
+  /// Place of the answer in the file: the name of a block, or kTop for the top level. Empty if the
+  /// answer is not written and only selects other questions.
+  std::string_view block = {};
+  bool may_be_empty = false;
+  std::int64_t minimum = 1;
+  std::int64_t maximum = 1'000'000;
+};
+
+inline constexpr std::string_view kTop = "top";
+
+/// Returns the questions of Accelerate 1.15 (accelerate/commands/config/cluster.py) in its order,
+/// except those about TPU, SageMaker and Megatron-LM. Their rows are complete.
+std::span<const Step> questionnaire_steps() noexcept;
+
 /// Returns the next question after `answers`; empty if there is none. Questions, order and defaults
 /// are those of Accelerate.
 std::optional<Question> next_question(const Answers& answers);
@@ -64,5 +91,10 @@ std::string read_answer(const Question& question, std::string_view input);
 /// Returns the distributed_type that follows from the answers so far: NO, MULTI_CPU, MULTI_GPU,
 /// FSDP or DEEPSPEED.
 std::string distributed_type(const Answers& answers);
+
+/// Asks all questions on standard input and output: with menus on a terminal, else line by line. On
+/// a terminal a question is repeated after an invalid answer. From a file or pipe, an invalid
+/// answer is an error, and so is the end of input. Throws Error(invalid_argument).
+Answers ask_all();
 
 }  // namespace acc::launcher::commands
