@@ -20,40 +20,38 @@ bool is_own(const std::string& address, const MachineFacts& own) {
          });
 }
 
+Finding meeting_finding(Severity severity, std::string kind, std::string what,
+                        std::string what_to_do) {
+  return {severity, std::move(kind), {0}, std::move(what), std::move(what_to_do)};
+}
+
 /// Finding for one attempt to connect to the main process.
 Finding finding_of(const MeetingPlace& place, const Attempt& attempt) {
   const std::string where = fmt::format("{}:{} ({})", place.host, place.port, attempt.address);
   switch (attempt.reached) {
     case Reached::yes:
-      return {Severity::note,
-              "main_process_answers",
-              {0},
-              where + " accepts connections from here: another machine is missing, or was late",
-              "Look at the launchers of the other machines; machine 0's launcher names the missing "
-              "one."};
+      return finding(
+          Severity::note, "main_process_answers",
+          where + " accepts connections from here: another machine is missing, or was late",
+          "Look at the launchers of the other machines; machine 0's launcher names the missing "
+          "one.");
     case Reached::refused:
-      return {Severity::error,
-              "main_process_refuses",
-              {0},
-              where + " refuses the connection: no process listens there (ECONNREFUSED)",
-              "Machine 0's launcher has ended, was never started, or uses another port; or the "
-              "address belongs to another machine. While it waits, ss -ltn on it shows the port."};
+      return finding(
+          Severity::error, "main_process_refuses",
+          where + " refuses the connection: no process listens there (ECONNREFUSED)",
+          "Machine 0's launcher has ended, was never started, or uses another port; or the "
+          "address belongs to another machine. While it waits, ss -ltn on it shows the port.");
     case Reached::no_route:
-      return {
-          Severity::error,
-          "main_process_unreachable",
-          {0},
-          "no route to " + where,
+      return finding(
+          Severity::error, "main_process_unreachable", "no route to " + where,
           "Compare --main_process_ip with machine 0's addresses (ip address) and this machine's "
-          "routes (ip route get ADDRESS)."};
+          "routes (ip route get ADDRESS).");
     default:
-      return {
-          Severity::error,
-          "main_process_unreachable",
-          {0},
+      return finding(
+          Severity::error, "main_process_unreachable",
           where + " does not answer (timeout): packets are dropped on the way",
           "Allow TCP to that port in machine 0's firewall and in the cloud's security group, or "
-          "name an open one with --main_process_port on all machines."};
+          "name an open one with --main_process_port on all machines.");
   }
 }
 
@@ -77,7 +75,8 @@ std::vector<Finding> meeting_findings(const MeetingPlace& place, const MachineFa
   const std::vector<std::string>& addresses = place.name.addresses;
   if (addresses.empty()) {
     const auto unknown = rendezvous::main_process_unknown(place.host, place.name.failure);
-    return {{Severity::error, "main_process_unknown", {0}, unknown.what, unknown.what_to_do}};
+    return {
+        meeting_finding(Severity::error, "main_process_unknown", unknown.what, unknown.what_to_do)};
   }
   // An address is here if it is a loopback address or belongs to an interface of this machine.
   const bool leads_here =
@@ -85,17 +84,15 @@ std::vector<Finding> meeting_findings(const MeetingPlace& place, const MachineFa
   if (place.serves &&
       std::ranges::none_of(addresses, [&](const auto& each) { return is_own(each, own); })) {
     const auto elsewhere = rendezvous::main_process_elsewhere(place.host, addresses);
-    found.push_back(
-        {Severity::error, "main_process_elsewhere", {0}, elsewhere.what, elsewhere.what_to_do});
+    found.push_back(meeting_finding(Severity::error, "main_process_elsewhere", elsewhere.what,
+                                    elsewhere.what_to_do));
   } else if (!place.serves && leads_here) {
-    found.push_back(
-        {Severity::error,
-         "main_process_is_here",
-         {0},
-         fmt::format("this is not machine 0, but --main_process_ip {} resolves to {}, which "
-                     "is this machine",
-                     place.host, fmt::join(addresses, ", ")),
-         "Correct --machine_rank, or the name in this machine's /etc/hosts."});
+    found.push_back(meeting_finding(
+        Severity::error, "main_process_is_here",
+        fmt::format("this is not machine 0, but --main_process_ip {} resolves to {}, which "
+                    "is this machine",
+                    place.host, fmt::join(addresses, ", ")),
+        "Correct --machine_rank, or the name in this machine's /etc/hosts."));
   }
   for (const Attempt& each : place.attempts) {
     found.push_back(finding_of(place, each));

@@ -27,8 +27,10 @@ bool is_below(std::int64_t limit, std::int64_t wanted) {
 using IsAffected = std::function<bool(const MachineFacts&)>;
 using Words = std::function<std::string(const MachineFacts&)>;
 
-void add_for_all(std::vector<Finding>& to, const Examination& examination, Finding finding,
-                 const IsAffected& is_affected, const Words& words) {
+void add_for_all(std::vector<Finding>& to, const Examination& examination, Severity severity,
+                 std::string_view kind, std::string_view remedy, const IsAffected& is_affected,
+                 const Words& words) {
+  Finding finding{severity, std::string(kind), {}, "", std::string(remedy)};
   for (const auto& machine : examination.machines) {
     if (machine && is_affected(*machine)) {
       finding.machines.push_back(machine->machine);
@@ -43,27 +45,19 @@ void add_for_all(std::vector<Finding>& to, const Examination& examination, Findi
 
 void add_memory(std::vector<Finding>& to, const Examination& examination) {
   add_for_all(
-      to, examination,
-      {Severity::warning,
-       "little_shm",
-       {},
-       "",
-       "Enlarge /dev/shm: docker run --shm-size=16g or --ipc=host; in a pod, an emptyDir of "
-       "medium Memory at /dev/shm; else mount -o remount,size=50% /dev/shm. Files that ended jobs "
-       "left there can be removed."},
+      to, examination, Severity::warning, "little_shm",
+      "Enlarge /dev/shm: docker run --shm-size=16g or --ipc=host; in a pod, an emptyDir of "
+      "medium Memory at /dev/shm; else mount -o remount,size=50% /dev/shm. Files that ended jobs "
+      "left there can be removed.",
       [](const MachineFacts& each) { return each.shm_free < kLittleShm; },
       [](const MachineFacts& each) {
         return fmt::format("{:.2f} of {:.2f} GiB free in /dev/shm", gib(each.shm_free),
                            gib(each.shm_total));
       });
   add_for_all(
-      to, examination,
-      {Severity::warning,
-       "little_memory",
-       {},
-       "",
-       "Stop other programs there, or request more memory from the job manager (Slurm: --mem, "
-       "Kubernetes: resources.limits.memory); otherwise ranks run out of memory (OOM)."},
+      to, examination, Severity::warning, "little_memory",
+      "Stop other programs there, or request more memory from the job manager (Slurm: --mem, "
+      "Kubernetes: resources.limits.memory); otherwise ranks run out of memory (OOM).",
       [](const MachineFacts& each) { return each.memory_available < kLittleMemory; },
       [](const MachineFacts& each) {
         return fmt::format(
@@ -74,39 +68,27 @@ void add_memory(std::vector<Finding>& to, const Examination& examination) {
 
 void add_limits(std::vector<Finding>& to, const Examination& examination) {
   add_for_all(
-      to, examination,
-      {Severity::warning,
-       "few_open_files",
-       {},
-       "",
-       "Raise it before the start: ulimit -n 65536; for good: nofile in "
-       "/etc/security/limits.conf, LimitNOFILE= of the unit of sshd, slurmd or the container "
-       "runtime."},
+      to, examination, Severity::warning, "few_open_files",
+      "Raise it before the start: ulimit -n 65536; for good: nofile in "
+      "/etc/security/limits.conf, LimitNOFILE= of the unit of sshd, slurmd or the container "
+      "runtime.",
       [](const MachineFacts& each) { return is_below(each.nofile, kFewOpenFiles); },
       [](const MachineFacts& each) {
         return fmt::format("at most {} open files per process", each.nofile);
       });
   add_for_all(
-      to, examination,
-      {Severity::warning,
-       "little_locked_memory",
-       {},
-       "",
-       "InfiniBand needs to lock the memory that it reads: ulimit -l unlimited; for good: memlock "
-       "in /etc/security/limits.conf, LimitMEMLOCK=infinity of the unit of slurmd, and "
-       "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf."},
+      to, examination, Severity::warning, "little_locked_memory",
+      "InfiniBand needs to lock the memory that it reads: ulimit -l unlimited; for good: memlock "
+      "in /etc/security/limits.conf, LimitMEMLOCK=infinity of the unit of slurmd, and "
+      "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf.",
       [](const MachineFacts& each) { return each.has_infiniband && each.memlock != kUnlimited; },
       [](const MachineFacts& each) {
         return fmt::format("at most {} bytes of locked memory", each.memlock);
       });
   add_for_all(
-      to, examination,
-      {Severity::warning,
-       "few_processes",
-       {},
-       "",
-       "Raise it: ulimit -u 65536; for good: nproc in /etc/security/limits.conf, "
-       "TasksMax= of the unit."},
+      to, examination, Severity::warning, "few_processes",
+      "Raise it: ulimit -u 65536; for good: nproc in /etc/security/limits.conf, "
+      "TasksMax= of the unit.",
       [](const MachineFacts& each) { return is_below(each.nproc, kFewProcesses); },
       [](const MachineFacts& each) {
         return fmt::format("at most {} processes and threads per user", each.nproc);
@@ -121,14 +103,10 @@ bool should_have_gpus(const MachineFacts& each) {
 
 void add_missing_gpus(std::vector<Finding>& to, const Examination& examination) {
   add_for_all(
-      to, examination,
-      {Severity::warning,
-       "no_gpu_in_container",
-       {},
-       "",
-       "Start the container with GPUs: docker run --gpus all, which needs NVIDIA's container "
-       "toolkit on the host; in a pod, resources.limits of nvidia.com/gpu. For training on the "
-       "CPU: NVIDIA_VISIBLE_DEVICES=void."},
+      to, examination, Severity::warning, "no_gpu_in_container",
+      "Start the container with GPUs: docker run --gpus all, which needs NVIDIA's container "
+      "toolkit on the host; in a pod, resources.limits of nvidia.com/gpu. For training on the "
+      "CPU: NVIDIA_VISIBLE_DEVICES=void.",
       // Without GPUs it has no libcuda.so.1, but the driver's version is still in its /proc.
       [](const MachineFacts& each) {
         return should_have_gpus(each) && each.cuda_version.empty() && each.gpus.empty();
@@ -153,24 +131,16 @@ bool resolves_to_loopback(const MachineFacts& each) {
 void add_names(std::vector<Finding>& to, const Examination& examination) {
   const auto others = [&](const MachineFacts& each) { return has_other_hosts(examination, each); };
   add_for_all(
-      to, examination,
-      {Severity::error,
-       "loopback_address",
-       {},
-       "",
-       "Other machines cannot connect to it. Give --main_process_ip as an address or a name that "
-       "is not a loopback address on any machine, or remove the machine's own name from the "
-       "127.0.1.1 line of its /etc/hosts; GLOO_SOCKET_IFNAME selects an interface."},
+      to, examination, Severity::error, "loopback_address",
+      "Other machines cannot connect to it. Give --main_process_ip as an address or a name that "
+      "is not a loopback address on any machine, or remove the machine's own name from the "
+      "127.0.1.1 line of its /etc/hosts; GLOO_SOCKET_IFNAME selects an interface.",
       [&](const MachineFacts& each) { return others(each) && is_loopback(each.address); },
       [](const MachineFacts& each) { return "its collectives would listen on " + each.address; });
   add_for_all(
-      to, examination,
-      {Severity::warning,
-       "name_loopback",
-       {},
-       "",
-       "If a program publishes this host name, other machines connect to themselves. Write the "
-       "network address into /etc/hosts instead of 127.0.1.1, which Debian's installer put there."},
+      to, examination, Severity::warning, "name_loopback",
+      "If a program publishes this host name, other machines connect to themselves. Write the "
+      "network address into /etc/hosts instead of 127.0.1.1, which Debian's installer put there.",
       [&](const MachineFacts& each) { return others(each) && resolves_to_loopback(each); },
       [](const MachineFacts& each) {
         return fmt::format("its own name resolves to {}", fmt::join(each.name_resolves_to, ", "));

@@ -16,6 +16,11 @@
 namespace acc::doctor {
 namespace {
 
+Finding finding(Severity severity, std::string kind, std::vector<int> machines, std::string what,
+                std::string what_to_do) {
+  return {severity, std::move(kind), std::move(machines), std::move(what), std::move(what_to_do)};
+}
+
 std::string names_of(const Examination& examination, const std::vector<int>& machines) {
   std::vector<std::string> names;
   for (const int each : machines) {
@@ -125,13 +130,11 @@ void add_failures(std::vector<Finding>& found, const Examination& examination,
   for (const PairFacts& pair : examination.pairs) {
     const auto both = std::minmax(pair.from, pair.to);
     if (!pair.failure.empty() && told.insert(both).second) {
-      found.push_back(
-          {Severity::error,
-           "collective_failed",
-           {both.first, both.second},
-           fmt::format("a collective between {} and {} failed: {}", name_of(examination, pair.from),
-                       name_of(examination, pair.to), pair.failure),
-           "Run the doctor with these two machines alone and ACC_LOG_LEVEL=debug."});
+      found.push_back(finding(
+          Severity::error, "collective_failed", {both.first, both.second},
+          fmt::format("a collective between {} and {} failed: {}", name_of(examination, pair.from),
+                      name_of(examination, pair.to), pair.failure),
+          "Run the doctor with these two machines alone and ACC_LOG_LEVEL=debug."));
     }
   }
 }
@@ -178,7 +181,7 @@ void add_names(std::vector<Finding>& found, const Examination& examination,
   const auto add = [&](const char* kind, std::vector<int> who, std::string what,
                        const char* what_to_do) {
     who.push_back(named.machine);
-    found.push_back({Severity::warning, kind, std::move(who), std::move(what), what_to_do});
+    found.push_back(finding(Severity::warning, kind, std::move(who), std::move(what), what_to_do));
   };
   for (const auto& [reason, who] : views.failures) {
     add("name_unknown", who,
@@ -216,13 +219,11 @@ void add_clocks(std::vector<Finding>& found, const Examination& examination) {
     const double skew = std::abs(offsets[machine].value_or(0.0));
     if (skew > kSkewWarningMs) {
       const auto who = static_cast<int>(machine);
-      found.push_back(
-          {skew > kSkewErrorMs ? Severity::error : Severity::warning,
-           "clock_skew",
-           {who},
-           fmt::format("the clock of {} is {:.1f} s {} the other clocks", name_of(examination, who),
-                       skew / 1000, *offsets[machine] > 0 ? "ahead of" : "behind"),
-           "Start chronyd, ntpd or systemd-timesyncd there (timedatectl, chronyc tracking)."});
+      found.push_back(finding(
+          skew > kSkewErrorMs ? Severity::error : Severity::warning, "clock_skew", {who},
+          fmt::format("the clock of {} is {:.1f} s {} the other clocks", name_of(examination, who),
+                      skew / 1000, *offsets[machine] > 0 ? "ahead of" : "behind"),
+          "Start chronyd, ntpd or systemd-timesyncd there (timedatectl, chronyc tracking)."));
     }
   }
 }
@@ -246,24 +247,20 @@ void add_slow(std::vector<Finding>& found, const Examination& examination) {
       }
     }
     found.push_back(
-        {Severity::warning,
-         "slow_machine",
-         {machine},
-         fmt::format("{} has much slower connections than the others, to all machines: {}",
-                     name_of(examination, machine), fmt::join(texts, "; ")),
-         "Look at its cable, port and interface (ethtool IFACE: speed, errors), at its "
-         "load, and whether its address is that of a management network."});
+        finding(Severity::warning, "slow_machine", {machine},
+                fmt::format("{} has much slower connections than the others, to all machines: {}",
+                            name_of(examination, machine), fmt::join(texts, "; ")),
+                "Look at its cable, port and interface (ethtool IFACE: speed, errors), at its "
+                "load, and whether its address is that of a management network."));
   }
   for (const auto& [a, b] : slow.pairs) {
-    found.push_back(
-        {Severity::warning,
-         "slow_pair",
-         {a, b},
-         fmt::format("{} and {} are much slower with each other than other pairs: {}",
-                     name_of(examination, a), name_of(examination, b), figures(examination, a, b)),
-         "Each of them is fast with others, so look between them: switches, shared uplinks, "
-         "routes (ip route get ADDRESS, tracepath); request machines that are closer to each "
-         "other (Slurm: --switches=1)."});
+    found.push_back(finding(
+        Severity::warning, "slow_pair", {a, b},
+        fmt::format("{} and {} are much slower with each other than other pairs: {}",
+                    name_of(examination, a), name_of(examination, b), figures(examination, a, b)),
+        "Each of them is fast with others, so look between them: switches, shared uplinks, "
+        "routes (ip route get ADDRESS, tracepath); request machines that are closer to each "
+        "other (Slurm: --switches=1)."));
   }
 }
 

@@ -98,10 +98,6 @@ std::string findings_text(const std::vector<Finding>& found) {
   return text.empty() ? "no problems found\n" : text;
 }
 
-nlohmann::ordered_json or_null(const std::optional<double>& value) {
-  return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-}
-
 }  // namespace
 
 std::string table(const Examination& examination, const std::vector<Finding>& found) {
@@ -126,7 +122,7 @@ std::string json(const Examination& examination, const std::vector<Finding>& fou
     }
   }
   for (const auto& each : clock_offsets_ms(examination)) {
-    clocks.push_back(or_null(each));
+    clocks.push_back(each ? Json(*each) : Json(nullptr));
   }
   Json pairs = Json::array();
   for (const PairFacts& each : examination.pairs) {
