@@ -30,24 +30,24 @@ Finding finding_of(const MeetingPlace& place, const Attempt& attempt) {
   const std::string where = fmt::format("{}:{} ({})", place.host, place.port, attempt.address);
   switch (attempt.reached) {
     case Reached::yes:
-      return finding(
+      return meeting_finding(
           Severity::note, "main_process_answers",
           where + " accepts connections from here: another machine is missing, or was late",
           "Look at the launchers of the other machines; machine 0's launcher names the missing "
           "one.");
     case Reached::refused:
-      return finding(
+      return meeting_finding(
           Severity::error, "main_process_refuses",
           where + " refuses the connection: no process listens there (ECONNREFUSED)",
           "Machine 0's launcher has ended, was never started, or uses another port; or the "
           "address belongs to another machine. While it waits, ss -ltn on it shows the port.");
     case Reached::no_route:
-      return finding(
+      return meeting_finding(
           Severity::error, "main_process_unreachable", "no route to " + where,
           "Compare --main_process_ip with machine 0's addresses (ip address) and this machine's "
           "routes (ip route get ADDRESS).");
     default:
-      return finding(
+      return meeting_finding(
           Severity::error, "main_process_unreachable",
           where + " does not answer (timeout): packets are dropped on the way",
           "Allow TCP to that port in machine 0's firewall and in the cloud's security group, or "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the number of parameters of a model from its config.json, by one formula per model_type.
-// The formulas add up the shapes of the layers in the model classes of Hugging FrontEnd
+// The formulas add up the shapes of the layers in the model classes of Hugging Face
 // Transformers.
 #include "acc/base/error.hpp"
 #include "acc/plugins/faults.hpp"

@@ -35,7 +35,7 @@ struct ModelSize {
 /// `1.5e9` or `124439808`: `layers` equal units. Empty if the text is not such a number.
 std::optional<ModelSize> size_from_count(const std::string& text, int layers);
 
-/// Returns the size from a Hugging FrontEnd config.json. Throws Error(config) for missing keys, and
+/// Returns the size from a Hugging Face config.json. Throws Error(config) for missing keys, and
 /// for a model_type without a formula; the message then lists the supported types.
 ModelSize size_from_config(const plugins::Document& config);
 
