@@ -12,11 +12,11 @@
 namespace acc::launcher {
 
 std::filesystem::path default_config_path(const plugins::Environment& environment) {
-  const std::string home = host::value_of(environment, host::variables::home, "/");
+  const std::string home = host::value_of(environment, host::variables.home, "/");
   const std::string cache =
-      host::value_of(environment, host::variables::xdg_cache_home, home + "/.cache");
+      host::value_of(environment, host::variables.xdg_cache_home, home + "/.cache");
   const std::filesystem::path base =
-      host::value_of(environment, host::variables::hf_home, cache + "/huggingface");
+      host::value_of(environment, host::variables.hf_home, cache + "/huggingface");
   return base / "accelerate" / "default_config.yaml";
 }
 

@@ -44,7 +44,7 @@ std::vector<std::string> mpirun_command(const AccelerateDraft& draft, const Work
     command.insert(command.end(),
                    {"--hostfile", hosts, "--npernode", local, "-n", all, "--bind-to", "socket"});
     if (draft.settings.choice("engine"_key) != "torch") {  // else other machines would have torch's
-      for (const auto& passed_on : {host::variables::engine, host::variables::python_path}) {
+      for (const auto& passed_on : {host::variables.engine, host::variables.python_path}) {
         command.insert(command.end(), {"-x", std::string(passed_on.name)});
       }
     }
@@ -214,7 +214,7 @@ std::optional<AppendedFile> plan_deepspeed_environment(AccelerateDraft& draft,
     }
   }
   const std::string file = host::value_of(
-      draft.environment, host::variables::deepspeed_environment_file, ".deepspeed_env");
+      draft.environment, host::variables.deepspeed_environment_file, ".deepspeed_env");
   if (!left_out.empty()) {
     draft.notice("variables that " + file + " cannot pass to other machines: " + left_out);
   }

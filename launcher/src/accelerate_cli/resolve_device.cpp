@@ -115,7 +115,7 @@ void check_enough_gpus(const AccelerateDraft& draft, const DeviceChoice& choice,
 std::string no_gpu(const AccelerateDraft& draft) {
   if (!draft.facts.gpu.devices.empty()) {
     return "CUDA_VISIBLE_DEVICES=" +
-           host::value_of(draft.environment, host::variables::cuda_visible_devices) +
+           host::value_of(draft.environment, host::variables.cuda_visible_devices) +
            " selects none of this machine's " + std::to_string(draft.facts.gpu.devices.size()) +
            " GPUs";
   }

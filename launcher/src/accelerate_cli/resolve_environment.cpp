@@ -145,7 +145,7 @@ std::string deepspeed_fields(const AccelerateDraft& draft) {
 /// Returns PYTHONPATH with the working directory added, as Accelerate does in DeepSpeed mode.
 std::string python_path(const AccelerateDraft& draft) {
   std::string path;
-  const std::string inherited = host::value_of(draft.environment, host::variables::python_path);
+  const std::string inherited = host::value_of(draft.environment, host::variables.python_path);
   for (const std::string_view entry : split(inherited, ':')) {
     if (!entry.empty()) {
       path += std::string(entry) + ":";

@@ -82,7 +82,7 @@ void set_num_processes(AccelerateDraft& draft, std::int64_t total, const std::st
 std::vector<int> read_local_sizes(AccelerateDraft& draft, const cluster::JobEnvironment& place,
                                   int nodes) {
   const auto told = cluster::JobVariables(draft.environment)
-                        .numbers(std::string(host::variables::local_processes.name));
+                        .numbers(std::string(host::variables.local_processes.name));
   const std::vector<int> sizes = told ? told->value : cluster::wished_workers(place);
   if (sizes.empty() || draft.settings.has("num_local_processes"_key)) {
     return {};

@@ -16,8 +16,8 @@ namespace {
 /// mpirun that started acclaunch, else the workers per machine.
 int local_processes(const AccelerateDraft& draft, const Workers& workers) {
   for (const host::OwnVariable& size_of_node :
-       {host::variables::mpi_local_size, host::variables::open_mpi_local_size,
-        host::variables::mvapich_local_size}) {
+       {host::variables.mpi_local_size, host::variables.open_mpi_local_size,
+        host::variables.mvapich_local_size}) {
     const auto size = parse_integer(value_of(draft.environment, size_of_node));
     if (size && *size > 0) {
       return static_cast<int>(*size);
@@ -52,7 +52,7 @@ bool counts_as_use_cpu(const AccelerateDraft& draft) {
 /// True if OMP_NUM_THREADS is to be a share of the physical cores.
 bool divides_cores(const AccelerateDraft& draft, const Workers& workers, plugins::Device device,
                    NumaBinding policy) {
-  if (host::value_of(draft.environment, host::variables::omp_num_threads, "0") != "0" ||
+  if (host::value_of(draft.environment, host::variables.omp_num_threads, "0") != "0" ||
       draft.settings.has("num_cpu_threads_per_process"_key)) {
     return false;
   }
@@ -76,12 +76,12 @@ Threads choose_threads(const AccelerateDraft& draft, const Workers& workers,
       (!leaves_it_to_torchrun || draft.policy.shares_out_cores)) {
     return {static_cast<int>(draft.settings.integer("num_cpu_threads_per_process"_key))};
   }
-  if (host::value_of(draft.environment, host::variables::omp_num_threads, "0") != "0") {
+  if (host::value_of(draft.environment, host::variables.omp_num_threads, "0") != "0") {
     return {};
   }
   const bool keeps_0 =
       !draft.policy.shares_out_cores &&
-      draft.environment.contains(std::string(host::variables::omp_num_threads.name));
+      draft.environment.contains(std::string(host::variables.omp_num_threads.name));
   if (divides_cores(draft, workers, device, binding.policy)) {
     const int share = cores_of_one(draft, workers, layout, binding);
     if (share > 1 || !keeps_0) {

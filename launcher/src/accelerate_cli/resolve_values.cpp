@@ -73,7 +73,7 @@ void read_flag(AccelerateDraft& draft, const Flags::Value& value) {
 const CompatPolicy& compat_policy_of(const Flags& flags, const plugins::Environment& environment) {
   const Flags::Value* flag = flags.find("compat"_key);
   const std::string word =
-      flag != nullptr ? flag->text : host::value_of(environment, host::variables::compat);
+      flag != nullptr ? flag->text : host::value_of(environment, host::variables.compat);
   return word == "accelerate" ? kAcceleratePolicy : kAcclaunchPolicy;
 }
 
@@ -88,7 +88,7 @@ void read_values(AccelerateDraft& draft) {
     draft.notice_all(draft.file.notices);
   }
   draft.faults.collect(
-      [&] { plan::read_variable(draft, "compat"_key, std::string(host::variables::compat.name)); });
+      [&] { plan::read_variable(draft, "compat"_key, std::string(host::variables.compat.name)); });
   for (const Flags::Value& value : draft.flags.values) {
     if (!draft.faults.collect([&] { read_flag(draft, value); })) {
       draft.file.faulty_keys.insert(value.key);

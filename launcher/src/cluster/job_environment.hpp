@@ -16,7 +16,7 @@ namespace acc::launcher::cluster {
 /// Facts from the job manager about the job and this process's place in it. Facts that the manager
 /// does not report are empty.
 struct JobEnvironment {
-  JobManager manager;  ///< "Slurm", "Open MPI", "Kubernetes", …; "acclaunch" if started by `start/`
+  JobManager manager;  ///< "Slurm", "Open MPI", "Kubernetes", …; "acclaunch" if it started this one
 
   /// True for one of several processes that the manager started, per machine or per rank. False for
   /// the job's script or shell, which runs once and starts the other processes itself.

@@ -42,7 +42,7 @@ std::vector<int> slots_of_this_machine(plan::Draft& draft) {
     return draft.facts.visible_gpus;
   }
   if (!by_variable &&
-      !host::value_of(draft.environment, host::variables::cuda_visible_devices).empty()) {
+      !host::value_of(draft.environment, host::variables.cuda_visible_devices).empty()) {
     draft.notice(
         "CUDA_VISIBLE_DEVICES has no effect together with --include, --exclude or --num_gpus");
   }
@@ -131,7 +131,7 @@ void check_contradictions(const plugins::Settings& settings) {
 
 bool variable_chooses(const plan::Draft& draft, bool file_names_hosts) {
   return !file_names_hosts &&
-         !host::value_of(draft.environment, host::variables::cuda_visible_devices).empty() &&
+         !host::value_of(draft.environment, host::variables.cuda_visible_devices).empty() &&
          !draft.settings.has("include"_key) && !draft.settings.has("exclude"_key) &&
          !draft.settings.has("num_gpus"_key);
 }
@@ -148,9 +148,9 @@ bool starts_machines(const plan::Draft& draft, const JobHosts& job,
 }
 
 JobHosts choose_hosts(plan::Draft& draft, const cluster::JobEnvironment* remote_launcher) {
-  const std::string chosen = host::value_of(draft.environment, host::variables::hosts);
+  const std::string chosen = host::value_of(draft.environment, host::variables.hosts);
   if (remote_launcher != nullptr && !chosen.empty()) {
-    return {plan::read_chosen_slots({chosen, std::string(host::variables::hosts.name)}), true};
+    return {plan::read_chosen_slots({chosen, std::string(host::variables.hosts.name)}), true};
   }
   const fs::path path = draft.facts.working_directory / draft.settings.text("hostfile"_key);
   if (draft.settings.has("hostfile"_key) && fs::is_directory(path)) {

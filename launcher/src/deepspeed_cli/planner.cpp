@@ -125,8 +125,8 @@ plugins::Environment read_environment_file(plan::Draft& draft, const fs::path& p
 /// Reads the environment files of the home and the working directory; the latter overrides.
 plugins::Environment read_environment_files(plan::Draft& draft) {
   const fs::path name = host::value_of(
-      draft.environment, host::variables::deepspeed_environment_file, ".deepspeed_env");
-  const fs::path home = host::value_of(draft.environment, host::variables::home);
+      draft.environment, host::variables.deepspeed_environment_file, ".deepspeed_env");
+  const fs::path home = host::value_of(draft.environment, host::variables.home);
   std::set<fs::path> read;
   plugins::Environment all;
   for (const fs::path& folder : {home, draft.facts.working_directory}) {
@@ -144,17 +144,12 @@ plugins::Environment read_environment_files(plan::Draft& draft) {
 
 /// Variables of an outer torchrun, which would contradict those of DeepSpeed.
 std::set<std::string> torchrun_variables() {
-  return {"LOCAL_WORLD_SIZE",
-          "GROUP_RANK",
-          "GROUP_WORLD_SIZE",
-          "ROLE_RANK",
-          "ROLE_WORLD_SIZE",
-          "ROLE_NAME",
-          "TORCHELASTIC_RUN_ID",
-          "TORCHELASTIC_RESTART_COUNT",
-          "TORCHELASTIC_MAX_RESTARTS",
-          "TORCHELASTIC_ERROR_FILE",
-          "TORCHELASTIC_SIGNALS_TO_HANDLE"};
+  constexpr std::string_view kNames =
+      "LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE ROLE_RANK ROLE_WORLD_SIZE ROLE_NAME "
+      "TORCHELASTIC_RUN_ID TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS "
+      "TORCHELASTIC_ERROR_FILE TORCHELASTIC_SIGNALS_TO_HANDLE";
+  const auto names = split(kNames, ' ');
+  return {names.begin(), names.end()};
 }
 
 /// Reads --deepspeed_config, the JSON file of a C++ program. Its settings replace the inherited

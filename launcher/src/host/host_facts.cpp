@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 /// Returns the value of ACC_SIMULATE_GPUS; empty if it is unset or empty. Throws Error(config).
 std::optional<int> simulated_gpu_count(const plugins::Environment& environment) {
   constexpr int kMost = 1024;
-  const std::string text = host::value_of(environment, host::variables::simulate_gpus);
+  const std::string text = host::value_of(environment, host::variables.simulate_gpus);
   if (text.empty()) {
     return std::nullopt;
   }
@@ -47,7 +47,7 @@ std::vector<int> numa_nodes(const std::vector<Cpu>& cpus) {
 }
 
 fs::path scratch_directory(const plugins::Environment& environment) {
-  return fs::path(host::value_of(environment, host::variables::temporary_folder,
+  return fs::path(host::value_of(environment, host::variables.temporary_folder,
                                  default_temporary_folder())) /
          ("acclaunch_" + std::to_string(getpid()) + "_" + std::to_string(std::random_device{}()));
 }
@@ -162,11 +162,11 @@ std::string host_name() {
 
 HostFacts detect_host_facts(const plugins::Environment& environment) {
   HostFacts facts;
-  const fs::path sys = host::value_of(environment, host::variables::sys_root, "/sys");
+  const fs::path sys = host::value_of(environment, host::variables.sys_root, "/sys");
   facts.cpus = host::detect_cpus();
   const auto simulated = simulated_gpu_count(environment);
   facts.gpu = simulated ? simulated_gpus(*simulated, numa_nodes(facts.cpus)) : detect_gpus(sys);
-  const auto visible = environment.find(std::string(host::variables::cuda_visible_devices.name));
+  const auto visible = environment.find(std::string(host::variables.cuda_visible_devices.name));
   if (visible != environment.end()) {
     facts.visible_gpus = visible_gpus(visible->second, facts.gpu.devices);
   } else {

@@ -1,95 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "host/own_variables.hpp"
 
+#include <algorithm>
 #include <array>
+#include <bit>
 
 namespace acc::launcher::host {
 
-namespace {
-
-// The job reads these itself, so that no token is in the plan, which `explain` prints.
-constexpr OwnVariable kToken{
-    kTokenVariable,
-    "token that the acclaunch that started this one has made for the job; use the next variable"};
-constexpr OwnVariable kTokenFile{
-    kTokenFileVariable,
-    "file with the token of the rendezvous (docs/rendezvous.md, Security); implies `--secure`"};
-constexpr OwnVariable kCaFile{
-    kCaFileVariable,
-    "certificate authority of the rendezvous server's certificate; default: it is not checked, "
-    "only the token"};
-constexpr OwnVariable kClientCertificate{
-    kClientCertificateVariable, "own certificate, for a rendezvous server that requires one"};
-constexpr OwnVariable kClientKey{kClientKeyVariable, "private key of ACC_RENDEZVOUS_CLIENT_CERT"};
-// complete_etcd_files reads these.
-constexpr OwnVariable kEtcdCa{"ETCDCTL_CACERT",
-                              "certificate authority of etcd, with `--rdzv-conf protocol=https`; "
-                              "default: those of the system"};
-constexpr OwnVariable kEtcdCertificate{"ETCDCTL_CERT",
-                                       "own certificate, for an etcd that requires one"};
-constexpr OwnVariable kEtcdKey{"ETCDCTL_KEY", "private key of ETCDCTL_CERT"};
-
-}  // namespace
-
 std::span<const OwnVariable> own_variables() noexcept {
-  using namespace variables;
-  static constexpr std::array kAll = {compat,
-                                      simulate_gpus,
-                                      share_gpus,
-                                      device,
-                                      engine,
-                                      machine_rank,
-                                      num_machines,
-                                      main_process_ip,
-                                      main_process_port,
-                                      local_processes,
-                                      hosts,
-                                      job_id,
-                                      control,
-                                      kToken,
-                                      kTokenFile,
-                                      kCaFile,
-                                      kClientCertificate,
-                                      kClientKey,
-                                      kEtcdCa,
-                                      kEtcdCertificate,
-                                      kEtcdKey,
-                                      pdsh_options,
-                                      sys_root,
-                                      cuda_visible_devices,
-                                      omp_num_threads,
-                                      torch_autoload,
-                                      mpi_local_size,
-                                      open_mpi_local_size,
-                                      mvapich_local_size,
-                                      shutdown_timeout,
-                                      stuck_timeout,
-                                      log_line_prefix_template,
-                                      log_format,
-                                      log_level,
-                                      log,
-                                      error_file,
-                                      deepspeed_environment_file,
-                                      python,
-                                      python_path,
-                                      path,
-                                      home,
-                                      xdg_cache_home,
-                                      hf_home,
-                                      temporary_folder,
-                                      terminal,
-                                      no_color};
+  static const auto kAll =
+      std::bit_cast<std::array<OwnVariable, sizeof variables / sizeof(OwnVariable)>>(variables);
   return kAll;
 }
 
 std::span<const OwnVariable> starter_variables() noexcept {
-  using namespace variables;
-  static constexpr std::array kAll = {
-      machine_rank,    num_machines, main_process_ip, main_process_port,
-      local_processes, hosts,        job_id,          control,
-      kToken,          kTokenFile,   kCaFile,         kClientCertificate,
-      kClientKey};
-  return kAll;
+  const auto place_of = [](std::string_view name) {
+    return std::ranges::find(own_variables(), name, &OwnVariable::name);
+  };
+  return {place_of(variables.machine_rank.name), place_of(variables.client_key.name) + 1};
 }
 
 std::span<const ManagerVariables> manager_variables() noexcept {
@@ -135,7 +63,7 @@ std::span<const ManagerVariables> manager_variables() noexcept {
 }
 
 bool is_controlled(const plugins::Environment& environment) {
-  return value_of(environment, variables::control) == "stdin";
+  return value_of(environment, variables.control) == "stdin";
 }
 
 std::string value_of(const plugins::Environment& environment, const OwnVariable& variable,

@@ -44,7 +44,7 @@ std::optional<int> gpu_of_worker(const LaunchPlan& plan, const plugins::Environm
   if (plan.device != plugins::Device::cuda) {
     return std::nullopt;
   }
-  const std::string list = host::value_of(environment, host::variables::cuda_visible_devices);
+  const std::string list = host::value_of(environment, host::variables.cuda_visible_devices);
   std::vector<int> visible;
   if (!list.empty()) {
     visible = visible_gpus(list, plan.gpus.devices);
@@ -525,7 +525,7 @@ void Job::publish(report::JobReport report, const RoundResult& round_result) {
   if (!report.report_file.empty()) {
     leave_file(report.report_file, report::report_json(report));
   }
-  const std::string own_file = host::value_of(environment_, host::variables::error_file);
+  const std::string own_file = host::value_of(environment_, host::variables.error_file);
   if (!own_file.empty() && report.first_failure && !report.restarts_after) {
     const report::WorkerReport& worker = report.workers[*report.first_failure];
     const bool is_here = worker.machine_rank == round_->machine_rank;

@@ -168,7 +168,7 @@ Terms agreed_terms(const LaunchPlan& plan) {
   }
   terms.emplace_back("the device", plugins::to_string(plan.device));
   terms.emplace_back("the engine",
-                     host::value_of(plan.variables.set, host::variables::engine, "torch"));
+                     host::value_of(plan.variables.set, host::variables.engine, "torch"));
   terms.emplace_back("the sharding mode", origin_of(plan.mode));
   const std::size_t before = terms.size();
   add_settings(plan.settings, plan.mode, terms);

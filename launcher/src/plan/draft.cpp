@@ -62,7 +62,7 @@ void read_flags(Draft& draft) {
 
 void read_engine(Draft& draft) {
   draft.faults.collect(
-      [&] { read_variable(draft, "engine"_key, std::string(host::variables::engine.name)); });
+      [&] { read_variable(draft, "engine"_key, std::string(host::variables.engine.name)); });
 }
 
 void read_variable(Draft& draft, plugins::SettingKey key, const std::string& name) {
@@ -86,8 +86,8 @@ std::optional<int> stdin_rank(const Sourced<std::string>& given) {
 }  // namespace
 
 SupervisionPlan read_supervision(Draft& draft) {
-  read_variable(draft, "shutdown_timeout"_key, std::string(host::variables::shutdown_timeout.name));
-  read_variable(draft, "stuck_timeout"_key, std::string(host::variables::stuck_timeout.name));
+  read_variable(draft, "shutdown_timeout"_key, std::string(host::variables.shutdown_timeout.name));
+  read_variable(draft, "stuck_timeout"_key, std::string(host::variables.stuck_timeout.name));
   const auto seconds = [&](plugins::SettingKey key) {
     return std::chrono::seconds(draft.settings.integer(key));
   };
@@ -179,7 +179,7 @@ OutputPlan read_output(Draft& draft, const std::string& run_id, const RankLayout
   OutputPlan output = plan_output(words, run_id, local_ranks, draft.facts.working_directory,
                                   draft.facts.scratch_directory);
   read_variable(draft, "log_line_prefix_template"_key,
-                std::string(host::variables::log_line_prefix_template.name));
+                std::string(host::variables.log_line_prefix_template.name));
   output.line_prefix = draft.settings.text("log_line_prefix_template"_key);
   if (output.line_prefix.find('\n') != std::string::npos) {
     throw bad_value(draft.given("log_line_prefix_template"_key), "one line");
@@ -204,13 +204,13 @@ Binding bind_workers(Draft& draft, NumaBinding policy, int local_world_size,
 }
 
 bool shares_gpus(const plugins::Environment& environment) {
-  return plugins::parse_boolean(host::value_of(environment, host::variables::share_gpus, "0"))
+  return plugins::parse_boolean(host::value_of(environment, host::variables.share_gpus, "0"))
       .value_or(false);
 }
 
 void check_own_gpus(const std::string& where, int local_world_size,
                     const plugins::Environment& environment) {
-  const std::string list = host::value_of(environment, host::variables::cuda_visible_devices);
+  const std::string list = host::value_of(environment, host::variables.cuda_visible_devices);
   const auto entries = static_cast<int>(split(list, ',').size());
   if (!list.empty() && entries < local_world_size) {
     throw Error(Errc::config, where + " needs a GPU for each of " +
@@ -245,15 +245,15 @@ void read_log(Draft& draft, WorkerVariables& workers) {
       workers.set[std::string(variable.name)] = draft.settings.choice(key);
     }
   };
-  read("log_format"_key, host::variables::log_format);
-  read("log_level"_key, host::variables::log_level);
+  read("log_format"_key, host::variables.log_format);
+  read("log_level"_key, host::variables.log_level);
   if (is_flag("log_level"_key)) {
-    workers.removed.insert(std::string(host::variables::log.name));
+    workers.removed.insert(std::string(host::variables.log.name));
   } else {
-    const std::string components = host::value_of(draft.environment, host::variables::log);
+    const std::string components = host::value_of(draft.environment, host::variables.log);
     read_log_settings({.format = {},
                        .level = {},
-                       .components = {components, std::string(host::variables::log.name)}});
+                       .components = {components, std::string(host::variables.log.name)}});
   }
 }
 
@@ -266,7 +266,7 @@ void check_package(const Draft& draft, const std::string& asks, const WorkerVari
                                      (prefix / "python").string() + " nor in " +
                                      (prefix / "share/acclaunch/python").string());
   }
-  const host::OwnVariable& autoload = host::variables::torch_autoload;
+  const host::OwnVariable& autoload = host::variables.torch_autoload;
   if (host::value_of(workers.set, autoload, host::value_of(draft.environment, autoload)) == "0") {
     throw Error(Errc::config, asks + " needs torch to load the entry points of packages, and " +
                                   std::string(autoload.name) + " is 0");
@@ -279,8 +279,8 @@ void check_package(const Draft& draft, const std::string& asks, const WorkerVari
 // what to replace: gloo (docs/c10d.md), or torch's engine. The engine's variable follows the
 // setting, and not what the launcher inherited.
 void load_package(Draft& draft, WorkerVariables& workers) {
-  const std::string engine(host::variables::engine.name);
-  const std::string of_worker = host::value_of(workers.set, host::variables::engine);
+  const std::string engine(host::variables.engine.name);
+  const std::string of_worker = host::value_of(workers.set, host::variables.engine);
   if (!of_worker.empty() && draft.settings.source("engine"_key).kind != Source::Kind::flag) {
     draft.settings.set("engine"_key, of_worker, {Source::Kind::environment, engine});
   }
@@ -297,8 +297,8 @@ void load_package(Draft& draft, WorkerVariables& workers) {
     }
   }
   if (loads) {
-    const std::string name(host::variables::python_path.name);
-    const std::string inherited = host::value_of(draft.environment, host::variables::python_path);
+    const std::string name(host::variables.python_path.name);
+    const std::string inherited = host::value_of(draft.environment, host::variables.python_path);
     std::string& path = workers.set.try_emplace(name, inherited).first->second;
     path = draft.facts.python_packages.string() + (path.empty() ? "" : ":" + path);
   }

@@ -24,7 +24,7 @@ Mode mode_of(const std::string& origin) {
 
 InheritedSettings inherit_settings(Draft& draft, Identity identity, const RankLayout& layout,
                                    WorkerVariables variables, bool gpus_are_visible) {
-  const std::string device = host::value_of(draft.environment, launcher::host::variables::device,
+  const std::string device = host::value_of(draft.environment, launcher::host::variables.device,
                                             gpus_are_visible ? "cuda" : "cpu");
   variables.set[kDeviceVariable] = device;
   InheritedSettings inherited = {

@@ -106,7 +106,7 @@ std::optional<fs::path> find_in_path(const std::string& name,
                                      const plugins::Environment& environment,
                                      const fs::path& working_directory) {
   const std::string path =
-      host::value_of(environment, host::variables::path, "/usr/local/bin:/usr/bin:/bin");
+      host::value_of(environment, host::variables.path, "/usr/local/bin:/usr/bin:/bin");
   for (const std::string_view folder : split(path, ':')) {
     const fs::path candidate = working_directory / fs::path(folder) / name;
     if (is_executable(candidate)) {
@@ -132,7 +132,7 @@ std::string python_named(const plugins::Environment& environment,
   const fs::path own = executable_directory / "python3";
   const bool in_virtual_environment =
       is_file(executable_directory.parent_path() / "pyvenv.cfg") && is_executable(own);
-  return host::value_of(environment, host::variables::python,
+  return host::value_of(environment, host::variables.python,
                         in_virtual_environment ? own.string() : "python3");
 }
 

@@ -62,21 +62,21 @@ RemoteLaunchPlan start_on_hosts(Draft& draft, const RemoteHosts& wanted, const s
   const auto set = [&](const host::OwnVariable& variable, const std::string& value) {
     start.environment[std::string(variable.name)] = value;
   };
-  set(host::variables::job_id, start.run_id);
-  set(host::variables::num_machines, std::to_string(wanted.hosts.size()));
-  set(host::variables::main_process_ip, address);
-  set(host::variables::main_process_port,
+  set(host::variables.job_id, start.run_id);
+  set(host::variables.num_machines, std::to_string(wanted.hosts.size()));
+  set(host::variables.main_process_ip, address);
+  set(host::variables.main_process_port,
       std::to_string(port.value_or(cluster::port_of(start.run_id))));
   if (!wanted.workers.empty()) {
-    set(host::variables::local_processes, joined(wanted.workers));
+    set(host::variables.local_processes, joined(wanted.workers));
   }
   if (wanted.names_slots) {
-    set(host::variables::hosts, slots_of(wanted.hosts));
+    set(host::variables.hosts, slots_of(wanted.hosts));
   }
   for (const cluster::Host& host : wanted.hosts) {
     const std::string rank = std::to_string(start.machines.size());
     start.machines.push_back(
-        {cluster::login_of(host), {{std::string(host::variables::machine_rank.name), rank}}});
+        {cluster::login_of(host), {{std::string(host::variables.machine_rank.name), rank}}});
   }
   return start;
 }
@@ -86,7 +86,7 @@ RemoteLaunchPlan start_by_srun(const Draft& draft, int num_machines,
   RemoteLaunchPlan start = start_from_here(draft, RemoteLaunchPlan::Means::srun);
   start.machines.resize(static_cast<std::size_t>(num_machines));
   if (!workers.empty()) {
-    start.environment[std::string(host::variables::local_processes.name)] = joined(workers);
+    start.environment[std::string(host::variables.local_processes.name)] = joined(workers);
   }
   return start;
 }

@@ -107,7 +107,7 @@ std::string uneven_sizes(const RankSlot& node) {
 
 /// Returns the only GPU that a worker with a virtual local rank sees.
 std::string own_gpu(const plugins::Environment& environment, int local_rank) {
-  const std::string list = host::value_of(environment, host::variables::cuda_visible_devices);
+  const std::string list = host::value_of(environment, host::variables.cuda_visible_devices);
   const auto entries = split(list, ',');
   const auto index = static_cast<std::size_t>(local_rank);
   if (entries.size() == 1) {

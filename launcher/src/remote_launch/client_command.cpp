@@ -67,14 +67,11 @@ std::vector<std::string> ssh_words(const RemoteLaunchPlan& plan, const std::stri
 ClientCommand ssh_command(const RemoteLaunchPlan& plan, std::size_t rank,
                           const std::string& folder) {
   plugins::Environment own = plan.machines[rank].variables;
-  own[std::string(host::variables::control.name)] = "stdin";
+  own[std::string(host::variables.control.name)] = "stdin";
   const std::string log_file = folder + "/ssh." + std::to_string(rank);
   return {.name = name_of(plan, rank),
           .words = ssh_words(plan, plan.machines[rank].name, log_file),
-          .environment = {},
           .first_input = encode(message_for(plan, {std::move(own)})),
-          .is_controlled = true,
-          .input_file = "",
           .log_file = log_file};
 }
 
@@ -92,7 +89,7 @@ ClientCommand pdsh_command(const RemoteLaunchPlan& plan, const std::string& fold
   // PDSH_SSH_ARGS_APPEND has the user's options for pdsh's own ssh. They come first.
   RemoteLaunchPlan with_users = plan;
   with_users.client_options.clear();
-  const std::string of_pdsh = host::value_of(plan.environment, host::variables::pdsh_options);
+  const std::string of_pdsh = host::value_of(plan.environment, host::variables.pdsh_options);
   for (const std::string_view word : split(of_pdsh, ' ')) {
     if (!word.empty()) {
       with_users.client_options.emplace_back(word);
@@ -100,27 +97,16 @@ ClientCommand pdsh_command(const RemoteLaunchPlan& plan, const std::string& fold
   }
   append(with_users.client_options, plan.client_options);
   const std::string input_file = folder + "/start";
-  std::vector<std::string> words = {"pdsh",
-                                    "-S",
-                                    "-R",
-                                    "exec",
-                                    "-f",
-                                    std::to_string(plan.machines.size()),
-                                    "-w",
-                                    hosts,
-                                    "sh",
-                                    "-c",
-                                    "exec \"$@\" < \"$0\"",
-                                    input_file};
+  std::vector<std::string> words = {"pdsh", "-S", "-R", "exec"};
+  append(words, {"-f", std::to_string(plan.machines.size()), "-w", hosts});
+  append(words, {"sh", "-c", "exec \"$@\" < \"$0\"", input_file});
   append(words, ssh_options(with_users));
   append(words, {"-l", "%u", "--", "%h", remote_command(plan.executable, "%n")});
   return {.name = "the machines",
           .words = std::move(words),
-          .environment = {},
           .first_input = encode(message_for(plan, std::move(machines))),
           .is_controlled = false,
-          .input_file = input_file,
-          .log_file = ""};
+          .input_file = input_file};
 }
 
 /// Returns the srun command: one task per machine, which may use all CPUs that the job has there.
@@ -129,14 +115,8 @@ ClientCommand pdsh_command(const RemoteLaunchPlan& plan, const std::string& fold
 /// leave the handling of failures to acclaunch.
 ClientCommand srun_command(const RemoteLaunchPlan& plan) {
   const std::string count = std::to_string(plan.machines.size());
-  ClientCommand command{.name = "the machines",
-                        .words = {"srun"},
-                        .environment = plan.environment,
-                        .first_input = "",
-                        .is_controlled = true,
-                        .input_file = "",
-                        .log_file = ""};
-  command.environment[std::string(host::variables::control.name)] = "stdin";
+  ClientCommand command{.name = "the machines", .words = {"srun"}, .environment = plan.environment};
+  command.environment[std::string(host::variables.control.name)] = "stdin";
   std::vector<std::string>& words = command.words;
   append(words, plan.client_options);
   append(words, {"--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1", "--overlap",

@@ -14,11 +14,11 @@ struct ClientCommand {
   std::string name;  ///< "machine 2 (node2)", "the machines"
   /// The program's bare name, then its arguments.
   std::vector<std::string> words;
-  plugins::Environment environment;  ///< in addition to this process's environment
-  std::string first_input;           ///< start message; precedes the control messages
-  bool is_controlled = true;         ///< receives control messages on its standard input
-  std::string input_file;            ///< file to write `first_input` to instead; empty: none
-  std::string log_file;              ///< file for ssh's own error messages; empty: none
+  plugins::Environment environment{};  ///< in addition to this process's environment
+  std::string first_input{};           ///< start message; precedes the control messages
+  bool is_controlled = true;           ///< receives control messages on its standard input
+  std::string input_file{};            ///< file to write `first_input` to instead; empty: none
+  std::string log_file{};              ///< file for ssh's own error messages; empty: none
 };
 
 /// Returns one command per machine, by machine rank, or one for all machines. `folder` is for log

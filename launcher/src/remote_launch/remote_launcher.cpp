@@ -48,7 +48,7 @@ std::string path_of(const std::string& program, const plugins::Environment& envi
   const auto path = plan::find_in_path(program, environment, working_directory);
   if (!path) {
     throw Error(Errc::config, "cannot start machines: " + program + " is not in PATH (" +
-                                  host::value_of(environment, host::variables::path) +
+                                  host::value_of(environment, host::variables.path) +
                                   "); install it");
   }
   return path->string();
@@ -128,7 +128,7 @@ int RemoteJob::run() {
 }
 
 void RemoteJob::make_log_folder() {
-  std::string folder = host::value_of(environment_, host::variables::temporary_folder, "/tmp") +
+  std::string folder = host::value_of(environment_, host::variables.temporary_folder, "/tmp") +
                        "/acclaunch-start.XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) {
     throw Error(Errc::config, "cannot create the folder " + folder + ": " + std::strerror(errno) +

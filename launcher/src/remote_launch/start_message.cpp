@@ -177,7 +177,7 @@ std::size_t machine_number(const std::string& word) {
 
 bool was_started(const plugins::Environment& environment) {
   return host::is_controlled(environment) ||
-         !host::value_of(environment, host::variables::machine_rank).empty();
+         !host::value_of(environment, host::variables.machine_rank).empty();
 }
 
 std::vector<std::string> become_remote(std::span<const std::string> arguments) {

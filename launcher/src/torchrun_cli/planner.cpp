@@ -227,7 +227,7 @@ NumaBinding numa_binding_of(const plan::Draft& draft) {
 /// start one thread per core.
 void limit_threads(plan::Draft& draft, int local_world_size, WorkerVariables& variables) {
   if (local_world_size > 1 &&
-      !draft.environment.contains(std::string(host::variables::omp_num_threads.name))) {
+      !draft.environment.contains(std::string(host::variables.omp_num_threads.name))) {
     variables.set["OMP_NUM_THREADS"] = "1";
     draft.notice("OMP_NUM_THREADS is 1 for each of " + std::to_string(local_world_size) +
                  " workers; set it to use more cores");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A launcher that another acclaunch started on its machine (start/). Its place is in ACC_*
+// A launcher that another acclaunch started on its machine (remote_launch/). Its place is in ACC_*
 // variables (host/own_variables.hpp).
 #include "acc/base/error.hpp"
 #include "cluster/managers/managers.hpp"
@@ -15,9 +15,9 @@ std::string name_of(const host::OwnVariable& variable) {
 void check(const JobEnvironment& place) {
   if (!place.num_nodes || !place.address || !place.port) {
     throw Error(Errc::config, place.node_rank->where + " needs " +
-                                  name_of(host::variables::num_machines) + ", " +
-                                  name_of(host::variables::main_process_ip) + " and " +
-                                  name_of(host::variables::main_process_port) + " as well");
+                                  name_of(host::variables.num_machines) + ", " +
+                                  name_of(host::variables.main_process_ip) + " and " +
+                                  name_of(host::variables.main_process_port) + " as well");
   }
   check_below(place.node_rank, place.num_nodes);
   if (place.tasks_per_node &&
@@ -33,21 +33,21 @@ void check(const JobEnvironment& place) {
 }  // namespace
 
 std::optional<JobEnvironment> place_of_acclaunch(const JobVariables& job, const HostFacts&) {
-  using namespace host::variables;
-  const auto machine = job.number(name_of(machine_rank));
+  constexpr const host::OwnVariables& own = host::variables;
+  const auto machine = job.number(name_of(own.machine_rank));
   if (!machine) {
     return std::nullopt;
   }
   JobEnvironment place;
-  const auto id = job.text(name_of(job_id));
+  const auto id = job.text(name_of(own.job_id));
   place.manager = {"acclaunch", "acclaunch job" + (id ? " " + id->value : ""), machine->where, true,
                    false};
   place.run_id = id.value_or(Sourced<std::string>{});
   place.node_rank = machine;
-  place.num_nodes = job.number(name_of(num_machines));
-  place.address = job.text(name_of(main_process_ip));
-  place.port = job.port(name_of(main_process_port));
-  place.tasks_per_node = job.numbers(name_of(local_processes));
+  place.num_nodes = job.number(name_of(own.num_machines));
+  place.address = job.text(name_of(own.main_process_ip));
+  place.port = job.port(name_of(own.main_process_port));
+  place.tasks_per_node = job.numbers(name_of(own.local_processes));
   check(place);
   return place;
 }

@@ -104,7 +104,7 @@ int config_command(std::span<const std::string> arguments) {
   } else if (options.updates) {
     config = updated_config(path);
   } else {
-    config = config_document(ask_all(), host::value_of(environment, host::variables::home, "/"));
+    config = config_document(ask_all(), host::value_of(environment, host::variables.home, "/"));
   }
   // Like Accelerate, only `default` protects an existing file.
   const bool keeps_other_file = options.makes_default && !options.overwrites;
