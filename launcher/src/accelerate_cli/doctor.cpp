@@ -4,7 +4,6 @@
 // workers meet through the same rendezvous, so that the check takes the path of the real job.
 #include "acc/base/error.hpp"
 #include "acc/launcher/front_end.hpp"
-#include "accelerate_cli/front_end.hpp"
 
 #include <algorithm>
 #include <filesystem>

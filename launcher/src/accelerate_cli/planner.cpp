@@ -4,13 +4,15 @@
 // skipped, the others still run, so that one run reports as many faults as possible. Only a plan
 // without faults gets an environment.
 #include "acc/launcher/default_config.hpp"
-#include "accelerate_cli/front_end.hpp"
+#include "acc/launcher/front_end.hpp"
 #include "accelerate_cli/stages.hpp"
 #include "host/own_variables.hpp"
+#include "plan/draft.hpp"
 #include "plan/inherited_settings.hpp"
 
-namespace acc::launcher {
+#include <array>
 
+namespace acc::launcher {
 std::filesystem::path default_config_path(const plugins::Environment& environment) {
   const std::string home = host::value_of(environment, host::variables.home, "/");
   const std::string cache =
@@ -80,6 +82,14 @@ AccelerateDraft::AccelerateDraft(const Flags& given_flags, const plugins::Enviro
       policy(compat_policy_of(given_flags, parent)),
       config(load_config(given_flags, parent)) {}
 
+namespace {
+
+// FrontEnd::plan of `acclaunch launch`. Decides as `accelerate launch` does, except for the
+// deviations in docs/compat.md. A value comes from the flags, else the file, else for some
+// settings the environment, else the default. Reads only these files: the configuration, the
+// program, the DeepSpeed JSON file, and the tools that start the program (mpirun, deepspeed). Runs
+// nvidia-smi if the driver's libraries report no GPU. Throws Error with all faults of command line
+// and file (exit status 2), or with that of the program if it is the only one (126, 127).
 LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& environment,
                            const HostFacts& facts) {
   AccelerateDraft draft(flags, environment, facts);
@@ -176,4 +186,49 @@ LaunchPlan plan_accelerate(const Flags& flags, const plugins::Environment& envir
                          .is_quiet = draft.settings.boolean("quiet"_key)});
 }
 
+}  // namespace
+
 }  // namespace acc::launcher::accelerate_cli
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch starts the workers of a distributed training program and ends them together.\n\n"
+    "  acclaunch [launch] [flags] PROGRAM [arguments of the program]\n"
+    "  acclaunch torchrun [flags] PROGRAM ...    with torchrun's flags\n"
+    "  acclaunch deepspeed [flags] PROGRAM ...   with DeepSpeed's flags\n"
+    "  acclaunch test [flags]                    runs a built-in program that tests the launch\n"
+    "  acclaunch doctor [flags]                  checks the job's machines and their network\n"
+    "  acclaunch explain [launch|torchrun|deepspeed] [flags] PROGRAM\n"
+    "                                            prints every setting, its value and its "
+    "source\n\n"
+    "Flags come before PROGRAM and may be spelled with - or _. They override the file that\n"
+    "--config_file names.\n";
+
+constexpr std::array kRefused = {
+    plugins::RefusedFlag{"tpu*", "TPUs are not supported"},
+    plugins::RefusedFlag{"no_tpu_cluster", "TPUs are not supported"},
+    plugins::RefusedFlag{"vm", "TPUs are not supported"},
+    plugins::RefusedFlag{"env", "TPUs are not supported"},
+    plugins::RefusedFlag{"main_training_function", "TPUs are not supported"},
+    plugins::RefusedFlag{"use_megatron_lm", "Megatron-LM is not supported"},
+    plugins::RefusedFlag{"megatron_lm_*", "Megatron-LM is not supported"},
+    plugins::RefusedFlag{"aws_*", "SageMaker is not supported"},
+};
+
+}  // namespace
+
+const FrontEnd& accelerate_front_end() noexcept {
+  static const auto kTable = [] {
+    const auto shared = plugins::settings_table();
+    std::vector<plugins::SettingRow> rows(shared.begin(), shared.end());
+    rows.insert(rows.end(), flag_rows::kStart.begin(), flag_rows::kStart.end());
+    return plan::with_common_rows(rows);
+  }();
+  static const FrontEnd kFrontEnd{
+      {.table = kTable, .refused = kRefused}, "launch", kUsage, accelerate_cli::plan_accelerate};
+  return kFrontEnd;
+}
+
+}  // namespace acc::launcher

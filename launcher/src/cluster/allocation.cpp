@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cluster/allocation.hpp"
+
+#include "cluster/managers/managers.hpp"
 
 namespace acc::launcher::cluster {
 namespace {

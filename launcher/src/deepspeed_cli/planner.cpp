@@ -2,16 +2,18 @@
 // Planner of `acclaunch deepspeed`, after DeepSpeed 0.19.8 (launcher/runner.py and launch.py). On
 // the machine where the user typed the command it selects hosts and starts acclaunch on each of
 // them; there, and with --no_ssh, it plans the workers of one machine.
+#include "acc/launcher/front_end.hpp"
 #include "acc/plugins/deepspeed_json.hpp"
 #include "acc/plugins/faults.hpp"
 #include "deepspeed_cli/choose_hosts.hpp"
-#include "deepspeed_cli/front_end.hpp"
 #include "host/own_variables.hpp"
+#include "plan/draft.hpp"
 #include "plan/inherited_settings.hpp"
 #include "plan/program_command.hpp"
 #include "plan/remote_launch.hpp"
 
 #include <algorithm>
+#include <array>
 #include <fstream>
 #include <set>
 
@@ -220,8 +222,7 @@ void notice_cpu(plan::Draft& draft, int local_world_size) {
                (local_world_size == 1 ? " worker runs" : " workers run") + " on the CPU");
 }
 
-}  // namespace
-
+// FrontEnd::plan of the deepspeed front end.
 LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& environment,
                           const HostFacts& facts) {
   plan::Draft draft(flags, environment, facts, deepspeed_front_end().table);
@@ -292,4 +293,49 @@ LaunchPlan plan_deepspeed(const Flags& flags, const plugins::Environment& enviro
                                            .is_quiet = draft.settings.boolean("quiet"_key)});
 }
 
+}  // namespace
+
 }  // namespace acc::launcher::deepspeed_cli
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch deepspeed starts the workers of a training program with the deepspeed launcher's "
+    "flags.\n\n"
+    "  acclaunch deepspeed [flags] PROGRAM [arguments of the program]\n\n"
+    "PROGRAM runs under Python unless it is a binary or --no_python is given. It gets the\n"
+    "argument --local_rank=N unless it is a binary. The machines of the hostfile are started by\n"
+    "ssh; with --no_ssh, run the command on each machine. Variables in ~/.deepspeed_env and\n"
+    "./.deepspeed_env are passed to the workers (DS_ENV_FILE sets another file name).\n";
+
+constexpr std::string_view kNoElastic =
+    "for elastic training use acclaunch torchrun --nnodes MIN:MAX --rdzv-backend c10d";
+
+constexpr std::array kRefused = {
+    plugins::RefusedFlag{"deepspeed", "this is a flag of the program; put it after PROGRAM"},
+    plugins::RefusedFlag{
+        "venv_script",
+        "activate the environment before the start: PATH and VIRTUAL_ENV are passed to the "
+        "machines"},
+    plugins::RefusedFlag{"elastic_training", kNoElastic},
+    plugins::RefusedFlag{"min_elastic_nodes", kNoElastic},
+    plugins::RefusedFlag{"max_elastic_nodes", kNoElastic},
+    plugins::RefusedFlag{"autotuning", "DeepSpeed's autotuner is not supported"},
+    plugins::RefusedFlag{
+        "save_pid",
+        "not supported; send signals to acclaunch itself, whose pid the shell has in $!"},
+};
+
+}  // namespace
+
+const FrontEnd& deepspeed_front_end() noexcept {
+  static const auto kTable = plan::with_common_rows(flag_rows::kDeepSpeed);
+  static const FrontEnd kFrontEnd{{.table = kTable, .refused = kRefused, .abbreviates = true},
+                                  "deepspeed",
+                                  kUsage,
+                                  deepspeed_cli::plan_deepspeed};
+  return kFrontEnd;
+}
+
+}  // namespace acc::launcher

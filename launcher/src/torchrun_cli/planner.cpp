@@ -3,6 +3,7 @@
 // values from flags and PET_* variables, then the number of workers and machines, the rendezvous,
 // output, command, device, CPU binding and thread count. Faults of one group of stages are
 // collected and reported together; a stage whose result the next group needs raises them first.
+#include "acc/launcher/front_end.hpp"
 #include "acc/rendezvous/etcd_address.hpp"
 #include "cluster/job_environment.hpp"
 #include "host/own_variables.hpp"
@@ -10,7 +11,6 @@
 #include "plan/inherited_settings.hpp"
 #include "plan/program_command.hpp"
 #include "plan/rendezvous_values.hpp"
-#include "torchrun_cli/front_end.hpp"
 
 #include <array>
 
@@ -234,8 +234,8 @@ void limit_threads(plan::Draft& draft, int local_world_size, WorkerVariables& va
   }
 }
 
-}  // namespace
-
+// FrontEnd::plan of the torchrun front end. Each value comes from the flag, else from the variable
+// PET_<FLAG>, else from the default.
 LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environment,
                          const HostFacts& facts) {
   plan::Draft draft(flags, environment, facts, torchrun_front_end().table);
@@ -301,4 +301,38 @@ LaunchPlan plan_torchrun(const Flags& flags, const plugins::Environment& environ
                                            .variables = std::move(inherited.variables)});
 }
 
+}  // namespace
+
 }  // namespace acc::launcher::torchrun_cli
+
+namespace acc::launcher {
+namespace {
+
+constexpr std::string_view kUsage =
+    "acclaunch torchrun starts the workers of a distributed training program with torchrun's "
+    "flags.\n\n"
+    "  acclaunch torchrun [flags] PROGRAM [arguments of the program]\n\n"
+    "PROGRAM runs under Python unless it is a binary or --no-python is given. Flags come before\n"
+    "PROGRAM; they may be spelled with - or _ and abbreviated. A flag that is not given is read\n"
+    "from the variable PET_<FLAG>, with 1 or 0 for a flag without a value. ${local_rank} in an\n"
+    "argument is replaced by the worker's local rank. acclaunch exits with the status of the\n"
+    "worker that failed.\n";
+
+constexpr std::array kRefused = {
+    plugins::RefusedFlag{"logs_specs",
+                         "it names a Python object; use --log-dir, --redirects and --tee"},
+};
+
+}  // namespace
+
+const FrontEnd& torchrun_front_end() noexcept {
+  static const auto kTable = plan::with_common_rows(flag_rows::kTorchrun);
+  static const FrontEnd kFrontEnd{
+      {.table = kTable, .refused = kRefused, .separator = '-', .abbreviates = true},
+      "torchrun",
+      kUsage,
+      torchrun_cli::plan_torchrun};
+  return kFrontEnd;
+}
+
+}  // namespace acc::launcher

@@ -3,7 +3,7 @@
 #include "acc/base/error.hpp"
 #include "acc/base/sourced.hpp"
 #include "acc/base/text.hpp"
-#include "cluster/host_counts.hpp"
+#include "cluster/hostlist.hpp"
 #include "cluster/managers/managers.hpp"
 
 #include <sstream>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // PBS: the job's script on the first machine, and processes that pbsdsh starts on each machine.
 #include "acc/base/error.hpp"
-#include "cluster/host_counts.hpp"
+#include "cluster/hostlist.hpp"
 #include "cluster/managers/managers.hpp"
 
 namespace acc::launcher::cluster {
