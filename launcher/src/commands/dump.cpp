@@ -18,7 +18,6 @@
 #include <filesystem>
 #include <map>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 namespace acc::launcher::commands {
@@ -33,22 +32,15 @@ constexpr std::chrono::seconds kDumpLimit{60};
 /// pickle runs code in the program that reads it, so that another user's worker is not asked for
 /// one.
 void await_torch(const std::vector<RunningWorker>& workers) {
-  const auto form_for = [](const RunningWorker& worker) {
-    return worker.files.are_foreign() ? report::TorchForm::json : report::TorchForm::pickle;
-  };
-  std::vector<const RunningWorker*> asked;
+  std::vector<report::RecordFiles> records;
   for (const RunningWorker& worker : workers) {
-    if (!worker.has_collectives() && report::ask_for_torch_record(worker.files, form_for(worker))) {
-      asked.push_back(&worker);
+    if (!worker.has_collectives()) {
+      records.push_back(worker.files);
     }
   }
-  const auto deadline = std::chrono::steady_clock::now() + kDumpLimit;
-  while (std::chrono::steady_clock::now() < deadline &&
-         !std::ranges::all_of(asked, [&](const RunningWorker* worker) {
-           return report::has_torch_record(worker->files, form_for(*worker));
-         })) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
+  report::ask_for_torch_records(records, kDumpLimit, [](const report::RecordFiles& record) {
+    return record.are_foreign() ? report::TorchForm::json : report::TorchForm::pickle;
+  });
 }
 
 /// Returns the collectives of a worker as a pickle; "" if it has no record.

@@ -167,51 +167,25 @@ void append_little_endian(std::string& out, std::uint64_t value, int bytes) {
   }
 }
 
-/// The opcodes that a dump needs (Python's pickletools.py).
+// The opcodes that a dump needs (Python's pickletools.py). A collection is followed by its end.
+constexpr std::string_view kNone = "N", kTrue = "\x88", kFalse = "\x89";
+constexpr std::string_view kDict = "}(", kEndDict = "u", kList = "](", kEndList = "e";
+constexpr std::string_view kTuple = "(", kEndTuple = "t";
+
 class PickleText {
  public:
+  PickleText& put(std::string_view opcode) {
+    out_ += opcode;
+    return *this;
+  }
   PickleText& text(std::string_view value) {
     out_ += 'X';  // BINUNICODE
     append_little_endian(out_, value.size(), 4);
-    out_ += value;
-    return *this;
+    return put(value);
   }
   PickleText& integer(std::int64_t value) {
-    out_ += '\x8a';  // LONG1
-    out_ += '\x08';
+    put("\x8a\x08");  // LONG1
     append_little_endian(out_, static_cast<std::uint64_t>(value), 8);
-    return *this;
-  }
-  PickleText& boolean(bool value) {
-    out_ += value ? '\x88' : '\x89';
-    return *this;
-  }
-  PickleText& none() {
-    out_ += 'N';
-    return *this;
-  }
-  PickleText& begin_dict() {
-    out_ += "}(";
-    return *this;
-  }
-  PickleText& end_dict() {
-    out_ += 'u';
-    return *this;
-  }
-  PickleText& begin_list() {
-    out_ += "](";
-    return *this;
-  }
-  PickleText& end_list() {
-    out_ += 'e';
-    return *this;
-  }
-  PickleText& begin_tuple() {
-    out_ += '(';
-    return *this;
-  }
-  PickleText& end_tuple() {
-    out_ += 't';
     return *this;
   }
   std::string finish() { return "\x80\x02" + out_ + "."; }
@@ -270,31 +244,31 @@ std::string_view torch_state_of(State state) {
 
 void add_sizes(PickleText& pickle, std::string_view name, std::string_view dtypes,
                std::optional<std::uint64_t> size) {
-  pickle.text(name).begin_list();
+  pickle.text(name).put(kList);
   if (size) {
-    pickle.begin_list().integer(static_cast<std::int64_t>(*size)).end_list();
+    pickle.put(kList).integer(static_cast<std::int64_t>(*size)).put(kEndList);
   }
-  pickle.end_list().text(dtypes).begin_list();
+  pickle.put(kEndList).text(dtypes).put(kList);
   if (size) {
     pickle.text("Byte");
   }
-  pickle.end_list();
+  pickle.put(kEndList);
 }
 
 void add_entry(PickleText& pickle, const Collective& each, const Group& group,
                std::int64_t number) {
   const TorchCall call = torch_call_of(each, group);
   const bool is_done = each.state == State::done;
-  pickle.begin_dict();
+  pickle.put(kDict);
   pickle.text("record_id")
       .integer(number)
       .text("pg_id")
       .integer(static_cast<std::int64_t>(each.group));
   pickle.text("process_group")
-      .begin_tuple()
+      .put(kTuple)
       .text(torch_name_of(group))
       .text(group.name)
-      .end_tuple();
+      .put(kEndTuple);
   pickle.text("collective_seq_id").integer(each.number).text("p2p_seq_id").integer(0);
   pickle.text("op_id").integer(each.number);
   pickle.text("profiling_name").text(fmt::format("gloo:{}", call.kind));
@@ -305,18 +279,18 @@ void add_entry(PickleText& pickle, const Collective& each, const Group& group,
             call.sizes ? std::optional(call.sizes->second) : std::nullopt);
   pickle.text("state").text(torch_state_of(each.state));
   pickle.text("time_discovered_started_ns");
-  each.waiting_us > 0 ? pickle.integer(each.waiting_us * 1000) : pickle.none();
+  each.waiting_us > 0 ? pickle.integer(each.waiting_us * 1000) : pickle.put(kNone);
   pickle.text("time_discovered_completed_ns");
-  each.ended_us > 0 ? pickle.integer(each.ended_us * 1000) : pickle.none();
-  pickle.text("retired").boolean(is_done).text("timeout_ms").integer(0);
-  pickle.text("is_p2p").boolean(false);
+  each.ended_us > 0 ? pickle.integer(each.ended_us * 1000) : pickle.put(kNone);
+  pickle.text("retired").put(is_done ? kTrue : kFalse).text("timeout_ms").integer(0);
+  pickle.text("is_p2p").put(kFalse);
   // The kind of the runtime, and the place in the step, take the place of the Python stack.
-  pickle.text("frames").begin_list().begin_dict();
+  pickle.text("frames").put(kList).put(kDict);
   pickle.text("name").text(each.place.unit.empty() ? each.kind
                                                    : each.kind + " of unit " + each.place.unit);
   pickle.text("filename").text(each.place.phase.empty() ? "step" : each.place.phase);
-  pickle.text("line").integer(0).end_dict().end_list();
-  pickle.end_dict();
+  pickle.text("line").integer(0).put(kEndDict).put(kEndList);
+  pickle.put(kEndDict);
 }
 
 /// What follows the name of the record in the names of the FIFO and of the answers.
@@ -337,19 +311,6 @@ char letter_of(TorchForm form) {
   return 's';
 }
 
-/// Waits until all of these workers have answered, at most for `limit`.
-void await_answers(const std::vector<RecordFiles>& records, TorchForm form,
-                   std::chrono::milliseconds limit) {
-  const auto deadline = std::chrono::steady_clock::now() + limit;
-  const auto has_answered = [form](const RecordFiles& record) {
-    return has_torch_record(record, form);
-  };
-  while (!std::ranges::all_of(records, has_answered) &&
-         std::chrono::steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
 }  // namespace
 
 bool ask_for_torch_record(const RecordFiles& record, TorchForm form) {
@@ -361,21 +322,24 @@ bool has_torch_record(const RecordFiles& record, TorchForm form) {
   return record.has(answer(form));
 }
 
-void ask_for_torch_records(const std::vector<RecordFiles>& records,
-                           std::chrono::milliseconds limit) {
+void ask_for_torch_records(const std::vector<RecordFiles>& records, std::chrono::milliseconds limit,
+                           TorchForm (*form)(const RecordFiles&)) {
   std::vector<RecordFiles> asked;
-  std::ranges::copy_if(records, std::back_inserter(asked), [](const RecordFiles& record) {
-    return ask_for_torch_record(record, TorchForm::json);
+  std::ranges::copy_if(records, std::back_inserter(asked), [form](const RecordFiles& record) {
+    return ask_for_torch_record(record, form(record));
   });
-  await_answers(asked, TorchForm::json, limit);
+  const auto has_answered = [form](const RecordFiles& record) {
+    return has_torch_record(record, form(record));
+  };
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  while (!std::ranges::all_of(asked, has_answered) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 }
 
 std::optional<std::string> python_stacks(const RecordFiles& record,
                                          std::chrono::milliseconds limit) {
-  if (!ask_for_torch_record(record, TorchForm::stacks)) {
-    return std::nullopt;
-  }
-  await_answers({record}, TorchForm::stacks, limit);
+  ask_for_torch_records({record}, limit, [](const RecordFiles&) { return TorchForm::stacks; });
   std::string text = record.read(answer(TorchForm::stacks), kLargestAnswer);
   return text.empty() ? std::nullopt : std::optional(std::move(text));
 }
@@ -449,18 +413,18 @@ std::string torch_pickle(const Record& record) {
     number += group.called;
   }
   number -= std::ssize(record.last);
-  pickle.begin_dict().text("version").text("2.10").text("comm_lib_version").text("");
-  pickle.text("pg_config").begin_dict();
+  pickle.put(kDict).text("version").text("2.10").text("comm_lib_version").text("");
+  pickle.text("pg_config").put(kDict);
   for (const Group& group : record.groups) {
     const std::string name = torch_name_of(group);
-    pickle.text(name).begin_dict().text("name").text(name).text("desc").text(group.name);
-    pickle.text("ranks").text(torch_ranks_of(group)).end_dict();
+    pickle.text(name).put(kDict).text("name").text(name).text("desc").text(group.name);
+    pickle.text("ranks").text(torch_ranks_of(group)).put(kEndDict);
   }
-  pickle.end_dict().text("pg_status").begin_dict().end_dict().text("entries").begin_list();
+  pickle.put(kEndDict).text("pg_status").put(kDict).put(kEndDict).text("entries").put(kList);
   for (const Collective& each : record.last) {
     add_entry(pickle, each, record.groups[each.group], number++);
   }
-  pickle.end_list().end_dict();
+  pickle.put(kEndList).put(kEndDict);
   return pickle.finish();
 }
 

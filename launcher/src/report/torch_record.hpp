@@ -18,12 +18,15 @@ namespace acc::launcher::report {
 // torch's records as JSON, which is quick, or with Python's stacks as torch pickles them; or where
 // the threads of the program are.
 
-/// Asks the workers with these records for torch's and waits until all that listen have answered,
-/// at most for `limit`. Blocks. A worker that hangs in a collective answers; one that holds the
-/// lock of the Python interpreter does not.
-void ask_for_torch_records(const std::vector<RecordFiles>& records,
-                           std::chrono::milliseconds limit);
 enum class TorchForm { json, pickle, stacks };
+inline TorchForm as_json(const RecordFiles& /*record*/) {
+  return TorchForm::json;
+}
+/// Asks the workers with these records for torch's, in the form that `form` returns, and waits
+/// until all that listen have answered, at most for `limit`. Blocks. A worker that hangs in a
+/// collective answers; one that holds the lock of the Python interpreter does not.
+void ask_for_torch_records(const std::vector<RecordFiles>& records, std::chrono::milliseconds limit,
+                           TorchForm (*form)(const RecordFiles&) = as_json);
 /// The two steps of it: sends a request (false if nobody listens), and tells if it is answered.
 bool ask_for_torch_record(const RecordFiles& record, TorchForm form);
 bool has_torch_record(const RecordFiles& record, TorchForm form);
