@@ -183,7 +183,7 @@ PreloadPlan choose_preload(const AccelerateDraft& draft, const Workers& workers,
                            const std::vector<std::string>& command) {
   if (draft.settings.has("preload"_key) && (workers.launcher == ProgramLauncher::mpirun ||
                                             workers.launcher == ProgramLauncher::deepspeed)) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 draft.place("preload"_key) + ": " +
                     (workers.launcher == ProgramLauncher::mpirun ? "mpirun" : "deepspeed") +
                     " starts the workers, so that acclaunch cannot fork them; remove it");

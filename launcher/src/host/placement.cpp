@@ -119,7 +119,7 @@ class Placer {
   }
 
   [[nodiscard]] Error impossible(const std::string& why) const {
-    return {Errc::config, name() + ": " + why};
+    return {Errc::not_supported, name() + ": " + why};
   }
 
   /// Affinity on the CPU: divides the physical cores evenly. Hardware threads are divided instead

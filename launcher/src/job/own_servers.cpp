@@ -37,7 +37,8 @@ std::optional<rendezvous::Tokens> tokens_of(const LaunchPlan& plan) {
 /// authority concerns a daemon only.
 JobSecurity::JobSecurity(const LaunchPlan& plan) {
   if (plan.settings.boolean("secure"_key) && plan.settings.boolean("insecure"_key)) {
-    throw Error(Errc::config, "--secure and --insecure contradict each other; give one of them");
+    throw Error(Errc::invalid_argument,
+                "--secure and --insecure contradict each other; give one of them");
   }
   const auto tokens = tokens_of(plan);
   if (!tokens) {

@@ -41,6 +41,11 @@ using rendezvous::Server;
 
 namespace {
 
+/// True for an error that does not go away by itself.
+bool is_bad_input(const Error& error) {
+  return acc::exit_status(error) == 2;
+}
+
 /// Returns the time that a machine may need to report after the end of an attempt: the shutdown
 /// timeout until SIGKILL, time for the workers and then for their leftovers to die, and a margin
 /// for messages. A machine that takes longer counts as lost.
@@ -97,7 +102,7 @@ asio::awaitable<std::string> servers_in_etcd(const RendezvousPlan& plan, asio::s
           },
           asio::use_awaitable);
     } catch (const Error& error) {
-      if (error.code() == Errc::config) {
+      if (is_bad_input(error)) {
         throw;
       }
       failure = error.what();
@@ -309,7 +314,7 @@ bool RoundsTogether::serves_if_nobody_does() {
     servers_.serve_rendezvous(placement_->facts().server_hosts, placement_->facts().address);
     port_ = servers_.rendezvous()->port();
   } catch (const Error& error) {
-    if (placement_->must_serve() || error.code() == Errc::config) {
+    if (placement_->must_serve() || is_bad_input(error)) {
       throw Error(Errc::config, error.what());
     }
   }

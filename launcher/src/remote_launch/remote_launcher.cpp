@@ -42,14 +42,14 @@ namespace {
 /// servers refuse more.
 constexpr std::ptrdiff_t kMostAtOnce = 64;
 
-/// Returns the path of a client. Throws Error(config) if it is not installed.
+/// Returns the path of a client. Throws Error(not_found) if it is not installed.
 std::string path_of(const std::string& program, const plugins::Environment& environment,
                     const std::filesystem::path& working_directory) {
   const auto path = plan::find_in_path(program, environment, working_directory);
   if (!path) {
-    throw Error(Errc::config, "cannot start machines: " + program + " is not in PATH (" +
-                                  host::value_of(environment, host::variables.path) +
-                                  "); install it");
+    throw Error(Errc::not_found, "cannot start machines: " + program + " is not in PATH (" +
+                                     host::value_of(environment, host::variables.path) +
+                                     "); install it");
   }
   return path->string();
 }

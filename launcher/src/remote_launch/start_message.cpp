@@ -125,7 +125,7 @@ void set_all(const plugins::Environment& environment) {
 std::string encode(const StartMessage& message) {
   const std::vector<std::uint8_t> bytes = to_bytes(message);
   if (bytes.size() > kMaxBody) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 "the environment and the command line are too large to start the job on other "
                 "machines: " +
                     std::to_string(bytes.size()) + " bytes");
@@ -158,8 +158,8 @@ void enter(const StartMessage& message, std::size_t machine) {
   // The variables of the machine include ACC_CONTROL: errors from here on are reported as answers.
   set_all(message.machines[machine]);
   if (::chdir(message.working_directory.c_str()) != 0) {
-    throw Error(Errc::config, "cannot change to the folder " + message.working_directory + ": " +
-                                  std::strerror(errno));
+    throw Error(Errc::not_found, "cannot change to the folder " + message.working_directory + ": " +
+                                     std::strerror(errno));
   }
 }
 

@@ -21,15 +21,16 @@ struct StartMessage {
 };
 
 /// Encodes a message as a line `acclaunch-start 1 LENGTH` followed by LENGTH bytes of CBOR. It is
-/// the first data on a launcher's standard input. Throws Error(config) if it is larger than 8 MiB.
+/// the first data on a launcher's standard input. Throws Error(not_supported) if it is larger than
+/// 8 MiB.
 std::string encode(const StartMessage& message);
 /// Reads exactly one message from `fd` and leaves the following bytes unread. Throws
 /// Error(connection) on a timeout or the end of the input, and Error(protocol) for other data.
 StartMessage read_start_message(int fd, std::chrono::milliseconds limit);
 
 /// Sets the message's environment, including that of `machine`, and changes to its directory.
-/// Throws Error(config) if the directory does not exist, and Error(protocol) if the message has no
-/// such machine.
+/// Throws Error(not_found) if the directory does not exist, and Error(protocol) if the message has
+/// no such machine.
 void enter(const StartMessage& message, std::size_t machine);
 
 constexpr std::string_view kRemoteCommand = "remote";

@@ -49,7 +49,7 @@ void require(std::size_t needed, const std::string& who, const std::string& of_w
     return;
   }
   const std::string count = std::to_string(needed);
-  throw Error(Errc::config,
+  throw Error(Errc::not_supported,
               who + " needs " + count + " file descriptors, but the hard limit is " +
                   std::to_string(limit.rlim_max) + "; raise it (as root: ulimit -Hn " + count +
                   ", or nofile in /etc/security/limits.conf), or start fewer " + of_what);

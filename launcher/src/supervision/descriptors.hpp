@@ -15,7 +15,7 @@ struct WorkerSpec;
 /// because programs that use select() cannot handle descriptors above 1023.
 class DescriptorLimit {
  public:
-  /// Throws Error(config) if the hard limit is too small for any job.
+  /// Throws Error(not_supported) if the hard limit is too small for any job.
   DescriptorLimit();
   ~DescriptorLimit();
   DescriptorLimit(const DescriptorLimit&) = delete;
@@ -28,8 +28,9 @@ class DescriptorLimit {
   rlimit original_{};
 };
 
-/// Throws Error(config) if the limit has no room for the descriptors that are open now, those
-/// needed to supervise `workers` (one for the end of each, and those of its output), and `others`.
+/// Throws Error(not_supported) if the limit has no room for the descriptors that are open now,
+/// those needed to supervise `workers` (one for the end of each, and those of its output), and
+/// `others`.
 void require_descriptors(const std::vector<WorkerSpec>& workers, std::size_t others);
 
 /// The same check for `count` remote shell clients, such as ssh, each of which starts one machine.

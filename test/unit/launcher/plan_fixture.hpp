@@ -82,9 +82,10 @@ class PlanFixture {
   /// Returns the error message for these arguments: bad input, or a program that cannot be started.
   /// Empty if there is none.
   [[nodiscard]] std::string refusal(const std::vector<std::string>& arguments) const {
-    return acc::test::refusal([&] { return plan(arguments); },
-                              {Errc::invalid_argument, Errc::config, Errc::not_found, Errc::device,
-                               Errc::no_program, Errc::not_executable});
+    return acc::test::refusal(
+        [&] { return plan(arguments); },
+        {Errc::invalid_argument, Errc::config, Errc::not_supported, Errc::not_found, Errc::device,
+         Errc::no_program, Errc::not_executable});
   }
 
   /// Returns the notices, one per line.

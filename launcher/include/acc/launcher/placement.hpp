@@ -50,8 +50,8 @@ struct Placements {
 
 /// Assigns a GPU and CPUs to each worker of this machine. `gpus` lists the devices that the workers
 /// see, in CUDA's order: worker n gets device n modulo the number of devices. An empty list means
-/// that the workers compute on the CPU. Throws Error(config) if this machine cannot provide the
-/// binding.
+/// that the workers compute on the CPU. Throws Error(not_supported) if this machine cannot provide
+/// the binding.
 Placements place_workers(int local_world_size, const std::vector<int>& gpus, NumaBinding binding,
                          const HostFacts& facts);
 

@@ -17,7 +17,8 @@ struct Allocation {
 
 /// Returns the allocation, or empty outside of a job. `hosts` is empty if the file that lists them
 /// cannot be read: PBS writes it on the first machine of a job only. Throws Error(config) like
-/// find_job_environment, and for a heterogeneous Slurm job, which has several node lists.
+/// find_job_environment, and Error(not_supported) for a heterogeneous Slurm job, which has several
+/// node lists.
 std::optional<Allocation> slurm_allocation(const JobVariables& job);
 std::optional<Allocation> lsf_allocation(const JobVariables& job);
 std::optional<Allocation> pbs_allocation(const JobVariables& job);

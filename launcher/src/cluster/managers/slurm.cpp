@@ -195,9 +195,10 @@ std::optional<Allocation> slurm_allocation(const JobVariables& job) {
   }
   const std::string name = "Slurm job " + std::to_string(id->value);
   if (job.has("SLURM_HET_SIZE")) {
-    throw Error(Errc::config, "SLURM_HET_SIZE: " + name +
-                                  " is a heterogeneous job, whose components have separate node "
-                                  "lists; acclaunch supports jobs and steps of one component only");
+    throw Error(Errc::not_supported,
+                "SLURM_HET_SIZE: " + name +
+                    " is a heterogeneous job, whose components have separate node "
+                    "lists; acclaunch supports jobs and steps of one component only");
   }
   const auto restart = job.number("SLURM_RESTART_COUNT");
   Allocation allocation;

@@ -56,18 +56,20 @@ bool lies_in(const fs::path& inner, const fs::path& outer) {
          folder.end();
 }
 
-/// Throws Error(config) if the folder to remove contains anything else than the merged weights.
+/// Throws Error(invalid_argument) if the folder to remove contains anything else than the merged
+/// weights.
 void check_removable(const MergeFlags& flags, const checkpoint::Stored& stored) {
   if (lies_in(flags.output_path, flags.checkpoint_directory)) {
-    throw Error(Errc::config, "--remove_checkpoint_dir would remove " + flags.output_path +
-                                  " too, which is inside of " + flags.checkpoint_directory);
+    throw Error(Errc::invalid_argument, "--remove_checkpoint_dir would remove " +
+                                            flags.output_path + " too, which is inside of " +
+                                            flags.checkpoint_directory);
   }
   const bool has_more =
       stored.format == Format::save_folder ||
       stored.path.path() != flags.checkpoint_directory ||  // the newest of a series
       fs::exists(fs::path(flags.checkpoint_directory) / "latest");
   if (has_more || !fs::is_directory(flags.checkpoint_directory)) {
-    throw Error(Errc::config,
+    throw Error(Errc::invalid_argument,
                 "--remove_checkpoint_dir: " + flags.checkpoint_directory +
                     " contains more than the merged weights; give the folder of the weights itself "
                     "(pytorch_model_fsdp_0, or a DeepSpeed tag), or remove it by hand");

@@ -55,15 +55,15 @@ ConfigOptions read(std::span<const std::string> arguments) {
   return options;
 }
 
-/// Returns the path of the file to write. Throws Error(config) if its folder does not exist; the
+/// Returns the path of the file to write. Throws Error(not_found) if its folder does not exist; the
 /// default folder is created instead.
 fs::path file_to_write(const ConfigOptions& options, const plugins::Environment& environment) {
   std::error_code error;
   if (!options.config_file.empty()) {
     const fs::path folder = folder_of(options.config_file);
     if (!fs::is_directory(folder, error)) {  // checked before the first question
-      throw Error(Errc::config, "cannot write " + options.config_file + ": the folder " +
-                                    folder.string() + " does not exist");
+      throw Error(Errc::not_found, "cannot write " + options.config_file + ": the folder " +
+                                       folder.string() + " does not exist");
     }
     check_replaceable(options.config_file);
     return options.config_file;

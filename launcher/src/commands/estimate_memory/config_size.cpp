@@ -213,10 +213,10 @@ Error unknown_type(const plugins::Document& document, const std::string& type) {
     known += (known.empty() ? "" : ", ") + std::string(formula.model_type);
   }
   const Node* node = document.root.find("model_type");
-  return Error(Errc::config, (node == nullptr ? document.path.string() : node->where) +
-                                 ": model_type " + (type.empty() ? "is missing" : type) +
-                                 "; the supported types are " + known +
-                                 " (or give a safetensors file, or the number of parameters)");
+  return Error(node == nullptr ? Errc::config : Errc::not_supported,
+               (node == nullptr ? document.path.string() : node->where) + ": model_type " +
+                   (type.empty() ? "is missing" : type) + "; the supported types are " + known +
+                   " (or give a safetensors file, or the number of parameters)");
 }
 
 }  // namespace

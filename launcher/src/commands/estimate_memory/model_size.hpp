@@ -36,7 +36,8 @@ struct ModelSize {
 std::optional<ModelSize> size_from_count(const std::string& text, int layers);
 
 /// Returns the size from a Hugging Face config.json. Throws Error(config) for missing keys, and
-/// for a model_type without a formula; the message then lists the supported types.
+/// Error(not_supported) for a model_type without a formula; the message then lists the supported
+/// types.
 ModelSize size_from_config(const plugins::Document& config);
 
 /// Returns the size from the header of a safetensors file, or from those of all files of an index.

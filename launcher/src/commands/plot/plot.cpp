@@ -37,13 +37,13 @@ std::vector<std::string> metrics_of(const std::vector<Run>& runs,
       metrics.push_back(metric);
     } else if (!wanted.empty()) {
       throw Error(
-          Errc::config,
+          Errc::invalid_argument,
           fmt::format("plot: --metric {}: no run has it, expected one of {}", printable(metric),
                       printable(fmt::format("{}", fmt::join(present, ", ")))));
     }
   }
   if (metrics.empty()) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_found,
                 fmt::format("plot: the runs have none of {}; choose with --metric from {}",
                             fmt::join(kUsualMetrics, ", "),
                             printable(fmt::format("{}", fmt::join(present, ", ")))));

@@ -181,9 +181,11 @@ TEST_CASE("contradictory variables of Slurm") {
                "SLURM_JOB_NUM_NODES is 3, but SLURM_JOB_NODELIST names 4 hosts"},
        }) {
     CAPTURE(message);
-    CHECK(refusal([&, &bad = changed] {
-            return cluster::find_job_environment(with(kStep, bad), host("n2"));
-          }) == message);
+    CHECK(refusal(
+              [&, &bad = changed] {
+                return cluster::find_job_environment(with(kStep, bad), host("n2"));
+              },
+              {Errc::config, Errc::not_supported}) == message);
   }
 }
 

@@ -44,9 +44,12 @@ std::string places(const std::string& name) {
 TEST_CASE("a recorded heterogeneous job is rejected") {
   const auto processes = recorded("het_job");
   REQUIRE(processes.size() == 1);
-  CHECK(acc::test::refusal([&] {
-          return cluster::find_job_environment(processes[0].environment, processes[0].facts);
-        }).starts_with("SLURM_HET_SIZE: Slurm job 23 is a heterogeneous job"));
+  CHECK(acc::test::refusal(
+            [&] {
+              return cluster::find_job_environment(processes[0].environment, processes[0].facts);
+            },
+            {Errc::not_supported})
+            .starts_with("SLURM_HET_SIZE: Slurm job 23 is a heterogeneous job"));
 }
 
 TEST_CASE("job environments of recorded jobs") {

@@ -184,7 +184,8 @@ TEST_CASE("memory comes from the node where all CPUs of the worker are") {
 }
 
 std::string refusal(int workers, const HostFacts& facts, NumaBinding binding) {
-  return acc::test::refusal([&] { return place_workers(workers, gpus_of(facts), binding, facts); });
+  return acc::test::refusal([&] { return place_workers(workers, gpus_of(facts), binding, facts); },
+                            {Errc::not_supported});
 }
 
 TEST_CASE("a binding that the machine cannot provide is rejected with both counts") {

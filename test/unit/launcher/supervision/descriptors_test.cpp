@@ -24,7 +24,8 @@ rlimit limit_now() {
 /// exceeds every possible limit.
 std::size_t needed(const std::vector<supervision::WorkerSpec>& workers) {
   const std::string message =
-      acc::test::refusal([&] { supervision::require_descriptors(workers, std::size_t{1} << 40); });
+      acc::test::refusal([&] { supervision::require_descriptors(workers, std::size_t{1} << 40); },
+                         {Errc::not_supported});
   REQUIRE(contains(message, "needs "));
   return std::stoull(message.substr(message.find("needs ") + 6));
 }
@@ -74,10 +75,12 @@ TEST_CASE("descriptors: the soft limit is raised, and restored at the end") {
 
 TEST_CASE("descriptors: the error about too few has both numbers and the remedy") {
   CHECK_NOTHROW(supervision::require_descriptors({supervision::WorkerSpec()}, 0));
-  const std::string message = acc::test::refusal([] {
-    supervision::require_descriptors(std::vector<supervision::WorkerSpec>(32),
-                                     std::size_t{1} << 40);
-  });
+  const std::string message = acc::test::refusal(
+      [] {
+        supervision::require_descriptors(std::vector<supervision::WorkerSpec>(32),
+                                         std::size_t{1} << 40);
+      },
+      {Errc::not_supported});
   CAPTURE(message);
   CHECK(message.starts_with("a job of 32 workers needs 10995116"));
   CHECK(contains(message, "hard limit is " + std::to_string(limit_now().rlim_max)));
