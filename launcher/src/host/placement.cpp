@@ -22,15 +22,6 @@ using Cpus = std::vector<Cpu>;
 
 constexpr int kUnbound = -1;
 
-constexpr std::array kNames = {
-    std::pair{NumaBinding::none, std::string_view("none")},
-    std::pair{NumaBinding::affinity, std::string_view("affinity")},
-    std::pair{NumaBinding::node, std::string_view("node")},
-    std::pair{NumaBinding::socket, std::string_view("socket")},
-    std::pair{NumaBinding::exclusive, std::string_view("exclusive")},
-    std::pair{NumaBinding::core_complex, std::string_view("core-complex")},
-};
-
 /// Returns the physical cores, node by node; each core is the list of its hardware threads.
 std::vector<Cpus> cores_by_node(const Cpus& cpus) {
   std::vector<Cpus> cores;
@@ -114,8 +105,9 @@ class Placer {
 
  private:
   [[nodiscard]] std::string name() const {
-    return binding_ == NumaBinding::affinity ? "enable_cpu_affinity"
-                                             : "numa_binding " + std::string(to_string(binding_));
+    return binding_ == NumaBinding::affinity
+               ? "enable_cpu_affinity"
+               : "numa_binding " + std::string(plugins::word_of(binding_).name);
   }
 
   [[nodiscard]] Error impossible(const std::string& why) const {
@@ -260,16 +252,11 @@ class Placer {
 NumaBinding numa_binding(std::string_view name) {
   std::string spelled(name);
   std::ranges::replace(spelled, '_', '-');
-  for (const auto& [binding, text] : kNames) {
-    if (text == spelled) {
-      return binding;
-    }
+  const auto binding = plugins::value_named<NumaBinding>(spelled);
+  if (!binding) {
+    throw Error(Errc::internal, "no numa_binding is called \"" + std::string(name) + "\"");
   }
-  throw Error(Errc::internal, "no numa_binding is called \"" + std::string(name) + "\"");
-}
-
-std::string_view to_string(NumaBinding binding) noexcept {
-  return std::ranges::find(kNames, binding, &decltype(kNames)::value_type::first)->second;
+  return *binding;
 }
 
 Placements place_workers(int local_world_size, const std::vector<int>& gpus, NumaBinding binding,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/launcher/host_facts.hpp"
+#include "acc/plugins/words.hpp"
 
 #include <string>
 #include <string_view>
@@ -23,11 +24,26 @@ enum class NumaBinding {
   core_complex,  ///< CPUs of one last-level cache of the node: the largest first, then round robin
 };
 
-/// Parses none, node, socket, exclusive or core-complex (also core_complex). The settings table has
-/// checked the word before, so another one throws Error(internal).
+}  // namespace acc::launcher
+
+namespace acc::plugins {
+
+template <>
+inline constexpr std::array kWords<launcher::NumaBinding> = {
+    Word{launcher::NumaBinding::none, "none"},
+    Word{launcher::NumaBinding::affinity, "affinity", ""},
+    Word{launcher::NumaBinding::node, "node"},
+    Word{launcher::NumaBinding::socket, "socket"},
+    Word{launcher::NumaBinding::exclusive, "exclusive"},
+    Word{launcher::NumaBinding::core_complex, "core-complex"}};
+
+}  // namespace acc::plugins
+
+namespace acc::launcher {
+
+/// Returns the policy named none, node, socket, exclusive or core-complex (also core_complex). The
+/// settings table has checked the word before, so another one throws Error(internal).
 NumaBinding numa_binding(std::string_view name);
-/// Returns the name that `numa_binding` parses.
-std::string_view to_string(NumaBinding binding) noexcept;
 
 /// GPU, NUMA node and CPUs of one worker of this machine.
 struct Placement {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "acc/base/log.hpp"
+#include "acc/launcher/placement.hpp"
 #include "acc/plugins/setting_rows.hpp"
 
 /// The flags of the front ends, next to the settings that they share with the workers
@@ -178,7 +179,7 @@ inline constexpr std::array kTorchrun = {
                .help = "address at which other machines reach this one; default: its host name"},
     SettingRow{.key = "numa_binding", .group = Group::cores,
                .flag = Flag::value, .type = Type::choice,
-               .fallback = "none", .allowed = "none|node|socket|exclusive|core-complex",
+               .fallback = "none", .allowed = plugins::kChoices<NumaBinding>,
                .help = "bind each worker to cores near its GPU"},
     SettingRow{.key = "signals_to_handle", .flag = Flag::value, .type = Type::list,
                .fallback = "SIGTERM,SIGINT,SIGHUP,SIGQUIT",

@@ -13,7 +13,6 @@ namespace acc::launcher {
 namespace {
 
 using OrderedJson = nlohmann::ordered_json;
-using plugins::Source;
 
 constexpr int kFormat = 1;
 
@@ -23,26 +22,12 @@ OrderedJson known_if(bool known, const T& value) {
   return known ? OrderedJson(value) : OrderedJson(nullptr);
 }
 
-std::string_view name_of(Source::Kind kind) {
-  switch (kind) {
-    case Source::Kind::default_value: return "default";
-    case Source::Kind::environment: return "environment";
-    case Source::Kind::file: return "file";
-    case Source::Kind::deepspeed_file: return "deepspeed_file";
-    case Source::Kind::derived: return "derived";
-    case Source::Kind::job: return "job";
-    case Source::Kind::flag: return "flag";
-    case Source::Kind::program: return "program";
-  }
-  return {};
-}
-
 OrderedJson settings_json(const LaunchPlan& plan) {
   OrderedJson settings = OrderedJson::array();
   for (const auto& [name, value, source] : commands::settings_in_force(plan)) {
     settings.push_back({{"name", name},
                         {"value", known_if(!value.empty(), value)},
-                        {"source", name_of(source->kind)},
+                        {"source", plugins::word_of(source->kind).name},
                         {"where", known_if(!source->where.empty(), source->where)}});
   }
   return settings;
@@ -73,7 +58,7 @@ OrderedJson start_of(const LaunchPlan& plan) {
   for (const RemoteMachine& machine : plan.start->machines) {
     machines.push_back(known_if(!machine.name.empty(), machine.name));
   }
-  return {{"means", commands::to_string(plan.start->means)},
+  return {{"means", plugins::word_of(plan.start->means).name},
           {"machines", machines},
           {"arguments", plan.start->arguments},
           {"told", plan.start->environment}};
@@ -107,7 +92,7 @@ OrderedJson rendezvous_json(const LaunchPlan& plan) {
   const RendezvousPlan& rendezvous = plan.rendezvous;
   const bool meets = rendezvous.backend != RendezvousPlan::Backend::none;
   return {
-      {"backend", commands::to_string(rendezvous.backend)},
+      {"backend", plugins::word_of(rendezvous.backend).name},
       {"address", known_if(meets, rendezvous.address)},
       {"port", known_if(meets && rendezvous.port != 0, rendezvous.port)},
       {"port_was_given", rendezvous.port_was_given},
@@ -211,7 +196,7 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"manager", manager_of(plan)},
                   {"start", start_of(plan)},
                   {"seat", rank_slot_of(plan)},
-                  {"mode", commands::to_string(plan.mode)},
+                  {"mode", plugins::word_of(plan.mode).name},
                   {"device", plugins::to_string(plan.device)},
                   {"sharding", sharding_json(plan)},
                   {"machines", machines_of(plan)},
@@ -223,9 +208,9 @@ std::string explain_json(std::string_view front_end, const LaunchPlan& plan,
                   {"appended_file",
                    plan.appended_file ? OrderedJson(plan.appended_file->path) : OrderedJson()},
                   {"gpus", gpus_json(plan)},
-                  {"numa_binding", to_string(plan.binding.policy)},
+                  {"numa_binding", plugins::word_of(plan.binding.policy).name},
                   {"workers", workers_json(plan)},
-                  {"identity", commands::to_string(plan.identity)},
+                  {"identity", plugins::word_of(plan.identity).name},
                   {"environment", environment_json(plan, parent)},
                   {"working_directory", plan.working_directory},
                   {"command", known_if(!plan.command.empty(), plan.command)}});

@@ -60,43 +60,6 @@ bool is_parents(const std::string& name, const std::vector<ChangedVariable::Valu
 
 }  // namespace
 
-std::string_view to_string(RemoteLaunchPlan::Means means) noexcept {
-  switch (means) {
-    case RemoteLaunchPlan::Means::ssh: return "ssh";
-    case RemoteLaunchPlan::Means::pdsh: return "pdsh";
-    case RemoteLaunchPlan::Means::srun: return "srun";
-  }
-  return {};
-}
-
-std::string_view to_string(Mode mode) noexcept {
-  switch (mode) {
-    case Mode::plain: return "plain";
-    case Mode::multi_gpu: return "multi_gpu";
-    case Mode::fsdp: return "fsdp";
-    case Mode::deepspeed: return "deepspeed";
-  }
-  return {};
-}
-
-std::string_view to_string(Identity identity) noexcept {
-  switch (identity) {
-    case Identity::none: return "none";
-    case Identity::torchrun: return "torchrun";
-    case Identity::deepspeed: return "deepspeed";
-  }
-  return {};
-}
-
-std::string_view to_string(Backend backend) noexcept {
-  switch (backend) {
-    case Backend::none: return "none";
-    case Backend::fixed: return "static";
-    case Backend::c10d: return "c10d";
-  }
-  return {};
-}
-
 std::vector<ShownSetting> settings_in_force(const LaunchPlan& plan) {
   std::vector<ShownSetting> shown;
   const auto add = [&](const plugins::Settings& settings, bool of_launch) {

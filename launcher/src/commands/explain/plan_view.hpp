@@ -2,20 +2,48 @@
 #pragma once
 
 #include "acc/launcher/launch_plan.hpp"
+#include "acc/plugins/words.hpp"
 
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+namespace acc::plugins {
+
+template <>
+inline constexpr std::array kWords<launcher::Mode> = {
+    Word{launcher::Mode::plain, "plain"}, Word{launcher::Mode::multi_gpu, "multi_gpu"},
+    Word{launcher::Mode::fsdp, "fsdp"}, Word{launcher::Mode::deepspeed, "deepspeed"}};
+template <>
+inline constexpr std::array kWords<launcher::Identity> = {
+    Word{launcher::Identity::none, "none"}, Word{launcher::Identity::torchrun, "torchrun"},
+    Word{launcher::Identity::deepspeed, "deepspeed"}};
+template <>  // torchrun's names
+inline constexpr std::array kWords<launcher::RendezvousPlan::Backend> = {
+    Word{launcher::RendezvousPlan::Backend::none, "none"},
+    Word{launcher::RendezvousPlan::Backend::fixed, "static"},
+    Word{launcher::RendezvousPlan::Backend::c10d, "c10d"}};
+template <>
+inline constexpr std::array kWords<launcher::RemoteLaunchPlan::Means> = {
+    Word{launcher::RemoteLaunchPlan::Means::ssh, "ssh"},
+    Word{launcher::RemoteLaunchPlan::Means::pdsh, "pdsh"},
+    Word{launcher::RemoteLaunchPlan::Means::srun, "srun"}};
+template <>
+inline constexpr std::array kWords<Source::Kind> = {
+    Word{Source::Kind::default_value, "default"},
+    Word{Source::Kind::environment, "environment"},
+    Word{Source::Kind::file, "file"},
+    Word{Source::Kind::deepspeed_file, "deepspeed_file"},
+    Word{Source::Kind::derived, "derived"},
+    Word{Source::Kind::job, "job"},
+    Word{Source::Kind::flag, "flag"},
+    Word{Source::Kind::program, "program"}};
+
+}  // namespace acc::plugins
+
 // Facts about a plan that both the text and the JSON output of explain contain.
 namespace acc::launcher::commands {
-
-std::string_view to_string(Mode mode) noexcept;
-std::string_view to_string(Identity identity) noexcept;
-std::string_view to_string(RendezvousPlan::Backend backend) noexcept;  ///< torchrun's names
-
-std::string_view to_string(RemoteLaunchPlan::Means means) noexcept;
 
 /// A setting with its value and the place where the value comes from.
 struct ShownSetting {

@@ -153,7 +153,7 @@ Lines rendezvous_text(const LaunchPlan& plan) {
     const bool may_move = !rendezvous.port_was_given && plan.layout.num_machines == 1;
     place += may_move ? ", or a free port if it is in use" : "";
   }
-  Lines lines = {std::string(commands::to_string(rendezvous.backend)) + " at " + place};
+  Lines lines = {std::string(plugins::word_of(rendezvous.backend).name) + " at " + place};
   lines.push_back("run id " + rendezvous.run_id);
   if (plan.layout.num_machines > 1) {
     lines.push_back("waits " + seconds_text(rendezvous.join_timeout) + " for " +
@@ -257,7 +257,7 @@ Lines job_of(const LaunchPlan& plan) {
 std::string explain_start(const LaunchPlan& plan) {
   const RemoteLaunchPlan& start = *plan.start;
   Lines machines = {std::to_string(start.machines.size()) + " by " +
-                    std::string(commands::to_string(start.means))};
+                    std::string(plugins::word_of(start.means).name)};
   for (const RemoteMachine& machine : start.machines) {
     if (!machine.name.empty()) {
       machines.push_back(std::to_string(machines.size() - 1) + "  " + machine.name);
@@ -285,12 +285,12 @@ std::string explain(const LaunchPlan& plan, const plugins::Environment& parent) 
   if (plan.start) {
     return text + explain_start(plan) + labelled("notice", plan.notices);
   }
-  text += labelled("mode", {std::string(commands::to_string(plan.mode)) + " on " +
+  text += labelled("mode", {std::string(plugins::word_of(plan.mode).name) + " on " +
                             std::string(plugins::to_string(plan.device))});
   text += labelled("world", {world_of(plan)});
   text += labelled("sharding", {sharding_text(plan)});
   text += labelled("gpus", gpus_text(plan));
-  text += labelled("binding", {std::string(to_string(plan.binding.policy))});
+  text += labelled("binding", {std::string(plugins::word_of(plan.binding.policy).name)});
   text += labelled("workers", workers_text(plan));
   text += labelled("rendezvous", rendezvous_text(plan));
   text += labelled("restarts", {restarts_of(plan)});

@@ -52,7 +52,7 @@ Numbers gpus_of(const HostFacts& facts) {
 
 TEST_CASE("bindings have torchrun's names") {
   for (const NumaBinding binding : {none, node, socket, exclusive, core_complex}) {
-    CHECK(numa_binding(to_string(binding)) == binding);
+    CHECK(numa_binding(plugins::word_of(binding).name) == binding);
   }
   CHECK(numa_binding("core_complex") == core_complex);
   CHECK_THROWS_AS(static_cast<void>(numa_binding("nodes")), Error);
