@@ -222,7 +222,8 @@ int launch_to_the_end(const std::function<int(std::string& head)>& body) {
   }
   std::fflush(stdout);
   if (host::is_controlled(acc::plugins::current_environment())) {
-    control::say(control::Ended{host_name(), failure.exit_status, failure.reason});
+    remote_launch::control::say(
+        remote_launch::control::Ended{host_name(), failure.exit_status, failure.reason});
   }
   return failure.exit_status;
 }
@@ -237,7 +238,7 @@ int launch_from_afar(std::span<const std::string> arguments, supervision::Guard 
     asked = remote_launch::become_remote(arguments);
   }
   if (host::is_controlled(acc::plugins::current_environment())) {
-    control::say(control::Started{host_name()});
+    remote_launch::control::say(remote_launch::control::Started{host_name()});
   }
   const CommandLine line = read_command_line("acclaunch", asked);
   if (line.sub_command != nullptr) {

@@ -14,7 +14,7 @@
 #include <cstdlib>
 #include <string_view>
 
-namespace acc::launcher::python {
+namespace acc::launcher::accelerate_cli::python {
 namespace {
 
 bool all_of(std::string_view text, std::string_view characters) {
@@ -169,4 +169,4 @@ std::string float_text(double value) {
   return fixed.find('.') == std::string::npos ? fixed + ".0" : fixed;
 }
 
-}  // namespace acc::launcher::python
+}  // namespace acc::launcher::accelerate_cli::python

@@ -8,7 +8,7 @@
 
 /// Python values of YAML scalars and flags, as PyYAML and argparse create them for
 /// `accelerate launch`.
-namespace acc::launcher::python {
+namespace acc::launcher::accelerate_cli::python {
 
 using plugins::Node;
 
@@ -30,4 +30,4 @@ std::string described(const Node& value);
 /// Returns repr of a float: `0.1`, `100000.0`, `1e-05`, `1e+16`.
 std::string float_text(double value);
 
-}  // namespace acc::launcher::python
+}  // namespace acc::launcher::accelerate_cli::python

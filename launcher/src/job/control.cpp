@@ -89,7 +89,7 @@ asio::awaitable<void> Control::listen() {
 
 /// Reads once and handles complete lines. False after the end of the connection.
 bool Control::read_once() {
-  std::array<char, control::kMaxLine> chunk{};
+  std::array<char, remote_launch::control::kMaxLine> chunk{};
   const ssize_t count = ::read(input_.native_handle(), chunk.data(), chunk.size());
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
     return true;
@@ -110,22 +110,23 @@ bool Control::take_lines() {
     begin = end + 1;
   }
   pending_.erase(0, begin);
-  return pending_.size() < control::kMaxLine ||
-         is_broken("received a line of more than " + std::to_string(control::kMaxLine) + " bytes");
+  return pending_.size() < remote_launch::control::kMaxLine ||
+         is_broken("received a line of more than " +
+                   std::to_string(remote_launch::control::kMaxLine) + " bytes");
 }
 
 /// Handles one line. False after the end of the connection.
 bool Control::take(std::string_view line) {
-  const auto message = control::decode(line);
+  const auto message = remote_launch::control::decode(line);
   if (!message) {
     return is_broken("received '" + std::string(line.substr(0, 40)) +
                      "', which is not a control message");
   }
   wait_for_silence();
-  if (const auto* greeting = std::get_if<control::Greeting>(&*message)) {
+  if (const auto* greeting = std::get_if<remote_launch::control::Greeting>(&*message)) {
     host_ = greeting->host;
-  } else if (!std::holds_alternative<control::Beat>(*message)) {
-    const auto* signal = std::get_if<control::Signal>(&*message);
+  } else if (!std::holds_alternative<remote_launch::control::Beat>(*message)) {
+    const auto* signal = std::get_if<remote_launch::control::Signal>(&*message);
     if (signal != nullptr && signal->number == SIGTSTP) {
       silence_.cancel();  // a stopped sender sends no heartbeats
     }

@@ -25,7 +25,7 @@ class Control {
  public:
   struct Events {
     /// Called for each Signal, ForceStop and End.
-    std::function<void(const control::Message&)> on_message;
+    std::function<void(const remote_launch::control::Message&)> on_message;
     /// Called once, as the last call, when the connection ends: at the end of the input, after a
     /// timeout, or after an invalid line.
     std::function<void(const std::string& reason)> on_broken;
@@ -33,7 +33,7 @@ class Control {
 
   /// Starts to listen on `input`.
   Control(const boost::asio::any_io_executor& executor, UniqueFd input, Events events,
-          std::chrono::milliseconds silence_limit = control::kSilenceLimit);
+          std::chrono::milliseconds silence_limit = remote_launch::control::kSilenceLimit);
 
   /// Returns the message that the connection is broken, with the sender's host.
   [[nodiscard]] std::string broken_connection() const;

@@ -122,7 +122,7 @@ asio::awaitable<void> Job::work() {
     const bool begins = co_await join_round();
     if (begins) {
       if (control_) {
-        control::say(control::Joined{host_});
+        remote_launch::control::say(remote_launch::control::Joined{host_});
       }
       co_await run_attempts();
     } else if (!stop_) {
@@ -482,7 +482,7 @@ report::AttemptEvidence Job::evidence() {
 void Job::report_lost_machines(const RoundResult& round_result) {
   for (const rendezvous::ReportedMachine& machine : round_result.machines) {
     if (control_ && machine.report.empty()) {
-      control::say(control::Lost{machine.host});
+      remote_launch::control::say(remote_launch::control::Lost{machine.host});
     }
   }
 }

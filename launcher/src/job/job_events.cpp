@@ -384,11 +384,11 @@ void Job::listen_to_remote_launcher() {
 
 /// Handles a control message. If the output of all machines is merged, the sender has already
 /// printed what happens, so this machine does not repeat it.
-void Job::on_control_message(const control::Message& message) {
+void Job::on_control_message(const remote_launch::control::Message& message) {
   const bool is_said = plan_.manager.merges_output;
-  if (const auto* signal = std::get_if<control::Signal>(&message)) {
+  if (const auto* signal = std::get_if<remote_launch::control::Signal>(&message)) {
     on_signal({signal->number}, is_said);
-  } else if (const auto* end = std::get_if<control::End>(&message)) {
+  } else if (const auto* end = std::get_if<remote_launch::control::End>(&message)) {
     if (!has_workers(state_) && !is_said) {
       say(end->reason);
     }
@@ -397,7 +397,7 @@ void Job::on_control_message(const control::Message& message) {
                                   .reason = end->reason,
                                   .cause = Cause::other,
                                   .is_said = is_said});
-  } else if (std::holds_alternative<control::ForceStop>(message)) {
+  } else if (std::holds_alternative<remote_launch::control::ForceStop>(message)) {
     stop(JobEvent::forcing_request, {.exit_status = 128 + SIGTERM,
                                      .signal = {SIGTERM},
                                      .reason = "second stop request",

@@ -110,7 +110,7 @@ class Job {
   boost::asio::awaitable<void> end_without_guard();
   void on_signal(supervision::PassedSignal signal, bool is_said = false);
   void listen_to_remote_launcher();
-  void on_control_message(const control::Message& message);
+  void on_control_message(const remote_launch::control::Message& message);
   void on_remote_launcher_lost(const std::string& reason);
   report::AttemptEvidence evidence();
   void on_first_failure(const supervision::WorkerRecord& worker);

@@ -14,7 +14,7 @@
 #include <cerrno>
 #include <csignal>
 
-namespace acc::launcher::control {
+namespace acc::launcher::remote_launch::control {
 namespace {
 
 constexpr std::string_view kAnswer =
@@ -142,4 +142,4 @@ void say(const Answer& answer) noexcept {
   }
 }
 
-}  // namespace acc::launcher::control
+}  // namespace acc::launcher::remote_launch::control

@@ -12,7 +12,7 @@
 // these machines. Both directions consist of text lines. A launcher receives messages on its
 // standard input; the end of that input, or a timeout, ends the job on its machine. It sends
 // answers on its standard output, between the workers' lines.
-namespace acc::launcher::control {
+namespace acc::launcher::remote_launch::control {
 
 /// First message: the host of the remote launcher.
 struct Greeting {
@@ -95,4 +95,4 @@ HeardLine hear(std::string_view line);
 /// Writes an answer to this process's standard output. Errors are ignored: the reader may be gone.
 void say(const Answer& answer) noexcept;
 
-}  // namespace acc::launcher::control
+}  // namespace acc::launcher::remote_launch::control

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-namespace acc::launcher::python {
+namespace acc::launcher::accelerate_cli::python {
 namespace {
 
 TEST_CASE("PyYAML's value of a word, and str() of it") {
@@ -68,4 +68,4 @@ TEST_CASE("floats as Python prints them") {
 }
 
 }  // namespace
-}  // namespace acc::launcher::python
+}  // namespace acc::launcher::accelerate_cli::python

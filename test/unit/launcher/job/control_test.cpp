@@ -37,11 +37,12 @@ Heard listen(const std::string& said, std::chrono::milliseconds silence = kLong,
   }
   boost::asio::io_context io(1);
   Heard heard;
-  job::Control control(
-      io.get_executor(), acc::UniqueFd(ends[0]),
-      {[&](const auto& message) { heard.messages.push_back(control::encode(message)); },
-       [&](const auto& reason) { heard.broken = reason; }},
-      silence);
+  job::Control control(io.get_executor(), acc::UniqueFd(ends[0]),
+                       {[&](const auto& message) {
+                          heard.messages.push_back(remote_launch::control::encode(message));
+                        },
+                        [&](const auto& reason) { heard.broken = reason; }},
+                       silence);
   std::this_thread::sleep_for(suspended);
   io.run();
   return heard;
@@ -67,7 +68,7 @@ TEST_CASE("control: an invalid line breaks the connection and is quoted") {
   CHECK(listen("beat\nhello\nsignal 15\n").messages.empty());
   CHECK(listen("beat\nhello\n").broken ==
         kBroken + " is broken: received 'hello', which is not a control message");
-  CHECK(listen(std::string(2 * control::kMaxLine, 'x')).broken ==
+  CHECK(listen(std::string(2 * remote_launch::control::kMaxLine, 'x')).broken ==
         kBroken + " is broken: received a line of more than 4096 bytes");
 }
 
@@ -78,7 +79,7 @@ TEST_CASE("control: a missing heartbeat breaks the connection") {
 
 TEST_CASE("control: time in which this launcher was suspended does not count") {
   std::string said = "from node0\n";
-  while (said.size() < 2 * control::kMaxLine) {  // more than one read returns
+  while (said.size() < 2 * remote_launch::control::kMaxLine) {  // more than one read returns
     said += "beat\n";
   }
   const Heard heard = listen(said + "signal 10\n", 20ms, false, 40ms);

@@ -17,7 +17,7 @@ constexpr supervision::ProcessEnd exited(int status) {
 }
 constexpr supervision::ProcessEnd kKilled{supervision::ProcessEnd::Kind::killed, SIGKILL};
 
-remote_launch::Heard heard(int how_far, std::optional<control::Ended> ended = {}) {
+remote_launch::Heard heard(int how_far, std::optional<remote_launch::control::Ended> ended = {}) {
   return {.started = how_far > 0, .joined = how_far > 1, .ended = std::move(ended)};
 }
 
@@ -31,10 +31,10 @@ TEST_CASE("interpretation of the end of an ssh client") {
     std::string log;
     remote_launch::ClientEnd expected;
   };
-  const control::Ended fine{"n", 0, ""};
-  const control::Ended of_a_program{"n", 255, ""};
-  const control::Ended planless{"n", 2, "no program"};
-  const control::Ended gone_on{"n", 1, "timed out"};
+  const remote_launch::control::Ended fine{"n", 0, ""};
+  const remote_launch::control::Ended of_a_program{"n", 255, ""};
+  const remote_launch::control::Ended planless{"n", 2, "no program"};
+  const remote_launch::control::Ended gone_on{"n", 1, "timed out"};
   const std::string refused = "ssh: connect to host n port 22: Connection refused";
   const std::string nowhere =
       "no executable acclaunch was found there, neither at /x/acclaunch nor in the PATH of the "
@@ -163,7 +163,7 @@ TEST_CASE("srun waits in vain if all machines that have not ended are lost") {
 }
 
 TEST_CASE("the answers of a client that was killed from here are used") {
-  const control::Ended failed{"n", 3, ""};
+  const remote_launch::control::Ended failed{"n", 3, ""};
   CHECK(remote_launch::judge_cut(kKilled, heard(2, failed)) ==
         remote_launch::ClientEnd{Kind::ended, 3, ""});
   CHECK(remote_launch::judge_cut(kKilled, heard(2)) ==

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-using namespace acc::launcher::control;
+using namespace acc::launcher::remote_launch::control;
 
 TEST_CASE("control messages are decoded as they were encoded") {
   const std::vector<std::pair<Message, std::string>> cases = {
