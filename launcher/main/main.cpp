@@ -18,7 +18,7 @@
 #include "remote_launch/remote_launcher.hpp"
 #include "remote_launch/start_message.hpp"
 #include "spawn/child_launcher.hpp"
-#include "spawn/reap.hpp"
+#include "spawn/create_child.hpp"
 #include "supervision/guardian.hpp"
 #include "supervision/signals.hpp"
 

@@ -4,7 +4,7 @@
 #include "acc/base/unique_fd.hpp"
 #include "acc/base/variables.hpp"
 #include "spawn/child_launcher.hpp"
-#include "spawn/reap.hpp"
+#include "spawn/create_child.hpp"
 #include "spawn/user.hpp"
 
 #include <fcntl.h>

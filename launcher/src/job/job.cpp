@@ -12,7 +12,7 @@
 #include "host/own_variables.hpp"
 #include "job/running_job.hpp"
 #include "output/line_prefix.hpp"
-#include "output/log_file.hpp"
+#include "output/worker_targets.hpp"
 #include "report/error_file.hpp"
 #include "report/late_ranks.hpp"
 

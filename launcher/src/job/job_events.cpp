@@ -12,7 +12,7 @@
 #include "report/torch_record.hpp"
 #include "report/words.hpp"
 #include "spawn/child_launcher.hpp"
-#include "spawn/reap.hpp"
+#include "spawn/create_child.hpp"
 #include "supervision/signals.hpp"
 
 #include <boost/asio/as_tuple.hpp>

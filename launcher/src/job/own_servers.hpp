@@ -19,6 +19,14 @@
 
 namespace acc::launcher::job {
 
+/// Opens the port of --status_port, at which HTTP clients see `board`, and says its address; null
+/// if the settings have none. `security`: null if everybody may look. Throws Error(config) if the
+/// port is in use.
+std::unique_ptr<rendezvous::Server> open_status_port(
+    boost::asio::io_context& io, const LaunchPlan& plan,
+    const std::function<void(const std::string&)>& say, std::shared_ptr<rendezvous::Board> board,
+    std::shared_ptr<const rendezvous::ServerSecurity> security = nullptr);
+
 /// What servers and clients of a job prove to each other. Null pointers: no token.
 struct JobSecurity {
   explicit JobSecurity(const LaunchPlan& plan);

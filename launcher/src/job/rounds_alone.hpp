@@ -2,8 +2,8 @@
 #pragma once
 
 #include "acc/rendezvous/server.hpp"
+#include "job/own_servers.hpp"
 #include "job/rounds.hpp"
-#include "job/status_port.hpp"
 
 namespace acc::launcher::job {
 

@@ -7,7 +7,7 @@
 #include "output/last_lines.hpp"
 #include "output/line_assembler.hpp"
 #include "output/line_prefix.hpp"
-#include "output/log_file.hpp"
+#include "output/worker_targets.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>

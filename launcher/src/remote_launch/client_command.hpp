@@ -2,12 +2,12 @@
 #pragma once
 
 #include "acc/launcher/remote_launch_plan.hpp"
+#include "acc/plugins/environment.hpp"
 
 #include <string>
 #include <vector>
 
 namespace acc::launcher::remote_launch {
-
 /// Command of a client: a local process (ssh, pdsh or srun) that runs the launcher of one machine,
 /// or of all machines.
 struct ClientCommand {
@@ -25,5 +25,11 @@ struct ClientCommand {
 /// and input files and must not be readable by other users: the start message contains the
 /// environment.
 std::vector<ClientCommand> client_commands(const RemoteLaunchPlan& plan, const std::string& folder);
+
+/// Returns the part of this process's environment that is passed on to other machines: everything
+/// except variables that belong to this host, session or job. Empty for srun, which passes on the
+/// whole environment itself.
+plugins::Environment environment_for_other_machines(const plugins::Environment& own,
+                                                    RemoteLaunchPlan::Means means);
 
 }  // namespace acc::launcher::remote_launch

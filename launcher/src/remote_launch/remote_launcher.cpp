@@ -13,7 +13,7 @@
 #include "acc/launcher/setting_keys.hpp"
 #include "host/own_variables.hpp"
 #include "plan/program_command.hpp"
-#include "remote_launch/carried_environment.hpp"
+#include "remote_launch/client_command.hpp"
 #include "remote_launch/remote_job.hpp"
 
 #include <boost/asio/as_tuple.hpp>

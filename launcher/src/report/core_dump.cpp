@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/core_dump.hpp"
-
-#include "supervision/kernel_file.hpp"
+#include "report/kernel_facts.hpp"
+#include "supervision/process_state.hpp"
 
 #include <glob.h>
 #include <sys/resource.h>

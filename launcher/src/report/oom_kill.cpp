@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "report/oom_kill.hpp"
-
+#include "report/kernel_facts.hpp"
 #include "report/words.hpp"
 #include "supervision/cgroup.hpp"
-#include "supervision/kernel_file.hpp"
+#include "supervision/process_state.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

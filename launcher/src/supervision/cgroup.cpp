@@ -5,7 +5,6 @@
 #include "supervision/cgroup.hpp"
 
 #include "spawn/create_child.hpp"
-#include "spawn/reap.hpp"
 
 #include <fcntl.h>
 #include <sys/stat.h>

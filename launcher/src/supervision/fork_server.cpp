@@ -2,9 +2,9 @@
 #include "supervision/fork_server.hpp"
 
 #include "acc/base/log.hpp"
-#include "spawn/reap.hpp"
+#include "spawn/create_child.hpp"
+#include "supervision/process_handle.hpp"
 #include "supervision/process_state.hpp"
-#include "supervision/process_watch.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/experimental/awaitable_operators.hpp>

@@ -3,8 +3,8 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/log.hpp"
-#include "supervision/kernel_file.hpp"
 #include "supervision/process_end.hpp"
+#include "supervision/process_state.hpp"
 #include "supervision/signals.hpp"
 
 #include <fcntl.h>

@@ -1,17 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "supervision/process_handle.hpp"
 
+#include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <sstream>
+#include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 namespace acc::launcher::supervision {
@@ -91,6 +98,26 @@ std::optional<spawn::User> ProcessHandle::user() const {
   }
   const std::vector<unsigned> more = numbers_of(status, "Groups:");
   return spawn::User{users.front(), groups.front(), {more.begin(), more.end()}};
+}
+
+UniqueFd watch_end_of(pid_t child) {
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, child, 0)));
+  if (pidfd) {
+    return pidfd;
+  }
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    throw Error(Errc::process, std::string("cannot create a pipe: ") + std::strerror(errno));
+  }
+  UniqueFd readable(ends[0]);
+  // WNOWAIT leaves the exit status for the owner of the worker.
+  std::thread([child, closes_at_end = UniqueFd(ends[1])] {
+    siginfo_t info{};
+    while (::waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) != 0 &&
+           errno == EINTR) {
+    }
+  }).detach();
+  return readable;
 }
 
 }  // namespace acc::launcher::supervision

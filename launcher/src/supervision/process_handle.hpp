@@ -10,7 +10,6 @@
 #include <string>
 
 namespace acc::launcher::supervision {
-
 /// A process of any user. The kernel gives its number to another process when it has ended; what
 /// was read by that number belongs to this process if `is_alive` is true afterwards.
 class ProcessHandle {
@@ -34,5 +33,10 @@ class ProcessHandle {
  private:
   UniqueFd folder_;
 };
+
+/// Returns a descriptor that becomes readable when `child`, a child of this process, has ended. The
+/// child is not reaped. The descriptor is a pidfd, or, where pidfd_open() is not available (Linux
+/// before 5.3, some sandboxes), a pipe that a waiting thread closes. Throws Error(process).
+UniqueFd watch_end_of(pid_t child);
 
 }  // namespace acc::launcher::supervision

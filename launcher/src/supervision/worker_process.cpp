@@ -3,10 +3,10 @@
 
 #include "acc/base/error.hpp"
 #include "spawn/child_launcher.hpp"
-#include "spawn/reap.hpp"
+#include "spawn/create_child.hpp"
 #include "supervision/descendants.hpp"
 #include "supervision/fork_server.hpp"
-#include "supervision/process_watch.hpp"
+#include "supervision/process_handle.hpp"
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "remote_launch/client_command.hpp"
 
-#include "remote_launch/carried_environment.hpp"
 #include "remote_launch/start_message.hpp"
 #include "support/pipe.hpp"
 

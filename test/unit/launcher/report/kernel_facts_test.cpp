@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "report/kernel_facts.hpp"
 
-#include "report/core_dump.hpp"
-#include "report/oom_kill.hpp"
 #include "supervision/cgroup.hpp"
 #include "support/temporary_folder.hpp"
 
