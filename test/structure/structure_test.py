@@ -49,7 +49,7 @@ MORE_FILES_OF_SETTING = {
     "fsdp_backward_prefetch": 6, "fsdp_cpu_ram_efficient_loading": 8, "fsdp_forward_prefetch": 5,
     "fsdp_ignored_modules": 5, "fsdp_reshard_after_forward": 10, "fsdp_sharding_strategy": 10,
     "fsdp_state_dict_type": 6, "fsdp_sync_module_states": 10, "fsdp_transformer_layer_cls_to_wrap": 8,
-    "fsdp_use_orig_params": 6, "fsdp_version": 15, "gradient_accumulation_steps": 19, "gradient_clipping": 9,
+    "fsdp_use_orig_params": 6, "fsdp_version": 15, "gradient_accumulation_steps": 18, "gradient_clipping": 9,
     "mixed_precision": 26, "nan_policy": 5, "offload_optimizer_device": 6, "offload_optimizer_nvme_path": 7,
     "offload_param_device": 7, "offload_param_nvme_path": 7, "overlap_comm": 7,
     "parallelism_config_dp_replicate_size": 5, "parallelism_config_dp_shard_size": 7, "reduce_bucket_size": 6,
@@ -57,14 +57,14 @@ MORE_FILES_OF_SETTING = {
     "zero3_save_16bit_model": 5, "zero_hpz_partition_size": 11, "zero_stage": 16,
 }
 MORE_FILES_OF_FLAG = {
-    "config_file": 6, "debug": 6, "deepspeed_config": 7, "enable_cpu_affinity": 7, "gpu_ids": 5, "hostfile": 4,
-    "launcher": 6, "local_ranks_filter": 4, "log_dir": 5, "log_format": 4, "log_level": 4, "machine_rank": 16,
-    "main_process_ip": 10, "main_process_port": 6, "master_addr": 4, "master_port": 4, "max_restarts": 7,
-    "module": 6, "mpirun_hostfile": 6, "multi_gpu": 6, "nnodes": 4, "no_python": 8, "no_ssh": 4, "node_rank": 7,
+    "config_file": 5, "debug": 5, "deepspeed_config": 6, "enable_cpu_affinity": 7, "gpu_ids": 4, "hostfile": 4,
+    "launcher": 6, "log_format": 4, "log_level": 4, "machine_rank": 16, "main_process_ip": 10,
+    "main_process_port": 6, "master_addr": 4, "master_port": 4, "max_restarts": 7, "module": 5,
+    "mpirun_hostfile": 6, "multi_gpu": 6, "nnodes": 4, "no_python": 6, "no_ssh": 4, "node_rank": 7,
     "num_cpu_threads_per_process": 4, "num_machines": 11, "num_processes": 14, "numa_binding": 5, "preload": 5,
-    "quiet": 5, "rdzv_backend": 9, "rdzv_endpoint": 5, "redirects": 5, "role": 4, "same_network": 4,
-    "secure": 4, "shutdown_timeout": 5, "status_port": 7, "stdin": 4, "tee": 5, "timeout": 5, "trace": 4,
-    "use_cpu": 10, "use_deepspeed": 7, "use_fsdp": 7, "use_parallelism_config": 5,
+    "quiet": 5, "rdzv_backend": 9, "rdzv_endpoint": 5, "redirects": 4, "role": 4, "same_network": 4,
+    "secure": 4, "shutdown_timeout": 5, "status_port": 7, "stdin": 4, "timeout": 5, "trace": 4, "use_cpu": 10,
+    "use_deepspeed": 7, "use_fsdp": 7, "use_parallelism_config": 5,
 }
 
 

@@ -4,6 +4,9 @@
 #include "acc/launcher/flags.hpp"
 #include "acc/plugins/environment.hpp"
 
+#include <array>
+#include <bit>
+
 namespace acc::launcher::accelerate_cli {
 
 /// Compatibility policy: one switch per deviation from `accelerate launch`. The numbers are those
@@ -28,22 +31,9 @@ struct CompatPolicy {
 };
 
 constexpr CompatPolicy kAcclaunchPolicy{};
-constexpr CompatPolicy kAcceleratePolicy{.cpu_is_a_device = false,
-                                         .modes_run_without_gpus = false,
-                                         .checks_gpus = false,
-                                         .keeps_exit_status = false,
-                                         .reads_hidden_keys = false,
-                                         .reads_questionnaire_strategy = false,
-                                         .checks_inner_keys = false,
-                                         .keeps_given_port = false,
-                                         .checks_counts = false,
-                                         .shares_out_cores = false,
-                                         .checks_deepspeed_file = false,
-                                         .checks_contradictions = false,
-                                         .starts_executables = false,
-                                         .needs_no_deepspeed = false,
-                                         .asks_manager = false,
-                                         .checks_values = false};
+/// Without any deviation.
+constexpr auto kAcceleratePolicy =
+    std::bit_cast<CompatPolicy>(std::array<bool, sizeof(CompatPolicy)>{});
 
 /// Returns the policy that `--compat` selects, else ACC_COMPAT. An invalid word selects the default
 /// here; `read_values` reports it.

@@ -11,10 +11,10 @@ namespace acc::launcher::accelerate_cli {
 namespace {
 
 plan::ProgramKind program_kind(const AccelerateDraft& draft, const Workers& workers) {
-  return {.module = draft.settings.boolean("module"_key),
-          .no_python = draft.settings.boolean("no_python"_key),
-          .only_binaries_without_python = !draft.policy.starts_executables,
-          .unbuffered = workers.launcher == ProgramLauncher::ranks};
+  plan::ProgramKind kind = plan::read_program_kind(draft);
+  kind.only_binaries_without_python = !draft.policy.starts_executables;
+  kind.unbuffered = workers.launcher == ProgramLauncher::ranks;
+  return kind;
 }
 
 std::vector<std::string> program(const AccelerateDraft& draft, const Workers& workers) {
@@ -90,9 +90,10 @@ std::vector<std::string> deepspeed_command(const AccelerateDraft& draft, const W
     add({"--master_addr", draft.settings.text("main_process_ip"_key)});
   }
   add({"--master_port", std::to_string(workers.main.port)});
-  plan::check_program(draft.flags, program_kind(draft, workers));
-  if (draft.settings.boolean("module"_key) || draft.settings.boolean("no_python"_key)) {
-    add({draft.settings.boolean("module"_key) ? "--module" : "--no_python"});
+  const plan::ProgramKind kind = program_kind(draft, workers);
+  plan::check_program(draft.flags, kind);
+  if (kind.module || kind.no_python) {
+    add({kind.module ? "--module" : "--no_python"});
   }
   if (!draft.flags.program.empty()) {
     add({draft.flags.program});

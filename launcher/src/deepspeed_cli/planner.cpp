@@ -81,14 +81,12 @@ struct Command {
 /// without Python because it is a binary is a program for acclaunch, which does not know the
 /// argument.
 Command choose_command(const plan::Draft& draft) {
-  const bool no_python = draft.settings.boolean("no_python"_key);
-  const plan::ProgramKind kind = {.module = draft.settings.boolean("module"_key),
-                                  .no_python = no_python,
-                                  .only_binaries_without_python = true};
+  plan::ProgramKind kind = plan::read_program_kind(draft);
+  kind.only_binaries_without_python = true;
   std::vector<std::string> command =
       plan::program_command(draft.flags, kind, draft.environment, draft.facts);
   PreloadPlan preload = plan::read_preload(draft, kind, command);
-  const bool binary = command.size() == draft.flags.arguments.size() + 1 && !no_python;
+  const bool binary = command.size() == draft.flags.arguments.size() + 1 && !kind.no_python;
   const bool adds = !draft.settings.boolean("no_local_rank"_key) && !binary && !command.empty();
   if (adds) {
     const auto arguments = static_cast<std::ptrdiff_t>(draft.flags.arguments.size());

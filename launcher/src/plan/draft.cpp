@@ -304,6 +304,11 @@ void load_package(Draft& draft, WorkerVariables& workers) {
   }
 }
 
+ProgramKind read_program_kind(const Draft& draft) {
+  return {.module = draft.settings.boolean("module"_key),
+          .no_python = draft.settings.boolean("no_python"_key)};
+}
+
 PreloadPlan read_preload(const Draft& draft, ProgramKind kind,
                          const std::vector<std::string>& command) {
   const Sourced<std::string> given = draft.given("preload"_key);

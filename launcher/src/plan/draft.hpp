@@ -131,6 +131,9 @@ bool shares_gpus(const plugins::Environment& environment);
 void check_own_gpus(const std::string& where, int local_world_size,
                     const plugins::Environment& environment);
 
+/// Reads how PROGRAM is to be interpreted, from the settings module and no_python.
+ProgramKind read_program_kind(const Draft& draft);
+
 /// Reads the setting preload. `command` is that of the workers, made by `program_command` from
 /// `kind`. Throws Error(config) if a name is no module's, or if PROGRAM does not run under Python.
 PreloadPlan read_preload(const Draft& draft, ProgramKind kind,

@@ -202,10 +202,10 @@ Meeting read_meeting(plan::Draft& draft, plan::MachineRange machines) {
 }
 
 plan::ProgramKind program_kind(const plan::Draft& draft) {
-  const bool run_path = draft.settings.boolean("run_path"_key);
-  return {.module = draft.settings.boolean("module"_key),
-          .no_python = draft.settings.boolean("no_python"_key) && !run_path,
-          .only_binaries_without_python = true};
+  plan::ProgramKind kind = plan::read_program_kind(draft);
+  kind.no_python = kind.no_python && !draft.settings.boolean("run_path"_key);
+  kind.only_binaries_without_python = true;
+  return kind;
 }
 
 bool read_virtual_local_rank(const plan::Draft& draft, int local_world_size) {
