@@ -3,8 +3,8 @@
 // results. A stage that fails adds its fault to the draft; stages that depend on its result are
 // skipped, the others still run, so that one run reports as many faults as possible. Only a plan
 // without faults gets an environment.
-#include "acc/launcher/default_config.hpp"
 #include "acc/launcher/front_end.hpp"
+#include "acc/launcher/host_facts.hpp"
 #include "accelerate_cli/stages.hpp"
 #include "host/own_variables.hpp"
 #include "plan/draft.hpp"

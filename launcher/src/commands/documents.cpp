@@ -60,7 +60,7 @@ std::string_view export_of(const SettingRow& row) {
   return "";
 }
 
-int print(const std::vector<std::string>& tables) {
+int print_tables(const std::vector<std::string>& tables) {
   for (const std::string& table : tables) {
     std::printf("%s\n", table.c_str());
   }
@@ -110,11 +110,11 @@ std::vector<std::string> configuration_tables() {
 }
 
 int commands::environment_table_command(std::span<const std::string> /*arguments*/) {
-  return print(environment_tables());
+  return print_tables(environment_tables());
 }
 
 int commands::configuration_table_command(std::span<const std::string> /*arguments*/) {
-  return print(configuration_tables());
+  return print_tables(configuration_tables());
 }
 
 }  // namespace acc::launcher

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "job/rounds.hpp"
 
-#include "job/rounds_alone.hpp"
-#include "job/rounds_together.hpp"
-
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -12,10 +9,9 @@ namespace acc::launcher::job {
 
 std::unique_ptr<Rounds> make_rounds(boost::asio::io_context& io, const LaunchPlan& plan,
                                     std::string host, Rounds::Events events) {
-  if (plan.layout.num_machines == 1 || plan.rendezvous.backend == RendezvousPlan::Backend::none) {
-    return std::make_unique<RoundsAlone>(io, plan, std::move(host), std::move(events));
-  }
-  return std::make_unique<RoundsTogether>(io, plan, std::move(host), std::move(events));
+  const bool alone =
+      plan.layout.num_machines == 1 || plan.rendezvous.backend == RendezvousPlan::Backend::none;
+  return (alone ? rounds_alone : rounds_together)(io, plan, std::move(host), std::move(events));
 }
 
 std::string warning_of_all_interfaces(const std::vector<rendezvous::Listener>& listeners,

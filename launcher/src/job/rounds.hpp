@@ -83,9 +83,11 @@ class Rounds {
   [[nodiscard]] virtual std::size_t num_clients(const rendezvous::Round& round) const = 0;
 };
 
-/// Creates RoundsAlone for a job of one machine, RoundsTogether for several.
-std::unique_ptr<Rounds> make_rounds(boost::asio::io_context& io, const LaunchPlan& plan,
-                                    std::string host, Rounds::Events events);
+using MakeRounds = std::unique_ptr<Rounds>(boost::asio::io_context& io, const LaunchPlan& plan,
+                                           std::string host, Rounds::Events events);
+MakeRounds rounds_alone;     ///< of a job on one machine
+MakeRounds rounds_together;  ///< of a job on several machines
+MakeRounds make_rounds;      ///< those that the plan needs
 
 /// True if the machines' ranks are given (static rendezvous).
 [[nodiscard]] inline bool ranks_are_given(const LaunchPlan& plan) {

@@ -9,7 +9,6 @@
 #include <vector>
 
 namespace acc::launcher {
-
 /// A hardware thread, which the kernel calls a CPU, with its place in the topology. Indices count
 /// from 0 over the whole machine unless they are the kernel's.
 struct Cpu {
@@ -45,5 +44,9 @@ std::string host_name();
 /// GPUs by N simulated ones, spread over the NUMA nodes; throws Error(config) if N is not a valid
 /// number of GPUs.
 HostFacts detect_host_facts(const plugins::Environment& environment);
+
+/// Returns the path of the configuration file that Accelerate uses without --config_file:
+/// `$HF_HOME/accelerate/default_config.yaml`. The file need not exist.
+std::filesystem::path default_config_path(const plugins::Environment& environment);
 
 }  // namespace acc::launcher

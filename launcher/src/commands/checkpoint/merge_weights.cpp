@@ -25,7 +25,7 @@ struct MergeFlags {
   WorkFlags work;
 };
 
-MergeFlags read(std::span<const std::string> arguments) {
+MergeFlags read_merge_flags(std::span<const std::string> arguments) {
   MergeFlags flags;
   OptionParser parser(
       "Merges the weights of a sharded checkpoint into one file, OUT/model.safetensors, in "
@@ -79,7 +79,7 @@ void check_removable(const MergeFlags& flags, const checkpoint::Stored& stored) 
 }  // namespace
 
 int merge_weights_command(std::span<const std::string> arguments) {
-  const MergeFlags flags = read(arguments);
+  const MergeFlags flags = read_merge_flags(arguments);
   conversion::Options options = flags.work.options();
   options.to =
       flags.unsafe_serialization ? conversion::Target::bin : conversion::Target::safetensors;

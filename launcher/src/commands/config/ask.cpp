@@ -74,23 +74,23 @@ Stroke read_stroke() {
   return {byte == '\n' || byte == '\r' ? Key::enter : Key::other};
 }
 
-void print(const std::string& text) {
+void draw(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }
 
-void print_choices(const Question& question, std::size_t position) {
+void draw_choices(const Question& question, std::size_t position) {
   std::string text;
   for (std::size_t row = 0; row < question.choices.size(); ++row) {
     const Choice& choice = question.choices[row];
     text += "\033[2K" + std::string(row == position ? " \033[32m> " : "   ") + line_of(choice) +
             "\033[0m\n";
   }
-  print(text);
+  draw(text);
 }
 
 void move_up(std::size_t rows) {
-  print("\033[" + std::to_string(rows) + "A");
+  draw("\033[" + std::to_string(rows) + "A");
 }
 
 std::size_t row_of_number(const Question& question, int number, std::size_t otherwise) {
@@ -137,12 +137,12 @@ class KeyMode {
     modes.c_cc[VTIME] = 0;
     modes.c_cc[VSUSP] = _POSIX_VDISABLE;  // Ctrl-Z would leave the terminal in this mode
     ::tcsetattr(STDIN_FILENO, TCSADRAIN, &modes);
-    print("\033[?25l");
+    draw("\033[?25l");
   }
   KeyMode(const KeyMode&) = delete;
   KeyMode& operator=(const KeyMode&) = delete;
   ~KeyMode() {
-    print("\033[?25h");
+    draw("\033[?25h");
     ::tcsetattr(STDIN_FILENO, TCSADRAIN, &saved_modes);
     for (std::size_t i = 0; i < kEndings.size(); ++i) {
       ::sigaction(kEndings[i], &saved_actions[i], nullptr);
@@ -156,9 +156,9 @@ std::string choose_with_keys(const Question& question) {
   const std::vector<Choice>& choices = question.choices;
   const auto preset = std::ranges::find(choices, question.fallback, &Choice::value);
   std::size_t position = static_cast<std::size_t>(preset - choices.begin());
-  print("\n" + question.text + "\n");
+  draw("\n" + question.text + "\n");
   const KeyMode mode;
-  print_choices(question, position);
+  draw_choices(question, position);
   while (true) {
     const auto [key, digit] = read_stroke();
     if (key == Key::end) {
@@ -175,10 +175,10 @@ std::string choose_with_keys(const Question& question) {
       position = row_of_number(question, digit, position);
     }
     move_up(choices.size());
-    print_choices(question, position);
+    draw_choices(question, position);
   }
   move_up(choices.size());
-  print("\033[J " + choices[position].label + "\n");
+  draw("\033[J " + choices[position].label + "\n");
   return choices[position].value;
 }
 

@@ -4,12 +4,10 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/error.hpp"
 #include "acc/base/written_file.hpp"
-#include "acc/launcher/default_config.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/plugins/accelerate_config.hpp"
 #include "acc/plugins/document_writer.hpp"
 #include "commands/commands.hpp"
-#include "commands/config/config_document.hpp"
 #include "commands/config/questionnaire.hpp"
 #include "commands/options.hpp"
 #include "host/own_variables.hpp"
@@ -29,7 +27,7 @@ struct ConfigOptions {
   bool overwrites = false;
 };
 
-ConfigOptions read(std::span<const std::string> arguments) {
+ConfigOptions read_config_options(std::span<const std::string> arguments) {
   ConfigOptions options;
   OptionParser parser("Asks questions and writes the configuration file of a launch.",
                       "acclaunch config");
@@ -95,7 +93,7 @@ plugins::Node updated_config(const fs::path& path) {
 }  // namespace
 
 int config_command(std::span<const std::string> arguments) {
-  const ConfigOptions options = read(arguments);
+  const ConfigOptions options = read_config_options(arguments);
   const auto environment = plugins::current_environment();
   const fs::path path = file_to_write(options, environment);
   plugins::Node config;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds configuration files that equal those of Accelerate 1.15: the same keys, values and
 // defaults as accelerate/commands/config writes.
-#include "commands/config/config_document.hpp"
 
 #include "acc/plugins/settings.hpp"
 #include "commands/config/questionnaire.hpp"

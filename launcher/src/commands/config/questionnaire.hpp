@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "acc/plugins/document.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -10,7 +12,6 @@
 #include <vector>
 
 namespace acc::launcher::commands {
-
 enum class QuestionKind { menu, yes_no, integer, real, text };
 
 /// An entry of a menu. Entries are numbered from 0 like in Accelerate's menus, so that the same
@@ -96,5 +97,16 @@ std::string distributed_type(const Answers& answers);
 /// a terminal a question is repeated after an invalid answer. From a file or pipe, an invalid
 /// answer is an error, and so is the end of input. Throws Error(invalid_argument).
 Answers ask_all();
+
+/// Returns the configuration file for complete answers, with every key that Accelerate's own
+/// questionnaire writes. `home`: the home directory, which replaces `~`.
+plugins::Node config_document(const Answers& answers, const std::string& home);
+
+/// Returns the file that `accelerate config default` writes: one process per GPU, or one on the
+/// CPU.
+plugins::Node default_config_document(const std::string& mixed_precision, int num_gpus);
+
+/// Returns an existing file with missing keys set to Accelerate's defaults.
+plugins::Node updated_config_document(const plugins::Document& document);
 
 }  // namespace acc::launcher::commands

@@ -4,7 +4,6 @@
 #include "acc/base/error.hpp"
 #include "acc/base/library_search.hpp"
 #include "acc/base/text.hpp"
-#include "acc/launcher/default_config.hpp"
 #include "acc/launcher/host_facts.hpp"
 #include "acc/plugins/document.hpp"
 #include "acc/plugins/environment.hpp"

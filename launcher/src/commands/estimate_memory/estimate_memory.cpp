@@ -35,7 +35,7 @@ struct EstimateOptions {
   bool no_sync = false;
 };
 
-EstimateOptions read(std::span<const std::string> arguments) {
+EstimateOptions read_estimate_options(std::span<const std::string> arguments) {
   EstimateOptions options;
   OptionParser parser(
       "Estimates the memory that a model and its training need, without activations.",
@@ -250,7 +250,7 @@ std::string count_of(std::int64_t numel) {
 }  // namespace
 
 int estimate_memory_command(std::span<const std::string> arguments) {
-  const EstimateOptions options = read(arguments);
+  const EstimateOptions options = read_estimate_options(arguments);
   const ModelSize model = size_of_source(options.source, options.layers);
   std::string text =
       model.name + ": " + count_of(model.numel()) + " parameters; largest unit " +

@@ -1,13 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "commands/plot/metrics_file.hpp"
-
+#include <filesystem>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
 namespace acc::launcher::commands {
+
+/// One value of a metrics file over the steps, in the order of the lines.
+struct Series {
+  struct Point {
+    double step = 0.0;
+    double value = 0.0;  ///< NaN or infinite where the file says so, or holds null
+  };
+  std::vector<Point> points;
+};
+
+/// The numbers of a metrics file: one JSON object per line, as `train_gpt --metrics` writes them.
+struct Run {
+  std::string name;  ///< the file's path as the user wrote it
+  std::map<std::string, Series> series;
+  std::vector<std::string> remarks;  ///< what was left out, each a sentence with the line's number
+};
+
+/// Reads all numbers of the outermost object of each line. `step` is the position on the x axis;
+/// lines without it are numbered from 1. `memory_bytes`, if the line lacks it, is the largest
+/// memory of a rank in `ranks`: on the device if there is one, otherwise resident. NaN, Infinity
+/// and -Infinity, as Python writes them, are accepted. A last line without a newline that is not
+/// complete is left out with a remark, since its writer may still be running. Throws
+/// Error(not_found) if the file cannot be opened, and Error(config) with file and line if another
+/// line is not a JSON object, or no line is complete.
+Run read_metrics(const std::filesystem::path& path);
 
 /// Returns multiples of 1, 2 or 5 times a power of ten that lie within [low, high], at most eight.
 std::vector<double> ticks(double low, double high);

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "commands/plot/metrics_file.hpp"
-
 #include "acc/base/error.hpp"
 #include "acc/base/text.hpp"
+#include "commands/plot/chart.hpp"
 #include "monitor/json_line.hpp"
 
 #include <fmt/format.h>

@@ -7,8 +7,8 @@
 #include "acc/base/text.hpp"
 #include "commands/commands.hpp"
 #include "commands/options.hpp"
-#include "commands/trace/merge.hpp"
 #include "commands/trace/summary.hpp"
+#include "commands/trace/trace_file.hpp"
 
 #include <fmt/format.h>
 

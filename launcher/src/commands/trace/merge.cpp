@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "commands/trace/merge.hpp"
-
 #include "acc/base/json.hpp"
+#include "commands/trace/trace_file.hpp"
 
 #include <algorithm>
 #include <map>

@@ -5,7 +5,6 @@
 
 #include "acc/base/error.hpp"
 #include "acc/plugins/document_writer.hpp"
-#include "commands/config/config_document.hpp"
 #include "support/errors.hpp"
 #include "support/text.hpp"
 
