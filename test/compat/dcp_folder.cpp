@@ -7,7 +7,7 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
-#include "safetensors/file.hpp"
+#include "support/safetensors_file.hpp"
 
 #include <nlohmann/json.hpp>
 
@@ -18,6 +18,7 @@
 
 using namespace acc::checkpoint;
 using namespace acc::checkpoint::dcp;
+using acc::test::SafetensorsWriter;
 
 namespace {
 

@@ -6,7 +6,7 @@
 
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
-#include "safetensors/file.hpp"
+#include "support/safetensors_file.hpp"
 
 #include <cstdio>
 #include <filesystem>
@@ -17,6 +17,8 @@
 namespace {
 
 using namespace acc::checkpoint;
+using acc::test::SafetensorsFile;
+using acc::test::SafetensorsWriter;
 
 void copy_file(const char* from, const char* to, std::optional<Dtype> dtype) {
   const SafetensorsFile in(from);

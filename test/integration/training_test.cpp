@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "parity_gpt.hpp"
-#include "safetensors/file.hpp"
+#include "support/safetensors_file.hpp"
 #include "support/temporary_folder.hpp"
 
 #include <doctest/doctest.h>
@@ -19,8 +19,7 @@ namespace {
 using namespace acc::test;
 namespace fs = std::filesystem;
 
-std::vector<float> read_tensor(const acc::checkpoint::SafetensorsFile& file,
-                               const std::string& name) {
+std::vector<float> read_tensor(const SafetensorsFile& file, const std::string& name) {
   std::vector<float> values(static_cast<std::size_t>(file.at(name).numel()));
   file.read_slice(name, 0, values);
   return values;
@@ -28,8 +27,8 @@ std::vector<float> read_tensor(const acc::checkpoint::SafetensorsFile& file,
 
 /// Returns the largest difference between tensors of the same name in `a` and `b`.
 double distance(const fs::path& a_path, const fs::path& b_path) {
-  const acc::checkpoint::SafetensorsFile a(a_path);
-  const acc::checkpoint::SafetensorsFile b(b_path);
+  const SafetensorsFile a(a_path);
+  const SafetensorsFile b(b_path);
   double most = 0.0;
   for (const auto& tensor : a.tensors()) {
     const auto x = read_tensor(a, tensor.name);

@@ -3,8 +3,8 @@
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "acc/checkpoint/dcp/metadata.hpp"
 #include "acc/checkpoint/safetensors/header.hpp"
-#include "safetensors/file.hpp"
 #include "support/errors.hpp"
+#include "support/safetensors_file.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -23,6 +23,7 @@
 
 using namespace acc::checkpoint;
 using namespace acc::checkpoint::dcp;
+using acc::test::SafetensorsWriter;
 namespace fs = std::filesystem;
 
 namespace {

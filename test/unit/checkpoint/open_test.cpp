@@ -6,8 +6,8 @@
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "files/crc32.hpp"
-#include "safetensors/file.hpp"
 #include "support/errors.hpp"
+#include "support/safetensors_file.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -23,6 +23,7 @@ using namespace acc::checkpoint;
 using acc::test::contains;
 using acc::test::file_text;
 using acc::test::refusal;
+using acc::test::SafetensorsFile;
 using acc::test::TemporaryFolder;
 using acc::test::write_text;
 

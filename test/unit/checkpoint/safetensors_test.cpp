@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "safetensors/file.hpp"
 #include "support/errors.hpp"
+#include "support/safetensors_file.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -16,6 +16,8 @@
 #include <vector>
 
 using namespace acc::checkpoint;
+using acc::test::SafetensorsFile;
+using acc::test::SafetensorsWriter;
 using acc::test::TemporaryFolder;
 
 namespace {

@@ -4,8 +4,8 @@
 #include "acc/base/error.hpp"
 #include "acc/checkpoint/catalog/shared_bytes.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
-#include "safetensors/file.hpp"
 #include "support/errors.hpp"
+#include "support/safetensors_file.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
 
@@ -19,6 +19,7 @@
 #include <vector>
 
 using namespace acc::checkpoint;
+using acc::test::SafetensorsWriter;
 using acc::test::TemporaryFolder;
 
 namespace {
