@@ -39,7 +39,8 @@ inline constexpr std::initializer_list<Errc> kBadInput = {
 
 /// Returns the message of the error that a call throws, whose code must be one of `codes`; empty if
 /// it throws none.
-std::string refusal(const auto& call, std::initializer_list<Errc> codes = {Errc::config}) {
+std::string refusal(const auto& call,
+                    std::initializer_list<Errc> codes = {Errc::config, Errc::not_supported}) {
   const auto error = thrown_by(call);
   if (!error) {
     return "";

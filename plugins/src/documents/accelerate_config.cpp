@@ -156,7 +156,8 @@ class AccelerateConfigImporter {
     const bool says_nothing = node.is_empty() && rules_.checks_values;
     if (!says_nothing && node.text != "LOCAL_MACHINE") {
       faults_.add(node.where + ": compute_environment " + node.text +
-                  " is not supported; acclaunch runs on LOCAL_MACHINE");
+                      " is not supported; acclaunch runs on LOCAL_MACHINE",
+                  Errc::not_supported);
     }
   }
 
@@ -180,7 +181,8 @@ class AccelerateConfigImporter {
     } else if (contains(kOtherModes, name)) {
       faults_.add(
           node->where + ": distributed_type " + name +
-          " is not supported; acclaunch supports NO, MULTI_CPU, MULTI_GPU, FSDP and DEEPSPEED");
+              " is not supported; acclaunch supports NO, MULTI_CPU, MULTI_GPU, FSDP and DEEPSPEED",
+          Errc::not_supported);
     } else {
       faults_.add(node->where +
                   ": distributed_type must be NO, MULTI_CPU, MULTI_GPU, FSDP or DEEPSPEED, got \"" +
@@ -193,7 +195,8 @@ class AccelerateConfigImporter {
     const bool blank = node.kind == Node::Kind::string && node.text.empty();
     if (!node.is_empty() && !no && !blank) {
       faults_.add(node.where + ": " + key + ": " + std::string(other.what) +
-                  " not supported; remove the key");
+                      " not supported; remove the key",
+                  Errc::not_supported);
     }
   }
 

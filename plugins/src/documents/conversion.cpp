@@ -87,9 +87,9 @@ void read_accelerate_document(const ConversionInput& input, ConversionSource& so
   AccelerateConfig config = apply_accelerate_config(input.document, source.settings);
   source.notices = std::move(config.notices);
   if (config.distributed_type != "FSDP" && config.distributed_type != "DEEPSPEED") {
-    throw Error(Errc::config, input.document.path.string() + ": distributed_type is " +
-                                  config.distributed_type +
-                                  ", neither FSDP nor DEEPSPEED: there is nothing to convert");
+    throw Error(Errc::not_supported,
+                input.document.path.string() + ": distributed_type is " + config.distributed_type +
+                    ", neither FSDP nor DEEPSPEED: there is nothing to convert");
   }
   source.is_fsdp = config.distributed_type == "FSDP";
   if (!source.is_fsdp && input.deepspeed_file) {

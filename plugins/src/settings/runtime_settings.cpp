@@ -176,8 +176,9 @@ void check_parallelism(const Settings& settings) {
   for (const SettingKey key : {"parallelism_config_tp_size"_key, "parallelism_config_cp_size"_key,
                                "parallelism_config_sp_size"_key}) {
     if (settings.integer(key) > 1) {
-      throw Error(Errc::config, key.text() + " must be 1, got " + settings.text(key) +
-                                    ": the acclaunch runtime splits data and parameters only");
+      throw Error(Errc::not_supported,
+                  key.text() + " must be 1, got " + settings.text(key) +
+                      ": the acclaunch runtime splits data and parameters only");
     }
   }
 }
@@ -254,8 +255,8 @@ Fp8Settings fp8_settings(const Environment& environment) {
   const Settings settings = read_settings(
       environment, faults, [](const SettingRow& row) { return row.section == Section::fp8; });
   Fp8Settings result;
-  const auto refuse = [&](SettingKey key, const std::string& expected) {
-    throw Error(Errc::config, key.text() + " must be " + expected + ", got " + settings.text(key));
+  const auto refuse = [&](SettingKey key, const std::string& expected, Errc code = Errc::config) {
+    throw Error(code, key.text() + " must be " + expected + ", got " + settings.text(key));
   };
   const auto whole = [&](SettingKey key, std::int64_t least, std::int64_t most) {
     const std::int64_t value = settings.integer(key);
@@ -266,7 +267,8 @@ Fp8Settings fp8_settings(const Environment& environment) {
   };
   faults.collect([&] {
     if (settings.choice("fp8_format"_key) == "E5M2") {
-      refuse("fp8_format"_key, "HYBRID or E4M3 (weights and activations are never E5M2)");
+      refuse("fp8_format"_key, "HYBRID or E4M3 (weights and activations are never E5M2)",
+             Errc::not_supported);
     }
     result.e5m2_gradients = settings.choice("fp8_format"_key) == "HYBRID";
   });
@@ -274,7 +276,7 @@ Fp8Settings fp8_settings(const Environment& environment) {
   faults.collect([&] { result.amax_history = whole("fp8_amax_history_len"_key, 1, 1 << 20); });
   faults.collect([&] {
     if (settings.integer("fp8_interval"_key) != 1) {
-      refuse("fp8_interval"_key, "1 (scales are computed in each micro-step)");
+      refuse("fp8_interval"_key, "1 (scales are computed in each micro-step)", Errc::not_supported);
     }
   });
   result.amax_max = settings.choice("fp8_amax_compute_algo"_key) == "max";

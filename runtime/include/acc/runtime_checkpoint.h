@@ -6,7 +6,8 @@
  * Weights and checkpoints: functions that read and write files, with the conventions of
  * acc/runtime.h. All functions are collective unless they say otherwise. They return ACC_CONFIG for
  * a path that cannot be written, and for a file or tensor that is missing, damaged or of another
- * model; the message names it. docs/checkpoints.md describes folders and formats.
+ * model, and ACC_NOT_SUPPORTED for one that may be sound and cannot be read here; the message names
+ * it. docs/checkpoints.md describes folders and formats.
  */
 
 #include "acc/runtime.h"

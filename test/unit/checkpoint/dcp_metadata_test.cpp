@@ -332,7 +332,7 @@ TEST_CASE("truncated or changed metadata of torch gives an Error or valid metada
     try {
       (void)parse(bad);
     } catch (const acc::Error& error) {
-      CHECK(error.code() == acc::Errc::config);
+      CHECK((error.code() == acc::Errc::config || error.code() == acc::Errc::not_supported));
       ++refused;
     }
   }

@@ -380,6 +380,7 @@ TEST_CASE("DeepSpeed: files that are missing, foreign or damaged are named") {
     const char* what;
     std::function<void(const fs::path&)> change;
     std::vector<std::string> expected;
+    acc::Errc code = acc::Errc::config;
   };
   const auto tag = [](const fs::path& folder) { return folder / "global_step3"; };
   const std::string optim = "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt";
@@ -402,15 +403,18 @@ TEST_CASE("DeepSpeed: files that are missing, foreign or damaged are named") {
        [&](const fs::path& f) {
          acc::test::write_text(tag(f) / "mp_rank_01_model_states.pt", "x");
        },
-       {"mp_rank_01_model_states.pt", "tensor parallelism"}},
+       {"mp_rank_01_model_states.pt", "tensor parallelism"},
+       acc::Errc::not_supported},
       {"a pipeline's layer",
        [&](const fs::path& f) { acc::test::write_text(tag(f) / "layer_00-model_states.pt", "x"); },
-       {"layer_00-model_states.pt", "pipeline"}},
+       {"layer_00-model_states.pt", "pipeline"},
+       acc::Errc::not_supported},
       {"an expert",
        [&](const fs::path& f) {
          acc::test::write_text(tag(f) / "layer_0_expert_1_mp_rank_00_model_states.pt", "x");
        },
-       {"expert"}},
+       {"expert"},
+       acc::Errc::not_supported},
       {"two stages over another",
        [&](const fs::path& f) {
          acc::test::write_text(tag(f) / "zero_pp_rank_0_mp_rank_00_model_states.pt", "x");
@@ -436,14 +440,15 @@ TEST_CASE("DeepSpeed: files that are missing, foreign or damaged are named") {
          fs::remove(tag(f) / "mp_rank_00_model_states.pt");
          fs::create_directory(tag(f) / "zero");
        },
-       {"universal"}},
+       {"universal"},
+       acc::Errc::not_supported},
   };
   for (const Case& c : cases) {
     CAPTURE(std::string(c.what));
     TemporaryFolder folder;
     fs::copy(kData / "ds_zero2_w3", folder.path(), fs::copy_options::recursive);
     c.change(folder.path());
-    const std::string message = refusal([&] { OpenedFolder opened(folder.path()); });
+    const std::string message = refusal([&] { OpenedFolder opened(folder.path()); }, {c.code});
     CAPTURE(message);
     CHECK_FALSE(message.empty());
     for (const std::string& part : c.expected) {

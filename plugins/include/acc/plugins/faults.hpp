@@ -10,7 +10,10 @@ namespace acc::plugins {
 /// Collects the faults of an input, so that the user gets all of them in one message.
 class Faults {
  public:
-  void add(const std::string& sentence) { add(sentence, Errc::config); }
+  void add(const std::string& sentence, Errc code = Errc::config) {
+    code_ = text_.empty() ? code : Errc::config;
+    text_ += (text_.empty() ? "" : "\n") + sentence;
+  }
 
   /// Runs `work` and stores the message of the Error that it throws. Returns true if it threw none.
   template <typename Work>
@@ -35,11 +38,6 @@ class Faults {
   }
 
  private:
-  void add(const std::string& sentence, Errc code) {
-    code_ = text_.empty() ? code : Errc::config;
-    text_ += (text_.empty() ? "" : "\n") + sentence;
-  }
-
   std::string text_;
   Errc code_ = Errc::config;
 };

@@ -23,7 +23,8 @@ struct Fp8Settings {
 };
 
 /// Reads the settings from a worker's environment. Throws Error(config) for values that are
-/// malformed, or have no meaning here: fp8_format E5M2, fp8_interval other than 1.
+/// malformed, Error(not_supported) for those that have no meaning here: fp8_format E5M2,
+/// fp8_interval other than 1.
 ACC_API Fp8Settings fp8_settings(const Environment& environment);
 
 }  // namespace acc::plugins

@@ -108,9 +108,9 @@ void for_each_group_value(
   std::set<std::string, std::less<>> written = {"beta1", "beta2"};
   const OptimizerRule* const rule = find_optimizer_rule(optimizer);
   if (rule == nullptr && optimizer != "program") {  // a rule of the program, which keeps its values
-    throw Error(Errc::config, "cannot write parameter groups of the optimizer '" + optimizer +
-                                  "': only " + all_optimizer_rules(&OptimizerRule::name) +
-                                  " and program are supported");
+    throw Error(Errc::not_supported,
+                "cannot write parameter groups of the optimizer '" + optimizer + "': only " +
+                    all_optimizer_rules(&OptimizerRule::name) + " and program are supported");
   }
   for (const GroupKey& key : rule != nullptr ? rule->group_keys : std::span<const GroupKey>()) {
     visit(std::string(key.name), [&](pickle::Writer& writer) { push(writer, *rule, key, values); });

@@ -15,7 +15,7 @@ namespace acc::checkpoint {
 using PushValue = std::function<void(pickle::Writer& writer)>;
 
 /// Visits the keys of a parameter group in torch's order, each with a function that pushes its
-/// value. Throws Error(config) if torch has no optimizer of that name.
+/// value. Throws Error(not_supported) if torch has no optimizer of that name.
 void for_each_group_value(
     const std::string& optimizer, const StoredGroup& group,
     const std::function<void(const std::string& key, const PushValue& push)>& visit);

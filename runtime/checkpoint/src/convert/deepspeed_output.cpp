@@ -30,8 +30,9 @@ std::vector<OutputTensor> in_fp32(std::vector<OutputTensor> tensors) {
 
 Result write_deepspeed(const Stored& stored, const fs::path& out, const Options& options) {
   if (options.dtype && *options.dtype != Dtype::f32) {
-    throw Error(Errc::config, "--dtype " + std::string(torch_name(*options.dtype)) +
-                                  ": a DeepSpeed checkpoint holds fp32 masters; leave it out");
+    throw Error(Errc::not_supported,
+                "--dtype " + std::string(torch_name(*options.dtype)) +
+                    ": a DeepSpeed checkpoint holds fp32 masters; leave it out");
   }
   std::vector<OutputTensor> tensors = weights_of(stored, std::nullopt);
   std::ranges::move(moments_of(stored), std::back_inserter(tensors));

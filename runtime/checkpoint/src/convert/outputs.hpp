@@ -27,12 +27,12 @@ Result write_deepspeed(const Stored& stored, const std::filesystem::path& folder
 /// replaces the dtype of real tensors.
 std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> dtype);
 /// Returns the optimizer's state, in the order of the checkpoint, with its dtypes. Throws
-/// Error(config) if the names of its parameters are unknown.
+/// Error(not_supported) if the names of its parameters are unknown.
 std::vector<OutputTensor> moments_of(const Stored& stored);
 bool has_optimizer(const Stored& stored);
 /// Returns the optimizer's name, as the checkpoint says or as its states show; "" if neither tells.
 std::string known_optimizer(const Stored& stored);
-/// The same; throws Error(config) if it is unknown.
+/// The same; throws Error(not_supported) if it is unknown.
 std::string optimizer_of(const Stored& stored);
 
 /// Passes elements [begin, end) of a stored tensor to `sink`, tile by tile.

@@ -44,8 +44,8 @@ struct SourceFolder {
     const torch::TorchFile archive(file, entry.value.offset, entry.value.nbytes, entry.name);
     for (const archive::Record& record : archive.records()) {
       if (record.name.starts_with("data/")) {
-        throw Error(Errc::config, file->path().string() + ": value " + entry.name +
-                                      " holds tensors, which cannot be copied");
+        throw Error(Errc::not_supported, file->path().string() + ": value " + entry.name +
+                                             " holds tensors, which cannot be copied");
       }
     }
     for (const archive::Record& record : archive.records()) {
@@ -104,10 +104,11 @@ Result reshard_save_folder(const InputPath& from, const fs::path& out, const Opt
       break;
     }
     if (format_of(*model) != Format::dcp) {
-      throw Error(Errc::config, from.string() + ": " + model->filename().string() + " is a " +
-                                    to_string(format_of(*model)) +
-                                    ", which does not depend on the number of ranks; use convert "
-                                    "--to dcp for a folder that does");
+      throw Error(Errc::not_supported,
+                  from.string() + ": " + model->filename().string() + " is a " +
+                      to_string(format_of(*model)) +
+                      ", which does not depend on the number of ranks; use convert "
+                      "--to dcp for a folder that does");
     }
     folders.emplace_back(accelerate::model_folder(index), *model);
     const auto optimizer = accelerate::find_optimizer(from, index);
@@ -125,8 +126,8 @@ Result reshard_deepspeed(const InputPath& from, const fs::path& out, const Optio
   same.to = Target::deepspeed;
   const char stage = stored.provenance.format.empty() ? '0' : stored.provenance.format.back();
   if (stage < '1' || stage > '3') {
-    throw Error(Errc::config, from.string() + " is " + stored.provenance.format +
-                                  ", which is not sharded: there is nothing to reshard");
+    throw Error(Errc::not_supported, from.string() + " is " + stored.provenance.format +
+                                         ", which is not sharded: there is nothing to reshard");
   }
   same.zero_stage = stage - '0';
   return convert(stored, out, same);
@@ -144,9 +145,10 @@ Result reshard_opened(const InputPath& from, const fs::path& out, const Options&
     case Format::deepspeed: return reshard_deepspeed(from, out, options);
     default: break;
   }
-  throw Error(Errc::config, from.string() + " is a " + to_string(format) +
-                                ", which is the same for any number of ranks; use convert --to dcp "
-                                "or --to deepspeed for one that is cut for ranks");
+  throw Error(Errc::not_supported,
+              from.string() + " is a " + to_string(format) +
+                  ", which is the same for any number of ranks; use convert --to dcp "
+                  "or --to deepspeed for one that is cut for ranks");
 }
 
 }  // namespace

@@ -165,10 +165,11 @@ class SafetensorsJob {
 
 Result write_safetensors(const Stored& stored, const fs::path& folder, const Options& options) {
   if (weights_of(stored, {}).empty()) {
-    throw Error(Errc::config, stored.path.string() +
-                                  " holds an optimizer's state and no weights, and safetensors "
-                                  "cannot store that; write it as a .bin file "
-                                  "(--unsafe_serialization, or convert --to bin)");
+    throw Error(Errc::not_supported,
+                stored.path.string() +
+                    " holds an optimizer's state and no weights, and safetensors "
+                    "cannot store that; write it as a .bin file "
+                    "(--unsafe_serialization, or convert --to bin)");
   }
   Result result = SafetensorsJob(stored, folder, options).run();
   if (has_optimizer(stored) && !options.merge) {

@@ -34,7 +34,7 @@ std::vector<OutputTensor> weights_of(const Stored& stored, std::optional<Dtype> 
 
 std::vector<OutputTensor> moments_of(const Stored& stored) {
   if (!stored.training.names_unknown.empty()) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 stored.path.string() + ": " + stored.training.names_unknown +
                     ": which moments belong to which weight is only known to a program that loads "
                     "both. Load it there and save it again with names (in torch: an optimizer made "
@@ -69,7 +69,7 @@ std::string known_optimizer(const Stored& stored) {
 std::string optimizer_of(const Stored& stored) {
   std::string known = known_optimizer(stored);
   if (known.empty()) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 stored.path.string() + ": an optimizer's state of kinds other than those of " +
                     all_optimizer_rules(&OptimizerRule::title) + " cannot be written");
   }

@@ -157,7 +157,8 @@ std::string format_plan(const FolderPlan& plan) {
   try {
     return text_of_json(root);
   } catch (const json::exception&) {
-    throw Error(Errc::config, "cannot write the plan of a folder: a name in it is not UTF-8");
+    throw Error(Errc::not_supported,
+                "cannot write the plan of a folder: a name in it is not UTF-8");
   }
 }
 

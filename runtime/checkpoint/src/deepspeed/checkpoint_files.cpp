@@ -160,10 +160,11 @@ CheckpointFiles list_files(const InputPath& path) {
   files.optimizers = in_order(optimizers, files.folder, "the optimizer states");
   if (!files.module && files.rank_modules.empty()) {
     const bool is_universal = (files.folder / "zero").is_folder();
-    throw Error(Errc::config, files.folder.string() +
-                                  (is_universal ? ": a DeepSpeed universal checkpoint, which is "
-                                                  "not supported; use the one it was made from"
-                                                : ": has no *_model_states.pt file of DeepSpeed"));
+    throw Error(
+        is_universal ? Errc::not_supported : Errc::config,
+        files.folder.string() + (is_universal ? ": a DeepSpeed universal checkpoint, which is "
+                                                "not supported; use the one it was made from"
+                                              : ": has no *_model_states.pt file of DeepSpeed"));
   }
   return files;
 }

@@ -36,7 +36,7 @@ class RankFile {
         stage_(stage()) {
     if (state_.find("ds_zero_partition_groups")) {
       state_.at("ds_zero_partition_groups")
-          .fail("absent, because mixture-of-experts checkpoints are not supported");
+          .refuse("absent, because mixture-of-experts checkpoints are not supported");
     }
   }
 
@@ -85,8 +85,9 @@ std::int64_t RankFile::partitions() const {
   std::int64_t result = 0;
   for (const Node& of_group : count.items()) {
     if (result != 0 && of_group.integer() != result) {
-      of_group.fail(std::to_string(result) +
-                    ", as in the other groups (mixture-of-experts checkpoints are not supported)");
+      of_group.refuse(
+          std::to_string(result) +
+          ", as in the other groups (mixture-of-experts checkpoints are not supported)");
     }
     result = of_group.integer();
   }

@@ -358,15 +358,18 @@ void write_checkpoint(const fs::path& folder, const Catalog& catalog, TensorRead
   const std::string tag =
       options.tag.empty() ? "global_step" + std::to_string(training.step.value_or(0)) : options.tag;
   if (options.stage < 1 || options.stage > 3) {
-    throw Error(Errc::config, "export for DeepSpeed: the stage must be 1, 2 or 3, and is " +
-                                  std::to_string(options.stage));
+    throw Error(Errc::invalid_argument,
+                "export for DeepSpeed: the stage must be 1, 2 or 3, and is " +
+                    std::to_string(options.stage));
   }
   if (options.world_size < 1) {
-    throw Error(Errc::config, "export for DeepSpeed: the world size must be at least 1, and is " +
-                                  std::to_string(options.world_size));
+    throw Error(Errc::invalid_argument,
+                "export for DeepSpeed: the world size must be at least 1, and is " +
+                    std::to_string(options.world_size));
   }
   if (tag.find('/') != std::string::npos || tag == "." || tag == "..") {
-    throw Error(Errc::config, "export for DeepSpeed: the tag must be a name, and is '" + tag + "'");
+    throw Error(Errc::invalid_argument,
+                "export for DeepSpeed: the tag must be a name, and is '" + tag + "'");
   }
   std::error_code error;
   fs::create_directories(folder / tag, error);

@@ -164,8 +164,8 @@ void check_not_mounted(const fs::path& folder) {
     throw file_error("access", folder, errno);
   }
   if (own.st_dev != parent.st_dev) {
-    throw Error(Errc::config, "cannot replace " + folder.string() +
-                                  ": a file system is mounted there; choose a folder in it");
+    throw Error(Errc::not_supported, "cannot replace " + folder.string() +
+                                         ": a file system is mounted there; choose a folder in it");
   }
 }
 

@@ -210,7 +210,7 @@ std::string format_manifest(const Manifest& manifest) {
     body += "\n";
     return std::string(kCrcBegin) + hex(crc_of(body)) + std::string(kCrcEnd) + body;
   } catch (const json::exception&) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 std::string("cannot write ") + kManifestFile + ": a name in it is not UTF-8");
   }
 }

@@ -202,7 +202,7 @@ std::string quoted(const std::string& name) {
   try {
     return text_of_json(nlohmann::json(name));
   } catch (const nlohmann::json::exception&) {
-    throw Error(Errc::config,
+    throw Error(Errc::not_supported,
                 "cannot write tensor '" + name + "' to a safetensors file: its name is not UTF-8");
   }
 }
@@ -210,10 +210,11 @@ std::string quoted(const std::string& name) {
 std::string_view written_dtype(const NamedTensor& tensor) {
   const std::string_view name = safetensors_name(tensor.dtype);
   if (name.empty()) {
-    throw Error(Errc::config, "cannot write tensor '" + tensor.name + "' of " +
-                                  std::string(torch_name(tensor.dtype)) +
-                                  " to a safetensors file, whose format has no such dtype; write a "
-                                  ".bin file (--unsafe_serialization, or convert --to bin)");
+    throw Error(Errc::not_supported,
+                "cannot write tensor '" + tensor.name + "' of " +
+                    std::string(torch_name(tensor.dtype)) +
+                    " to a safetensors file, whose format has no such dtype; write a "
+                    ".bin file (--unsafe_serialization, or convert --to bin)");
   }
   return name;
 }

@@ -70,9 +70,9 @@ void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::
     return;
   }
   if (!is_real(from_dtype) || !is_real(to_dtype)) {
-    throw Error(Errc::config, "cannot convert " + std::string(torch_name(from_dtype)) + " to " +
-                                  std::string(torch_name(to_dtype)) +
-                                  ": expected float32, float16, bfloat16 or float64");
+    throw Error(Errc::not_supported, "cannot convert " + std::string(torch_name(from_dtype)) +
+                                         " to " + std::string(torch_name(to_dtype)) +
+                                         ": expected float32, float16, bfloat16 or float64");
   }
   const auto* source = static_cast<const std::byte*>(from);
   auto* destination = static_cast<std::byte*>(to);

@@ -51,8 +51,8 @@ struct Result {
   std::vector<std::string> left_out;         ///< what the format cannot store
 };
 
-/// Throws Error(config) if `from` is damaged, if `out` holds something already, or if the
-/// conversion is not possible.
+/// Throws Error(config) if `from` is damaged or `out` holds something already, Error(not_supported)
+/// if the conversion is not possible.
 Result convert(const Stored& from, const std::filesystem::path& out, const Options& options);
 
 /// Converts a checkpoint for another number of ranks in the same format: a DCP folder with all its

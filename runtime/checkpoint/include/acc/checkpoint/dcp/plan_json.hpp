@@ -16,8 +16,8 @@ namespace acc::checkpoint::dcp {
 /// the order in a rank's file. A folder with another version is read by its `.metadata`.
 inline constexpr int kPlanVersion = 1;
 
-/// Returns the plan as JSON. Values come without their pickles. Throws Error(config) if a name is
-/// not UTF-8.
+/// Returns the plan as JSON. Values come without their pickles. Throws Error(not_supported) if a
+/// name is not UTF-8.
 std::string format_plan(const FolderPlan& plan);
 
 /// Parses a plan. Returns nothing if it has another version. `path` and `name`

@@ -54,10 +54,11 @@ struct Manifest {
 
 inline constexpr const char* kManifestFile = "acc_checkpoint.json";
 
-/// Returns the text of the file, with its own checksum in the first line. Throws Error(config) if a
-/// name is not UTF-8.
+/// Returns the text of the file, with its own checksum in the first line. Throws
+/// Error(not_supported) if a name is not UTF-8.
 std::string format_manifest(const Manifest& manifest);
-/// Throws Error(config) that begins with `path` if the text is damaged or of another version.
+/// Throws Error(config) that begins with `path` if the text is damaged, Unreadable if it is of
+/// another version.
 Manifest parse_manifest(std::string_view text, const std::filesystem::path& path);
 
 /// Reads the manifest of a folder. Returns nothing if the folder has none. Does not look at any

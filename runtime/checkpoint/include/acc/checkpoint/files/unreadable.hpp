@@ -12,7 +12,7 @@ namespace acc::checkpoint {
 class Unreadable : public Error {
  public:
   explicit Unreadable(const std::string& message)
-      : Error(Errc::config, message + " (cannot be read here, and may be sound)") {}
+      : Error(Errc::not_supported, message + " (cannot be read here, and may be sound)") {}
 };
 
 }  // namespace acc::checkpoint

@@ -57,7 +57,7 @@ struct SafetensorsLayout {
 };
 /// Lays tensors out in the order of the list. Readers that map the file want tensors with the
 /// largest elements first, so that all are aligned; plan_safetensors returns them in that order.
-/// Throws Error(internal) if a name occurs twice, Error(config) if one is not UTF-8 or if
+/// Throws Error(internal) if a name occurs twice, Error(not_supported) if one is not UTF-8 or if
 /// safetensors has no name for a dtype.
 SafetensorsLayout lay_out_safetensors(std::span<const NamedTensor> tensors,
                                       const std::map<std::string, std::string>& metadata = {});

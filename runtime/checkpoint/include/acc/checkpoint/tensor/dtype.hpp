@@ -61,7 +61,7 @@ std::optional<Dtype> dtype_of_torch_storage(std::string_view name) noexcept;
 
 /// Converts `numel` values. from, to: [numel], any alignment, no overlap. Equal dtypes are copied.
 /// Other pairs must be real dtypes (is_real); they are rounded to nearest even by way of fp32, also
-/// between f64 and the others. Throws Error(config) for other pairs.
+/// between f64 and the others. Throws Error(not_supported) for other pairs.
 void convert(const void* from, Dtype from_dtype, void* to, Dtype to_dtype, std::size_t numel);
 
 }  // namespace acc::checkpoint
