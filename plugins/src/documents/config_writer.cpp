@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "documents/config_writer.hpp"
 
-#include "acc/plugins/words.hpp"
+#include "acc/plugins/setting_rows.hpp"
+#include "documents/conversion.hpp"
 
 namespace acc::plugins {
 namespace {
@@ -9,15 +10,6 @@ namespace {
 /// Returns a value of an enumeration in the spelling of the settings.
 Node word_node(auto value) {
   return Node::string(std::string(word_of(value).setting));
-}
-
-/// Joins names with commas, as on the command line.
-std::string joined(const std::vector<std::string>& names) {
-  std::string text;
-  for (const std::string& name : names) {
-    text += (text.empty() ? "" : ",") + name;
-  }
-  return text;
 }
 
 /// Returns the ZeRO stage that is nearest to a strategy.
@@ -38,36 +30,14 @@ bool reshards(Strategy strategy) {
   return strategy == Strategy::full_shard || strategy == Strategy::hybrid_shard;
 }
 
-void add_wrapping(const ShardingSettings& sharding, Node& block) {
-  if (sharding.wrap_policy != WrapPolicy::unset) {
-    block.set("fsdp_auto_wrap_policy", word_node(sharding.wrap_policy));
-  }
-  if (!sharding.transformer_layer_classes.empty()) {
-    block.set("fsdp_transformer_layer_cls_to_wrap",
-              Node::string(joined(sharding.transformer_layer_classes)));
-  }
-  if (sharding.wrap_policy == WrapPolicy::size_based) {
-    block.set("fsdp_min_num_params", Node::number(sharding.min_num_params));
-  }
-  if (!sharding.ignored_modules.empty()) {
-    block.set("fsdp_ignored_modules", Node::string(sharding.ignored_modules));
-  }
-}
-
-void add_words_of_version_1(const ShardingSettings& sharding, Node& block) {
-  block.set("fsdp_sharding_strategy", word_node(sharding.strategy));
-  block.set("fsdp_backward_prefetch", word_node(sharding.backward_prefetch));
-  block.set("fsdp_forward_prefetch", Node::boolean(sharding.forward_prefetch));
-  block.set("fsdp_sync_module_states", Node::boolean(sharding.sync_module_states));
-  block.set("fsdp_use_orig_params", Node::boolean(sharding.use_orig_params));
-}
-
-void add_words_of_version_2(const ShardingSettings& sharding, Node& block) {
-  block.set("fsdp_reshard_after_forward", sharding.reshard_size > 0
-                                              ? Node::number(sharding.reshard_size)
-                                              : Node::boolean(reshards(sharding.strategy)));
-  if (sharding.activation_checkpointing_offload) {
-    block.set("fsdp_activation_checkpointing_offload", Node::boolean(true));
+/// Returns a value as a node of the setting's type.
+Node value_node(const SettingRow& row, std::string text) {
+  switch (row.type) {
+    case Type::boolean: return Node::boolean(parse_boolean(text).value_or(false));
+    case Type::integer:
+    case Type::count:
+    case Type::real: return Node::number(std::move(text));
+    default: return Node::string(std::move(text));
   }
 }
 
@@ -100,14 +70,12 @@ Node zero_block(const ShardingSettings& sharding) {
   return block;
 }
 
-/// Returns the value of a setting as a node of its type.
-Node value_node(const SettingRow& row, const Settings& settings) {
-  switch (row.type) {
-    case Type::boolean: return Node::boolean(settings.boolean(row));
-    case Type::choice: return Node::string(settings.choice(row));
-    case Type::integer: return Node::number(settings.integer(row));
-    default: return Node::number(settings.text(row));
-  }
+/// True if the value of a setting has no meaning without another one.
+bool is_left_out(const SettingRow& row, const ShardingSettings& sharding) {
+  return (row == "fsdp_auto_wrap_policy"_key && sharding.wrap_policy == WrapPolicy::unset) ||
+         (row == "fsdp_min_num_params"_key && sharding.wrap_policy != WrapPolicy::size_based) ||
+         (row == "fsdp_activation_checkpointing_offload"_key &&
+          !sharding.activation_checkpointing_offload);
 }
 
 }  // namespace
@@ -117,20 +85,32 @@ void add_training(const Settings& settings, TrainingPlace place, Node& block) {
     const bool has_place = place == TrainingPlace::yaml_block ||
                            row.json.empty() == (place == TrainingPlace::beside_it);
     if (row.section == Section::training && settings.given(row) && has_place) {
-      block.set(place == TrainingPlace::deepspeed_file ? row.json : row.key,
-                value_node(row, settings));
+      block.set(
+          place == TrainingPlace::deepspeed_file ? row.json : row.key,
+          value_node(row, row.type == Type::real ? settings.text(row) : settings.canonical(row)));
     }
   }
 }
 
+// Accelerate's file has a key for each member that Accelerate has a variable for.
 Node fsdp_block(const ShardingSettings& sharding, int version) {
   Node block = Node::map({{"fsdp_version", Node::number(version)}});
-  (version == 1 ? add_words_of_version_1 : add_words_of_version_2)(sharding, block);
-  add_wrapping(sharding, block);
-  block.set("fsdp_state_dict_type", word_node(sharding.state_dict_type));
+  if (version == 1) {
+    block.set("fsdp_sharding_strategy", word_node(sharding.strategy));
+  } else {
+    block.set("fsdp_reshard_after_forward", sharding.reshard_size > 0
+                                                ? Node::number(sharding.reshard_size)
+                                                : Node::boolean(reshards(sharding.strategy)));
+  }
+  for (const SettingRow& row : settings_table()) {
+    if (row.section == Section::fsdp && row.engine.setting != nullptr && !row.environment.empty() &&
+        !is_lost_in_fsdp(version, row) && !is_left_out(row, sharding)) {
+      if (std::string text = row.engine.setting(sharding); !text.empty()) {
+        block.set(row.key, value_node(row, std::move(text)));
+      }
+    }
+  }
   block.set("fsdp_offload_params", Node::boolean(sharding.offload_param != OffloadDevice::none));
-  block.set("fsdp_cpu_ram_efficient_loading", Node::boolean(sharding.cpu_ram_efficient_loading));
-  block.set("fsdp_activation_checkpointing", Node::boolean(sharding.activation_checkpointing));
   return block;
 }
 

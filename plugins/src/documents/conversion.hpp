@@ -34,6 +34,9 @@ ShardingSettings fsdp_sharding(const ConversionSource& source);
 /// DeepSpeed's.
 ShardingSettings deepspeed_sharding(const ConversionSource& source);
 
+/// True if this version of FSDP has no such setting.
+bool is_lost_in_fsdp(int version, SettingKey key);
+
 /// Returns the conversion warnings: one line per setting that is lost or changes its meaning.
 std::vector<std::string> conversion_remarks(const ConversionSource& source, ConfigForm form);
 

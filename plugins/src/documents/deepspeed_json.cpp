@@ -188,14 +188,12 @@ class DeepSpeedJsonImporter {
                     " cannot be \"auto\", because neither Accelerate nor the program fills it in; "
                     "give a value or remove the key");
         break;
-      case Auto::data:
-      case Auto::model: result_.filled_by_program.push_back({path, node.text, node.where}); break;
+      case Auto::program: result_.filled_by_program.push_back({path, node.text, node.where}); break;
       case Auto::settings:
         if (path == "gradient_clipping" && !settings_.given("gradient_clipping"_key)) {
           settings_.set("gradient_clipping"_key, "1.0", {Source::Kind::deepspeed_file, node.where});
         }
         break;
-      case Auto::precision: break;
     }
   }
 

@@ -188,27 +188,11 @@ constexpr std::array kRenamedPaths = {
     Renamed{"aio.thread_count", "aio.intra_op_parallelism", false},
 };
 
-struct Filling {
-  std::string_view path;
-  Auto by;
-};
-constexpr std::array kFillings = {
-    Filling{"gradient_accumulation_steps", Auto::settings},
-    Filling{"gradient_clipping", Auto::settings},
-    Filling{"zero_optimization.stage", Auto::settings},
-    Filling{"zero_optimization.offload_optimizer.device", Auto::settings},
-    Filling{"zero_optimization.offload_optimizer.nvme_path", Auto::settings},
-    Filling{"zero_optimization.offload_param.device", Auto::settings},
-    Filling{"zero_optimization.offload_param.nvme_path", Auto::settings},
-    Filling{"zero_optimization.stage3_gather_16bit_weights_on_model_save", Auto::settings},
-    Filling{"fp16.enabled", Auto::precision},
-    Filling{"bf16.enabled", Auto::precision},
-    Filling{"train_batch_size", Auto::data},
-    Filling{"train_micro_batch_size_per_gpu", Auto::data},
-    Filling{"zero_optimization.reduce_bucket_size", Auto::model},
-    Filling{"zero_optimization.stage3_prefetch_bucket_size", Auto::model},
-    Filling{"zero_optimization.stage3_param_persistence_threshold", Auto::model},
-};
+// Values that the program fills in if they are "auto".
+constexpr std::array kOfProgram = {"train_batch_size"sv, "train_micro_batch_size_per_gpu"sv,
+                                   "zero_optimization.reduce_bucket_size"sv,
+                                   "zero_optimization.stage3_prefetch_bucket_size"sv,
+                                   "zero_optimization.stage3_param_persistence_threshold"sv};
 
 bool has_path(const auto& paths, std::string_view path) {
   return std::ranges::find(paths, path) != paths.end();
@@ -290,8 +274,14 @@ std::vector<std::string_view> names_in(std::string_view block) {
 }
 
 Auto filled_by(std::string_view path) {
-  const auto* found = std::ranges::find(kFillings, path, &Filling::path);
-  return found == kFillings.end() ? Auto::nobody : found->by;
+  if (has_path(kOfProgram, path)) {
+    return Auto::program;
+  }
+  // Accelerate's plugin has the keys of its own file, and mixed_precision for fp16 and bf16.
+  const SettingRow* row = find_key(path);
+  const bool is_of_plugin =
+      row != nullptr && (row->section == Section::deepspeed || row->exported != Export::never);
+  return is_of_plugin || path.ends_with(".enabled") ? Auto::settings : Auto::nobody;
 }
 
 bool is_removed(std::string_view path) {

@@ -33,11 +33,9 @@ std::vector<std::string_view> names_in(std::string_view block);
 
 /// The component that fills in an "auto".
 enum class Auto {
-  nobody,     ///< "auto" is not allowed
-  settings,   ///< Accelerate's plugin, from flags and the YAML file
-  precision,  ///< Accelerate's plugin, from mixed_precision
-  data,       ///< the program, from the batch size of its data loader
-  model,      ///< the program, from the hidden size of its model
+  nobody,    ///< "auto" is not allowed
+  settings,  ///< Accelerate's plugin, from flags and the YAML file
+  program,   ///< the program, from the batch size of its data loader or the size of its model
 };
 Auto filled_by(std::string_view path);
 

@@ -2,30 +2,18 @@
 #include "acc/base/error.hpp"
 #include "acc/plugins/convert_config.hpp"
 #include "acc/plugins/setting_rows.hpp"
-#include "acc/plugins/settings.hpp"
-#include "acc/plugins/settings_table.hpp"
-
-#include <algorithm>
-#include <array>
+#include "documents/conversion.hpp"
 
 namespace acc::plugins {
 namespace {
 
 // The same translation as `accelerate to-fsdp2` of Accelerate 1.15, key by key.
 
-using namespace std::string_view_literals;
-
-/// A key of FSDP 1 that FSDP 2 does not have.
-struct Dropped {
-  std::string_view key;
-  std::string_view why;
-};
-constexpr std::array kDropped = {
-    Dropped{"fsdp_backward_prefetch", "FSDP 2 has no such setting any more"},
-    Dropped{"fsdp_sync_module_states", "FSDP 2 has no such setting any more"},
-    Dropped{"fsdp_use_orig_params", "FSDP 2 has no such setting any more"},
-    Dropped{"fsdp_forward_prefetch", "FSDP 2 has no such setting yet"},
-};
+/// True for a key of Accelerate's FSDP 1 that FSDP 2 does not have.
+bool is_dropped(std::string_view key) {
+  const SettingRow* row = find_setting(key);
+  return row != nullptr && row->key == key && !row->environment.empty() && is_lost_in_fsdp(2, *row);
+}
 
 /// Returns the value of fsdp_reshard_after_forward for a strategy of FSDP 1: true if the strategy
 /// reshards. A boolean stays.
@@ -42,10 +30,9 @@ Node reshard_value(const std::string& key, const Node& node) {
 }
 
 void convert_entry(const std::string& key, const Node& node, Conversion& result, Node& block) {
-  const auto* dropped = std::ranges::find(kDropped, key, &Dropped::key);
-  if (dropped != kDropped.end()) {
-    result.remarks.push_back(node.where + ": " + key +
-                             " is left out: " + std::string(dropped->why));
+  if (is_dropped(key)) {
+    result.remarks.push_back(node.where + ": " + key + " is left out: FSDP 2 has no such setting" +
+                             (key == "fsdp_forward_prefetch" ? " yet" : " any more"));
   } else if (key == "fsdp_sharding_strategy" || key == "fsdp_reshard_after_forward") {
     block.set("fsdp_reshard_after_forward", reshard_value(key, node));
     if (upper(node.text).starts_with("HYBRID")) {

@@ -116,6 +116,11 @@ std::string member_text(const ShardingSettings& sharding) {
   return printed((sharding.*....*Path), Spelling::of_messages);
 }
 
+template <auto... Path>
+std::string member_setting(const ShardingSettings& sharding) {
+  return printed((sharding.*....*Path), Spelling::of_settings);
+}
+
 void read_fields(const Settings& settings, std::string_view mode, TrainingFields& plugin) {
   for_each_field(mode, [&](const SettingRow& row) {
     if (settings.has(row)) {

@@ -24,6 +24,8 @@ template <auto... Path>
 void read_member(const Settings& settings, const SettingRow& row, ShardingSettings& sharding);
 template <auto... Path>
 std::string member_text(const ShardingSettings& sharding);
+template <auto... Path>
+std::string member_setting(const ShardingSettings& sharding);
 
 template <typename Value>
 constexpr std::string_view mode_of(Value TrainingFields::*) noexcept {
@@ -48,7 +50,7 @@ constexpr PluginField field(std::string_view name = {}) noexcept {
 /// the message if ranks differ; without it they may.
 template <auto... Path>
 constexpr EngineField member(std::string_view term = {}) noexcept {
-  return {term, &read_member<Path...>, &member_text<Path...>};
+  return {term, &read_member<Path...>, &member_text<Path...>, &member_setting<Path...>};
 }
 
 // The settings table. The order of the rows is the order in --help, `explain` and docs/. Defaults

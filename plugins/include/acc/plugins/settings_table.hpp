@@ -74,6 +74,8 @@ struct EngineField {
   void (*read)(const Settings& settings, const SettingRow& row,
                ShardingSettings& sharding) = nullptr;
   std::string (*text)(const ShardingSettings& sharding) = nullptr;
+  /// The value as a configuration file has it.
+  std::string (*setting)(const ShardingSettings& sharding) = nullptr;
 };
 
 /// One setting. All code that reads, writes, checks or describes a setting uses its row: flags,
