@@ -2,9 +2,8 @@
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 
 #include "acc/checkpoint/files/manifest.hpp"
-#include "files/name_parser.hpp"
 
-#include <string_view>
+#include <regex>
 
 namespace acc::checkpoint::accelerate {
 
@@ -13,46 +12,6 @@ namespace {
 /// Suffix of single files. Model or optimizer number 0 has none; folders always have a number.
 std::string suffix(int index) {
   return index == 0 ? "" : "_" + std::to_string(index);
-}
-
-/// True for "<stem><end>" and "<stem>_<number><end>".
-bool is_indexed(std::string_view name, std::string_view stem, std::string_view end) {
-  NameParser parser(name);
-  if (!parser.take(stem)) {
-    return false;
-  }
-  return !parser.take("_") || parser.number() ? parser.take(end) && parser.done() : false;
-}
-
-/// True for "<stem><number><end>".
-bool is_numbered(std::string_view name, std::string_view stem, std::string_view end) {
-  NameParser parser(name);
-  return parser.take(stem) && parser.number() && parser.take(end) && parser.done();
-}
-
-/// True for "pytorch_model_fsdp_rank<rank>.bin" and "pytorch_model_fsdp_<index>_rank<rank>.bin".
-bool is_local_model(std::string_view name) {
-  NameParser parser(name);
-  if (!parser.take("pytorch_model_fsdp_")) {
-    return false;
-  }
-  return (!parser.number() || parser.take("_")) && parser.take("rank") && parser.number() &&
-         parser.take(".bin") && parser.done();
-}
-
-bool is_our_file(std::string_view name) {
-  return name == kManifestFile || name == kScalerFile || is_local_model(name) ||
-         is_indexed(name, "pytorch_model_fsdp", ".bin") || is_indexed(name, "optimizer", ".bin") ||
-         is_indexed(name, "model", ".safetensors") || is_indexed(name, "pytorch_model", ".bin") ||
-         is_indexed(name, "scheduler", ".bin") || is_numbered(name, "random_states_", ".pkl") ||
-         is_numbered(name, "custom_checkpoint_", ".pkl");
-}
-
-/// True for ".metadata" and "__<rank>_<file>.distcp".
-bool is_dcp_file(std::string_view name) {
-  NameParser parser(name);
-  return name == ".metadata" || (parser.take("__") && parser.number() && parser.take("_") &&
-                                 parser.number() && parser.take(".distcp") && parser.done());
 }
 
 }  // namespace
@@ -120,14 +79,12 @@ std::optional<InputPath> find_optimizer(const InputPath& folder, int index) {
 }
 
 bool is_ours(const std::string& path) {
-  const auto slash = path.find('/');
-  if (slash == std::string::npos) {
-    return is_our_file(path);
-  }
-  const std::string_view folder = std::string_view(path).substr(0, slash);
-  return (is_numbered(folder, "pytorch_model_fsdp_", "") ||
-          is_numbered(folder, "optimizer_", "")) &&
-         is_dcp_file(std::string_view(path).substr(slash + 1));
+  static const std::regex kFiles(
+      R"((random_states|custom_checkpoint)_[0-9]{1,9}\.pkl|)"
+      R"(pytorch_model_fsdp(_[0-9]{1,9})?(_rank[0-9]{1,9})?\.bin|)"
+      R"((optimizer|pytorch_model|scheduler)(_[0-9]{1,9})?\.bin|model(_[0-9]{1,9})?\.safetensors|)"
+      R"((pytorch_model_fsdp|optimizer)_[0-9]{1,9}/(\.metadata|__[0-9]{1,9}_[0-9]{1,9}\.distcp))");
+  return path == kManifestFile || path == kScalerFile || std::regex_match(path, kFiles);
 }
 
 }  // namespace acc::checkpoint::accelerate

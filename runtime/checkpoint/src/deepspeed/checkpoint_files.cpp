@@ -5,11 +5,11 @@
 #include "acc/checkpoint/files/input_file.hpp"
 #include "acc/checkpoint/files/unreadable.hpp"
 #include "deepspeed/deepspeed.hpp"
-#include "files/name_parser.hpp"
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <regex>
 #include <span>
 #include <string>
 
@@ -33,37 +33,29 @@ constexpr const char* kPipeline = "a layer of pipeline parallelism, or an expert
 // [bf16_]zero_pp_rank_R_mp_rank_00_optim_states.pt (stages 1 to 3).
 FileName parse(const std::string& name) {
   using Kind = FileName::Kind;
-  if (!name.ends_with("_states.pt")) {
-    return {};
-  }
-  NameParser parser(name);
-  if (parser.take("layer_") || parser.take("expert_") || parser.take("expp_rank_")) {
+  static const std::regex kOther("(layer_|expert_|expp_rank_).*_states\\.pt");
+  static const std::regex kName(
+      "(?:(bf16_)?zero_pp_rank_([0-9]{1,9})_)?mp_rank_([0-9]{1,9})(.*_states\\.pt)");
+  if (std::regex_match(name, kOther)) {
     return {.kind = Kind::refused, .refusal = kPipeline};
   }
-  if (parser.take("mp_rank_")) {
-    const std::optional<int> part = parser.number();
-    if (!part || !parser.take("_model_states.pt") || !parser.done()) {
-      return {};
-    }
-    return *part == 0 ? FileName{.kind = Kind::module}
-                      : FileName{.kind = Kind::refused, .refusal = kTensorParallel};
-  }
-  const bool has_bf16 = parser.take("bf16_");
-  const std::optional<int> rank = parser.take("zero_pp_rank_") ? parser.number() : std::nullopt;
-  const std::optional<int> part = rank && parser.take("_mp_rank_") ? parser.number() : std::nullopt;
-  if (!part) {
+  std::smatch found;
+  if (!std::regex_match(name, found, kName)) {
     return {};
   }
-  if (*part != 0) {
+  const bool is_of_rank = found[2].matched;
+  const bool is_module = found[4] == "_model_states.pt" && !found[1].matched;
+  if (!is_of_rank && !is_module) {
+    return {};
+  }
+  if (std::stoi(found[3]) != 0) {
     return {.kind = Kind::refused, .refusal = kTensorParallel};
   }
-  if (!has_bf16 && parser.take("_model_states.pt") && parser.done()) {
-    return {.kind = Kind::rank_module, .rank = *rank};
-  }
-  if (parser.take("_optim_states.pt") && parser.done()) {
-    return {.kind = Kind::optimizer, .rank = *rank};
-  }
-  return {};
+  return {.kind = !is_of_rank                      ? Kind::module
+                  : is_module                      ? Kind::rank_module
+                  : found[4] == "_optim_states.pt" ? Kind::optimizer
+                                                   : Kind::other,
+          .rank = is_of_rank ? std::stoi(found[2]) : 0};
 }
 
 /// Returns the tag that `latest` names; "" if there is no such file. Throws Error(config) if it is
