@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/atomic_file.hpp"
-#include "acc/base/written_file.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
+#include "convert/output_set.hpp"
 #include "convert/outputs.hpp"
 
-#include <cerrno>
-#include <cstdio>
-#include <functional>
 #include <map>
 #include <string_view>
 
@@ -15,54 +12,6 @@ namespace acc::checkpoint::conversion {
 namespace fs = std::filesystem;
 
 namespace {
-
-/// A new file that is written under a temporary name. Without `commit` the temporary file is
-/// removed.
-class NewFile {
- public:
-  NewFile(const fs::path& folder, const std::string& name)
-      : path_(folder / name), temporary_(temporary_name(path_)) {
-    check_replaceable(path_);
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-  ~NewFile() {
-    std::error_code ignored;
-    fs::remove(temporary_, ignored);
-  }
-  [[nodiscard]] const fs::path& temporary() const noexcept { return temporary_; }
-  fs::path commit() const {
-    replace_file(temporary_, path_);
-    return path_;
-  }
-
- private:
-  fs::path path_, temporary_;
-};
-
-/// The folder of an output. Removed at the end if it was made here and is empty.
-class OutputFolder {
- public:
-  explicit OutputFolder(fs::path path) : path_(std::move(path)) {
-    std::error_code error;
-    is_new_ = fs::create_directory(path_, error);
-    if (!fs::is_directory(path_)) {
-      throw file_error("create the folder", path_, error ? error.value() : ENOTDIR);
-    }
-  }
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
-  ~OutputFolder() {
-    std::error_code ignored;
-    if (is_new_ && fs::is_empty(path_, ignored)) {
-      fs::remove(path_, ignored);
-    }
-  }
-
- private:
-  fs::path path_;
-  bool is_new_ = false;
-};
 
 std::size_t check(const fs::path& path, const std::vector<OutputTensor>& tensors,
                   const Options& options) {
@@ -119,30 +68,23 @@ Result write_bin(const Stored& stored, const fs::path& folder, const Options& op
   const bool with_moments = !options.merge || weights.empty();
   const std::vector<OutputTensor> moments =
       with_moments ? without_steps(moments_of(stored)) : std::vector<OutputTensor>{};
-  const OutputFolder made(folder);
+  OutputSet files(folder);
   TensorReader reader(stored.catalog);
   check_sources(sources_of(weights), reader, options);
   check_sources(sources_of(moments), reader, options);
   Result result{{}, 0, nbytes_of(weights) + nbytes_of(moments), {}};
   ProgressMeter meter(options.progress, Component::launcher, "writing", result.nbytes);
-  // Both files are written and checked before either gets its name.
-  const NewFile of_weights(folder, kBinFile),
-      of_moments(folder, options.merge ? kBinFile : "optimizer.bin");
   if (!weights.empty()) {
-    write_weights(of_weights.temporary(), weights, reader, meter);
-    result.tensors += check(of_weights.temporary(), weights, options);
+    const fs::path path = files.add(kBinFile);
+    write_weights(path, weights, reader, meter);
+    result.tensors += check(path, weights, options);
   }
   if (!moments.empty()) {
-    write_moments(of_moments.temporary(), stored, moments, reader, meter);
-    result.tensors += check(of_moments.temporary(), moments, options);
+    const fs::path path = files.add(options.merge ? kBinFile : "optimizer.bin");
+    write_moments(path, stored, moments, reader, meter);
+    result.tensors += check(path, moments, options);
   }
-  stored.path.check_unchanged();
-  if (!weights.empty()) {
-    result.files.push_back(of_weights.commit());
-  }
-  if (!moments.empty()) {
-    result.files.push_back(of_moments.commit());
-  }
+  result.files = files.commit(stored.path);
   return result;
 }
 

@@ -36,6 +36,12 @@ fs::path OutputSet::temporary(std::size_t file) const {
   return temporary_name(files_[file].path);
 }
 
+fs::path OutputSet::add(const std::string& name) {
+  check_replaceable(folder_ / name);
+  files_.push_back({folder_ / name, UniqueFd()});
+  return temporary(files_.size() - 1);
+}
+
 std::size_t OutputSet::add(const std::string& name, std::uint64_t nbytes) {
   const std::size_t number = files_.size();
   const fs::path path = folder_ / name;
@@ -81,7 +87,8 @@ void OutputSet::read(std::size_t file, std::uint64_t offset, std::span<std::byte
 // order of `add`: an index, added last, appears only after the files that it names.
 std::vector<fs::path> OutputSet::commit(const InputPath& from) {
   for (std::size_t i = 0; i < files_.size(); ++i) {
-    if (::fsync(files_[i].fd.get()) != 0 || ::close(files_[i].fd.release()) != 0) {
+    UniqueFd& fd = files_[i].fd;
+    if (fd && (::fsync(fd.get()) != 0 || ::close(fd.release()) != 0)) {
       throw file_error("flush", temporary(i), errno);
     }
   }
@@ -92,7 +99,6 @@ std::vector<fs::path> OutputSet::commit(const InputPath& from) {
     paths.push_back(files_[i].path);
   }
   files_.clear();
-  made_folder_ = false;
   return paths;
 }
 

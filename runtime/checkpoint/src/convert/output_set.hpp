@@ -13,10 +13,10 @@
 
 namespace acc::checkpoint::conversion {
 
-/// Files of known sizes in a folder. Any thread may write any part. All get their names together:
-/// each is written as its temporary name (written_file.hpp) and renamed by `commit`, in the order
-/// of the list, so that a file that completes the set (an index) comes last. Without `commit`
-/// nothing is left. Throws Error(config) with the path and the reason of errno.
+/// Files in a folder, which all get their names together: each is written as its temporary name
+/// (written_file.hpp) and renamed by `commit`, in the order of the list, so that a file that
+/// completes the set (an index) comes last. Without `commit` nothing is left. Throws Error(config)
+/// with the path and the reason of errno.
 class OutputSet {
  public:
   /// Creates the folder if it does not exist. Its parent must exist.
@@ -25,7 +25,10 @@ class OutputSet {
   OutputSet& operator=(const OutputSet&) = delete;
   ~OutputSet();
 
-  /// Creates a file of `nbytes` and returns its number. Not to be called while other threads write.
+  /// Adds a file that the caller writes and flushes under the returned temporary name.
+  std::filesystem::path add(const std::string& name);
+  /// Creates a file of `nbytes`, of which any thread may write any part, and returns its number.
+  /// Not to be called while other threads write.
   std::size_t add(const std::string& name, std::uint64_t nbytes);
   void write(std::size_t file, std::uint64_t offset, std::span<const std::byte> bytes) const;
   void read(std::size_t file, std::uint64_t offset, std::span<std::byte> bytes) const;
@@ -38,7 +41,7 @@ class OutputSet {
  private:
   struct File {
     std::filesystem::path path;
-    UniqueFd fd;
+    UniqueFd fd;  ///< none if the caller writes it
   };
   std::filesystem::path folder_;
   bool made_folder_ = false;

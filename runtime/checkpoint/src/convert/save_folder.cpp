@@ -9,7 +9,6 @@
 #include "acc/checkpoint/files/input_file.hpp"
 #include "convert/folder_output.hpp"
 #include "convert/outputs.hpp"
-#include "files/crc32.hpp"
 
 #include <algorithm>
 #include <array>
@@ -20,19 +19,6 @@ namespace acc::checkpoint::conversion {
 namespace fs = std::filesystem;
 
 namespace {
-
-/// Passes the bytes of a file to `take` in pieces.
-template <typename Take>
-void read_file(const InputFile& file, const Take& take) {
-  std::vector<std::byte> buffer(std::min<std::uint64_t>(file.nbytes(), kTileBytes));
-  for (std::uint64_t done = 0; done < file.nbytes();) {
-    const auto piece =
-        std::span(buffer).first(std::min<std::uint64_t>(buffer.size(), file.nbytes() - done));
-    file.read(done, piece);
-    take(piece);
-    done += piece.size();
-  }
-}
 
 /// True for files of a save folder that are copied. A smaller world has no ranks for some of the
 /// random states. A larger one has ranks without random states, which Accelerate skips.
@@ -49,15 +35,20 @@ bool is_other_state(const std::string& name, int num_processes) {
 
 // Copies a file and flushes it.
 void take_over(const InputPath& from, const fs::path& to) {
+  const InputFile file(from);
   OutputFile out(to);
-  read_file(InputFile(from), [&](std::span<const std::byte> piece) { out.write(piece); });
+  std::vector<std::byte> buffer(kTileBytes);
+  for (std::uint64_t done = 0; done < file.nbytes(); done += buffer.size()) {
+    buffer.resize(std::min<std::uint64_t>(buffer.size(), file.nbytes() - done));
+    file.read(done, buffer);
+    out.write(buffer);
+  }
   out.close();
 }
 
 std::uint32_t crc32_of(const fs::path& path) {
-  std::uint32_t crc = 0;
-  read_file(InputFile(path), [&](std::span<const std::byte> piece) { crc = crc32(crc, piece); });
-  return crc;
+  const InputFile file(path);
+  return crc32_of(file, 0, file.nbytes());
 }
 
 /// Reads a written DCP folder back and compares it with the plan, by its stored names.

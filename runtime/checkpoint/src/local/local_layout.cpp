@@ -4,6 +4,7 @@
 #include "acc/base/json.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/torch/torch_file.hpp"
+#include "catalog/record_table.hpp"
 #include "files/file_error.hpp"
 
 #include <nlohmann/json.hpp>
@@ -65,7 +66,7 @@ LocalFlat decode(const json& value, const fs::path& path) {
 class RankFile {
  public:
   RankFile(const InputPath& path, Catalog& catalog)
-      : opened_(path), number_(catalog.file(path)), catalog_(catalog) {
+      : opened_(path), number_(catalog.file(path)), records_(catalog) {
     const pickle::Value::Items pairs = opened_.root().pairs();
     for (std::size_t i = 0; i + 1 < pairs.size(); i += 2) {
       if (pairs[i]->is(pickle::Value::Kind::text)) {
@@ -85,12 +86,11 @@ class RankFile {
     if (value == values_.end() || !torch::TorchFile::is_tensor(*value->second)) {
       fail(path(), "has no tensor '" + key + "'");
     }
-    Found found{opened_.row_major_tensor(*value->second), number_, -1};
-    const torch::StoredBytes& bytes = found.tensor.bytes;
-    found.record = static_cast<std::int32_t>(catalog_.records.size());
-    catalog_.records.push_back(
-        {key, number_, bytes.record_offset, bytes.record_nbytes, bytes.record_crc32, bytes.blocks});
-    return found;
+    const torch::TensorRef tensor = opened_.row_major_tensor(*value->second);
+    return {tensor, number_, records_.record(number_, tensor.bytes, key)};
+  }
+  StoredTensor whole_tensor(const std::string& key) {
+    return records_.tensor(number_, find(key).tensor, key, "param", key);
   }
   [[nodiscard]] const fs::path& path() const { return opened_.file().path(); }
 
@@ -98,7 +98,7 @@ class RankFile {
   torch::TorchFile opened_;
   std::map<std::string_view, const pickle::Value*> values_;  ///< by key; there may be thousands
   std::uint32_t number_;
-  Catalog& catalog_;
+  RecordTable records_;
 };
 
 /// Adds the boxes of a member that lie in a shard, which is stored as `found`.
@@ -137,16 +137,6 @@ void read_shard(const LocalFlat& flat, int rank, RankFile& file, Tensors& tensor
     tensors[i].dtype = found.tensor.dtype;
     add_pieces(flat.members[i], rank * shard_numel, shard_numel, found, tensors[i].pieces);
   }
-}
-
-StoredTensor read_buffer(const std::string& name, RankFile& file) {
-  const RankFile::Found found = file.find(name);
-  StoredTensor tensor{name, "param", name, found.tensor.dtype, found.tensor.shape, {}};
-  if (numel_of(found.tensor.shape) > 0) {
-    tensor.pieces.push_back({whole(found.tensor.shape), found.file, found.tensor.bytes.offset,
-                             found.tensor.bytes.nbytes, Packing::raw, found.record});
-  }
-  return tensor;
 }
 
 /// Adds the members to the catalog, under all of their names.
@@ -214,7 +204,7 @@ void read_local_model(const InputPath& folder, int index, const LocalModel& mode
     }
     if (rank == 0) {
       for (const std::string& name : model.buffers) {
-        buffers.push_back(read_buffer(name, file));
+        buffers.push_back(file.whole_tensor(name));
       }
     }
   }
