@@ -15,12 +15,17 @@ function(acc_unity target)
   endif()
 endfunction()
 
-# acc_add_library(NAME [SHARED] SOURCES ... [PUBLIC targets...] [PRIVATE targets...]
+# acc_add_library(NAME [SHARED] FOLDERS ... [SOURCES ...] [PUBLIC targets...] [PRIVATE targets...]
 #                 [HEADERS public headers without a source of the same name...])
-# Target acc_NAME, alias acc::NAME; public headers in include/ of the calling folder, internals in src/.
+# Target acc_NAME, alias acc::NAME, of all sources in these folders of src/; public headers in include/ of the calling
+# folder, internals in src/.
 # Who may include whom is written down for the test structure (test/structure).
 function(acc_add_library name)
-  cmake_parse_arguments(ARG "SHARED" "" "SOURCES;PUBLIC;PRIVATE;HEADERS" ${ARGN})
+  cmake_parse_arguments(ARG "SHARED" "" "FOLDERS;SOURCES;PUBLIC;PRIVATE;HEADERS" ${ARGN})
+  foreach(folder IN LISTS ARG_FOLDERS)
+    file(GLOB found CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} src/${folder}/*.cpp)
+    list(APPEND ARG_SOURCES ${found})
+  endforeach()
   set(target acc_${name})
   if(ARG_SHARED)
     add_library(${target} SHARED ${ARG_SOURCES})

@@ -11,9 +11,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdio>
-#include <cstdlib>
-#include <string_view>
-#include <utility>
 
 namespace acc {
 namespace {

@@ -3,7 +3,6 @@
 
 #include "acc/plugins/settings_table.hpp"
 
-#include <string>
 #include <string_view>
 #include <vector>
 

@@ -3,7 +3,6 @@
 
 #include "dcp/archive_sizes.hpp"
 
-#include <utility>
 
 namespace acc::checkpoint::dcp {
 

@@ -6,10 +6,7 @@
 #include "acc/checkpoint/torch/torch_file.hpp"
 #include "deepspeed/export_plan.hpp"
 
-#include <cstdint>
 #include <filesystem>
-#include <span>
-#include <string>
 #include <vector>
 
 namespace acc::checkpoint::deepspeed {

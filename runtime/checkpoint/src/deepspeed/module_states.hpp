@@ -5,7 +5,6 @@
 #include "acc/checkpoint/torch/torch_file.hpp"
 
 #include <cstdint>
-#include <optional>
 #include <set>
 #include <string>
 #include <utility>

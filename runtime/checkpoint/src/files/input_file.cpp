@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <limits>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace acc::checkpoint {

@@ -13,7 +13,6 @@
 #include <optional>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 namespace acc::checkpoint {
