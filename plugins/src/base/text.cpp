@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/text.hpp"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -57,7 +59,6 @@ bool moves_text(char32_t point) {
 
 /// Escapes dangerous characters and invalid bytes as "\x1b", one escape per byte.
 std::string escaped(std::string_view text, bool keeps_newlines) {
-  constexpr std::string_view kHexDigits = "0123456789abcdef";
   std::string out;
   out.reserve(text.size());
   while (!text.empty()) {
@@ -67,8 +68,7 @@ std::string escaped(std::string_view text, bool keeps_newlines) {
       out.append(text.substr(0, size));
     } else {
       for (const char c : text.substr(0, size)) {
-        const auto byte = static_cast<unsigned char>(c);
-        out.append("\\x").append(1, kHexDigits[byte >> 4]).append(1, kHexDigits[byte & 15]);
+        out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
       }
     }
     text.remove_prefix(size);
@@ -174,11 +174,7 @@ std::optional<Range> read_range(std::string_view text) {
 }
 
 std::string joined(const std::vector<int>& numbers) {
-  std::string text;
-  for (const int number : numbers) {
-    text += (text.empty() ? "" : ",") + std::to_string(number);
-  }
-  return text;
+  return fmt::format("{}", fmt::join(numbers, ","));
 }
 
 std::vector<std::string_view> entries_of(std::string_view text, char separator) {

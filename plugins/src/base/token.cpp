@@ -3,6 +3,7 @@
 
 #include "acc/base/error.hpp"
 
+#include <fmt/ranges.h>
 #include <sys/random.h>
 
 #include <array>
@@ -12,7 +13,6 @@
 namespace acc {
 namespace {
 
-constexpr std::string_view kDigits = "0123456789abcdef";
 constexpr std::size_t kBytes = 16;
 
 }  // namespace
@@ -27,16 +27,12 @@ std::string random_token() {
                                       std::strerror(errno));
     }
   }
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    text += kDigits[byte >> 4U];
-    text += kDigits[byte & 15U];
-  }
-  return text;
+  return fmt::format("{:02x}", fmt::join(bytes, ""));
 }
 
 bool is_token(std::string_view text) noexcept {
-  return text.size() == 2 * kBytes && text.find_first_not_of(kDigits) == std::string_view::npos;
+  return text.size() == 2 * kBytes &&
+         text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
 }  // namespace acc

@@ -145,10 +145,6 @@ struct Group {
   std::uint32_t called = 0;
   std::uint32_t waiting = 0;
 
-  [[nodiscard]] bool same_ranks(const Group& other) const {
-    return name == other.name && first == other.first && stride == other.stride &&
-           count == other.count;
-  }
   bool operator==(const Group&) const = default;
 };
 

@@ -18,7 +18,6 @@ inline constexpr std::size_t kLocalHeaderSize = 30, kCentralHeaderSize = 46, kEn
 inline constexpr std::uint16_t kZip64Field = 1;
 /// Value of a classic field that is too small for its number; the zip64 extra field then has it.
 inline constexpr std::uint32_t kSaturated = 0xffffffff;
-inline constexpr std::uint16_t kSaturated16 = 0xffff;
 /// Every payload begins at a multiple of this number of bytes.
 inline constexpr std::uint64_t kAlignment = 64;
 

@@ -10,6 +10,7 @@
 #include "files/file_error.hpp"
 #include "files/json_value.hpp"
 
+#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -41,11 +42,7 @@ constexpr std::size_t kCrcDigits = 8;
 constexpr std::size_t kFirstLine = kCrcBegin.size() + kCrcDigits + kCrcEnd.size();
 
 std::string hex(std::uint32_t value) {
-  std::string digits(kCrcDigits, '0');
-  for (std::size_t i = kCrcDigits; i-- > 0; value >>= 4) {
-    digits[i] = "0123456789abcdef"[value & 15];
-  }
-  return digits;
+  return fmt::format("{:08x}", value);
 }
 
 std::uint32_t crc_of(std::string_view text) {

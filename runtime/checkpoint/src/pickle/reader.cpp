@@ -3,6 +3,8 @@
 
 #include "pickle/machine.hpp"
 
+#include <fmt/format.h>
+
 #include <array>
 
 // The opcodes of the pickle machine. `handlers` maps each opcode byte of protocols 0 to 5 to its
@@ -237,9 +239,7 @@ void Machine::op_protocol() {
 }
 
 void Machine::op_unknown() {
-  constexpr std::string_view kDigits = "0123456789abcdef";
-  fail(std::string("opcode 0x") + kDigits[opcode_ >> 4] + kDigits[opcode_ & 15] +
-       " is not supported");
+  fail(fmt::format("opcode 0x{:02x} is not supported", opcode_));
 }
 
 constexpr void Machine::add_constants(Handlers& on) {
