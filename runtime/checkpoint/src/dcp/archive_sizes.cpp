@@ -5,16 +5,19 @@
 
 namespace acc::checkpoint::dcp {
 
-std::uint64_t ArchiveSizes::add(Dtype dtype, const Shape& shape) {
+std::uint64_t ArchiveSizes::operator()(Dtype dtype, const Shape& shape) {
+  std::map<Shape, std::uint64_t>& known = known_[dtype];
+  if (const auto found = known.find(shape); found != known.end()) {
+    return found->second;
+  }
   // The table is dropped at its limit, so that a tensor cut at many places cannot fill memory.
-  if (known_.size() >= kMaxKnown) {
-    known_.clear();
+  constexpr std::size_t kMaxKnown = std::size_t{1} << 16;
+  if (known.size() >= kMaxKnown) {
+    known.clear();
   }
   const std::uint64_t nbytes = static_cast<std::uint64_t>(numel_of(shape)) * size_of(dtype);
   const std::string pickle = torch::tensor_pickle({.dtype = dtype, .shape = shape});
-  const std::uint64_t of_archive = torch::archive_layout(pickle.size(), {&nbytes, 1}).nbytes;
-  known_.emplace(Key<Shape>{dtype, shape}, of_archive);
-  return of_archive;
+  return known[shape] = torch::archive_layout(pickle.size(), {&nbytes, 1}).nbytes;
 }
 
 std::uint64_t archive_nbytes(const PlannedValue& value) {
