@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <map>
 #include <regex>
-#include <span>
 #include <string>
 
 namespace acc::checkpoint::deepspeed {
@@ -68,9 +67,7 @@ std::string latest_tag(const InputPath& folder) {
   }
   constexpr std::uint64_t kLongest = 4096;
   // A later save may name its own tag here, and leaves the files of this one as they are.
-  const InputFile file(path.path());
-  std::string tag(std::min(file.nbytes(), kLongest), '\0');
-  file.read(0, std::as_writable_bytes(std::span(tag)));
+  std::string tag = InputFile(path.path()).text(kLongest);
   const auto end = tag.find_last_not_of(" \n\r\t");
   tag.resize(end == std::string::npos ? 0 : end + 1);
   // A tag must be a folder here. A name with a slash could lead out of this one.

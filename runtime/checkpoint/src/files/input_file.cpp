@@ -43,6 +43,12 @@ void InputFile::read(std::uint64_t offset, std::span<std::byte> out) const {
   }
 }
 
+std::string InputFile::text(std::uint64_t most) const {
+  std::string text(std::min(nbytes(), most), '\0');
+  read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
 std::uint32_t crc32_of(const InputFile& file, std::uint64_t offset, std::uint64_t nbytes) {
   std::vector<std::byte> buffer(std::min<std::uint64_t>(nbytes, 1 << 20));
   std::uint32_t crc = 0;

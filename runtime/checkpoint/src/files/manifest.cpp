@@ -188,13 +188,6 @@ void check_crc(std::string_view text, const fs::path& path) {
   }
 }
 
-std::string text_of(const InputPath& path) {
-  const InputFile file(path);
-  std::string text(file.nbytes(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
-  return text;
-}
-
 }  // namespace
 
 std::string format_manifest(const Manifest& manifest) {
@@ -238,7 +231,7 @@ std::optional<Manifest> read_manifest(const InputPath& folder) {
   if (!path.exists()) {
     return std::nullopt;
   }
-  return parse_manifest(text_of(path), path);
+  return parse_manifest(InputFile(path).text(), path);
 }
 
 void check_size(const Manifest::File& file, const InputPath& folder) {

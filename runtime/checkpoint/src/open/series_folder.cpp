@@ -12,7 +12,6 @@
 #include <iterator>
 #include <limits>
 #include <map>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -91,9 +90,7 @@ std::string named_by_latest(const fs::path& folder) {
     return "";
   }
   constexpr std::uint64_t kLongest = 64;  // longer than any name and a line end
-  const InputFile file(path);
-  std::string text(std::min(file.nbytes(), kLongest), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
+  std::string text = InputFile(path).text(kLongest);
   text.erase(text.find_last_not_of(" \r\n") + 1);
   return number_of(text) ? text : "";
 }

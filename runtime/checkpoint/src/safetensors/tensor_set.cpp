@@ -52,10 +52,8 @@ nlohmann::json parse_index(const InputFile& file) {
     fail(file.path(),
          "expected an index of at most 100 MB, found " + std::to_string(file.nbytes()) + " bytes");
   }
-  std::string text(file.nbytes(), '\0');
-  file.read(0, std::as_writable_bytes(std::span(text)));
   try {
-    return json_from_text<nlohmann::json>(text);
+    return json_from_text<nlohmann::json>(file.text());
   } catch (const nlohmann::json::exception& error) {
     fail(file.path(), std::string("not valid JSON: ") + error.what());
   }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
+#include <string>
 #include <utility>
 
 namespace acc::checkpoint {
@@ -24,6 +25,8 @@ class InputFile {
   /// Reads exactly [offset, offset + out.size()). Throws if the file is shorter ("truncated", with
   /// the expected and found number of bytes).
   void read(std::uint64_t offset, std::span<std::byte> out) const;
+  /// Returns the first `most` bytes, or all if there are fewer.
+  [[nodiscard]] std::string text(std::uint64_t most = UINT64_MAX) const;
   /// Size of the file in bytes when it was opened.
   [[nodiscard]] std::uint64_t nbytes() const noexcept { return opened_.nbytes; }
   [[nodiscard]] const std::filesystem::path& path() const noexcept { return path_; }
