@@ -161,7 +161,7 @@ class Remarks {
     fsdp_offload();
     fsdp_loading();
     fsdp_checkpoints();
-    fsdp_precision();
+    precision();
     fsdp_training();
     add_losses(kLostInDeepSpeed);
   }
@@ -241,16 +241,15 @@ class Remarks {
     }
   }
 
-  void fsdp_precision() {
-    if (source_.sharding.mixed_precision == MixedPrecision::no) {
-      about("mixed_precision"_key,
-            "changes its meaning for a model that is loaded in 16 bits: FSDP keeps shards, "
-            "computes and steps in the loaded type; DeepSpeed needs bf16 or fp16 switched on for "
-            "it and then keeps fp32 shards and optimizer state");
-    } else {
-      about("mixed_precision"_key,
-            "means the same: fp32 shards and optimizer state, 16-bit compute");
-    }
+  void precision() {
+    const bool loads_16_bits = source_.sharding.mixed_precision == MixedPrecision::no;
+    about("mixed_precision"_key,
+          !loads_16_bits ? "means the same: fp32 shards and optimizer state, 16-bit compute"
+                         : std::string("changes its meaning for a model that is loaded in 16 bits: "
+                                       "FSDP keeps shards, computes and steps in the loaded type") +
+                               (to_fsdp_ ? ""
+                                         : "; DeepSpeed needs bf16 or fp16 switched on for it and "
+                                           "then keeps fp32 shards and optimizer state"));
   }
 
   void fsdp_training() {
@@ -269,7 +268,7 @@ class Remarks {
         "without fsdp_transformer_layer_cls_to_wrap the units are the classes that the model "
         "names");
     deepspeed_checkpoints();
-    deepspeed_precision();
+    precision();
     deepspeed_training();
     add_losses(kLostInFsdp);
     for (const DeepSpeedFile::Key& key : source_.deepspeed_file.left_to_program) {
@@ -369,17 +368,6 @@ class Remarks {
     } else {
       add("DeepSpeed's own checkpoint (merged by zero_to_fp32.py) becomes SHARDED_STATE_DICT "
           "(merged by merge-weights); neither can read the other's checkpoints");
-    }
-  }
-
-  void deepspeed_precision() {
-    if (source_.sharding.mixed_precision == MixedPrecision::no) {
-      about("mixed_precision"_key,
-            "changes its meaning for a model that is loaded in 16 bits: FSDP keeps shards, "
-            "computes and steps in the loaded type");
-    } else {
-      about("mixed_precision"_key,
-            "means the same: fp32 shards and optimizer state, 16-bit compute");
     }
   }
 

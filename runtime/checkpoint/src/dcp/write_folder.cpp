@@ -4,9 +4,7 @@
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "files/crc32.hpp"
 
-#include <array>
-#include <cstdio>
-#include <random>
+#include <fstream>
 #include <span>
 
 namespace acc::checkpoint::dcp {
@@ -37,18 +35,11 @@ void write_chunk(OutputFile& out, const PlannedTensor& tensor, const PlannedChun
   writer.finish();
 }
 
-// Returns a random UUID (version 4, variant 1). torch gives each save one.
+// Returns a random UUID of the kernel (random(4)). torch gives each save one.
 std::string random_uuid() {
-  std::random_device random;
-  std::array<unsigned, 4> words{};
-  for (unsigned& word : words) {
-    word = random();
-  }
-  std::array<char, 37> text{};
-  std::snprintf(text.data(), text.size(), "%08x-%04x-%04x-%04x-%04x%08x", words[0], words[1] >> 16U,
-                (words[1] & 0x0fffU) | 0x4000U, (words[2] >> 16U & 0x3fffU) | 0x8000U,
-                words[2] & 0xffffU, words[3]);
-  return text.data();
+  std::string text;
+  std::ifstream("/proc/sys/kernel/random/uuid") >> text;
+  return text;
 }
 
 }  // namespace

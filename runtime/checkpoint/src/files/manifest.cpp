@@ -65,41 +65,38 @@ json file_entry(const Manifest::File& file) {
   return entry;
 }
 
-json scaler_entry(const std::map<std::string, double>& state) {
+/// of_model: the manifest for model 0, a Manifest::Training for another one.
+json training_entry(const auto& of_model) {
   json scaler = json::object();
-  for (const auto& [name, value] : state) {
+  for (const auto& [name, value] : of_model.loss_scaler) {
     scaler[name] = number(value);
   }
-  return scaler;
+  return {{"step", of_model.step},
+          {"skipped_steps", of_model.skipped_steps},
+          {"optimizer", of_model.optimizer},
+          {"loss_scaler", std::move(scaler)}};
 }
 
 json body_of(const Manifest& manifest) {
   json others = json::array();
   for (const Manifest::Training& each : manifest.others) {
-    others.push_back({{"step", each.step},
-                      {"skipped_steps", each.skipped_steps},
-                      {"optimizer", each.optimizer},
-                      {"loss_scaler", scaler_entry(each.loss_scaler)}});
+    others.push_back(training_entry(each));
   }
   json files = json::array();
   for (const Manifest::File& file : manifest.files) {
     files.push_back(file_entry(file));
   }
-  return {
-      {"version", kVersion},
-      {"writer", manifest.writer},
-      {"state_dict", manifest.state_dict},
-      {"strategy", manifest.strategy},
-      {"world_size", manifest.world_size},
-      {"step", manifest.step},
-      {"skipped_steps", manifest.skipped_steps},
-      {"optimizer", manifest.optimizer},
-      {"loss_scaler", scaler_entry(manifest.loss_scaler)},
-      {"others", std::move(others)},
-      {"aliases", manifest.aliases},
-      {"local_layout", manifest.local_layout},
-      {"files", std::move(files)},
-  };
+  json body = training_entry(manifest);
+  body.update({{"version", kVersion},
+               {"writer", manifest.writer},
+               {"state_dict", manifest.state_dict},
+               {"strategy", manifest.strategy},
+               {"world_size", manifest.world_size},
+               {"others", std::move(others)},
+               {"aliases", manifest.aliases},
+               {"local_layout", manifest.local_layout},
+               {"files", std::move(files)}});
+  return body;
 }
 
 // Writes one plan per line, however long the line is. With json::dump every number of the plans'
@@ -138,12 +135,13 @@ std::vector<Manifest::File> parse_files(const JsonValue& list) {
   return files;
 }
 
-std::map<std::string, double> parse_scaler(const JsonValue& scaler) {
-  std::map<std::string, double> state;
-  for (const auto& [name, value] : scaler.members()) {
-    state[name] = value.real();
+void parse_training(const JsonValue& entry, auto& of_model) {
+  of_model.step = entry["step"].integer(0);
+  of_model.skipped_steps = entry["skipped_steps"].integer(0);
+  of_model.optimizer = entry["optimizer"].text();
+  for (const auto& [name, value] : entry["loss_scaler"].members()) {
+    of_model.loss_scaler[name] = value.real();
   }
-  return state;
 }
 
 Manifest parse_body(const JsonValue& root) {
@@ -153,13 +151,9 @@ Manifest parse_body(const JsonValue& root) {
   manifest.strategy = root["strategy"].text();
   manifest.world_size =
       static_cast<int>(root["world_size"].integer(1, std::numeric_limits<int>::max()));
-  manifest.step = root["step"].integer(0);
-  manifest.skipped_steps = root["skipped_steps"].integer(0);
-  manifest.optimizer = root["optimizer"].text();
-  manifest.loss_scaler = parse_scaler(root["loss_scaler"]);
+  parse_training(root, manifest);
   for (const JsonValue& each : root["others"].elements()) {
-    manifest.others.push_back({each["step"].integer(0), each["skipped_steps"].integer(0),
-                               each["optimizer"].text(), parse_scaler(each["loss_scaler"])});
+    parse_training(each, manifest.others.emplace_back());
   }
   for (const auto& [name, value] : root["aliases"].members()) {
     manifest.aliases[name] = value.text();
