@@ -49,6 +49,9 @@ void check_sources(const std::vector<const StoredTensor*>& tensors, TensorReader
 std::size_t check_written(const Stored& written, const std::vector<OutputTensor>& tensors,
                           const Options& options);
 
+/// Checks all checksums of such a checkpoint.
+void check_written_bytes(const Stored& written, const Options& options);
+
 /// Returns the error "… does not read back as it was written".
 Error not_as_written(const std::filesystem::path& path, const std::string& tensor);
 

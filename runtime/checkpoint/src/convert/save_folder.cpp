@@ -4,7 +4,6 @@
 #include "acc/base/atomic_file.hpp"
 #include "acc/base/output_file.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
-#include "acc/checkpoint/convert/verify.hpp"
 #include "acc/checkpoint/dcp/plan_json.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
 #include "convert/folder_output.hpp"
@@ -68,11 +67,7 @@ std::size_t check_part(const fs::path& path, const DcpFolder& part, const Option
       throw not_as_written(path, tensor.name);
     }
   }
-  Verification found;
-  verify_tensors(written, options.num_threads, options.progress, found);
-  if (!found.damaged.empty()) {
-    throw not_as_written(found.damaged.front().file, found.damaged.front().tensor);
-  }
+  check_written_bytes(written, options);
   return part.plan.tensors.size();
 }
 

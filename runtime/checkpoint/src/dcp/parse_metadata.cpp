@@ -85,7 +85,6 @@ class Parser {
   }
   const Value& field(const Value& object, std::string_view key, Kind kind, const char* expected,
                      const std::string& what) const;
-  const Value& dict_field(const Value& object, std::string_view key, const std::string& what) const;
   Shape shape_of(const Value& value, const std::string& what) const;
   Dtype dtype_of(const Value& tensor, const std::string& what) const;
   std::uint64_t count(const Value& object, std::string_view key, const std::string& what) const;
@@ -109,18 +108,8 @@ class Parser {
 const Value& Parser::field(const Value& object, std::string_view key, Kind kind,
                            const char* expected, const std::string& what) const {
   const Value* value = object.find(key);
-  if (value == nullptr || !value->is(kind)) {
+  if (value == nullptr || !(kind == Kind::dict ? is_dict(*value) : value->is(kind))) {
     fail(what, "expected '" + std::string(key) + "' to be " + expected + ", found " +
-                   (value == nullptr ? "nothing" : value->describe()));
-  }
-  return *value;
-}
-
-const Value& Parser::dict_field(const Value& object, std::string_view key,
-                                const std::string& what) const {
-  const Value* value = object.find(key);
-  if (value == nullptr || !is_dict(*value)) {
-    fail(what, "expected '" + std::string(key) + "' to be a dict, found " +
                    (value == nullptr ? "nothing" : value->describe()));
   }
   return *value;
@@ -345,9 +334,9 @@ Metadata Parser::parse(const Value& root) {
     fail("", "expected torch.distributed.checkpoint's Metadata, found " + root.describe());
   }
   Metadata metadata;
-  read_names(dict_field(root, "state_dict_metadata", ""), metadata);
+  read_names(field(root, "state_dict_metadata", Kind::dict, "a dict", ""), metadata);
   read_paths(root.find("planner_data"), metadata);
-  read_places(dict_field(root, "storage_data", ""), metadata);
+  read_places(field(root, "storage_data", Kind::dict, "a dict", ""), metadata);
   for (std::size_t i = 0; i < metadata.entries.size(); ++i) {
     Entry& entry = metadata.entries[i];
     const Value& described = *described_[i];
