@@ -30,32 +30,24 @@ constexpr std::array kConfigBlocks = {"fsdp_config"sv,   "deepspeed_config"sv,
 /// (null, false, empty text), because `accelerate config` writes some of these keys into every
 /// file.
 struct NotOurs {
-  std::string_view key;         ///< a trailing `*` matches any text
+  std::string_view keys;        ///< joined by `|`; a trailing `*` matches any text
   std::string_view what;        ///< feature and verb, for the message
   bool is_accelerates = false;  ///< Accelerate 1.15 accepts the key in a file for LOCAL_MACHINE
 };
 constexpr std::array kNotOurs = {
-    NotOurs{"tpu_*", "TPUs are", true},
-    NotOurs{"command_file", "TPUs are", true},
-    NotOurs{"commands", "TPUs are", true},
+    NotOurs{"tpu_*|command_file|commands", "TPUs are", true},
     NotOurs{"megatron_lm_*", "Megatron-LM is", true},
     NotOurs{"ipex_config", "Intel's extension is"},
-    NotOurs{"ec2_instance_type", "SageMaker is"},
-    NotOurs{"iam_role_name", "SageMaker is"},
-    NotOurs{"image_uri", "SageMaker is"},
-    NotOurs{"profile", "SageMaker is"},
-    NotOurs{"region", "SageMaker is"},
-    NotOurs{"base_job_name", "SageMaker is"},
-    NotOurs{"pytorch_version", "SageMaker is"},
-    NotOurs{"transformers_version", "SageMaker is"},
-    NotOurs{"py_version", "SageMaker is"},
-    NotOurs{"sagemaker_*", "SageMaker is"},
-    NotOurs{"additional_args", "SageMaker is"},
+    NotOurs{"ec2_instance_type|iam_role_name|image_uri|profile|region|base_job_name|"
+            "pytorch_version|transformers_version|py_version|sagemaker_*|additional_args",
+            "SageMaker is"},
 };
 
 const NotOurs* find_not_ours(std::string_view key) {
-  const auto* found =
-      std::ranges::find_if(kNotOurs, [&](const NotOurs& entry) { return matches(key, entry.key); });
+  const auto* found = std::ranges::find_if(kNotOurs, [&](const NotOurs& entry) {
+    const auto names = split(entry.keys, '|');
+    return std::ranges::any_of(names, [&](auto each) { return matches(key, each); });
+  });
   return found == kNotOurs.end() ? nullptr : found;
 }
 

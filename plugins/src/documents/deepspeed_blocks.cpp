@@ -17,74 +17,59 @@ namespace {
 
 using namespace std::string_view_literals;
 
-/// A type that a block may name. A type without a list of parameters is PyTorch's or depends on the
+bool lists(std::string_view joined, std::string_view word) {
+  const auto words = split(joined, '|');
+  return std::ranges::find(words, word) != words.end();
+}
+
+/// Types that a block may name. Types without a list of parameters are PyTorch's or depend on the
 /// version of a library; then only parameters that all types share are checked.
-struct NamedType {
-  std::string_view name;
+struct NamedTypes {
+  std::string_view names;       ///< joined by `|`
   std::string_view parameters;  ///< joined by `|`
 };
 
 constexpr std::array kOptimizers = {
-    NamedType{"Adam",
-              "lr|betas|eps|weight_decay|bias_correction|amsgrad|torch_adam|adam_w_mode|"
-              "set_grad_none|fp32_optimizer_states"},
-    NamedType{"AdamW",
-              "lr|betas|eps|weight_decay|bias_correction|amsgrad|torch_adam|adam_w_mode|"
-              "set_grad_none|fp32_optimizer_states"},
-    NamedType{"Lamb",
-              "lr|betas|eps|weight_decay|bias_correction|amsgrad|eps_inside_sqrt|max_grad_norm|"
-              "max_coeff|min_coeff"},
-    NamedType{"Lion", "lr|betas|weight_decay|set_grad_none|fp32_optimizer_states"},
-    NamedType{"Adagrad", "lr|eps|weight_decay|amsgrad|fp32_optimizer_states"},
-    NamedType{"Muon", ""},
-    NamedType{"MuAdam", ""},
-    NamedType{"MuAdamW", ""},
-    NamedType{"MuSGD", ""},
-    NamedType{"Adadelta", ""},
-    NamedType{"Adafactor", ""},
-    NamedType{"Adamax", ""},
-    NamedType{"ASGD", ""},
-    NamedType{"LBFGS", ""},
-    NamedType{"NAdam", ""},
-    NamedType{"RAdam", ""},
-    NamedType{"RMSprop", ""},
-    NamedType{"Rprop", ""},
-    NamedType{"SGD", ""},
-    NamedType{"SparseAdam", ""},
+    NamedTypes{"Adam|AdamW",
+               "lr|betas|eps|weight_decay|bias_correction|amsgrad|torch_adam|adam_w_mode|"
+               "set_grad_none|fp32_optimizer_states"},
+    NamedTypes{"Lamb",
+               "lr|betas|eps|weight_decay|bias_correction|amsgrad|eps_inside_sqrt|max_grad_norm|"
+               "max_coeff|min_coeff"},
+    NamedTypes{"Lion", "lr|betas|weight_decay|set_grad_none|fp32_optimizer_states"},
+    NamedTypes{"Adagrad", "lr|eps|weight_decay|amsgrad|fp32_optimizer_states"},
+    NamedTypes{"Muon|MuAdam|MuAdamW|MuSGD|Adadelta|Adafactor|Adamax|ASGD|LBFGS|NAdam|RAdam|RMSprop|"
+               "Rprop|SGD|SparseAdam",
+               ""},
 };
 
 constexpr std::array kSchedulers = {
-    NamedType{"WarmupLR",
-              "warmup_min_lr|warmup_max_lr|warmup_num_steps|warmup_type|last_batch_iteration"},
-    NamedType{"WarmupDecayLR",
-              "warmup_min_lr|warmup_max_lr|warmup_num_steps|warmup_type|total_num_steps|"
-              "last_batch_iteration"},
-    NamedType{"WarmupCosineLR",
-              "total_num_steps|warmup_num_steps|warmup_min_ratio|cos_min_ratio|warmup_type|"
-              "last_batch_iteration"},
-    NamedType{"OneCycle",
-              "cycle_min_lr|cycle_max_lr|decay_lr_rate|cycle_first_step_size|"
-              "cycle_second_step_size|cycle_first_stair_count|cycle_second_stair_count|"
-              "decay_step_size|cycle_momentum|cycle_min_mom|cycle_max_mom|decay_mom_rate|"
-              "last_batch_iteration"},
-    NamedType{"LRRangeTest",
-              "lr_range_test_min_lr|lr_range_test_step_size|lr_range_test_step_rate|"
-              "lr_range_test_staircase|last_batch_iteration"},
-    NamedType{"ChainedScheduler", ""},
-    NamedType{"ConstantLR", ""},
-    NamedType{"CosineAnnealingLR", ""},
-    NamedType{"CosineAnnealingWarmRestarts", ""},
-    NamedType{"CyclicLR", ""},
-    NamedType{"ExponentialLR", ""},
-    NamedType{"LambdaLR", ""},
-    NamedType{"LinearLR", ""},
-    NamedType{"MultiplicativeLR", ""},
-    NamedType{"MultiStepLR", ""},
-    NamedType{"OneCycleLR", ""},
-    NamedType{"PolynomialLR", ""},
-    NamedType{"ReduceLROnPlateau", ""},
-    NamedType{"SequentialLR", ""},
-    NamedType{"StepLR", ""},
+    NamedTypes{"WarmupLR",
+               "warmup_min_lr|warmup_max_lr|warmup_num_steps|warmup_type|last_batch_iteration"},
+    NamedTypes{"WarmupDecayLR",
+               "warmup_min_lr|warmup_max_lr|warmup_num_steps|warmup_type|total_num_steps|"
+               "last_batch_iteration"},
+    NamedTypes{"WarmupCosineLR",
+               "total_num_steps|warmup_num_steps|warmup_min_ratio|cos_min_ratio|warmup_type|"
+               "last_batch_iteration"},
+    NamedTypes{"OneCycle",
+               "cycle_min_lr|cycle_max_lr|decay_lr_rate|cycle_first_step_size|"
+               "cycle_second_step_size|cycle_first_stair_count|cycle_second_stair_count|"
+               "decay_step_size|cycle_momentum|cycle_min_mom|cycle_max_mom|decay_mom_rate|"
+               "last_batch_iteration"},
+    NamedTypes{"LRRangeTest",
+               "lr_range_test_min_lr|lr_range_test_step_size|lr_range_test_step_rate|"
+               "lr_range_test_staircase|last_batch_iteration"},
+    NamedTypes{"ChainedScheduler|ConstantLR|CosineAnnealingLR|CosineAnnealingWarmRestarts|CyclicLR|"
+               "ExponentialLR|LambdaLR|LinearLR|MultiplicativeLR|MultiStepLR|OneCycleLR|"
+               "PolynomialLR|ReduceLROnPlateau|SequentialLR|StepLR",
+               ""},
+};
+
+/// The type that a block names.
+struct NamedType {
+  std::string_view name;
+  std::string_view parameters;
 };
 
 constexpr SettingRow parameter(std::string_view name, Type type, std::string_view allowed = {}) {
@@ -105,39 +90,28 @@ constexpr std::array kParameters = {
 
 /// Parameters that the runtime may ignore if they have one of these values.
 struct Quiet {
-  std::string_view name;
+  std::string_view names;   ///< joined by `|`
   std::string_view values;  ///< joined by `|`; empty: any
 };
 constexpr std::array kQuiet = {
-    Quiet{"bias_correction", "true|1"},
-    Quiet{"amsgrad", "false|0"},
-    Quiet{"torch_adam", ""},
-    Quiet{"adam_w_mode", ""},  // type_text uses it to choose between adam and adamw
-    Quiet{"set_grad_none", ""},
-    Quiet{"fp32_optimizer_states", "true|1"},
-    Quiet{"nesterov", "false|0"},
+    Quiet{"bias_correction|fp32_optimizer_states", "true|1"},
+    Quiet{"amsgrad|nesterov|maximize", "false|0"},
+    // type_text uses adam_w_mode to choose between adam and adamw.
+    Quiet{"torch_adam|adam_w_mode|set_grad_none|foreach|fused|capturable|differentiable", ""},
     Quiet{"dampening", "0|0.0"},
-    Quiet{"maximize", "false|0"},
-    Quiet{"foreach", ""},
-    Quiet{"fused", ""},
-    Quiet{"capturable", ""},
-    Quiet{"differentiable", ""},
     Quiet{"last_batch_iteration", "-1"},
 };
 
 bool is_quiet(const std::string& name, const std::string& text) {
-  const auto* found = std::ranges::find(kQuiet, name, &Quiet::name);
-  if (found == kQuiet.end() || found->values.empty()) {
-    return found != kQuiet.end();
-  }
-  const auto values = split(found->values, '|');
-  return std::ranges::find(values, lower(text)) != values.end();
+  return std::ranges::any_of(kQuiet, [&](const Quiet& quiet) {
+    return lists(quiet.names, name) && (quiet.values.empty() || lists(quiet.values, lower(text)));
+  });
 }
 
 /// Checks one block and turns it into values of settings. Used once.
 class TypedBlock {
  public:
-  TypedBlock(std::string name, std::span<const NamedType> types, bool any_case, Faults& faults,
+  TypedBlock(std::string name, std::span<const NamedTypes> types, bool any_case, Faults& faults,
              std::vector<DeepSpeedFile::Key>& filled_by_program)
       : name_(std::move(name)),
         types_(types),
@@ -156,9 +130,9 @@ class TypedBlock {
                     did_you_mean(key, keys));
       }
     }
-    const NamedType* type = read_type(block);
+    const std::optional<NamedType> type = read_type(block);
     const Node* parameters = block.find("params");
-    if (type == nullptr) {
+    if (!type) {
       return {};
     }
     const Node none = Node::map();
@@ -170,22 +144,24 @@ class TypedBlock {
   }
 
  private:
-  const NamedType* read_type(const Node& block) {
+  std::optional<NamedType> read_type(const Node& block) {
     const Node* type = block.find("type");
     if (type == nullptr || type->is_empty()) {
       faults_.add((type == nullptr ? block : *type).where + ": " + name_ + " needs a type");
-      return nullptr;
+      return std::nullopt;
     }
     std::vector<std::string_view> names;
-    for (const NamedType& known : types_) {
-      if (type->text == known.name || (any_case_ && lower(type->text) == lower(known.name))) {
-        return &known;
+    for (const NamedTypes& known : types_) {
+      for (const std::string_view name : split(known.names, '|')) {
+        if (type->text == name || (any_case_ && lower(type->text) == lower(name))) {
+          return NamedType{name, known.parameters};
+        }
+        names.push_back(name);
       }
-      names.push_back(known.name);
     }
     faults_.add(type->where + ": " + name_ + ".type \"" + type->text +
                 "\" is not a type of DeepSpeed or PyTorch" + did_you_mean(type->text, names));
-    return nullptr;
+    return std::nullopt;
   }
 
   void read_parameters(const NamedType& type, const Node& block) {
@@ -275,7 +251,7 @@ class TypedBlock {
   }
 
   std::string name_;
-  std::span<const NamedType> types_;
+  std::span<const NamedTypes> types_;
   bool any_case_;
   Faults& faults_;
   std::vector<DeepSpeedFile::Key>& filled_by_program_;
