@@ -38,92 +38,88 @@ class Reader {
   [[nodiscard]] Node root() const {
     return unwrapped(Node(file_.root(), file_.file().path().string()));
   }
-  void read_weights(const Node& root);
-  void read_optimizer(const Node& root, TrainingState& training);
+
+  // Adds every tensor of the dict as a parameter. "_extra_state" is an arbitrary object that
+  // modules may add.
+  void read_weights(const Node& root) {
+    for (const auto& [name, node] : root.entries()) {
+      if (name.ends_with("flat_param")) {
+        throw Unreadable(node.where() +
+                         " is a part of a flat parameter (LOCAL_STATE_DICT); one rank's file alone "
+                         "does not hold the weights");
+      }
+      if (TorchFile::is_tensor(node.value())) {
+        add(node, name, "param");
+      } else if (!node.is_none() && !name.ends_with("_extra_state")) {
+        node.refuse("a tensor");
+      }
+    }
+  }
+
+  // States under numbers keep them here; name_parameters finds their names.
+  void read_optimizer(const Node& root, TrainingState& training) {
+    std::set<std::string> numbers;
+    for (const Node& group : root.at("param_groups").items()) {
+      training.groups.push_back(read_group(group));
+      const StoredGroup& read = training.groups.back();
+      numbers.insert(read.numbers.begin(), read.numbers.end());
+    }
+    const std::size_t first = catalog_.tensors.size();
+    for (const auto& [key, node] : root.at("state").entries()) {
+      if (!numbers.empty() && !numbers.contains(key)) {
+        throw Error(Errc::config, node.where() + " belongs to a parameter that is in no group");
+      }
+      read_state(node, key, training);
+    }
+    std::set<std::string> kinds;
+    for (std::size_t i = first; i < catalog_.tensors.size(); ++i) {
+      kinds.insert(catalog_.tensors[i].kind);
+    }
+    training.optimizer = optimizer_of(kinds, training.groups);
+  }
 
  private:
   void add(const Node& node, const std::string& name, const std::string& kind) {
     catalog_.tensors.push_back(
         records_.tensor(index_, file_.tensor(node.value()), name, kind, node.key()));
   }
-  StoredGroup read_group(const Node& node);
-  void read_state(const Node& node, const std::string& name, TrainingState& training);
+
+  StoredGroup read_group(const Node& node) {
+    StoredGroup group;
+    for (const auto& [key, value] : node.entries()) {
+      if (TorchFile::is_tensor(value.value())) {
+        group.hyper_parameters[key] = torch::scalar(file_, value);
+      } else {
+        read_group_key(key, value, group);
+      }
+    }
+    static_cast<void>(node.at("params"));  // throws if it is missing
+    return group;
+  }
+
+  // Adds the moments of one parameter. The largest step counts, because a parameter without a
+  // gradient in some steps was updated less often.
+  void read_state(const Node& node, const std::string& name, TrainingState& training) {
+    for (const auto& [kind, value] : node.entries()) {
+      const bool is_tensor = TorchFile::is_tensor(value.value());
+      if (kind == "step") {
+        training.step = std::max(training.step.value_or(0), torch::count(file_, value));
+      }
+      if (!is_tensor) {
+        if (!value.is_none() && !value.is_number()) {
+          value.refuse("a tensor or a number");
+        }
+        continue;
+      }
+      add(value, name, kind);
+    }
+  }
 
   TorchFile file_;
   Catalog& catalog_;
   RecordTable records_;
   std::uint32_t index_;
 };
-
-// Adds every tensor of the dict as a parameter. "_extra_state" is an arbitrary object that modules
-// may add.
-void Reader::read_weights(const Node& root) {
-  for (const auto& [name, node] : root.entries()) {
-    if (name.ends_with("flat_param")) {
-      throw Unreadable(node.where() +
-                       " is a part of a flat parameter (LOCAL_STATE_DICT); one rank's file alone "
-                       "does not hold the weights");
-    }
-    if (TorchFile::is_tensor(node.value())) {
-      add(node, name, "param");
-    } else if (!node.is_none() && !name.ends_with("_extra_state")) {
-      node.refuse("a tensor");
-    }
-  }
-}
-
-StoredGroup Reader::read_group(const Node& node) {
-  StoredGroup group;
-  for (const auto& [key, value] : node.entries()) {
-    if (TorchFile::is_tensor(value.value())) {
-      group.hyper_parameters[key] = torch::scalar(file_, value);
-    } else {
-      read_group_key(key, value, group);
-    }
-  }
-  static_cast<void>(node.at("params"));  // throws if it is missing
-  return group;
-}
-
-// Adds the moments of one parameter. The largest step counts, because a parameter without a
-// gradient in some steps was updated less often.
-void Reader::read_state(const Node& node, const std::string& name, TrainingState& training) {
-  for (const auto& [kind, value] : node.entries()) {
-    const bool is_tensor = TorchFile::is_tensor(value.value());
-    if (kind == "step") {
-      training.step = std::max(training.step.value_or(0), torch::count(file_, value));
-    }
-    if (!is_tensor) {
-      if (!value.is_none() && !value.is_number()) {
-        value.refuse("a tensor or a number");
-      }
-      continue;
-    }
-    add(value, name, kind);
-  }
-}
-
-// States under numbers keep them here; name_parameters finds their names.
-void Reader::read_optimizer(const Node& root, TrainingState& training) {
-  std::set<std::string> numbers;
-  for (const Node& group : root.at("param_groups").items()) {
-    training.groups.push_back(read_group(group));
-    const StoredGroup& read = training.groups.back();
-    numbers.insert(read.numbers.begin(), read.numbers.end());
-  }
-  const std::size_t first = catalog_.tensors.size();
-  for (const auto& [key, node] : root.at("state").entries()) {
-    if (!numbers.empty() && !numbers.contains(key)) {
-      throw Error(Errc::config, node.where() + " belongs to a parameter that is in no group");
-    }
-    read_state(node, key, training);
-  }
-  std::set<std::string> kinds;
-  for (std::size_t i = first; i < catalog_.tensors.size(); ++i) {
-    kinds.insert(catalog_.tensors[i].kind);
-  }
-  training.optimizer = optimizer_of(kinds, training.groups);
-}
 
 }  // namespace
 

@@ -31,138 +31,12 @@ FlatSizes sizes_of(const OptimizerState& state) {
   return sizes;
 }
 
-/// Adds a checkpoint's tensors to a catalog.
-class CatalogBuilder {
- public:
-  CatalogBuilder(const CheckpointFiles& files, const ModuleStates& module, Catalog& catalog)
-      : files_(files), module_(module), catalog_(catalog), records_(catalog) {}
-
-  /// Adds master weights and moments.
-  void add_trained(const OptimizerState& state);
-  void add_frozen(int stage);
-  /// Adds what only "module" has: buffers, and in stages 0 to 2 everything without an fp32 form.
-  void add_module(bool buffers_alone);
-  void add_shared();
-
- private:
-  void add_runs(const std::string& name, const Shape& shape, const std::vector<FlatRun>& runs,
-                const OptimizerState& state);
-  template <typename Select>
-  StoredTensor assemble(const std::string& name, const std::string& kind, const Shape& shape,
-                        const std::vector<FlatRun>& runs, const Select& select);
-  void push(StoredTensor tensor) {
-    if (tensor.kind == "param") {
-      names_.emplace(tensor.name, catalog_.tensors.size());
-    }
-    catalog_.tensors.push_back(std::move(tensor));
-  }
-  /// Adds the same data under another name.
-  void push_alias(const std::string& name, std::size_t of) {
-    StoredTensor alias = catalog_.tensors[of];
-    alias.name = name;
-    push(std::move(alias));
-  }
-
-  const CheckpointFiles& files_;
-  const ModuleStates& module_;
-  Catalog& catalog_;
-  RecordTable records_;
-  std::vector<std::uint32_t> optimizer_files_;  ///< numbers in the catalog, by rank
-  std::map<std::string, std::size_t> names_;    ///< numbers in the catalog of parameters
-};
-
 /// The array from which a run is read, as `select(rank, flat)` returns it.
 struct Source {
   std::uint32_t file;
   const torch::TensorRef* ref;
   std::string stored_name;
 };
-
-template <typename Select>
-StoredTensor CatalogBuilder::assemble(const std::string& name, const std::string& kind,
-                                      const Shape& shape, const std::vector<FlatRun>& runs,
-                                      const Select& select) {
-  StoredTensor tensor{
-      .name = name, .kind = kind, .stored_name = name, .shape = shape, .pieces = {}};
-  for (const FlatRun& run : runs) {
-    // A run is contiguous in its flat array, and so are the boxes that it covers.
-    const Source source = select(run.rank, run.flat);
-    tensor.dtype = source.ref->dtype;
-    tensor.stored_name = source.stored_name;
-    const auto element = static_cast<std::int64_t>(size_of(source.ref->dtype));
-    std::int64_t at = run.at;
-    for (Box& box : boxes_of_range(shape, run.begin, run.begin + run.numel)) {
-      const std::int64_t numel = box.numel();
-      tensor.pieces.push_back(
-          {.box = std::move(box),
-           .file = source.file,
-           .offset = source.ref->bytes.offset + static_cast<std::uint64_t>(at * element),
-           .nbytes = static_cast<std::uint64_t>(numel * element),
-           .packing = Packing::raw,
-           .record = records_.record(source.file, source.ref->bytes, source.stored_name)});
-      at += numel;
-    }
-  }
-  return tensor;
-}
-
-void CatalogBuilder::add_runs(const std::string& name, const Shape& shape,
-                              const std::vector<FlatRun>& runs, const OptimizerState& state) {
-  const char* const key = state.stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
-  push(assemble(name, "param", shape, runs, [&](std::size_t rank, std::size_t flat) {
-    return Source{optimizer_files_[rank], &state.ranks[rank][flat].master,
-                  key + ("." + std::to_string(flat))};
-  }));
-  if (runs.empty()) {
-    return;
-  }
-  for (const auto& [kind, ref] : state.ranks[runs[0].rank][runs[0].flat].moments) {
-    push(assemble(name, kind, shape, runs, [&](std::size_t rank, std::size_t flat) {
-      const auto& moments = state.ranks[rank][flat].moments;
-      const auto found = moments.find(kind);
-      if (found == moments.end()) {
-        throw Error(Errc::config, files_.optimizers[rank].string() + ": flat group " +
-                                      std::to_string(flat) + " has no " + kind + " of " + name);
-      }
-      return Source{optimizer_files_[rank], &found->second,
-                    "state." + std::to_string(flat) + "." + kind};
-    }));
-  }
-}
-
-void CatalogBuilder::add_trained(const OptimizerState& state) {
-  for (const InputPath& path : files_.optimizers) {
-    optimizer_files_.push_back(catalog_.file(path));
-  }
-  const std::string where = module_.path.string() + ": key 'param_shapes'";
-  const FlatSizes sizes = sizes_of(state);
-  if (state.stage == 3) {
-    NamedShapes parameters;
-    for (const NamedShapes& group : module_.groups) {
-      parameters.insert(parameters.end(), group.begin(), group.end());
-    }
-    const auto runs = partitioned_runs(parameters, sizes, where);
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      add_runs(parameters[i].first, parameters[i].second, runs[i], state);
-    }
-    return;
-  }
-  if (module_.groups.size() != sizes.front().size()) {
-    throw Error(Errc::config, where + " has " + std::to_string(module_.groups.size()) +
-                                  " groups, but the optimizer's files have " +
-                                  std::to_string(sizes.front().size()));
-  }
-  for (std::size_t flat = 0; flat < module_.groups.size(); ++flat) {
-    const NamedShapes& group = module_.groups[flat];
-    const auto& paddings = state.alignment_paddings;
-    const auto runs =
-        group_runs(group, flat, sizes,
-                   flat < paddings.size() ? paddings[flat] : std::vector<std::int64_t>{}, where);
-    for (std::size_t i = 0; i < group.size(); ++i) {
-      add_runs(group[i].first, group[i].second, runs[i], state);
-    }
-  }
-}
 
 /// Returns the fragment of that name. Throws if it is missing or has another number of elements.
 const torch::TensorRef& fragment(const std::map<std::string, const torch::TensorRef*>& fragments,
@@ -183,82 +57,198 @@ const torch::TensorRef& fragment(const std::map<std::string, const torch::Tensor
   return *found->second;
 }
 
-void CatalogBuilder::add_frozen(int stage) {
-  if (module_.frozen.empty()) {
-    return;
-  }
-  // Stages 1 and 2 store frozen parameters whole in one file; stage 3 cuts them among all ranks.
-  std::vector<ModuleStates> others;
-  std::vector<const ModuleStates*> ranks = {&module_};
-  if (stage == 3) {
-    others.reserve(files_.rank_modules.size());
-    for (std::size_t rank = 1; rank < files_.rank_modules.size(); ++rank) {
-      ranks.push_back(&others.emplace_back(read_module_states(files_.rank_modules[rank])));
+/// Adds a checkpoint's tensors to a catalog.
+class CatalogBuilder {
+ public:
+  CatalogBuilder(const CheckpointFiles& files, const ModuleStates& module, Catalog& catalog)
+      : files_(files), module_(module), catalog_(catalog), records_(catalog) {}
+
+  /// Adds master weights and moments.
+  void add_trained(const OptimizerState& state) {
+    for (const InputPath& path : files_.optimizers) {
+      optimizer_files_.push_back(catalog_.file(path));
     }
-  }
-  std::vector<std::uint32_t> numbers;
-  std::vector<std::map<std::string, const torch::TensorRef*>> fragments;
-  for (const ModuleStates* rank : ranks) {
-    numbers.push_back(catalog_.file(rank->path));
-    auto& by_name = fragments.emplace_back();
-    for (const auto& [name, ref] : rank->fragments) {
-      by_name.emplace(name, &ref);
+    const std::string where = module_.path.string() + ": key 'param_shapes'";
+    const FlatSizes sizes = sizes_of(state);
+    if (state.stage == 3) {
+      NamedShapes parameters;
+      for (const NamedShapes& group : module_.groups) {
+        parameters.insert(parameters.end(), group.begin(), group.end());
+      }
+      const auto runs = partitioned_runs(parameters, sizes, where);
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        add_runs(parameters[i].first, parameters[i].second, runs[i], state);
+      }
+      return;
     }
-  }
-  for (const auto& [name, shape] : module_.frozen) {
-    const std::int64_t numel = numel_of(shape);
-    const std::int64_t part = partition_numel(numel, static_cast<std::int64_t>(ranks.size()));
-    std::vector<FlatRun> runs;
-    for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-      const auto begin = static_cast<std::int64_t>(rank) * part;
-      if (begin < numel) {
-        runs.push_back({begin, std::min(part, numel - begin), rank, 0, 0});
+    if (module_.groups.size() != sizes.front().size()) {
+      throw Error(Errc::config, where + " has " + std::to_string(module_.groups.size()) +
+                                    " groups, but the optimizer's files have " +
+                                    std::to_string(sizes.front().size()));
+    }
+    for (std::size_t flat = 0; flat < module_.groups.size(); ++flat) {
+      const NamedShapes& group = module_.groups[flat];
+      const auto& paddings = state.alignment_paddings;
+      const auto runs =
+          group_runs(group, flat, sizes,
+                     flat < paddings.size() ? paddings[flat] : std::vector<std::int64_t>{}, where);
+      for (std::size_t i = 0; i < group.size(); ++i) {
+        add_runs(group[i].first, group[i].second, runs[i], state);
       }
     }
-    push(assemble(name, "param", shape, runs, [&](std::size_t rank, std::size_t) {
-      return Source{numbers[rank], &fragment(fragments[rank], ranks[rank]->path, name, part),
-                    "frozen_param_fragments." + name};
+  }
+
+  void add_frozen(int stage) {
+    if (module_.frozen.empty()) {
+      return;
+    }
+    // Stages 1 and 2 store frozen parameters whole in one file; stage 3 cuts them among all ranks.
+    std::vector<ModuleStates> others;
+    std::vector<const ModuleStates*> ranks = {&module_};
+    if (stage == 3) {
+      others.reserve(files_.rank_modules.size());
+      for (std::size_t rank = 1; rank < files_.rank_modules.size(); ++rank) {
+        ranks.push_back(&others.emplace_back(read_module_states(files_.rank_modules[rank])));
+      }
+    }
+    std::vector<std::uint32_t> numbers;
+    std::vector<std::map<std::string, const torch::TensorRef*>> fragments;
+    for (const ModuleStates* rank : ranks) {
+      numbers.push_back(catalog_.file(rank->path));
+      auto& by_name = fragments.emplace_back();
+      for (const auto& [name, ref] : rank->fragments) {
+        by_name.emplace(name, &ref);
+      }
+    }
+    for (const auto& [name, shape] : module_.frozen) {
+      const std::int64_t numel = numel_of(shape);
+      const std::int64_t part = partition_numel(numel, static_cast<std::int64_t>(ranks.size()));
+      std::vector<FlatRun> runs;
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        const auto begin = static_cast<std::int64_t>(rank) * part;
+        if (begin < numel) {
+          runs.push_back({begin, std::min(part, numel - begin), rank, 0, 0});
+        }
+      }
+      push(assemble(name, "param", shape, runs, [&](std::size_t rank, std::size_t) {
+        return Source{numbers[rank], &fragment(fragments[rank], ranks[rank]->path, name, part),
+                      "frozen_param_fragments." + name};
+      }));
+    }
+  }
+
+  /// Adds what only "module" has: buffers, and in stages 0 to 2 everything without an fp32 form.
+  void add_module(bool buffers_alone) {
+    std::set<std::string> aliases;
+    for (const auto& [second, name] : module_.shared) {
+      if (names_.contains(name)) {
+        aliases.insert(second);
+      }
+    }
+    // Names that share their bytes in "module" are tied, so they share their fp32 form too.
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> by_bytes;
+    for (const auto& [name, ref] : module_.module) {
+      if (const auto found = names_.find(name); found != names_.end() && ref.bytes.nbytes > 0) {
+        by_bytes.emplace(std::pair(ref.bytes.offset, ref.bytes.nbytes), found->second);
+      }
+    }
+    const auto file = catalog_.file(module_.path);
+    for (const auto& [name, ref] : module_.module) {
+      if (names_.contains(name) || aliases.contains(name) ||
+          (buffers_alone && !module_.buffers.contains(name))) {
+        continue;
+      }
+      const auto same = by_bytes.find({ref.bytes.offset, ref.bytes.nbytes});
+      if (same != by_bytes.end() && catalog_.tensors[same->second].shape == ref.shape) {
+        push_alias(name, same->second);
+      } else {
+        push(records_.tensor(file, ref, name, "param", "module." + name));
+      }
+    }
+  }
+
+  void add_shared() {
+    for (const auto& [second, name] : module_.shared) {
+      const auto found = names_.find(name);
+      if (found != names_.end() && !names_.contains(second)) {
+        push_alias(second, found->second);
+      }
+    }
+  }
+
+ private:
+  void add_runs(const std::string& name, const Shape& shape, const std::vector<FlatRun>& runs,
+                const OptimizerState& state) {
+    const char* const key =
+        state.stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
+    push(assemble(name, "param", shape, runs, [&](std::size_t rank, std::size_t flat) {
+      return Source{optimizer_files_[rank], &state.ranks[rank][flat].master,
+                    key + ("." + std::to_string(flat))};
     }));
+    if (runs.empty()) {
+      return;
+    }
+    for (const auto& [kind, ref] : state.ranks[runs[0].rank][runs[0].flat].moments) {
+      push(assemble(name, kind, shape, runs, [&](std::size_t rank, std::size_t flat) {
+        const auto& moments = state.ranks[rank][flat].moments;
+        const auto found = moments.find(kind);
+        if (found == moments.end()) {
+          throw Error(Errc::config, files_.optimizers[rank].string() + ": flat group " +
+                                        std::to_string(flat) + " has no " + kind + " of " + name);
+        }
+        return Source{optimizer_files_[rank], &found->second,
+                      "state." + std::to_string(flat) + "." + kind};
+      }));
+    }
   }
-}
 
-void CatalogBuilder::add_module(bool buffers_alone) {
-  std::set<std::string> aliases;
-  for (const auto& [second, name] : module_.shared) {
-    if (names_.contains(name)) {
-      aliases.insert(second);
+  template <typename Select>
+  StoredTensor assemble(const std::string& name, const std::string& kind, const Shape& shape,
+                        const std::vector<FlatRun>& runs, const Select& select) {
+    StoredTensor tensor{
+        .name = name, .kind = kind, .stored_name = name, .shape = shape, .pieces = {}};
+    for (const FlatRun& run : runs) {
+      // A run is contiguous in its flat array, and so are the boxes that it covers.
+      const Source source = select(run.rank, run.flat);
+      tensor.dtype = source.ref->dtype;
+      tensor.stored_name = source.stored_name;
+      const auto element = static_cast<std::int64_t>(size_of(source.ref->dtype));
+      std::int64_t at = run.at;
+      for (Box& box : boxes_of_range(shape, run.begin, run.begin + run.numel)) {
+        const std::int64_t numel = box.numel();
+        tensor.pieces.push_back(
+            {.box = std::move(box),
+             .file = source.file,
+             .offset = source.ref->bytes.offset + static_cast<std::uint64_t>(at * element),
+             .nbytes = static_cast<std::uint64_t>(numel * element),
+             .packing = Packing::raw,
+             .record = records_.record(source.file, source.ref->bytes, source.stored_name)});
+        at += numel;
+      }
     }
+    return tensor;
   }
-  // Names that share their bytes in "module" are tied, so they share their fp32 form too.
-  std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> by_bytes;
-  for (const auto& [name, ref] : module_.module) {
-    if (const auto found = names_.find(name); found != names_.end() && ref.bytes.nbytes > 0) {
-      by_bytes.emplace(std::pair(ref.bytes.offset, ref.bytes.nbytes), found->second);
-    }
-  }
-  const auto file = catalog_.file(module_.path);
-  for (const auto& [name, ref] : module_.module) {
-    if (names_.contains(name) || aliases.contains(name) ||
-        (buffers_alone && !module_.buffers.contains(name))) {
-      continue;
-    }
-    const auto same = by_bytes.find({ref.bytes.offset, ref.bytes.nbytes});
-    if (same != by_bytes.end() && catalog_.tensors[same->second].shape == ref.shape) {
-      push_alias(name, same->second);
-    } else {
-      push(records_.tensor(file, ref, name, "param", "module." + name));
-    }
-  }
-}
 
-void CatalogBuilder::add_shared() {
-  for (const auto& [second, name] : module_.shared) {
-    const auto found = names_.find(name);
-    if (found != names_.end() && !names_.contains(second)) {
-      push_alias(second, found->second);
+  void push(StoredTensor tensor) {
+    if (tensor.kind == "param") {
+      names_.emplace(tensor.name, catalog_.tensors.size());
     }
+    catalog_.tensors.push_back(std::move(tensor));
   }
-}
+  /// Adds the same data under another name.
+  void push_alias(const std::string& name, std::size_t of) {
+    StoredTensor alias = catalog_.tensors[of];
+    alias.name = name;
+    push(std::move(alias));
+  }
+
+  const CheckpointFiles& files_;
+  const ModuleStates& module_;
+  Catalog& catalog_;
+  RecordTable records_;
+  std::vector<std::uint32_t> optimizer_files_;  ///< numbers in the catalog, by rank
+  std::map<std::string, std::size_t> names_;    ///< numbers in the catalog of parameters
+};
 
 /// Returns the optimizer's groups, with the names of the parameters in their flat arrays.
 std::vector<StoredGroup> named_groups(const OptimizerState& state, const ModuleStates& module) {
