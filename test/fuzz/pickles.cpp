@@ -50,12 +50,12 @@ std::uint64_t walk(const Value& value) {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     std::size_t consumed = 0;
-    const pickle::Document document = pickle::read(std::as_bytes(std::span(data, size)), "input",
-                                                   pickle::is_known_global, &consumed);
+    const pickle::Values parsed = pickle::read(std::as_bytes(std::span(data, size)), "input",
+                                               pickle::is_known_global, &consumed);
     acc::fuzz::require(consumed <= size, "reads are within the input");
-    acc::fuzz::require(document.root().depth <= 1000, "nesting is bounded");
-    if (document.root().expanded < 100'000) {
-      walk(document.root());
+    acc::fuzz::require(parsed.root().depth <= 1000, "nesting is bounded");
+    if (parsed.root().expanded < 100'000) {
+      walk(parsed.root());
     }
   } catch (const acc::Error& error) {
     acc::fuzz::require(

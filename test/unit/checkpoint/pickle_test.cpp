@@ -24,7 +24,7 @@ std::string data(const std::string& name) {
   return acc::test::file_text(ACC_TEST_DATA "/checkpoints/torch_save/" + name);
 }
 
-Document parse(std::string_view bytes) {
+Values parse(std::string_view bytes) {
   return read(std::as_bytes(std::span(bytes)), "file");
 }
 
@@ -119,9 +119,8 @@ TEST_CASE("pickle: any nested values are read as they were written") {
     random_value(writer, expected, generator, 0);
     const std::string bytes = writer.finish() + "rest";
     std::size_t consumed = 0;
-    const Document document =
-        read(std::as_bytes(std::span(bytes)), "file", is_known_global, &consumed);
-    print(document.root(), found);
+    const Values parsed = read(std::as_bytes(std::span(bytes)), "file", is_known_global, &consumed);
+    print(parsed.root(), found);
     CHECK(found == expected);
     CHECK(consumed == bytes.size() - 4);
   }
@@ -166,8 +165,8 @@ TEST_CASE("pickle: a writer's bytes can be taken in pieces, and the memo goes be
   }
   writer.end_list();
   bytes += writer.finish();
-  const Document document = parse(bytes);
-  const Value::Items items = document.root().items;
+  const Values parsed = parse(bytes);
+  const Value::Items items = parsed.root().items;
   REQUIRE(items.size() == 600);
   for (std::size_t i = 0; i < 300; ++i) {
     CHECK(items[i]->text == "t" + std::to_string(i));
@@ -178,8 +177,8 @@ TEST_CASE("pickle: a writer's bytes can be taken in pieces, and the memo goes be
 TEST_CASE("pickle: protocols 0 to 5 of Python's own pickler") {
   for (int protocol = 0; protocol <= 5; ++protocol) {
     CAPTURE(protocol);
-    const Document document = parse(data("protocol" + std::to_string(protocol) + ".pkl"));
-    const Value& root = document.root();
+    const Values parsed = parse(data("protocol" + std::to_string(protocol) + ".pkl"));
+    const Value& root = parsed.root();
     const auto printed = [&](const char* key) {
       std::string text;
       REQUIRE(root.find(key) != nullptr);
@@ -334,8 +333,8 @@ TEST_CASE("pickle: sets made of one list do not share later additions") {
   const std::string list = "]K\1aK\2aK\3aq\0"_s;
   const auto with = [](char item) { return "cbuiltins\nset\nh\0\x85R(K"_s + item + "\x90"; };
   const std::string bytes = list + "0" + with(10) + with(20) + "\x86.";
-  const Document document = read(std::as_bytes(std::span(bytes)), "file");
-  const Value::Items sets = document.root().items;
+  const Values parsed = read(std::as_bytes(std::span(bytes)), "file");
+  const Value::Items sets = parsed.root().items;
   REQUIRE(sets.size() == 2);
   for (std::size_t i = 0; i < 2; ++i) {
     REQUIRE(sets[i]->items.size() == 4);
@@ -347,10 +346,10 @@ TEST_CASE("pickle: sets made of one list do not share later additions") {
 TEST_CASE("pickle: a reader may allow its own globals") {
   const std::string bytes = "cmine\nThing\n(K\1tR}X\1\0\0\0aK\2sb."_s;
   CHECK(refusal_of_pickle(bytes).find("mine.Thing is not allowed") != std::string::npos);
-  const Document document =
+  const Values parsed =
       read(std::as_bytes(std::span(bytes)), "file",
            [](std::string_view module, std::string_view) { return module == "mine"; });
-  const Value& thing = document.root();
+  const Value& thing = parsed.root();
   CHECK(thing.is_object_of("mine", "Thing"));
   CHECK(thing.describe() == "a mine.Thing object");
   REQUIRE(thing.find("a") != nullptr);

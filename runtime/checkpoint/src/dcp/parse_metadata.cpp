@@ -344,8 +344,8 @@ class Parser {
 }  // namespace
 
 Metadata parse_metadata(std::span<const std::byte> bytes, const std::filesystem::path& path) {
-  const pickle::Document document = pickle::read(bytes, path.string(), is_metadata_global);
-  return Parser(path).parse(document.root());
+  const pickle::Values parsed = pickle::read(bytes, path.string(), is_metadata_global);
+  return Parser(path).parse(parsed.root());
 }
 
 }  // namespace acc::checkpoint::dcp

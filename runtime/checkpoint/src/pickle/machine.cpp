@@ -12,7 +12,7 @@
 //
 // Bounds that make hostile input harmless:
 // - Nothing is recursive, so nesting costs no stack. Each value knows its depth; more than
-//   kMaxDepth is an error, so that users of a Document may recurse.
+//   kMaxDepth is an error, so that users of Values may recurse.
 // - Values are never circular. A container that was fetched from the memo (or duplicated) cannot be
 //   changed any more, because what is added could contain it.
 // - `expanded` counts the values that a traversal would visit. It is limited at the end, because a
@@ -34,18 +34,18 @@ constexpr std::uint64_t kExpandedPerByte = 64, kExpandedFree = 1'000'000;
 Machine::Machine(std::span<const std::byte> bytes, const std::string& where, const Allows& allows)
     : source_(bytes, where),
       allows_(allows),
-      none_(&document_.add({.kind = Kind::none})),
-      true_(&document_.add({.kind = Kind::boolean, .integer = 1})),
-      false_(&document_.add({.kind = Kind::boolean, .integer = 0})),
-      empty_tuple_(&document_.add({.kind = Kind::tuple})) {}
+      none_(&values_.add({.kind = Kind::none})),
+      true_(&values_.add({.kind = Kind::boolean, .integer = 1})),
+      false_(&values_.add({.kind = Kind::boolean, .integer = 0})),
+      empty_tuple_(&values_.add({.kind = Kind::tuple})) {}
 
-Document Machine::finish() {
+Values Machine::finish() {
   Value* root = pop();
   if (root->expanded > kExpandedFree + kExpandedPerByte * source_.nbytes()) {
     fail("repeated values would expand to " + std::to_string(root->expanded) + " values");
   }
-  document_.set_root(*root);
-  return std::move(document_);
+  values_.set_root(*root);
+  return std::move(values_);
 }
 
 Value* Machine::pop() {
@@ -79,7 +79,7 @@ void Machine::integer(std::int64_t value) {
   const auto bits = static_cast<std::uint64_t>(value);
   Value*& last = integers_[(bits ^ bits >> 10) % integers_.size()];
   if (last == nullptr || last->integer != value) {
-    last = &document_.add({.kind = Kind::integer, .integer = value});
+    last = &values_.add({.kind = Kind::integer, .integer = value});
   }
   push(last);
 }
@@ -94,7 +94,7 @@ void Machine::text(std::string_view value) {
 
 // The length counts in `expanded`: a reader that copies a repeated string pays for each copy.
 Value& Machine::kept(Kind kind, std::string_view value) {
-  Value& result = document_.add({.kind = kind, .text = document_.keep(value)});
+  Value& result = values_.add({.kind = kind, .text = values_.keep(value)});
   result.expanded += static_cast<std::uint32_t>(std::min<std::size_t>(
       value.size() / sizeof(Value*), std::numeric_limits<std::uint32_t>::max() / 2));
   return result;
@@ -124,17 +124,17 @@ void Machine::account(Value& to, std::span<Value* const> items) const {
 }
 
 Value* Machine::composite(Kind kind, std::span<Value* const> items) {
-  Value& value = document_.add({.kind = kind});
+  Value& value = values_.add({.kind = kind});
   extend(value, value.items, items);
   return &value;
 }
 
 /// Pushes an object with room for its state, which most objects get from BUILD.
 void Machine::push_object(Value* callable, Value* arguments, std::string_view name) {
-  Value& value = document_.add({.kind = Kind::object, .name = name});
+  Value& value = values_.add({.kind = Kind::object, .name = name});
   const std::array items{callable, arguments};
   account(value, items);
-  value.items = document_.keep(std::array<const Value*, 2>{callable, arguments}, 3);
+  value.items = values_.keep(std::array<const Value*, 2>{callable, arguments}, 3);
   push(&value);
 }
 
@@ -158,7 +158,7 @@ void Machine::extend(Value& to, Value::Items& items, std::span<Value* const> mor
     // The first allocation is exact, because most containers are filled by one opcode. Later ones
     // grow by powers of two.
     const std::size_t wanted = items.empty() ? count : std::bit_ceil(count);
-    const auto grown = document_.keep(items, wanted);
+    const auto grown = values_.keep(items, wanted);
     if (!items.empty()) {
       capacities_.erase(items.data());
       capacities_.emplace(grown.data(), wanted);
@@ -195,8 +195,8 @@ void Machine::global(std::string_view module, std::string_view name) {
     if (!allows_(module, name)) {
       source_.refuse("global " + named.describe() + " is not allowed");
     }
-    last = &document_.add(
-        {.kind = Kind::global, .text = document_.keep(module), .name = document_.keep(name)});
+    last = &values_.add(
+        {.kind = Kind::global, .text = values_.keep(module), .name = values_.keep(name)});
   }
   push(last);
 }

@@ -22,7 +22,7 @@ class Machine {
  public:
   Machine(std::span<const std::byte> bytes, const std::string& where, const Allows& allows);
 
-  Document run(std::size_t* consumed);
+  Values run(std::size_t* consumed);
 
  private:
   using Kind = Value::Kind;
@@ -32,8 +32,8 @@ class Machine {
   static constexpr void add_texts(Handlers& on);
   static constexpr void add_containers(Handlers& on);
   static constexpr void add_objects(Handlers& on);
-  /// Returns the document whose root is the value on top of the stack. Called at STOP.
-  Document finish();
+  /// Returns the values, whose root is the value on top of the stack. Called at STOP.
+  Values finish();
   [[noreturn]] void fail(const std::string& what) const { source_.fail(what); }
 
   // The stack.
@@ -48,7 +48,7 @@ class Machine {
 
   // Values.
   void integer(std::int64_t value);
-  void real(double value) { push(&document_.add({.kind = Kind::real, .real = value})); }
+  void real(double value) { push(&values_.add({.kind = Kind::real, .real = value})); }
   void text(std::string_view value);
   void text_of(std::uint64_t nbytes) { text(source_.utf8(source_.take(nbytes))); }
   void bytes(std::string_view value) { push(&kept(Kind::bytes, value)); }
@@ -61,7 +61,7 @@ class Machine {
   void push_object(Value* callable, Value* arguments, std::string_view name);
   void push_marked(Kind kind);
   void tuple_of(std::size_t count);
-  /// The document's memory as writable. Only this machine writes it.
+  /// The memory of the values as writable. Only this machine writes it.
   static const Value** own(Value::Items items) { return const_cast<const Value**>(items.data()); }
   /// Appends to `items`, which are the items or entries of `to`.
   void extend(Value& to, Value::Items& items, std::span<Value* const> more);
@@ -103,7 +103,7 @@ class Machine {
 
   Source source_;
   const Allows& allows_;
-  Document document_;
+  Values values_;
   std::vector<Value*> stack_;
   std::vector<std::size_t> marks_;  ///< sizes of the stack, one per open MARK
   std::vector<Value*> memo_;

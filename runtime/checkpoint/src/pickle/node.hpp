@@ -15,7 +15,7 @@ namespace acc::checkpoint::pickle {
 
 /// A value of a pickle together with its place, for readers that take a pickle apart. Every fault
 /// throws Error(config) "<file>: key 'a.b' must be …, and is …". Cheap to copy. Refers to a
-/// Document, which must outlive it.
+/// Values, which must outlive it.
 class Node {
  public:
   /// `where`: the file, and the entry in it if there are several.

@@ -65,23 +65,23 @@ Value* Machine::plain_data(const Value& callable, Value::Items arguments) {
   }
   const bool is_bytes = callable.name == "bytes" || callable.name == "bytearray";
   if (is_bytes && first == nullptr) {
-    return &document_.add({.kind = Kind::bytes});
+    return &values_.add({.kind = Kind::bytes});
   }
   if (callable.name == "bytearray" && arguments.size() == 1 && first->is(Kind::bytes)) {
-    return &document_.add({.kind = Kind::bytes, .expanded = first->expanded, .text = first->text});
+    return &values_.add({.kind = Kind::bytes, .expanded = first->expanded, .text = first->text});
   }
   const bool is_set = callable.name == "set" || callable.name == "frozenset";
   if (!is_set || (first != nullptr && !first->is(Kind::list))) {
     return nullptr;
   }
   if (first == nullptr) {
-    return &document_.add({.kind = Kind::set});
+    return &values_.add({.kind = Kind::set});
   }
   // The set refers to the list's items without a copy.
-  return &document_.add({.kind = Kind::set,
-                         .depth = first->depth,
-                         .expanded = first->expanded,
-                         .items = shared(const_cast<Value&>(*first))});
+  return &values_.add({.kind = Kind::set,
+                       .depth = first->depth,
+                       .expanded = first->expanded,
+                       .items = shared(const_cast<Value&>(*first))});
 }
 
 // REDUCE: records a call of a global. Anything else on the stack cannot be a callable.
@@ -332,7 +332,7 @@ constexpr Machine::Handlers Machine::handlers() {
   return on;
 }
 
-Document Machine::run(std::size_t* consumed) {
+Values Machine::run(std::size_t* consumed) {
   static constexpr Handlers kHandlers = handlers();
   for (opcode_ = source_.opcode(); opcode_ != '.'; opcode_ = source_.opcode()) {
     kHandlers[opcode_](*this);
@@ -343,8 +343,8 @@ Document Machine::run(std::size_t* consumed) {
   return finish();
 }
 
-Document read(std::span<const std::byte> bytes, const std::string& where, const Allows& allows,
-              std::size_t* consumed) {
+Values read(std::span<const std::byte> bytes, const std::string& where, const Allows& allows,
+            std::size_t* consumed) {
   return Machine(bytes, where, allows).run(consumed);
 }
 

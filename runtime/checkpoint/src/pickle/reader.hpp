@@ -25,7 +25,7 @@ bool is_known_global(std::string_view module, std::string_view name);
 /// nor memory. Ends at STOP; `consumed`, if not null, receives the number of bytes up to there.
 /// Throws Error(config) with `where` (the file, and the entry in it), the byte, and what was found
 /// ("opcode 0x..", "global os.system is not allowed").
-Document read(std::span<const std::byte> bytes, const std::string& where,
-              const Allows& allows = is_known_global, std::size_t* consumed = nullptr);
+Values read(std::span<const std::byte> bytes, const std::string& where,
+            const Allows& allows = is_known_global, std::size_t* consumed = nullptr);
 
 }  // namespace acc::checkpoint::pickle

@@ -82,7 +82,7 @@ std::string Value::describe() const {
   return "";
 }
 
-std::string_view Document::keep(std::string_view text) {
+std::string_view Values::keep(std::string_view text) {
   if (text.empty()) {
     return {};
   }
@@ -91,9 +91,9 @@ std::string_view Document::keep(std::string_view text) {
   return {copy, text.size()};
 }
 
-// Copies the items to memory of the document that has room for `capacity` of them, so that a
+// Copies the items to memory of this object that has room for `capacity` of them, so that a
 // container can grow in place.
-std::span<const Value*> Document::keep(std::span<const Value* const> items, std::size_t capacity) {
+std::span<const Value*> Values::keep(std::span<const Value* const> items, std::size_t capacity) {
   if (items.empty() && capacity == 0) {
     return {};
   }

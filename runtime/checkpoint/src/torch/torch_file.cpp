@@ -119,7 +119,7 @@ TorchFile::TorchFile(std::shared_ptr<const InputFile> file, std::uint64_t offset
   if (data == nullptr) {
     fail("no record data.pkl, which every torch.save archive has");
   }
-  document_ = pickle::read(payload(*data, read), where());
+  values_ = pickle::read(payload(*data, read), where());
 }
 
 std::string TorchFile::where() const {

@@ -12,7 +12,7 @@
 namespace acc::checkpoint::pickle {
 
 /// A value that a pickle describes, as data: nothing is ever called. The value, its strings and its
-/// items are owned by its Document.
+/// items are owned by its Values.
 struct Value {
   using Items = std::span<const Value* const>;
 
@@ -61,14 +61,14 @@ struct Value {
 };
 
 /// Owns the values of one pickle and their memory. Values may be shared, but are never circular.
-class Document {
+class Values {
  public:
-  Document() : memory_(std::make_unique<std::pmr::monotonic_buffer_resource>()) {}
+  Values() : memory_(std::make_unique<std::pmr::monotonic_buffer_resource>()) {}
 
   [[nodiscard]] const Value& root() const noexcept { return *root_; }
-  /// Adds a value. Its strings and items must be owned by this document, or be constants.
+  /// Adds a value. Its strings and items must be owned by this object, or be constants.
   Value& add(const Value& value) { return *std::construct_at(room<Value>(1), value); }
-  /// Returns a copy of the text that lives as long as the document.
+  /// Returns a copy of the text that lives as long as this object.
   std::string_view keep(std::string_view text);
   /// Returns a copy of the items, with room for `capacity` of them.
   std::span<const Value*> keep(std::span<const Value* const> items, std::size_t capacity = 0);

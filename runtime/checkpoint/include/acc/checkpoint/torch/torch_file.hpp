@@ -58,7 +58,7 @@ class TorchFile {
             std::string what = {});
   explicit TorchFile(const InputPath& path);
 
-  [[nodiscard]] const pickle::Value& root() const noexcept { return document_.root(); }
+  [[nodiscard]] const pickle::Value& root() const noexcept { return values_.root(); }
   [[nodiscard]] const InputFile& file() const noexcept { return *file_; }
   /// True if a value is a tensor, a parameter, or a tensor with attributes.
   [[nodiscard]] static bool is_tensor(const pickle::Value& value) noexcept;
@@ -88,7 +88,7 @@ class TorchFile {
   std::string what_;
   std::vector<archive::Record> records_;
   std::map<std::string, std::size_t, std::less<>> by_name_;
-  pickle::Document document_;
+  pickle::Values values_;
 };
 
 /// Returns all records of an archive with place and CRC. Reads only its directory.
