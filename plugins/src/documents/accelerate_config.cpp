@@ -29,26 +29,26 @@ constexpr std::array kConfigBlocks = {"fsdp_config"sv,   "deepspeed_config"sv,
 /// A key of Accelerate for a feature that acclaunch does not have. Accepted with an empty value
 /// (null, false, empty text), because `accelerate config` writes some of these keys into every
 /// file.
-struct NotOurs {
+struct UnsupportedKey {
   std::string_view keys;        ///< joined by `|`; a trailing `*` matches any text
   std::string_view what;        ///< feature and verb, for the message
   bool is_accelerates = false;  ///< Accelerate 1.15 accepts the key in a file for LOCAL_MACHINE
 };
-constexpr std::array kNotOurs = {
-    NotOurs{"tpu_*|command_file|commands", "TPUs are", true},
-    NotOurs{"megatron_lm_*", "Megatron-LM is", true},
-    NotOurs{"ipex_config", "Intel's extension is"},
-    NotOurs{"ec2_instance_type|iam_role_name|image_uri|profile|region|base_job_name|"
-            "pytorch_version|transformers_version|py_version|sagemaker_*|additional_args",
-            "SageMaker is"},
+constexpr std::array kUnsupportedKeys = {
+    UnsupportedKey{"tpu_*|command_file|commands", "TPUs are", true},
+    UnsupportedKey{"megatron_lm_*", "Megatron-LM is", true},
+    UnsupportedKey{"ipex_config", "Intel's extension is"},
+    UnsupportedKey{"ec2_instance_type|iam_role_name|image_uri|profile|region|base_job_name|"
+                   "pytorch_version|transformers_version|py_version|sagemaker_*|additional_args",
+                   "SageMaker is"},
 };
 
-const NotOurs* find_not_ours(std::string_view key) {
-  const auto* found = std::ranges::find_if(kNotOurs, [&](const NotOurs& entry) {
+const UnsupportedKey* find_unsupported(std::string_view key) {
+  const auto* found = std::ranges::find_if(kUnsupportedKeys, [&](const UnsupportedKey& entry) {
     const auto names = split(entry.keys, '|');
     return std::ranges::any_of(names, [&](auto each) { return matches(key, each); });
   });
-  return found == kNotOurs.end() ? nullptr : found;
+  return found == kUnsupportedKeys.end() ? nullptr : found;
 }
 
 /// An older name of a setting, which Accelerate no longer writes.
@@ -131,7 +131,7 @@ class AccelerateConfigImporter {
                key == "main_training_function" ||
                (contains(kHidden, key) && !rules_.reads_hidden_keys)) {
       return;  // read_mode and read_old_keys read the first four; the others have no effect
-    } else if (const NotOurs* other = find_not_ours(key);
+    } else if (const UnsupportedKey* other = find_unsupported(key);
                other != nullptr && (rules_.checks_values || other->is_accelerates)) {
       refuse_unless_empty(key, node, *other);
     } else if (contains(kConfigBlocks, key)) {
@@ -145,8 +145,8 @@ class AccelerateConfigImporter {
   }
 
   void read_compute_environment(const Node& node) {
-    const bool says_nothing = node.is_empty() && rules_.checks_values;
-    if (!says_nothing && node.text != "LOCAL_MACHINE") {
+    const bool is_unset = node.is_empty() && rules_.checks_values;
+    if (!is_unset && node.text != "LOCAL_MACHINE") {
       faults_.add(node.where + ": compute_environment " + node.text +
                       " is not supported; acclaunch runs on LOCAL_MACHINE",
                   Errc::not_supported);
@@ -182,7 +182,7 @@ class AccelerateConfigImporter {
     }
   }
 
-  void refuse_unless_empty(const std::string& key, const Node& node, const NotOurs& other) {
+  void refuse_unless_empty(const std::string& key, const Node& node, const UnsupportedKey& other) {
     const bool no = node.kind == Node::Kind::boolean && node.text == "false";
     const bool blank = node.kind == Node::Kind::string && node.text.empty();
     if (!node.is_empty() && !no && !blank) {
@@ -252,7 +252,7 @@ class AccelerateConfigImporter {
       if (row->key != key && prefix_of(block) + key != row->key) {
         renamed(node, key, std::string(row->key));
       }
-      check_said_once(*row, key, node);
+      check_given_once(*row, key, node);
       set(*row, node);
     } else if (rules_.checks_inner_keys) {
       unknown_inner(block, key, node);
@@ -261,8 +261,8 @@ class AccelerateConfigImporter {
 
   /// Refuses a setting that the file gives twice with different values, under two of its names:
   /// with and without the prefix, or under an old name.
-  void check_said_once(const SettingRow& row, const std::string& key, const Node& node) {
-    const auto [first, is_new] = said_.try_emplace(row.key, key, &node);
+  void check_given_once(const SettingRow& row, const std::string& key, const Node& node) {
+    const auto [first, is_new] = found_.try_emplace(row.key, key, &node);
     const auto& [other_key, other] = first->second;
     if (!is_new && rules_.checks_inner_keys && value_text(node, row) != value_text(*other, row)) {
       faults_.add(node.where + ": " + key + " contradicts " + other->where + ": " + other_key +
@@ -361,7 +361,7 @@ class AccelerateConfigImporter {
   Faults& faults_;
   AccelerateConfig result_;
   /// Settings found in blocks so far: the key as written in the file, and the value.
-  std::map<std::string_view, std::pair<std::string, const Node*>> said_;
+  std::map<std::string_view, std::pair<std::string, const Node*>> found_;
 };
 
 }  // namespace

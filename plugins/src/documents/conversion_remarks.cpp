@@ -373,9 +373,9 @@ class Remarks {
 
   void deepspeed_training() {
     for (const SettingRow& row : settings_table()) {
-      const bool says_something =
+      const bool has_effect =
           row != "gradient_accumulation_steps"_key || settings_.integer(row) > 1;
-      if (row.section == Section::training && settings_.given(row) && says_something) {
+      if (row.section == Section::training && settings_.given(row) && has_effect) {
         about(row,
               "stays under deepspeed_config, where acclaunch reads it in every mode; "
               "Accelerate leaves it to the program with FSDP");

@@ -62,7 +62,7 @@ class DeepSpeedJsonImporter {
     read_batch_sizes();
     check_gradient_norm();
     faults_.raise();
-    tell_runtime();
+    pass_on_unsupported();
     report();
     return std::move(result_);
   }
@@ -201,11 +201,11 @@ class DeepSpeedJsonImporter {
   /// must refuse the feature, the key is listed for it too.
   void leave_to_program(const std::string& path, const Node& node) {
     const bool off = node.kind == Node::Kind::boolean && node.text == "false";
-    const bool says_something = deepspeed::find_key(path) != nullptr || (!node.is_empty() && !off);
-    if (says_something) {
+    const bool has_effect = deepspeed::find_key(path) != nullptr || (!node.is_empty() && !off);
+    if (has_effect) {
       result_.left_to_program.push_back({path, node.text, node.where});
     }
-    if (says_something && deepspeed::is_refused_by_runtime(path) && !is_off(path, node)) {
+    if (has_effect && deepspeed::is_refused_by_runtime(path) && !is_off(path, node)) {
       unsupported_.push_back({path, node.text, node.where});
     }
   }
@@ -219,7 +219,7 @@ class DeepSpeedJsonImporter {
 
   /// Passes the unsupported features on to the runtime, which refuses them. The launcher cannot do
   /// that: the program may be a Python program that uses DeepSpeed itself.
-  void tell_runtime() {
+  void pass_on_unsupported() {
     std::string text;
     for (const Key& key : unsupported_) {
       text += (text.empty() ? "" : "; ") + key.path + (key.text.empty() ? "" : " ") + key.text;
@@ -257,7 +257,7 @@ class DeepSpeedJsonImporter {
   void read_precision() {
     const Node* fp16 = enabled("fp16");
     const Node* bf16 = enabled("bf16") != nullptr ? enabled("bf16") : enabled("bfloat16");
-    if (says(fp16, true) && says(bf16, true)) {
+    if (is_set_to(fp16, true) && is_set_to(bf16, true)) {
       faults_.add(bf16->where + ": fp16 and bf16 cannot both be enabled");
       return;
     }
@@ -265,14 +265,14 @@ class DeepSpeedJsonImporter {
                                   ? settings_.choice("mixed_precision"_key)
                                   : "";
     // Accelerate runs fp8 on top of bf16, so the two do not contradict each other.
-    const bool fp8_on_bf16 = asked == "fp8" && says(bf16, true);
-    if (says(fp16, true)) {
+    const bool fp8_on_bf16 = asked == "fp8" && is_set_to(bf16, true);
+    if (is_set_to(fp16, true)) {
       set_precision("fp16", *fp16);
-    } else if (says(bf16, true) && !fp8_on_bf16) {
+    } else if (is_set_to(bf16, true) && !fp8_on_bf16) {
       set_precision("bf16", *bf16);
-    } else if (says(fp16, false) && asked == "fp16") {
+    } else if (is_set_to(fp16, false) && asked == "fp16") {
       contradict_precision("fp16", *fp16);
-    } else if (says(bf16, false) && (asked == "bf16" || asked == "fp8")) {
+    } else if (is_set_to(bf16, false) && (asked == "bf16" || asked == "fp8")) {
       contradict_precision("bf16", *bf16);
     }
   }
@@ -282,7 +282,7 @@ class DeepSpeedJsonImporter {
     return node == nullptr ? nullptr : node->find("enabled");
   }
 
-  static bool says(const Node* enabled, bool value) {
+  static bool is_set_to(const Node* enabled, bool value) {
     return enabled != nullptr && parse_boolean(enabled->text) == value;
   }
 

@@ -48,12 +48,12 @@ bool has_meaning(const SettingRow& row, const Settings& settings) {
 
 /// Returns the value of Accelerate's own variable, or nullopt if Accelerate would not set it.
 std::optional<std::string> accelerate_text(const SettingRow& row, const Settings& settings,
-                                           bool hand_on_parallelism) {
+                                           bool passes_parallelism) {
   // Accelerate's launcher does not read the DeepSpeed file, so its variable keeps the default.
   const bool own_value = settings.source(row).kind == Source::Kind::deepspeed_file;
   const std::string text = own_value ? std::string(row.fallback) : settings.text(row);
-  const bool always = row.exported == Export::always ||
-                      (row.section == Section::parallelism && hand_on_parallelism);
+  const bool always =
+      row.exported == Export::always || (row.section == Section::parallelism && passes_parallelism);
   if (row.environment.empty() || text.empty() || !has_meaning(row, settings)) {
     return std::nullopt;
   }
@@ -162,7 +162,7 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
   } else if (origin == "deepspeed") {
     result.emplace(kUseDeepSpeedVariable, "true");
   }
-  const bool hand_on_parallelism = settings.boolean("use_parallelism_config"_key);
+  const bool passes_parallelism = settings.boolean("use_parallelism_config"_key);
   for (const SettingRow& row : settings_table()) {
     if (!applies(row.section, origin)) {
       continue;
@@ -173,7 +173,7 @@ Environment settings_to_environment(const Settings& settings, std::string_view o
     if (row.section == Section::training && origin != "deepspeed") {
       continue;  // Accelerate exports these in DeepSpeed mode only
     }
-    if (auto text = accelerate_text(row, settings, hand_on_parallelism)) {
+    if (auto text = accelerate_text(row, settings, passes_parallelism)) {
       export_text(row, *text, result);
     }
   }

@@ -33,7 +33,7 @@ bool is_other_state(const std::string& name, int num_processes) {
 }
 
 // Copies a file and flushes it.
-void take_over(const InputPath& from, const fs::path& to) {
+void copy_file(const InputPath& from, const fs::path& to) {
   const InputFile file(from);
   OutputFile out(to);
   std::vector<std::byte> buffer(kTileBytes);
@@ -112,7 +112,7 @@ Result SaveFolder::write(std::optional<Manifest> manifest) {
     }
   }
   for (const InputPath& from : copies_) {
-    take_over(from, folder.path() / from.filename());
+    copy_file(from, folder.path() / from.filename());
   }
   for (const Part& part : parts_) {
     result.tensors += check_part(folder.path() / part.name, part.folder, options_);

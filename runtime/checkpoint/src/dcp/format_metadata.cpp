@@ -7,7 +7,7 @@
 #include <optional>
 #include <unordered_map>
 
-// Writes `.metadata` as a pickle of protocol 2 in one pass over the chunks. The pickle is handed
+// Writes `.metadata` as a pickle of protocol 2 in one pass over the chunks. The pickle is written
 // out every 512 chunks, so that memory does not grow with the world. Names of classes and keys
 // repeat in every chunk. They are stored in the memo once, as its first entries, so that each later
 // use takes two bytes. docs/formats/dcp.md describes the objects.
@@ -78,7 +78,7 @@ class Formatter {
   void object(Word of_class);
   void size(const Shape& shape);
   void file(const std::string& name);
-  void hand_out() { write_(out_.take()); }
+  void write_out() { write_(out_.take()); }
 
   void properties(Dtype dtype);
   void tensor(std::size_t entry);
@@ -96,7 +96,7 @@ class Formatter {
   std::array<std::optional<std::uint32_t>, kSpellings.size()> words_;
   std::vector<std::uint32_t> names_;  // memo ids of the entries' names
   std::unordered_map<std::string, std::uint32_t> files_;
-  std::size_t since_handed_out_ = 0;
+  std::size_t since_written_ = 0;
 };
 
 void Formatter::word(Word word) {
@@ -168,8 +168,8 @@ void Formatter::tensor(std::size_t entry) {
     word(Word::sizes);
     size(box.sizes);
     out_.end_dict().build();
-    if (++since_handed_out_ % 512 == 0) {
-      hand_out();
+    if (++since_written_ % 512 == 0) {
+      write_out();
     }
   });
   out_.end_list().end_dict().build();
@@ -185,7 +185,7 @@ void Formatter::describe_entries() {
     } else {
       object(Word::bytes_class);
     }
-    hand_out();
+    write_out();
   }
   out_.end_dict();
 }
@@ -241,8 +241,8 @@ void Formatter::places_of(std::size_t entry) {
   chunks_(entry, [&](const Chunk& chunk) {
     index(&chunk.box.offsets);
     place(chunk.place);
-    if (++since_handed_out_ % 512 == 0) {
-      hand_out();
+    if (++since_written_ % 512 == 0) {
+      write_out();
     }
   });
 }
@@ -278,11 +278,11 @@ void Formatter::format(const std::string& save_id) {
   } else {
     out_.none();
   }
-  hand_out();
+  write_out();
   out_.text("storage_data").begin_dict();
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     places_of(i);
-    hand_out();
+    write_out();
   }
   out_.end_dict().text("storage_meta");
   storage_meta(save_id);
