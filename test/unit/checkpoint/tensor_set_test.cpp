@@ -2,7 +2,7 @@
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/checkpoint/catalog/shared_bytes.hpp"
+#include "acc/checkpoint/catalog/catalog.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "support/errors.hpp"
 #include "support/safetensors_file.hpp"

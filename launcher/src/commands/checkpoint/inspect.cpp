@@ -3,7 +3,7 @@
 // metadata, as text or as JSON (docs/checkpoints.md). Does not read tensor data.
 #include "acc/base/json.hpp"
 #include "acc/base/text.hpp"
-#include "acc/checkpoint/catalog/shared_bytes.hpp"
+#include "acc/checkpoint/catalog/catalog.hpp"
 #include "acc/checkpoint/open/open.hpp"
 #include "commands/checkpoint/shared.hpp"
 #include "commands/commands.hpp"

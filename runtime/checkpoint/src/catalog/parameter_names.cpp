@@ -2,7 +2,7 @@
 #include "acc/checkpoint/catalog/parameter_names.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/checkpoint/catalog/shared_bytes.hpp"
+#include "acc/checkpoint/catalog/catalog.hpp"
 
 #include <algorithm>
 #include <iterator>

@@ -3,8 +3,7 @@
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "catalog/group_values.hpp"
-#include "convert/dcp_folder.hpp"
-#include "convert/folder_output.hpp"
+#include "convert/output_set.hpp"
 #include "convert/outputs.hpp"
 #include "convert/save_folder.hpp"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "convert/folder_output.hpp"
+#include "convert/output_set.hpp"
 #include "convert/outputs.hpp"
 #include "deepspeed/deepspeed.hpp"
 

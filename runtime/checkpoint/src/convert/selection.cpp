@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/base/error.hpp"
 #include "acc/base/optimizer_rules.hpp"
-#include "acc/checkpoint/catalog/shared_bytes.hpp"
+#include "acc/checkpoint/catalog/catalog.hpp"
 #include "catalog/group_values.hpp"
 #include "convert/outputs.hpp"
 

@@ -2,7 +2,7 @@
 #include "deepspeed/export_plan.hpp"
 
 #include "acc/base/error.hpp"
-#include "acc/checkpoint/catalog/shared_bytes.hpp"
+#include "acc/checkpoint/catalog/catalog.hpp"
 #include "deepspeed/flat_layout.hpp"
 
 #include <algorithm>

@@ -122,6 +122,18 @@ struct Catalog {
   std::vector<std::optional<std::uint64_t>> expected_nbytes_;  ///< by file number
 };
 
+/// Finds the tensors of a catalog that are stored once under several names (tied weights), by the
+/// place of their bytes.
+class SharedBytes {
+ public:
+  /// Returns the tensor that was passed before with the same bytes. Null if there is none; then
+  /// this tensor is remembered. It must outlive this object.
+  const StoredTensor* other(const StoredTensor& tensor);
+
+ private:
+  std::multimap<std::pair<std::uint32_t, std::uint64_t>, const StoredTensor*> by_place_;
+};
+
 /// The settings of an optimizer's parameter group.
 struct StoredGroup {
   std::map<std::string, double> hyper_parameters;  ///< booleans are 0 and 1; None is absent
