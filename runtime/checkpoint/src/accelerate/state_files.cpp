@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/accelerate/state_files.hpp"
 
-#include "acc/base/error.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "acc/checkpoint/pickle/source.hpp"
 #include "acc/checkpoint/pickle/writer.hpp"
 #include "catalog/group_values.hpp"

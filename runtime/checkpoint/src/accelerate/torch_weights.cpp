@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/base/error.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "catalog/group_values.hpp"
 #include "catalog/record_table.hpp"
 #include "torch/scalar.hpp"

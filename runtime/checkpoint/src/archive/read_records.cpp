@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/base/error.hpp"
 #include "acc/checkpoint/archive/archive.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "archive/zip_format.hpp"
 
 #include <algorithm>

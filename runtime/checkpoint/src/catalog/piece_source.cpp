@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "catalog/piece_source.hpp"
 
-#include "acc/base/error.hpp"
-#include "files/file_error.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 
 #include <string>
 

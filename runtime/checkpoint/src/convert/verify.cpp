@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/convert/verify.hpp"
 
-#include "acc/base/error.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/catalog/tensor_reader.hpp"
 #include "acc/checkpoint/convert/parallel.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
 #include "acc/checkpoint/torch/torch_file.hpp"
 
 #include <algorithm>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/base/error.hpp"
 #include "acc/checkpoint/dcp/metadata.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "pickle/reader.hpp"
 
 #include <algorithm>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/base/error.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
 #include "catalog/group_values.hpp"
 #include "dcp/planned_pieces.hpp"
 #include "dcp/state_names.hpp"

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "deepspeed/checkpoint_files.hpp"
 
-#include "acc/base/error.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "acc/checkpoint/files/input_file.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
 #include "deepspeed/deepspeed.hpp"
 
 #include <algorithm>

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "acc/base/error.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "catalog/group_values.hpp"
 #include "catalog/record_table.hpp"
 #include "deepspeed/checkpoint_files.hpp"

@@ -2,7 +2,7 @@
 #include "files/json_value.hpp"
 
 #include "acc/base/json.hpp"
-#include "files/file_error.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 
 #include <charconv>
 

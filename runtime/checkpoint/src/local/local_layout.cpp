@@ -3,9 +3,9 @@
 
 #include "acc/base/json.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "acc/checkpoint/torch/torch_file.hpp"
 #include "catalog/record_table.hpp"
-#include "files/file_error.hpp"
 
 #include <nlohmann/json.hpp>
 

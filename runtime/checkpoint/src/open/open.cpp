@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/open/open.hpp"
 
-#include "acc/base/error.hpp"
 #include "acc/checkpoint/accelerate/save_folder.hpp"
 #include "acc/checkpoint/accelerate/state_files.hpp"
 #include "acc/checkpoint/catalog/parameter_names.hpp"
 #include "acc/checkpoint/dcp/folder.hpp"
 #include "acc/checkpoint/dcp/plan_json.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "acc/checkpoint/local/local_layout.hpp"
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 #include "deepspeed/deepspeed.hpp"

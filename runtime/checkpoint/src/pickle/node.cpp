@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pickle/node.hpp"
 
-#include "acc/base/error.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 
 namespace acc::checkpoint::pickle {
 

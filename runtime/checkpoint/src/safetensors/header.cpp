@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/safetensors/header.hpp"
 
-#include "acc/base/error.hpp"
 #include "acc/base/json.hpp"
 #include "acc/base/json_form.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
-#include "files/file_error.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 
 #include <nlohmann/json.hpp>
 

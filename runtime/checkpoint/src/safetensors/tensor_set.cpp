@@ -2,7 +2,7 @@
 #include "acc/checkpoint/safetensors/tensor_set.hpp"
 
 #include "acc/base/json.hpp"
-#include "files/file_error.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>

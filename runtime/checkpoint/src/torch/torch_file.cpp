@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "acc/checkpoint/torch/torch_file.hpp"
 
-#include "acc/base/error.hpp"
-#include "acc/checkpoint/files/unreadable.hpp"
+#include "acc/checkpoint/files/errors.hpp"
 #include "files/crc32.hpp"
 #include "pickle/reader.hpp"
 #include "torch/tensor_value.hpp"
