@@ -9,7 +9,7 @@ backward gives every parameter that it reached its `grad`, a DTensor over ordina
 `fully_shard` may be called before the root is known. So it only makes the DTensors, and the first forward
 declares the units of its module's tree to the runtime (`_bind`)."""
 
-import ctypes as c
+import functools
 import sys
 import weakref
 
@@ -22,7 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
 
 from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
-                                ParameterConfig, ShardsFunction, callback, library)
+                                ParameterConfig, ShardsFunction, callback)
 from acclaunch._parameters import DTYPES, Uncopied, view
 from acclaunch._runtime import Runtime
 from acclaunch._sharding import Model, _inside, _shape
@@ -338,6 +338,11 @@ def _bind(module):
         print(f"acclaunch: engine acc, {model.runtime.describe()}, {len(states)} units", file=sys.stderr, flush=True)
 
 
+def was_used():
+    """True if a module of this process has had its first forward."""
+    return bool(_models)
+
+
 def _fence_all(*_):
     for reference in _models:
         model = reference()
@@ -436,6 +441,27 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
         cls = type(each)
         each.__class__ = type(f"FSDP{cls.__name__}", (ShardedModule, cls), {"__deepcopy__": Uncopied.__reduce_ex__})
     return module
+
+
+def register_fsdp_forward_method(module, method_name):
+    """torch.distributed.fsdp.register_fsdp_forward_method: gathers the parameters in this method too."""
+    state = state_of(module)
+    if state is None:
+        return
+    method = getattr(module, method_name)
+
+    @functools.wraps(method)
+    def wrapped(*arguments, **keywords):
+        arguments, keywords = state.before_forward(module, arguments, keywords) or (arguments, keywords)
+        try:
+            output = method(*arguments, **keywords)
+        except BaseException:
+            state.after_forward(module, arguments, keywords, None)
+            raise
+        changed = state.after_forward(module, arguments, keywords, output)
+        return output if changed is None else changed
+
+    setattr(module, method_name, wrapped)
 
 
 class ShardedModule(FSDPModule):
