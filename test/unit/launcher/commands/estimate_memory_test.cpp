@@ -129,7 +129,7 @@ TEST_CASE("estimate-memory: parameter counts of published models") {
 
 TEST_CASE("estimate-memory: all missing keys of a config are reported together") {
   const std::string unknown = acc::test::refusal(
-      [] { size_of_config(R"({"model_type": "mamba"})"); }, {Errc::not_supported});
+      [] { size_of_config(R"({"model_type": "mamba"})"); }, {acc::Errc::not_supported});
   CHECK(contains(unknown, "config.json:1: model_type mamba"));
   CHECK(contains(unknown, "gpt2, gpt_neox, llama"));
   CHECK(contains(acc::test::refusal([] { size_of_config("{}"); }), "model_type is missing"));

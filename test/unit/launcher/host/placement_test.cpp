@@ -92,7 +92,7 @@ TEST_CASE("workers on GPUs are bound to the NUMA node of their GPU") {
        1},
   };
   for (const Case& one : cases) {
-    CAPTURE(to_string(one.binding));
+    CAPTURE(plugins::word_of(one.binding).name);
     CAPTURE(one.workers);
     const Placements placed =
         place_workers(one.workers, gpus_of(one.facts), one.binding, one.facts);
@@ -145,7 +145,7 @@ TEST_CASE("workers on the CPU are spread evenly") {
       {affinity, narrow, 2, {"3-5", "6-7"}, 2},
   };
   for (const Case& one : cases) {
-    CAPTURE(to_string(one.binding));
+    CAPTURE(plugins::word_of(one.binding).name);
     CAPTURE(one.workers);
     const Placements placed = place_workers(one.workers, {}, one.binding, one.facts);
     CHECK(lists(placed) == one.expected);

@@ -25,7 +25,7 @@ rlimit limit_now() {
 std::size_t needed(const std::vector<supervision::WorkerSpec>& workers) {
   const std::string message =
       acc::test::refusal([&] { supervision::require_descriptors(workers, std::size_t{1} << 40); },
-                         {Errc::not_supported});
+                         {acc::Errc::not_supported});
   REQUIRE(contains(message, "needs "));
   return std::stoull(message.substr(message.find("needs ") + 6));
 }
@@ -80,7 +80,7 @@ TEST_CASE("descriptors: the error about too few has both numbers and the remedy"
         supervision::require_descriptors(std::vector<supervision::WorkerSpec>(32),
                                          std::size_t{1} << 40);
       },
-      {Errc::not_supported});
+      {acc::Errc::not_supported});
   CAPTURE(message);
   CHECK(message.starts_with("a job of 32 workers needs 10995116"));
   CHECK(contains(message, "hard limit is " + std::to_string(limit_now().rlim_max)));
