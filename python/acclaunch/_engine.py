@@ -107,7 +107,15 @@ def _say_if_unused():
         print("acclaunch: --engine acc had no effect: the program has sharded nothing", file=sys.stderr, flush=True)
 
 
+_installed = False
+
+
 def install():
+    """Does nothing in a worker that --preload forked from a process that has done it."""
+    global _installed
+    if _installed:
+        return
+    _installed = True
     waiting = {}
     for name, function in _FUNCTIONS.items():
         if name in sys.modules:

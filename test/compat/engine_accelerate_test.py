@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""engine_accelerate_test.py ACCLAUNCH: one program of Accelerate, on two ranks, without sharding (DDP on a CPU) and with
+`--engine acc` and sections for FSDP. Losses, norms, metrics and loaded states must be equal. Exits with 77 without
+Accelerate."""
+
+import importlib.util
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+if not all(map(importlib.util.find_spec, ("torch", "accelerate", "safetensors"))):
+    print("skipped: no Accelerate")
+    sys.exit(77)
+
+sys.path.append(str(pathlib.Path(__file__).parent / "workers"))
+DEADLINE = 240  # seconds; far more than a busy machine needs
+SECTION = """distributed_type: FSDP
+use_cpu: true
+num_processes: 2
+engine: acc
+fsdp_config:
+  fsdp_version: {}
+  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
+  fsdp_transformer_layer_cls_to_wrap: Block
+  fsdp_state_dict_type: {}
+{}"""
+FILES = {"version 2": SECTION.format(2, "SHARDED_STATE_DICT", "  fsdp_reshard_after_forward: true\n"),
+         "version 2, loaded by rank 0": SECTION.format(
+             2, "FULL_STATE_DICT", "  fsdp_reshard_after_forward: false\n  fsdp_cpu_ram_efficient_loading: true\n"),
+         "version 1": SECTION.format(1, "SHARDED_STATE_DICT", "  fsdp_sharding_strategy: SHARD_GRAD_OP\n")}
+REFUSED = {
+    "deepspeed": ("distributed_type: DEEPSPEED\nuse_cpu: true\nnum_processes: 2\nengine: acc\n"
+                  "deepspeed_config:\n  zero_stage: 2\n", "a DeepSpeed section of Accelerate: the engine acc does not serve it"),
+    "no shards": (SECTION.format(1, "FULL_STATE_DICT", "  fsdp_sharding_strategy: NO_SHARD\n"),
+                  "fsdp_version 1 with the strategy NO_SHARD: the engine acc does not serve it")}
+
+
+def train(folder):
+    import torch
+    from accelerate import Accelerator
+    from accelerate.utils import set_seed
+    from leave import leave
+    from torch.utils.data import DataLoader, TensorDataset
+
+    class Block(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.linear = torch.nn.LayerNorm(7), torch.nn.Linear(7, 7)
+
+        def forward(self, x):
+            return x + torch.tanh(self.linear(self.norm(x)))
+
+    class Net(torch.nn.Module):
+        _no_split_modules = ["Block"]
+
+        def __init__(self):
+            super().__init__()
+            self.embedding = torch.nn.Embedding(11, 7)
+            self.blocks = torch.nn.ModuleList(Block() for _ in range(2))
+            self.head = torch.nn.Linear(7, 11)
+
+        def forward(self, ids):
+            x = self.embedding(ids)
+            for block in self.blocks:
+                x = block(x)
+            return self.head(x)
+
+    set_seed(7)
+    torch.set_num_threads(1)
+    accelerator = Accelerator(gradient_accumulation_steps=2)
+    net = Net()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    rows = torch.randint(11, (22, 5))  # 3 batches of each rank, the last one incomplete
+    loader = DataLoader(TensorDataset(rows), batch_size=4, shuffle=True)
+    net, optimizer, loader, schedule = accelerator.prepare(net, optimizer, loader, schedule)
+
+    def number(value):
+        return (value.full_tensor() if hasattr(value, "full_tensor") else torch.as_tensor(value)).item()
+
+    def epoch():
+        net.train()
+        for ids, in loader:
+            with accelerator.accumulate(net):
+                loss = torch.nn.functional.cross_entropy(net(ids).flatten(0, 1), ids.flatten())
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    found.append(number(accelerator.clip_grad_norm_(net.parameters(), 0.5)))
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+            found.append(number(accelerator.gather(loss.detach().reshape(1)).mean()))
+        net.eval()
+        with torch.no_grad():
+            for ids, in loader:
+                found.append(number(accelerator.gather_for_metrics(net(ids).argmax(-1)).sum()))
+
+    found = []
+    epoch()
+    accelerator.save_state(f"{folder}/state")
+    kept = found[:]
+    epoch()
+    last = found[len(kept):]
+    accelerator.load_state(f"{folder}/state")
+    found = kept[:]
+    epoch()
+    assert found[len(kept):] == last, (found[len(kept):], last)
+    accelerator.save_model(net, f"{folder}/model")
+    state = accelerator.get_state_dict(net)
+    if accelerator.is_main_process:
+        from safetensors.torch import load_file
+        saved = load_file(f"{folder}/model/model.safetensors")
+        assert sorted(saved) == sorted(state) and all(torch.equal(saved[name], state[name]) for name in saved)
+        found += [saved[name].double().square().sum().item() for name in sorted(saved)]
+        print("FOUND", *found, flush=True)
+    accelerator.wait_for_everyone()
+    leave()
+
+
+def main():
+    def run(name, *flags):
+        with tempfile.TemporaryDirectory() as folder:
+            return subprocess.run([sys.argv[1], *flags, __file__, folder], text=True, timeout=DEADLINE,
+                                  env=os.environ | {"PYTHON_EXEC": sys.executable}, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT)
+
+    def numbers(run):
+        assert run.returncode == 0, run.stdout
+        line = next(line for line in run.stdout.splitlines() if "FOUND" in line)
+        return [float(word) for word in line.split("FOUND")[1].split()]
+
+    with tempfile.TemporaryDirectory() as folder:
+        def written(name, text):
+            path = pathlib.Path(folder) / f"{name.replace(' ', '_')}.yaml"
+            path.write_text(text)
+            return str(path)
+
+        plain = run("plain", "--cpu", "--num_processes", "2", "--engine", "acc")
+        assert "--engine acc had no effect: the program has sharded nothing" not in plain.stdout  # it ends by _exit
+        expected = numbers(plain)
+        for name, text in FILES.items():
+            ours = run(name, "--config_file", written(name, text))
+            assert "acclaunch: engine acc, " in ours.stdout, ours.stdout
+            for number, (a, b) in enumerate(zip(numbers(ours), expected, strict=True)):
+                assert abs(a - b) <= 1e-5 * max(1.0, abs(b)), (name, number, a, b)
+        for name, (text, words) in REFUSED.items():
+            refused = run(name, "--config_file", written(name, text))
+            assert refused.returncode != 0 and words in refused.stdout, (name, refused.stdout)
+
+
+if __name__ == "__main__":
+    train(sys.argv[1]) if "RANK" in os.environ else main()
