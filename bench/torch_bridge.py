@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains one PyTorch module with acclaunch.torch, acc::torch (variants "c++", which need a build with
-LibTorch), FSDP2, FSDP1 and DDP over Gloo, FSDP2 and DDP over the back end acc, and alone (plain torch
-without communication). All variants live in the same processes and make their steps in turn, with the same
-data and kernels and one thread per worker. Prints medians, ratios to FSDP2 over Gloo, to "alone" and of
-"… over acc" to the same over Gloo, and, with --memory, the memory of all workers (PSS, largest sample
+LibTorch), FSDP2 on the engine acc, FSDP2, FSDP1 and DDP over Gloo, FSDP2 and DDP over the back end acc, and
+alone (plain torch without communication). All variants live in the same processes and make their steps in turn,
+with the same data and kernels and one thread per worker. Prints medians, ratios to FSDP2 over Gloo, to "alone"
+and of "… over acc" to the same over Gloo, and, with --memory, the memory of all workers (PSS, largest sample
 during steps, above that after the import of torch) of each variant in processes of its own.
 
     python bench/torch_bridge.py [--steps 20] [--memory] [--acclaunch build/release/bin/acclaunch]
@@ -29,7 +29,8 @@ CASES = {
     "small": dict(workers=4, layers=4, dim=256, heads=8, vocab=4096, positions=128, rows=2),
 }
 OVER_ACC = " over acc"
-VARIANTS = ("alone", "fsdp2", "fsdp1", "ddp", "fsdp2" + OVER_ACC, "ddp" + OVER_ACC, "acc FULL_SHARD",
+ENGINE = "fsdp2 on engine acc"
+VARIANTS = ("alone", "fsdp2", ENGINE, "fsdp1", "ddp", "fsdp2" + OVER_ACC, "ddp" + OVER_ACC, "acc FULL_SHARD",
             "acc SHARD_GRAD_OP", "c++ FULL_SHARD", "c++ SHARD_GRAD_OP")
 WARMUP = 2
 
@@ -65,7 +66,10 @@ def make_variant(name, case):
         optimizer = acc.AdamW(model, lr=1e-4)
     elif name.startswith("fsdp2"):
         from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.fsdp import fully_shard
+        if name == ENGINE:
+            from acclaunch._fsdp2 import fully_shard
+        else:
+            from torch.distributed.fsdp import fully_shard
 
         mesh = DeviceMesh.from_group(group, "cpu")
         for block in model.transformer["h"]:
@@ -195,7 +199,7 @@ def main():
         print(f"{case_name}: {case['workers']} workers, dim {case['dim']}, {case['layers']} layers, "
               f"{args.steps} steps of each variant in turn")
         for name, median in medians.items():
-            line = f"  {name:18} {1e3 * median:8.1f} ms {tokens / median:8.0f} tokens/s"
+            line = f"  {name:19} {1e3 * median:8.1f} ms {tokens / median:8.0f} tokens/s"
             peers = ["fsdp2", "alone", *["ddp"] * name.startswith("ddp ")]
             for peer in peers:
                 if peer in medians:

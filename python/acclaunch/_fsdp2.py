@@ -257,6 +257,7 @@ class RowModel(Model):
 # ---- the first forward ---------------------------------------------------------------------------
 
 _runtimes = {}  # by the settings of the program
+_replaced = {}  # by the id of a parameter that fully_shard replaced: a weak reference to it, and its name
 _models = []  # weak references
 
 
@@ -343,6 +344,17 @@ def was_used():
     return bool(_models)
 
 
+def _before_step(optimizer, *_):
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            name = _replaced.get(id(parameter))
+            if name is not None and name[0]() is parameter:
+                raise InvalidArgumentError(f"{type(optimizer).__name__}.step(): the optimizer was made before "
+                                           f"fully_shard, which has replaced its parameter '{name[1]}': make it "
+                                           "afterwards, from the module's parameters()")
+    _fence_all()
+
+
 def _fence_all(*_):
     for reference in _models:
         model = reference()
@@ -350,7 +362,7 @@ def _fence_all(*_):
             model.fence()
 
 
-register_optimizer_step_pre_hook(_fence_all)
+register_optimizer_step_pre_hook(_before_step)
 
 
 # ---- fully_shard -------------------------------------------------------------------------------------
@@ -390,6 +402,7 @@ def _rows_of(parameter, name, mesh):
     made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
                                                  stride=parameter.stride()), parameter.requires_grad)
     made.__dict__.update(parameter.__dict__)
+    _replaced[id(parameter)] = weakref.ref(parameter), name
     made._acc_rows = True
     return made
 

@@ -367,6 +367,15 @@ def refused(mesh, shard):
 
     expect(InvalidArgumentError, "'head.weight' was replaced after the first forward", replaced)
 
+    def optimized_before():
+        made = Net(tied=False)
+        optimizer = adamw(made)
+        Trial(shard, mesh, {}).sharded(made)
+        made(ids).sum().backward()
+        optimizer.step()
+
+    expect(InvalidArgumentError, "AdamW.step(): the optimizer was made before fully_shard", optimized_before)
+
     def on_meta():
         with torch.device("meta"):
             made = Net(tied=False)
