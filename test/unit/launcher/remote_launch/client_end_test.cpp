@@ -129,7 +129,7 @@ TEST_CASE("the job's status is that of the lowest-ranked machine that ended by i
 }
 
 TEST_CASE("srun waits in vain if all machines that have not ended are lost") {
-  using namespace control;
+  using namespace remote_launch::control;
   struct Case {
     std::string what;
     std::vector<Answer> heard;
