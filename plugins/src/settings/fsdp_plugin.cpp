@@ -4,7 +4,6 @@
 #include "acc/base/error.hpp"
 #include "settings/fields.hpp"
 
-
 namespace acc::plugins {
 namespace {
 

@@ -3,7 +3,6 @@
 
 #include "dcp/archive_sizes.hpp"
 
-
 namespace acc::checkpoint::dcp {
 
 std::string file_name(int rank) {

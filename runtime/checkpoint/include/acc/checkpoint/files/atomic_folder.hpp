@@ -43,8 +43,9 @@ class AtomicFolder {
   void make(const std::vector<std::string>& folders = {});
   /// Called by the process that will commit, at any time before it does. Completes the replacement
   /// in which a predecessor was killed, and removes what other predecessors left. Throws
-  /// Error(config) if the target holds files that are not ours, Error(not_supported) if it is a mount
-  /// point. Leftovers that cannot be removed cause a warning, and the next attempt tries again.
+  /// Error(config) if the target holds files that are not ours, Error(not_supported) if it is a
+  /// mount point. Leftovers that cannot be removed cause a warning, and the next attempt tries
+  /// again.
   void begin();
   /// Throws Error(config) if the temporary folder was made and is gone: another job, or a later
   /// attempt of this one, has taken the target over.
