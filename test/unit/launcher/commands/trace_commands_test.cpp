@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // acclaunch trace: files that are read, aligned, merged and summed up.
-#include "commands/trace/trace_file.hpp"
 #include "commands/trace/summary.hpp"
+#include "commands/trace/trace_file.hpp"
 #include "support/errors.hpp"
 #include "support/temporary_folder.hpp"
 #include "support/text.hpp"
