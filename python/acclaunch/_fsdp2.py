@@ -66,7 +66,7 @@ class RowMember(Member):
 
     own = None
 
-    def adopt(self, state):
+    def adopt(self):
         """Takes over what stands in the module now: the program may have replaced the parameter, or its
         local tensor (load_state_dict(assign=True), Module.to_empty)."""
         module, attribute = self.slots[0]
@@ -196,7 +196,7 @@ class RowModel(Model):
                                        "and the module cannot be used any more")
         for unit in self.units:
             for member in unit.members:
-                member.adopt(unit.state)
+                member.adopt()
         self.library.model_publish(self.handle)
 
     def leave_forward(self, forward):
