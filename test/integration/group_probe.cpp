@@ -59,7 +59,8 @@ int main(int argc, char** argv) {
   auto groups =
       acc::sharding::make_groups(settings, store.get(), {acc::device::open_cpu_device(), nullptr});
   groups.record(
-      std::make_shared<acc::flight::Recorder>(settings.flight_record, settings.identity.rank));
+      std::make_shared<acc::flight::Recorder>(settings.flight_record, settings.identity.rank),
+      nullptr);
   auto& group = *groups.world;
   group.barrier()->wait_released();
   std::vector<float> data(1000, 1.0F);
