@@ -54,6 +54,7 @@ struct ParameterShard {
   float* gradient = nullptr;
 };
 
+/// A function of the program that reads or changes shards.
 using ShardsVisit = std::function<void(std::span<const ParameterShard> shards)>;
 
 /// An update rule of the program (an optimizer of another library). Sharding, mean, clipping, loss
