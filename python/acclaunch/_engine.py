@@ -41,14 +41,10 @@ def _serve_accelerate(state):
     @functools.wraps(original)
     def init(self, *arguments, fsdp_plugin=None, **keywords):
         known = self.initialized
-        if not known and fsdp_plugin is not None and fsdp_plugin.fsdp_version != 2:
-            _use_fsdp2(fsdp_plugin)
-        original(self, *arguments, fsdp_plugin=fsdp_plugin, **keywords)
-        if known:
-            return
-        if os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
+        if not known and os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true":
             _refusing("a DeepSpeed section of Accelerate")()
-        if fsdp_plugin is not None and self.distributed_type == state.DistributedType.MULTI_CPU:
+        original(self, *arguments, fsdp_plugin=fsdp_plugin, **keywords)
+        if not known and fsdp_plugin is not None and self.distributed_type == state.DistributedType.MULTI_CPU:
             self.distributed_type = state.DistributedType.FSDP
             if self._mixed_precision != "no":
                 fsdp_plugin.set_mixed_precision(self._mixed_precision)
@@ -58,25 +54,36 @@ def _serve_accelerate(state):
     state.AcceleratorState.__init__ = init
 
 
+def _serve_plugins(module):
+    """module: accelerate.utils.dataclasses. A plugin of FSDP 1 becomes one of FSDP 2 with the same strategy."""
+    original = module.FullyShardedDataParallelPlugin.__post_init__
+
+    @functools.wraps(original)
+    def post_init(self):
+        if str(self.fsdp_version or os.environ.get("FSDP_VERSION", "1")) == "1":
+            _use_fsdp2(self)
+        original(self)
+
+    module.FullyShardedDataParallelPlugin.__post_init__ = post_init
+
+
 def _use_fsdp2(plugin):
-    """Makes a plugin of FSDP 1 one of FSDP 2, with the same strategy."""
-    strategy = getattr(plugin.sharding_strategy or plugin.reshard_after_forward, "name", "")
-    reshards = {"FULL_SHARD": True, "SHARD_GRAD_OP": False}.get(strategy)
-    if reshards is None:
+    words = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+    given = (plugin.sharding_strategy or plugin.reshard_after_forward
+             or os.environ.get("FSDP_SHARDING_STRATEGY") or os.environ.get("FSDP_RESHARD_AFTER_FORWARD") or words[0])
+    strategy = str(getattr(given, "name", given)).upper()
+    if strategy.isdigit() and 0 < int(strategy) <= len(words):
+        strategy = words[int(strategy) - 1]
+    if strategy not in words[:2]:
         _refusing(f"fsdp_version 1 with the strategy {strategy}")()
-    if plugin.ignored_modules is not None:
-        _refusing("ignored_modules of fsdp_version 1")()
-    offloads = plugin.cpu_offload and plugin.cpu_offload.offload_params
-    plugin.__init__(
-        fsdp_version=2, reshard_after_forward=reshards, cpu_offload=bool(offloads),
-        auto_wrap_policy=plugin.auto_wrap_policy, state_dict_type=plugin.state_dict_type,
-        transformer_cls_names_to_wrap=plugin.transformer_cls_names_to_wrap, min_num_params=plugin.min_num_params,
-        activation_checkpointing=plugin.activation_checkpointing,
-        cpu_ram_efficient_loading=plugin.cpu_ram_efficient_loading)
+    plugin.fsdp_version, plugin.reshard_after_forward, plugin.sharding_strategy = 2, strategy == words[0], None
+    plugin.backward_prefetch = plugin.forward_prefetch = plugin.use_orig_params = plugin.sync_module_states = None
+    if plugin.state_dict_type is None:
+        plugin.state_dict_type = os.environ.get("FSDP_STATE_DICT_TYPE", "FULL_STATE_DICT")
 
 
-_FUNCTIONS = {"torch.distributed.fsdp": _serve_fsdp, "accelerate.state": _serve_accelerate,
-              "deepspeed": _serve_deepspeed}
+_FUNCTIONS = {"torch.distributed.fsdp": _serve_fsdp, "deepspeed": _serve_deepspeed,
+              "accelerate.state": _serve_accelerate, "accelerate.utils.dataclasses": _serve_plugins}
 
 
 class _Finder:

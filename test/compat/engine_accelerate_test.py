@@ -74,7 +74,7 @@ def train(folder):
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.02)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
     rows = torch.randint(11, (22, 5))  # 3 batches of each rank, the last one incomplete
-    loader = DataLoader(TensorDataset(rows), batch_size=4, shuffle=True)
+    loader = DataLoader(TensorDataset(rows), batch_size=4)
     net, optimizer, loader, schedule = accelerator.prepare(net, optimizer, loader, schedule)
 
     def number(value):
