@@ -395,12 +395,14 @@ def worker(folder):
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
     mesh = init_device_mesh("cpu", (ranks,))
-    expected = {case: run(case, theirs, mesh) for case in CASES}
+    # Two ranks make every case; four those in which rows are uneven or some ranks have none.
+    cases = CASES if ranks == 2 else {case: CASES[case] for case in (plain, groups, accumulation)}
+    expected = {case: run(case, theirs, mesh) for case in cases}
     for gather in ("share", "copy"):
         os.environ["ACC_SHM_GATHER"] = gather
         from acclaunch import _fsdp2
         _fsdp2._runtimes.clear()
-        for case, tolerance in CASES.items():
+        for case, tolerance in cases.items():
             expect_equal((case.__name__, gather), run(case, ours, mesh), expected[case], tolerance)
     if ranks == 4:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
