@@ -160,7 +160,7 @@ std::string float_text(double value) {
     const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value, format).ptr;
     return std::string(buffer.data(), end);
   };
-  const std::string scientific = form(std::chars_format::scientific);
+  std::string scientific = form(std::chars_format::scientific);
   const int exponent = std::atoi(scientific.substr(scientific.find('e') + 1).c_str());
   if (exponent >= kFirstLarge || exponent <= kFirstSmall) {
     return scientific;
