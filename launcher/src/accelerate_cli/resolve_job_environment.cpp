@@ -199,6 +199,7 @@ void check_first_host(const cluster::Host& first, std::size_t count) {
 /// --num_processes asks for another total.
 std::vector<int> slots_as_workers(AccelerateDraft& draft, const std::vector<cluster::Host>& hosts) {
   std::vector<int> slots;
+  slots.reserve(hosts.size());
   for (const cluster::Host& host : hosts) {
     slots.push_back(static_cast<int>(host.slots.size()));
   }

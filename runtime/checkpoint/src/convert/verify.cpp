@@ -192,7 +192,7 @@ void verify_tensors(const Stored& stored, int num_threads, ShowProgress progress
     Verification one;
     bool is_checked = true;
     guarded(one, stored.catalog.files[piece.file], tensor->stored_name,
-            [&] { is_checked = reader.verify(*tensor, piece); });
+            [&, tensor = tensor, &piece = piece] { is_checked = reader.verify(*tensor, piece); });
     {
       const std::scoped_lock lock(finding);
       std::ranges::move(one.damaged, std::back_inserter(found.damaged));

@@ -129,7 +129,7 @@ class CatalogBuilder {
           runs.push_back({begin, std::min(part, numel - begin), rank, 0, 0});
         }
       }
-      push(assemble(name, "param", shape, runs, [&](std::size_t rank, std::size_t) {
+      push(assemble(name, "param", shape, runs, [&, &name = name](std::size_t rank, std::size_t) {
         return Source{numbers[rank], &fragment(fragments[rank], ranks[rank]->path, name, part),
                       "frozen_param_fragments." + name};
       }));
@@ -188,7 +188,7 @@ class CatalogBuilder {
       return;
     }
     for (const auto& [kind, ref] : state.ranks[runs[0].rank][runs[0].flat].moments) {
-      push(assemble(name, kind, shape, runs, [&](std::size_t rank, std::size_t flat) {
+      push(assemble(name, kind, shape, runs, [&, &kind = kind](std::size_t rank, std::size_t flat) {
         const auto& moments = state.ranks[rank][flat].moments;
         const auto found = moments.find(kind);
         if (found == moments.end()) {
