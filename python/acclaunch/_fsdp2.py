@@ -26,7 +26,7 @@ from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentErr
 from acclaunch._parameters import DTYPES, Uncopied, view
 from acclaunch._runtime import Runtime
 from acclaunch._sharding import Model, _inside, _shape
-from acclaunch._units import Member, Unit
+from acclaunch._units import Member, Unit, put
 
 _WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
@@ -191,9 +191,7 @@ class RowModel(Model):
 
     def check_module(self):
         """Before a forward of the root: makes this rank's rows what all ranks see."""
-        if self.backwards is not None:
-            raise InvalidArgumentError("a backward of this module has failed: its scopes are still open, "
-                                       "and the module cannot be used any more")
+        self.check_backward()
         for unit in self.units:
             for member in unit.members:
                 member.adopt()
@@ -258,7 +256,7 @@ class RowModel(Model):
 
 _runtimes = {}  # by the settings of the program
 _replaced = {}  # by the id of a parameter that fully_shard replaced: a weak reference to it, and its name
-_models = []  # weak references
+_models = []  # weak references, in the order of the first forwards, which is the same on all ranks
 
 
 def _runtime(fields):
@@ -334,14 +332,14 @@ def _bind(module):
     dtype = _dtype_of(states)
     model = RowModel(module, _runtime(_fields_of(states, dtype)), dtype)
     model.declare(states)
-    _models.append(weakref.ref(model))
+    _models[:] = [each for each in _models if each() is not None] + [weakref.ref(model)]
     if model.runtime.rank == 0:
         print(f"acclaunch: engine acc, {model.runtime.describe()}, {len(states)} units", file=sys.stderr, flush=True)
 
 
 def was_used():
     """True if a module of this process has had its first forward."""
-    return bool(_models)
+    return bool(_runtimes)
 
 
 def _before_step(optimizer, *_):
@@ -439,11 +437,7 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
     slots = []
     for parameter, places in _managed(modules, ignored_params or set()).items():
         sharded = _rows_of(parameter, names[parameter], mesh)
-        for part, attribute in places:
-            if type(part).__setattr__ is torch.nn.Module.__setattr__:
-                part._parameters[attribute] = sharded
-            else:
-                setattr(part, attribute, sharded)
+        put(places, sharded)
         slots.append(places)
     state = _State(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, slots)
     for each in modules:
@@ -487,14 +481,12 @@ class ShardedModule(FSDPModule):
         made = original.__new__(original, *arguments, **keywords)
         return made
 
-    def _states(self, recurse):
-        return [state_of(each) for each in (self.modules() if recurse else (self,)) if state_of(each)]
-
     def set_requires_gradient_sync(self, requires_gradient_sync, *, recurse=True):
-        if not recurse and len(self._states(True)) > 1:
+        states = {state_of(each) for each in self.modules()} - {None}
+        if not recurse and len(states) > 1:
             raise NotSupportedError("set_requires_gradient_sync(recurse=False): the engine acc reduces the gradients "
                                     "of all parts of a model together")
-        for state in self._states(True):
+        for state in states:
             state.requires_gradient_sync = requires_gradient_sync
 
     def set_is_last_backward(self, is_last_backward):

@@ -60,10 +60,13 @@ class Model(Uncopied):
         for unit in self.units:
             unit.module_parameters = tuple(unit.module.parameters())
 
-    def check_module(self):
+    def check_backward(self):
         if self.backwards is not None:
             raise InvalidArgumentError("a backward of this module has failed: its scopes are still open, "
                                        "and the module cannot be used any more")
+
+    def check_module(self):
+        self.check_backward()
         for parameters, attribute, sharded in self.places:
             if parameters.get(attribute) is not sharded:
                 raise InvalidArgumentError(f"parameter '{sharded.acc_name}' was replaced after "

@@ -40,6 +40,15 @@ def accumulation_of(parameter):
         return parameter.view_as(parameter).grad_fn.next_functions[0][0]
 
 
+def put(slots, parameter):
+    """Puts a parameter into its places: (module, attribute)."""
+    for module, attribute in slots:
+        if type(module).__setattr__ is torch.nn.Module.__setattr__:
+            module._parameters[attribute] = parameter
+        else:  # torch.nn.RNNBase keeps its parameters in a second list
+            setattr(module, attribute, parameter)
+
+
 class Member:
     """A distinct parameter of a unit. slots: (module, attribute) of each place that holds it."""
 
@@ -52,11 +61,7 @@ class Member:
         self.gradients = {}  # views of the memory for the gradient, by address
 
     def put(self, parameter):
-        for module, attribute in self.slots:
-            if type(module).__setattr__ is torch.nn.Module.__setattr__:
-                module._parameters[attribute] = parameter
-            else:  # torch.nn.RNNBase keeps its parameters in a second list
-                setattr(module, attribute, parameter)
+        put(self.slots, parameter)
 
 
 class GatheredMemory:
