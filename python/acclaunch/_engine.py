@@ -5,9 +5,25 @@ the engine does not serve is refused at the call, so that no program trains on t
 import atexit
 import functools
 import importlib.util
+import inspect
 import multiprocessing
 import os
 import sys
+import weakref
+
+optimizers = weakref.WeakSet()  # that the program has made
+
+
+def _watch_optimizers(module):
+    """module: torch.optim.optimizer."""
+    original = module.Optimizer.__init__
+
+    @functools.wraps(original)
+    def init(self, *arguments, **keywords):
+        original(self, *arguments, **keywords)
+        optimizers.add(self)
+
+    module.Optimizer.__init__ = init
 
 
 def _refusing(name):
@@ -20,13 +36,16 @@ def _refusing(name):
 
 def _serve_fsdp(module):
     """module: torch.distributed.fsdp."""
-    from acclaunch import _fsdp2
+    from acclaunch import _fsdp1, _fsdp2
     names = [module.__name__ + part for part in ("", "._fully_shard", "._fully_shard._fully_shard")]
     for each in filter(None, map(sys.modules.get, names)):
         each.fully_shard = _fsdp2.fully_shard
         each.register_fsdp_forward_method = _fsdp2.register_fsdp_forward_method
         each.share_comm_ctx = _refusing("torch.distributed.fsdp.share_comm_ctx")
-    module.FullyShardedDataParallel.__init__ = _refusing("torch.distributed.fsdp.FullyShardedDataParallel")
+    theirs = module.FullyShardedDataParallel
+    for each in [each for name, each in sys.modules.items() if name.startswith("torch.distributed.")]:
+        for attribute in [attribute for attribute, value in vars(each).items() if value is theirs]:
+            setattr(each, attribute, _fsdp1.FullyShardedDataParallel)
 
 
 def _serve_deepspeed(module):
@@ -36,6 +55,7 @@ def _serve_deepspeed(module):
 def _serve_accelerate(state):
     """state: the module accelerate.state. On a CPU Accelerate (1.15) takes no notice of sections for FSDP and
     DeepSpeed."""
+    _check_accelerate(state.AcceleratorState.__init__, "fsdp_plugin", "deepspeed_plugin")
     original = state.AcceleratorState.__init__
 
     @functools.wraps(original)
@@ -54,36 +74,44 @@ def _serve_accelerate(state):
     state.AcceleratorState.__init__ = init
 
 
+def _check_accelerate(function, *names):
+    """Raises if a function of Accelerate that is replaced has no such parameters, and says if the version is unknown."""
+    version = sys.modules["accelerate"].__version__
+    missing = [name for name in names if name not in inspect.signature(function).parameters]
+    if missing:
+        from acclaunch._library import NotSupportedError
+        raise NotSupportedError(f"the engine acc cannot serve Accelerate {version}: {function.__qualname__} has no "
+                                f"parameter {missing[0]}; leave --engine acc out, or install Accelerate 1.12 to 1.15")
+    if version.split(".")[:2] not in [["1", minor] for minor in ("12", "13", "14", "15")] \
+            and os.environ.get("RANK", "0") == "0":
+        print(f"acclaunch: engine acc: Accelerate {version} is no version that it was tested with (1.12 to 1.15)",
+              file=sys.stderr, flush=True)
+
+
 def _serve_plugins(module):
-    """module: accelerate.utils.dataclasses. A plugin of FSDP 1 becomes one of FSDP 2 with the same strategy."""
+    """module: accelerate.utils.dataclasses. Without a GPU Accelerate refuses sync_module_states at the end of this
+    function."""
     original = module.FullyShardedDataParallelPlugin.__post_init__
 
     @functools.wraps(original)
     def post_init(self):
-        if str(self.fsdp_version or os.environ.get("FSDP_VERSION", "1")) == "1":
-            _use_fsdp2(self)
-        original(self)
+        try:
+            original(self)
+        except RuntimeError as error:
+            if not self.sync_module_states or "no available devices" not in str(error):
+                raise
+            self.param_init_fn = functools.partial(_empty, device="cpu")
 
     module.FullyShardedDataParallelPlugin.__post_init__ = post_init
 
 
-def _use_fsdp2(plugin):
-    words = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-    given = (plugin.sharding_strategy or plugin.reshard_after_forward
-             or os.environ.get("FSDP_SHARDING_STRATEGY") or os.environ.get("FSDP_RESHARD_AFTER_FORWARD") or words[0])
-    strategy = str(getattr(given, "name", given)).upper()
-    if strategy.isdigit() and 0 < int(strategy) <= len(words):
-        strategy = words[int(strategy) - 1]
-    if strategy not in words[:2]:
-        _refusing(f"fsdp_version 1 with the strategy {strategy}")()
-    plugin.fsdp_version, plugin.reshard_after_forward, plugin.sharding_strategy = 2, strategy == words[0], None
-    plugin.backward_prefetch = plugin.forward_prefetch = plugin.use_orig_params = plugin.sync_module_states = None
-    if plugin.state_dict_type is None:
-        plugin.state_dict_type = os.environ.get("FSDP_STATE_DICT_TYPE", "FULL_STATE_DICT")
+def _empty(module, device):
+    module.to_empty(device=device, recurse=False)
 
 
-_FUNCTIONS = {"torch.distributed.fsdp": _serve_fsdp, "deepspeed": _serve_deepspeed,
-              "accelerate.state": _serve_accelerate, "accelerate.utils.dataclasses": _serve_plugins}
+_FUNCTIONS = {"torch.optim.optimizer": _watch_optimizers, "torch.distributed.fsdp": _serve_fsdp,
+              "deepspeed": _serve_deepspeed, "accelerate.state": _serve_accelerate,
+              "accelerate.utils.dataclasses": _serve_plugins}
 
 
 class _Finder:

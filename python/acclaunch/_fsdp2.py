@@ -17,6 +17,7 @@ import torch
 import torch.distributed.fsdp
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy
+from torch.distributed.fsdp._common_utils import clean_tensor_name
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
@@ -39,9 +40,14 @@ class _State:
         self.modules, self.mesh, self.precision, self.slots = modules, mesh, precision, slots
         self.reshard_after_forward = reshard_after_forward
         self.requires_gradient_sync = True
+        self.root_casts_inputs = precision.cast_forward_inputs
+        self.units_have_gradients = False  # FSDP 1: zeros where no backward has reached, if one has reached the unit
         self.unit = None
+        self.whole = False  # the program has taken the parameters' whole values into the module
 
     def before_forward(self, module, arguments, keywords):
+        if self.whole:
+            return None
         if self.unit is None:
             _bind(module)
         return self.unit.before_forward(module, arguments, keywords)
@@ -113,6 +119,8 @@ class RowUnit(Unit):
     def __init__(self, model, state, name, handle):
         super().__init__(model, state.modules[0], name, handle)
         self.state = state
+        self.casts_inputs = model.casts_inputs and (
+            state.root_casts_inputs if state is model.root else state.precision.cast_forward_inputs)
         self.empty = []  # members without elements, which the runtime does not know
 
     def place(self):
@@ -132,8 +140,7 @@ class RowModel(Model):
 
     def __init__(self, module, runtime, dtype):
         super().__init__(module, runtime, dtype, seed=0, unused_units=True, by_rows=True)
-        root = self.root = state_of(module)
-        self.casts_inputs = self.casts_inputs and root.precision.cast_forward_inputs
+        self.root = state_of(module)
         self.no_sync = None
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
 
@@ -171,7 +178,7 @@ class RowModel(Model):
     def _declare_parameter(self, unit, slots):
         module, attribute = slots[0]
         sharded = module._parameters[attribute]
-        name = f"{self.names[module]}.{attribute}" if self.names[module] else attribute
+        name = clean_tensor_name(f"{self.names[module]}.{attribute}" if self.names[module] else attribute)
         working = torch.nn.Parameter(torch.empty(0, dtype=self.compute_dtype, device=self.device),
                                      sharded.requires_grad)
         if sharded.numel() == 0:
@@ -181,7 +188,7 @@ class RowModel(Model):
         handle = Handle()
         config = ParameterConfig(trainable=sharded.requires_grad, weight_decay=1,
                                  initializer=INITIALIZER_CONSTANT)
-        inside = name if len(unit.state.modules) > 1 else _inside(unit.name, name)
+        inside = _inside(unit.name, name) if name.startswith(unit.name + ".") else name
         self.library.unit_parameter(unit.handle, inside.encode(), *_shape(sharded),
                                     config, handle)
         unit.members.append(RowMember([name], slots, sharded, working, handle))
@@ -227,6 +234,12 @@ class RowModel(Model):
     def _take_gradients(self):
         """A parameter gets a gradient if a backward of any rank has reached it; other ranks count as zero."""
         reached = self._reached_by_any_rank()
+        by_member = dict(zip(self.trained, reached))
+        for unit in self.units:
+            if unit.state.units_have_gradients and any(map(by_member.get, unit.trained)):
+                for member in unit.trained:
+                    if not by_member[member] and member.sharded.requires_grad:
+                        member.give_gradient(torch.zeros(member.own.shape, device=self.device))
 
         def take(shards, count, _):
             for member, shard, wanted in zip(self.trained, shards[:count], reached):
@@ -321,7 +334,7 @@ def _bind(module):
     by_state = {}
     for name, each in module.named_modules():
         if state_of(each) is not None:
-            by_state.setdefault(state_of(each), []).append(name)
+            by_state.setdefault(state_of(each), []).append(clean_tensor_name(name))
     states = [("+".join(names), state) for state, names in by_state.items()]
     for name, state in states:
         if state.unit is not None:
@@ -350,10 +363,10 @@ def _before_step(optimizer, *_):
                 raise InvalidArgumentError(f"{type(optimizer).__name__}.step(): the optimizer was made before "
                                            f"fully_shard, which has replaced its parameter '{name[1]}': make it "
                                            "afterwards, from the module's parameters()")
-    _fence_all()
+    fence_all()
 
 
-def _fence_all(*_):
+def fence_all(*_):
     for reference in _models:
         model = reference()
         if model is not None:
@@ -379,6 +392,13 @@ def _managed(modules, ignored):
     return found
 
 
+def own_rows(tensor, mesh):
+    """This rank's rows of a whole tensor, a view."""
+    chunks = torch.chunk(tensor, mesh.size(mesh.ndim - 1), dim=0)
+    rank = mesh.get_local_rank(mesh.ndim - 1)
+    return chunks[rank] if rank < len(chunks) else tensor[:0]
+
+
 def _rows_of(parameter, name, mesh):
     """A parameter that is a DTensor over this rank's rows."""
     if isinstance(parameter, DTensor):
@@ -390,10 +410,7 @@ def _rows_of(parameter, name, mesh):
     if not parameter.is_contiguous():
         raise NotImplementedError(f"FSDP does not support non-contiguous parameters yet: {name}, shape="
                                   f"{tuple(parameter.shape)}, stride={parameter.stride()}")
-    ranks = mesh.size(mesh.ndim - 1)
-    chunks = torch.chunk(parameter.detach(), ranks, dim=0)
-    rank = mesh.get_local_rank(mesh.ndim - 1)
-    local = chunks[rank].clone() if rank < len(chunks) else parameter.detach().new_empty((0, *parameter.shape[1:]))
+    local = own_rows(parameter.detach(), mesh).clone()
     if not local.is_meta:
         local = local.to(mesh.device_type)
     placements = (Shard(0),) if mesh.ndim == 1 else (Replicate(), Shard(0))
@@ -423,6 +440,8 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
                         (mesh.ndim > 2, f"a mesh of {mesh.ndim} dimensions"),
                         (mesh.size() != torch.distributed.get_world_size(),
                          f"a mesh of {mesh.size()} of {torch.distributed.get_world_size()} ranks"),
+                        (mesh.mesh.flatten().tolist() != sorted(mesh.mesh.flatten().tolist()),
+                         f"a mesh with the ranks in the order {mesh.mesh.tolist()}"),
                         (isinstance(offload_policy, CPUOffloadPolicy) and mesh.device_type != "cpu",
                          "CPUOffloadPolicy on a GPU")):
         if given:
@@ -433,21 +452,29 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
             raise ValueError(f"fully_shard does not support containers that do not implement forward: {each}")
         if state_of(each) is not None:
             raise AssertionError("fully_shard has already been applied to this module")
-    names = {parameter: name for each in modules for name, parameter in each.named_parameters()}
+    reshard_after_forward = True if reshard_after_forward is None else reshard_after_forward
+    shard(modules, mesh, reshard_after_forward, mp_policy, ignored_params or set())
+    for each in modules:
+        cls = type(each)
+        each.__class__ = type(f"FSDP{cls.__name__}", (ShardedModule, cls), {"__deepcopy__": Uncopied.__reduce_ex__})
+    return module
+
+
+def shard(modules, mesh, reshard_after_forward, precision, ignored):
+    """Makes the parameters of the modules DTensors, and one unit of them. Returns its _State."""
+    names = {parameter: clean_tensor_name(name) for each in modules for name, parameter in each.named_parameters()}
     slots = []
-    for parameter, places in _managed(modules, ignored_params or set()).items():
+    for parameter, places in _managed(modules, ignored).items():
         sharded = _rows_of(parameter, names[parameter], mesh)
         put(places, sharded)
         slots.append(places)
-    state = _State(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, slots)
+    state = _State(modules, mesh, reshard_after_forward, precision, slots)
     for each in modules:
         object.__setattr__(each, "_acc_state", state)
         each.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
         each.register_forward_hook(state.after_forward, with_kwargs=True, always_call=True)
-        each.register_load_state_dict_pre_hook(_fence_all)
-        cls = type(each)
-        each.__class__ = type(f"FSDP{cls.__name__}", (ShardedModule, cls), {"__deepcopy__": Uncopied.__reduce_ex__})
-    return module
+        each.register_load_state_dict_pre_hook(fence_all)
+    return state
 
 
 def register_fsdp_forward_method(module, method_name):

@@ -172,6 +172,7 @@ class Unit(Uncopied):
         self.label = name or "root"
         self.is_root = module is model.module
         self.members = []
+        self.casts_inputs = model.casts_inputs
         self.keeps_addresses = False
         self.forwards = []    # open Forwards of this module
         self.awaiting = []    # Uses whose backward has not begun
@@ -309,7 +310,7 @@ class Unit(Uncopied):
             if not self.keeps_addresses:
                 forward.saves = True
                 model.memory.enter()
-        if model.casts_inputs:
+        if self.casts_inputs:
             arguments, keywords = tree_map_only(torch.Tensor, model.cast, (arguments, keywords))
         if forward.use is not None and not self.is_root:
             def ends_backward(tensor):

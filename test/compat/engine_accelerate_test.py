@@ -29,12 +29,16 @@ fsdp_config:
 FILES = {"version 2": SECTION.format(2, "SHARDED_STATE_DICT", "  fsdp_reshard_after_forward: true\n"),
          "version 2, loaded by rank 0": SECTION.format(
              2, "FULL_STATE_DICT", "  fsdp_reshard_after_forward: false\n  fsdp_cpu_ram_efficient_loading: true\n"),
-         "version 1": SECTION.format(1, "SHARDED_STATE_DICT", "  fsdp_sharding_strategy: SHARD_GRAD_OP\n")}
+         "version 1": SECTION.format(1, "SHARDED_STATE_DICT", "  fsdp_sharding_strategy: SHARD_GRAD_OP\n"
+                                     "  fsdp_activation_checkpointing: true\n  fsdp_use_orig_params: true\n"),
+         "version 1, loaded by rank 0": SECTION.format(
+             1, "FULL_STATE_DICT", "  fsdp_sharding_strategy: FULL_SHARD\n  fsdp_use_orig_params: false\n"
+             "  fsdp_cpu_ram_efficient_loading: true\n  fsdp_sync_module_states: true\n  fsdp_offload_params: true\n"),
+         "version 1, no shards": SECTION.format(1, "FULL_STATE_DICT", "  fsdp_sharding_strategy: NO_SHARD\n"),
+         "version 1, hybrid": SECTION.format(1, "SHARDED_STATE_DICT", "  fsdp_sharding_strategy: HYBRID_SHARD_ZERO2\n")}
 REFUSED = {
     "deepspeed": ("distributed_type: DEEPSPEED\nuse_cpu: true\nnum_processes: 2\nengine: acc\n"
-                  "deepspeed_config:\n  zero_stage: 2\n", "a DeepSpeed section of Accelerate: the engine acc does not serve it"),
-    "no shards": (SECTION.format(1, "FULL_STATE_DICT", "  fsdp_sharding_strategy: NO_SHARD\n"),
-                  "fsdp_version 1 with the strategy NO_SHARD: the engine acc does not serve it")}
+                  "deepspeed_config:\n  zero_stage: 2\n", "a DeepSpeed section of Accelerate: the engine acc does not serve it")}
 
 
 def train(folder):
