@@ -104,7 +104,7 @@ ACC_API void acc_runtime_free(acc_runtime* runtime) ACC_NOEXCEPT;
 /* ---- plugins ---------------------------------------------------------------------------------*/
 
 /* Settings of the program, which win over the launcher's. Fields have the names of Accelerate's
- * plugins (acc/plugins/fsdp_plugin.hpp and deepspeed_plugin.hpp list them); values are text, for
+ * plugins (acc/settings/fsdp_plugin.hpp and deepspeed_plugin.hpp list them); values are text, for
  * example field "sharding_strategy", value "FULL_SHARD". All ranks must set the same. */
 typedef struct acc_fsdp_plugin acc_fsdp_plugin;
 typedef struct acc_deepspeed_plugin acc_deepspeed_plugin;

@@ -7,15 +7,15 @@
 
 #include "acc/base/error.hpp"
 #include "acc/base/export.hpp"
-#include "acc/plugins/deepspeed_plugin.hpp"
-#include "acc/plugins/fsdp_plugin.hpp"
-#include "acc/plugins/sharding_settings.hpp"
 #include "acc/rendezvous/store.hpp"
 #include "acc/runtime/initializer.hpp"
 #include "acc/runtime/lr_schedule.hpp"
 #include "acc/runtime/optimizers.hpp"
 #include "acc/runtime/reports.hpp"
 #include "acc/runtime/types.hpp"
+#include "acc/settings/deepspeed_plugin.hpp"
+#include "acc/settings/fsdp_plugin.hpp"
+#include "acc/settings/sharding_settings.hpp"
 
 #include <cstdint>
 #include <functional>
@@ -52,8 +52,8 @@ namespace acc {
 class Model;
 class Optimizer;
 
-using plugins::DeepSpeedPlugin;
-using plugins::FullyShardedDataParallelPlugin;
+using settings::DeepSpeedPlugin;
+using settings::FullyShardedDataParallelPlugin;
 
 namespace detail {
 class RuntimeState;
@@ -78,7 +78,7 @@ struct ModelOptions {
   /// The same for float16.
   bool float16_on_cpu = false;
   /// True: the program computes its matrix products in fp8 if mixed_precision is fp8
-  /// (acc/plugins/fp8_settings.hpp). Weights and gradients are bfloat16 then. False:
+  /// (acc/settings/fp8_settings.hpp). Weights and gradients are bfloat16 then. False:
   /// `Runtime::model` throws Error(not_supported) for mixed_precision fp8.
   bool fp8 = false;
   /// False: `Optimizer::step` throws if a unit with trained parameters had, since the last step, a
@@ -149,7 +149,7 @@ class Buffer {
 
 /// The device on which a program computes and on which its parameters and gradients lie.
 struct ComputeDevice {
-  plugins::Device kind = plugins::Device::cpu;
+  settings::Device kind = settings::Device::cpu;
   int index = 0;           ///< index of the GPU among those visible to this process; 0 on the CPU
   std::string name;        ///< "cpu", "cuda:0 (NVIDIA H200)"
   void* stream = nullptr;  ///< GPU: cudaStream_t on which the program must compute; CPU: null
@@ -558,15 +558,15 @@ class ACC_API Runtime {
   static Runtime from_environment(const DeepSpeedPlugin& plugin);
   /// Makes a runtime from given settings (tests, programs with their own launcher). Does not change
   /// stdout. Collective.
-  static Runtime from_settings(const plugins::RuntimeSettings& settings);
+  static Runtime from_settings(const settings::RuntimeSettings& settings);
   /// Does the same with the program's own rendezvous. store: may be null for one rank.
-  static Runtime from_settings(const plugins::RuntimeSettings& settings,
+  static Runtime from_settings(const settings::RuntimeSettings& settings,
                                std::unique_ptr<rendezvous::Store> store);
 
   [[nodiscard]] int rank() const;        ///< in the job, 0 to world_size() - 1
   [[nodiscard]] int local_rank() const;  ///< on this machine
   [[nodiscard]] int world_size() const;  ///< number of ranks of the job
-  [[nodiscard]] const plugins::RuntimeSettings& settings() const;
+  [[nodiscard]] const settings::RuntimeSettings& settings() const;
   [[nodiscard]] ComputeDevice device() const;
   /// Returns one line for the user: strategy, ranks, device, precision, the source of the settings,
   /// and the values that the program's plugin set.

@@ -132,7 +132,7 @@ Optimizer Model::optimizer(const ProgramRule& rule) {
 }
 
 Optimizer Model::optimizer_from_settings() {
-  const plugins::ShardingSettings& asked = mine(state_).context().settings.sharding;
+  const settings::ShardingSettings& asked = mine(state_).context().settings.sharding;
   const LrSchedule schedule = optim::schedule_of(asked.schedule);
   Optimizer optimizer(made(state_, optim::optimizer_of(asked.optimizer)));
   if (schedule) {

@@ -39,24 +39,24 @@ namespace {
 
 /// Threads of the CPU updater of an offloaded optimizer: an equal part of the cores that this
 /// process may use.
-int updater_threads(const plugins::WorkerIdentity& identity) {
+int updater_threads(const settings::WorkerIdentity& identity) {
   return std::max(1, usable_cores() / identity.local_world_size);
 }
 
 bool on_gpu(const device::Device& device) {
-  return device.kind() == plugins::Device::cuda;
+  return device.kind() == settings::Device::cuda;
 }
 
 /// On the CPU, offload settings have no effect: everything is in host memory.
-sharding::Context make_context(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+sharding::Context make_context(const settings::RuntimeSettings& settings, sharding::Groups groups,
                                const device::DevicePtr& device,
                                std::shared_ptr<trace::Tracer> tracer, const ModelOptions& options) {
-  plugins::RuntimeSettings own = settings;
-  plugins::ShardingSettings& asked = own.sharding;
+  settings::RuntimeSettings own = settings;
+  settings::ShardingSettings& asked = own.sharding;
   if (options.by_rows) {
     asked.gradient_accumulation_steps = 1;  // the program takes the gradients of each micro-step
   }
-  const plugins::StrategySwitches on = groups.plan.on;
+  const settings::StrategySwitches on = groups.plan.on;
   const bool gpu = on_gpu(*device);
   sharding::PrecisionPolicy precision = sharding::make_policy(asked, options.dtype, device->kind());
   if ((options.bfloat16_on_cpu && precision.gathered == DType::bfloat16) ||
@@ -66,8 +66,8 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
   if (options.float32_buffers) {
     precision.buffers = DType::float32;
   }
-  const bool offloads_optimizer = gpu && asked.offload_optimizer == plugins::OffloadDevice::cpu;
-  const bool offloads_param = gpu && asked.offload_param == plugins::OffloadDevice::cpu;
+  const bool offloads_optimizer = gpu && asked.offload_optimizer == settings::OffloadDevice::cpu;
+  const bool offloads_param = gpu && asked.offload_param == settings::OffloadDevice::cpu;
   return {.settings = own,
           .on = on,
           .groups = std::move(groups),
@@ -89,7 +89,7 @@ sharding::Context make_context(const plugins::RuntimeSettings& settings, shardin
 
 }  // namespace
 
-ModelState::ModelState(const plugins::RuntimeSettings& settings, sharding::Groups groups,
+ModelState::ModelState(const settings::RuntimeSettings& settings, sharding::Groups groups,
                        const device::DevicePtr& device, std::shared_ptr<trace::Tracer> tracer,
                        std::uint64_t seed, const ModelOptions& options)
     : context_(make_context(settings, std::move(groups), device, std::move(tracer), options)),
@@ -216,7 +216,7 @@ void ModelState::check_names() const {
 }
 
 model::Assembly ModelState::plan_units() {
-  const plugins::ShardingSettings& settings = context_.settings.sharding;
+  const settings::ShardingSettings& settings = context_.settings.sharding;
   const model::IgnoredModules ignored(settings.ignored_modules);
   std::vector<model::DeclaredUnit> declared;
   for (const auto& unit : unit_states_) {
@@ -516,7 +516,7 @@ void ModelState::finish_reductions() {
 
 std::vector<ParameterShard> ModelState::shards(bool trained_only) {
   std::vector<ParameterShard> all;
-  const bool in_host_memory = context_.updater->kind() == plugins::Device::cpu;
+  const bool in_host_memory = context_.updater->kind() == settings::Device::cpu;
   for (sharding::FlatParameter* flat : flats()) {
     if (trained_only && !flat->trainable()) {
       continue;
@@ -655,7 +655,7 @@ void ModelState::seed_noise(std::uint64_t seed) {
 
 void ModelState::share(const std::string& name, void* data, std::size_t nbytes) {
   finalize();
-  const plugins::ShardingSettings& settings = context_.settings.sharding;
+  const settings::ShardingSettings& settings = context_.settings.sharding;
   if (settings.sync_module_states &&
       !model::IgnoredModules(settings.ignored_modules).contains_holder_of(name)) {
     model::broadcast_values(context_, data, nbytes);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "acc/plugins/strategy.hpp"
 #include "acc/runtime/initializer.hpp"
+#include "acc/settings/strategy.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -59,7 +59,7 @@ struct FlatPlan {
 ///   largest number of elements of a trained flat parameter; a larger parameter is alone in one.
 /// The plan is a pure function of the declaration, so all ranks get the same one.
 std::vector<FlatPlan> plan_flats(const std::vector<ParameterRecord>& parameters,
-                                 const plugins::ShardingSettings& settings,
-                                 const plugins::StrategySwitches& on, int shards, bool by_rows);
+                                 const settings::ShardingSettings& settings,
+                                 const settings::StrategySwitches& on, int shards, bool by_rows);
 
 }  // namespace acc::sharding

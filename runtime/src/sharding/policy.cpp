@@ -8,7 +8,7 @@
 namespace acc::sharding {
 namespace {
 
-using plugins::MixedPrecision;
+using settings::MixedPrecision;
 
 /// fp8 applies to matrix products only; all other values have the dtypes of bf16.
 DType dtype_of(MixedPrecision precision) {
@@ -21,7 +21,7 @@ DType dtype_of(MixedPrecision precision) {
   return DType::float32;
 }
 
-void check(const plugins::ShardingSettings& settings, DType load) {
+void check(const settings::ShardingSettings& settings, DType load) {
   if (load != DType::float32 && load != DType::bfloat16 && load != DType::float16) {
     throw Error(Errc::invalid_argument,
                 fmt::format("ModelOptions::dtype must be float32, bfloat16 or float16, got {}",
@@ -34,8 +34,8 @@ void check(const plugins::ShardingSettings& settings, DType load) {
 
 }  // namespace
 
-PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType load,
-                            plugins::Device device) {
+PrecisionPolicy make_policy(const settings::ShardingSettings& settings, DType load,
+                            settings::Device device) {
   check(settings, load);
   const bool mixed = settings.mixed_precision != MixedPrecision::no;
   PrecisionPolicy policy;
@@ -53,7 +53,7 @@ PrecisionPolicy make_policy(const plugins::ShardingSettings& settings, DType loa
   policy.reduced = settings.reduce_precision ? policy.reduced_whole : policy.gathered;
   policy.buffers = policy.gathered;
   // A CPU widens 16-bit weights before use.
-  policy.viewed = device == plugins::Device::cuda ? policy.gathered : DType::float32;
+  policy.viewed = device == settings::Device::cuda ? policy.gathered : DType::float32;
   policy.stochastic_rounding = settings.stochastic_rounding && policy.stored != DType::float32;
   return policy;
 }

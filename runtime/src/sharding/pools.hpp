@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/collectives/process_group.hpp"
-#include "acc/plugins/strategy.hpp"
+#include "acc/settings/strategy.hpp"
 #include "device/device.hpp"
 #include "sharding/view_guard.hpp"
 #include "trace/tracer.hpp"
@@ -76,7 +76,7 @@ class GatherWindow {
 class GradientPool {
  public:
   GradientPool(collectives::ProcessGroup& group, trace::Tracer* tracer,
-               const plugins::BufferCounts& counts)
+               const settings::BufferCounts& counts)
       : group_(group), tracer_(tracer), buffers_(static_cast<std::size_t>(counts.gradients)) {}
   collectives::BufferPtr acquire(std::size_t nbytes);
   /// Hands the buffer over until `reduction`, which is for `unit`, has ended. reduced: called once
