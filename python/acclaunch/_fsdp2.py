@@ -10,13 +10,14 @@ backward gives every parameter that it reached its `grad`, a DTensor over ordina
 declares the units of its module's tree to the runtime (`_bind`)."""
 
 import functools
+import itertools
 import sys
 import weakref
 
 import torch
 import torch.distributed.fsdp
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, UnshardHandle
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_map_only
@@ -28,7 +29,9 @@ from acclaunch._runtime import Runtime
 from acclaunch._sharding import Model, _inside, _shape
 from acclaunch._units import Member, Unit, put
 
-_WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+_TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
+_BYTES = {width: DTYPES.index(dtype) for width, dtype in (
+    (1, torch.uint8), (2, torch.int16), (4, torch.int32), (8, torch.int64), (16, torch.complex128))}
 
 
 class _State:
@@ -38,8 +41,13 @@ class _State:
     def __init__(self, modules, mesh, reshard_after_forward, precision, slots):
         self.modules, self.mesh, self.precision, self.slots = modules, mesh, precision, slots
         self.reshard_after_forward = reshard_after_forward
-        self.requires_gradient_sync = True
+        self.requires_gradient_sync = self.requires_all_reduce = True
+        self.divide_factor = None  # of gradients; None: the number of ranks
+        self.reduces_unused = False  # a parameter without gradient on all ranks gets one of zeros
         self.unit = None
+
+    def holds_gradients(self):
+        return not self.requires_gradient_sync or (self.mesh.ndim == 2 and not self.requires_all_reduce)
 
     def before_forward(self, module, arguments, keywords):
         if self.unit is None:
@@ -64,7 +72,7 @@ def state_of(module):
 class RowMember(Member):
     """own: this rank's rows in the runtime's memory."""
 
-    own = None
+    own = unit = None
 
     def adopt(self):
         """Takes over what stands in the module now: the program may have replaced the parameter, or its
@@ -79,7 +87,7 @@ class RowMember(Member):
                     f"parameter '{self.names[0]}' was replaced after the first forward by "
                     f"{'no parameter' if found is None else type(found).__name__ + ' ' + str(list(found.shape))}; "
                     f"expected a DTensor {list(old.shape)} {old.dtype} {old.placements}")
-            self.sharded = found
+            self.stand(found)
             self.put(found)
         local = found._local_tensor
         if local is self.own:
@@ -96,10 +104,18 @@ class RowMember(Member):
                 self.own.copy_(local)
         found._local_tensor = self.own
 
+    def stand(self, parameter):
+        """Makes `parameter` the one that the program sees."""
+        self.sharded = parameter
+        parameter._acc_model = self.unit.model.number
+
     def give_gradient(self, gradient):
         """Sets or adds `grad` of the parameter. gradient: [numel of own], memory that is reused."""
         parameter = self.sharded
         gradient = gradient.view(self.own.shape)
+        factor = self.unit.state.divide_factor
+        if factor is not None:
+            gradient = gradient.mul_(self.unit.model.runtime.world_size / factor)
         if parameter.grad is None:
             made = torch.empty_like(self.own).copy_(gradient)
             parameter.grad = DTensor(made, parameter._spec, requires_grad=False)
@@ -114,6 +130,43 @@ class RowUnit(Unit):
         super().__init__(model, state.modules[0], name, handle)
         self.state = state
         self.empty = []  # members without elements, which the runtime does not know
+        self.whole = None  # the scope that `unshard` has opened
+        self.held = False  # gradients are not reduced
+        policy = state.precision
+        self.casts_to = policy.param_dtype if policy.cast_forward_inputs else None
+
+    def unshard(self):
+        if self.whole is None and not self.forwards and not self.backwards:
+            self.model.publish_if_idle()
+            self.open_whole()
+
+    def open_whole(self):
+        self.whole = self.begin_quietly()
+        self.locate(self.library.forward_raw, self.whole)
+        self.place()
+
+    def reshard(self):
+        handle, self.whole = self.whole, None
+        if handle is not None:
+            self.remove()
+            self.forget_addresses()
+            self.end_quietly(handle)
+            self.model.unfenced = True
+
+    def hold_gradients(self, held):
+        if held is not self.held:
+            self.library.unit_hold_gradients(self.handle, held)
+            self.held = held
+
+    def after_forward(self, module, arguments, keywords, output):
+        output = super().after_forward(module, arguments, keywords, output)
+        if self.state.reshard_after_forward and not self.is_root and not self.forwards:
+            self.reshard()
+        return output
+
+    def forget_addresses(self):
+        if self.whole is None:
+            super().forget_addresses()
 
     def place(self):
         super().place()
@@ -121,6 +174,8 @@ class RowUnit(Unit):
             member.put(member.working)
 
     def remove(self):
+        if self.whole is not None:
+            return
         super().remove()
         if not self.forwards and not self.backwards:
             for member in self.empty:
@@ -130,11 +185,10 @@ class RowUnit(Unit):
 class RowModel(Model):
     """A tree of modules whose parameters are sharded by rows, and updated by the program."""
 
-    def __init__(self, module, runtime, dtype):
-        super().__init__(module, runtime, dtype, seed=0, unused_units=True, by_rows=True)
-        root = self.root = state_of(module)
-        self.casts_inputs = self.casts_inputs and root.precision.cast_forward_inputs
-        self.no_sync = None
+    def __init__(self, module, runtime):
+        super().__init__(module, runtime, torch.float32, seed=0, unused_units=True, by_rows=True)
+        self.root = state_of(module)
+        self.number = next(_numbers)
         self.unfenced = False  # a forward has ended, and other ranks may still be in it
 
     # ---- declaration
@@ -151,15 +205,14 @@ class RowModel(Model):
             self.units.append(unit)
             for slots in state.slots:
                 self._declare_parameter(unit, slots)
-        self.trained = []  # members, in the order of the runtime's shards
+        self.rows = []  # members, in the order of the runtime's shards
 
         def take(shards, count, _):
             for shard in shards[:count]:
                 member = self.members[shard.name.decode()]
-                member.own = view(shard.weights, member.sharded._local_tensor.shape, DTYPES[shard.dtype],
-                                  self.device, self.lifetime)
-                if member.trains:
-                    self.trained.append(member)
+                local = member.sharded._local_tensor
+                member.own = view(shard.weights, local.shape, local.dtype, self.device, self.lifetime)
+                self.rows.append(member)
 
         self.library.model_shards(self.handle, callback(ShardsFunction, take), self.library.callback_context)
         for unit in self.units:
@@ -172,19 +225,23 @@ class RowModel(Model):
         module, attribute = slots[0]
         sharded = module._parameters[attribute]
         name = f"{self.names[module]}.{attribute}" if self.names[module] else attribute
-        working = torch.nn.Parameter(torch.empty(0, dtype=self.compute_dtype, device=self.device),
-                                     sharded.requires_grad)
+        dtypes = _dtypes_of(sharded, unit.state.precision, name)
+        working = torch.nn.Parameter(torch.empty(0, dtype=dtypes[1], device=self.device), sharded.requires_grad)
         if sharded.numel() == 0:
-            working.data = torch.empty(sharded.shape, dtype=self.compute_dtype, device=self.device)
+            working.data = torch.empty(sharded.shape, dtype=dtypes[1], device=self.device)
             unit.empty.append(RowMember([name], slots, sharded, working, None))
             return
         handle = Handle()
-        config = ParameterConfig(trainable=sharded.requires_grad, weight_decay=1,
+        stored, computed, reduced = map(_number_of, dtypes)
+        config = ParameterConfig(trainable=sharded.requires_grad, weight_decay=1, own_dtypes=1,
+                                 stored_dtype=stored, computed_dtype=computed, reduced_dtype=reduced,
                                  initializer=INITIALIZER_CONSTANT)
         inside = name if len(unit.state.modules) > 1 else _inside(unit.name, name)
         self.library.unit_parameter(unit.handle, inside.encode(), *_shape(sharded),
                                     config, handle)
         unit.members.append(RowMember([name], slots, sharded, working, handle))
+        unit.members[-1].unit = unit
+        unit.members[-1].stand(sharded)
         self.members[f"{unit.name}.{inside}" if unit.name else inside] = unit.members[-1]
 
     # ---- forward and backward
@@ -192,10 +249,19 @@ class RowModel(Model):
     def check_module(self):
         """Before a forward of the root: makes this rank's rows what all ranks see."""
         self.check_backward()
+        whole = [unit for unit in self.units if unit.whole is not None]
+        for unit in whole:
+            unit.reshard()
         for unit in self.units:
             for member in unit.members:
                 member.adopt()
         self.library.model_publish(self.handle)
+        for unit in whole:
+            unit.open_whole()
+
+    def publish_if_idle(self):
+        if not any(unit.forwards or unit.backwards or unit.whole is not None for unit in self.units):
+            self.check_module()
 
     def leave_forward(self, forward):
         if forward.use is None and forward.quiet:
@@ -204,21 +270,26 @@ class RowModel(Model):
             self.unfenced = True
 
     def fence(self):
-        """Before the program changes rows: no rank is in a forward any more."""
+        """Before the program changes rows: no rank uses them any more."""
+        for unit in self.units:
+            unit.reshard()
+        self.await_ranks()
+
+    def await_ranks(self):
         if self.unfenced:
             self.unfenced = False
             self.runtime.barrier()
 
     def enter_backward(self, use):
-        if self.backwards is None and not self.root.requires_gradient_sync:
-            self.no_sync = self.library.make("no_sync_begin", self.handle)
+        if self.backwards is None:
+            for unit in self.units:
+                unit.reshard()
+                unit.hold_gradients(unit.state.holds_gradients())
         super().enter_backward(use)
 
     def leave_backward(self):
         super().leave_backward()
-        if self.no_sync is not None:
-            self.library.no_sync_end(self.no_sync)
-            self.no_sync = None
+        if all(unit.held for unit in self.units):
             self.runtime.barrier()
         else:
             self._take_gradients()
@@ -226,11 +297,15 @@ class RowModel(Model):
 
     def _take_gradients(self):
         """A parameter gets a gradient if a backward of any rank has reached it; other ranks count as zero."""
-        reached = self._reached_by_any_rank()
+        trained = [member for member in self.rows if member.trains]
+        reached = self._reached_by_any_rank(trained)
 
         def take(shards, count, _):
-            for member, shard, wanted in zip(self.trained, shards[:count], reached):
-                if wanted and shard.gradient is not None:
+            for member, shard, wanted in zip(trained, shards[:count], reached):
+                if member.unit.held:
+                    continue
+                if shard.gradient is not None and (
+                        wanted or (member.unit.state.reduces_unused and member.working.requires_grad)):
                     member.give_gradient(view(shard.gradient, torch.Size((shard.numel,)), torch.float32,
                                               self.device))
                 member.has_gradient = False
@@ -240,23 +315,25 @@ class RowModel(Model):
                                               self.library.callback_context)
         self.has_gradients = False
 
-    def _reached_by_any_rank(self):
-        own = [0.0] * ((len(self.trained) + 49) // 50)  # 50 bits in each double
-        for number, member in enumerate(self.trained):
+    def _reached_by_any_rank(self, trained):
+        own = [0.0] * ((len(trained) + 49) // 50)  # 50 bits in each double
+        for number, member in enumerate(trained):
             if member.has_gradient:
                 own[number // 50] += 2.0 ** (number % 50)
         every = self.runtime.all_gather(own)
         if all(each == own for each in every):
-            return [member.has_gradient for member in self.trained]
+            return [member.has_gradient for member in trained]
         return [any(int(each[number // 50]) >> (number % 50) & 1 for each in every)
-                for number in range(len(self.trained))]
+                for number in range(len(trained))]
 
 
 # ---- the first forward ---------------------------------------------------------------------------
 
 _runtimes = {}  # by the settings of the program
 _replaced = {}  # by the id of a parameter that fully_shard replaced: a weak reference to it, and its name
-_models = []  # weak references, in the order of the first forwards, which is the same on all ranks
+_sharded = weakref.WeakSet()  # modules
+_numbers = itertools.count()  # of models, in the order of their first forwards, the same on all ranks
+_models = weakref.WeakValueDictionary()
 
 
 def _runtime(fields):
@@ -277,24 +354,26 @@ def _same(states, what, value_of):
     return value_of(root)
 
 
-def _dtype_of(states):
-    dtypes = {}
-    for name, state in states:
-        for (module, attribute), *_ in state.slots:
-            parameter = module._parameters[attribute]
-            if parameter.numel():
-                dtypes.setdefault(parameter.dtype, f"{name}.{attribute}")
-    for dtype, name in dtypes.items():
-        if dtype not in DTYPES[:3] or len(dtypes) > 1:
-            raise NotSupportedError(
-                "the engine acc needs parameters of one dtype, float32, bfloat16 or float16, in a model; found "
-                + ", ".join(f"{dtype} ('{name}')" for dtype, name in dtypes.items()))
-    if not dtypes:
-        raise InvalidArgumentError("fully_shard: the module has no parameters")
-    return next(iter(dtypes))
+def _number_of(dtype):
+    """The runtime's number of a dtype. It never looks into values that it neither converts nor sums."""
+    return DTYPES.index(dtype) if dtype in _TRAINED else _BYTES[dtype.itemsize]
 
 
-def _fields_of(states, dtype):
+def _dtypes_of(parameter, policy, name):
+    """The dtypes of a parameter's rows, of its use, and of its gradients when they are sent."""
+    stored = computed = parameter.dtype
+    if policy.param_dtype is not None and stored.is_floating_point:
+        computed = policy.param_dtype
+    reduced = policy.reduce_dtype or computed if computed in _TRAINED else computed
+    used = {stored, computed, reduced} if stored is not computed or parameter.requires_grad else set()
+    for dtype in used:
+        if dtype not in _TRAINED:
+            raise NotSupportedError(f"fully_shard: parameter '{name}' in {stored}, computed in {computed} and reduced "
+                                    f"in {reduced}: the engine acc converts and trains float32, bfloat16 and float16")
+    return stored, computed, reduced
+
+
+def _fields_of(states):
     """The settings of the runtime that the arguments of fully_shard choose."""
     mesh = _same(states, "mesh", lambda state: state.mesh)
     fields = {"fsdp_version": "2"}
@@ -302,17 +381,6 @@ def _fields_of(states, dtype):
     fields["reshard_after_forward"] = str(inner[0] if inner.count(inner[0]) == len(inner) else True).lower()
     if mesh.ndim == 2:
         fields.update(dp_replicate_size=str(mesh.size(0)), dp_shard_size=str(mesh.size(1)))
-    compute = _same(states, "mp_policy", lambda state: state.precision).param_dtype or dtype
-    reduce = states[0][1].precision.reduce_dtype
-    for what, each in (("param_dtype", compute), ("reduce_dtype", reduce)):
-        if each is not None and each not in _WORDS:
-            raise NotSupportedError(f"MixedPrecisionPolicy({what}={each}): the engine acc supports bfloat16, "
-                                    "float16 and float32")
-    if compute is torch.float32 and dtype is not torch.float32:
-        raise NotSupportedError(f"MixedPrecisionPolicy(param_dtype={compute}) with parameters of {dtype}")
-    fields["mixed_precision"] = "no" if compute is dtype else _WORDS[compute]
-    if reduce is not None:
-        fields["reduce_dtype"] = _WORDS[reduce]
     return fields
 
 
@@ -328,13 +396,18 @@ def _bind(module):
             raise InvalidArgumentError(f"the first forward of {type(module).__name__} comes after one of its "
                                        f"part '{name}', which was the root then: call the whole module first")
     if len(states[0][1].modules) > 1:
-        raise NotSupportedError("the engine acc does not support a root in a list that fully_shard was given")
-    dtype = _dtype_of(states)
-    model = RowModel(module, _runtime(_fields_of(states, dtype)), dtype)
+        raise RuntimeError(f"FSDP requires a single root module but got {states[0][1].modules}")
+    model = RowModel(module, _runtime(_fields_of(states)))
     model.declare(states)
-    _models[:] = [each for each in _models if each() is not None] + [weakref.ref(model)]
+    _models[model.number] = model
     if model.runtime.rank == 0:
         print(f"acclaunch: engine acc, {model.runtime.describe()}, {len(states)} units", file=sys.stderr, flush=True)
+
+
+def _root_of(module):
+    """The outermost sharded module that contains `module`."""
+    holders = [each for each in _sharded if any(part is module for part in each.modules())]
+    return max(holders, key=lambda each: sum(1 for _ in each.modules()))
 
 
 def was_used():
@@ -343,21 +416,34 @@ def was_used():
 
 
 def _before_step(optimizer, *_):
+    numbers = set()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
+            number = getattr(parameter, "_acc_model", None)
+            if number is not None:
+                numbers.add(number)
+            elif isinstance(parameter, DTensor):  # it may have taken the place of a parameter
+                numbers.update(_models)
             name = _replaced.get(id(parameter))
             if name is not None and name[0]() is parameter:
                 raise InvalidArgumentError(f"{type(optimizer).__name__}.step(): the optimizer was made before "
                                            f"fully_shard, which has replaced its parameter '{name[1]}': make it "
                                            "afterwards, from the module's parameters()")
-    _fence_all()
+    for number in sorted(numbers & set(_models)):
+        _models[number].fence()
 
 
-def _fence_all(*_):
-    for reference in _models:
-        model = reference()
-        if model is not None:
-            model.fence()
+def _reshard(module, *_):
+    """Before anything that takes the parameters for rows."""
+    state = state_of(module)
+    if state is not None and state.unit is not None:
+        state.unit.reshard()
+
+
+def _before_load(module, *_):
+    state = state_of(module)
+    if state is not None and state.unit is not None:
+        state.unit.model.fence()
 
 
 register_optimizer_step_pre_hook(_before_step)
@@ -442,9 +528,11 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
     state = _State(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, slots)
     for each in modules:
         object.__setattr__(each, "_acc_state", state)
+        _sharded.add(each)
         each.register_forward_pre_hook(state.before_forward, prepend=True, with_kwargs=True)
         each.register_forward_hook(state.after_forward, with_kwargs=True, always_call=True)
-        each.register_load_state_dict_pre_hook(_fence_all)
+        each.register_load_state_dict_pre_hook(_before_load)
+        each.register_state_dict_pre_hook(_reshard)
         cls = type(each)
         each.__class__ = type(f"FSDP{cls.__name__}", (ShardedModule, cls), {"__deepcopy__": Uncopied.__reduce_ex__})
     return module
@@ -481,28 +569,60 @@ class ShardedModule(FSDPModule):
         made = original.__new__(original, *arguments, **keywords)
         return made
 
+    def unshard(self, async_op=False):
+        state = state_of(self)
+        if state.unit is None:
+            _bind(_root_of(self))
+        state.unit.unshard()
+        return UnshardHandle() if async_op else None
+
+    def reshard(self):
+        state = state_of(self)
+        if state.unit is not None and state.unit.whole is not None:
+            state.unit.reshard()
+            state.unit.model.await_ranks()
+
     def set_requires_gradient_sync(self, requires_gradient_sync, *, recurse=True):
-        states = {state_of(each) for each in self.modules()} - {None}
-        if not recurse and len(states) > 1:
-            raise NotSupportedError("set_requires_gradient_sync(recurse=False): the engine acc reduces the gradients "
-                                    "of all parts of a model together")
-        for state in states:
-            state.requires_gradient_sync = requires_gradient_sync
+        self._set("requires_gradient_sync", requires_gradient_sync, recurse)
 
-    def set_is_last_backward(self, is_last_backward):
-        """Without effect: each backward waits for its reductions."""
+    def set_requires_all_reduce(self, requires_all_reduce, *, recurse=True):
+        self._set("requires_all_reduce", requires_all_reduce, recurse)
 
-    def set_modules_to_forward_prefetch(self, modules):
-        """Without effect: the runtime gathers in the order that it has seen."""
+    def set_reshard_after_forward(self, reshard_after_forward, recurse=True):
+        """After the first forward only for what `unshard` has gathered."""
+        self._set("reshard_after_forward", reshard_after_forward, recurse)
 
-    def set_modules_to_backward_prefetch(self, modules):
-        """As set_modules_to_forward_prefetch."""
+    def set_gradient_divide_factor(self, factor):
+        self._set("divide_factor", factor, False)
+
+    set_reduce_scatter_divide_factor = set_gradient_divide_factor
+
+    def set_reduce_scatter_unused_params(self, enabled, *, recurse=True):
+        self._set("reduces_unused", enabled, recurse)
+
+    def _set(self, attribute, value, recurse):
+        for each in self.modules() if recurse else (self,):
+            if state_of(each) is not None:
+                setattr(state_of(each), attribute, value)
 
     def _get_fsdp_state(self):
         raise NotSupportedError("the engine acc has no FSDPState of torch")
 
     def _apply(self, *arguments, **keywords):
+        _reshard(self)
         return super(FSDPModule, self)._apply(*arguments, **keywords)
+
+
+# The runtime gathers and frees in the order that it has seen, and each backward waits for its reductions.
+_WITHOUT_EFFECT = {
+    "set_is_last_backward", "set_modules_to_forward_prefetch", "set_modules_to_backward_prefetch",
+    "set_reshard_after_backward", "set_unshard_in_backward", "set_post_optim_event",
+    "set_force_sum_reduction_for_comms", "set_allocate_memory_from_process_group_for_comm", "set_symm_mem_for_comm",
+    "set_separate_reduce_scatter_group", "set_reduce_scatter_max_input_buffers", "_set_unshard_async_op"}
+
+
+def _ignore(self, *_, **__):
+    """Without effect."""
 
 
 def _refuse(name):
@@ -514,5 +634,5 @@ def _refuse(name):
 for _name in dir(FSDPModule):
     if not _name.startswith("__") and callable(getattr(FSDPModule, _name)) and _name not in vars(ShardedModule) \
             and not hasattr(torch.nn.Module, _name):
-        setattr(ShardedModule, _name, _refuse(_name))
+        setattr(ShardedModule, _name, _ignore if _name in _WITHOUT_EFFECT else _refuse(_name))
 

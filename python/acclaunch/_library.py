@@ -192,7 +192,9 @@ Module = sized("Module", ("name", c.c_char_p), ("class_name", c.c_char_p), ("par
 ParameterConfig = sized("ParameterConfig", ("trainable", c.c_int32), ("weight_decay", c.c_int32),
                         ("initializer", c.c_int32), ("a", c.c_float), ("b", c.c_float),
                         ("fill", FillFunction), ("context", c.c_void_p),
-                        ("buffer_dtype", c.c_int32))
+                        ("buffer_dtype", c.c_int32), ("own_dtypes", c.c_int32),
+                        ("stored_dtype", c.c_int32), ("computed_dtype", c.c_int32),
+                        ("reduced_dtype", c.c_int32))
 INITIALIZER_CONSTANT, INITIALIZER_CUSTOM, INITIALIZER_PURE = 0, 3, 4
 MemoryReport = sized("MemoryReport", *((name, c.c_int64) for name in (
     "parameter_bytes", "gradient_bytes", "optimizer_bytes", "gathered_bytes",
@@ -270,6 +272,7 @@ _CALLS = {
     "acc_unit_buffer_data": (_POINTER, Handle, _POINTERS),
     "acc_unit_keeps_addresses": (_POINTER, _INTS),
     "acc_unit_set_requires_grad": (_POINTER, Handle, _INT),
+    "acc_unit_hold_gradients": (_POINTER, _INT),
     "acc_forward_begin": (_POINTER, _POINTERS),
     "acc_recompute_begin": (_POINTER, _POINTERS),
     "acc_forward_raw": (_POINTER, Handle, _POINTERS),

@@ -55,7 +55,7 @@ class Member:
     def __init__(self, names, slots, sharded, working, handle):
         self.names, self.slots, self.sharded, self.working = names, slots, sharded, working
         self.handle = handle
-        self.trains = working.requires_grad  # as declared; it may be frozen between steps
+        self.trains = working.requires_grad  # at some time; it may be frozen between steps
         self.address = None
         self.has_gradient = False  # of a backward since the last step
         self.gradients = {}  # views of the memory for the gradient, by address
@@ -173,6 +173,7 @@ class Unit(Uncopied):
         self.is_root = module is model.module
         self.members = []
         self.keeps_addresses = False
+        self.casts_to = model.compute_dtype if model.casts_inputs else None  # floating-point inputs
         self.forwards = []    # open Forwards of this module
         self.awaiting = []    # Uses whose backward has not begun
         self.backwards = []   # Uses whose backward has begun and not ended
@@ -180,12 +181,17 @@ class Unit(Uncopied):
     def prepare(self):
         """Called when the parameters have been declared and initialised."""
         self.keeps_addresses = self.library.read("unit_keeps_addresses", c.c_int, self.handle) == 1
-        self.trained = [member for member in self.members if member.trains]
         for member in self.members:
             if member.trains:
-                member.working.register_post_accumulate_grad_hook(
-                    functools.partial(self.take_gradient, member))
+                self.await_gradients(member)
             member.put(member.sharded)
+        self.find_trained()
+
+    def find_trained(self):
+        self.trained = [member for member in self.members if member.trains]
+
+    def await_gradients(self, member):
+        member.working.register_post_accumulate_grad_hook(functools.partial(self.take_gradient, member))
 
     def install(self):
         """Prepares the unit and adds the hooks."""
@@ -209,7 +215,7 @@ class Unit(Uncopied):
             if member.address != address.value:
                 member.address = address.value
                 member.working.data = view(address.value, member.sharded.shape,
-                                           model.compute_dtype, model.device)
+                                           member.working.dtype, model.device)
             if not self.keeps_addresses:
                 model.memory.members[address.value] = (self, member)
 
@@ -236,6 +242,10 @@ class Unit(Uncopied):
             if wanted is not member.working.requires_grad:
                 self.library.unit_set_requires_grad(self.handle, member.handle, wanted)
                 member.working.requires_grad_(wanted)
+                if wanted and not member.trains:
+                    member.trains = True
+                    self.await_gradients(member)
+                    self.find_trained()
 
     def passes(self):
         """True if the unit is trained, but now no parameter of it requires a gradient."""
@@ -275,11 +285,11 @@ class Unit(Uncopied):
         model = self.model
         if model.gathered:
             return None
+        inside = in_backward() != -1
+        if self.is_root and not self.forwards and not inside:
+            model.check_module()
         forward = Forward(sys.exc_info()[1])
         self.forwards.append(forward)  # after_forward removes it, also if this hook raises
-        inside = in_backward() != -1
-        if self.is_root and len(self.forwards) == 1 and not inside:
-            model.check_module()
         tensors = [each for each in tree_leaves((arguments, keywords))
                    if isinstance(each, torch.Tensor)]
         model.check_inputs(self, tensors)
@@ -309,8 +319,8 @@ class Unit(Uncopied):
             if not self.keeps_addresses:
                 forward.saves = True
                 model.memory.enter()
-        if model.casts_inputs:
-            arguments, keywords = tree_map_only(torch.Tensor, model.cast, (arguments, keywords))
+        if self.casts_to is not None:
+            arguments, keywords = tree_map_only(torch.Tensor, self.cast, (arguments, keywords))
         if forward.use is not None and not self.is_root:
             def ends_backward(tensor):
                 if tensor.requires_grad:
@@ -321,6 +331,9 @@ class Unit(Uncopied):
 
             arguments, keywords = tree_map_only(torch.Tensor, ends_backward, (arguments, keywords))
         return arguments, keywords
+
+    def cast(self, tensor):
+        return tensor.to(self.casts_to) if tensor.is_floating_point() else tensor
 
     def after_forward(self, module, arguments, keywords, output):
         if not self.forwards:  # acc.gathered, or torch.compile gave up in before_forward
@@ -385,7 +398,7 @@ class Unit(Uncopied):
     def take_gradient(self, member, parameter):
         """Moves a gradient into the library's memory."""
         gradient, parameter.grad = parameter.grad, None
-        if gradient is None:
+        if gradient is None or not parameter.requires_grad:  # frozen since the forward
             return
         use = self.require_backward(member, writes=True)
         address, beta = c.c_void_p(), c.c_float()
@@ -394,7 +407,7 @@ class Unit(Uncopied):
         target = member.gradients.get(address.value)
         if target is None:
             target = member.gradients[address.value] = view(
-                address.value, member.sharded.shape, self.model.compute_dtype, self.model.device)
+                address.value, member.sharded.shape, parameter.dtype, self.model.device)
         if gradient.is_sparse:
             gradient = gradient.to_dense()
         if beta.value == 0.0:

@@ -62,7 +62,7 @@ class Net(nn.Module):
         for block in self.blocks:
             x = checkpoint(block, x, rare, use_reentrant=False) if self.recompute else block(x, rare)
         self.seen += 1
-        return self.head(self.norm(x.to(self.norm.weight.dtype)))
+        return self.head(self.norm(x.to(self.norm.weight.dtype)).to(self.head.weight.dtype))
 
 
 def loss_of(net, ids, **keywords):
@@ -277,6 +277,113 @@ def optimizers(trial):
         plain(trial, make)
 
 
+class Adapted(nn.Module):
+    """Frozen weights in dtypes of their own, in one unit with trained ones in float32."""
+
+    def __init__(self):
+        super().__init__()
+        self.codes = nn.Parameter(torch.randint(256, (SIZE, SIZE), dtype=torch.uint8), requires_grad=False)
+        self.phases = nn.Parameter(torch.randn(3, 2, dtype=torch.complex64), requires_grad=False)
+        self.scales = nn.Parameter(torch.rand(SIZE, dtype=torch.float64), requires_grad=False)
+        self.base = nn.Linear(SIZE, SIZE, dtype=torch.bfloat16).requires_grad_(False)
+        self.down, self.up = nn.Linear(SIZE, 2), nn.Linear(2, SIZE)
+
+    def forward(self, x, rare=False):
+        frozen = x @ (self.codes.to(x.dtype) / 255 - 0.5) * self.scales.to(x.dtype) + self.phases.real.sum()
+        return x + frozen + self.base(x.to(self.base.weight.dtype)).to(x.dtype) + self.up(self.down(x))
+
+
+def dtypes(trial):
+    """Several dtypes in a unit and in a model, and units that are trained in several."""
+    net = Net(tied=False)
+    net.blocks = nn.ModuleList([Adapted(), Block(), Adapted()])
+    net.head.bfloat16()
+    trial.shard(net.head, **trial.arguments)
+    trial.sharded(net)
+    optimizer = adamw(net)
+    for _ in range(3):
+        loss = loss_of(net, trial.ids())
+        loss.backward()
+        trial.note(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    trial.note(*(each.dtype.itemsize for each in net.parameters()))
+    trial.note_weights(net)
+
+
+def policies(trial):
+    """The head and the norms compute in float32, the rest in bfloat16."""
+    low = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    high = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.float32)
+    net = Net(tied=False)
+    for each in (net.norm, net.head, *(block.norm for block in net.blocks)):
+        trial.shard(each, mp_policy=high, **trial.arguments)
+    trial.arguments = {**trial.arguments, "mp_policy": low}
+    for block in net.blocks:
+        block.norm.register_forward_hook(lambda _, __, output: output.bfloat16())
+    trial.sharded(net)
+    optimizer = adamw(net)
+    for _ in range(3):
+        trial.step(net, optimizer)
+    trial.note_weights(net)
+
+
+def unfrozen(trial):
+    """Parameters that are trained later than the first forward, and others that are frozen then."""
+    net = Net(tied=False)
+    for block in net.blocks:
+        block.requires_grad_(False)
+    trial.sharded(net)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for trained in (False, True, False, True):
+        for block in net.blocks[1:]:
+            block.up.requires_grad_(trained)
+        net.embedding.requires_grad_(not trained)
+        trial.step(net, optimizer)
+        trial.note(net.embedding.weight.grad is None, net.blocks[1].up.weight.requires_grad)
+    trial.note_weights(net)
+
+
+def whole(trial):
+    """unshard and reshard: weights that are read, and a forward outside of that of the root."""
+    net = trial.sharded(Net())
+    optimizer = adamw(net)
+    net.set_reshard_after_backward(False)
+    net.set_reshard_after_backward(True)
+    for _ in range(2):
+        for unit in (net, *net.blocks):
+            unit.unshard(async_op=True).wait()
+        with torch.no_grad():
+            trial.note(F.linear(net.norm(net.embedding(trial.ids())), net.blocks[0].up.weight).square().sum())
+            trial.note(type(net.head.weight) is nn.Parameter, net.head.weight.shape[0])
+        net.blocks[0].reshard()
+        trial.note(net.blocks[0].up.weight._local_tensor.numel())
+        trial.step(net, optimizer)
+        net.unshard()
+        with torch.no_grad():
+            trial.note(loss_of(net, trial.ids()), net.norm.weight.sum())
+        net.reshard()
+        trial.step(net, optimizer)
+    trial.note_weights(net)
+
+
+def partly_reduced(trial):
+    """One unit's gradients are reduced later than the others', and divided by another number."""
+    net = trial.sharded(Net(tied=False))
+    net.blocks[0].set_force_sum_reduction_for_comms(True)  # for Gloo
+    net.blocks[0].set_gradient_divide_factor(3.0)
+    net.set_reduce_scatter_unused_params(True)
+    optimizer = adamw(net)
+    for number in range(4):
+        net.blocks[1].set_requires_gradient_sync(number % 2 == 1, recurse=False)
+        loss = loss_of(net, trial.ids())
+        loss.backward()
+        trial.note(loss, net.blocks[1].up.weight.grad is None, net.blocks[2].rare.grad is None)
+        optimizer.step()
+        optimizer.zero_grad()
+    trial.note_weights(net)
+
+
 def low_precision(trial):
     policy = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32,
                                                          output_dtype=torch.float32)
@@ -286,7 +393,8 @@ def low_precision(trial):
 
 CASES = {plain: 2e-6, groups: 2e-6, untied_and_recomputed: 2e-6, accumulation: 2e-6, sometimes_used: 2e-6, frozen: 2e-6,
          two_losses: 2e-6, evaluation: 2e-6, made_empty: 2e-6, loaded: 2e-6, hooks: 2e-6, two_models: 2e-6,
-         optimizers: 2e-6, low_precision: 1e-2}
+         optimizers: 2e-6, low_precision: 1e-2, dtypes: 1e-2, policies: 1e-2, unfrozen: 2e-6, whole: 2e-6,
+         partly_reduced: 2e-6}
 
 
 def run(case, shard, mesh, **arguments):
@@ -352,10 +460,11 @@ def refused(mesh, shard):
 
     ids = torch.zeros(1, 2, dtype=torch.int64)
     expect(NotSupportedError, "shard_placement_fn", lambda: net(shard_placement_fn=lambda _: None))
-    expect(NotSupportedError, "FSDPModule.unshard", lambda: net().unshard())
-    expect(NotSupportedError, "set_gradient_divide_factor", lambda: net().set_gradient_divide_factor(2.0))
-    expect(NotSupportedError, "parameters of one dtype", lambda: shard(nn.Sequential(
-        nn.Linear(2, 2), nn.Linear(2, 2, dtype=torch.bfloat16)), mesh=mesh)(torch.ones(1, 2)))
+    expect(NotSupportedError, "FSDPModule.set_all_reduce_hook", lambda: net().set_all_reduce_hook(lambda _: None))
+    expect(NotSupportedError, "'weight' in torch.float64", lambda: shard(
+        nn.Linear(2, 2, dtype=torch.float64), mesh=mesh)(torch.ones(1, 2)))
+    expect(RuntimeError, "a single root module", lambda: shard(
+        [nn.Linear(2, 2), nn.Linear(2, 2)], mesh=mesh)[0](torch.ones(1, 2)))
     expect(AssertionError, "already been applied", lambda: shard(net(), mesh=mesh))
     expect(InvalidArgumentError, "copied or pickled", lambda: copy.deepcopy(net()))
 

@@ -320,10 +320,18 @@ typedef struct acc_parameter_config {
   acc_fill_function fill; /* for ACC_INITIALIZER_CUSTOM and _PURE; outlives the model */
   void* context;          /* passed to fill; outlives the model */
   int32_t buffer_dtype;   /* acc_dtype of a buffer; negative: acc_model_buffer_dtype */
+  int32_t own_dtypes;     /* 1, in a model with acc_model_config.by_rows: the parameter has the
+                             dtypes below, and the program sets its initial values */
+  int32_t stored_dtype;   /* acc_dtype of its shards */
+  int32_t computed_dtype; /* acc_dtype of its gathered weights, and of its gradients as written */
+  int32_t reduced_dtype;  /* acc_dtype of its gradients as they are sent */
 } acc_parameter_config;
 /* Trainable, with weight decay, filled with zeros. */
-#define ACC_PARAMETER_CONFIG_INITIALIZER \
-  { sizeof(acc_parameter_config), 1, 1, ACC_INITIALIZER_CONSTANT, 0.0F, 0.0F, NULL, NULL, -1 }
+#define ACC_PARAMETER_CONFIG_INITIALIZER                                                         \
+  {                                                                                              \
+    sizeof(acc_parameter_config), 1, 1, ACC_INITIALIZER_CONSTANT, 0.0F, 0.0F, NULL, NULL, -1, 0, \
+        0, 0, 0                                                                                  \
+  }
 
 /* Handle of a parameter. Only the unit that registered it accepts it. */
 typedef struct acc_parameter {
@@ -479,9 +487,13 @@ ACC_API acc_status acc_model_zero_grad(acc_model* model) ACC_NOEXCEPT;
  * parameter without a gradient in any backward use since the last step is left as it is: a function
  * of acc_optimizer_program gets no gradient of it, and acc_optimizer_step fails with the library's
  * own rules, except SGD without momentum and weight decay. ACC_INVALID_ARGUMENT for 1 if the
- * parameter was declared frozen. */
+ * parameter was declared frozen, except with acc_model_config.by_rows: all ranks make the same
+ * calls then. */
 ACC_API acc_status acc_unit_set_requires_grad(acc_unit* unit, acc_parameter parameter,
                                               int requires_grad) ACC_NOEXCEPT;
+/* held: 1 keeps the gradients of this unit's backwards whole on each rank, as acc_no_sync_begin
+ * does, also over acc_model_take_gradients, until it is 0. All ranks make the same calls. */
+ACC_API acc_status acc_unit_hold_gradients(acc_unit* unit, int held) ACC_NOEXCEPT;
 
 /* ---- optimizer -------------------------------------------------------------------------------*/
 

@@ -118,6 +118,9 @@ struct ModuleInfo {
 struct ParameterOptions {
   bool trainable = true;  ///< a frozen parameter is sharded and gathered, never reduced or updated
   bool weight_decay = true;  ///< false: the optimizer's weight decay does not apply
+  /// Only with `ModelOptions::by_rows`: in place of the model's. The program gives such a parameter
+  /// its initial values (`Model::shards`).
+  std::optional<ParameterDTypes> dtypes = {};
 };
 
 /// Handle of a registered parameter. Small and copyable; valid as long as its Model. Only the unit
@@ -273,8 +276,13 @@ class ACC_API Unit {
   /// requires_grad). A parameter without a gradient in any backward since the last step is left as
   /// it is: a ProgramRule gets no gradient of it, and `Optimizer::step` throws with the runtime's
   /// own rules, except plain Sgd. Throws Error(invalid_argument) if a parameter that was declared
-  /// frozen shall require one.
+  /// frozen shall require one, except with `ModelOptions::by_rows`: all ranks make the same calls
+  /// then.
   void set_requires_grad(Parameter parameter, bool requires_grad);
+  /// held: true keeps the gradients of this unit's backwards whole on each rank, as under
+  /// `Model::no_sync`, also over `Model::take_gradients`, until it is false. All ranks make the
+  /// same calls.
+  void hold_gradients(bool held);
 
   /// Opens a forward scope. A micro-step begins with the first forward after a backward. Throws
   /// Error(invalid_argument) if there are more than gradient_accumulation_steps of them before a

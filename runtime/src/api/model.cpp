@@ -52,7 +52,15 @@ bool Unit::keeps_addresses() const {
 }
 
 void Unit::set_requires_grad(Parameter parameter, bool requires_grad) {
-  mine(state_).set_requires_grad(parameter, requires_grad);
+  guarded(state_->model->context().groups,
+          [&] { mine(state_).set_requires_grad(parameter, requires_grad); });
+}
+
+void Unit::hold_gradients(bool held) {
+  guarded(state_->model->context().groups, [&] {
+    state_->model->finalize();
+    mine(state_).hold_gradients(held);
+  });
 }
 
 ForwardUse Unit::forward() {

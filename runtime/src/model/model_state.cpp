@@ -77,9 +77,6 @@ sharding::Context make_context(const settings::RuntimeSettings& settings, shardi
                          : device,
           .fetches = offloads_param ? device->make_stream("copy to GPU") : nullptr,
           .precision = precision,
-          .gradient_scaling = sharding::scale_gradients(
-              settings.identity.world_size, std::max(1, asked.gradient_accumulation_steps),
-              on.shard_gradients ? precision.reduced : precision.reduced_whole),
           .by_rows = options.by_rows,
           // mprotect(2) protects host memory only.
           .guard = std::make_unique<sharding::ViewGuard>(settings.check && !gpu && !options.by_rows,
@@ -182,6 +179,11 @@ model::Declaration ModelState::declaration() const {
     for (const ParameterRecord& each : unit->parameters) {
       std::string value = sizes(each.shape);
       value += each.trainable ? "" : ", frozen";
+      if (each.has_own_dtypes) {
+        value +=
+            fmt::format(", {} computed in {} and reduced in {}", to_string(each.precision.stored),
+                        to_string(each.precision.viewed), to_string(each.precision.reduced));
+      }
       value += each.weight_decay ? "" : ", without weight decay";
       value +=
           each.aliases.empty() ? "" : fmt::format(", tied to {}", fmt::join(each.aliases, ", "));
@@ -280,19 +282,24 @@ void ModelState::mark_persistent() {
 /// The usual size of a gather buffer is that of the largest flat parameter outside the root, so
 /// that every unit can use any buffer; the root, often larger, gets its own.
 void ModelState::size_pools() {
-  std::int64_t largest = 0;
+  std::size_t usual = 0;
+  std::size_t most = 1;  // flat parameters of a unit
   for (const auto& unit : shard_units_) {
+    most = std::max(most, unit->flats().size());
     for (const auto& flat : unit->flats()) {
       const auto& layout = flat->layout();
       logger(Component::runtime)
           .debug("unit {}: {} elements with padding, {} per shard", flat->unit_name(),
                  layout.padded_numel, layout.shard_numel);
-      largest = std::max(largest, unit->is_root() ? 0 : layout.padded_numel);
+      const std::size_t nbytes =
+          static_cast<std::size_t>(layout.padded_numel) * nbytes_of(layout.precision.gathered);
+      usual = std::max(usual, unit->is_root() ? 0 : nbytes);
     }
   }
-  const std::size_t usual =
-      static_cast<std::size_t>(largest) * nbytes_of(context_.precision.gathered);
   pools_.gathers.expect(usual);
+  if (context_.by_rows) {
+    pools_.gradients.expect(most);
+  }
   if (pools_.secondary_gathers) {
     pools_.secondary_gathers->expect(usual);
   }
@@ -322,7 +329,9 @@ void ModelState::make_units(const model::Assembly& plan) {
 /// first use (transient weights).
 void ModelState::initialize() {
   for (sharding::FlatParameter* flat : flats()) {
-    sharding::initialize(context_, *flat, seed_);
+    if (!flat->parameters().front().has_own_dtypes) {
+      sharding::initialize(context_, *flat, seed_);
+    }
     flat->publish();
   }
   for (model::BufferRecord* buffer : buffers()) {
@@ -494,7 +503,9 @@ void ModelState::finish_reductions() {
   for (sharding::FlatParameter* flat : flats()) {
     if (flat->trainable()) {
       flat->settle();  // waits also for a gather of the weights that no scope has used
-      gradients.push_back(flat->gradient());
+      if (flat->gradient()->is_due()) {
+        gradients.push_back(flat->gradient());
+      }
     }
   }
   if (context_.groups.replicate && context_.on.shard_gradients) {
@@ -544,7 +555,7 @@ std::vector<ParameterShard> ModelState::shards_with_gradients() {
   auto shard = all.begin();
   for (sharding::FlatParameter* flat : flats()) {
     for (std::size_t i = 0; flat->trainable() && i < flat->parameters().size(); ++i, ++shard) {
-      if (!left_out.contains(shard->name)) {
+      if (!left_out.contains(shard->name) && flat->gradient()->is_due()) {
         shard->gradient =
             flat->gradient()->reduced() + overlap(flat->layout(), i, flat->owned()).in_shard;
       }
@@ -569,6 +580,9 @@ void ModelState::publish() {
   for (sharding::FlatParameter* flat : flats()) {
     flat->round_master();
     flat->publish();
+  }
+  if (context_.announces_together()) {
+    context_.groups.shard->barrier()->wait();
   }
 }
 

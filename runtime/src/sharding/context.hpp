@@ -45,11 +45,15 @@ struct Context {
   device::DevicePtr updater;  ///< device of the optimizer: `device`, or the CPU if offloaded
   device::StreamPtr fetches;  ///< copies offloaded shards to the GPU; null: not offloaded
   PrecisionPolicy precision;
-  GradientScaling gradient_scaling;
   bool by_rows = false;                   ///< ModelOptions::by_rows
   std::unique_ptr<ViewGuard> guard;       ///< never null
   std::shared_ptr<trace::Tracer> tracer;  ///< null: no trace
 
+  /// True if `ModelState::publish` tells the peers of all new weights at once: they see them where
+  /// they are.
+  [[nodiscard]] bool announces_together() const noexcept {
+    return by_rows && groups.shard->shares_gathered_memory() && !offload_param();
+  }
   [[nodiscard]] bool offload_optimizer() const noexcept { return updater != device; }
   /// True if shards lie in host memory next to a GPU between uses.
   [[nodiscard]] bool offload_param() const noexcept { return fetches != nullptr; }

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "acc/runtime/initializer.hpp"
-#include "acc/settings/strategy.hpp"
+#include "sharding/policy.hpp"
 
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +30,10 @@ struct ParameterRecord {
   Initializer initializer;
   bool trainable = true;
   bool weight_decay = true;
-  bool ignored = false;     ///< in a module that fsdp_ignored_modules names
-  bool persistent = false;  ///< not freed; gathered once after each step
+  PrecisionPolicy precision;
+  bool has_own_dtypes = false;  ///< ParameterOptions::dtypes
+  bool ignored = false;         ///< in a module that fsdp_ignored_modules names
+  bool persistent = false;      ///< not freed; gathered once after each step
 
   /// All names, its own first.
   [[nodiscard]] std::vector<std::string> names() const {

@@ -21,8 +21,12 @@ DType dtype_of(MixedPrecision precision) {
   return DType::float32;
 }
 
+bool is_trainable(DType dtype) {
+  return dtype == DType::float32 || dtype == DType::bfloat16 || dtype == DType::float16;
+}
+
 void check(const settings::ShardingSettings& settings, DType load) {
-  if (load != DType::float32 && load != DType::bfloat16 && load != DType::float16) {
+  if (!is_trainable(load)) {
     throw Error(Errc::invalid_argument,
                 fmt::format("ModelOptions::dtype must be float32, bfloat16 or float16, got {}",
                             to_string(load)));
@@ -56,6 +60,27 @@ PrecisionPolicy make_policy(const settings::ShardingSettings& settings, DType lo
   policy.viewed = device == settings::Device::cuda ? policy.gathered : DType::float32;
   policy.stochastic_rounding = settings.stochastic_rounding && policy.stored != DType::float32;
   return policy;
+}
+
+PrecisionPolicy policy_of(const ParameterDTypes& dtypes, bool trainable) {
+  const bool converts = dtypes.stored != dtypes.computed;
+  if ((converts || trainable) && !(is_trainable(dtypes.stored) && is_trainable(dtypes.computed) &&
+                                   is_trainable(dtypes.reduced))) {
+    throw Error(Errc::not_supported,
+                fmt::format("a {} parameter in {}, computed in {} and reduced in {}: expected "
+                            "float32, bfloat16 or float16",
+                            trainable ? "trained" : "frozen", to_string(dtypes.stored),
+                            to_string(dtypes.computed), to_string(dtypes.reduced)));
+  }
+  return {.loaded = dtypes.stored,
+          .stored = dtypes.stored,
+          .frozen = dtypes.stored,
+          .moments = dtypes.stored,
+          .gathered = dtypes.computed,
+          .viewed = dtypes.computed,
+          .reduced = dtypes.reduced,
+          .reduced_whole = dtypes.reduced,
+          .buffers = dtypes.computed};
 }
 
 }  // namespace acc::sharding

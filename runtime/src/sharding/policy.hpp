@@ -37,4 +37,8 @@ struct PrecisionPolicy {
 PrecisionPolicy make_policy(const settings::ShardingSettings& settings, DType load,
                             settings::Device device);
 
+/// The policy of one parameter with dtypes of its own. Throws Error(not_supported) for those that
+/// cannot be converted into each other, or that `trainable` needs and that are not summed.
+PrecisionPolicy policy_of(const ParameterDTypes& dtypes, bool trainable);
+
 }  // namespace acc::sharding

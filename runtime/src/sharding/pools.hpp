@@ -79,6 +79,8 @@ class GradientPool {
                const settings::BufferCounts& counts)
       : group_(group), tracer_(tracer), buffers_(static_cast<std::size_t>(counts.gradients)) {}
   collectives::BufferPtr acquire(std::size_t nbytes);
+  /// Allows this many times as many buffers: a unit has up to `flats` gradients.
+  void expect(std::size_t flats) { buffers_ *= flats; }
   /// Hands the buffer over until `reduction`, which is for `unit`, has ended. reduced: called once
   /// later work is ordered after the reduction; may be empty.
   void in_flight(collectives::BufferPtr buffer, collectives::WorkPtr reduction,
