@@ -35,11 +35,12 @@ _BYTES = {width: DTYPES.index(dtype) for width, dtype in (
 
 
 class _State:
-    """What fully_shard knows of the modules that it was given together. slots: of each parameter, the places
-    (module, attribute) that hold it."""
+    """What fully_shard knows of the modules that it was given together. slots: of each parameter of the unit, the
+    places (module, attribute) that hold it."""
 
-    def __init__(self, modules, mesh, reshard_after_forward, precision, slots):
-        self.modules, self.mesh, self.precision, self.slots = modules, mesh, precision, slots
+    def __init__(self, modules, mesh, reshard_after_forward, precision, ignored):
+        self.modules, self.mesh, self.precision, self.ignored = modules, mesh, precision, ignored
+        self.slots = []  # from the first forward on
         self.reshard_after_forward = reshard_after_forward
         self.requires_gradient_sync = self.requires_all_reduce = True
         self.divide_factor = None  # of gradients; None: the number of ranks
@@ -330,7 +331,6 @@ class RowModel(Model):
 # ---- the first forward ---------------------------------------------------------------------------
 
 _runtimes = {}  # by the settings of the program
-_replaced = {}  # by the id of a parameter that fully_shard replaced: a weak reference to it, and its name
 _sharded = weakref.WeakSet()  # modules
 _numbers = itertools.count()  # of models, in the order of their first forwards, the same on all ranks
 _models = weakref.WeakValueDictionary()
@@ -384,6 +384,29 @@ def _fields_of(states):
     return fields
 
 
+def _give_slots(module, states):
+    """Gives each parameter to the innermost state that contains all its places. A tied one may have places in several
+    states, and may have been tied after fully_shard."""
+    owners, places, known = {"": ()}, {}, {}  # owners: by the name of a module, its states, the outermost first
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        state = state_of(part)
+        own = owners[prefix] = owners[prefix.rpartition(".")[0]] + ((state,) if state is not None else ())
+        for attribute, parameter in part._parameters.items():
+            if parameter is None or any(parameter in each.ignored for each in own):
+                continue
+            if not isinstance(parameter, DTensor):
+                raise InvalidArgumentError(f"parameter '{prefix}.{attribute}' was put into the module after "
+                                           "fully_shard, which has not sharded it: change the module before")
+            slots = places.setdefault(parameter, [])
+            if (part, attribute) not in slots:
+                slots.append((part, attribute))
+            known[parameter] = [each for each in known.get(parameter, own) if each in own]
+    for state in states:
+        state.slots = []
+    for parameter, slots in places.items():
+        known[parameter][-1].slots.append(slots)
+
+
 def _bind(module):
     """Declares the tree of `module`, whose forward begins and which is the root therefore, to the runtime."""
     by_state = {}
@@ -397,6 +420,7 @@ def _bind(module):
                                        f"part '{name}', which was the root then: call the whole module first")
     if len(states[0][1].modules) > 1:
         raise RuntimeError(f"FSDP requires a single root module but got {states[0][1].modules}")
+    _give_slots(module, by_state)
     model = RowModel(module, _runtime(_fields_of(states)))
     model.declare(states)
     _models[model.number] = model
@@ -424,10 +448,10 @@ def _before_step(optimizer, *_):
                 numbers.add(number)
             elif isinstance(parameter, DTensor):  # it may have taken the place of a parameter
                 numbers.update(_models)
-            name = _replaced.get(id(parameter))
-            if name is not None and name[0]() is parameter:
+            _, name = _successor(parameter)
+            if name is not None:
                 raise InvalidArgumentError(f"{type(optimizer).__name__}.step(): the optimizer was made before "
-                                           f"fully_shard, which has replaced its parameter '{name[1]}': make it "
+                                           f"fully_shard, which has replaced its parameter '{name}': make it "
                                            "afterwards, from the module's parameters()")
     for number in sorted(numbers & set(_models)):
         _models[number].fence()
@@ -454,15 +478,27 @@ register_optimizer_step_pre_hook(_before_step)
 
 def _managed(modules, ignored):
     """Distinct parameters of the modules that no earlier call has sharded, with their places."""
-    found = {}
-    for module in modules:
-        for part in module.modules():
+    found, seen, sharded = {}, set(), set()
+
+    def visit(part):
+        if state_of(part) is not None:
+            sharded.update(part.parameters())
+        elif part not in seen:
+            seen.add(part)
             for attribute, parameter in part._parameters.items():
-                if parameter is not None and parameter not in ignored and not hasattr(parameter, "_acc_rows"):
-                    places = found.setdefault(parameter, [])
-                    if (part, attribute) not in places:
-                        places.append((part, attribute))
-    return found
+                if parameter is not None and parameter not in ignored:
+                    found.setdefault(parameter, []).append((part, attribute))
+            for each in part.children():
+                visit(each)
+
+    for module in modules:
+        visit(module)
+    return {parameter: places for parameter, places in found.items() if parameter not in sharded}
+
+
+def _successor(parameter):
+    """The parameter that fully_shard has put into other places of this one, which is tied, and its name there."""
+    return parameter.__dict__.get("_acc_successor", (None, None))
 
 
 def _rows_of(parameter, name, mesh):
@@ -486,8 +522,7 @@ def _rows_of(parameter, name, mesh):
     made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
                                                  stride=parameter.stride()), parameter.requires_grad)
     made.__dict__.update(parameter.__dict__)
-    _replaced[id(parameter)] = weakref.ref(parameter), name
-    made._acc_rows = True
+    parameter._acc_successor = made, name
     return made
 
 
@@ -520,12 +555,11 @@ def fully_shard(module, *, mesh=None, reshard_after_forward=None, shard_placemen
         if state_of(each) is not None:
             raise AssertionError("fully_shard has already been applied to this module")
     names = {parameter: name for each in modules for name, parameter in each.named_parameters()}
-    slots = []
-    for parameter, places in _managed(modules, ignored_params or set()).items():
-        sharded = _rows_of(parameter, names[parameter], mesh)
-        put(places, sharded)
-        slots.append(places)
-    state = _State(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, slots)
+    ignored = frozenset(ignored_params or ())
+    for parameter, places in _managed(modules, ignored).items():
+        successor, _ = _successor(parameter)
+        put(places, _rows_of(parameter, names[parameter], mesh) if successor is None else successor)
+    state = _State(modules, mesh, True if reshard_after_forward is None else reshard_after_forward, mp_policy, ignored)
     for each in modules:
         object.__setattr__(each, "_acc_state", state)
         _sharded.add(each)

@@ -128,6 +128,23 @@ def groups(trial):
     trial.note_weights(net)
 
 
+def tied_units(trial):
+    """A parameter of two units, which torch refuses: of units of their own, and tied after they were sharded."""
+    net = Net()
+    for each in (net.embedding, net.head):
+        trial.shard(each, **trial.arguments)
+    later = trial.sharded(Net(tied=False), groups=True)
+    later.head.weight = later.embedding.weight
+    later.load_state_dict(trial.sharded(net).state_dict())
+    for each in (net, later):
+        optimizer, trial.found = adamw(each), []
+        trial.generator.manual_seed(3 + dist.get_rank())
+        for _ in range(3):
+            trial.step(each, optimizer)
+        trial.note_weights(each)
+        yield trial.found
+
+
 def untied_and_recomputed(trial):
     plain(trial, tied=False, recompute=True)
 
@@ -468,6 +485,13 @@ def refused(mesh, shard):
     expect(AssertionError, "already been applied", lambda: shard(net(), mesh=mesh))
     expect(InvalidArgumentError, "copied or pickled", lambda: copy.deepcopy(net()))
 
+    def put_in_later():
+        changed = net()
+        changed.head.bias = nn.Parameter(torch.zeros(WORDS))
+        changed(ids)
+
+    expect(InvalidArgumentError, "'head.bias' was put into the module after fully_shard", put_in_later)
+
     def replaced():
         changed = net()
         changed(ids)
@@ -518,6 +542,9 @@ def worker(folder):
         expect_equal("hybrid", run(accumulation, ours, mesh), run(accumulation, theirs, mesh), 2e-6)
     else:
         expect_equal("kept", run(plain, ours, mesh, reshard_after_forward=False), expected[plain], 2e-6)
+        torch.manual_seed(7)
+        for found in tied_units(Trial(ours, mesh, {})):
+            expect_equal("tied units", found, expected[groups], 2e-6)
         travels(mesh, ours, theirs, folder)
         refused(mesh, ours)
     print("trained", flush=True)
