@@ -20,14 +20,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, UnshardHandle
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_map_only
 
 from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
                                 ParameterConfig, ShardsFunction, callback)
 from acclaunch._parameters import DTYPES, Uncopied, view
 from acclaunch._runtime import Runtime
 from acclaunch._sharding import Model, _inside, _shape
-from acclaunch._units import Member, Unit, put
+from acclaunch._units import Member, Unit, map_tensors, put
 
 _TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
 _BYTES = {width: DTYPES.index(dtype) for width, dtype in (
@@ -61,8 +60,7 @@ class _State:
         output = self.unit.after_forward(module, arguments, keywords, output)
         dtype = self.precision.output_dtype
         if dtype is not None and output is not None:
-            output = tree_map_only(torch.Tensor, lambda each: each.to(dtype) if each.is_floating_point()
-                                   else each, output)
+            output = map_tensors(lambda each: each.to(dtype) if each.is_floating_point() else each, output)
         return output
 
 
@@ -407,6 +405,7 @@ def _give_slots(module, states):
         known[parameter][-1].slots.append(slots)
 
 
+@torch.inference_mode(False)  # parameters made in inference mode could not be trained
 def _bind(module):
     """Declares the tree of `module`, whose forward begins and which is the root therefore, to the runtime."""
     by_state = {}

@@ -18,12 +18,14 @@ library sees a forward without gradients, in which the parameters have values.
 autograd runs nodes in the reverse order of their creation, and accumulates a gradient as soon as it
 is complete. So when the hook on an input runs, every gradient of the unit has been accumulated."""
 
+import collections
+import copy
 import ctypes as c
+import dataclasses
 import functools
 import sys
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from acclaunch._library import InvalidArgumentError, library
 from acclaunch._parameters import Uncopied, view
@@ -38,6 +40,38 @@ def accumulation_of(parameter):
     """The node of autograd that accumulates the gradient of a leaf."""
     with torch.enable_grad():
         return parameter.view_as(parameter).grad_fn.next_functions[0][0]
+
+
+def map_tensors(function, value):
+    """The value with function(tensor) in place of each tensor in tuples, lists, dictionaries and dataclasses. Containers
+    in which nothing changes stay the same objects: a module may append to a list that it is given."""
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if isinstance(value, (tuple, list)):
+        made = [map_tensors(function, each) for each in value]
+        if all(map(lambda new, old: new is old, made, value)):
+            return value
+        return type(value)(*made) if hasattr(value, "_fields") else type(value)(made)
+    if isinstance(value, (dict, collections.UserDict)):
+        items, replace = value.items(), type(value).__setitem__
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [(each.name, getattr(value, each.name, None)) for each in dataclasses.fields(value)]
+        replace = object.__setattr__
+    else:
+        return value
+    made = value
+    for key, old in list(items):
+        new = map_tensors(function, old)
+        if new is not old:
+            made = copy.copy(value) if made is value else made
+            replace(made, key, new)
+    return made
+
+
+def tensors_in(*values):
+    found = []
+    map_tensors(lambda tensor: found.append(tensor) or tensor, values)
+    return found
 
 
 def put(slots, parameter):
@@ -290,8 +324,7 @@ class Unit(Uncopied):
             model.check_module()
         forward = Forward(sys.exc_info()[1])
         self.forwards.append(forward)  # after_forward removes it, also if this hook raises
-        tensors = [each for each in tree_leaves((arguments, keywords))
-                   if isinstance(each, torch.Tensor)]
+        tensors = tensors_in(arguments, keywords)
         model.check_inputs(self, tensors)
         self.follow_requires_grad()
         if inside and self.backwards:
@@ -320,7 +353,7 @@ class Unit(Uncopied):
                 forward.saves = True
                 model.memory.enter()
         if self.casts_to is not None:
-            arguments, keywords = tree_map_only(torch.Tensor, self.cast, (arguments, keywords))
+            arguments, keywords = map_tensors(self.cast, (arguments, keywords))
         if forward.use is not None and not self.is_root:
             def ends_backward(tensor):
                 if tensor.requires_grad:
@@ -329,7 +362,7 @@ class Unit(Uncopied):
                     tensor.register_hook(forward.use.end_backward)
                 return tensor
 
-            arguments, keywords = tree_map_only(torch.Tensor, ends_backward, (arguments, keywords))
+            arguments, keywords = map_tensors(ends_backward, (arguments, keywords))
         return arguments, keywords
 
     def cast(self, tensor):
@@ -370,9 +403,9 @@ class Unit(Uncopied):
             # The hook of a leaf, such as a parameter, would stay for later forwards.
             return tensor.view_as(tensor) if tensor.is_leaf and tensor.requires_grad else tensor
 
-        output = tree_map_only(torch.Tensor, own, output)
-        for each in tree_leaves(output):
-            if isinstance(each, torch.Tensor) and each.requires_grad:
+        output = map_tensors(own, output)
+        for each in tensors_in(output):
+            if each.requires_grad:
                 # A hook on the node runs after the hooks on its outputs, which may end the next unit.
                 each.grad_fn.register_prehook(use.begin_backward)
         return output

@@ -4,6 +4,7 @@ the same processes, by the same functions. Losses, norms and weights must be equ
 without torch."""
 
 import copy
+import dataclasses
 import os
 import pathlib
 import subprocess
@@ -65,6 +66,34 @@ class Net(nn.Module):
         return self.head(self.norm(x.to(self.norm.weight.dtype)).to(self.head.weight.dtype))
 
 
+@dataclasses.dataclass
+class Box:
+    values: torch.Tensor
+    name: str = "x"
+
+
+class Boxes(nn.Module):
+    """Its blocks are given tensors in dataclasses and in keywords, return dataclasses, and append to a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(WORDS, SIZE)
+        self.blocks = nn.ModuleList(Boxes.Block(SIZE, SIZE) for _ in range(3))
+        self.head = nn.Linear(SIZE, WORDS)
+
+    class Block(nn.Linear):
+        def forward(self, box, *, scale, seen):
+            seen.append(box)
+            scale = scale * box.values.dtype.itemsize  # of the dtype to which the precision policy casts
+            return Box((super().forward(box.values.to(self.weight.dtype)) * scale).tanh(), box.name)
+
+    def forward(self, ids):
+        box, self.seen = Box(self.embedding(ids)), []
+        for block in self.blocks:
+            box = block(box, scale=torch.tensor(2.0), seen=self.seen)
+        return self.head(box.values.to(self.head.weight.dtype)) * box.values.dtype.itemsize
+
+
 def loss_of(net, ids, **keywords):
     return F.cross_entropy(net(ids, **keywords).flatten(0, 1).float(), ids.flatten())
 
@@ -112,8 +141,8 @@ def adamw(net):
 
 # ---- cases: functions of a Trial ------------------------------------------------------------------
 
-def plain(trial, make_optimizer=adamw, **keywords):
-    net = trial.sharded(Net(**keywords))
+def plain(trial, make_optimizer=adamw, make=Net, **keywords):
+    net = trial.sharded(make(**keywords))
     optimizer = make_optimizer(net)
     for _ in range(3):
         trial.step(net, optimizer)
@@ -143,6 +172,17 @@ def tied_units(trial):
             trial.step(each, optimizer)
         trial.note_weights(each)
         yield trial.found
+
+
+def inference_first(trial):
+    """torch's tensors of a first forward in inference mode cannot be trained."""
+    def inferred(net):
+        with torch.inference_mode():
+            net(torch.zeros(1, 2, dtype=torch.int64))
+        net.seen = torch.zeros(())
+        return adamw(net)
+
+    plain(trial, inferred)
 
 
 def untied_and_recomputed(trial):
@@ -401,17 +441,25 @@ def partly_reduced(trial):
     trial.note_weights(net)
 
 
-def low_precision(trial):
+def low_precision(trial, **keywords):
     policy = torch.distributed.fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32,
                                                          output_dtype=torch.float32)
     trial.arguments = {**trial.arguments, "mp_policy": policy}
-    plain(trial)
+    plain(trial, **keywords)
+
+
+def boxes(trial):
+    plain(trial, make=Boxes)
+
+
+def boxes_in_low_precision(trial):
+    low_precision(trial, make=Boxes)
 
 
 CASES = {plain: 2e-6, groups: 2e-6, untied_and_recomputed: 2e-6, accumulation: 2e-6, sometimes_used: 2e-6, frozen: 2e-6,
          two_losses: 2e-6, evaluation: 2e-6, made_empty: 2e-6, loaded: 2e-6, hooks: 2e-6, two_models: 2e-6,
-         optimizers: 2e-6, low_precision: 1e-2, dtypes: 1e-2, policies: 1e-2, unfrozen: 2e-6, whole: 2e-6,
-         partly_reduced: 2e-6}
+         optimizers: 2e-6, boxes: 2e-6, low_precision: 1e-2, boxes_in_low_precision: 1e-2, dtypes: 1e-2, policies: 1e-2,
+         unfrozen: 2e-6, whole: 2e-6, partly_reduced: 2e-6}
 
 
 def run(case, shard, mesh, **arguments):
@@ -545,6 +593,11 @@ def worker(folder):
         torch.manual_seed(7)
         for found in tied_units(Trial(ours, mesh, {})):
             expect_equal("tied units", found, expected[groups], 2e-6)
+        expect_equal("inference first", run(inference_first, ours, mesh), expected[plain], 2e-6)
+        torch.manual_seed(7)
+        net = Trial(ours, mesh, {}).sharded(Boxes())
+        net(torch.zeros(1, 2, dtype=torch.int64))
+        assert len(net.seen) == 3
         travels(mesh, ours, theirs, folder)
         refused(mesh, ours)
     print("trained", flush=True)
