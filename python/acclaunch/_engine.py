@@ -30,7 +30,8 @@ def _serve_fsdp(module):
 
 
 def _serve_deepspeed(module):
-    module.initialize = _refusing("deepspeed.initialize")
+    from acclaunch import _deepspeed
+    _deepspeed.serve(module)
 
 
 def _serve_accelerate(state):
