@@ -192,7 +192,8 @@ class Optimizer(ZeROOptimizer):
         self.stage = int(engine.zero_optimization_stage())
         self.dtype = engine.compute_dtype
         self.clip_grad = engine.gradient_clipping()
-        self.dp_process_group = engine.seq_data_parallel_group
+        if self.stage > 0:  # it lets DeepSpeed write a file per rank
+            self.dp_process_group = engine.seq_data_parallel_group
         self.dynamic_loss_scale = engine.fp16_enabled() and engine.dynamic_loss_scale()
         arguments = engine.dynamic_loss_scale_args() or {"init_scale": engine.initial_dynamic_scale()}
         self.loss_scaler = CreateLossScaler(self.dtype, engine.loss_scale(), self.dynamic_loss_scale, arguments)

@@ -90,13 +90,14 @@ class Trial:
         ids = torch.randint(WORDS, (2, 5), generator=self.generator)
         return F.cross_entropy(self.engine(ids, **keywords).flatten(0, 1).float(), ids.flatten())
 
-    def train(self, micro_steps=6, **keywords):
+    def train(self, micro_steps=6, rare_from=3):
+        """DeepSpeed's stage 3 takes the last gradient of a parameter again when the parameter is not used any more."""
         for number in range(micro_steps):
-            loss = self.loss(rare=number > 2, **keywords)  # DeepSpeed's stage 3 keeps old gradients of unused parameters
+            loss = self.loss(rare=number >= rare_from)
             self.note(self.engine.backward(loss))
             self.engine.step()
             self.note(loss, self.engine.global_steps, self.engine.skipped_steps, *self.engine.get_lr())
-            if self.engine.zero_optimization():
+            if self.engine.zero_optimization() and self.engine.was_step_applied():
                 self.note(self.engine.get_global_grad_norm())
         with torch.no_grad():
             self.engine.eval()
@@ -107,7 +108,8 @@ class Trial:
 ADAM = {"optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "weight_decay": 0.1, "torch_adam": True}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 4}}}
 BF16 = {"bf16": {"enabled": True}}
-FP16 = {"fp16": {"enabled": True, "initial_scale_power": 17, "loss_scale_window": 2, "hysteresis": 1}}
+FP16 = {"fp16": {"enabled": True, "initial_scale_power": 17, "loss_scale_window": 2, "hysteresis": 1},  # three overflows
+        "communication_data_type": "fp32", "gradient_accumulation_steps": 1}
 
 
 def grouped(net):
@@ -163,7 +165,8 @@ def direct(trial):
 
 CASES = ([("fp32", stage, plain, {**ADAM}, None, 1e-5) for stage in range(4)]
          + [("bf16", stage, plain, {**ADAM, **BF16}, None, 1e-2) for stage in range(4)]
-         + [("fp16", stage, plain, {**ADAM, **FP16}, None, 1e-2) for stage in (2, 3)]
+         + [("fp16", 2, plain, {**ADAM, **FP16}, None, 1e-2),
+            ("fp16", 3, plain, {**ADAM, "fp16": {"enabled": True, "loss_scale": 128}}, None, 1e-2)]
          + [("groups", stage, plain, {}, grouped, 1e-5) for stage in (0, 1, 3)]
          + [("callable", 2, plain, {}, called, 1e-5), ("boundaries", 2, boundaries, ADAM, None, 1e-5),
             ("no_sync", 1, without_sync, ADAM, None, 1e-5), ("direct", 3, direct, ADAM, None, 1e-5)])
@@ -178,23 +181,24 @@ def travels(stage, folder, config):
     """What one engine has saved, the other resumes from; DeepSpeed's script merges it."""
     arguments = lambda net: {"model_parameters": net.parameters()}  # noqa: E731
     straight = Trial(THEIRS, stage, arguments, **config)
-    straight.train(4)
-    straight.train(4)
+    straight.train(4, rare_from=0)
+    straight.train(4, rare_from=0)
     for number, (one, other) in enumerate(((OURS, THEIRS), (THEIRS, OURS), (OURS, OURS))):
         trial, path = Trial(one, stage, arguments, **config), f"{folder}/{number}"
-        trial.train(4)
+        trial.train(4, rare_from=0)
         trial.engine.save_checkpoint(path, client_state={"note": number})
         assert sorted(os.listdir(path))[:2] == ["global_step2", "latest"], os.listdir(path)
         if one is OURS and stage > 0:
             with contextlib.redirect_stdout(io.StringIO()):
                 merged = get_fp32_state_dict_from_zero_checkpoint(path)
             for name, value in weights(trial).items():
-                assert torch.equal(merged[name], value), name
+                is_left_out = stage == 1 and name.startswith("frozen.")  # by DeepSpeed too
+                assert is_left_out or torch.equal(merged[name], value), name
         resumed = Trial(other, stage, arguments, **config)
         resumed.generator = trial.generator
         loaded, client = resumed.engine.load_checkpoint(path)
         assert loaded is not None and client["note"] == number, (loaded, client)
-        resumed.train(4)
+        resumed.train(4, rare_from=0)
         expect_equal(("travels", stage, number), trial.found + resumed.found, straight.found, 1e-5 if not config.get(
             "bf16") else 1e-2)
 
