@@ -456,6 +456,11 @@ def _before_step(optimizer, *_):
         _models[number].fence()
 
 
+def _fence_all():
+    for number in sorted(_models):
+        _models[number].fence()
+
+
 def _reshard(module, *_):
     """Before anything that takes the parameters for rows."""
     state = state_of(module)
