@@ -21,11 +21,12 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from acclaunch import _local
 from acclaunch._library import (INITIALIZER_CONSTANT, Handle, InvalidArgumentError, NotSupportedError,
                                 ParameterConfig, ShardsFunction, callback)
 from acclaunch._parameters import DTYPES, Uncopied, view
-from acclaunch._runtime import Runtime
-from acclaunch._sharding import Model, _inside, _shape
+from acclaunch._runtime import Runtime, release
+from acclaunch._sharding import Lifetime, Model, _inside, _shape
 from acclaunch._units import Member, Unit, map_tensors, put
 
 _TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
@@ -108,15 +109,15 @@ class RowMember(Member):
         self.sharded = parameter
         parameter._acc_model = self.unit.model.number
 
-    def give_gradient(self, gradient):
-        """Sets or adds `grad` of the parameter. gradient: [numel of own], memory that is reused."""
+    def give_gradient(self, gradient, is_own):
+        """Sets or adds `grad` of the parameter. gradient: of the shape of own; is_own: its memory is not used for
+        anything else."""
         parameter = self.sharded
-        gradient = gradient.view(self.own.shape)
         factor = self.unit.state.divide_factor
         if factor is not None:
             gradient = gradient.mul_(self.unit.model.runtime.world_size / factor)
         if parameter.grad is None:
-            made = torch.empty_like(self.own).copy_(gradient)
+            made = gradient if is_own and gradient.dtype is self.own.dtype else gradient.to(self.own.dtype, copy=True)
             parameter.grad = DTensor(made, parameter._spec, requires_grad=False)
         else:
             parameter.grad._local_tensor.add_(gradient)
@@ -298,6 +299,8 @@ class RowModel(Model):
         """A parameter gets a gradient if a backward of any rank has reached it; other ranks count as zero."""
         trained = [member for member in self.rows if member.trains]
         reached = self._reached_by_any_rank(trained)
+        memory = Lifetime(self.runtime)
+        given = []
 
         def take(shards, count, _):
             for member, shard, wanted in zip(trained, shards[:count], reached):
@@ -305,13 +308,21 @@ class RowModel(Model):
                     continue
                 if shard.gradient is not None and (
                         wanted or (member.unit.state.reduces_unused and member.working.requires_grad)):
-                    member.give_gradient(view(shard.gradient, torch.Size((shard.numel,)), torch.float32,
-                                              self.device))
+                    is_own = shard.gives_gradient == 1
+                    gradient = view(shard.gradient, member.own.shape, torch.float32, self.device,
+                                    memory if is_own else None)
+                    if is_own:
+                        given.append((member, gradient))
+                    else:
+                        member.give_gradient(gradient, False)
                 member.has_gradient = False
 
         with torch.no_grad():
-            self.library.model_take_gradients(self.handle, callback(ShardsFunction, take),
-                                              self.library.callback_context)
+            kept = self.library.make("model_take_gradients", self.handle, callback(ShardsFunction, take),
+                                     self.library.callback_context)
+            release(memory, self.library.gradients_free, kept)
+            for member, gradient in given:
+                member.give_gradient(gradient, True)
         self.has_gradients = False
 
     def _reached_by_any_rank(self, trained):
@@ -474,7 +485,14 @@ def _before_load(module, *_):
         state.unit.model.fence()
 
 
+def _layouts():
+    for model in _models.values():
+        mesh = model.root.mesh
+        yield mesh, _placements(mesh), model.runtime
+
+
 register_optimizer_step_pre_hook(_before_step)
+_local.serve(_local.Places(lambda parameter: getattr(parameter, "_acc_model", None) in _models, _before_step, _layouts))
 
 
 # ---- fully_shard -------------------------------------------------------------------------------------
@@ -505,6 +523,10 @@ def _successor(parameter):
     return parameter.__dict__.get("_acc_successor", (None, None))
 
 
+def _placements(mesh):
+    return (Shard(0),) if mesh.ndim == 1 else (Replicate(), Shard(0))
+
+
 def _rows_of(parameter, name, mesh):
     """A parameter that is a DTensor over this rank's rows."""
     if isinstance(parameter, DTensor):
@@ -522,8 +544,7 @@ def _rows_of(parameter, name, mesh):
     local = chunks[rank].clone() if rank < len(chunks) else parameter.detach().new_empty((0, *parameter.shape[1:]))
     if not local.is_meta:
         local = local.to(mesh.device_type)
-    placements = (Shard(0),) if mesh.ndim == 1 else (Replicate(), Shard(0))
-    made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
+    made = torch.nn.Parameter(DTensor.from_local(local, mesh, _placements(mesh), run_check=False, shape=parameter.shape,
                                                  stride=parameter.stride()), parameter.requires_grad)
     made.__dict__.update(parameter.__dict__)
     parameter._acc_successor = made, name

@@ -147,6 +147,11 @@ def plain(trial, make_optimizer=adamw, make=Net, **keywords):
     for _ in range(3):
         trial.step(net, optimizer)
     trial.note_weights(net)
+    for state in optimizer.state.values():
+        for value in state.values():
+            trial.note(hasattr(value, "full_tensor"), *(
+                each.sum() for each in [value.full_tensor() if hasattr(value, "full_tensor") else value]
+                if isinstance(each, torch.Tensor)))
 
 
 def groups(trial):
@@ -330,6 +335,7 @@ def two_models(trial):
 def optimizers(trial):
     for make in (lambda net: torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, nesterov=True),
                  lambda net: torch.optim.Adam(net.parameters(), lr=1e-2, foreach=False),
+                 lambda net: torch.optim.AdamW(net.parameters(), lr=1e-2, fused=True, amsgrad=True),
                  lambda net: torch.optim.Adagrad(net.parameters(), lr=1e-2)):
         plain(trial, make)
 

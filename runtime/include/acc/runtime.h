@@ -88,6 +88,7 @@ typedef struct acc_forward_use acc_forward_use;
 typedef struct acc_backward_use acc_backward_use;
 typedef struct acc_no_grad acc_no_grad;
 typedef struct acc_no_sync acc_no_sync;
+typedef struct acc_gradients acc_gradients; /* memory of acc_model_take_gradients */
 typedef struct acc_saved_activation acc_saved_activation;
 
 /* ---- runtime ---------------------------------------------------------------------------------*/
@@ -562,6 +563,7 @@ typedef struct acc_parameter_shard {
   void* weights;          /* master weights, [numel]; the same memory in every step */
   float* gradient; /* [numel]; null outside of a step, and of a parameter that the step leaves
                       as it is (acc_unit_set_requires_grad) */
+  int32_t gives_gradient; /* 1: `kept` of acc_model_take_gradients owns the gradient's memory */
 } acc_parameter_shard;
 
 /* Gets the shards of all trained parameters. Not 0: it failed. Must not use the runtime. */
@@ -591,9 +593,12 @@ ACC_API acc_status acc_model_shards(acc_model* model, acc_shards_function visit,
                                     void* context) ACC_NOEXCEPT;
 /* Ends the backwards since the last call: passes this rank's parts of the trained parameters with
  * their gradients, the mean over ranks of the sum over micro-steps, and drops the gradients.
- * Collective. ACC_INVALID_ARGUMENT inside a use, or if the ranks used units in different orders. */
+ * *kept, if not NULL, owns the memory of those with gives_gradient, which the program may use until
+ * acc_gradients_free; that of others is valid in `visit`. Collective. ACC_INVALID_ARGUMENT inside a
+ * use, or if the ranks used units in different orders. */
 ACC_API acc_status acc_model_take_gradients(acc_model* model, acc_shards_function visit,
-                                            void* context) ACC_NOEXCEPT;
+                                            void* context, acc_gradients** kept) ACC_NOEXCEPT;
+ACC_API void acc_gradients_free(acc_gradients* gradients) ACC_NOEXCEPT;
 /* Makes the values of all shards those that the next use of the model sees. Collective.
  * ACC_INVALID_ARGUMENT inside a use. */
 ACC_API acc_status acc_model_publish(acc_model* model) ACC_NOEXCEPT;

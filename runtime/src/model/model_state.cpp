@@ -567,8 +567,16 @@ std::vector<ParameterShard> ModelState::shards_with_gradients() {
 void ModelState::take_gradients(const ShardsVisit& visit) {
   finish_reductions();
   check_order(0.0);
-  sharding::with_program(context_.groups, "the function that takes gradients",
-                         [&] { visit(shards_with_gradients()); });
+  std::vector<ParameterShard> all = shards_with_gradients();
+  auto shard = all.begin();
+  for (sharding::FlatParameter* flat : flats()) {
+    if (context_.by_rows && flat->trainable()) {  // one shard for each
+      shard->gradient_memory =
+          flat->gradient()->is_due() ? flat->gradient()->give_reduced() : nullptr;
+      ++shard;
+    }
+  }
+  sharding::with_program(context_.groups, "the function that takes gradients", [&] { visit(all); });
   drop_gradients();  // forwards that have begun still await their backwards
 }
 

@@ -71,6 +71,8 @@ class FlatGradient {
   /// The reduced gradient of the part that this rank's optimizer updates, [owned numel] float32, in
   /// memory of the updater. Valid after the reductions have been waited for.
   [[nodiscard]] virtual float* reduced() const = 0;
+  /// Passes the memory of `reduced` on to the caller; null: it stays here, and is used again.
+  [[nodiscard]] virtual device::MemoryPtr give_reduced() { return nullptr; }
   void wait_reduction();
   /// Starts the next step: the gradients count as not written. Memory is kept.
   virtual void forget();

@@ -4,6 +4,7 @@
 #include "sharding/gradient_offload.hpp"
 
 #include <functional>
+#include <utility>
 
 namespace acc::sharding {
 namespace {
@@ -45,6 +46,11 @@ class ShardedGradient final : public FlatGradient {
 
   float* reduced() const override {
     return host_ ? host_->as<float>() : own_ ? own_->as<float>() : shard_->as<float>();
+  }
+
+  device::MemoryPtr give_reduced() override {
+    reduced_before_ = reduced_before_ && !own_;
+    return std::move(own_);
   }
 
   void forget() override {
