@@ -29,6 +29,7 @@ from acclaunch._runtime import Runtime, release
 from acclaunch._sharding import Lifetime, Model, _inside, _shape
 from acclaunch._units import Member, Unit, map_tensors, put
 
+_WORDS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 _TRAINED = DTYPES[:3]  # what the runtime converts and sums; other dtypes are bytes for it
 _BYTES = {width: DTYPES.index(dtype) for width, dtype in (
     (1, torch.uint8), (2, torch.int16), (4, torch.int32), (8, torch.int64), (16, torch.complex128))}
@@ -390,6 +391,8 @@ def _fields_of(states):
     fields["reshard_after_forward"] = str(inner[0] if inner.count(inner[0]) == len(inner) else True).lower()
     if mesh.ndim == 2:
         fields.update(dp_replicate_size=str(mesh.size(0)), dp_shard_size=str(mesh.size(1)))
+    computed = {state.precision.param_dtype for _, state in states}
+    fields["mixed_precision"] = _WORDS.get(computed.pop(), "no") if len(computed) == 1 else "no"  # in messages
     return fields
 
 

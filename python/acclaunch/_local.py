@@ -54,7 +54,8 @@ def _on_locals(cls, step, places):
 def _is_plain(optimizer, places):
     """False if somebody would see the local tensors, or if other DTensors would have to go with them."""
     if torch.compiler.is_compiling() or optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks \
-            or len(hooks._global_optimizer_pre_hooks) > 1 or hooks._global_optimizer_post_hooks:
+            or any(not hook.__module__.startswith("acclaunch.") for hook in (
+                *hooks._global_optimizer_pre_hooks.values(), *hooks._global_optimizer_post_hooks.values())):
         return False
     found = False
     for group in optimizer.param_groups:

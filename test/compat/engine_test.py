@@ -578,6 +578,10 @@ def worker(folder):
 
     from acclaunch._fsdp2 import fully_shard as ours
 
+    from acclaunch import _local
+    steps = []
+    enter = _local._Locals.__enter__
+    _local._Locals.__enter__ = lambda self: (steps.append(type(self.optimizer)), enter(self))
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
@@ -606,6 +610,7 @@ def worker(folder):
         assert len(net.seen) == 3
         travels(mesh, ours, theirs, folder)
         refused(mesh, ours)
+    assert torch.optim.AdamW in steps and (ranks == 4 or torch.optim.SGD in steps), set(steps)
     print("trained", flush=True)
     leave()
 
