@@ -8,6 +8,7 @@ stage 0 shards over one rank."""
 
 import contextlib
 import math
+import sys
 import weakref
 
 import deepspeed
@@ -311,6 +312,9 @@ class Engine(DeepSpeedEngine):
         super().__init__(args, model, *arguments, config_class=config_class, **keywords)
         self.replaced = None  # the whole parameters, which nothing needs any more
         _engines.add(self)
+        if self.global_rank == 0:
+            print(f"acclaunch: engine acc serves DeepSpeed's ZeRO stage {int(self.zero_optimization_stage())}",
+                  file=sys.stderr, flush=True)
 
     # ---- declaration
 
@@ -333,6 +337,8 @@ class Engine(DeepSpeedEngine):
                                      "in the configuration, or load the model in float32")
                 parameter.data = parameter.data.float()
         self.replaced = _replacements(model, lambda: self._shard(model))
+        if self.zero_optimization_stage() < 3:
+            _deepspeed_files.serve_whole_state_dicts(self)
 
     def _shard(self, model):
         stage, ranks = self.zero_optimization_stage(), dist.get_world_size()

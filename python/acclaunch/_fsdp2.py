@@ -11,6 +11,7 @@ declares the units of its module's tree to the runtime (`_bind`)."""
 
 import functools
 import itertools
+import os
 import sys
 import weakref
 
@@ -349,7 +350,14 @@ _models = weakref.WeakValueDictionary()
 def _runtime(fields):
     key = tuple(sorted(fields.items()))
     if key not in _runtimes:
-        _runtimes[key] = Runtime(fields)
+        mode = os.environ.get("ACC_MODE")
+        if mode == "deepspeed":  # its engine says here what its configuration means
+            os.environ["ACC_MODE"] = "none"
+        try:
+            _runtimes[key] = Runtime(fields)
+        finally:
+            if mode is not None:
+                os.environ["ACC_MODE"] = mode
     return _runtimes[key]
 
 

@@ -26,13 +26,24 @@ fsdp_config:
   fsdp_transformer_layer_cls_to_wrap: Block
   fsdp_state_dict_type: {}
 {}"""
+DEEPSPEED = """distributed_type: DEEPSPEED
+use_cpu: true
+num_processes: 2
+engine: acc
+deepspeed_config:
+  gradient_accumulation_steps: 2
+  gradient_clipping: 0.5
+  zero3_init_flag: {}
+  zero3_save_16bit_model: true
+  zero_stage: {}
+"""
 FILES = {"version 2": SECTION.format(2, "SHARDED_STATE_DICT", "  fsdp_reshard_after_forward: true\n"),
          "version 2, loaded by rank 0": SECTION.format(
              2, "FULL_STATE_DICT", "  fsdp_reshard_after_forward: false\n  fsdp_cpu_ram_efficient_loading: true\n"),
          "version 1": SECTION.format(1, "SHARDED_STATE_DICT", "  fsdp_sharding_strategy: SHARD_GRAD_OP\n")}
+if importlib.util.find_spec("deepspeed"):
+    FILES |= {"ZeRO 2": DEEPSPEED.format("false", 2), "ZeRO 3": DEEPSPEED.format("true", 3)}
 REFUSED = {
-    "deepspeed": ("distributed_type: DEEPSPEED\nuse_cpu: true\nnum_processes: 2\nengine: acc\n"
-                  "deepspeed_config:\n  zero_stage: 2\n", "a DeepSpeed section of Accelerate: the engine acc does not serve it"),
     "no shards": (SECTION.format(1, "FULL_STATE_DICT", "  fsdp_sharding_strategy: NO_SHARD\n"),
                   "fsdp_version 1 with the strategy NO_SHARD: the engine acc does not serve it")}
 
