@@ -44,7 +44,7 @@ def _serve_accelerate(state):
 
     @functools.wraps(original)
     def init(self, mixed_precision=None, *arguments, fsdp_plugin=None, deepspeed_plugin=None, **keywords):
-        known = self.initialized
+        known = state.AcceleratorState._shared_state != {}  # `initialized` is true with a PartialState alone
         original(self, mixed_precision, *arguments, fsdp_plugin=fsdp_plugin, deepspeed_plugin=deepspeed_plugin, **keywords)
         if known or self.distributed_type not in (state.DistributedType.MULTI_CPU, state.DistributedType.NO):
             return
