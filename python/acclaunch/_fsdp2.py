@@ -510,13 +510,11 @@ _local.serve(_local.Places(lambda parameter: getattr(parameter, "_acc_model", No
 
 
 def _managed(modules, ignored):
-    """Distinct parameters of the modules that no earlier call has sharded, with their places."""
-    found, seen, sharded = {}, set(), set()
+    """Distinct parameters of the modules, without parts that an earlier call has sharded, and their places."""
+    found, seen = {}, set()
 
     def visit(part):
-        if state_of(part) is not None:
-            sharded.update(part.parameters())
-        elif part not in seen:
+        if part not in seen and state_of(part) is None:
             seen.add(part)
             for attribute, parameter in part._parameters.items():
                 if parameter is not None and parameter not in ignored:
@@ -526,7 +524,7 @@ def _managed(modules, ignored):
 
     for module in modules:
         visit(module)
-    return {parameter: places for parameter, places in found.items() if parameter not in sharded}
+    return found
 
 
 def _successor(parameter):
@@ -540,6 +538,9 @@ def _placements(mesh):
 
 def _rows_of(parameter, name, mesh):
     """A parameter that is a DTensor over this rank's rows."""
+    placements = _placements(mesh)
+    if isinstance(parameter, DTensor) and (parameter.device_mesh, parameter.placements) == (mesh, placements):
+        return parameter  # of another unit as well
     if isinstance(parameter, DTensor):
         raise NotSupportedError(f"fully_shard: parameter '{name}' is a DTensor already (tensor parallelism), which "
                                 "the engine acc does not support")
@@ -555,7 +556,7 @@ def _rows_of(parameter, name, mesh):
     local = chunks[rank].clone() if rank < len(chunks) else parameter.detach().new_empty((0, *parameter.shape[1:]))
     if not local.is_meta:
         local = local.to(mesh.device_type)
-    made = torch.nn.Parameter(DTensor.from_local(local, mesh, _placements(mesh), run_check=False, shape=parameter.shape,
+    made = torch.nn.Parameter(DTensor.from_local(local, mesh, placements, run_check=False, shape=parameter.shape,
                                                  stride=parameter.stride()), parameter.requires_grad)
     made.__dict__.update(parameter.__dict__)
     parameter._acc_successor = made, name

@@ -163,14 +163,19 @@ def groups(trial):
 
 
 def tied_units(trial):
-    """A parameter of two units, which torch refuses: of units of their own, and tied after they were sharded."""
-    net = Net()
-    for each in (net.embedding, net.head):
-        trial.shard(each, **trial.arguments)
-    later = trial.sharded(Net(tied=False), groups=True)
-    later.head.weight = later.embedding.weight
-    later.load_state_dict(trial.sharded(net).state_dict())
-    for each in (net, later):
+    """A parameter of two units, which torch refuses: tied before, between and after the calls that shard them."""
+    before, between, after = Net(), Net(tied=False), Net(tied=False)
+    for net in (before, between):
+        trial.shard(net.embedding, **trial.arguments)
+        if net is between:
+            net.head.weight = net.embedding.weight
+        trial.shard(net.head, **trial.arguments)
+        trial.sharded(net)
+    trial.sharded(after, groups=True)
+    after.head.weight = after.embedding.weight
+    for each in (between, after):
+        each.load_state_dict(before.state_dict())
+    for each in (before, between, after):
         optimizer, trial.found = adamw(each), []
         trial.generator.manual_seed(3 + dist.get_rank())
         for _ in range(3):
