@@ -516,6 +516,8 @@ def _managed(modules, ignored):
     def visit(part):
         if part not in seen and state_of(part) is None:
             seen.add(part)
+            # Read by transformers, whose ranks then skip no layers and generate in step, and by torch.compile.
+            part._is_fsdp_managed_module = part._fsdp_use_orig_params = True
             for attribute, parameter in part._parameters.items():
                 if parameter is not None and parameter not in ignored:
                     found.setdefault(parameter, []).append((part, attribute))

@@ -613,6 +613,7 @@ def worker(folder):
         net = Trial(ours, mesh, {}).sharded(Boxes())
         net(torch.zeros(1, 2, dtype=torch.int64))
         assert len(net.seen) == 3
+        assert all(each._is_fsdp_managed_module for each in net.modules())
         travels(mesh, ours, theirs, folder)
         refused(mesh, ours)
     assert torch.optim.AdamW in steps and (ranks == 4 or torch.optim.SGD in steps), set(steps)
